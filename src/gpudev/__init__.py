@@ -1,0 +1,3 @@
+"""gpu-dev: shared GPU developer servers."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,30 @@
+"""What a queue message says: "look at this id", and why, for the log. The row is the truth."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gpudev.domain.ids import ReservationId
+
+RESERVATION_QUEUE = "gpu_reservations"
+DISK_QUEUE = "disk_operations"
+QUEUES = (RESERVATION_QUEUE, DISK_QUEUE)
+MAX_FAILURES = 3
+
+
+def dead_letter_queue(queue: str) -> str:
+    return f"{queue}_dlq"
+
+
+class Cause(StrEnum):
+    SUBMITTED = "submitted"
+    CANCELLED = "cancelled"
+    EXTENDED = "extended"
+    RETRIED = "retried"
+
+
+@dataclass(frozen=True, slots=True)
+class LookAt:
+    reservation_id: ReservationId
+    cause: Cause
+    failures: int = 0
+    last_error: str | None = None

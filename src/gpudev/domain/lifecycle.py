@@ -1,0 +1,49 @@
+"""A reservation's statuses and the one table of moves between them."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from gpudev.domain.errors import IllegalMove
+
+
+class Status(StrEnum):
+    PENDING = "pending"
+    QUEUED = "queued"
+    PREPARING = "preparing"
+    ACTIVE = "active"
+    EXPIRED = "expired"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+    @property
+    def is_terminal(self) -> bool:
+        return not MOVES[self]
+
+    @property
+    def is_waiting(self) -> bool:
+        return self in WAITING
+
+    @property
+    def holds_capacity(self) -> bool:
+        """Whether GPUs are placed while in this status (a terminal one holds them until it is released)."""
+        return self in (Status.PREPARING, Status.ACTIVE)
+
+
+MOVES: Mapping[Status, frozenset[Status]] = {
+    Status.PENDING: frozenset({Status.QUEUED, Status.PREPARING, Status.CANCELLED, Status.FAILED}),
+    Status.QUEUED: frozenset({Status.PREPARING, Status.CANCELLED, Status.FAILED}),
+    Status.PREPARING: frozenset({Status.ACTIVE, Status.CANCELLED, Status.FAILED}),
+    Status.ACTIVE: frozenset({Status.EXPIRED, Status.CANCELLED, Status.FAILED}),
+    Status.EXPIRED: frozenset(),
+    Status.CANCELLED: frozenset(),
+    Status.FAILED: frozenset(),
+}
+WAITING = frozenset({Status.PENDING, Status.QUEUED})
+LIVE = frozenset({Status.PENDING, Status.QUEUED, Status.PREPARING, Status.ACTIVE})
+TERMINAL = frozenset(Status) - LIVE
+
+
+def check_move(before: Status, after: Status) -> None:
+    """Raise unless the table has the move. Staying is no move."""
+    if after not in MOVES[before]:
+        raise IllegalMove(f"a reservation that is {before} cannot become {after}")

@@ -1,0 +1,126 @@
+"""A reservation: what was asked for, what it became, and where it is."""
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from gpudev.domain.capacity import Holding, Share
+from gpudev.domain.ids import DiskId, ReservationId, UserId, pod_name
+from gpudev.domain.lifecycle import Status
+
+WORKLOAD_NAMESPACE = "gpu-dev"
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A checked request, not yet in the database."""
+
+    reservation_id: ReservationId
+    user_id: UserId
+    gpu_type: str
+    gpu_count: int
+    node_count: int
+    duration: timedelta
+    ssh_public_keys: tuple[str, ...]
+    github_user: str | None = None
+    name: str | None = None
+    image: str | None = None
+    disk_name: str | None = None
+    """A named disk; None: the user's default disk if it is free, else scratch. NO_DISK: scratch."""
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """How to get in. The host key travels with it, so nobody is asked to trust a stranger."""
+
+    host: str
+    port: int
+    user: str
+    host_key: str
+
+    @property
+    def ssh_command(self) -> str:
+        return f"ssh -p {self.port} {self.user}@{self.host}"
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """The present of one reservation: a row of the database, with its shares."""
+
+    reservation_id: ReservationId
+    seq: int
+    """Order of arrival."""
+    user_id: UserId
+    username: str
+    status: Status
+    version: int
+    gpu_type: str
+    gpu_count: int
+    node_count: int
+    duration: timedelta
+    created_at: datetime
+    ssh_public_keys: tuple[str, ...] = ()
+    github_user: str | None = None
+    name: str | None = None
+    image: str | None = None
+    priority: int = 0
+    disk_id: DiskId | None = None
+    disk_name: str | None = None
+    preparing_at: datetime | None = None
+    launched_at: datetime | None = None
+    expires_at: datetime | None = None
+    cancelled_at: datetime | None = None
+    reservation_ended: datetime | None = None
+    released_at: datetime | None = None
+    queue_position: int | None = None
+    estimated_start_at: datetime | None = None
+    wait_reason: str | None = None
+    last_queue_update: datetime | None = None
+    step: str | None = None
+    """What is being done right now, in words."""
+    failure_reason: str | None = None
+    warned_minutes: int | None = None
+    """The smallest expiry warning already given for the present expires_at; extending clears it."""
+    launch_attempts: int = 0
+    next_attempt_at: datetime | None = None
+    connection: Connection | None = None
+    shares: tuple[Share, ...] = field(default=())
+
+    @property
+    def pod_name(self) -> str:
+        return pod_name(self.reservation_id)
+
+    @property
+    def is_released(self) -> bool:
+        return self.released_at is not None
+
+    @property
+    def needs_teardown(self) -> bool:
+        return self.status.is_terminal and self.released_at is None
+
+    def holding(self) -> Holding | None:
+        """What it keeps others from using; None when it has (or never had) nothing."""
+        if self.is_released or not self.shares:
+            return None
+        until = None if self.status.is_terminal else self.planned_end()
+        return Holding(self.reservation_id, self.gpu_type, self.shares, until)
+
+    def planned_end(self) -> datetime | None:
+        """When it ends by plan: known once placed (while it is prepared, the clock has not begun)."""
+        if self.expires_at is not None:
+            return self.expires_at
+        return None if self.preparing_at is None else self.preparing_at + self.duration
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One line of a reservation's history."""
+
+    event_id: int
+    reservation_id: ReservationId
+    at: datetime
+    kind: str
+    """submitted, queued, preparing, step, active, warning, extended, restarted, expired, cancelled, failed, released"""
+    message: str
+    status: Status
+    version: int

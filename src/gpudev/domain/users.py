@@ -1,0 +1,55 @@
+"""Users and the keys that speak for them."""
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from gpudev.domain.errors import Invalid
+from gpudev.domain.ids import UserId
+
+_USERNAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,254}")
+
+
+class Role(StrEnum):
+    USER = "user"
+    OPERATOR = "operator"
+    ADMIN = "admin"
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    user_id: UserId
+    username: str
+    role: Role
+    is_active: bool = True
+    email: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """A key as the database knows it: never the key itself."""
+
+    key_id: int
+    user: User
+    key_prefix: str
+    created_at: datetime
+    expires_at: datetime | None
+    is_active: bool
+
+
+@dataclass(frozen=True, slots=True)
+class IssuedKey:
+    """Shown once, to its owner."""
+
+    secret: str
+    expires_at: datetime | None
+
+
+def check_username(name: str) -> str:
+    if not _USERNAME.fullmatch(name):
+        raise Invalid(
+            f"{name[:80]!r} is no user name: begin with a letter or digit, then letters, digits and . _ @ + -",
+            field="username",
+        )
+    return name

@@ -1,0 +1,52 @@
+"""The vocabulary of the queue's plan: who asks for what, who starts where, who waits for how long and why."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from gpudev.domain.capacity import Share
+from gpudev.domain.ids import ReservationId
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A waiting reservation, as the planner sees it. Order: higher priority first, then seq."""
+
+    reservation_id: ReservationId
+    seq: int
+    gpu_type: str
+    units_per_node: int
+    """GPUs on each node (all of a node's, for a gang), or 1 slot of a CPU node."""
+    node_count: int
+    duration: timedelta
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Starts now, there."""
+
+    reservation_id: ReservationId
+    shares: tuple[Share, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Waits: its position among those of its type (1 is next), when it starts at the latest by the planned
+    ends, where, and why not now."""
+
+    reservation_id: ReservationId
+    position: int
+    starts_at: datetime | None
+    """None: no start can be promised (its nodes are not there, or foreign work holds them)."""
+    nodes: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    starts: tuple[Start, ...]
+    waits: tuple[Wait, ...]
+
+    def wait_of(self) -> Mapping[ReservationId, Wait]:
+        return {wait.reservation_id: wait for wait in self.waits}

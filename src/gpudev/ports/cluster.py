@@ -1,0 +1,102 @@
+"""The place where dev servers run: this machine, or Kubernetes.
+
+Nothing here waits for a dev server to become ready: `ensure_server` asks for it, `servers` tells how far it is.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Protocol
+
+from gpudev.domain.capacity import Node, Share
+from gpudev.domain.ids import DiskId, ReservationId, UserId
+from gpudev.domain.reservation import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSpec:
+    """Everything needed to start a dev server. All of it is data; none of it ever becomes script text."""
+
+    reservation_id: ReservationId
+    pod_name: str
+    user_id: UserId
+    username: str
+    gpu_type: str
+    gpu_count: int
+    shares: tuple[Share, ...]
+    ssh_public_keys: tuple[str, ...]
+    disk_id: DiskId | None
+    """The owner's disk that becomes /home/dev; None: scratch that ends with the reservation."""
+    disk_name: str | None
+    image: str | None = None
+    name: str | None = None
+    expires_at: datetime | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+class Phase(StrEnum):
+    STARTING = "starting"
+    READY = "ready"
+    DEAD = "dead"
+    """It ran and is no more (or can never run); `reason` says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSeen:
+    """A dev server (all members of a gang together) as last seen."""
+
+    reservation_id: ReservationId
+    phase: Phase
+    step: str | None = None
+    """While starting: what is going on, in words ("starting the ssh server")."""
+    reason: str | None = None
+    """When dead: why, in words, with the last log lines."""
+    connection: Connection | None = None
+    """When ready."""
+    lost_unwatched: bool = False
+    """Dead, and it died while nobody watched (reboot, control plane down): it may be started again."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSeen:
+    """A complete view, true at `at`. What is not in it does not exist; an incomplete view is never returned."""
+
+    at: datetime
+    nodes: tuple[Node, ...]
+    servers: Mapping[ReservationId, ServerSeen]
+
+
+class Cluster(Protocol):
+    """All calls may be repeated and raise `Unavailable` when the cluster cannot be reached,
+    `ClusterError` when it refuses."""
+
+    @property
+    def isolation(self) -> str:
+        """One sentence for people: what keeps dev servers apart here."""
+        ...
+
+    async def start(self) -> None: ...
+
+    async def close(self) -> None:
+        """Let go of the cluster; dev servers go on."""
+        ...
+
+    async def look(self) -> ClusterSeen: ...
+
+    def changes(self) -> AsyncIterator[None]:
+        """Yields whenever `look` would now answer differently. May yield too often, never too rarely
+        (a periodic look catches what was missed)."""
+        ...
+
+    async def ensure_server(self, spec: ServerSpec) -> None:
+        """Ask for the dev server, all members or none. Returns as soon as it is under way."""
+        ...
+
+    async def ensure_gone(self, reservation_id: ReservationId) -> bool:
+        """Take down all that was made for it. True once everything is confirmed gone."""
+        ...
+
+    async def tell(self, reservation_id: ReservationId, message: str) -> None:
+        """Show a message in the dev server's open terminals, as well as it can be done."""
+        ...

@@ -1,0 +1,178 @@
+"""State, as the workflows need it. Every write is guarded: it says what it expects, and changes nothing otherwise."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+
+from gpudev.domain.capacity import Node, Share
+from gpudev.domain.commands import Cause
+from gpudev.domain.disk import Disk
+from gpudev.domain.gpu import Catalogue
+from gpudev.domain.ids import ReservationId, UserId
+from gpudev.domain.lifecycle import Status, check_move
+from gpudev.domain.reservation import Draft, Event, Reservation
+from gpudev.domain.users import ApiKey, IssuedKey, Role, User
+
+
+@dataclass(frozen=True, slots=True)
+class NewEvent:
+    kind: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One guarded write to one reservation. `to` None: the status stays (the version still goes up).
+
+    `fields` sets columns by their names (values JSON can carry: str, int, float, bool, None, aware datetimes,
+    lists of str). `shares` replaces what it holds; `release` frees GPUs and disk and sets released_at.
+    """
+
+    reservation_id: ReservationId
+    status: Status
+    version: int
+    event: NewEvent | None
+    to: Status | None = None
+    fields: dict[str, Any] = field(default_factory=dict)
+    shares: tuple[Share, ...] | None = None
+    release: bool = False
+    dead_letter: str | None = None
+    """When set: the error with which a message about this reservation goes to the dead-letter queue."""
+
+    def __post_init__(self) -> None:
+        if self.to is not None:
+            check_move(self.status, self.to)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueUpdate:
+    """Where a waiting reservation stands. Not guarded by version and no history: told, not decided."""
+
+    reservation_id: ReservationId
+    queue_position: int
+    estimated_start_at: datetime | None
+    wait_reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to plan. Writes that carry an older epoch change nothing."""
+
+    name: str
+    holder: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueMessage:
+    msg_id: int
+    read_count: int
+    enqueued_at: datetime
+    body: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class JobQuery:
+    """`user_id` None: everybody's. Newest first; `before_seq` is the keyset cursor."""
+
+    user_id: UserId | None
+    statuses: tuple[Status, ...] = ()
+    gpu_type: str | None = None
+    created_after: datetime | None = None
+    created_before: datetime | None = None
+    before_seq: int | None = None
+    limit: int = 50
+
+
+class ReservationStore(Protocol):
+    async def submit(
+        self, draft: Draft, *, idempotency_key: str | None, fingerprint: str, now: datetime
+    ) -> Reservation:
+        """Row, history, disk claim and message in one transaction. The same key and fingerprint give the
+        first answer again; the same key with another fingerprint raises IdempotencyMismatch. DiskHeld names
+        the holder."""
+        ...
+
+    async def find(self, reservation_id: ReservationId) -> Reservation | None: ...
+
+    async def find_by_prefix(self, prefix: str, user_id: UserId | None, limit: int = 5) -> list[Reservation]:
+        """Those whose id begins so (hex digits, dashes ignored), the unreleased and newest first."""
+        ...
+
+    async def list_jobs(self, query: JobQuery) -> list[Reservation]: ...
+
+    async def unreleased(self, gpu_type: str | None = None) -> list[Reservation]:
+        """Everything that waits, runs, or still holds something, by arrival."""
+        ...
+
+    async def change(self, change: Change, *, now: datetime, cause: Cause | None = None) -> Reservation:
+        """One guarded write (a user's act). With a cause, a message goes with it. Raises Stale."""
+        ...
+
+    async def apply(
+        self,
+        lease: Lease,
+        changes: Sequence[Change],
+        updates: Sequence[QueueUpdate],
+        acknowledge: Sequence[int],
+        *,
+        now: datetime,
+    ) -> frozenset[ReservationId]:
+        """The planning loop's decisions and acknowledgements, in one transaction. Answers which changes were
+        still true and so took effect. Raises LeaseLost, having changed nothing."""
+        ...
+
+    async def events(self, reservation_id: ReservationId, after: int = 0) -> list[Event]: ...
+
+
+class NodeStore(Protocol):
+    """Nodes as the processor last saw them, for those who have no cluster at hand (the API)."""
+
+    async def publish(self, lease: Lease, nodes: Sequence[Node], seen_at: datetime) -> None: ...
+
+    async def nodes(self, gpu_type: str | None = None) -> tuple[list[Node], datetime | None]: ...
+
+
+class CatalogueStore(Protocol):
+    async def catalogue(self) -> Catalogue: ...
+
+
+class LeaseStore(Protocol):
+    async def acquire(self, name: str, holder: str, ttl: timedelta) -> Lease | None:
+        """Take or keep the lease by the database's clock; None while another's heartbeat is fresh.
+        The epoch goes up whenever the holder changes."""
+        ...
+
+    async def release(self, lease: Lease) -> None: ...
+
+
+class Queue(Protocol):
+    async def read(self, queue: str, lease_for: timedelta, limit: int) -> list[QueueMessage]: ...
+
+    async def fail(self, queue: str, message: QueueMessage, error: str, *, now: datetime) -> bool:
+        """Count a failure: back to the queue with backoff, or, the third time, to the dead-letter queue, when
+        the reservation it is about fails with the reason. True when it was dead-lettered."""
+        ...
+
+
+class UserStore(Protocol):
+    async def add_user(self, username: str, role: Role) -> User: ...
+
+    async def find_user(self, username: str) -> User | None: ...
+
+    async def list_users(self) -> list[User]: ...
+
+    async def issue_key(self, user_id: UserId, ttl: timedelta | None, description: str) -> IssuedKey: ...
+
+    async def find_key(self, secret: str) -> ApiKey | None:
+        """The key if it may be used now: active, not past its end, its user active."""
+        ...
+
+    async def rotate_key(self, key_id: int, ttl: timedelta | None) -> IssuedKey:
+        """Issue a new key and revoke this one, in one transaction."""
+        ...
+
+
+class DiskStore(Protocol):
+    async def list_disks(self, user_id: UserId) -> list[Disk]: ...
