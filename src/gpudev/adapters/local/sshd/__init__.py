@@ -1,0 +1,11 @@
+"""The SSH server inside a dev server: what a person's `ssh`, `scp`, `rsync` and editor talk to.
+
+It knows one user, one home and the owner's keys. It knows nothing of reservations, namespaces or the control plane:
+whoever starts it has already put it into the right place, and speaks to it through two files (keys and messages).
+"""
+
+from gpudev.adapters.local.sshd.config import SshdConfig
+from gpudev.adapters.local.sshd.messages import Message, append_message
+from gpudev.adapters.local.sshd.server import preload, run
+
+__all__ = ["Message", "SshdConfig", "append_message", "preload", "run"]
