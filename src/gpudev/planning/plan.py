@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 
 from gpudev.domain.capacity import Share
 from gpudev.domain.ids import ReservationId
+from gpudev.domain.reservation import Reservation
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,22 @@ class Request:
     node_count: int
     duration: timedelta
     priority: int = 0
+    slots: bool = False
+    """True: a user slot of a CPU node, which has no GPU index."""
+
+
+def request_of(reservation: Reservation) -> Request:
+    """A waiting reservation as the planner sees it."""
+    return Request(
+        reservation_id=reservation.reservation_id,
+        seq=reservation.seq,
+        gpu_type=reservation.gpu_type,
+        units_per_node=max(1, reservation.gpu_count // reservation.node_count),
+        node_count=reservation.node_count,
+        duration=reservation.duration,
+        priority=reservation.priority,
+        slots=reservation.gpu_count == 0,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,47 @@
+"""Expiry: has a reservation's time run out, and is a warning due? It refuses to know how people are told."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from gpudev.domain.lifecycle import Status
+from gpudev.domain.reservation import Reservation
+from gpudev.settings import Timing
+
+
+@dataclass(frozen=True, slots=True)
+class Expire:
+    """Its time is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Warn:
+    minutes: int
+    """The threshold that was passed; `warned_minutes` becomes this."""
+    left: timedelta
+    """What is really left, which people are told: less than the threshold when it was passed unseen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    next_at: datetime | None
+    """When to look again at the latest; None: no time will change the answer."""
+
+
+def decide_expiry(reservation: Reservation, now: datetime, timing: Timing) -> Expire | Warn | Nothing:
+    """One warning per threshold and expiry time. Of several that are due (short reservations, a processor that
+    was away) only the smallest is given, so that nobody gets a burst."""
+    if reservation.status is not Status.ACTIVE or reservation.expires_at is None:
+        return Nothing(None)
+    left = reservation.expires_at - now
+    if left <= timedelta(0):
+        return Expire()
+    open_thresholds = [m for m in timing.warning_minutes if _is_open(m, reservation.warned_minutes)]
+    due = [m for m in open_thresholds if left <= timedelta(minutes=m)]
+    if due:
+        return Warn(min(due), left)
+    return Nothing(reservation.expires_at - timedelta(minutes=max(open_thresholds, default=0)))
+
+
+def _is_open(minutes: int, warned: int | None) -> bool:
+    """A smaller warning given closes the larger ones."""
+    return warned is None or minutes < warned

@@ -1,0 +1,36 @@
+"""Orphans: dev servers that no unreleased reservation owns. Reported first, removed after a grace period, so that
+a row that becomes visible late is never answered with a kill. It refuses to know disks: those are never removed
+because a record is missing."""
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from gpudev.domain.ids import ReservationId
+from gpudev.ports.cluster import ServerSeen
+
+
+@dataclass(frozen=True, slots=True)
+class Orphans:
+    report: tuple[ReservationId, ...]
+    """Without an owner, still within the grace period."""
+    remove: tuple[ReservationId, ...]
+    """Without an owner for the whole grace period."""
+    first_seen: Mapping[ReservationId, datetime]
+    """To be passed to the next decision. An owner that turned up, or a server that went, starts afresh."""
+
+
+def decide_orphans(
+    servers: Mapping[ReservationId, ServerSeen],
+    owners: AbstractSet[ReservationId],
+    first_seen: Mapping[ReservationId, datetime],
+    now: datetime,
+    grace: timedelta,
+) -> Orphans:
+    """`servers` is a complete look taken before `owners` (the unreleased) were read: the other way round, one that
+    was made in between would look ownerless."""
+    since = {rid: first_seen.get(rid, now) for rid in sorted(servers.keys() - owners)}
+    remove = tuple(rid for rid, at in since.items() if now - at >= grace)
+    report = tuple(rid for rid, at in since.items() if now - at < grace)
+    return Orphans(report, remove, since)
