@@ -8,10 +8,10 @@ from typing import Any, Protocol
 from gpudev.domain.capacity import Node, Share
 from gpudev.domain.commands import Cause
 from gpudev.domain.disk import Disk
-from gpudev.domain.gpu import Catalogue
+from gpudev.domain.gpu import Catalogue, GpuType
 from gpudev.domain.ids import ReservationId, UserId
 from gpudev.domain.lifecycle import Status, check_move
-from gpudev.domain.reservation import Draft, Event, Reservation
+from gpudev.domain.reservation import Connection, Draft, Event, Reservation
 from gpudev.domain.users import ApiKey, IssuedKey, Role, User
 
 
@@ -43,6 +43,17 @@ class Change:
     def __post_init__(self) -> None:
         if self.to is not None:
             check_move(self.status, self.to)
+
+
+def connection_fields(connection: Connection) -> dict[str, Any]:
+    """A connection as the columns that hold it."""
+    return {
+        "node_ip": connection.host,
+        "node_port": connection.port,
+        "ssh_user": connection.user,
+        "ssh_command": connection.ssh_command,
+        "ssh_host_key": connection.host_key,
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +145,32 @@ class NodeStore(Protocol):
     async def nodes(self, gpu_type: str | None = None) -> tuple[list[Node], datetime | None]: ...
 
 
+@dataclass(frozen=True, slots=True)
+class AvailabilityRow:
+    """One type's availability columns, as last observed."""
+
+    gpu_type: str
+    total_cluster_gpus: int
+    available_gpus: int
+    max_reservable: int
+    full_nodes_available: int
+    running_instances: int
+    desired_capacity: int
+    max_per_node: int
+    updated_at: datetime | None
+    updated_by: str | None
+
+
 class CatalogueStore(Protocol):
     async def catalogue(self) -> Catalogue: ...
+
+    async def describe(self, types: Sequence[GpuType]) -> None:
+        """Set the rows of types that the cluster itself describes (one machine)."""
+        ...
+
+    async def availability(self) -> list[AvailabilityRow]: ...
+
+    async def publish_availability(self, lease: Lease, facts: Sequence[AvailabilityRow]) -> None: ...
 
 
 class LeaseStore(Protocol):
@@ -145,6 +180,10 @@ class LeaseStore(Protocol):
         ...
 
     async def release(self, lease: Lease) -> None: ...
+
+    async def is_held(self, name: str) -> bool:
+        """Whether anybody's heartbeat is fresh."""
+        ...
 
 
 class Queue(Protocol):

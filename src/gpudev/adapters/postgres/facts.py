@@ -1,0 +1,154 @@
+"""Nodes, the catalogue, availability and disks on PostgreSQL."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from gpudev.adapters.postgres import rows
+from gpudev.adapters.postgres.leases import check_epoch
+from gpudev.adapters.postgres.migrating import seed_gpu_types
+from gpudev.adapters.postgres.pool import Pool
+from gpudev.domain.capacity import Node
+from gpudev.domain.disk import Disk
+from gpudev.domain.gpu import Catalogue, GpuType
+from gpudev.domain.ids import DiskId, ReservationId, UserId
+from gpudev.ports.stores import AvailabilityRow, Lease
+
+
+class PostgresNodes:
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def publish(self, lease: Lease, nodes: Sequence[Node], seen_at: datetime) -> None:
+        async with self._pool.transaction() as connection:
+            await check_epoch(connection, lease)
+            await connection.execute("DELETE FROM cluster_nodes WHERE name <> ALL($1::text[])", [n.name for n in nodes])
+            await connection.executemany(
+                """
+                INSERT INTO cluster_nodes (name, gpu_type, units, ready, schedulable, foreign_units, foreign_indices,
+                                           simulated, address, seen_at)
+                VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+                ON CONFLICT (name) DO UPDATE
+                SET gpu_type = EXCLUDED.gpu_type, units = EXCLUDED.units, ready = EXCLUDED.ready,
+                    schedulable = EXCLUDED.schedulable, foreign_units = EXCLUDED.foreign_units,
+                    foreign_indices = EXCLUDED.foreign_indices, simulated = EXCLUDED.simulated,
+                    address = EXCLUDED.address, seen_at = EXCLUDED.seen_at
+                """,
+                [
+                    (
+                        n.name,
+                        n.gpu_type,
+                        n.units,
+                        n.ready,
+                        n.schedulable,
+                        n.foreign_units,
+                        sorted(n.foreign_indices),
+                        n.simulated,
+                        n.address,
+                        seen_at,
+                    )
+                    for n in nodes
+                ],
+            )
+
+    async def nodes(self, gpu_type: str | None = None) -> tuple[list[Node], datetime | None]:
+        async with self._pool.acquire() as connection:
+            found = await connection.fetch(
+                "SELECT * FROM cluster_nodes WHERE $1::text IS NULL OR gpu_type = $1 ORDER BY name", gpu_type
+            )
+        return [rows.node(row) for row in found], max((row["seen_at"] for row in found), default=None)
+
+
+class PostgresCatalogue:
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def catalogue(self) -> Catalogue:
+        async with self._pool.acquire() as connection:
+            found = await connection.fetch("SELECT * FROM gpu_types WHERE is_active ORDER BY gpu_type")
+        return {
+            row["gpu_type"]: GpuType(
+                row["gpu_type"],
+                row["instance_type"],
+                row["max_gpus"],
+                row["cpus"],
+                row["memory_gb"],
+                row["multinode"],
+                row["description"],
+            )
+            for row in found
+        }
+
+    async def describe(self, types: Sequence[GpuType]) -> None:
+        """What this machine knows of its own types goes before the seed."""
+        async with self._pool.transaction() as connection:
+            await seed_gpu_types(connection, list(types), overwrite=True)
+
+    async def availability(self) -> list[AvailabilityRow]:
+        async with self._pool.acquire() as connection:
+            found = await connection.fetch("SELECT * FROM gpu_types WHERE is_active ORDER BY gpu_type")
+        return [
+            AvailabilityRow(
+                gpu_type=row["gpu_type"],
+                total_cluster_gpus=row["total_cluster_gpus"],
+                available_gpus=row["available_gpus"],
+                max_reservable=row["max_reservable"],
+                full_nodes_available=row["full_nodes_available"],
+                running_instances=row["running_instances"],
+                desired_capacity=row["desired_capacity"],
+                max_per_node=row["max_per_node"],
+                updated_at=row["last_availability_update"],
+                updated_by=row["last_availability_updated_by"],
+            )
+            for row in found
+        ]
+
+    async def publish_availability(self, lease: Lease, facts: Sequence[AvailabilityRow]) -> None:
+        async with self._pool.transaction() as connection:
+            await check_epoch(connection, lease)
+            await connection.executemany(
+                """
+                UPDATE gpu_types
+                SET total_cluster_gpus = $2, available_gpus = $3, max_reservable = $4, full_nodes_available = $5,
+                    running_instances = $6, desired_capacity = $7, max_per_node = $8, last_availability_update = $9,
+                    last_availability_updated_by = $10
+                WHERE gpu_type = $1
+                """,
+                [
+                    (
+                        f.gpu_type,
+                        f.total_cluster_gpus,
+                        f.available_gpus,
+                        f.max_reservable,
+                        f.full_nodes_available,
+                        f.running_instances,
+                        f.desired_capacity,
+                        f.max_per_node,
+                        f.updated_at,
+                        f.updated_by,
+                    )
+                    for f in facts
+                ],
+            )
+
+
+class PostgresDisks:
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def list_disks(self, user_id: UserId) -> list[Disk]:
+        async with self._pool.acquire() as connection:
+            found = await connection.fetch(
+                "SELECT * FROM disks WHERE user_id = $1 AND NOT is_deleted ORDER BY disk_name", user_id
+            )
+        return [
+            Disk(
+                DiskId(row["disk_id"]),
+                UserId(row["user_id"]),
+                row["disk_name"],
+                row["size_gb"],
+                row["created_at"],
+                row["last_used"],
+                None if row["reservation_id"] is None else ReservationId(row["reservation_id"]),
+            )
+            for row in found
+        ]

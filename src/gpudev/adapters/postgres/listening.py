@@ -1,0 +1,115 @@
+"""LISTEN, kept alive: one connection that hears, and reconnects when the server was away.
+
+After every (re)connect all listeners are woken, because what was said while nobody listened is lost.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from uuid import UUID
+
+import asyncpg
+import structlog
+
+from gpudev.adapters.postgres.pool import UNREACHABLE, Connection, connect
+from gpudev.domain.errors import Unavailable
+from gpudev.settings import Database
+
+log = structlog.get_logger(__name__)
+OnConnect = Callable[[Connection], Awaitable[None]]
+CHANGES_CHANNEL = "reservation_changes"
+
+
+class Listener:
+    """Calls `heard(payload)` for every notification and `heard(None)` after every (re)connect."""
+
+    def __init__(
+        self,
+        database: Database,
+        channel: str,
+        heard: Callable[[str | None], None],
+        on_connect: OnConnect | None = None,
+    ) -> None:
+        self._database = database
+        self._channel = channel
+        self._heard = heard
+        self._on_connect = on_connect
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name=f"listen {self._channel}")
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _run(self) -> None:
+        delay = 0.05
+        while True:
+            try:
+                await self._listen()
+                delay = 0.05
+            except (Unavailable, asyncpg.PostgresError, *UNREACHABLE) as error:
+                log.warning("listener.lost", channel=self._channel, error=str(error))
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, 2.0)
+
+    async def _listen(self) -> None:
+        """Until the connection ends. A quiet ping tells a dead connection from a silent one."""
+        connection = await connect(self._database)
+        ended = asyncio.Event()
+        try:
+            connection.add_termination_listener(lambda _: ended.set())
+            if self._on_connect is not None:
+                await self._on_connect(connection)
+            await connection.add_listener(self._channel, lambda *args: self._heard(str(args[3])))
+            self._heard(None)
+            while not ended.is_set():
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(ended.wait(), 10)
+                if not ended.is_set():
+                    await connection.execute("SELECT 1", timeout=5)
+        finally:
+            connection.terminate()
+
+
+class ReservationChanges:
+    """Wakes whoever watches a reservation. Fulfils `ports.changes.ReservationChanges`."""
+
+    def __init__(self, database: Database) -> None:
+        self._listener = Listener(database, CHANGES_CHANNEL, self._heard)
+        self._watchers: dict[UUID, set[asyncio.Event]] = {}
+
+    def start(self) -> None:
+        self._listener.start()
+
+    async def close(self) -> None:
+        await self._listener.close()
+
+    @contextlib.asynccontextmanager
+    async def subscribe(self, reservation_id: UUID) -> AsyncIterator[AsyncIterator[None]]:
+        woken = asyncio.Event()
+        self._watchers.setdefault(reservation_id, set()).add(woken)
+        try:
+            yield self._wakes(woken)
+        finally:
+            watchers = self._watchers[reservation_id]
+            watchers.discard(woken)
+            if not watchers:
+                del self._watchers[reservation_id]
+
+    async def _wakes(self, woken: asyncio.Event) -> AsyncIterator[None]:
+        while True:
+            await woken.wait()
+            woken.clear()
+            yield
+
+    def _heard(self, payload: str | None) -> None:
+        if payload is None:
+            chosen = [event for watchers in self._watchers.values() for event in watchers]
+        else:
+            chosen = list(self._watchers.get(UUID(payload), ()))
+        for event in chosen:
+            event.set()

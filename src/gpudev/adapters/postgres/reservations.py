@@ -1,0 +1,243 @@
+"""The reservation store on PostgreSQL."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from uuid import UUID
+
+import asyncpg
+
+from gpudev.adapters.postgres import rows
+from gpudev.adapters.postgres.leases import check_epoch
+from gpudev.adapters.postgres.pool import Connection, Pool
+from gpudev.adapters.postgres.writing import (
+    insert_event,
+    send_message,
+    write_changes,
+    write_queue_updates,
+)
+from gpudev.domain.commands import RESERVATION_QUEUE, Cause
+from gpudev.domain.disk import DEFAULT_DISK, NO_DISK
+from gpudev.domain.errors import Conflict, DiskHeld, IdempotencyMismatch, NotFound, Stale
+from gpudev.domain.ids import ReservationId, UserId, new_disk_id, pod_name, short_id
+from gpudev.domain.reservation import Draft, Event, Reservation
+from gpudev.ports.stores import Change, JobQuery, Lease, QueueUpdate
+
+
+class PostgresReservations:
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def submit(
+        self, draft: Draft, *, idempotency_key: str | None, fingerprint: str, now: datetime
+    ) -> Reservation:
+        async with self._pool.transaction() as connection:
+            if idempotency_key is not None:
+                earlier = await _remember_key(connection, draft, idempotency_key, fingerprint, now)
+                if earlier is not None:
+                    return await _get(connection, earlier)
+            disk_id, disk_name, note = await _claim_disk(connection, draft, now)
+            try:
+                await _insert(connection, draft, disk_id, disk_name, now)
+            except asyncpg.UniqueViolationError as error:
+                if error.constraint_name == "one_unreleased_holder_per_disk":
+                    raise DiskHeld(f"disk {disk_name!r} was just taken by another of your reservations") from error
+                raise Conflict("that reservation id is taken; try again") from error
+            await insert_event(connection, draft.reservation_id, now, "submitted", note or "submitted")
+            submitted = await _get(connection, draft.reservation_id)
+            await send_message(connection, draft.reservation_id, Cause.SUBMITTED)
+            return submitted
+
+    async def find(self, reservation_id: ReservationId) -> Reservation | None:
+        async with self._pool.acquire() as connection:
+            return await _find(connection, reservation_id)
+
+    async def find_by_prefix(self, prefix: str, user_id: UserId | None, limit: int = 5) -> list[Reservation]:
+        digits = prefix.replace("-", "")
+        first, last = UUID(digits.ljust(32, "0")), UUID(digits.ljust(32, "f"))
+        async with self._pool.acquire() as connection:
+            found = await connection.fetch(
+                rows.SELECT_RESERVATION
+                + """
+                WHERE r.reservation_id BETWEEN $1 AND $2 AND ($3::int IS NULL OR r.user_id = $3)
+                ORDER BY r.released_at IS NOT NULL, r.seq DESC LIMIT $4
+                """,
+                first,
+                last,
+                user_id,
+                limit,
+            )
+        return [rows.reservation(row) for row in found]
+
+    async def list_jobs(self, query: JobQuery) -> list[Reservation]:
+        async with self._pool.acquire() as connection:
+            found = await connection.fetch(
+                rows.SELECT_RESERVATION
+                + """
+                WHERE ($1::int IS NULL OR r.user_id = $1)
+                  AND (cardinality($2::text[]) = 0 OR r.status = ANY($2::text[]))
+                  AND ($3::text IS NULL OR r.gpu_type = $3)
+                  AND ($4::timestamptz IS NULL OR r.created_at >= $4)
+                  AND ($5::timestamptz IS NULL OR r.created_at < $5)
+                  AND ($6::bigint IS NULL OR r.seq < $6)
+                ORDER BY r.seq DESC LIMIT $7
+                """,
+                query.user_id,
+                [status.value for status in query.statuses],
+                query.gpu_type,
+                query.created_after,
+                query.created_before,
+                query.before_seq,
+                query.limit,
+            )
+        return [rows.reservation(row) for row in found]
+
+    async def unreleased(self, gpu_type: str | None = None) -> list[Reservation]:
+        async with self._pool.acquire() as connection:
+            found = await connection.fetch(
+                rows.SELECT_RESERVATION
+                + "WHERE r.released_at IS NULL AND ($1::text IS NULL OR r.gpu_type = $1) ORDER BY r.seq",
+                gpu_type,
+            )
+        return [rows.reservation(row) for row in found]
+
+    async def change(self, change: Change, *, now: datetime, cause: Cause | None = None) -> Reservation:
+        async with self._pool.transaction() as connection:
+            done = await write_changes(connection, [change], now)
+            if not done:
+                raise Stale("the reservation changed in the meantime; look again")
+            changed = await _get(connection, change.reservation_id)
+            if cause is not None:
+                await send_message(connection, change.reservation_id, cause)
+            return changed
+
+    async def apply(
+        self,
+        lease: Lease,
+        changes: Sequence[Change],
+        updates: Sequence[QueueUpdate],
+        acknowledge: Sequence[int],
+        *,
+        now: datetime,
+    ) -> frozenset[ReservationId]:
+        async with self._pool.transaction() as connection:
+            await check_epoch(connection, lease)
+            done = await write_changes(connection, changes, now)
+            await write_queue_updates(connection, updates, now)
+            if acknowledge:
+                await connection.execute("SELECT pgmq.delete($1, $2::bigint[])", RESERVATION_QUEUE, list(acknowledge))
+            return done
+
+    async def events(self, reservation_id: ReservationId, after: int = 0) -> list[Event]:
+        async with self._pool.acquire() as connection:
+            found = await connection.fetch(
+                "SELECT * FROM reservation_events WHERE reservation_id = $1 AND event_id > $2 ORDER BY event_id",
+                reservation_id,
+                after,
+            )
+        return [rows.event(row) for row in found]
+
+
+async def _find(connection: Connection, reservation_id: ReservationId) -> Reservation | None:
+    row = await connection.fetchrow(rows.SELECT_RESERVATION + "WHERE r.reservation_id = $1", reservation_id)
+    return None if row is None else rows.reservation(row)
+
+
+async def _get(connection: Connection, reservation_id: ReservationId) -> Reservation:
+    found = await _find(connection, reservation_id)
+    if found is None:
+        raise NotFound(f"there is no reservation {short_id(reservation_id)}")
+    return found
+
+
+async def _remember_key(
+    connection: Connection, draft: Draft, key: str, fingerprint: str, now: datetime
+) -> ReservationId | None:
+    """Take the key, or answer who has it. A concurrent submit with the same key waits here for the first one."""
+    taken = await connection.fetchval(
+        """
+        INSERT INTO idempotency_keys (user_id, key, fingerprint, reservation_id, created_at)
+        VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING RETURNING true
+        """,
+        draft.user_id,
+        key,
+        fingerprint,
+        draft.reservation_id,
+        now,
+    )
+    if taken:
+        return None
+    earlier = await connection.fetchrow(
+        "SELECT fingerprint, reservation_id FROM idempotency_keys WHERE user_id = $1 AND key = $2", draft.user_id, key
+    )
+    if earlier is None or earlier["fingerprint"] != fingerprint:
+        raise IdempotencyMismatch("this Idempotency-Key was used for a different request; use a new one")
+    return ReservationId(earlier["reservation_id"])
+
+
+async def _claim_disk(
+    connection: Connection, draft: Draft, now: datetime
+) -> tuple[UUID | None, str | None, str | None]:
+    """The disk this reservation will own, claimed under the disk's row lock: its id, its name, and a note.
+
+    A disk that was asked for by name and is held is refused. Without a name the default disk is taken if it is
+    free; if not, the home is scratch, and the note (the first line of the history) says so.
+    """
+    if draft.disk_name == NO_DISK:
+        return None, None, "submitted; /home/dev is scratch and ends with this reservation"
+    name = draft.disk_name or DEFAULT_DISK
+    await connection.execute(
+        "INSERT INTO disks (disk_id, user_id, disk_name, created_at) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING",
+        new_disk_id(),
+        draft.user_id,
+        name,
+        now,
+    )
+    disk_id = await connection.fetchval(
+        "SELECT disk_id FROM disks WHERE user_id = $1 AND disk_name = $2 AND NOT is_deleted FOR UPDATE",
+        draft.user_id,
+        name,
+    )
+    holder = await connection.fetchval(
+        "SELECT reservation_id FROM reservations WHERE disk_id = $1 AND released_at IS NULL", disk_id
+    )
+    if holder is not None:
+        if draft.disk_name is None:
+            return None, None, f"submitted; disk {name!r} is held by {short_id(holder)}, so /home/dev is scratch"
+        raise DiskHeld(
+            f"disk {name!r} is held by reservation {short_id(holder)} until it is released; "
+            "use another disk, or 'none' for scratch space"
+        )
+    await connection.execute(
+        "UPDATE disks SET reservation_id = $2, in_use = true, last_used = $3 WHERE disk_id = $1",
+        disk_id,
+        draft.reservation_id,
+        now,
+    )
+    return disk_id, name, None
+
+
+async def _insert(
+    connection: Connection, draft: Draft, disk_id: UUID | None, disk_name: str | None, now: datetime
+) -> None:
+    await connection.execute(
+        """
+        INSERT INTO reservations (reservation_id, user_id, github_user, name, image, gpu_type, gpu_count, node_count,
+                                  duration_hours, priority, ssh_public_keys, disk_id, disk_name, created_at, pod_name)
+        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
+        """,
+        draft.reservation_id,
+        draft.user_id,
+        draft.github_user,
+        draft.name,
+        draft.image,
+        draft.gpu_type,
+        draft.gpu_count,
+        draft.node_count,
+        draft.duration.total_seconds() / 3600,
+        draft.priority,
+        list(draft.ssh_public_keys),
+        disk_id,
+        disk_name,
+        now,
+        pod_name(draft.reservation_id),
+    )

@@ -1,0 +1,89 @@
+"""Rows to values and back: the one place that knows both the columns and the domain."""
+
+from datetime import timedelta
+
+import asyncpg
+
+from gpudev.domain.capacity import Node, Share
+from gpudev.domain.ids import DiskId, ReservationId, UserId
+from gpudev.domain.lifecycle import Status
+from gpudev.domain.reservation import Connection, Event, Reservation
+
+SELECT_RESERVATION = """
+    SELECT r.*, u.username,
+           (SELECT json_agg(json_build_array(s.rank, s.node, s.units, s.gpu_indices) ORDER BY s.rank)
+            FROM reservation_shares s WHERE s.reservation_id = r.reservation_id) AS shares
+    FROM reservations r JOIN api_users u USING (user_id)
+"""
+
+
+def reservation(row: asyncpg.Record) -> Reservation:
+    return Reservation(
+        reservation_id=ReservationId(row["reservation_id"]),
+        seq=row["seq"],
+        user_id=UserId(row["user_id"]),
+        username=row["username"],
+        status=Status(row["status"]),
+        version=row["version"],
+        gpu_type=row["gpu_type"],
+        gpu_count=row["gpu_count"],
+        node_count=row["node_count"],
+        duration=timedelta(hours=row["duration_hours"]),
+        created_at=row["created_at"],
+        ssh_public_keys=tuple(row["ssh_public_keys"]),
+        github_user=row["github_user"],
+        name=row["name"],
+        image=row["image"],
+        priority=row["priority"],
+        disk_id=None if row["disk_id"] is None else DiskId(row["disk_id"]),
+        disk_name=row["disk_name"],
+        preparing_at=row["preparing_at"],
+        launched_at=row["launched_at"],
+        expires_at=row["expires_at"],
+        cancelled_at=row["cancelled_at"],
+        reservation_ended=row["reservation_ended"],
+        released_at=row["released_at"],
+        queue_position=row["queue_position"],
+        estimated_start_at=row["estimated_start_at"],
+        wait_reason=row["wait_reason"],
+        last_queue_update=row["last_queue_update"],
+        step=row["step"],
+        failure_reason=row["failure_reason"],
+        warned_minutes=row["warned_minutes"],
+        launch_attempts=row["launch_attempts"],
+        next_attempt_at=row["next_attempt_at"],
+        connection=_connection(row),
+        shares=tuple(Share(rank, node, units, tuple(indices)) for rank, node, units, indices in row["shares"] or ()),
+    )
+
+
+def event(row: asyncpg.Record) -> Event:
+    return Event(
+        event_id=row["event_id"],
+        reservation_id=ReservationId(row["reservation_id"]),
+        at=row["at"],
+        kind=row["kind"],
+        message=row["message"],
+        status=Status(row["status"]),
+        version=row["version"],
+    )
+
+
+def node(row: asyncpg.Record) -> Node:
+    return Node(
+        name=row["name"],
+        gpu_type=row["gpu_type"],
+        units=row["units"],
+        ready=row["ready"],
+        schedulable=row["schedulable"],
+        foreign_units=row["foreign_units"],
+        foreign_indices=frozenset(row["foreign_indices"]),
+        simulated=row["simulated"],
+        address=row["address"],
+    )
+
+
+def _connection(row: asyncpg.Record) -> Connection | None:
+    if row["node_port"] is None:
+        return None
+    return Connection(row["node_ip"], row["node_port"], row["ssh_user"], row["ssh_host_key"] or "")

@@ -1,0 +1,42 @@
+"""All stores over one pool."""
+
+from dataclasses import dataclass
+
+from gpudev.adapters.postgres.facts import PostgresCatalogue, PostgresDisks, PostgresNodes
+from gpudev.adapters.postgres.leases import PostgresLeases
+from gpudev.adapters.postgres.pool import Pool
+from gpudev.adapters.postgres.queue import PostgresQueue
+from gpudev.adapters.postgres.reservations import PostgresReservations
+from gpudev.adapters.postgres.users import PostgresUsers
+from gpudev.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    pool: Pool
+    reservations: PostgresReservations
+    nodes: PostgresNodes
+    catalogue: PostgresCatalogue
+    users: PostgresUsers
+    disks: PostgresDisks
+    leases: PostgresLeases
+    queue: PostgresQueue
+
+    async def close(self) -> None:
+        await self.leases.close()
+        await self.pool.close()
+
+
+def open_stores(settings: Settings, *, max_connections: int = 8) -> Stores:
+    """Nothing is connected until it is first used."""
+    pool = Pool(settings.database, max_size=max_connections)
+    return Stores(
+        pool=pool,
+        reservations=PostgresReservations(pool),
+        nodes=PostgresNodes(pool),
+        catalogue=PostgresCatalogue(pool),
+        users=PostgresUsers(pool),
+        disks=PostgresDisks(pool),
+        leases=PostgresLeases(pool),
+        queue=PostgresQueue(pool, settings.timing.retry_backoff),
+    )

@@ -1,0 +1,97 @@
+"""Users and keys on PostgreSQL. Only hashes of keys are kept; the secret is shown once."""
+
+import hashlib
+import secrets
+from datetime import timedelta
+
+import asyncpg
+
+from gpudev.adapters.postgres.pool import Connection, Pool
+from gpudev.domain.errors import Conflict, Unauthenticated
+from gpudev.domain.ids import UserId
+from gpudev.domain.users import ApiKey, IssuedKey, Role, User, check_username
+
+KEY_PREFIX = "gpudev_"
+_RANDOM_BYTES = 32
+
+
+class PostgresUsers:
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def add_user(self, username: str, role: Role) -> User:
+        check_username(username)
+        async with self._pool.acquire() as connection:
+            row = await connection.fetchrow(
+                "INSERT INTO api_users (username, role) VALUES ($1, $2) ON CONFLICT DO NOTHING RETURNING *",
+                username,
+                role.value,
+            )
+        if row is None:
+            raise Conflict(f"there is already a user {username!r}")
+        return _user(row)
+
+    async def find_user(self, username: str) -> User | None:
+        async with self._pool.acquire() as connection:
+            row = await connection.fetchrow("SELECT * FROM api_users WHERE username = $1", username)
+        return None if row is None else _user(row)
+
+    async def list_users(self) -> list[User]:
+        async with self._pool.acquire() as connection:
+            return [_user(row) for row in await connection.fetch("SELECT * FROM api_users ORDER BY username")]
+
+    async def issue_key(self, user_id: UserId, ttl: timedelta | None, description: str) -> IssuedKey:
+        async with self._pool.acquire() as connection:
+            return await _issue(connection, user_id, ttl, description)
+
+    async def find_key(self, secret: str) -> ApiKey | None:
+        async with self._pool.acquire() as connection:
+            row = await connection.fetchrow(
+                """
+                UPDATE api_keys k SET last_used_at = clock_timestamp()
+                FROM api_users u
+                WHERE k.key_hash = $1 AND u.user_id = k.user_id AND k.is_active AND u.is_active
+                  AND (k.expires_at IS NULL OR k.expires_at > clock_timestamp())
+                RETURNING k.key_id, k.key_prefix, k.created_at, k.expires_at, k.is_active,
+                          u.user_id, u.username, u.role, u.email
+                """,
+                hash_key(secret),
+            )
+        if row is None:
+            return None
+        user = User(UserId(row["user_id"]), row["username"], Role(row["role"]), True, row["email"])
+        return ApiKey(row["key_id"], user, row["key_prefix"], row["created_at"], row["expires_at"], row["is_active"])
+
+    async def rotate_key(self, key_id: int, ttl: timedelta | None) -> IssuedKey:
+        async with self._pool.transaction() as connection:
+            user_id = await connection.fetchval(
+                "UPDATE api_keys SET is_active = false WHERE key_id = $1 AND is_active RETURNING user_id", key_id
+            )
+            if user_id is None:
+                raise Unauthenticated("this key was revoked; log in again")
+            return await _issue(connection, UserId(user_id), ttl, "rotated")
+
+
+def hash_key(secret: str) -> str:
+    """A plain hash is enough: the secret holds 256 random bits, so there is nothing to guess."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+async def _issue(connection: Connection, user_id: UserId, ttl: timedelta | None, description: str) -> IssuedKey:
+    secret = KEY_PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
+    expires_at = await connection.fetchval(
+        """
+        INSERT INTO api_keys (user_id, key_hash, key_prefix, expires_at, description)
+        VALUES ($1, $2, $3, clock_timestamp() + $4::interval, $5) RETURNING expires_at
+        """,
+        user_id,
+        hash_key(secret),
+        secret[:16],
+        ttl,
+        description,
+    )
+    return IssuedKey(secret, expires_at)
+
+
+def _user(row: asyncpg.Record) -> User:
+    return User(UserId(row["user_id"]), row["username"], Role(row["role"]), row["is_active"], row["email"])

@@ -1,0 +1,210 @@
+"""The guarded writes: changes to reservations, their history, what they hold and the messages that go with them.
+
+A change names the status and version it expects; a row that is no longer so stays as it is. Everything here runs
+inside the caller's transaction.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from gpudev.adapters.postgres.pool import Connection
+from gpudev.domain.commands import RESERVATION_QUEUE, Cause, dead_letter_queue
+from gpudev.domain.ids import ReservationId
+from gpudev.ports.stores import Change, QueueUpdate
+
+# The columns a change may set. Values travel as one JSON object per row and are read back in their column's type,
+# so that any number of changes with any fields is one statement with four parameters.
+_GUARDED_UPDATE = """
+    UPDATE reservations r
+    SET (status, version, preparing_at, launched_at, expires_at, cancelled_at, reservation_ended, released_at,
+         node_ip, node_port, ssh_user, ssh_command, ssh_host_key, queue_position, estimated_wait_minutes,
+         estimated_start_at, wait_reason, last_queue_update, step, failure_reason, warned_minutes,
+         launch_attempts, next_attempt_at)
+      = (SELECT n.status, r.version + 1, n.preparing_at, n.launched_at, n.expires_at, n.cancelled_at,
+                n.reservation_ended, n.released_at, n.node_ip, n.node_port, n.ssh_user, n.ssh_command,
+                n.ssh_host_key, n.queue_position, n.estimated_wait_minutes, n.estimated_start_at, n.wait_reason,
+                n.last_queue_update, n.step, n.failure_reason, n.warned_minutes, n.launch_attempts,
+                n.next_attempt_at
+         FROM jsonb_populate_record(r, c.changes) n)
+    FROM unnest($1::uuid[], $2::text[], $3::int[], $4::jsonb[]) AS c (id, status, version, changes)
+    WHERE r.reservation_id = c.id AND r.status = c.status AND r.version = c.version
+    RETURNING r.reservation_id
+"""
+_SETTABLE = frozenset(
+    {
+        "expires_at",
+        "node_ip",
+        "node_port",
+        "ssh_user",
+        "ssh_command",
+        "ssh_host_key",
+        "step",
+        "failure_reason",
+        "warned_minutes",
+        "launch_attempts",
+        "next_attempt_at",
+        "preparing_at",
+        "launched_at",
+        "cancelled_at",
+        "queue_position",
+        "estimated_start_at",
+        "wait_reason",
+        "last_queue_update",
+    }
+)
+
+
+async def write_changes(connection: Connection, changes: Sequence[Change], now: datetime) -> frozenset[ReservationId]:
+    """Write what is still true; answer which those were."""
+    if not changes:
+        return frozenset()
+    rows = await connection.fetch(
+        _GUARDED_UPDATE,
+        [change.reservation_id for change in changes],
+        [change.status for change in changes],
+        [change.version for change in changes],
+        [_columns(change, now) for change in changes],
+    )
+    done = frozenset(ReservationId(row["reservation_id"]) for row in rows)
+    kept = [change for change in changes if change.reservation_id in done]
+    await _write_shares(connection, [change for change in kept if change.shares is not None])
+    await _release(connection, [change.reservation_id for change in kept if change.release])
+    await _write_events(connection, kept, now)
+    for change in kept:
+        if change.dead_letter is not None:
+            await send_dead_letter(connection, change.reservation_id, change.dead_letter)
+    return done
+
+
+async def write_queue_updates(connection: Connection, updates: Sequence[QueueUpdate], now: datetime) -> None:
+    """Where the waiting stand. Listeners are told of those that moved; the history is not."""
+    if not updates:
+        return
+    await connection.execute(
+        """
+        WITH moved AS (
+            UPDATE reservations r
+            SET queue_position = u.position, estimated_start_at = u.starts_at, wait_reason = u.reason,
+                estimated_wait_minutes = ceil(greatest(extract(epoch FROM u.starts_at - $5), 0) / 60),
+                last_queue_update = $5
+            FROM unnest($1::uuid[], $2::int[], $3::timestamptz[], $4::text[]) AS u (id, position, starts_at, reason)
+            WHERE r.reservation_id = u.id AND r.status IN ('pending', 'queued')
+            RETURNING r.reservation_id
+        )
+        SELECT pg_notify('reservation_changes', reservation_id::text) FROM moved
+        """,
+        [update.reservation_id for update in updates],
+        [update.queue_position for update in updates],
+        [update.estimated_start_at for update in updates],
+        [update.wait_reason for update in updates],
+        now,
+    )
+
+
+async def send_message(connection: Connection, reservation_id: ReservationId, cause: Cause) -> None:
+    """Last in its transaction: PGMQ's notification locks one row of its own until the commit."""
+    body = {"reservation_id": str(reservation_id), "cause": cause.value}
+    await connection.execute("SELECT pgmq.send($1, $2::jsonb)", RESERVATION_QUEUE, body)
+
+
+async def send_dead_letter(connection: Connection, reservation_id: ReservationId, error: str) -> None:
+    body = {"reservation_id": str(reservation_id), "error": error}
+    await connection.execute("SELECT pgmq.send($1, $2::jsonb)", dead_letter_queue(RESERVATION_QUEUE), body)
+
+
+async def insert_event(
+    connection: Connection, reservation_id: ReservationId, at: datetime, kind: str, message: str
+) -> None:
+    """A line of history under the row's present status and version."""
+    await connection.execute(
+        """
+        INSERT INTO reservation_events (reservation_id, at, kind, message, status, version)
+        SELECT reservation_id, $2, $3, $4, status, version FROM reservations WHERE reservation_id = $1
+        """,
+        reservation_id,
+        at,
+        kind,
+        message,
+    )
+
+
+def _columns(change: Change, now: datetime) -> dict[str, Any]:
+    unknown = change.fields.keys() - _SETTABLE
+    if unknown:
+        raise ValueError(f"a change cannot set {', '.join(sorted(unknown))}")
+    columns: dict[str, Any] = dict(change.fields)
+    if change.to is not None:
+        columns["status"] = change.to.value
+        if change.to.is_terminal:
+            columns["reservation_ended"] = now
+    if not (change.to or change.status).is_waiting:
+        columns |= {"queue_position": None, "estimated_start_at": None, "estimated_wait_minutes": None}
+        columns |= {"wait_reason": None}
+    if change.release:
+        columns["released_at"] = now
+    return {name: _jsonable(value) for name, value in columns.items()}
+
+
+def _jsonable(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, datetime) else value
+
+
+async def _write_shares(connection: Connection, changes: Sequence[Change]) -> None:
+    if not changes:
+        return
+    await _free(connection, [change.reservation_id for change in changes], forget_shares=True)
+    rows = [
+        (change.reservation_id, share.rank, share.node, share.units, list(share.gpu_indices))
+        for change in changes
+        for share in change.shares or ()
+    ]
+    await connection.executemany(
+        "INSERT INTO reservation_shares (reservation_id, rank, node, units, gpu_indices) VALUES ($1, $2, $3, $4, $5)",
+        rows,
+    )
+    held = [(node, index, reservation_id) for reservation_id, _, node, _, indices in rows for index in indices]
+    await connection.executemany(
+        "INSERT INTO held_gpus (node, gpu_index, reservation_id) VALUES ($1, $2, $3)",
+        held,
+    )
+
+
+async def _release(connection: Connection, ids: Sequence[ReservationId]) -> None:
+    if not ids:
+        return
+    await _free(connection, ids, forget_shares=False)
+    await connection.execute(
+        "UPDATE disks SET reservation_id = NULL, in_use = false WHERE reservation_id = ANY($1::uuid[])", list(ids)
+    )
+
+
+async def _free(connection: Connection, ids: Sequence[ReservationId], *, forget_shares: bool) -> None:
+    await connection.execute("DELETE FROM held_gpus WHERE reservation_id = ANY($1::uuid[])", list(ids))
+    if forget_shares:
+        await connection.execute("DELETE FROM reservation_shares WHERE reservation_id = ANY($1::uuid[])", list(ids))
+
+
+async def _write_events(connection: Connection, changes: Sequence[Change], now: datetime) -> None:
+    events = [
+        (
+            change.reservation_id,
+            now,
+            change.event.kind,
+            change.event.message,
+            (change.to or change.status).value,
+            change.version + 1,
+        )
+        for change in changes
+        if change.event is not None
+    ]
+    await connection.executemany(
+        """
+        INSERT INTO reservation_events (reservation_id, at, kind, message, status, version)
+        VALUES ($1, $2, $3, $4, $5, $6)
+        """,
+        events,
+    )
+    for change in changes:
+        if change.event is None:
+            await connection.execute("SELECT pg_notify('reservation_changes', $1)", str(change.reservation_id))

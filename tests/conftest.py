@@ -1,0 +1,72 @@
+"""What many tests share: a clock that is moved by hand and a real PostgreSQL with a fresh database per test."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from gpudev.adapters.postgres.migrating import migrate
+from gpudev.adapters.postgres.pool import connect
+from gpudev.adapters.postgres.stores import Stores, open_stores
+from gpudev.embedded.postgres import EmbeddedPostgres
+from gpudev.settings import Database, Settings
+
+_numbers = itertools.count(1)
+
+
+class ManualClock:
+    """Time that passes when a test says so."""
+
+    def __init__(self, at: datetime = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)) -> None:
+        self._at = at
+
+    def now(self) -> datetime:
+        return self._at
+
+    def move(self, **step: float) -> datetime:
+        self._at += timedelta(**step)
+        return self._at
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
+    """One server per test process, without durability. The schema is migrated once, into a template."""
+    server = EmbeddedPostgres(Path(tmp_path_factory.mktemp("postgres")) / "data", fast=True)
+    server.initialise()
+    server.start()
+    asyncio.run(migrate(server.settings_database()))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+async def database(postgres: EmbeddedPostgres) -> AsyncIterator[Database]:
+    """A fresh, migrated database."""
+    template = postgres.settings_database()
+    fresh = replace(template, database=f"test_{next(_numbers)}")
+    control = replace(template, database="postgres")
+    admin = await connect(control)
+    await admin.execute(f'CREATE DATABASE "{fresh.database}" TEMPLATE "{template.database}"')
+    yield fresh
+    await admin.execute(f'DROP DATABASE "{fresh.database}" WITH (FORCE)')
+    await admin.close()
+
+
+@pytest.fixture
+def settings(database: Database, tmp_path: Path) -> Settings:
+    return Settings(database=database, state_dir=tmp_path / "state")
+
+
+@pytest.fixture
+async def stores(settings: Settings) -> AsyncIterator[Stores]:
+    opened = open_stores(settings)
+    yield opened
+    await opened.close()

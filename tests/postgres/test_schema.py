@@ -1,0 +1,39 @@
+"""The schema's own promises, tried on a real PostgreSQL."""
+
+import asyncpg
+import pytest
+from gpudev.adapters.postgres import migrating
+from gpudev.adapters.postgres.pool import connect
+from gpudev.adapters.postgres.stores import Stores
+from gpudev.domain.gpu import load_catalogue
+from gpudev.settings import Database
+
+
+async def test_migrating_again_applies_nothing(database: Database) -> None:
+    assert await migrating.migrate(database) == []
+    assert all(state.applied_at is not None for state in await migrating.status(database))
+
+
+async def test_an_edited_migration_is_refused(database: Database) -> None:
+    connection = await connect(database)
+    await connection.execute("UPDATE schema_migrations SET checksum = 'other' WHERE number = 1")
+    await connection.close()
+    with pytest.raises(migrating.ChecksumMismatch, match="0001"):
+        await migrating.migrate(database)
+
+
+async def test_the_catalogue_is_seeded_from_its_file(stores: Stores) -> None:
+    assert await stores.catalogue.catalogue() == load_catalogue()
+
+
+async def test_a_status_outside_the_set_is_refused_by_the_database(stores: Stores) -> None:
+    async with stores.pool.acquire() as connection:
+        with pytest.raises(asyncpg.CheckViolationError):
+            await connection.execute(
+                """
+                WITH u AS (INSERT INTO api_users (username) VALUES ('x') RETURNING user_id)
+                INSERT INTO reservations (reservation_id, user_id, gpu_type, gpu_count, duration_hours,
+                                          ssh_public_keys, status, created_at, pod_name)
+                SELECT gen_random_uuid(), user_id, 'h100', 1, 1, '{key}', 'sleeping', now(), 'p' FROM u
+                """
+            )
