@@ -7,6 +7,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
+from gpudev.places import state_dir as state_dir
+
 _T = TypeVar("_T")
 
 
@@ -92,14 +94,6 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         github_url=env.get("GPU_DEV_GITHUB_URL", "https://github.com").rstrip("/"),
         log_format=env.get("GPU_DEV_LOG_FORMAT", "json"),
     )
-
-
-def state_dir(env: Mapping[str, str]) -> Path:
-    """GPU_DEV_HOME, else the XDG data folder of this user."""
-    if home := env.get("GPU_DEV_HOME"):
-        return Path(home).expanduser()
-    base = env.get("XDG_DATA_HOME") or str(Path(env.get("HOME", "~")).expanduser() / ".local" / "share")
-    return Path(base) / "gpu-dev"
 
 
 def _ttl(env: Mapping[str, str]) -> timedelta | None:

@@ -1,0 +1,47 @@
+"""Where files lie: the server's state, and the files of a person who uses a client. It opens none of them.
+
+Kept apart from the settings so that a client finds its files without loading a server's settings.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+
+def home(env: Mapping[str, str]) -> Path:
+    return Path(env.get("HOME") or "~").expanduser()
+
+
+def state_dir(env: Mapping[str, str]) -> Path:
+    """GPU_DEV_HOME, else the XDG data folder of this user."""
+    if own := env.get("GPU_DEV_HOME"):
+        return Path(own).expanduser()
+    return _xdg(env, "XDG_DATA_HOME", home(env) / ".local" / "share") / "gpu-dev"
+
+
+def system_file(env: Mapping[str, str]) -> Path:
+    """Where the embedded system says how to reach it, while it runs."""
+    return state_dir(env) / "run" / "system.json"
+
+
+def config_file(env: Mapping[str, str]) -> Path:
+    return _xdg(env, "XDG_CONFIG_HOME", home(env) / ".config") / "gpu-dev" / "config.json"
+
+
+def personal_dir(env: Mapping[str, str]) -> Path:
+    """Credentials, this system's own ssh key and what it knows of hosts: for the owner's eyes only."""
+    return home(env) / ".gpu-dev"
+
+
+def credentials_file(env: Mapping[str, str]) -> Path:
+    return personal_dir(env) / "credentials"
+
+
+def private_key_file(env: Mapping[str, str]) -> Path:
+    """The ssh key that `gpu-dev up` makes, so that somebody without any key gets in too."""
+    return personal_dir(env) / "id_ed25519"
+
+
+def _xdg(env: Mapping[str, str], variable: str, default: Path) -> Path:
+    """The XDG rules: a value that is no absolute path counts as none."""
+    value = env.get(variable, "")
+    return Path(value) if value.startswith("/") else default
