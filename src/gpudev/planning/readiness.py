@@ -91,7 +91,8 @@ def _while_active(reservation: Reservation, seen: ServerSeen | None, now: dateti
         case Phase.STARTING:
             return Nothing(None)
         case Phase.READY:
-            if seen.connection is None or seen.connection == reservation.connection:
+            back_as_it_was = seen.connection == reservation.connection and reservation.step is None
+            if seen.connection is None or back_as_it_was:
                 return Nothing(None)
             return Reconnect(seen.connection)
         case Phase.DEAD:

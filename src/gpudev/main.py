@@ -1,0 +1,39 @@
+"""`gpu-dev-server`: the server's commands. Each is thin: it reads settings, opens parts, and lets them run."""
+
+import asyncio
+import sys
+from collections.abc import Coroutine
+from typing import Any
+
+import click
+
+from gpudev import __version__, settings
+from gpudev.domain.errors import GpuDevError
+from gpudev.operating import embedded, queue, serving, users
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="gpu-dev-server")
+def cli() -> None:
+    """Run and operate a gpu-dev server. Settings come from the environment (docs/operations/settings.md)."""
+
+
+for command in (*serving.COMMANDS, *users.COMMANDS, *queue.COMMANDS, *embedded.COMMANDS):
+    cli.add_command(command)
+
+
+def main() -> None:
+    """Every failure is one sentence and an exit code; GPU_DEV_DEBUG=1 shows where it came from."""
+    try:
+        cli(standalone_mode=True)
+    except (GpuDevError, ValueError) as error:
+        import os
+
+        if os.environ.get("GPU_DEV_DEBUG"):
+            raise
+        click.echo(f"gpu-dev-server: {error}", err=True)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The operators' commands, a module for each subject."""

@@ -1,0 +1,88 @@
+"""`api`, `processor`, `migrate`: the long-running services and the schema they need."""
+
+import asyncio
+import json
+
+import click
+
+from gpudev import settings
+from gpudev.adapters.postgres import migrating
+from gpudev.bootstrap import configure_logging, open_api_services, open_processor, until_stopped
+
+
+@click.command()
+@click.option("--host", help="Address to listen on (GPU_DEV_API_HOST).")
+@click.option("--port", type=int, help="Port to listen on (GPU_DEV_API_PORT).")
+def api(host: str | None, port: int | None) -> None:
+    """Serve the REST API until stopped."""
+    import uvicorn
+
+    from gpudev.api.app import create_app
+
+    chosen = settings.load()
+    configure_logging(chosen)
+
+    async def serve() -> None:
+        async with open_api_services(chosen) as services:
+            config = uvicorn.Config(
+                create_app(services),
+                host=host or chosen.api_host,
+                port=port or chosen.api_port,
+                loop="uvloop",
+                http="httptools",
+                lifespan="off",
+                access_log=False,
+                log_level="warning",
+                timeout_graceful_shutdown=5,
+                timeout_keep_alive=30,
+                server_header=False,
+            )
+            await uvicorn.Server(config).serve()
+
+    uvicorn_loop(serve())
+
+
+@click.command()
+def processor() -> None:
+    """Plan, start and end dev servers until stopped. Any number may run; one of them plans."""
+    chosen = settings.load()
+    configure_logging(chosen)
+
+    async def run() -> None:
+        async with open_processor(chosen) as running:
+            await running.processor.run()
+
+    asyncio.run(until_stopped(run()))
+
+
+@click.command()
+@click.option("--status", is_flag=True, help="Only show what is applied and what is not.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def migrate(status: bool, as_json: bool) -> None:
+    """Bring the database's schema up to date. Safe to run twice, and from several places at once."""
+    database = settings.load().database
+    if not status:
+        applied = asyncio.run(migrating.migrate(database))
+        if not as_json:
+            click.echo(f"applied {len(applied)} migration(s)" if applied else "the schema is up to date")
+            return
+    states = asyncio.run(migrating.status(database))
+    if as_json:
+        rows = [
+            {"number": s.number, "name": s.name, "applied_at": s.applied_at and s.applied_at.isoformat()}
+            for s in states
+        ]
+        click.echo(json.dumps(rows))
+        return
+    for state in states:
+        when = f"applied {state.applied_at:%Y-%m-%d %H:%M:%S} UTC" if state.applied_at else "not applied"
+        click.echo(f"{state.number:04}  {state.name:<24}  {when}")
+
+
+def uvicorn_loop(main: "asyncio.coroutines.Coroutine[None, None, None]") -> None:  # type: ignore[name-defined]
+    import uvloop
+
+    uvloop.run(main)
+
+
+COMMANDS = (api, processor, migrate)

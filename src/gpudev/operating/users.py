@@ -1,0 +1,91 @@
+"""`users`: who may come in, on a server whose login is local."""
+
+import json
+
+import click
+
+from gpudev import settings
+from gpudev.adapters.postgres.stores import Stores
+from gpudev.domain.users import IssuedKey, Role, User, check_username
+from gpudev.operating.running import with_stores
+
+
+@click.group()
+def users() -> None:
+    """Users and their keys."""
+
+
+@users.command()
+@click.argument("name")
+@click.option("--role", type=click.Choice([role.value for role in Role]), default=Role.USER.value, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def add(name: str, role: str, as_json: bool) -> None:
+    """Make a user with a key of its own. The key is shown once."""
+
+    async def act(stores: Stores) -> tuple[User, IssuedKey]:
+        user = await stores.users.add_user(check_username(name), Role(role))
+        return user, await stores.users.issue_key(user.user_id, settings.load().api_key_ttl, "users add")
+
+    _show(*with_stores(act), as_json)
+
+
+@users.command("key")
+@click.argument("name")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def new_key(name: str, as_json: bool) -> None:
+    """Give an existing user a further key."""
+
+    async def act(stores: Stores) -> tuple[User, IssuedKey]:
+        user = await stores.users.find_user(name)
+        if user is None:
+            raise click.ClickException(f"there is no user {name!r}; make one with: gpu-dev-server users add {name}")
+        return user, await stores.users.issue_key(user.user_id, settings.load().api_key_ttl, "users key")
+
+    _show(*with_stores(act), as_json)
+
+
+@users.command("ensure-owner")
+@click.argument("name")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def ensure_owner(name: str, as_json: bool) -> None:
+    """The machine's owner: made an administrator if new, and given a key that does not end by itself.
+
+    Whoever can open the database's socket (the owner alone) can run this.
+    """
+
+    async def act(stores: Stores) -> tuple[User, IssuedKey]:
+        user = await stores.users.find_user(name) or await stores.users.add_user(name, Role.ADMIN)
+        return user, await stores.users.issue_key(user.user_id, None, "owner of the machine")
+
+    _show(*with_stores(act), as_json)
+
+
+@users.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def list_users(as_json: bool) -> None:
+    """All users."""
+
+    async def act(stores: Stores) -> list[User]:
+        return await stores.users.list_users()
+
+    found = with_stores(act)
+    if as_json:
+        rows = [{"username": u.username, "role": u.role.value, "is_active": u.is_active} for u in found]
+        click.echo(json.dumps(rows))
+        return
+    for user in found:
+        click.echo(f"{user.username:<32}  {user.role.value:<9}  {'active' if user.is_active else 'disabled'}")
+
+
+def _show(user: User, key: IssuedKey, as_json: bool) -> None:
+    ends = key.expires_at.isoformat() if key.expires_at else None
+    if as_json:
+        click.echo(json.dumps({"username": user.username, "api_key": key.secret, "expires_at": ends}))
+        return
+    click.echo(f"user {user.username} ({user.role.value})")
+    click.echo(f"key, shown once: {key.secret}")
+    click.echo(f"it ends {ends}" if ends else "it does not end by itself")
+    click.echo("they log in with: gpu-dev login --key-stdin")
+
+
+COMMANDS = (users,)

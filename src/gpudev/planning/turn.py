@@ -1,0 +1,249 @@
+"""One turn of the planning loop: everything that is true now, and what follows from it.
+
+Puts the single decisions together (expiry, readiness, the queue) into guarded changes and the effects to carry
+out. At most one change per reservation and turn: each is guarded by the version that was read.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import assert_never
+
+from gpudev.domain.ids import ReservationId, short_id
+from gpudev.domain.lifecycle import Status
+from gpudev.domain.reservation import Reservation
+from gpudev.planning.expiry import Expire, Warn, decide_expiry
+from gpudev.planning.expiry import Nothing as NotYet
+from gpudev.planning.plan import Plan, Request, Start, Wait
+from gpudev.planning.queueing import plan_queue
+from gpudev.planning.readiness import Activate, Fail, Launch, Nothing, Progress, Reconnect, decide_readiness
+from gpudev.ports.cluster import ClusterSeen
+from gpudev.ports.stores import Change, NewEvent, QueueUpdate, connection_fields
+from gpudev.settings import Timing
+
+_ETA_SHIFT_WORTH_TELLING = timedelta(seconds=30)
+
+
+@dataclass(slots=True)
+class Decisions:
+    """What to write and what to do. Effects name reservations as they were read; each can run twice."""
+
+    changes: list[Change] = field(default_factory=list)
+    updates: list[QueueUpdate] = field(default_factory=list)
+    launches: list[Reservation] = field(default_factory=list)
+    starts: list[Reservation] = field(default_factory=list)
+    """To be launched as soon as the change that places them is written."""
+    teardowns: list[Reservation] = field(default_factory=list)
+    messages: list[tuple[ReservationId, str]] = field(default_factory=list)
+    """To be shown in the dev server's terminals, once the change that says so is written."""
+    next_at: datetime | None = None
+    """When time alone changes something."""
+
+    def look_again(self, at: datetime | None) -> None:
+        if at is not None and (self.next_at is None or at < self.next_at):
+            self.next_at = at
+
+
+def decide_running(
+    reservations: Iterable[Reservation], seen: ClusterSeen | None, now: datetime, timing: Timing
+) -> Decisions:
+    """What time and the cluster mean for those that run, are being prepared or have ended. Without a view of
+    the cluster only time decides: unknown is unknown."""
+    decisions = Decisions()
+    for reservation in reservations:
+        if reservation.needs_teardown:
+            _decide_ended(reservation, decisions)
+            continue
+        if not reservation.status.holds_capacity or _decide_time(reservation, now, timing, decisions):
+            continue
+        if seen is not None:
+            _decide_server(reservation, seen, now, timing, decisions)
+    return decisions
+
+
+def decide_queue(
+    reservations: Sequence[Reservation], seen: ClusterSeen, now: datetime, timing: Timing, gpu_type: str
+) -> Decisions:
+    """Who of one type starts, and where everybody else stands."""
+    waiting = {r.reservation_id: r for r in reservations if r.gpu_type == gpu_type and r.status.is_waiting}
+    if not waiting:
+        return Decisions()
+    plan = plan_queue(
+        [node for node in seen.nodes if node.gpu_type == gpu_type],
+        [holding for r in reservations if r.gpu_type == gpu_type and (holding := r.holding()) is not None],
+        [request_of(r) for r in waiting.values()],
+        now,
+        timing.teardown_margin,
+    )
+    return _carry_plan(plan, waiting, now)
+
+
+def request_of(reservation: Reservation) -> Request:
+    return Request(
+        reservation_id=reservation.reservation_id,
+        seq=reservation.seq,
+        gpu_type=reservation.gpu_type,
+        units_per_node=max(1, reservation.gpu_count // reservation.node_count),
+        node_count=reservation.node_count,
+        duration=reservation.duration,
+        priority=reservation.priority,
+    )
+
+
+def failed_launch(reservation: Reservation, error: str, now: datetime, timing: Timing, most: int) -> Change:
+    """A start that the cluster refused: again with backoff, and after `most` attempts the reservation fails."""
+    attempts = reservation.launch_attempts + 1
+    if attempts < most:
+        again = now + timing.retry_backoff * 2 ** (attempts - 1)
+        return _note(
+            reservation,
+            NewEvent("step", f"start failed (attempt {attempts} of {most}), trying again: {error}"),
+            {"launch_attempts": attempts, "next_attempt_at": again, "step": f"trying again: {error}"},
+        )
+    reason = f"its dev server could not be started ({attempts} attempts): {error}"
+    return Change(
+        reservation.reservation_id,
+        reservation.status,
+        reservation.version,
+        NewEvent("failed", reason),
+        to=Status.FAILED,
+        fields={"failure_reason": reason, "launch_attempts": attempts, "step": None},
+        dead_letter=error,
+    )
+
+
+def released(reservation: Reservation) -> Change:
+    return Change(
+        reservation.reservation_id,
+        reservation.status,
+        reservation.version,
+        NewEvent("released", "everything it had is gone; its GPUs and disk are free"),
+        release=True,
+    )
+
+
+def _decide_ended(reservation: Reservation, decisions: Decisions) -> None:
+    if reservation.shares:
+        decisions.teardowns.append(reservation)
+    else:  # it never got as far as having anything
+        decisions.changes.append(released(reservation))
+
+
+def _decide_time(reservation: Reservation, now: datetime, timing: Timing, decisions: Decisions) -> bool:
+    """True when time has the word this turn."""
+    match decide_expiry(reservation, now, timing):
+        case Expire():
+            decisions.changes.append(_end(reservation, Status.EXPIRED, "its time is over"))
+            return True
+        case Warn(minutes, left):
+            text = f"gpu-dev: this dev server ends in {_minutes(left)} (gpu-dev extend {short_id_of(reservation)})"
+            event = NewEvent("warning", f"ends in {_minutes(left)}")
+            decisions.changes.append(_note(reservation, event, {"warned_minutes": minutes}))
+            decisions.messages.append((reservation.reservation_id, text))
+            return True
+        case NotYet(next_at):
+            decisions.look_again(next_at)
+            return False
+        case other:
+            assert_never(other)
+
+
+def _decide_server(
+    reservation: Reservation, seen: ClusterSeen, now: datetime, timing: Timing, decisions: Decisions
+) -> None:
+    match decide_readiness(reservation, seen.servers.get(reservation.reservation_id), now, timing):
+        case Activate(connection):
+            fields = connection_fields(connection) | {"step": None, "launched_at": now}
+            fields |= {"expires_at": now + reservation.duration, "next_attempt_at": None}
+            event = NewEvent("active", f"ready: {connection.ssh_command}")
+            decisions.changes.append(_change(reservation, Status.ACTIVE, event, fields))
+        case Reconnect(connection):
+            event = NewEvent("reconnected", f"ready again: {connection.ssh_command}")
+            fields = connection_fields(connection) | {"step": None, "next_attempt_at": None, "launch_attempts": 0}
+            decisions.changes.append(_note(reservation, event, fields))
+        case Fail(reason):
+            change = _end(reservation, Status.FAILED, reason, failure_reason=reason)
+            decisions.changes.append(change)
+        case Progress(step):
+            decisions.changes.append(_note(reservation, NewEvent("step", step), {"step": step}))
+        case Launch(restart):
+            if restart and reservation.step is None:
+                event = NewEvent("restarted", "its dev server was lost with the machine; starting it again")
+                decisions.changes.append(_note(reservation, event, {"step": "starting again"}))
+            decisions.launches.append(reservation)
+        case Nothing(next_at):
+            decisions.look_again(next_at)
+        case other:
+            assert_never(other)
+
+
+def _carry_plan(plan: Plan, waiting: dict[ReservationId, Reservation], now: datetime) -> Decisions:
+    decisions = Decisions()
+    for start in plan.starts:
+        reservation = waiting[start.reservation_id]
+        decisions.changes.append(_start(reservation, start, now))
+        decisions.starts.append(reservation)
+    for wait in plan.waits:
+        reservation = waiting[wait.reservation_id]
+        if reservation.status is Status.PENDING:
+            decisions.changes.append(_queue(reservation, wait, now))
+        elif _moved(reservation, wait):
+            decisions.updates.append(
+                QueueUpdate(wait.reservation_id, wait.position, wait.starts_at, wait.reason),
+            )
+    return decisions
+
+
+def _start(reservation: Reservation, start: Start, now: datetime) -> Change:
+    places = ", ".join(f"{share.units} on {share.node}" for share in start.shares)
+    unit = "GPU(s)" if reservation.gpu_count else "CPU slot"
+    return Change(
+        reservation.reservation_id,
+        reservation.status,
+        reservation.version,
+        NewEvent("preparing", f"got its place: {places} {unit}"),
+        to=Status.PREPARING,
+        fields={"preparing_at": now, "step": "starting the dev server", "launch_attempts": 0},
+        shares=start.shares,
+    )
+
+
+def _queue(reservation: Reservation, wait: Wait, now: datetime) -> Change:
+    when = f", starts by {wait.starts_at:%Y-%m-%d %H:%M} UTC" if wait.starts_at else ""
+    fields: dict[str, object] = {
+        "queue_position": wait.position,
+        "estimated_start_at": wait.starts_at,
+        "wait_reason": wait.reason,
+    }
+    event = NewEvent("queued", f"waits at position {wait.position}{when}: {wait.reason}")
+    return _change(reservation, Status.QUEUED, event, fields | {"last_queue_update": now})
+
+
+def _moved(reservation: Reservation, wait: Wait) -> bool:
+    """Whether people should hear of it: a new place, a new reason, or a start that moved by more than a breath."""
+    if (reservation.queue_position, reservation.wait_reason) != (wait.position, wait.reason):
+        return True
+    if reservation.estimated_start_at is None or wait.starts_at is None:
+        return reservation.estimated_start_at != wait.starts_at
+    return abs(wait.starts_at - reservation.estimated_start_at) >= _ETA_SHIFT_WORTH_TELLING
+
+
+def _change(reservation: Reservation, to: Status, event: NewEvent, fields: dict[str, object]) -> Change:
+    return Change(reservation.reservation_id, reservation.status, reservation.version, event, to=to, fields=fields)
+
+
+def _note(reservation: Reservation, event: NewEvent, fields: dict[str, object]) -> Change:
+    return Change(reservation.reservation_id, reservation.status, reservation.version, event, fields=fields)
+
+
+def _end(reservation: Reservation, to: Status, message: str, **fields: object) -> Change:
+    return _change(reservation, to, NewEvent(to.value, message), fields | {"step": None})
+
+
+def short_id_of(reservation: Reservation) -> str:
+    return short_id(reservation.reservation_id)
+
+
+def _minutes(left: timedelta) -> str:
+    minutes = max(1, round(left.total_seconds() / 60))
+    return f"{minutes} minute{'s' if minutes != 1 else ''}"

@@ -1,0 +1,135 @@
+"""Effects: carries decisions out, many at once, bounded, each able to run twice. It decides nothing: what came of
+an effect is written as a guarded change and seen by the next turn."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from enum import StrEnum
+
+import structlog
+
+from gpudev.domain.commands import MAX_FAILURES
+from gpudev.domain.errors import ClusterError, GpuDevError, Stale, Unavailable
+from gpudev.domain.ids import ReservationId
+from gpudev.domain.reservation import Reservation
+from gpudev.planning.turn import failed_launch, released
+from gpudev.ports.clock import Clock
+from gpudev.ports.cluster import Cluster, ServerSpec
+from gpudev.ports.stores import ReservationStore
+from gpudev.settings import Timing
+
+log = structlog.get_logger(__name__)
+
+
+class Kind(StrEnum):
+    LAUNCH = "launch"
+    TEARDOWN = "teardown"
+    REMOVE_ORPHAN = "remove_orphan"
+    TELL = "tell"
+
+
+class Effects:
+    """At most one effect of a kind per reservation at a time; `done` is called after each."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        reservations: ReservationStore,
+        clock: Clock,
+        timing: Timing,
+        done: Callable[[], None],
+        *,
+        at_once: int = 32,
+    ) -> None:
+        self._cluster = cluster
+        self._reservations = reservations
+        self._clock = clock
+        self._timing = timing
+        self._done = done
+        self._slots = asyncio.Semaphore(at_once)
+        self._running: dict[tuple[Kind, ReservationId], asyncio.Task[None]] = {}
+
+    def launch(self, reservation: Reservation) -> None:
+        self._start(Kind.LAUNCH, reservation.reservation_id, lambda: self._launch(reservation))
+
+    def tear_down(self, reservation: Reservation) -> None:
+        self._start(Kind.TEARDOWN, reservation.reservation_id, lambda: self._tear_down(reservation))
+
+    def remove_orphan(self, reservation_id: ReservationId) -> None:
+        self._start(Kind.REMOVE_ORPHAN, reservation_id, lambda: self._remove_orphan(reservation_id))
+
+    def tell(self, reservation_id: ReservationId, message: str) -> None:
+        self._start(Kind.TELL, reservation_id, lambda: self._cluster.tell(reservation_id, message))
+
+    async def settle(self) -> None:
+        """Until nothing runs any more (tests, a clean stop)."""
+        while self._running:
+            await asyncio.wait(list(self._running.values()))
+
+    async def cancel(self) -> None:
+        for task in list(self._running.values()):
+            task.cancel()
+        await asyncio.gather(*self._running.values(), return_exceptions=True)
+
+    def _start(self, kind: Kind, reservation_id: ReservationId, act: Callable[[], Awaitable[None]]) -> None:
+        key = (kind, reservation_id)
+        if key in self._running:
+            return
+        task = asyncio.create_task(self._guard(kind, reservation_id, act), name=f"{kind} {reservation_id}")
+        self._running[key] = task
+        task.add_done_callback(lambda _: self._running.pop(key, None))
+
+    async def _guard(self, kind: Kind, reservation_id: ReservationId, act: Callable[[], Awaitable[None]]) -> None:
+        """Nothing an effect raises ends the processor: the state says that it is still to be done. Only a success
+        wakes the next turn; a failure waits for the sweep, so that nothing spins."""
+        async with self._slots:
+            try:
+                await act()
+                asyncio.get_running_loop().call_soon(self._done)
+            except Stale:
+                log.info("effect.stale", kind=kind, reservation_id=str(reservation_id))
+            except GpuDevError as error:
+                log.warning("effect.failed", kind=kind, reservation_id=str(reservation_id), error=str(error))
+            except Exception:
+                log.exception("effect.broken", kind=kind, reservation_id=str(reservation_id))
+
+    async def _launch(self, reservation: Reservation) -> None:
+        current = await self._reservations.find(reservation.reservation_id)
+        if current is None or not current.status.holds_capacity:
+            return  # ended since it was decided
+        try:
+            await self._cluster.ensure_server(spec_of(current))
+        except Unavailable:
+            raise  # the cluster is away: no attempt was made, the next sweep tries again
+        except Exception as error:
+            if not isinstance(error, ClusterError):
+                log.exception("launch.broken", reservation_id=str(reservation.reservation_id))
+            change = failed_launch(
+                current, str(error) or type(error).__name__, self._clock.now(), self._timing, MAX_FAILURES
+            )
+            await self._reservations.change(change, now=self._clock.now())
+
+    async def _tear_down(self, reservation: Reservation) -> None:
+        if await self._cluster.ensure_gone(reservation.reservation_id):
+            await self._reservations.change(released(reservation), now=self._clock.now())
+
+    async def _remove_orphan(self, reservation_id: ReservationId) -> None:
+        log.warning("orphan.removing", reservation_id=str(reservation_id))
+        await self._cluster.ensure_gone(reservation_id)
+
+
+def spec_of(reservation: Reservation) -> ServerSpec:
+    return ServerSpec(
+        reservation_id=reservation.reservation_id,
+        pod_name=reservation.pod_name,
+        user_id=reservation.user_id,
+        username=reservation.username,
+        gpu_type=reservation.gpu_type,
+        gpu_count=reservation.gpu_count,
+        shares=reservation.shares,
+        ssh_public_keys=reservation.ssh_public_keys,
+        disk_id=reservation.disk_id,
+        disk_name=reservation.disk_name,
+        image=reservation.image,
+        name=reservation.name,
+        expires_at=reservation.expires_at,
+    )

@@ -1,0 +1,252 @@
+"""The planning loop: turns over on a wake-up (queue message, cluster event, timer): load facts, decide, write.
+
+It never calls the outside while it decides or writes, and it writes only while it holds the planning lease.
+Rows are the truth: a turn looks at everything that is not released, so a lost message or event costs at most
+the time until the next sweep.
+"""
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from uuid import UUID, uuid4
+
+import structlog
+
+from gpudev.domain.commands import RESERVATION_QUEUE
+from gpudev.domain.errors import LeaseLost, Unavailable
+from gpudev.domain.ids import ReservationId
+from gpudev.domain.reservation import Reservation
+from gpudev.planning.orphans import decide_orphans
+from gpudev.planning.turn import Decisions, decide_queue, decide_running
+from gpudev.ports.clock import Clock
+from gpudev.ports.cluster import Cluster, ClusterSeen
+from gpudev.ports.stores import Lease, LeaseStore, Queue, QueueMessage, ReservationStore
+from gpudev.processor.effects import Effects
+from gpudev.processor.publishing import Publisher
+from gpudev.settings import Timing
+
+log = structlog.get_logger(__name__)
+PLANNING_LEASE = "planning"
+_MESSAGES_PER_TURN = 200
+
+
+class Processor:
+    def __init__(
+        self,
+        *,
+        reservations: ReservationStore,
+        queue: Queue,
+        leases: LeaseStore,
+        cluster: Cluster,
+        publisher: Publisher,
+        clock: Clock,
+        timing: Timing,
+    ) -> None:
+        self._reservations = reservations
+        self._queue = queue
+        self._leases = leases
+        self._cluster = cluster
+        self._publisher = publisher
+        self._clock = clock
+        self._timing = timing
+        self._woken = asyncio.Event()
+        self._holder = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
+        self._lease: Lease | None = None
+        self._orphans_since: dict[ReservationId, datetime] = {}
+        self._next_at: datetime | None = None
+        self.effects = Effects(cluster, reservations, clock, timing, self.wake)
+
+    def wake(self) -> None:
+        """Something may have changed. Cheap, and safe to call too often."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Until cancelled. Whoever cancels decides what happens to dev servers (nothing, here)."""
+        helpers = [
+            asyncio.create_task(self._keep_lease(), name="lease"),
+            asyncio.create_task(self._watch_cluster(), name="watch"),
+        ]
+        try:
+            while True:
+                await self._wait()
+                await self._turn_or_log()
+        finally:
+            for task in helpers:
+                task.cancel()
+            await asyncio.gather(*helpers, return_exceptions=True)
+            await self.effects.cancel()
+            if self._lease is not None:
+                with contextlib.suppress(Unavailable):
+                    await self._leases.release(self._lease)
+
+    async def acquire_lease(self) -> bool:
+        """Take or keep the lease; the first turn follows at once when it is newly ours."""
+        before = self._lease
+        self._lease = await self._leases.acquire(PLANNING_LEASE, self._holder, self._timing.lease_ttl)
+        if self._lease is not None and self._lease != before:
+            log.info("lease.taken", holder=self._holder, epoch=self._lease.epoch)
+            self.wake()
+        elif self._lease is None and before is not None:
+            log.warning("lease.lost", holder=self._holder)
+        return self._lease is not None
+
+    async def turn(self) -> None:
+        """Look, decide, write, then start the effects."""
+        lease = self._lease
+        if lease is None:
+            return
+        messages = await self._queue.read(RESERVATION_QUEUE, self._timing.message_lease, _MESSAGES_PER_TURN)
+        seen = await self._look()
+        reservations = await self._reservations.unreleased()
+        now = self._clock.now()
+        decisions = decide_running(reservations, seen, now, self._timing)
+        broken = self._decide_queues(reservations, seen, now, decisions)
+        looked_at = await self._sort_messages(messages, seen, reservations, broken, now)
+        done = await self._reservations.apply(lease, decisions.changes, decisions.updates, looked_at, now=now)
+        self._log_changes(decisions, done)
+        self._act(decisions, done)
+        if seen is not None:
+            self._sweep_orphans(seen, reservations, now)
+            await self._publisher.publish(lease, seen, await self._present(reservations, bool(done)), now)
+        self._next_at = decisions.next_at
+        if done or len(messages) == _MESSAGES_PER_TURN:
+            self.wake()
+
+    async def _present(self, reservations: Sequence[Reservation], changed: bool) -> Sequence[Reservation]:
+        return await self._reservations.unreleased() if changed else reservations
+
+    async def _look(self) -> ClusterSeen | None:
+        try:
+            return await self._cluster.look()
+        except Unavailable as error:
+            log.warning("cluster.unavailable", error=str(error))
+            return None
+
+    def _decide_queues(
+        self, reservations: Sequence[Reservation], seen: ClusterSeen | None, now: datetime, decisions: Decisions
+    ) -> dict[str, str]:
+        """Plan each type by itself, so that a type that cannot be planned stops no other. Answers the broken ones."""
+        broken: dict[str, str] = {}
+        if seen is None:
+            return broken
+        for gpu_type in sorted({r.gpu_type for r in reservations if r.status.is_waiting}):
+            try:
+                queue = decide_queue(reservations, seen, now, self._timing, gpu_type)
+            except Exception as error:
+                log.exception("plan.broken", gpu_type=gpu_type)
+                broken[gpu_type] = f"{type(error).__name__}: {error}"
+                continue
+            decisions.changes += queue.changes
+            decisions.updates += queue.updates
+            decisions.starts += queue.starts
+        return broken
+
+    async def _sort_messages(
+        self,
+        messages: Sequence[QueueMessage],
+        seen: ClusterSeen | None,
+        reservations: Sequence[Reservation],
+        broken: dict[str, str],
+        now: datetime,
+    ) -> list[int]:
+        """The messages this turn has looked at. One that names nothing, or a type that could not be planned, has
+        failed; while the cluster cannot be seen nothing was looked at, and they come again."""
+        if seen is None:
+            return []
+        types = {r.reservation_id: r.gpu_type for r in reservations if r.status.is_waiting}
+        looked_at = []
+        for message in messages:
+            reservation_id = _named(message)
+            error = broken.get(types.get(reservation_id, "")) if reservation_id is not None else None
+            if reservation_id is None or (reservation_id not in types and not await self._exists(reservation_id)):
+                error = "the message names no reservation"
+            if error is None:
+                looked_at.append(message.msg_id)
+            elif await self._queue.fail(RESERVATION_QUEUE, message, error, now=now):
+                log.error("message.dead_lettered", msg_id=message.msg_id, error=error)
+        return looked_at
+
+    async def _exists(self, reservation_id: ReservationId) -> bool:
+        return await self._reservations.find(reservation_id) is not None
+
+    def _act(self, decisions: Decisions, done: frozenset[ReservationId]) -> None:
+        placed = [reservation for reservation in decisions.starts if reservation.reservation_id in done]
+        for reservation in (*decisions.launches, *placed):
+            self.effects.launch(reservation)
+        for reservation in decisions.teardowns:
+            self.effects.tear_down(reservation)
+        for reservation_id, message in decisions.messages:
+            if reservation_id in done:
+                self.effects.tell(reservation_id, message)
+
+    def _log_changes(self, decisions: Decisions, done: frozenset[ReservationId]) -> None:
+        for change in decisions.changes:
+            fate = "done" if change.reservation_id in done else "stale"
+            kind = change.event.kind if change.event else "updated"
+            log.info(f"reservation.{kind}", reservation_id=str(change.reservation_id), fate=fate)
+
+    def _sweep_orphans(self, seen: ClusterSeen, reservations: Sequence[Reservation], now: datetime) -> None:
+        owners = {reservation.reservation_id for reservation in reservations}
+        orphans = decide_orphans(seen.servers, owners, self._orphans_since, now, self._timing.orphan_grace)
+        for reservation_id in orphans.report:
+            if reservation_id not in self._orphans_since:
+                log.warning("orphan.found", reservation_id=str(reservation_id))
+        self._orphans_since = dict(orphans.first_seen)
+        for reservation_id in orphans.remove:
+            self.effects.remove_orphan(reservation_id)
+
+    async def _wait(self) -> None:
+        """For a wake-up, the next moment at which time decides something, or the sweep."""
+        timeout = self._timing.sweep_every
+        if self._next_at is not None:
+            timeout = max(timedelta(0), min(timeout, self._next_at - self._clock.now()))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._woken.wait(), timeout.total_seconds())
+        self._woken.clear()
+
+    async def _turn_or_log(self) -> None:
+        """The one loop that catches everything: it logs, and the next sweep tries again."""
+        try:
+            await self.turn()
+        except LeaseLost:
+            self._lease = None
+            log.warning("lease.lost", holder=self._holder)
+        except Unavailable as error:
+            log.warning("turn.unavailable", error=str(error))
+            await asyncio.sleep(0.2)
+        except Exception:
+            log.exception("turn.broken")
+            await asyncio.sleep(1)
+
+    async def _keep_lease(self) -> None:
+        while True:
+            try:
+                await self.acquire_lease()
+            except Unavailable as error:
+                # Unknown is not lost: writes are fenced by the epoch, and the next beat will tell.
+                log.warning("lease.unavailable", error=str(error))
+            except Exception:
+                log.exception("lease.broken")
+            beat = 3 if self._lease is not None else 10
+            await asyncio.sleep(self._timing.lease_ttl.total_seconds() / beat)
+
+    async def _watch_cluster(self) -> None:
+        while True:
+            try:
+                async for _ in self._cluster.changes():
+                    self.wake()
+            except Unavailable as error:
+                log.warning("watch.lost", error=str(error))
+            except Exception:
+                log.exception("watch.broken")
+            await asyncio.sleep(1)
+
+
+def _named(message: QueueMessage) -> ReservationId | None:
+    try:
+        return ReservationId(UUID(str(message.body.get("reservation_id"))))
+    except (ValueError, AttributeError):
+        return None
