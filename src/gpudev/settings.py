@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gpudev.places import state_dir as state_dir
+from gpudev.places import state_dir
 
 _T = TypeVar("_T")
 
