@@ -1,11 +1,13 @@
-"""The answer to a submit: where would this newcomer stand, before the processor has looked at it?"""
+"""The answer to a submit: where a newcomer stands before the processor has looked at it. The very plan of the
+queue, made only as far as the newcomer: what is behind it or of another type cannot matter."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from gpudev.domain.capacity import Holding, Node
+from gpudev.planning.facts import by_type, queue_order
 from gpudev.planning.plan import Request, Start, Wait
-from gpudev.planning.queueing import DEFAULT_MARGIN
+from gpudev.planning.queueing import DEFAULT_MARGIN, plan_type
 
 
 def estimate(
@@ -17,4 +19,9 @@ def estimate(
     *,
     margin: timedelta = DEFAULT_MARGIN,
 ) -> Start | Wait:
-    raise NotImplementedError
+    """`queue` may hold the newcomer already; it is counted once."""
+    place = queue_order(newcomer)
+    ahead = [other for other in queue if other.gpu_type == newcomer.gpu_type and queue_order(other) < place]
+    ((facts, requests),) = by_type(nodes, holdings, [*ahead, newcomer], now, margin)
+    *_, last = plan_type(facts, requests)
+    return last

@@ -1,14 +1,16 @@
 """Extending: how long may a running reservation stay? Freely while nobody waits for its GPUs; otherwise only as
-far as it moves nobody's planned start."""
+far as it moves nobody's planned start. What it answers is always checked by making the plan that would follow."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 
 from gpudev.domain.capacity import Holding, Node
-from gpudev.domain.ids import ReservationId
-from gpudev.planning.plan import Request
-from gpudev.planning.queueing import DEFAULT_MARGIN
+from gpudev.domain.ids import ReservationId, short_id
+from gpudev.planning.facts import by_type
+from gpudev.planning.plan import Request, Start, Wait
+from gpudev.planning.queueing import DEFAULT_MARGIN, plan_type
 from gpudev.settings import Limits
 
 
@@ -21,9 +23,15 @@ class Granted:
 class NotGranted:
     reason: str
     at_most: datetime | None = None
-    """The end that would be granted instead, if any later than the present one."""
+    """The end that would be granted instead; None: it cannot stay longer at all."""
     invalid: bool = False
     """True: the number itself is wrong; no state of the cluster would allow it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Delayed:
+    reservation_id: ReservationId
+    planned: datetime
 
 
 def extend(
@@ -39,4 +47,85 @@ def extend(
     limits: Limits,
     margin: timedelta = DEFAULT_MARGIN,
 ) -> Granted | NotGranted:
-    raise NotImplementedError
+    """`holdings` is everything held, this one included or not; `queue` is everybody who waits, of any type."""
+    if not math.isfinite(hours) or hours <= 0:
+        return NotGranted("an extension must be more than 0 hours", invalid=True)
+    end = holding.until
+    if end is None or end <= now:
+        return NotGranted("its time is over; reserve again")
+    last = launched_at + timedelta(hours=limits.max_hours_with_extensions)
+    room = max(timedelta(0), last - end)
+    within_limit = hours <= room / timedelta(hours=1)
+    wanted = end + (timedelta(hours=hours) if within_limit else room)
+    others = [other for other in holdings if other.reservation_id != reservation_id]
+    waiting = [request for request in queue if request.gpu_type == holding.gpu_type]
+    trial = _Trial(holding, nodes, others, waiting, now, margin)
+    delayed = trial.first_delayed(wanted) if wanted > end else None
+    if delayed is None and within_limit:
+        return Granted(wanted)
+    furthest = wanted if delayed is None else trial.furthest(end, wanted)
+    at_most = furthest if furthest > end else None
+    if delayed is None:
+        most = f"a reservation lasts at most {limits.max_hours_with_extensions:g} hours with its extensions"
+        return NotGranted(f"{most}; {_stays(at_most)}", at_most)
+    waiter = (
+        f"reservation {short_id(delayed.reservation_id)} waits and is planned to start at {_clock(delayed.planned)}"
+    )
+    return NotGranted(f"{waiter}, which this would delay; {_stays(at_most)}", at_most)
+
+
+@dataclass(slots=True)
+class _Trial:
+    """Makes the plan with another end for the holding and looks who would start later than without."""
+
+    holding: Holding
+    nodes: Sequence[Node]
+    others: Sequence[Holding]
+    waiting: Sequence[Request]
+    now: datetime
+    margin: timedelta
+    planned: dict[ReservationId, datetime | None] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.planned = {
+            decision.reservation_id: self._start_of(decision) for decision in self._plan(self.holding.until)
+        }
+
+    def first_delayed(self, until: datetime) -> _Delayed | None:
+        for decision in self._plan(until):
+            planned = self.planned[decision.reservation_id]
+            if planned is None:
+                continue
+            start = self._start_of(decision)
+            if start is None or start > planned:
+                return _Delayed(decision.reservation_id, planned)
+        return None
+
+    def furthest(self, end: datetime, wanted: datetime) -> datetime:
+        """The latest end before `wanted` that delays nobody. Only planned starts come into question: between two
+        of them a longer stay takes nothing more from anybody."""
+        moments = sorted({start for start in self.planned.values() if start is not None and end < start < wanted})
+        allowed = end
+        while moments:
+            middle = len(moments) // 2
+            if self.first_delayed(moments[middle]) is None:
+                allowed, moments = moments[middle], moments[middle + 1 :]
+            else:
+                moments = moments[:middle]
+        return allowed
+
+    def _plan(self, until: datetime | None) -> Iterator[Start | Wait]:
+        holdings = [*self.others, replace(self.holding, until=until)]
+        for facts, requests in by_type(self.nodes, holdings, self.waiting, self.now, self.margin):
+            yield from plan_type(facts, requests)
+
+    def _start_of(self, decision: Start | Wait) -> datetime | None:
+        return self.now if isinstance(decision, Start) else decision.starts_at
+
+
+def _stays(at_most: datetime | None) -> str:
+    return "it cannot stay longer" if at_most is None else f"it can stay until {_clock(at_most)}"
+
+
+def _clock(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -1,12 +1,26 @@
-"""The queue's plan: who starts now and where, and for everybody else position, start and the reason they wait."""
+"""The queue's plan: who starts now and where, and for everybody else position, planned start and the reason.
 
-from collections.abc import Sequence
+First come, first served within a priority, with conservative backfill: in order, everybody is given the earliest
+place that those ahead leave, now or later. A later request may so start before an earlier one, but only where and
+as long as that takes nothing from the place of anybody ahead. The same facts give the same plan, in whatever order
+they come. GPU types do not touch each other and are planned one by one.
+
+It refuses to know the past: every plan is made from the facts alone.
+"""
+
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 
-from gpudev.domain.capacity import Holding, Node
-from gpudev.planning.plan import Plan, Request
+from gpudev.domain.capacity import Holding, Node, Share
+from gpudev.domain.ids import ReservationId
+from gpudev.planning.facts import TypeFacts, by_type, microseconds
+from gpudev.planning.plan import Plan, Request, Start, Wait
+from gpudev.planning.reasons import Ending, why_never, why_not_now
+from gpudev.planning.timetable import Place, Timetable
 
 DEFAULT_MARGIN = timedelta(seconds=30)
+_STRIDE = 32
+"""How many requests are planned between two checks whether anybody left could start now."""
 
 
 def plan_queue(
@@ -16,4 +30,159 @@ def plan_queue(
     now: datetime,
     margin: timedelta = DEFAULT_MARGIN,
 ) -> Plan:
-    raise NotImplementedError
+    """`margin`: how long what should have ended by now may still take to be freed."""
+    starts: list[Start] = []
+    waits: list[Wait] = []
+    for facts, requests in by_type(nodes, holdings, queue, now, margin):
+        for decision in plan_type(facts, requests):
+            if isinstance(decision, Start):
+                starts.append(decision)
+            else:
+                waits.append(decision)
+    return Plan(tuple(starts), tuple(waits))
+
+
+def plan_starts(
+    nodes: Sequence[Node],
+    holdings: Sequence[Holding],
+    queue: Sequence[Request],
+    now: datetime,
+    margin: timedelta = DEFAULT_MARGIN,
+) -> tuple[Start, ...]:
+    """The starts of `plan_queue` and nothing else, for less: it ends when nobody left could start now."""
+    starts: list[Start] = []
+    for facts, requests in by_type(nodes, holdings, queue, now, margin):
+        type_plan = _TypePlan(facts, requests)
+        for first, shortest in _strides(requests):
+            if not type_plan.can_any_start(shortest):
+                break
+            for request in requests[first : first + _STRIDE]:
+                place = type_plan.place(request)
+                if place is not None and place.start == 0:
+                    starts.append(type_plan.start(request, place))
+    return tuple(starts)
+
+
+def plan_type(facts: TypeFacts, requests: Sequence[Request]) -> Iterator[Start | Wait]:
+    """In the queue's order, and lazily: whoever asks for one answer pays for nothing behind it."""
+    type_plan = _TypePlan(facts, requests)
+    position = 0
+    for request in requests:
+        place = type_plan.place(request)
+        if place is not None and place.start == 0:
+            yield type_plan.start(request, place)
+        else:
+            position += 1
+            yield type_plan.wait(request, place, position)
+
+
+class _TypePlan:
+    """One type's plan in the making: requests are placed in the queue's order."""
+
+    def __init__(self, facts: TypeFacts, requests: Sequence[Request]) -> None:
+        self._facts = facts
+        lines = facts.lines()
+        self._timetable = Timetable(lines, (request.units_per_node for request in requests))
+        self._taken_indices: dict[int, set[int]] = {}
+        self._planned_ends: dict[tuple[int, int], ReservationId] = {}
+        """(rank, time): who, of those ahead, ends there then."""
+        self._nodes_by_free = [0] * (1 + max((line.units for line in lines), default=0))
+        """How many nodes have so many units free now."""
+        self._whole_nodes: dict[int, int] = {}
+        """How many nodes of so many units are free altogether now."""
+        for line in lines:
+            self._count_free(line.rank, +1)
+
+    def place(self, request: Request) -> Place | None:
+        """Give it the earliest place that is left, and keep it."""
+        duration = max(1, microseconds(request.duration))
+        place = self._timetable.find(request.units_per_node, request.node_count, duration)
+        if place is None:
+            return None
+        now = place.start == 0
+        for rank in place.ranks:
+            self._planned_ends.setdefault((rank, place.start + duration), request.reservation_id)
+            if now:
+                self._count_free(rank, -1)
+        self._timetable.take(place, request.units_per_node, duration)
+        if now:
+            for rank in place.ranks:
+                self._count_free(rank, +1)
+        return place
+
+    def start(self, request: Request, place: Place) -> Start:
+        shares = tuple(
+            Share(number, self._facts.nodes[rank].name, request.units_per_node, self._choose_indices(request, rank))
+            for number, rank in enumerate(place.ranks)
+        )
+        return Start(request.reservation_id, shares)
+
+    def wait(self, request: Request, place: Place | None, position: int) -> Wait:
+        facts = self._facts
+        if place is None:
+            reason = why_never(request, facts.known, facts.nodes)
+            return Wait(request.reservation_id, position, None, (), reason)
+        reason = why_not_now(
+            request,
+            best=next((free for free in range(len(self._nodes_by_free) - 1, 0, -1) if self._nodes_by_free[free]), 0),
+            whole=self._whole_nodes.get(request.units_per_node, 0),
+            ahead=position - 1,
+            ending=self._ending_before(place),
+        )
+        starts_at = facts.now + timedelta(microseconds=place.start)
+        return Wait(
+            request.reservation_id, position, starts_at, tuple(facts.nodes[rank].name for rank in place.ranks), reason
+        )
+
+    def can_any_start(self, shortest: dict[int, int]) -> bool:
+        """`shortest`: the least duration asked for, by units per node."""
+        return any(self._timetable.can_start_now(units, duration) for units, duration in shortest.items())
+
+    def _choose_indices(self, request: Request, rank: int) -> tuple[int, ...]:
+        """The lowest that are free; enough are, since whoever has an index also counts as a unit."""
+        if request.slots:
+            return ()
+        node = self._facts.nodes[rank]
+        taken = self._taken_indices.get(rank)
+        if taken is None:
+            taken = set(node.foreign_indices)
+            for held in self._facts.held[rank]:
+                taken.update(held.share.gpu_indices)
+            self._taken_indices[rank] = taken
+        free = [index for index in range(node.units) if index not in taken]
+        chosen = tuple(free[: request.units_per_node])
+        taken.update(chosen)
+        return chosen
+
+    def _ending_before(self, place: Place) -> Ending | None:
+        """Whose end opens the place: of those that run, the first by id; else one of those ahead."""
+        for rank in place.ranks:
+            ended = [held for held in self._facts.held[rank] if held.until == place.start]
+            if ended:
+                first = min(ended, key=lambda held: held.reservation_id)
+                return Ending(first.reservation_id, overdue=first.overdue)
+        for rank in place.ranks:
+            ahead = self._planned_ends.get((rank, place.start))
+            if ahead is not None:
+                return Ending(ahead, waiting=True)
+        return None
+
+    def _count_free(self, rank: int, change: int) -> None:
+        line = self._timetable.lines[rank]
+        free = max(0, line.free[0])
+        self._nodes_by_free[free] += change
+        if free == line.units:
+            self._whole_nodes[free] = self._whole_nodes.get(free, 0) + change
+
+
+def _strides(requests: Sequence[Request]) -> list[tuple[int, dict[int, int]]]:
+    """The beginnings of strides of requests, each with the least duration by units per node from there to the end."""
+    strides: list[tuple[int, dict[int, int]]] = []
+    shortest: dict[int, int] = {}
+    for first in range((len(requests) - 1) // _STRIDE * _STRIDE, -1, -_STRIDE):
+        for request in requests[first : first + _STRIDE]:
+            duration = max(1, microseconds(request.duration))
+            units = request.units_per_node
+            shortest[units] = min(duration, shortest.get(units, duration))
+        strides.append((first, dict(shortest)))
+    return strides[::-1]

@@ -1,0 +1,73 @@
+"""Why a request waits, in words. Decides nothing; it only tells what the plan already knows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpudev.domain.capacity import Node
+from gpudev.domain.ids import ReservationId, short_id
+from gpudev.planning.facts import lasting_units
+from gpudev.planning.plan import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What must end before a request can start."""
+
+    reservation_id: ReservationId
+    waiting: bool = False
+    """It has not begun itself."""
+    overdue: bool = False
+    """Its time is over; it is being cleared away."""
+
+
+def why_not_now(request: Request, best: int, whole: int, ahead: int, ending: Ending | None) -> str:
+    """`best`: the most units free on one node now; `whole`: the nodes that are free altogether; `ahead`: how many
+    wait before it."""
+    parts = [_gang_now(request, whole) if request.node_count > 1 else _single_now(request, best)]
+    if ahead:
+        parts.append(f"{ahead} {'request' if ahead == 1 else 'requests'} ahead")
+    if ending is not None:
+        parts.append(f"first fit when {_when(ending)}")
+    return "; ".join(parts)
+
+
+def why_never(request: Request, known: Sequence[Node], offering: Sequence[Node]) -> str:
+    gpu_type = request.gpu_type
+    if not known:
+        return f"there is no {gpu_type} node"
+    if not offering:
+        return f"no {gpu_type} node is {'open for new work' if any(n.ready for n in known) else 'ready'}"
+    if request.node_count > 1:
+        whole = sum(1 for node in offering if node.units == request.units_per_node == lasting_units(node))
+        return f"waits for {request.node_count} whole free nodes; only {whole} {gpu_type} can be"
+    unit = _unit(request)
+    largest = max(node.units for node in offering)
+    if largest < request.units_per_node:
+        return f"needs {request.units_per_node} {unit} on one node; the largest {gpu_type} node ready has {largest}"
+    best = max(lasting_units(node) for node in offering)
+    return f"foreign work leaves at most {max(0, best)} of {request.units_per_node} {unit} on any {gpu_type} node"
+
+
+def _single_now(request: Request, best: int) -> str:
+    need = request.units_per_node
+    if best >= need:
+        return f"{need} {_unit(request)} free on a {request.gpu_type} node are promised to those ahead"
+    return f"{max(0, best)} of {need} {_unit(request)} free on any {request.gpu_type} node"
+
+
+def _gang_now(request: Request, whole: int) -> str:
+    need = f"waits for {request.node_count} whole free nodes"
+    if whole >= request.node_count:
+        return f"{need}; those free now are promised to those ahead"
+    return f"{need}; {whole} of {request.node_count} free now"
+
+
+def _when(ending: Ending) -> str:
+    name = f"reservation {short_id(ending.reservation_id)}"
+    if ending.waiting:
+        return f"{name}, which is ahead, has run"
+    return f"{name}, which is over, is cleared away" if ending.overdue else f"{name} ends"
+
+
+def _unit(request: Request) -> str:
+    return "slots" if request.slots else "GPUs"

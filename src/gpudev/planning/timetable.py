@@ -1,0 +1,160 @@
+"""The nodes of one GPU type over time: how many units each has free when, and the earliest place for a request.
+
+Times are whole microseconds from "now" on, so that they compare exactly and fast. It knows units, not GPUs, and
+who ends when, so that a wait can be explained; it refuses to know the queue's order and people's words.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+from gpudev.planning.windows import FOREVER, WindowIndex
+
+# A window's key orders by start, then by what the node has free at that moment (the fullest node first), then by
+# what it has free now (so that a promise for later blocks as little as possible of what can be used now), then by
+# the node's name.
+_RANK_BITS = 20
+_UNIT_BITS = 12
+_RANK_MASK = (1 << _RANK_BITS) - 1
+_START_SHIFT = _RANK_BITS + 2 * _UNIT_BITS
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """From `start` on, on the nodes of these ranks."""
+
+    start: int
+    ranks: tuple[int, ...]
+
+
+class Line:
+    """One node: a staircase of free units over time. `free[i]` holds from `times[i]` until `times[i + 1]`."""
+
+    __slots__ = ("capacity", "free", "rank", "times", "units", "windows")
+
+    def __init__(self, rank: int, units: int, capacity: int, ends: Iterable[tuple[int, int]]) -> None:
+        """`capacity`: what is free when everything has ended; `ends`: (time, units) of what holds it now."""
+        self.rank = rank
+        self.units = units
+        self.capacity = capacity
+        gains: dict[int, int] = {}
+        held = 0
+        for time, gain in ends:
+            held += gain
+            gains[time] = gains.get(time, 0) + gain
+        free = capacity - held
+        self.times = [0]
+        self.free = [free]
+        for time in sorted(gains):
+            free += gains[time]
+            self.times.append(time)
+            self.free.append(free)
+        self.windows: dict[int, dict[int, int]] = {}
+
+    def take(self, start: int, end: int, units: int) -> None:
+        times, free = self.times, self.free
+        first = bisect_left(times, start)
+        if first == len(times) or times[first] != start:
+            times.insert(first, start)
+            free.insert(first, free[first - 1])
+        last = bisect_left(times, end, first)
+        if last == len(times) or times[last] != end:
+            times.insert(last, end)
+            free.insert(last, free[last - 1])
+        for step in range(first, last):
+            free[step] -= units
+        # Steps that became level with the one before are none any more; this keeps full stretches short.
+        if free[last] == free[last - 1]:
+            del times[last], free[last]
+        if first and free[first] == free[first - 1]:
+            del times[first], free[first]
+
+    def free_at(self, time: int) -> int:
+        return self.free[bisect_right(self.times, time) - 1]
+
+    def find_windows(self, units: int) -> dict[int, int]:
+        """All stretches with at least `units` free, as key to length."""
+        found: dict[int, int] = {}
+        tail = max(0, self.free[0]) << _RANK_BITS | self.rank
+        start = key = -1
+        for time, free in zip(self.times, self.free, strict=True):
+            if free >= units:
+                if start < 0:
+                    start = time
+                    key = time << _START_SHIFT | free << _RANK_BITS + _UNIT_BITS | tail
+            elif start >= 0:
+                found[key] = time - start
+                start = -1
+        if start >= 0:
+            found[key] = FOREVER
+        return found
+
+
+class Timetable:
+    def __init__(self, lines: Sequence[Line], sizes: Iterable[int]) -> None:
+        """`lines` by rank, which is their order by name; `sizes`: the units per node that will be asked for."""
+        self.lines = lines
+        self._indexes: dict[int, WindowIndex] = {}
+        for size in sorted(set(sizes)):
+            windows: dict[int, int] = {}
+            for line in lines:
+                own = line.find_windows(size)
+                line.windows[size] = own
+                windows.update(own)
+            self._indexes[size] = WindowIndex(windows)
+
+    def find(self, units: int, node_count: int, duration: int) -> Place | None:
+        """The earliest place, or None when there will never be one."""
+        if node_count > 1:
+            return self._find_gang(units, node_count, duration)
+        key = self._indexes[units].first_at_least(duration)
+        return None if key is None else Place(key >> _START_SHIFT, (key & _RANK_MASK,))
+
+    def take(self, place: Place, units: int, duration: int) -> None:
+        end = place.start + duration
+        for rank in place.ranks:
+            line = self.lines[rank]
+            line.take(place.start, end, units)
+            self._reindex(line)
+
+    def can_start_now(self, units: int, duration: int) -> bool:
+        key = self._indexes[units].first_at_least(duration)
+        return key is not None and key >> _START_SHIFT == 0
+
+    def _find_gang(self, units: int, node_count: int, duration: int) -> Place | None:
+        """The earliest moment at which enough whole nodes are free together.
+
+        A node's windows never overlap, so that those open at one moment belong to different nodes.
+        """
+        open_until: list[tuple[int, int]] = []  # (the last moment it could still begin, key)
+        moment = 0
+        for key, length in self._indexes[units].all_at_least(duration):
+            if self.lines[key & _RANK_MASK].units != units:
+                continue
+            start = key >> _START_SHIFT
+            if start > moment:
+                if len(open_until) >= node_count:
+                    break
+                moment = start
+                while open_until and open_until[0][0] < moment:
+                    heappop(open_until)
+            heappush(open_until, (start + length - duration, key))
+        if len(open_until) < node_count:
+            return None
+        by_use = sorted((self.lines[key & _RANK_MASK].free[0], key & _RANK_MASK) for _, key in open_until)
+        return Place(moment, tuple(sorted(rank for _, rank in by_use[:node_count])))
+
+    def _reindex(self, line: Line) -> None:
+        for size, index in self._indexes.items():
+            old = line.windows[size]
+            new = line.find_windows(size)
+            if old == new:
+                continue
+            for key, length in old.items():
+                if new.get(key) != length:
+                    index.remove(key)
+            for key, length in new.items():
+                if old.get(key) != length:
+                    index.add(key, length)
+            line.windows[size] = new
