@@ -4,31 +4,18 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+
 from gpudev.adapters.postgres.migrating import migrate
 from gpudev.adapters.postgres.pool import connect
 from gpudev.adapters.postgres.stores import Stores, open_stores
 from gpudev.embedded.postgres import EmbeddedPostgres
 from gpudev.settings import Database, Settings
+from support.clock import ManualClock
 
 _numbers = itertools.count(1)
-
-
-class ManualClock:
-    """Time that passes when a test says so."""
-
-    def __init__(self, at: datetime = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)) -> None:
-        self._at = at
-
-    def now(self) -> datetime:
-        return self._at
-
-    def move(self, **step: float) -> datetime:
-        self._at += timedelta(**step)
-        return self._at
 
 
 @pytest.fixture

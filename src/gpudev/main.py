@@ -1,13 +1,11 @@
 """`gpu-dev-server`: the server's commands. Each is thin: it reads settings, opens parts, and lets them run."""
 
-import asyncio
+import os
 import sys
-from collections.abc import Coroutine
-from typing import Any
 
 import click
 
-from gpudev import __version__, settings
+from gpudev import __version__
 from gpudev.domain.errors import GpuDevError
 from gpudev.operating import embedded, queue, serving, users
 
@@ -27,8 +25,6 @@ def main() -> None:
     try:
         cli(standalone_mode=True)
     except (GpuDevError, ValueError) as error:
-        import os
-
         if os.environ.get("GPU_DEV_DEBUG"):
             raise
         click.echo(f"gpu-dev-server: {error}", err=True)

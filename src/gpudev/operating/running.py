@@ -1,18 +1,32 @@
-"""How a command runs its asynchronous part: settings from the environment, stores opened and closed around it."""
+"""How a command finds its settings and runs its asynchronous part, with stores opened and closed around it."""
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import TypeVar
 
 from gpudev import settings
 from gpudev.adapters.postgres.stores import Stores, open_stores
+from gpudev.embedded.layout import Layout
+from gpudev.embedded.system import open_postgres
+from gpudev.settings import Settings
 
 _T = TypeVar("_T")
 
 
+def server_settings() -> Settings:
+    """From the environment; where that names no database and this machine has an embedded one, that one."""
+    chosen = settings.load()
+    layout = Layout(chosen.state_dir)
+    if "POSTGRES_HOST" in os.environ or not layout.postgres_data.exists():
+        return chosen
+    return replace(chosen, database=open_postgres(layout).settings_database())
+
+
 def with_stores(act: Callable[[Stores], Awaitable[_T]]) -> _T:
     async def run() -> _T:
-        stores = open_stores(settings.load(), max_connections=2)
+        stores = open_stores(server_settings(), max_connections=2)
         try:
             return await act(stores)
         finally:

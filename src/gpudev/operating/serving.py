@@ -5,9 +5,9 @@ import json
 
 import click
 
-from gpudev import settings
 from gpudev.adapters.postgres import migrating
 from gpudev.bootstrap import configure_logging, open_api_services, open_processor, until_stopped
+from gpudev.operating.running import server_settings
 
 
 @click.command()
@@ -16,10 +16,11 @@ from gpudev.bootstrap import configure_logging, open_api_services, open_processo
 def api(host: str | None, port: int | None) -> None:
     """Serve the REST API until stopped."""
     import uvicorn
+    import uvloop
 
     from gpudev.api.app import create_app
 
-    chosen = settings.load()
+    chosen = server_settings()
     configure_logging(chosen)
 
     async def serve() -> None:
@@ -28,7 +29,6 @@ def api(host: str | None, port: int | None) -> None:
                 create_app(services),
                 host=host or chosen.api_host,
                 port=port or chosen.api_port,
-                loop="uvloop",
                 http="httptools",
                 lifespan="off",
                 access_log=False,
@@ -39,13 +39,13 @@ def api(host: str | None, port: int | None) -> None:
             )
             await uvicorn.Server(config).serve()
 
-    uvicorn_loop(serve())
+    uvloop.run(serve())
 
 
 @click.command()
 def processor() -> None:
     """Plan, start and end dev servers until stopped. Any number may run; one of them plans."""
-    chosen = settings.load()
+    chosen = server_settings()
     configure_logging(chosen)
 
     async def run() -> None:
@@ -60,7 +60,7 @@ def processor() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def migrate(status: bool, as_json: bool) -> None:
     """Bring the database's schema up to date. Safe to run twice, and from several places at once."""
-    database = settings.load().database
+    database = server_settings().database
     if not status:
         applied = asyncio.run(migrating.migrate(database))
         if not as_json:
@@ -77,12 +77,6 @@ def migrate(status: bool, as_json: bool) -> None:
     for state in states:
         when = f"applied {state.applied_at:%Y-%m-%d %H:%M:%S} UTC" if state.applied_at else "not applied"
         click.echo(f"{state.number:04}  {state.name:<24}  {when}")
-
-
-def uvicorn_loop(main: "asyncio.coroutines.Coroutine[None, None, None]") -> None:  # type: ignore[name-defined]
-    import uvloop
-
-    uvloop.run(main)
 
 
 COMMANDS = (api, processor, migrate)

@@ -4,10 +4,9 @@ import json
 
 import click
 
-from gpudev import settings
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.domain.users import IssuedKey, Role, User, check_username
-from gpudev.operating.running import with_stores
+from gpudev.operating.running import server_settings, with_stores
 
 
 @click.group()
@@ -24,7 +23,7 @@ def add(name: str, role: str, as_json: bool) -> None:
 
     async def act(stores: Stores) -> tuple[User, IssuedKey]:
         user = await stores.users.add_user(check_username(name), Role(role))
-        return user, await stores.users.issue_key(user.user_id, settings.load().api_key_ttl, "users add")
+        return user, await stores.users.issue_key(user.user_id, server_settings().api_key_ttl, "users add")
 
     _show(*with_stores(act), as_json)
 
@@ -39,7 +38,7 @@ def new_key(name: str, as_json: bool) -> None:
         user = await stores.users.find_user(name)
         if user is None:
             raise click.ClickException(f"there is no user {name!r}; make one with: gpu-dev-server users add {name}")
-        return user, await stores.users.issue_key(user.user_id, settings.load().api_key_ttl, "users key")
+        return user, await stores.users.issue_key(user.user_id, server_settings().api_key_ttl, "users key")
 
     _show(*with_stores(act), as_json)
 

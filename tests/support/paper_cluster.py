@@ -1,0 +1,82 @@
+"""A cluster on paper: nodes and dev servers that exist as records only, with faults on demand.
+
+For what the processor must do when a cluster is slow, refuses, lies low or loses things, which a real one does not
+do when asked to. It passes the same contract suite as the real ones.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+from gpudev.domain.capacity import Node
+from gpudev.domain.errors import GpuDevError
+from gpudev.domain.ids import ReservationId
+from gpudev.domain.reservation import Connection
+from gpudev.ports.clock import Clock
+from gpudev.ports.cluster import ClusterSeen, Phase, ServerSeen, ServerSpec
+
+
+class PaperCluster:
+    isolation = "none: these dev servers exist on paper"
+
+    def __init__(self, nodes: Sequence[Node], clock: Clock) -> None:
+        self.nodes = tuple(nodes)
+        self.servers: dict[ReservationId, ServerSeen] = {}
+        self.specs: dict[ReservationId, ServerSpec] = {}
+        self.told: list[tuple[ReservationId, str]] = []
+        self.launches = 0
+        self.ready_at_once = True
+        self.refuse_launch: GpuDevError | None = None
+        self.refuse_look: GpuDevError | None = None
+        self.slow_to_go = False
+        self._clock = clock
+        self._changed = asyncio.Event()
+
+    async def start(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def look(self) -> ClusterSeen:
+        if self.refuse_look is not None:
+            raise self.refuse_look
+        return ClusterSeen(self._clock.now(), self.nodes, dict(self.servers))
+
+    async def changes(self) -> AsyncIterator[None]:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            yield
+
+    async def ensure_server(self, spec: ServerSpec) -> None:
+        if self.refuse_launch is not None:
+            raise self.refuse_launch
+        seen = self.servers.get(spec.reservation_id)
+        if seen is not None and seen.phase is not Phase.DEAD:
+            return
+        self.launches += 1
+        self.specs[spec.reservation_id] = spec
+        self.servers[spec.reservation_id] = ServerSeen(spec.reservation_id, Phase.STARTING, step="starting on paper")
+        if self.ready_at_once:
+            self.make_ready(spec.reservation_id)
+        self._changed.set()
+
+    def make_ready(self, reservation_id: ReservationId) -> None:
+        port = 20000 + len(self.specs)
+        connection = Connection("127.0.0.1", port, "dev", "ssh-ed25519 AAAA")
+        self.servers[reservation_id] = ServerSeen(reservation_id, Phase.READY, connection=connection)
+        self._changed.set()
+
+    def kill(self, reservation_id: ReservationId, *, unwatched: bool = False) -> None:
+        self.servers[reservation_id] = ServerSeen(
+            reservation_id, Phase.DEAD, reason="killed by signal 9", lost_unwatched=unwatched
+        )
+        self._changed.set()
+
+    async def ensure_gone(self, reservation_id: ReservationId) -> bool:
+        if self.slow_to_go:
+            return False
+        self.servers.pop(reservation_id, None)
+        self._changed.set()
+        return True
+
+    async def tell(self, reservation_id: ReservationId, message: str) -> None:
+        self.told.append((reservation_id, message))

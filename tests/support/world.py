@@ -1,0 +1,88 @@
+"""A processor over a real database and a cluster on paper, turned by hand."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from gpudev.adapters.postgres.stores import Stores
+from gpudev.domain.commands import Cause
+from gpudev.domain.ids import ReservationId, UserId, new_reservation_id
+from gpudev.domain.lifecycle import Status
+from gpudev.domain.reservation import Draft, Reservation
+from gpudev.domain.users import Role
+from gpudev.ports.stores import Change, NewEvent
+from gpudev.processor.loop import Processor
+from gpudev.processor.publishing import Publisher
+from gpudev.settings import Settings
+from support.clock import ManualClock
+from support.paper_cluster import PaperCluster
+
+
+@dataclass
+class World:
+    stores: Stores
+    cluster: PaperCluster
+    clock: ManualClock
+    processor: Processor
+    settings: Settings
+
+    async def user(self, name: str = "ada") -> UserId:
+        found = await self.stores.users.find_user(name) or await self.stores.users.add_user(name, Role.USER)
+        return found.user_id
+
+    async def submit(
+        self, gpus: int = 8, *, hours: float = 4, user: str = "ada", nodes: int = 1, disk: str | None = "none"
+    ) -> ReservationId:
+        draft = Draft(
+            reservation_id=new_reservation_id(),
+            user_id=await self.user(user),
+            gpu_type="h100",
+            gpu_count=gpus,
+            node_count=nodes,
+            duration=timedelta(hours=hours),
+            ssh_public_keys=("ssh-ed25519 AAAA test",),
+            disk_name=disk,
+        )
+        await self.stores.reservations.submit(draft, idempotency_key=None, fingerprint="", now=self.clock.now())
+        return draft.reservation_id
+
+    async def cancel(self, reservation_id: ReservationId) -> None:
+        row = await self.get(reservation_id)
+        change = Change(
+            reservation_id,
+            row.status,
+            row.version,
+            NewEvent("cancelled", "cancelled by its owner"),
+            to=Status.CANCELLED,
+            fields={"cancelled_at": self.clock.now()},
+        )
+        await self.stores.reservations.change(change, now=self.clock.now(), cause=Cause.CANCELLED)
+
+    async def get(self, reservation_id: ReservationId) -> Reservation:
+        found = await self.stores.reservations.find(reservation_id)
+        assert found is not None
+        return found
+
+    async def status(self, reservation_id: ReservationId) -> Status:
+        return (await self.get(reservation_id)).status
+
+    async def kinds(self, reservation_id: ReservationId) -> list[str]:
+        return [event.kind for event in await self.stores.reservations.events(reservation_id)]
+
+    async def turn(self, times: int = 3) -> None:
+        """Turn until effects have had their say: three turns settle any single cause."""
+        await self.processor.acquire_lease()
+        for _ in range(times):
+            await self.processor.turn()
+            await self.processor.effects.settle()
+
+
+def make_processor(stores: Stores, cluster: PaperCluster, clock: ManualClock, settings: Settings) -> Processor:
+    return Processor(
+        reservations=stores.reservations,
+        queue=stores.queue,
+        leases=stores.leases,
+        cluster=cluster,
+        publisher=Publisher(stores.nodes, stores.catalogue),
+        clock=clock,
+        timing=settings.timing,
+    )
