@@ -1,9 +1,21 @@
-"""The file through which the control plane speaks to the people in a dev server: one JSON object per line."""
+"""The file through which the control plane speaks to the people in a dev server: one JSON object per line.
 
+Whoever has a terminal open sees a new line at once; whoever opens a shell is greeted with the last one that still
+holds. What the messages say, and when, is decided elsewhere.
+"""
+
+import asyncio
 import json
 import os
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
+from pathlib import Path
+
+from gpudev.ports.clock import Clock, SystemClock
+
+_LOOK_EVERY = 0.5
+_MOST_READ = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,9 +24,12 @@ class Message:
     valid_until: datetime | None = None
     """Until then it also greets whoever opens a new shell; None: for ever."""
 
+    def holds_at(self, now: datetime) -> bool:
+        return self.valid_until is None or now < self.valid_until
+
 
 def append_message(path: str, message: Message) -> None:
-    """Add a message for all open terminals. One write, so that a reader never sees half a line of two writers."""
+    """Add a message for all open terminals. One write, so that a reader never sees the lines of two writers mixed."""
     valid_until = message.valid_until.isoformat() if message.valid_until else None
     line = json.dumps({"text": message.text, "valid_until": valid_until}) + "\n"
     fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -22,3 +37,97 @@ def append_message(path: str, message: Message) -> None:
         os.write(fd, line.encode())
     finally:
         os.close(fd)
+
+
+def parse_messages(lines: Iterable[bytes]) -> tuple[Message, ...]:
+    """What cannot be read as a message is passed over: a damaged line must not silence those after it."""
+    return tuple(message for line in lines if (message := _parse(line)) is not None)
+
+
+def _parse(line: bytes) -> Message | None:
+    try:
+        fields = json.loads(line)
+        text, valid_until = fields["text"], fields.get("valid_until")
+        if not isinstance(text, str):
+            return None
+        return Message(text, _aware(datetime.fromisoformat(valid_until)) if valid_until else None)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def _aware(time: datetime) -> datetime:
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
+
+
+def for_terminal(message: Message) -> bytes:
+    """On lines of its own, with nothing in it that a terminal would obey."""
+    lines = ["".join(c if c.isprintable() else " " for c in line) for line in message.text.splitlines()]
+    return "".join(f"\r\n*** {line} ***" for line in lines if line.strip()).encode() + b"\r\n"
+
+
+class MessageBoard:
+    """Shows new messages in the terminals that are open, and looks at the file only while there are any."""
+
+    def __init__(self, path: str, clock: Clock | None = None) -> None:
+        self._path = path
+        self._clock = clock or SystemClock()
+        self._terminals: list[Callable[[bytes], None]] = []
+        self._position = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def greeting(self) -> bytes:
+        """The last message that still holds, as a terminal shows it; empty when there is none."""
+        now = self._clock.now()
+        for message in reversed(parse_messages(self._read(max(0, self._size() - _MOST_READ))[0])):
+            if message.holds_at(now):
+                return for_terminal(message)
+        return b""
+
+    def attach(self, show: Callable[[bytes], None]) -> None:
+        if self._timer is None:
+            self._position = self._size()
+            self._look_later()
+        self._terminals.append(show)
+
+    def detach(self, show: Callable[[bytes], None]) -> None:
+        self._terminals.remove(show)
+        if not self._terminals and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look_later(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(_LOOK_EVERY, self._look)
+
+    def _look(self) -> None:
+        self._look_later()
+        size = self._size()
+        if size == self._position:
+            return
+        if size < self._position:  # somebody began the file anew
+            self._position = 0
+        lines, self._position = self._read(self._position)
+        now = self._clock.now()
+        for message in parse_messages(lines):
+            if message.holds_at(now):
+                shown = for_terminal(message)
+                for show in list(self._terminals):
+                    show(shown)
+
+    def _size(self) -> int:
+        try:
+            return Path(self._path).stat().st_size
+        except OSError:
+            return 0
+
+    def _read(self, start: int) -> tuple[list[bytes], int]:
+        """The complete lines from there on, and where the next one begins."""
+        try:
+            with open(self._path, "rb") as file:
+                file.seek(start)
+                data = file.read(_MOST_READ)
+        except OSError:
+            return [], start
+        whole = data[: data.rfind(b"\n") + 1]
+        if not whole and len(data) == _MOST_READ:  # no message is that long: not ours, skip it
+            return [], start + len(data)
+        return whole.splitlines(), start + len(whole)

@@ -1,14 +1,175 @@
-"""The SSH server itself: who may connect and what a connection may ask for."""
+"""The SSH server itself: who may log in, and what a connection may ask for."""
 
+import asyncio
+import importlib
+import os
+import signal
 import socket
+import tempfile
+import warnings
+from collections.abc import Awaitable
+from contextlib import suppress
 
+import asyncssh
+
+from gpudev.adapters.local.sshd import forwarding, openssh
 from gpudev.adapters.local.sshd.config import SshdConfig
+from gpudev.adapters.local.sshd.messages import MessageBoard
+from gpudev.adapters.local.sshd.process import Children, enter, reset_signals
+from gpudev.adapters.local.sshd.session import Host, Session
+
+_LOGIN_SECONDS = 120  # a key's passphrase is typed within them
+_MOST_LOGGING_IN = 100
+_KEEPALIVE_SECONDS = 30
+_KEEPALIVES_UNANSWERED = 10
+_BACKLOG = 128
+# Those that guard their own integrity (AEAD), and counter mode for clients that know nothing newer.
+_CIPHERS = [
+    "aes256-gcm@openssh.com",
+    "aes128-gcm@openssh.com",
+    "chacha20-poly1305@openssh.com",
+    "aes256-ctr",
+    "aes128-ctr",
+]
+_LATE_IMPORTS = ("encodings.idna", "encodings.ascii", "concurrent.futures.thread", "pwd", "grp", "stringprep")
 
 
 def preload() -> None:
     """Import everything `run` will ever need: it runs where no module can be found any more."""
+    for module in _LATE_IMPORTS:
+        importlib.import_module(module)
+    with suppress(OSError):
+        socket.getaddrinfo("localhost", 0)  # the C library, too, loads parts of itself late
 
 
 def run(config: SshdConfig, listener: socket.socket) -> None:
-    """Serve on a socket that already listens, until killed."""
-    raise NotImplementedError
+    """Serve on a socket that already listens, until killed. Takes the whole process: call it in a fork of its own."""
+    _settle(config)
+    asyncio.run(_serve(config, listener))
+
+
+def _settle(config: SshdConfig) -> None:
+    """Shed what the process we were forked from was."""
+    for fd in (0, 1, 2):
+        _ensure_open(fd)
+    reset_signals()
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    warnings.simplefilter("ignore")
+    os.umask(0o022)
+    enter(config.home)
+    tempfile.tempdir = config.environment.get("TMPDIR", "/tmp")
+
+
+def _ensure_open(fd: int) -> None:
+    """A free standard descriptor would be given to the next pipe, and then be overwritten in the child."""
+    try:
+        os.fstat(fd)
+    except OSError:
+        os.open(os.devnull, os.O_RDWR)  # takes the lowest free number: this one
+
+
+async def _serve(config: SshdConfig, listener: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    host = Host(config, MessageBoard(config.messages_path), Children())
+    logins = Logins()
+    options = asyncssh.SSHServerConnectionOptions(
+        server_factory=lambda: Gate(host, logins),
+        server_version=openssh.VERSION,
+        server_host_keys=[asyncssh.import_private_key(config.host_key)],
+        encryption_algs=_CIPHERS,
+        password_auth=False,
+        kbdint_auth=False,
+        host_based_auth=False,
+        gss_host=None,
+        agent_forwarding=True,
+        x11_forwarding=False,
+        line_editor=False,
+        encoding=None,
+        login_timeout=_LOGIN_SECONDS,
+        keepalive_interval=_KEEPALIVE_SECONDS,
+        keepalive_count_max=_KEEPALIVES_UNANSWERED,
+    )
+    server = await loop.create_server(lambda: openssh.Connection(loop, options), sock=listener, backlog=_BACKLOG)
+    await server.serve_forever()
+
+
+class Logins:
+    """Connections that have not logged in yet. They are few: the oldest makes room for a new one, so that somebody
+    who only holds connections open keeps nobody out."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[asyncssh.SSHServerConnection, None] = {}
+
+    def began(self, connection: asyncssh.SSHServerConnection) -> None:
+        if len(self._waiting) >= _MOST_LOGGING_IN:
+            oldest = next(iter(self._waiting))
+            del self._waiting[oldest]
+            oldest.abort()
+        self._waiting[connection] = None
+
+    def ended(self, connection: asyncssh.SSHServerConnection) -> None:
+        self._waiting.pop(connection, None)
+
+
+class Gate(asyncssh.SSHServer):
+    """Answers for one connection."""
+
+    def __init__(self, host: Host, logins: Logins) -> None:
+        self._host = host
+        self._logins = logins
+        self._connection: asyncssh.SSHServerConnection
+
+    def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
+        self._connection = conn
+        self._logins.began(conn)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._logins.ended(self._connection)
+
+    def begin_auth(self, username: str) -> bool:
+        """Called once per user name that is tried: the keys are those of this moment."""
+        welcome = username == self._host.config.username
+        self._connection.set_authorized_keys(
+            read_authorized_keys(self._host.config.authorized_keys_path) if welcome else asyncssh.SSHAuthorizedKeys()
+        )
+        return True
+
+    def auth_completed(self) -> None:
+        self._logins.ended(self._connection)
+
+    def public_key_auth_supported(self) -> bool:
+        return True
+
+    def session_requested(self) -> Session:
+        return Session(self._host)
+
+    def connection_requested(
+        self, dest_host: str, dest_port: int, orig_host: str, orig_port: int
+    ) -> bool | Awaitable[asyncssh.SSHTCPSession[bytes]]:
+        if dest_port in self._host.config.refuse_forward_ports:
+            return forwarding.connect_unless_local(self._connection, dest_host, dest_port)
+        return True
+
+    def server_requested(self, listen_host: str, listen_port: int) -> Awaitable[asyncssh.SSHListener]:
+        return forwarding.listen_on_loopback(self._connection, listen_host, listen_port)
+
+    def unix_connection_requested(self, dest_path: str) -> bool:
+        return True
+
+    def unix_server_requested(self, listen_path: str) -> Awaitable[asyncssh.SSHListener | bool]:
+        return forwarding.listen_on_path(self._connection, listen_path)
+
+
+def read_authorized_keys(path: str) -> asyncssh.SSHAuthorizedKeys:
+    """The keys that may log in now. A line that cannot be read lets nobody in and keeps nobody else out."""
+    keys = asyncssh.SSHAuthorizedKeys()
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return keys
+    for line in lines:
+        with suppress(ValueError):
+            keys.load(line)
+    return keys

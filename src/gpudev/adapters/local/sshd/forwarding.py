@@ -1,0 +1,64 @@
+"""Where forwarded connections may go and where remote listeners may be."""
+
+import asyncio
+import socket
+from pathlib import Path
+from typing import cast
+
+import asyncssh
+
+LOOPBACK = "127.0.0.1"
+
+
+async def connect_unless_local(
+    connection: asyncssh.SSHServerConnection, host: str, port: int
+) -> asyncssh.SSHTCPSession[bytes]:
+    """Forward to a port that is refused on this machine itself. The address is looked up once and then used, so that
+    a name cannot mean one thing when asked and another when connected."""
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise asyncssh.ChannelOpenError(asyncssh.OPEN_CONNECT_FAILED, str(error)) from error
+    for family, _, _, _, address in found:
+        if not is_this_machine(family, str(address[0])):
+            forwarder = await connection.forward_connection(str(address[0]), port)
+            return cast("asyncssh.SSHTCPSession[bytes]", forwarder)  # as asyncssh itself uses it
+    raise asyncssh.ChannelOpenError(asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED, f"port {port} of this machine is closed")
+
+
+def is_this_machine(family: int, address: str) -> bool:
+    """Only an address of this machine can be bound (and the one that means all of them)."""
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+        return True
+
+
+async def listen_on_loopback(connection: asyncssh.SSHServerConnection, host: str, port: int) -> asyncssh.SSHListener:
+    """A remote listener (-R). Whatever address was asked for, only this machine can reach it."""
+    return await connection.forward_local_port(LOOPBACK, port, host, port)
+
+
+async def listen_on_path(connection: asyncssh.SSHServerConnection, path: str) -> asyncssh.SSHListener | bool:
+    """A remote listener on a unix socket. One left behind by a lost connection is replaced; one in use is not."""
+    if await _is_in_use(path):
+        return False
+    listener = await connection.forward_local_path(path, path)
+    _keep_from_others(path)
+    return listener
+
+
+def _keep_from_others(path: str) -> None:
+    Path(path).chmod(0o600)
+
+
+async def _is_in_use(path: str) -> bool:
+    try:
+        _, writer = await asyncio.open_unix_connection(path)
+    except OSError:
+        return False
+    writer.close()
+    return True

@@ -1,0 +1,96 @@
+"""What OpenSSH's clients expect of a server and asyncssh does not do by itself. No policy, no processes."""
+
+import asyncio
+from typing import cast
+
+import asyncssh
+from asyncssh.packet import SSHPacket, SSHPacketLogger
+
+VERSION = "OpenSSH_9.2 gpu-dev"
+"""The client says when it stops reading (`ssh host yes | head -1`) only to servers of this name."""
+
+_MOST_AUTH_FAILURES = 30
+"""Each key that is offered and unknown is one; people's agents hold many."""
+_SEND_HIGH_WATER = 512 * 1024
+_SEND_LOW_WATER = 128 * 1024
+
+
+class Session(asyncssh.SSHServerSession[bytes]):
+    """What a channel of ours tells its session beyond what asyncssh does."""
+
+    def output_unwanted(self) -> None:
+        """The client will read no more of the standard output."""
+
+    def congested(self, now: bool) -> None:
+        """The connection as a whole cannot take more, or can again."""
+
+
+class Channel(asyncssh.SSHServerChannel[bytes]):
+    def _process_exec_request(self, packet: SSHPacket) -> bool:
+        """A command is bytes; it need not be UTF-8."""
+        command = packet.get_string()
+        packet.check_end()
+        return self._start_session(command=command.decode("utf-8", "surrogateescape"))
+
+    def _process_eow_at_openssh_dot_com_request(self, packet: SSHPacket) -> bool:
+        packet.check_end()
+        if isinstance(self._session, Session):
+            self._session.output_unwanted()
+        return True
+
+    def tell_congestion(self, now: bool) -> None:
+        if isinstance(self._session, Session):
+            self._session.congested(now)
+
+
+class Connection(asyncssh.SSHServerConnection):
+    _auth_failures = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        cast(asyncio.Transport, transport).set_write_buffer_limits(high=_SEND_HIGH_WATER, low=_SEND_LOW_WATER)
+        super().connection_made(transport)
+
+    async def reload_config(self) -> None:
+        """There are no per-user options to look up, and no thread need be started for them."""
+
+    def send_userauth_failure(self, partial_success: bool) -> None:
+        self._auth_failures += 1
+        if self._auth_failures > _MOST_AUTH_FAILURES:
+            self.disconnect(asyncssh.DISC_NO_MORE_AUTH_METHODS_AVAILABLE, "Too many authentication failures")
+        else:
+            super().send_userauth_failure(partial_success)
+
+    def send_packet(self, pkttype: int, *args: bytes, handler: SSHPacketLogger | None = None) -> None:
+        """Without the empty packet asyncssh sends ahead of every other: it guards ciphers we do not offer, and costs
+        an encryption and a system call each time."""
+        if pkttype != asyncssh.MSG_IGNORE:
+            super().send_packet(pkttype, *args, handler=handler)
+
+    def create_server_channel(
+        self, encoding: str | None = "", errors: str = "", window: int = 0, max_pktsize: int = 0
+    ) -> asyncssh.SSHServerChannel[bytes]:
+        self._update_recv_pktlen(max_pktsize or self._max_pktsize)
+        return Channel(
+            self,
+            self._loop,
+            allow_pty=True,
+            line_editor=False,
+            line_echo=False,
+            line_history=0,
+            max_line_length=0,
+            encoding=None,
+            errors="strict",
+            window=window or self._window,
+            max_pktsize=max_pktsize or self._max_pktsize,
+        )
+
+    def pause_writing(self) -> None:
+        self._tell_congestion(True)
+
+    def resume_writing(self) -> None:
+        self._tell_congestion(False)
+
+    def _tell_congestion(self, now: bool) -> None:
+        for channel in list(self._channels.values()):
+            if isinstance(channel, Channel):
+                channel.tell_congestion(now)

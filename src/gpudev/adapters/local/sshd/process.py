@@ -1,0 +1,94 @@
+"""Child processes: each in a session of its own, with nothing of ours but its three descriptors.
+
+A child is forked and told what to do by a function, because one of them (the sftp server of last resort) is no
+program but a part of this process; everything else ends in `execute`.
+"""
+
+import asyncio
+import fcntl
+import os
+import resource
+import signal
+import termios
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import NoReturn
+
+_CANNOT_RUN = 126
+_FIRST_FREE_FD = 3
+_MOST_FDS = 1 << 20
+
+
+class Children:
+    """Tells when a child has ended. One handler for all of them works on every system; pidfds are Linux only."""
+
+    def __init__(self) -> None:
+        self._ended: dict[int, Callable[[int], None]] = {}
+        asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self._reap)
+
+    def watch(self, pid: int, ended: Callable[[int], None]) -> None:
+        """`ended` is called once with the wait status."""
+        self._ended[pid] = ended
+
+    def _reap(self) -> None:
+        for pid in list(self._ended):
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                self._ended.pop(pid)(status)
+
+
+def spawn(work: Callable[[], object], stdio: tuple[int, int, int], *, home: str, on_terminal: bool) -> int:
+    """Fork a child that does `work` in `home`; returns its pid. Raises OSError when no process can be made."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        _become_child(stdio, home, on_terminal)
+        work()
+    except BaseException as error:  # noqa: BLE001 - a fork must never return into its parent's frames
+        _complain(error)
+        os._exit(_CANNOT_RUN)
+    os._exit(0)
+
+
+def execute(program: str, argv: list[bytes], environment: Mapping[bytes, bytes]) -> NoReturn:
+    os.execve(program, argv, environment)
+
+
+def reset_signals() -> None:
+    """All dispositions to default and nothing blocked: an ignored signal would be inherited through exec."""
+    for number in signal.valid_signals():
+        if number not in (signal.SIGKILL, signal.SIGSTOP):
+            with suppress(OSError, ValueError):  # two numbers belong to the C library
+                signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _become_child(stdio: tuple[int, int, int], home: str, on_terminal: bool) -> None:
+    signal.set_wakeup_fd(-1)  # our parent's event loop must not hear of our signals
+    reset_signals()
+    os.setsid()
+    for target, fd in enumerate(stdio):
+        os.dup2(fd, target)
+    if on_terminal:
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    os.closerange(_FIRST_FREE_FD, _fd_limit())
+    os.umask(0o022)
+    enter(home)
+
+
+def _fd_limit() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return min(soft, _MOST_FDS) if soft > 0 else _MOST_FDS  # negative: unlimited
+
+
+def enter(home: str) -> None:
+    try:
+        os.chdir(home)
+    except OSError:
+        os.chdir("/")
+
+
+def _complain(error: BaseException) -> None:
+    with suppress(OSError):
+        os.write(2, f"cannot start: {error}\r\n".encode(errors="replace"))

@@ -1,0 +1,279 @@
+"""One session channel: a shell, a command or sftp, run as a child process whose descriptors are the channel.
+
+The session ends when the child has ended *and* all it wrote has been sent; either alone would lose something.
+"""
+
+import os
+import signal
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import asyncssh
+
+from gpudev.adapters.local.sshd import openssh
+from gpudev.adapters.local.sshd.config import SshdConfig
+from gpudev.adapters.local.sshd.environment import session_environment
+from gpudev.adapters.local.sshd.messages import MessageBoard
+from gpudev.adapters.local.sshd.process import Children, execute, spawn
+from gpudev.adapters.local.sshd.sftp import find_sftp_server, serve_sftp
+from gpudev.adapters.local.sshd.streams import Inlet, Outlet
+from gpudev.adapters.local.sshd.terminal import Size, Terminal, open_terminal, resize, send_break
+
+if TYPE_CHECKING:
+    _Channel = asyncssh.SSHServerChannel[bytes]
+
+_LAST_RESORT_SHELL = "/bin/sh"
+_CANNOT_START = 254
+# RFC 4254, section 6.10
+_PORTABLE_SIGNALS = {"ABRT", "ALRM", "FPE", "HUP", "ILL", "INT", "KILL", "PIPE", "QUIT", "SEGV", "TERM", "USR1", "USR2"}
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What all sessions of a server share."""
+
+    config: SshdConfig
+    messages: MessageBoard
+    children: Children
+
+
+class Session(openssh.Session):
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._channel: _Channel
+        self._terminal: Terminal | None = None
+        self._command: bytes | None = None
+        self._is_sftp = False
+        self._pid: int | None = None
+        self._wait_status: int | None = None
+        self._inlet: Inlet | None = None
+        self._outlets: dict[Outlet, int | None] = {}
+        self._held_up_by: set[str] = set()
+        self._is_listed = False
+
+    # What the client asks for
+
+    def connection_made(self, chan: "_Channel") -> None:
+        self._channel = chan
+
+    def pty_requested(self, term_type: str, term_size: Size, term_modes: Mapping[int, int]) -> bool:
+        try:
+            self._terminal = open_terminal(term_type, term_size, term_modes)
+        except OSError:
+            return False
+        return True
+
+    def shell_requested(self) -> bool:
+        return True
+
+    def exec_requested(self, command: str) -> bool:
+        self._command = command.encode("utf-8", "surrogateescape")
+        return True
+
+    def subsystem_requested(self, subsystem: str) -> bool:
+        self._is_sftp = subsystem == "sftp"
+        return self._is_sftp
+
+    def session_started(self) -> None:
+        try:
+            if self._terminal:
+                self._start_on_terminal(self._terminal)
+            else:
+                self._start_on_pipes()
+        except OSError as error:  # no process or descriptor to be had: the user's own limits
+            self._channel.write_stderr(f"gpu-dev: cannot start a process: {error.strerror}\r\n".encode())
+            self._channel.exit(_CANNOT_START)
+
+    # Starting
+
+    def _start_on_terminal(self, terminal: Terminal) -> None:
+        if self._command is None:
+            self._greet()
+        stdio = (terminal.slave, terminal.slave, terminal.slave)
+        try:
+            self._start(stdio, on_terminal=True)
+        finally:
+            os.close(terminal.slave)
+        # Two descriptors, so that each direction closes its own; the terminal hangs up when both are closed.
+        self._inlet = Inlet(os.dup(terminal.master), self._let_client_send)
+        self._add_outlet(terminal.master, None)
+        self._host.messages.attach(self._show)
+        self._is_listed = True
+
+    def _start_on_pipes(self) -> None:
+        child_in, our_in = os.pipe()
+        our_out, child_out = os.pipe()
+        our_err, child_err = os.pipe()
+        try:
+            self._start((child_in, child_out, child_err), on_terminal=False)
+        except OSError:
+            for fd in (our_in, our_out, our_err):
+                os.close(fd)
+            raise
+        finally:
+            for fd in (child_in, child_out, child_err):
+                os.close(fd)
+        self._inlet = Inlet(our_in, self._let_client_send)
+        self._add_outlet(our_out, None)
+        self._add_outlet(our_err, asyncssh.EXTENDED_DATA_STDERR)
+
+    def _start(self, stdio: tuple[int, int, int], *, on_terminal: bool) -> None:
+        self._pid = spawn(self._work(), stdio, home=self._host.config.home, on_terminal=on_terminal)
+        self._host.children.watch(self._pid, self._child_ended)
+
+    def _work(self) -> Callable[[], object]:
+        """What the child does once it is alone."""
+        shell = self._shell()
+        environment = session_environment(
+            self._host.config, shell, self._channel.get_environment_bytes(), self._facts()
+        )
+        name = Path(shell).name.encode()
+        if self._is_sftp:
+            program = find_sftp_server(self._host.config.sftp_servers)
+            if program is None:
+                return partial(serve_sftp, str(self._channel.get_extra_info("client_version", "")))
+            return partial(execute, program, [program.encode()], environment)
+        if self._command is not None:
+            return partial(execute, shell, [name, b"-c", self._command], environment)
+        return partial(execute, shell, [b"-" + name], environment)
+
+    def _shell(self) -> str:
+        shell = self._host.config.shell
+        return shell if os.access(shell, os.X_OK) else _LAST_RESORT_SHELL
+
+    def _facts(self) -> dict[str, str]:
+        facts = {}
+        peer, here = self._channel.get_extra_info("peername"), self._channel.get_extra_info("sockname")
+        if peer and here:
+            facts["SSH_CONNECTION"] = f"{peer[0]} {peer[1]} {here[0]} {here[1]}"
+            facts["SSH_CLIENT"] = f"{peer[0]} {peer[1]} {here[1]}"
+        if agent := self._channel.get_agent_path():
+            facts["SSH_AUTH_SOCK"] = agent
+        if self._terminal:
+            facts["SSH_TTY"] = self._terminal.path
+            facts["TERM"] = self._terminal.kind or "dumb"
+        return facts
+
+    def _greet(self) -> None:
+        config = self._host.config
+        motd = config.motd_path
+        if motd and not Path(config.home, ".hushlogin").exists():
+            with suppress(OSError), open(motd, "rb") as file:
+                self._channel.write(file.read().replace(b"\n", b"\r\n"))
+        self._channel.write(self._host.messages.greeting())
+
+    # From the child to the client
+
+    def _add_outlet(self, fd: int, datatype: int | None) -> None:
+        outlet = Outlet(fd, partial(self._deliver, datatype), self._outlet_ended)
+        self._outlets[outlet] = datatype
+
+    def _deliver(self, datatype: int | None, data: bytes) -> None:
+        with suppress(BrokenPipeError):  # the client has just closed the channel
+            self._channel.write(data, datatype)
+
+    def _show(self, message: bytes) -> None:
+        self._deliver(None, message)
+
+    def pause_writing(self) -> None:
+        self._hold_up("channel", True)
+
+    def resume_writing(self) -> None:
+        self._hold_up("channel", False)
+
+    def congested(self, now: bool) -> None:
+        self._hold_up("connection", now)
+
+    def _hold_up(self, what: str, now: bool) -> None:
+        """The outlets stand still while the channel's window or the connection is full."""
+        was_held_up = bool(self._held_up_by)
+        (self._held_up_by.add if now else self._held_up_by.discard)(what)
+        if bool(self._held_up_by) != was_held_up:
+            for outlet in self._outlets:
+                outlet.pause() if now else outlet.resume()
+
+    def output_unwanted(self) -> None:
+        if self._terminal is None:
+            for outlet in [outlet for outlet, datatype in self._outlets.items() if datatype is None]:
+                outlet.close()
+                self._outlet_ended(outlet)
+
+    # From the client to the child
+
+    def data_received(self, data: bytes, datatype: int | None) -> None:
+        if self._inlet:
+            self._inlet.feed(data)
+
+    def eof_received(self) -> bool:
+        if self._inlet:
+            self._inlet.finish()
+        return True  # the other direction stays open: the answer to all this input may be yet to come
+
+    def _let_client_send(self, now: bool) -> None:
+        if now:
+            self._channel.resume_reading()
+        else:
+            self._channel.pause_reading()
+
+    def terminal_size_changed(self, width: int, height: int, pixwidth: int, pixheight: int) -> None:
+        if self._terminal and self._outlets:
+            resize(self._terminal.master, (width, height, pixwidth, pixheight))
+
+    def break_received(self, msec: int) -> bool:
+        if self._terminal and self._outlets:
+            send_break(self._terminal.master)
+            return True
+        return False
+
+    def signal_received(self, signal: str) -> None:
+        number = _signal_number(signal)
+        if number and self._pid and self._wait_status is None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._pid, number)
+
+    # Ending
+
+    def _outlet_ended(self, outlet: Outlet) -> None:
+        self._outlets.pop(outlet, None)
+        self._end_if_complete()
+
+    def _child_ended(self, wait_status: int) -> None:
+        self._wait_status = wait_status
+        self._end_if_complete()
+
+    def _end_if_complete(self) -> None:
+        if self._wait_status is None or self._outlets:
+            return
+        status = self._wait_status
+        self._let_go()
+        if os.WIFSIGNALED(status):
+            self._channel.exit_with_signal(_signal_name(os.WTERMSIG(status)), os.WCOREDUMP(status))
+        else:
+            self._channel.exit(os.WEXITSTATUS(status))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """A child on a terminal is hung up on; one on pipes may go on, as long as it neither reads nor writes."""
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._inlet:
+            self._inlet.close()
+        for outlet in list(self._outlets):
+            outlet.close()
+        self._outlets.clear()
+        if self._is_listed:
+            self._is_listed = False
+            self._host.messages.detach(self._show)
+
+
+def _signal_name(number: int) -> str:
+    name = signal.Signals(number).name.removeprefix("SIG") if number in signal.valid_signals() else ""
+    return name if name in _PORTABLE_SIGNALS else f"SIG{name or number}@openssh.com"
+
+
+def _signal_number(name: str) -> int | None:
+    return getattr(signal, f"SIG{name}").value if name in _PORTABLE_SIGNALS else None

@@ -1,0 +1,132 @@
+"""A real SSH server (see warm_server.py) and the system's own OpenSSH client."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import asyncssh
+
+Completed = subprocess.CompletedProcess[bytes]
+
+
+@dataclass
+class Server:
+    port: int
+    pid: int
+    milliseconds_to_banner: float
+    home: Path
+    folder: Path
+    """Short enough for unix sockets; removed afterwards."""
+    key: Path
+    known_hosts: Path
+    authorized_keys: Path
+    messages: Path
+    late_imports: Path
+    user: str = "dev"
+    options: list[str] = field(default_factory=list)
+
+    def settings(self) -> list[str]:
+        """What ssh, scp and sftp alike understand."""
+        return [
+            *("-F", "none", "-i", str(self.key)),
+            *("-o", "IdentitiesOnly=yes", "-o", "IdentityAgent=none"),
+            *("-o", "StrictHostKeyChecking=yes", "-o", f"UserKnownHostsFile={self.known_hosts}"),
+            *("-o", "BatchMode=yes", "-o", "ConnectTimeout=20"),
+        ]
+
+    def command(self, *arguments: str | bytes, options: tuple[str, ...] = ()) -> list[str | bytes]:
+        return ["ssh", *self.settings(), "-p", str(self.port), *options, f"{self.user}@127.0.0.1", *arguments]
+
+    def ssh(
+        self,
+        *arguments: str | bytes,
+        options: tuple[str, ...] = (),
+        stdin: bytes = b"",
+        timeout: float = 60,
+        **more: Any,
+    ) -> Completed:
+        return subprocess.run(
+            self.command(*arguments, options=options),
+            input=stdin,
+            capture_output=True,
+            timeout=timeout,
+            check=False,
+            **more,
+        )
+
+    def start(self, *arguments: str, options: tuple[str, ...] = (), **more: Any) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(self.command(*arguments, options=options), **more)
+
+    def run(self, program: str, *arguments: str, stdin: bytes = b"") -> Completed:
+        """scp or sftp."""
+        return subprocess.run(
+            [program, *self.settings(), "-P", str(self.port), *arguments],
+            input=stdin,
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+
+    @property
+    def address(self) -> str:
+        return f"{self.user}@127.0.0.1"
+
+
+StartServer = Callable[..., Server]
+"""Takes changes to the configuration."""
+
+
+def start_server(tmp_path: Path, folder: Path, changes: dict[str, Any]) -> tuple[subprocess.Popen[str], Server]:
+    home = tmp_path / "home"
+    home.mkdir(exist_ok=True)
+    host_key = asyncssh.generate_private_key("ssh-ed25519")
+    user_key = asyncssh.generate_private_key("ssh-ed25519")
+    paths = {name: folder / name for name in ("key", "known_hosts", "authorized_keys", "messages", "late_imports")}
+    paths["key"].write_bytes(user_key.export_private_key())
+    paths["key"].chmod(0o600)
+    paths["authorized_keys"].write_bytes(user_key.export_public_key())
+    settings = {
+        "host_key": host_key.export_private_key().decode(),
+        "authorized_keys_path": str(paths["authorized_keys"]),
+        "home": str(home),
+        "messages_path": str(paths["messages"]),
+        "late_imports": str(paths["late_imports"]),
+        "environment": {"GPU_DEV_TEST": "yes", "TMPDIR": str(folder)},
+        **changes,
+    }
+    process = subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("warm_server.py"))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(json.dumps(settings) + "\n")
+    process.stdin.flush()
+    started = json.loads(process.stdout.readline())
+    public = host_key.export_public_key().decode()
+    paths["known_hosts"].write_text(f"[127.0.0.1]:{started['port']} {public}")
+    return process, Server(
+        port=started["port"],
+        pid=started["pid"],
+        milliseconds_to_banner=started["milliseconds"],
+        home=home,
+        folder=folder,
+        **paths,
+    )
+
+
+def eventually(claim: Callable[[], object], within: float = 10.0) -> None:
+    """Wait until the claim is true."""
+    deadline = time.monotonic() + within
+    while not claim():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
