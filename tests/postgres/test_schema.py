@@ -2,6 +2,7 @@
 
 import asyncpg
 import pytest
+
 from gpudev.adapters.postgres import migrating
 from gpudev.adapters.postgres.pool import connect
 from gpudev.adapters.postgres.stores import Stores

@@ -1,0 +1,165 @@
+"""The reservation store: one transaction for row and message, guarded writes, one owner per disk."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from gpudev.adapters.postgres.stores import Stores
+from gpudev.domain.capacity import Share
+from gpudev.domain.commands import RESERVATION_QUEUE, Cause
+from gpudev.domain.errors import DiskHeld, IdempotencyMismatch, IllegalMove, LeaseLost, Stale
+from gpudev.domain.ids import ReservationId, UserId, new_reservation_id
+from gpudev.domain.lifecycle import Status
+from gpudev.domain.reservation import Draft, Reservation
+from gpudev.domain.users import Role
+from gpudev.ports.stores import Change, JobQuery, Lease, NewEvent
+from support.clock import ManualClock
+
+
+class Desk:
+    """Submits and changes for tests, with one user."""
+
+    def __init__(self, stores: Stores, clock: ManualClock, user_id: UserId) -> None:
+        self.stores, self.clock, self.user_id = stores, clock, user_id
+
+    def draft(self, **changes: object) -> Draft:
+        values: dict[str, object] = {
+            "reservation_id": new_reservation_id(),
+            "user_id": self.user_id,
+            "gpu_type": "h100",
+            "gpu_count": 1,
+            "node_count": 1,
+            "duration": timedelta(hours=1),
+            "ssh_public_keys": ("ssh-ed25519 AAAA",),
+        }
+        return Draft(**(values | changes))  # type: ignore[arg-type]
+
+    async def submit(self, draft: Draft | None = None, key: str | None = None, fingerprint: str = "f") -> Reservation:
+        return await self.stores.reservations.submit(
+            draft or self.draft(), idempotency_key=key, fingerprint=fingerprint, now=self.clock.now()
+        )
+
+    async def move(self, row: Reservation, to: Status, **kwargs: object) -> Reservation:
+        change = Change(row.reservation_id, row.status, row.version, NewEvent(to.value, "by a test"), to=to, **kwargs)  # type: ignore[arg-type]
+        return await self.stores.reservations.change(change, now=self.clock.now())
+
+    async def release(self, row: Reservation) -> Reservation:
+        change = Change(row.reservation_id, row.status, row.version, NewEvent("released", "gone"), release=True)
+        return await self.stores.reservations.change(change, now=self.clock.now())
+
+
+@pytest.fixture
+async def desk(stores: Stores, clock: ManualClock) -> Desk:
+    user = await stores.users.add_user("ada", Role.USER)
+    return Desk(stores, clock, user.user_id)
+
+
+async def test_row_history_and_message_come_together(desk: Desk) -> None:
+    row = await desk.submit()
+    assert row.status is Status.PENDING
+    messages = await desk.stores.queue.read(RESERVATION_QUEUE, timedelta(seconds=5), 10)
+    assert [message.body["reservation_id"] for message in messages] == [str(row.reservation_id)]
+    assert [event.kind for event in await desk.stores.reservations.events(row.reservation_id)] == ["submitted"]
+
+
+async def test_the_same_key_and_request_give_the_first_answer_again_even_at_once(desk: Desk) -> None:
+    answers = await asyncio.gather(*(desk.submit(key="k") for _ in range(8)))
+    assert len({row.reservation_id for row in answers}) == 1
+    assert len(await desk.stores.reservations.unreleased()) == 1
+
+
+async def test_the_same_key_with_another_request_is_refused(desk: Desk) -> None:
+    await desk.submit(key="k", fingerprint="one")
+    with pytest.raises(IdempotencyMismatch):
+        await desk.submit(key="k", fingerprint="two")
+
+
+async def test_a_stale_write_changes_nothing(desk: Desk) -> None:
+    row = await desk.submit()
+    await desk.move(row, Status.CANCELLED)
+    with pytest.raises(Stale):
+        await desk.move(row, Status.QUEUED)
+    now = await desk.stores.reservations.find(row.reservation_id)
+    assert now is not None
+    assert now.status is Status.CANCELLED
+
+
+def test_an_illegal_move_cannot_even_be_written_down() -> None:
+    with pytest.raises(IllegalMove, match="active cannot become queued"):
+        Change(new_reservation_id(), Status.ACTIVE, 1, None, to=Status.QUEUED)
+
+
+async def test_a_disk_has_one_holder_until_it_is_released(desk: Desk) -> None:
+    first = await desk.submit(desk.draft(disk_name="data"))
+    with pytest.raises(DiskHeld, match=str(first.reservation_id)[:8]):
+        await desk.submit(desk.draft(disk_name="data"))
+    ended = await desk.move(first, Status.CANCELLED)
+    with pytest.raises(DiskHeld):
+        await desk.submit(desk.draft(disk_name="data"))
+    await desk.release(ended)
+    again = await desk.submit(desk.draft(disk_name="data"))
+    assert again.disk_id == first.disk_id
+
+
+async def test_of_many_racing_for_one_disk_exactly_one_wins(desk: Desk) -> None:
+    results = await asyncio.gather(
+        *(desk.submit(desk.draft(disk_name="data")) for _ in range(12)), return_exceptions=True
+    )
+    assert sum(isinstance(result, Reservation) for result in results) == 1
+    assert sum(isinstance(result, DiskHeld) for result in results) == 11
+
+
+async def test_without_a_name_the_default_disk_is_taken_and_the_next_is_told_of_its_scratch_home(desk: Desk) -> None:
+    first, second = await desk.submit(), await desk.submit()
+    assert (first.disk_name, second.disk_name) == ("default", None)
+    [told] = await desk.stores.reservations.events(second.reservation_id)
+    assert "scratch" in told.message
+
+
+async def test_two_reservations_can_never_hold_one_gpu(desk: Desk) -> None:
+    import asyncpg
+
+    rows = [await desk.submit(desk.draft(disk_name="none")) for _ in range(2)]
+    await desk.move(rows[0], Status.PREPARING, shares=(Share(0, "node-1", 1, (3,)),))
+    with pytest.raises(asyncpg.UniqueViolationError):
+        await desk.move(rows[1], Status.PREPARING, shares=(Share(0, "node-1", 1, (3,)),))
+
+
+async def test_shortened_ids_find_their_own(desk: Desk) -> None:
+    row = await desk.submit()
+    found = await desk.stores.reservations.find_by_prefix(str(row.reservation_id)[:6], desk.user_id)
+    assert [r.reservation_id for r in found] == [row.reservation_id]
+    assert await desk.stores.reservations.find_by_prefix(str(row.reservation_id)[:6], UserId(999)) == []
+
+
+async def test_pages_follow_each_other_without_gap_or_repeat(desk: Desk) -> None:
+    rows = [await desk.submit(desk.draft(disk_name="none")) for _ in range(5)]
+    seen: list[ReservationId] = []
+    before: int | None = None
+    while page := await desk.stores.reservations.list_jobs(JobQuery(desk.user_id, before_seq=before, limit=2)):
+        seen += [row.reservation_id for row in page]
+        before = page[-1].seq
+    assert seen == [row.reservation_id for row in reversed(rows)]
+
+
+async def test_a_write_with_an_older_epoch_changes_nothing(desk: Desk) -> None:
+    row = await desk.submit()
+    lease = await desk.stores.leases.acquire("planning", "one", timedelta(seconds=30))
+    assert lease is not None
+    change = Change(row.reservation_id, row.status, row.version, NewEvent("queued", "x"), to=Status.QUEUED)
+    with pytest.raises(LeaseLost):
+        old = Lease("planning", "one", lease.epoch - 1)
+        await desk.stores.reservations.apply(old, [change], [], [], now=desk.clock.now())
+    done = await desk.stores.reservations.apply(lease, [change], [], [], now=desk.clock.now())
+    assert done == {row.reservation_id}
+
+
+async def test_a_users_act_leaves_a_message_with_its_cause(desk: Desk) -> None:
+    row = await desk.submit()
+    change = Change(
+        row.reservation_id, row.status, row.version, NewEvent("cancelled", "by its owner"), to=Status.CANCELLED
+    )
+    await desk.stores.reservations.change(change, now=desk.clock.now(), cause=Cause.CANCELLED)
+    messages = await desk.stores.queue.read(RESERVATION_QUEUE, timedelta(seconds=5), 10)
+    assert [message.body["cause"] for message in messages] == ["submitted", "cancelled"]

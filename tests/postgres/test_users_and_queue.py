@@ -1,0 +1,88 @@
+"""Keys, dead letters and notifications on a real PostgreSQL."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from gpudev.adapters.postgres.listening import Listener
+from gpudev.adapters.postgres.migrating import ensure_queue_notifications
+from gpudev.adapters.postgres.queue import NOTIFY_CHANNEL
+from gpudev.adapters.postgres.stores import Stores
+from gpudev.domain.errors import Conflict, NotFound, Unauthenticated
+from gpudev.domain.users import Role
+from gpudev.settings import Database
+from support.clock import ManualClock
+
+
+async def test_a_key_is_stored_only_as_a_hash_and_speaks_for_its_user(stores: Stores) -> None:
+    user = await stores.users.add_user("ada", Role.USER)
+    issued = await stores.users.issue_key(user.user_id, timedelta(hours=2), "test")
+    found = await stores.users.find_key(issued.secret)
+    assert found is not None
+    assert found.user == user
+    async with stores.pool.acquire() as connection:
+        dump = str(await connection.fetch("SELECT k::text FROM api_keys k"))
+    assert issued.secret not in dump
+
+
+async def test_a_key_past_its_end_or_of_a_disabled_user_is_no_key(stores: Stores) -> None:
+    user = await stores.users.add_user("ada", Role.USER)
+    over = await stores.users.issue_key(user.user_id, timedelta(seconds=-1), "test")
+    good = await stores.users.issue_key(user.user_id, None, "test")
+    assert await stores.users.find_key(over.secret) is None
+    assert await stores.users.find_key(good.secret) is not None
+    async with stores.pool.acquire() as connection:
+        await connection.execute("UPDATE api_users SET is_active = false")
+    assert await stores.users.find_key(good.secret) is None
+
+
+async def test_rotating_revokes_the_old_key_at_once(stores: Stores) -> None:
+    user = await stores.users.add_user("ada", Role.USER)
+    old = await stores.users.issue_key(user.user_id, None, "test")
+    key = await stores.users.find_key(old.secret)
+    assert key is not None
+    new = await stores.users.rotate_key(key.key_id, None)
+    assert await stores.users.find_key(old.secret) is None
+    assert await stores.users.find_key(new.secret) is not None
+    with pytest.raises(Unauthenticated):
+        await stores.users.rotate_key(key.key_id, None)
+
+
+async def test_a_name_is_given_once(stores: Stores) -> None:
+    await stores.users.add_user("ada", Role.USER)
+    with pytest.raises(Conflict, match="ada"):
+        await stores.users.add_user("ada", Role.USER)
+
+
+async def test_a_dead_letter_can_be_sent_back_or_dropped(stores: Stores, clock: ManualClock) -> None:
+    async with stores.pool.acquire() as connection:
+        await connection.execute(
+            "SELECT pgmq.send('gpu_reservations', $1::jsonb)", {"reservation_id": "x", "failures": 2}
+        )
+    [message] = await stores.queue.read("gpu_reservations", timedelta(seconds=30), 1)
+    assert await stores.queue.fail("gpu_reservations", message, "broken", now=clock.now()) is True
+    [letter] = await stores.queue.peek("gpu_reservations_dlq")
+    await stores.queue.retry("gpu_reservations", letter.msg_id)
+    [again] = await stores.queue.peek("gpu_reservations")
+    assert again.body == {"reservation_id": "x", "cause": "retried"}
+    await stores.queue.drop("gpu_reservations", again.msg_id)
+    with pytest.raises(NotFound):
+        await stores.queue.drop("gpu_reservations", again.msg_id)
+    with pytest.raises(NotFound, match="no queue"):
+        await stores.queue.peek("elsewhere")
+
+
+async def test_notifications_come_back_after_a_crash_emptied_pgmqs_switch(stores: Stores, database: Database) -> None:
+    async with stores.pool.acquire() as connection:
+        await connection.execute("TRUNCATE pgmq.notify_insert_throttle")  # what recovery does to an unlogged table
+    heard = asyncio.Queue[str | None]()
+    listener = Listener(database, NOTIFY_CHANNEL, heard.put_nowait, on_connect=ensure_queue_notifications)
+    listener.start()
+    try:
+        assert await asyncio.wait_for(heard.get(), 5) is None
+        async with stores.pool.acquire() as connection:
+            await connection.execute("SELECT pgmq.send('gpu_reservations', '{}'::jsonb)")
+        assert await asyncio.wait_for(heard.get(), 5) is not None
+    finally:
+        await listener.close()
