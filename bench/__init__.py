@@ -1,0 +1,1 @@
+"""Benchmarks: each figure is one JSON line, measured against its yardstick in the same run."""

@@ -1,0 +1,20 @@
+"""`python -m bench [NAME …]`: runs the named benchmarks (all by default). Fails only when one cannot be run."""
+
+import importlib
+import sys
+
+NAMES = ("cli", "start", "api")
+
+
+def main(chosen: list[str]) -> int:
+    unknown = [name for name in chosen if name not in NAMES]
+    if unknown:
+        print(f"there is no benchmark {', '.join(unknown)}; there are {', '.join(NAMES)}", file=sys.stderr)
+        return 2
+    for name in chosen or NAMES:
+        importlib.import_module(f"bench.{name}").run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
