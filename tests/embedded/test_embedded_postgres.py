@@ -12,8 +12,9 @@ import asyncpg
 import psutil
 import pytest
 
+from gpudev.adapters.local.processes import identify, is_alive
 from gpudev.domain.errors import Unavailable
-from gpudev.embedded import processes
+from gpudev.embedded.pidfiles import wait_until
 from gpudev.embedded.postgres import EmbeddedPostgres
 
 pytestmark = pytest.mark.slow
@@ -84,7 +85,7 @@ async def test_a_killed_server_with_busy_backends_comes_back(server: EmbeddedPos
         os.kill(first.pid, signal.SIGKILL)
         server.start()
         assert await ask(server, "SELECT 1") == 1
-        assert processes.find_mark(backend) is None
+        assert identify(backend) is None
     finally:
         busy.terminate()
 
@@ -97,7 +98,7 @@ def test_a_second_start_finds_the_running_server(server: EmbeddedPostgres) -> No
 def test_a_server_somebody_else_started_can_be_stopped(server: EmbeddedPostgres) -> None:
     started = server.start()
     EmbeddedPostgres(server.data_dir, fast=True).stop()
-    assert not processes.is_alive(started)
+    assert not is_alive(started)
 
 
 def test_a_lock_file_whose_pid_another_program_has_by_now_does_not_keep_it_from_starting(
@@ -106,7 +107,7 @@ def test_a_lock_file_whose_pid_another_program_has_by_now_does_not_keep_it_from_
     first = server.start()
     lock = (server.data_dir / "postmaster.pid").read_text().partition("\n")[2]
     os.kill(first.pid, signal.SIGKILL)
-    assert processes.wait_until(lambda: not processes.is_alive(first), 5)
+    assert wait_until(lambda: not is_alive(first), 5)
     other = subprocess.Popen(
         [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE, user=_owner_of(server)
     )

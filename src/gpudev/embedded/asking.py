@@ -1,0 +1,70 @@
+"""Questions `up` has for the API it started. On this machine, so never through a proxy."""
+
+import json
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from typing import Any
+
+from gpudev.wire import codec
+from gpudev.wire.cluster import ClusterStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    body: Any
+    """Decoded JSON; None where it was none."""
+
+
+def ask(url: str, *, api_key: str | None = None, timeout: float = 5.0) -> Answer | None:
+    """None: nobody answers."""
+    headers = {"Accept": "application/json"}
+    if api_key is not None:
+        headers["Authorization"] = f"Bearer {api_key}"
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(urllib.request.Request(url, headers=headers), timeout=timeout) as response:
+            return Answer(response.status, _decoded(response.read()))
+    except urllib.error.HTTPError as error:
+        with error:
+            return Answer(error.code, _decoded(error.read()))
+    except (urllib.error.URLError, OSError):
+        return None
+
+
+def is_live(api_url: str) -> bool:
+    answer = ask(f"{api_url}/health/live", timeout=2.0)
+    return answer is not None and answer.status == 200
+
+
+def why_not_ready(api_url: str) -> str | None:
+    """None: it is ready."""
+    answer = ask(f"{api_url}/health/ready")
+    if answer is None:
+        return f"{api_url} does not answer"
+    if answer.status == 200:
+        return None
+    checks = answer.body.get("checks") if isinstance(answer.body, dict) else None
+    if isinstance(checks, dict) and checks:
+        return ", ".join(f"{name}: {state}" for name, state in checks.items())
+    return f"{api_url}/health/ready answers {answer.status}"
+
+
+def is_accepted(api_url: str, api_key: str) -> bool:
+    answer = ask(f"{api_url}/v1/cluster/status", api_key=api_key)
+    return answer is not None and answer.status == 200
+
+
+def find_cluster_status(api_url: str, api_key: str) -> ClusterStatus | None:
+    answer = ask(f"{api_url}/v1/cluster/status", api_key=api_key)
+    if answer is None or answer.status != 200:
+        return None
+    return codec.read(ClusterStatus, answer.body)
+
+
+def _decoded(text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None

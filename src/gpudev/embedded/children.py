@@ -1,0 +1,135 @@
+"""One supervised child: how it is started, when it is started again, how it is ended.
+
+Knows nothing of what the child does. The supervisor owns the loop; this owns one child's state in it.
+"""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpudev.adapters.local.processes import ProcessIdentity, identify_self
+from gpudev.domain.errors import Unavailable
+from gpudev.embedded import pidfiles
+
+FIRST_DELAY, LONGEST_DELAY = 0.1, 5.0
+HEALTHY_AFTER = 10.0
+_KEPT_LOGS = 3
+_LOG_BYTES = 10 * 1024 * 1024
+
+
+def next_delay(previous: float, ran_for: float) -> float:
+    """How long to wait before the next start: soon for a child that had been well, ever longer for one that is not."""
+    if previous == 0 or ran_for >= HEALTHY_AFTER:
+        return FIRST_DELAY
+    return min(previous * 2, LONGEST_DELAY)
+
+
+@dataclass(frozen=True, slots=True)
+class ChildSpec:
+    name: str
+    command: Callable[[], list[str]]
+    environment: Mapping[str, str]
+    pid_file: Path
+    log_file: Path
+    before_start: Callable[[], None] = lambda: None
+    ending: pidfiles.SignalSteps = ((signal.SIGTERM, 10.0), (signal.SIGKILL, 5.0))
+
+
+class Child:
+    def __init__(self, spec: ChildSpec) -> None:
+        self.spec = spec
+        self.due: float | None = None
+        """When to start it again (monotonic); None: it runs, or it is not meant to."""
+        self.starts = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._delay = 0.0
+        self._started_at = 0.0
+
+    def start(self) -> None:
+        self.due = None
+        self._started_at = time.monotonic()
+        self.starts += 1
+        self.spec.before_start()
+        with self.spec.log_file.open("ab") as log:
+            self._process = subprocess.Popen(
+                self.spec.command(),
+                env=dict(self.spec.environment),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                # Its own session: a signal to the supervisor's group is not a signal to it.
+                start_new_session=True,
+                # The child itself leaves word of its pid before it becomes the program. Were it the supervisor's
+                # task, one killed in between would leave a process nobody can find. We have no threads, so it is safe.
+                preexec_fn=self._leave_word,  # noqa: PLW1509
+                cwd="/",
+            )
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    def returncode(self) -> int | None:
+        """None: it still runs, or never ran."""
+        return None if self._process is None else self._process.poll()
+
+    def mourn(self) -> float:
+        """It has ended or could not be started: decides when to start it again, and returns in how many seconds."""
+        now = time.monotonic()
+        self._delay = next_delay(self._delay, now - self._started_at)
+        self.due = now + self._delay
+        self._forget()
+        return self._delay
+
+    def end(self) -> bool:
+        """False: it outlived every signal."""
+        self.due = None
+        if self._process is None:
+            return True
+        for number, seconds in self.spec.ending:
+            self._process.send_signal(number)
+            try:
+                self._process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                continue
+            self._forget()
+            return True
+        return False
+
+    def _leave_word(self) -> None:
+        pidfiles.write(self.spec.pid_file, identify_self())
+
+    def _forget(self) -> None:
+        self._process = None
+        self.spec.pid_file.unlink(missing_ok=True)
+
+
+def end_stray(spec: ChildSpec) -> ProcessIdentity | None:
+    """Ends what a supervisor that was killed left running, so that nothing runs twice. Returns what it found."""
+    stray = pidfiles.find(spec.pid_file)
+    if stray is not None and not pidfiles.end(stray, spec.ending):
+        raise Unavailable(f"an earlier one (process {stray.pid}) still runs and does not end")
+    spec.pid_file.unlink(missing_ok=True)
+    return stray
+
+
+def rotate_log(log: Path, *, limit: int = _LOG_BYTES) -> bool:
+    """Copies a log that has grown too long away and empties it in place: its writers hold it open, appending."""
+    try:
+        if log.stat().st_size <= limit:
+            return False
+    except FileNotFoundError:
+        return False
+    for number in range(_KEPT_LOGS - 1, 0, -1):
+        older = log.with_name(f"{log.name}.{number}")
+        if older.exists():
+            older.replace(log.with_name(f"{log.name}.{number + 1}"))
+    fresh = log.with_name(f"{log.name}.1")
+    fresh.write_bytes(log.read_bytes())
+    fresh.chmod(0o600)
+    os.truncate(log, 0)
+    return True

@@ -1,0 +1,52 @@
+"""What runs of the embedded system, by its pid files, and how it is stopped. Shared by `up`, `down` and the unit."""
+
+import fcntl
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from gpudev.adapters.local.processes import ProcessIdentity
+from gpudev.domain.errors import Unavailable
+from gpudev.embedded import pidfiles, system
+from gpudev.embedded.layout import Layout
+
+_SUPERVISOR_ENDING: pidfiles.SignalSteps = ((signal.SIGTERM, 40.0), (signal.SIGKILL, 5.0))
+"""Longer than all its parts are given together."""
+_PART_ENDING: pidfiles.SignalSteps = ((signal.SIGTERM, 10.0), (signal.SIGKILL, 5.0))
+
+
+def find_supervisor(layout: Layout) -> ProcessIdentity | None:
+    return pidfiles.find(layout.pid_file("supervisor"))
+
+
+def stop_control_plane(layout: Layout) -> list[str]:
+    """Stops the whole control plane, strays of a killed supervisor included. Returns the names of what had run."""
+    stopped = []
+    if (supervisor := find_supervisor(layout)) is not None:
+        stopped.append("supervisor")
+        _end("supervisor", supervisor, _SUPERVISOR_ENDING)
+    for part in reversed(system.PARTS):
+        if (stray := pidfiles.find(layout.pid_file(part))) is not None and part != system.POSTGRES:
+            stopped.append(part)
+            _end(part, stray, _PART_ENDING)
+        layout.pid_file(part).unlink(missing_ok=True)
+    postgres = system.open_postgres(layout)
+    if postgres.find_running() is not None:
+        stopped.append(system.POSTGRES)
+    postgres.stop()
+    layout.pid_file("supervisor").unlink(missing_ok=True)
+    layout.system_file.unlink(missing_ok=True)
+    return stopped
+
+
+@contextmanager
+def taking_turns(layout: Layout) -> Iterator[None]:
+    """One `up` or `down` at a time; the next one waits and then sees what the first has done."""
+    with layout.command_lock.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _end(name: str, process: ProcessIdentity, steps: pidfiles.SignalSteps) -> None:
+    if not pidfiles.end(process, steps):
+        raise Unavailable(f"the {name} (process {process.pid}) does not end")

@@ -1,0 +1,123 @@
+"""What the embedded system consists of: PostgreSQL, its migrations, the processor, the API; and what each is told.
+
+Run as a program it becomes the supervisor of these parts and reports its steps on the given descriptor.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+
+import structlog
+
+from gpudev import settings as settings_module
+from gpudev.embedded import asking
+from gpudev.embedded.children import ChildSpec
+from gpudev.embedded.layout import Layout
+from gpudev.embedded.postgres import EmbeddedPostgres
+from gpudev.embedded.supervisor import Service, Step, Supervisor, Task
+from gpudev.settings import Settings
+
+POSTGRES, MIGRATIONS, PROCESSOR, API = "postgres", "migrations", "processor", "api"
+PARTS = (POSTGRES, MIGRATIONS, PROCESSOR, API)
+"""In the order they are started."""
+
+
+def server_command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "gpudev.main", *arguments]
+
+
+def open_postgres(layout: Layout) -> EmbeddedPostgres:
+    return EmbeddedPostgres(layout.postgres_data, log_file=layout.log_file(POSTGRES))
+
+
+def environment(settings: Settings, inherited: Mapping[str, str]) -> dict[str, str]:
+    """What every part is told: the embedded database, whatever else the caller's environment points to."""
+    database = open_postgres(Layout(settings.state_dir)).settings_database()
+    told = {
+        **inherited,
+        "POSTGRES_HOST": database.host,
+        "POSTGRES_PORT": str(database.port),
+        "POSTGRES_USER": database.user,
+        "POSTGRES_DB": database.database,
+        "GPU_DEV_HOME": str(settings.state_dir),
+        "GPU_DEV_API_HOST": settings.api_host,
+        "GPU_DEV_API_PORT": str(settings.api_port),
+        "PYTHONUNBUFFERED": "1",
+    }
+    told.pop("POSTGRES_PASSWORD", None)
+    if settings.nodes_file is not None:
+        told["GPU_DEV_NODES_FILE"] = str(settings.nodes_file)
+    return told
+
+
+def stages(settings: Settings, inherited: Mapping[str, str]) -> list[Service | Task]:
+    layout = Layout(settings.state_dir)
+    postgres = open_postgres(layout)
+    told = environment(settings, inherited)
+
+    def part(name: str, *arguments: str) -> ChildSpec:
+        return ChildSpec(
+            name=name,
+            command=lambda: server_command(*arguments),
+            environment=told,
+            pid_file=layout.pid_file(name),
+            log_file=layout.log_file(name),
+        )
+
+    def prepare_postgres() -> None:
+        if postgres.find_running() is not None:
+            postgres.stop()  # not our child: we would not notice when it ends
+        postgres.prepare()
+
+    database = ChildSpec(
+        name=POSTGRES,
+        command=postgres.command,
+        environment=postgres.environment(),
+        pid_file=layout.pid_file(POSTGRES),
+        log_file=layout.log_file(POSTGRES),
+        before_start=prepare_postgres,
+        # SIGINT is PostgreSQL's fast shutdown: it does not wait for its clients.
+        ending=((signal.SIGINT, 10.0), (signal.SIGQUIT, 5.0), (signal.SIGKILL, 5.0)),
+    )
+    return [
+        Service(database, postgres.is_ready, ready_within=60.0),
+        Task(part(MIGRATIONS, "migrate")),
+        # Not waited for here, so that it starts side by side with the API; `up` asks the API whether it is alive.
+        Service(part(PROCESSOR, "processor")),
+        Service(part(API, "api"), lambda: asking.is_live(api_url(settings))),
+    ]
+
+
+def api_url(settings: Settings) -> str:
+    return f"http://{settings.api_host}:{settings.api_port}"
+
+
+def _report_to(descriptor: int) -> Callable[[Step], None]:
+    def tell(step: Step) -> None:
+        # Whoever started us may have gone; the system goes on.
+        with contextlib.suppress(OSError):
+            os.write(descriptor, json.dumps(asdict(step)).encode() + b"\n")
+
+    return tell
+
+
+def main(arguments: Sequence[str]) -> int:
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.JSONRenderer(),
+        ]
+    )
+    settings = settings_module.load()
+    settings = replace(settings, state_dir=settings.state_dir.resolve())
+    layout = Layout(settings.state_dir)
+    return Supervisor(layout, stages(settings, os.environ), _report_to(int(arguments[0]))).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

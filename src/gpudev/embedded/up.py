@@ -1,0 +1,240 @@
+"""`gpu-dev up`: from nothing to a system that answers, step by step; or the news that it already runs.
+
+Decides what is told to the person and what is undone when a step fails. The parts are started by the supervisor.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from gpudev import settings as settings_module
+from gpudev.adapters.local.processes import ProcessIdentity
+from gpudev.cli.credentials import Credential
+from gpudev.cli.exits import CliError
+from gpudev.domain.errors import Unavailable
+from gpudev.embedded import asking, at_boot, foreground, isolation, owner, system
+from gpudev.embedded.layout import Layout, read_json, write_json
+from gpudev.embedded.pidfiles import wait_until
+from gpudev.embedded.running import find_supervisor, stop_control_plane, taking_turns
+from gpudev.embedded.starting import start_supervisor, with_free_port
+from gpudev.embedded.telling import StepFailed, Teller
+from gpudev.settings import Settings
+from gpudev.wire.cluster import ClusterStatus, NodeView
+
+
+@dataclass(frozen=True, slots=True)
+class UpOptions:
+    nodes_file: Path | None = None
+    """None: what the settings say, else detect."""
+    port: int | None = None
+    """None: what the settings say, and the next free one if that is taken."""
+    foreground: bool = False
+    at_boot: bool = False
+    json: bool = False
+    timeout: float = 60.0
+    """Seconds each stretch of the start may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Undertaking:
+    """What one `up` works with."""
+
+    options: UpOptions
+    settings: Settings
+    layout: Layout
+    teller: Teller
+
+    @property
+    def api_url(self) -> str:
+        return system.api_url(self.settings)
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A system that answers."""
+
+    supervisor: ProcessIdentity
+    since: str
+    credential: Credential
+    status: ClusterStatus
+    isolation: str
+
+
+def bring_up(options: UpOptions) -> int:
+    teller = Teller(as_json=options.json)
+    settings = _settings(options)
+    up = Undertaking(options, settings, Layout(settings.state_dir), teller)
+    signal.signal(signal.SIGTERM, _interrupt)  # like Ctrl-C: what was started is stopped again
+    try:
+        _make_folders(up)
+        with taking_turns(up.layout):
+            running = _find(up) or _start(up)
+        if options.at_boot:
+            for sentence in at_boot.install(up.layout.home, settings.nodes_file, options.port):
+                teller.say(sentence)
+    except StepFailed as failure:
+        teller.failure(failure)
+        return 1
+    except KeyboardInterrupt:
+        teller.say("\nInterrupted: what this command had started is stopped again.")
+        return 130
+    return foreground.follow(up.layout, running) if options.foreground else 0
+
+
+def _settings(options: UpOptions) -> Settings:
+    settings = settings_module.load()
+    nodes_file = options.nodes_file if options.nodes_file is not None else settings.nodes_file
+    return replace(
+        settings,
+        state_dir=settings.state_dir.resolve(),
+        nodes_file=None if nodes_file is None else nodes_file.resolve(),
+        api_port=options.port if options.port is not None else settings.api_port,
+    )
+
+
+def _make_folders(up: Undertaking) -> None:
+    try:
+        up.layout.make_folders()
+    except OSError as error:
+        advice = "Make it writable, or set GPU_DEV_HOME to a folder that is."
+        raise StepFailed("Folders", f"{up.layout.home} cannot be used ({error.strerror})", advice=advice) from error
+
+
+def _find(up: Undertaking) -> ProcessIdentity | None:
+    """The system that already runs here, told about and with a working key."""
+    supervisor = find_supervisor(up.layout)
+    if supervisor is None:
+        return None
+    known = read_json(up.layout.system_file) or {}
+    asked = up
+    up = replace(up, settings=_as_started(up.settings, known))
+    up.teller.say(f"gpu-dev already runs here (process {supervisor.pid}).")
+    if asked.options.nodes_file is not None or asked.options.port not in (None, up.settings.api_port):
+        up.teller.say("It goes on as it was started; for other nodes or another port: `gpu-dev down` first.")
+    running = _make_usable(up, supervisor, str(known.get("since") or _now()))
+    _tell(up, running, found=True)
+    return supervisor
+
+
+def _as_started(settings: Settings, known: dict[str, Any]) -> Settings:
+    """The running system's settings, as far as they may differ from what this call would choose."""
+    port = str(known.get("api_url", "")).rpartition(":")[2]
+    source = known.get("nodes_file")
+    return replace(
+        settings,
+        api_port=int(port) if port.isdigit() else settings.api_port,
+        nodes_file=Path(source) if isinstance(source, str) else None,
+    )
+
+
+def _start(up: Undertaking) -> ProcessIdentity:
+    up.teller.say(f"Starting gpu-dev in {up.layout.home}")
+    nodes_file = up.settings.nodes_file
+    if nodes_file is not None and not nodes_file.is_file():
+        raise StepFailed("Nodes file", f"{nodes_file} does not exist", advice="Check --nodes.")
+    stop_control_plane(up.layout)  # what a killed supervisor may have left
+    free = with_free_port(up.settings, up.teller, insist=up.options.port is not None)
+    up = replace(up, settings=free)
+    with _undone_unless_finished(up.layout):
+        supervisor = start_supervisor(up.layout, up.settings, up.teller, up.options.timeout)
+        running = _make_usable(up, supervisor, _now())
+        write_json(up.layout.system_file, _description(up, running))
+    _tell(up, running, found=False)
+    return supervisor
+
+
+@contextmanager
+def _undone_unless_finished(layout: Layout) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:  # Ctrl-C too: nothing stays half-started
+        stop_control_plane(layout)
+        raise
+
+
+def _make_usable(up: Undertaking, supervisor: ProcessIdentity, since: str) -> Running:
+    look_there = f"See the logs in {up.layout.logs}; `gpu-dev down`, then `gpu-dev up`."
+    with up.teller.step("Ready", advice=look_there):
+        if not wait_until(lambda: asking.why_not_ready(up.api_url) is None, up.options.timeout, every=0.05):
+            raise Unavailable(asking.why_not_ready(up.api_url) or "it was not ready in time")
+    with up.teller.step("Your key", advice=look_there) as notes:
+        try:
+            credential = owner.ensure_key(up.api_url, system.environment(up.settings, os.environ))
+            owner.ensure_ssh_key()
+        except CliError as error:
+            raise StepFailed("Your key", error.message, advice=error.next_step or look_there) from error
+        notes.append(credential.username or "")
+    with up.teller.step("Nodes", advice=look_there) as notes:
+        status = _await_nodes(up, credential.api_key)
+        notes.append(f"{len(status.nodes)} found")
+    return Running(supervisor, since, credential, status, isolation.describe(up.settings))
+
+
+def _await_nodes(up: Undertaking, api_key: str) -> ClusterStatus:
+    deadline = time.monotonic() + up.options.timeout
+    while True:
+        status = asking.find_cluster_status(up.api_url, api_key)
+        if status is not None and status.nodes:
+            return status
+        if time.monotonic() > deadline:
+            raise Unavailable(f"the processor reports no nodes ({status.processor if status else 'no answer'})")
+        time.sleep(0.05)
+
+
+def _description(up: Undertaking, running: Running) -> dict[str, Any]:
+    nodes_file = up.settings.nodes_file
+    return {
+        "api_url": up.api_url,
+        "docs_url": f"{up.api_url}/docs",
+        "home": str(up.layout.home),
+        "since": running.since,
+        "pids": _pids(up.layout),
+        "isolation": running.isolation,
+        "nodes_file": None if nodes_file is None else str(nodes_file),
+        "nodes": [asdict(node) for node in running.status.nodes],
+        "username": running.credential.username,
+    }
+
+
+def _pids(layout: Layout) -> dict[str, int]:
+    pids = {}
+    for name in ("supervisor", system.POSTGRES, system.PROCESSOR, system.API):
+        try:
+            pids[name] = int(layout.pid_file(name).read_text(encoding="ascii").split()[0])
+        except (OSError, ValueError, IndexError):
+            continue
+    return pids
+
+
+def _tell(up: Undertaking, running: Running, *, found: bool) -> None:
+    up.teller.result({"ok": True, "already_running": found, **_description(up, running)})
+    lines = [
+        "",
+        *(describe_node(node) for node in running.status.nodes),
+        running.isolation,
+        f"API   {up.api_url}    documentation  {up.api_url}/docs",
+        f"Data  {up.layout.home}",
+        "",
+        "Next: gpu-dev reserve --gpus 1 --hours 1     gpu-dev avail     gpu-dev down",
+    ]
+    up.teller.say("\n".join(lines))
+
+
+def describe_node(node: NodeView) -> str:
+    what = f"{node.total_gpus} × {node.gpu_type}"
+    return f"Node  {node.name}: {what}{' (SIMULATED: there is no real GPU behind it)' if node.simulated else ''}"
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
