@@ -105,6 +105,10 @@ class ReservationStore(Protocol):
         the holder."""
         ...
 
+    async def find_submission(self, user_id: UserId, idempotency_key: str, fingerprint: str) -> Reservation | None:
+        """What this key was answered with; None when it is new. IdempotencyMismatch as with `submit`."""
+        ...
+
     async def find(self, reservation_id: ReservationId) -> Reservation | None: ...
 
     async def find_by_prefix(self, prefix: str, user_id: UserId | None, limit: int = 5) -> list[Reservation]:

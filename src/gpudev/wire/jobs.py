@@ -17,12 +17,14 @@ class SubmitRequest:
 
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
-    gpu_count: int = field(default=1, metadata=_doc("GPUs: 1, 2, 4, 8, 16, 24 or 32; 0 for a CPU type", ge=0, le=64))
+    gpu_count: int = field(
+        default=1, metadata=_doc("GPUs: 1, 2, 4, 8, 16, 24 or 32; 0 for a CPU type", ge=0, le=64, strict=True)
+    )
     gpu_type: str | None = field(
         default=None, metadata=_doc("GPU type; without it, the only type that has nodes", max_length=50)
     )
     duration_hours: float | None = field(
-        default=None, metadata=_doc("Hours, from when the dev server is ready (default 8, at most 24)")
+        default=None, metadata=_doc("Hours, from when the dev server is ready (default 8, at most 24)", strict=True)
     )
     github_user: str | None = field(
         default=None, metadata=_doc("Whose published GitHub keys may log in", max_length=39)
@@ -42,7 +44,7 @@ class SubmitRequest:
 class ExtendRequest:
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
-    extension_hours: float = field(metadata=_doc("Hours to add to the present end"))
+    extension_hours: float = field(metadata=_doc("Hours to add to the present end", strict=True))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -47,6 +47,11 @@ class PostgresReservations:
             await send_message(connection, draft.reservation_id, Cause.SUBMITTED)
             return submitted
 
+    async def find_submission(self, user_id: UserId, idempotency_key: str, fingerprint: str) -> Reservation | None:
+        async with self._pool.acquire() as connection:
+            earlier = await _find_key(connection, user_id, idempotency_key, fingerprint)
+            return None if earlier is None else await _get(connection, earlier)
+
     async def find(self, reservation_id: ReservationId) -> Reservation | None:
         async with self._pool.acquire() as connection:
             return await _find(connection, reservation_id)
@@ -166,10 +171,16 @@ async def _remember_key(
     )
     if taken:
         return None
+    return await _find_key(connection, draft.user_id, key, fingerprint)
+
+
+async def _find_key(connection: Connection, user_id: UserId, key: str, fingerprint: str) -> ReservationId | None:
     earlier = await connection.fetchrow(
-        "SELECT fingerprint, reservation_id FROM idempotency_keys WHERE user_id = $1 AND key = $2", draft.user_id, key
+        "SELECT fingerprint, reservation_id FROM idempotency_keys WHERE user_id = $1 AND key = $2", user_id, key
     )
-    if earlier is None or earlier["fingerprint"] != fingerprint:
+    if earlier is None:
+        return None
+    if earlier["fingerprint"] != fingerprint:
         raise IdempotencyMismatch("this Idempotency-Key was used for a different request; use a new one")
     return ReservationId(earlier["reservation_id"])
 

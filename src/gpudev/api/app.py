@@ -1,0 +1,78 @@
+"""The REST API: puts endpoints, workflows and ports together. It decides nothing and keeps no state of its own."""
+
+from fastapi import FastAPI
+from starlette.types import Lifespan
+
+from gpudev import __version__
+from gpudev.api import problems
+from gpudev.api.authentication import Authentication
+from gpudev.api.cluster import ClusterEndpoints
+from gpudev.api.documenting import DESCRIPTION, document
+from gpudev.api.health import HealthEndpoints
+from gpudev.api.jobs import JobEndpoints
+from gpudev.api.keys import KeyEndpoints
+from gpudev.api.middleware import Requests
+from gpudev.api.services import Services
+from gpudev.workflows.cancelling import Cancelling
+from gpudev.workflows.extending import Extending
+from gpudev.workflows.submission import Submission
+from gpudev.workflows.surveying import Surveying
+from gpudev.workflows.watching import Watching
+
+
+def create_app(services: Services, lifespan: Lifespan[FastAPI] | None = None) -> FastAPI:
+    app = FastAPI(
+        title="gpu-dev",
+        version=__version__,
+        description=DESCRIPTION,
+        redoc_url=None,
+        redirect_slashes=False,
+        lifespan=lifespan,
+    )
+    app.state.authentication = Authentication(services.identity, services.clock)
+    for router in (
+        _jobs(services).router(),
+        _cluster(services).router(),
+        KeyEndpoints(services.users, app.state.authentication, services.settings.api_key_ttl).router(),
+        HealthEndpoints(services.ping, services.is_planning).router(),
+    ):
+        app.include_router(router)
+    problems.install(app)
+    app.add_middleware(Requests)
+    app.openapi = lambda: document(app)  # type: ignore[method-assign]
+    return app
+
+
+def _jobs(services: Services) -> JobEndpoints:
+    settings = services.settings
+    margin = settings.timing.teardown_margin
+    return JobEndpoints(
+        reservations=services.reservations,
+        clock=services.clock,
+        submission=Submission(
+            reservations=services.reservations,
+            nodes=services.nodes,
+            catalogue=services.catalogue,
+            keys=services.keys,
+            clock=services.clock,
+            limits=settings.limits,
+            margin=margin,
+            fixed_cluster=settings.cluster == "local",
+        ),
+        cancelling=Cancelling(services.reservations, services.clock),
+        extending=Extending(services.reservations, services.nodes, services.clock, settings.limits, margin),
+        watching=Watching(services.reservations, services.changes, services.clock),
+    )
+
+
+def _cluster(services: Services) -> ClusterEndpoints:
+    settings = services.settings
+    surveying = Surveying(
+        services.reservations,
+        services.nodes,
+        services.catalogue,
+        services.clock,
+        settings.limits,
+        settings.timing.teardown_margin,
+    )
+    return ClusterEndpoints(surveying, services.is_planning)

@@ -1,0 +1,157 @@
+"""The endpoints of reservations ("jobs"): each asks one workflow and tells what came of it."""
+
+from dataclasses import dataclass
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from gpudev.api.answering import JsonAnswer
+from gpudev.api.documenting import SUBMIT_EXAMPLES, event_stream, problems
+from gpudev.api.parameters import (
+    CreatedAfter,
+    CreatedBefore,
+    Cursor,
+    Everybody,
+    GpuTypeFilter,
+    IdempotencyKey,
+    JobId,
+    LastEventId,
+    Limit,
+    Statuses,
+    decode_cursor,
+    encode_cursor,
+)
+from gpudev.api.routing import Caller, V1Route
+from gpudev.api.streaming import EventStream
+from gpudev.domain.errors import Forbidden
+from gpudev.ports.clock import Clock
+from gpudev.ports.stores import JobQuery, ReservationStore
+from gpudev.wire.jobs import ExtendRequest, JobList, JobView, SubmitRequest
+from gpudev.workflows.cancelling import Cancelling
+from gpudev.workflows.extending import Extending
+from gpudev.workflows.submission import Submission
+from gpudev.workflows.viewing import find_job, job_view, sees_everything, whose
+from gpudev.workflows.watching import Watching
+
+
+@dataclass(frozen=True, slots=True)
+class JobEndpoints:
+    reservations: ReservationStore
+    clock: Clock
+    submission: Submission
+    cancelling: Cancelling
+    extending: Extending
+    watching: Watching
+
+    def router(self) -> APIRouter:
+        router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=V1Route)
+        add = router.add_api_route
+        add(
+            "/submit",
+            self.submit,
+            methods=["POST"],
+            status_code=202,
+            response_model=JobView,
+            summary="Ask for a dev server",
+            responses=problems(400, 401, 409, 413, 415, 422, 429, 503),
+            openapi_extra={"requestBody": {"content": {"application/json": {"examples": SUBMIT_EXAMPLES}}}},
+        )
+        add(
+            "",
+            self.list_jobs,
+            response_model=JobList,
+            summary="List reservations",
+            responses=problems(401, 403, 422, 503),
+        )
+        add(
+            "/{job_id}",
+            self.get,
+            response_model=JobView,
+            summary="One reservation",
+            responses=problems(401, 404, 409, 422, 503),
+        )
+        add(
+            "/{job_id}/cancel",
+            self.cancel,
+            methods=["POST"],
+            response_model=JobView,
+            summary="End a reservation",
+            responses=problems(401, 404, 409, 422, 503),
+        )
+        add(
+            "/{job_id}/extend",
+            self.extend,
+            methods=["POST"],
+            response_model=JobView,
+            summary="Move a running reservation's end",
+            responses=problems(400, 401, 404, 409, 413, 415, 422, 503),
+        )
+        add(
+            "/{job_id}/events",
+            self.events,
+            summary="Follow a reservation (server-sent events)",
+            response_class=EventStream,
+            responses=event_stream() | problems(401, 404, 409, 422, 503),
+        )
+        return router
+
+    async def submit(self, ask: SubmitRequest, caller: Caller, idempotency_key: IdempotencyKey = None) -> Response:
+        """Checks the request, writes it down and answers at once with its id, its place in the line and when it
+        should start. It starts by itself; follow it with `GET /v1/jobs/{job_id}/events`."""
+        submitted = await self.submission.submit(caller.user, ask, idempotency_key)
+        headers = {"Location": f"/v1/jobs/{submitted.reservation.reservation_id}"}
+        if submitted.replayed:
+            headers["Idempotent-Replay"] = "true"
+        return JsonAnswer(job_view(submitted.reservation, self.clock.now()), 202, headers)
+
+    async def list_jobs(
+        self,
+        *,
+        caller: Caller,
+        statuses: Statuses = [],  # noqa: B006 - never changed, and FastAPI copies it
+        gpu_type: GpuTypeFilter = None,
+        created_after: CreatedAfter = None,
+        created_before: CreatedBefore = None,
+        cursor: Cursor = None,
+        limit: Limit = 50,
+        everybody: Everybody = False,
+    ) -> Response:
+        """Newest first. A page that is full ends with the `next_cursor` to the one after it."""
+        if everybody and not sees_everything(caller.user):
+            raise Forbidden("only operators may list everybody's reservations; leave out 'all'")
+        found = await self.reservations.list_jobs(
+            JobQuery(
+                user_id=whose(caller.user, everybody),
+                statuses=tuple(statuses),
+                gpu_type=gpu_type,
+                created_after=created_after,
+                created_before=created_before,
+                before_seq=decode_cursor(cursor),
+                # One more than asked for tells whether there is a next page.
+                limit=limit + 1,
+            )
+        )
+        page, now = found[:limit], self.clock.now()
+        more = encode_cursor(page[-1].seq) if len(found) > limit else None
+        return JsonAnswer(JobList(jobs=[job_view(one, now) for one in page], next_cursor=more))
+
+    async def get(self, job_id: JobId, caller: Caller) -> Response:
+        """How it stands now: status, place in the line, the ssh command once it is active."""
+        found = await find_job(self.reservations, caller.user, job_id)
+        return JsonAnswer(job_view(found, self.clock.now()))
+
+    async def cancel(self, job_id: JobId, caller: Caller) -> Response:
+        """It is cancelled when this answers; its GPUs are free once `released_at` is set. Cancelling twice is fine."""
+        cancelled = await self.cancelling.cancel(caller.user, job_id)
+        return JsonAnswer(job_view(cancelled, self.clock.now()))
+
+    async def extend(self, job_id: JobId, ask: ExtendRequest, caller: Caller) -> Response:
+        """Adds hours to an active reservation, as far as that moves nobody's promised start."""
+        extended = await self.extending.extend(caller.user, job_id, ask.extension_hours)
+        return JsonAnswer(job_view(extended, self.clock.now()))
+
+    async def events(self, job_id: JobId, caller: Caller, last_event_id: LastEventId = 0) -> Response:
+        """A `job` event with the whole reservation comes first and after every change; an `event` event for each
+        line of its history (after `Last-Event-ID`, if given). The stream ends when the reservation has ended."""
+        found = await find_job(self.reservations, caller.user, job_id)
+        return EventStream(self.watching.watch(found.reservation_id, last_event_id))

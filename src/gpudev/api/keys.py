@@ -1,0 +1,46 @@
+"""The endpoint for API keys: a new one for an old one."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+import structlog
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from gpudev.api.answering import JsonAnswer
+from gpudev.api.authentication import Authentication
+from gpudev.api.documenting import problems
+from gpudev.api.routing import Caller, V1Route
+from gpudev.ports.stores import UserStore
+from gpudev.wire.cluster import KeyView
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class KeyEndpoints:
+    users: UserStore
+    authentication: Authentication
+    ttl: timedelta | None
+
+    def router(self) -> APIRouter:
+        router = APIRouter(prefix="/v1/keys", tags=["keys"], route_class=V1Route)
+        router.add_api_route(
+            "/rotate",
+            self.rotate,
+            methods=["POST"],
+            response_model=KeyView,
+            summary="Replace this API key",
+            responses=problems(401, 503),
+        )
+        return router
+
+    async def rotate(self, caller: Caller) -> Response:
+        """Gives a new key, shown this once, and revokes the one this request was made with. A key without an end
+        is replaced by a key without an end."""
+        ttl = None if caller.expires_at is None else self.ttl
+        issued = await self.users.rotate_key(caller.key_id, ttl)
+        self.authentication.forget(caller.key_id)
+        log.info("key.rotated", username=caller.user.username, key_id=caller.key_id)
+        view = KeyView(api_key=issued.secret, expires_at=issued.expires_at, username=caller.user.username)
+        return JsonAnswer(view, headers={"Cache-Control": "no-store"})

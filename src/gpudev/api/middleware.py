@@ -1,0 +1,67 @@
+"""Around every request: its id, its line in the log, and an answer even when the unforeseen happens."""
+
+import re
+import time
+import uuid
+
+import structlog
+from starlette.datastructures import MutableHeaders
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gpudev.api.problems import problem
+
+_SANE_ID = re.compile(rb"[A-Za-z0-9._:+/=-]{1,64}")
+log = structlog.get_logger()
+
+
+class Requests:
+    """Pure ASGI, so that streams and disconnects pass through untouched."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = _request_id(scope)
+        scope.setdefault("state", {})["request_id"] = request_id
+        begun = time.perf_counter()
+        status = 0
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)["X-Request-ID"] = request_id
+            await send(message)
+
+        with structlog.contextvars.bound_contextvars(request_id=request_id):
+            try:
+                await self._app(scope, receive, send_with_id)
+            except ClientDisconnect:
+                status = status or 499
+            except Exception:
+                log.exception("http.unforeseen", method=scope["method"], path=scope["path"])
+                if status:
+                    raise  # the answer has begun: all that is left is to cut it off
+                detail = f"something went wrong on our side; ask an operator about request {request_id}"
+                await problem(request_id, 500, "internal", detail)(scope, receive, send_with_id)
+            finally:
+                _log_request(scope, status, time.perf_counter() - begun)
+
+
+def _request_id(scope: Scope) -> str:
+    """The client's own, if it is harmless to log and to send back; else a new one."""
+    for name, value in scope["headers"]:
+        if name == b"x-request-id" and _SANE_ID.fullmatch(value):
+            return str(value.decode("ascii"))
+    return uuid.uuid4().hex
+
+
+def _log_request(scope: Scope, status: int, seconds: float) -> None:
+    path: str = scope["path"]
+    write = log.debug if path.startswith("/health") and status < 500 else log.info
+    user = scope["state"].get("username")
+    write("http.request", method=scope["method"], path=path, status=status, ms=round(seconds * 1000, 2), user=user)

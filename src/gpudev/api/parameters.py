@@ -1,0 +1,92 @@
+"""What may stand in a path, a query or a header, and how it is described in the OpenAPI document."""
+
+import base64
+import binascii
+import re
+from datetime import UTC, datetime
+from typing import Annotated
+
+from fastapi import Header, Path, Query
+from pydantic import AfterValidator, BeforeValidator
+
+from gpudev.domain.errors import Invalid
+from gpudev.domain.lifecycle import Status
+
+_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?([Zz]|[+-]\d\d:?\d\d)")
+_CURSOR = re.compile(r"[A-Za-z0-9_-]{1,40}")
+_MAX_ID = 2**63 - 1
+
+
+def _only_iso(text: object) -> object:
+    if not isinstance(text, str) or not _TIME.fullmatch(text):
+        raise ValueError("must be a time with its zone, like 2026-03-02T09:00:00Z")
+    return text
+
+
+def _in_utc(moment: datetime) -> datetime:
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError as error:
+        raise ValueError("must be a time between the years 1 and 9999, in UTC") from error
+
+
+_Moment = Annotated[datetime, BeforeValidator(_only_iso), AfterValidator(_in_utc)]
+
+JobId = Annotated[
+    str,
+    Path(
+        description="A reservation's id, or the first 4 or more hex digits of it while only one of yours begins so",
+        examples=["3f2a9c1e"],
+        pattern="^[0-9a-fA-F-]{4,36}$",
+    ),
+]
+Statuses = Annotated[list[Status], Query(alias="status", description="Only these statuses; repeat it for several")]
+GpuTypeFilter = Annotated[
+    str | None, Query(description="Only this GPU type", pattern="^[A-Za-z0-9._-]{1,50}$", examples=["h100"])
+]
+CreatedAfter = Annotated[
+    _Moment | None, Query(description="Only those created at or after this time", examples=["2026-03-02T09:00:00Z"])
+]
+CreatedBefore = Annotated[
+    _Moment | None, Query(description="Only those created before this time", examples=["2026-03-03T09:00:00Z"])
+]
+Cursor = Annotated[str | None, Query(description="`next_cursor` of the page before")]
+Limit = Annotated[int, Query(ge=1, le=200, description="At most so many on this page")]
+Everybody = Annotated[bool, Query(alias="all", description="Everybody's reservations (operators only)")]
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        description="Any text of your own, 1 to 255 visible ASCII characters. The same key and body again give the "
+        "same reservation again (with `Idempotent-Replay: true`); with another body they are refused.",
+        min_length=1,
+        max_length=255,
+        pattern="^[!-~]+$",
+        examples=["8e0e5f0a-2c0e-4f5c-9f6e-2d7a4f1b6c11"],
+    ),
+]
+LastEventId = Annotated[
+    int,
+    Header(
+        description="The `id` of the last event that was received: only later lines of the history are sent",
+        ge=0,
+        le=_MAX_ID,
+    ),
+]
+
+
+def encode_cursor(seq: int) -> str:
+    return base64.urlsafe_b64encode(f"seq:{seq}".encode()).decode().rstrip("=")
+
+
+def decode_cursor(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if _CURSOR.fullmatch(text):
+        try:
+            decoded = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+        except binascii.Error:
+            decoded = b""
+        name, _, digits = decoded.partition(b":")
+        if name == b"seq" and digits.isdigit() and len(digits) < 20 and int(digits) <= _MAX_ID:
+            return int(digits)
+    raise Invalid("cursor is none that a page was given; leave it out to begin anew", field="cursor")

@@ -1,0 +1,36 @@
+"""Answers that many ask for and that may be a moment old: computed once for all who ask within that moment."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Remembered(Generic[T]):
+    """`get` gives what `load` gave at most `seconds` ago. Those who ask while it loads wait for that one load; a
+    failure is theirs too, and is not remembered."""
+
+    def __init__(
+        self, load: Callable[[], Awaitable[T]], seconds: float, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._load = load
+        self._seconds = seconds
+        self._monotonic = monotonic
+        self._loading: asyncio.Task[T] | None = None
+        self._value: T | None = None
+        self._until = float("-inf")
+
+    async def get(self) -> T:
+        if self._value is not None and self._monotonic() < self._until:
+            return self._value
+        if self._loading is None or self._loading.done():
+            self._loading = asyncio.ensure_future(self._refresh())
+        # Shielded: the one who asked first may leave, the others still want the answer.
+        return await asyncio.shield(self._loading)
+
+    async def _refresh(self) -> T:
+        value = await self._load()
+        self._value, self._until = value, self._monotonic() + self._seconds
+        return value

@@ -1,0 +1,27 @@
+"""What the API needs, as ports: whoever starts it brings them, and closes them afterwards."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from gpudev.ports.changes import ReservationChanges
+from gpudev.ports.clock import Clock
+from gpudev.ports.identity import Identity, KeySource
+from gpudev.ports.stores import CatalogueStore, NodeStore, ReservationStore, UserStore
+from gpudev.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    reservations: ReservationStore
+    nodes: NodeStore
+    catalogue: CatalogueStore
+    users: UserStore
+    identity: Identity
+    keys: KeySource
+    changes: ReservationChanges
+    clock: Clock
+    settings: Settings
+    ping: Callable[[], Awaitable[None]]
+    """A round trip to the database; raises when it does not answer."""
+    is_planning: Callable[[], Awaitable[bool]]
+    """Whether some processor's heartbeat is fresh."""

@@ -1,0 +1,70 @@
+"""Server-sent events: a stream that ends when its source does, or at once when nobody reads any more."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from gpudev.api.answering import to_json
+from gpudev.wire.jobs import JobEvent, JobView
+
+KEEP_ALIVE_SECONDS = 15.0
+Item = JobView | JobEvent | None
+
+
+class EventStream(Response):
+    """Sends items as they come; None is silence, which is broken by a comment so that nothing on the way gives up.
+
+    Leaving closes the source before the request ends: whatever it holds is free again.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(self, items: AsyncGenerator[Item, None], keep_alive_seconds: float = KEEP_ALIVE_SECONDS) -> None:
+        self.status_code = 200
+        self.background = None
+        self.init_headers({"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        self._items = items
+        self._keep_alive_seconds = keep_alive_seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        streaming = asyncio.create_task(self._stream(send))
+        leaving = asyncio.create_task(_until_gone(receive))
+        try:
+            await asyncio.wait({streaming, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            streaming.cancel()
+            leaving.cancel()
+            await asyncio.wait({streaming, leaving})
+        if not streaming.cancelled():
+            streaming.result()
+
+    async def _stream(self, send: Send) -> None:
+        said = time.monotonic()
+        async with aclosing(self._items):
+            async for item in self._items:
+                if item is not None:
+                    message = sent_event(item)
+                elif time.monotonic() - said >= self._keep_alive_seconds:
+                    message = b": still here\n\n"
+                else:
+                    continue
+                await send({"type": "http.response.body", "body": message, "more_body": True})
+                said = time.monotonic()
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def sent_event(item: JobView | JobEvent) -> bytes:
+    data = b"data: " + to_json(item) + b"\n\n"
+    if isinstance(item, JobView):
+        return b"event: job\n" + data
+    return b"event: event\nid: %d\n" % item.event_id + data
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,51 @@
+"""Cancelling: the end is written at once, whatever the reservation was doing; taking down what it had comes after."""
+
+from dataclasses import dataclass
+
+from gpudev.domain.commands import Cause
+from gpudev.domain.errors import Conflict, Stale
+from gpudev.domain.ids import short_id
+from gpudev.domain.lifecycle import Status
+from gpudev.domain.reservation import Reservation
+from gpudev.domain.users import User
+from gpudev.ports.clock import Clock
+from gpudev.ports.stores import Change, NewEvent, ReservationStore
+from gpudev.workflows.viewing import find_job
+
+_ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelling:
+    reservations: ReservationStore
+    clock: Clock
+
+    async def cancel(self, user: User, job_id: str) -> Reservation:
+        """Cancelling twice is fine; what ended otherwise is a Conflict that names its status."""
+        for attempt in range(1, _ATTEMPTS + 1):
+            found = await find_job(self.reservations, user, job_id)
+            if found.status is Status.CANCELLED:
+                return found
+            if found.status.is_terminal:
+                raise Conflict(f"reservation {short_id(found.reservation_id)} has already ended: it is {found.status}")
+            try:
+                return await self._end(user, found)
+            except Stale:
+                # The processor moved it between our look and our write.
+                if attempt == _ATTEMPTS:
+                    raise
+        raise AssertionError("unreachable")
+
+    async def _end(self, user: User, found: Reservation) -> Reservation:
+        now = self.clock.now()
+        change = Change(
+            reservation_id=found.reservation_id,
+            status=found.status,
+            version=found.version,
+            event=NewEvent("cancelled", f"cancelled by {user.username}"),
+            to=Status.CANCELLED,
+            fields={"cancelled_at": now, "step": None},
+            # One that still waits has nothing that could outlive it: its disk is free this moment.
+            release=found.status.is_waiting,
+        )
+        return await self.reservations.change(change, now=now, cause=Cause.CANCELLED)

@@ -1,0 +1,86 @@
+"""Extending: a running reservation's end is moved, if the planner finds that it moves nobody's promised start."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import assert_never
+
+from gpudev.domain.commands import Cause
+from gpudev.domain.errors import Conflict, Invalid, Stale
+from gpudev.domain.ids import short_id
+from gpudev.domain.lifecycle import Status
+from gpudev.domain.reservation import Reservation
+from gpudev.domain.users import User
+from gpudev.planning.extending import Granted, NotGranted, extend
+from gpudev.planning.plan import request_of
+from gpudev.ports.clock import Clock
+from gpudev.ports.stores import Change, NewEvent, NodeStore, ReservationStore
+from gpudev.settings import Limits
+from gpudev.workflows.viewing import find_job
+
+_ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Extending:
+    reservations: ReservationStore
+    nodes: NodeStore
+    clock: Clock
+    limits: Limits
+    margin: timedelta
+
+    async def extend(self, user: User, job_id: str, hours: float) -> Reservation:
+        """Raises Conflict with the reason and how far it could go, Invalid when no state would allow it."""
+        for attempt in range(1, _ATTEMPTS + 1):
+            found = await find_job(self.reservations, user, job_id)
+            now = self.clock.now()
+            until = await self._decide(found, hours, now)
+            try:
+                return await self._write(found, hours, until, now)
+            except Stale:
+                if attempt == _ATTEMPTS:
+                    raise
+        raise AssertionError("unreachable")
+
+    async def _decide(self, found: Reservation, hours: float, now: datetime) -> datetime:
+        holding = found.holding()
+        if found.status is not Status.ACTIVE or holding is None or found.launched_at is None:
+            raise Conflict(
+                f"only an active reservation can be extended; {short_id(found.reservation_id)} is {found.status}"
+            )
+        same_type = await self.reservations.unreleased(found.gpu_type)
+        nodes, _ = await self.nodes.nodes(found.gpu_type)
+        decision = extend(
+            found.reservation_id,
+            holding,
+            hours,
+            nodes=nodes,
+            holdings=[held for other in same_type if (held := other.holding()) is not None],
+            queue=[request_of(other) for other in same_type if other.status.is_waiting],
+            now=now,
+            launched_at=found.launched_at,
+            limits=self.limits,
+            margin=self.margin,
+        )
+        match decision:
+            case Granted(until):
+                return until
+            case NotGranted(reason, _, True):
+                raise Invalid(reason, field="extension_hours")
+            case NotGranted(reason, at_most, _):
+                raise Conflict(reason if at_most is None else f"{reason}; it can be extended until {_told(at_most)}")
+            case _:
+                assert_never(decision)
+
+    async def _write(self, found: Reservation, hours: float, until: datetime, now: datetime) -> Reservation:
+        change = Change(
+            reservation_id=found.reservation_id,
+            status=found.status,
+            version=found.version,
+            event=NewEvent("extended", f"extended by {hours:g} hours, until {_told(until)}"),
+            fields={"expires_at": until, "warned_minutes": None},
+        )
+        return await self.reservations.change(change, now=now, cause=Cause.EXTENDED)
+
+
+def _told(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M} UTC"

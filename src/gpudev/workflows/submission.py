@@ -1,0 +1,178 @@
+"""Submitting: check all that can be checked, write the row with its message, and say at once where it stands.
+
+Whether a request can ever run is the planner's decision (`planning.admission`), and so is its place in the line
+(`planning.estimate`); this gathers what those decisions need and obeys them.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
+from typing import assert_never
+
+from gpudev.domain.capacity import Node
+from gpudev.domain.disk import check_disk_name
+from gpudev.domain.errors import Conflict, Invalid, LimitReached
+from gpudev.domain.ids import new_reservation_id
+from gpudev.domain.lifecycle import LIVE
+from gpudev.domain.reservation import Draft, Reservation
+from gpudev.domain.ssh_keys import check_github_user, parse_public_keys
+from gpudev.domain.users import User
+from gpudev.planning.admission import AdmissionRequest, Admitted, Refused, UserUsage, admit
+from gpudev.planning.estimate import estimate
+from gpudev.planning.facts import queue_order
+from gpudev.planning.plan import Start, Wait, request_of
+from gpudev.ports.clock import Clock
+from gpudev.ports.identity import KeySource
+from gpudev.ports.stores import CatalogueStore, JobQuery, NodeStore, ReservationStore
+from gpudev.settings import Limits
+from gpudev.wire.jobs import SubmitRequest
+
+_ID_ATTEMPTS = 3
+_MOST_LIVE_COUNTED = 10_000
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}")
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    reservation: Reservation
+    replayed: bool
+    """True: this Idempotency-Key was answered before; nothing was written now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    reservations: ReservationStore
+    nodes: NodeStore
+    catalogue: CatalogueStore
+    keys: KeySource
+    clock: Clock
+    limits: Limits
+    margin: timedelta
+    fixed_cluster: bool
+    """True: no node will ever be added (one machine)."""
+
+    async def submit(self, user: User, request: SubmitRequest, idempotency_key: str | None) -> Submitted:
+        fingerprint = _fingerprint(request)
+        if idempotency_key is not None:
+            # First of all: a repeated request gets its answer even if it would be refused by now.
+            earlier = await self.reservations.find_submission(user.user_id, idempotency_key, fingerprint)
+            if earlier is not None:
+                return Submitted(await self._with_place(earlier, (await self.nodes.nodes())[0]), replayed=True)
+        _check_names(request)
+        nodes, seen_at = await self.nodes.nodes()
+        # Until a processor has looked, an empty list of nodes says nothing about what there is.
+        admitted = await self._admit(user, request, nodes, fixed_cluster=self.fixed_cluster and seen_at is not None)
+        keys = await self._login_keys(request)
+        draft = Draft(
+            reservation_id=new_reservation_id(),
+            user_id=user.user_id,
+            gpu_type=admitted.gpu_type,
+            gpu_count=admitted.gpu_count,
+            node_count=admitted.node_count,
+            duration=admitted.duration,
+            ssh_public_keys=keys,
+            github_user=request.github_user,
+            name=request.name,
+            image=request.image,
+            disk_name=request.disk_name,
+        )
+        written = await self._write(draft, idempotency_key, fingerprint)
+        replayed = written.reservation_id != draft.reservation_id
+        return Submitted(await self._with_place(written, nodes), replayed)
+
+    async def _admit(
+        self, user: User, request: SubmitRequest, nodes: Sequence[Node], *, fixed_cluster: bool
+    ) -> Admitted:
+        decision = admit(
+            AdmissionRequest(request.gpu_type, request.gpu_count, request.duration_hours),
+            await self.catalogue.catalogue(),
+            nodes,
+            self.limits,
+            await self._usage(user),
+            fixed_cluster=fixed_cluster,
+        )
+        match decision:
+            case Admitted():
+                return decision
+            case Refused(_, reason, True):
+                raise LimitReached(reason)
+            case Refused(field, reason, _):
+                raise Invalid(reason, field=field)
+            case _:
+                assert_never(decision)
+
+    async def _usage(self, user: User) -> UserUsage:
+        if self.limits.max_queued_per_user is None and self.limits.max_gpus_per_user is None:
+            return UserUsage()
+        live = await self.reservations.list_jobs(JobQuery(user.user_id, tuple(LIVE), limit=_MOST_LIVE_COUNTED))
+        return UserUsage(
+            queued=sum(1 for one in live if one.status.is_waiting), gpus=sum(one.gpu_count for one in live)
+        )
+
+    async def _login_keys(self, request: SubmitRequest) -> tuple[str, ...]:
+        if request.ssh_public_keys:
+            return parse_public_keys(request.ssh_public_keys)
+        if request.github_user is not None:
+            return tuple(await self.keys.public_keys(request.github_user))
+        raise Invalid(
+            "nobody could log in: give github_user (whose published keys are used) or ssh_public_keys",
+            field="ssh_public_keys",
+        )
+
+    async def _write(self, draft: Draft, idempotency_key: str | None, fingerprint: str) -> Reservation:
+        """A short id may be taken by an unreleased reservation; then another id is drawn."""
+        now = self.clock.now()
+        for _ in range(_ID_ATTEMPTS - 1):
+            try:
+                return await self.reservations.submit(
+                    draft, idempotency_key=idempotency_key, fingerprint=fingerprint, now=now
+                )
+            except Conflict as error:
+                if type(error) is not Conflict:
+                    raise
+                draft = replace(draft, reservation_id=new_reservation_id())
+        return await self.reservations.submit(draft, idempotency_key=idempotency_key, fingerprint=fingerprint, now=now)
+
+    async def _with_place(self, reservation: Reservation, nodes: Sequence[Node]) -> Reservation:
+        """With the place the planner would give it now, as long as no processor has written one."""
+        if not reservation.status.is_waiting or reservation.queue_position is not None:
+            return reservation
+        now = self.clock.now()
+        newcomer = request_of(reservation)
+        same_type = await self.reservations.unreleased(reservation.gpu_type)
+        waiting = [request_of(other) for other in same_type if other.status.is_waiting]
+        holdings = [held for other in same_type if (held := other.holding()) is not None]
+        place = estimate(nodes, holdings, waiting, newcomer, now, margin=self.margin)
+        match place:
+            case Start():
+                ahead = sum(1 for other in waiting if queue_order(other) < queue_order(newcomer))
+                return replace(reservation, queue_position=ahead + 1, estimated_start_at=now)
+            case Wait():
+                return replace(
+                    reservation,
+                    queue_position=place.position,
+                    estimated_start_at=place.starts_at,
+                    wait_reason=place.reason,
+                )
+            case _:
+                assert_never(place)
+
+
+def _check_names(request: SubmitRequest) -> None:
+    if request.name is not None and (not request.name.strip() or not request.name.isprintable()):
+        raise Invalid("name must be printable text, or be left out", field="name")
+    if request.image is not None and not _IMAGE.fullmatch(request.image):
+        raise Invalid(f"{request.image[:80]!r} is no container image reference", field="image")
+    if request.disk_name is not None:
+        check_disk_name(request.disk_name)
+    if request.github_user is not None:
+        check_github_user(request.github_user)
+
+
+def _fingerprint(request: SubmitRequest) -> str:
+    """What was asked, told apart from anything else that could be asked under the same key."""
+    text = json.dumps(asdict(request), sort_keys=True, ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,162 @@
+"""The whole cluster at a glance: what each GPU type has left, how long one would wait for it, what every node does.
+
+Numbers come from the same facts and the same planner that place reservations, so that what is offered can be had.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from gpudev.domain.capacity import Holding, Node
+from gpudev.domain.gpu import GpuType
+from gpudev.domain.ids import new_reservation_id
+from gpudev.domain.lifecycle import Status
+from gpudev.domain.reservation import Reservation
+from gpudev.planning.availability import availability, free_units
+from gpudev.planning.estimate import estimate
+from gpudev.planning.plan import Request, Start, request_of
+from gpudev.ports.clock import Clock
+from gpudev.ports.stores import AvailabilityRow, CatalogueStore, NodeStore, ReservationStore
+from gpudev.settings import Limits
+from gpudev.wire.cluster import AvailabilityList, ClusterStatus, GpuAvailability, NodeView
+from gpudev.workflows.viewing import minutes_until
+
+_LAST_IN_LINE = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Everything of one GPU type that its numbers follow from."""
+
+    gpu_type: GpuType
+    nodes: Sequence[Node]
+    holdings: Sequence[Holding]
+    waiting: Sequence[Request]
+    seen_at: datetime | None
+    observed: AvailabilityRow | None
+
+
+@dataclass(frozen=True, slots=True)
+class Surveying:
+    reservations: ReservationStore
+    nodes: NodeStore
+    catalogue: CatalogueStore
+    clock: Clock
+    limits: Limits
+    margin: timedelta
+
+    async def availability(self) -> AvailabilityList:
+        catalogue = await self.catalogue.catalogue()
+        observed = {row.gpu_type: row for row in await self.catalogue.availability()}
+        nodes, seen_at = await self.nodes.nodes()
+        unreleased = await self.reservations.unreleased()
+        facts = [
+            _facts(gpu_type, nodes, unreleased, seen_at, observed.get(gpu_type.name)) for gpu_type in catalogue.values()
+        ]
+        now, duration = self.clock.now(), timedelta(hours=self.limits.default_hours)
+        return AvailabilityList(gpu_types=[describe(one, duration, now, self.margin) for one in facts])
+
+    async def cluster_status(self, *, is_planning: bool) -> ClusterStatus:
+        nodes, seen_at = await self.nodes.nodes()
+        unreleased = await self.reservations.unreleased()
+        views = node_views(nodes, [held for one in unreleased if (held := one.holding()) is not None])
+        catalogue = await self.catalogue.catalogue()
+        with_gpus = [view for view in views if not _is_cpu(catalogue, view.gpu_type)]
+        return ClusterStatus(
+            nodes=views,
+            total_gpus=sum(view.total_gpus for view in with_gpus),
+            available_gpus=sum(view.available_gpus for view in with_gpus),
+            active_reservations=sum(1 for one in unreleased if one.status is Status.ACTIVE),
+            preparing_reservations=sum(1 for one in unreleased if one.status is Status.PREPARING),
+            queued_reservations=sum(1 for one in unreleased if one.status.is_waiting),
+            processor="alive" if is_planning else "no processor is alive: nothing is started until one is",
+            seen_at=seen_at,
+        )
+
+
+def describe(facts: Facts, duration: timedelta, now: datetime, margin: timedelta) -> GpuAvailability:
+    numbers = availability(facts.gpu_type, facts.nodes, facts.holdings)
+    updated_at = facts.seen_at or (facts.observed.updated_at if facts.observed else None)
+    return GpuAvailability(
+        gpu_type=facts.gpu_type.name,
+        description=facts.gpu_type.description,
+        instance_type=facts.gpu_type.instance_type,
+        max_per_node=numbers.max_per_node,
+        multinode=facts.gpu_type.multinode,
+        total_cluster_gpus=numbers.total,
+        available_gpus=numbers.available,
+        max_reservable=numbers.max_reservable,
+        full_nodes_available=numbers.full_nodes_available,
+        running_instances=numbers.running_instances,
+        desired_capacity=facts.observed.desired_capacity if facts.observed else numbers.running_instances,
+        queue_length=len(facts.waiting),
+        estimated_wait_minutes=_wait_for_one(facts, numbers.available, duration, now, margin),
+        simulated=any(node.simulated for node in facts.nodes),
+        last_availability_update=updated_at,
+        last_availability_updated_by=facts.observed.updated_by if facts.observed else None,
+        age_seconds=None if updated_at is None else max(0.0, (now - updated_at).total_seconds()),
+    )
+
+
+def node_views(nodes: Sequence[Node], holdings: Sequence[Holding]) -> list[NodeView]:
+    free = free_units(nodes, holdings)
+    used = {node.name: node.foreign_units for node in nodes}
+    for share in (share for holding in holdings for share in holding.shares):
+        used[share.node] = used.get(share.node, 0) + share.units
+    return [
+        NodeView(
+            name=node.name,
+            gpu_type=node.gpu_type,
+            ready=node.ready,
+            schedulable=node.schedulable,
+            simulated=node.simulated,
+            total_gpus=node.units,
+            used_gpus=min(node.units, used[node.name]),
+            available_gpus=free[node.name],
+        )
+        for node in nodes
+    ]
+
+
+def _facts(
+    gpu_type: GpuType,
+    nodes: Sequence[Node],
+    unreleased: Sequence[Reservation],
+    seen_at: datetime | None,
+    observed: AvailabilityRow | None,
+) -> Facts:
+    own = [one for one in unreleased if one.gpu_type == gpu_type.name]
+    return Facts(
+        gpu_type=gpu_type,
+        nodes=[node for node in nodes if node.gpu_type == gpu_type.name],
+        holdings=[held for one in own if (held := one.holding()) is not None],
+        waiting=[request_of(one) for one in own if one.status.is_waiting],
+        seen_at=seen_at,
+        observed=observed,
+    )
+
+
+def _wait_for_one(facts: Facts, available: int, duration: timedelta, now: datetime, margin: timedelta) -> int | None:
+    """Minutes until one GPU (or slot) asked for now would start; None: nobody can say."""
+    if not facts.nodes:
+        return None
+    if available and not facts.waiting:
+        return 0
+    newcomer = Request(
+        reservation_id=new_reservation_id(),
+        seq=_LAST_IN_LINE,
+        gpu_type=facts.gpu_type.name,
+        units_per_node=1,
+        node_count=1,
+        duration=duration,
+        slots=facts.gpu_type.is_cpu,
+    )
+    place = estimate(facts.nodes, facts.holdings, facts.waiting, newcomer, now, margin=margin)
+    if isinstance(place, Start):
+        return 0
+    return None if place.starts_at is None else minutes_until(place.starts_at, now)
+
+
+def _is_cpu(catalogue: Mapping[str, GpuType], gpu_type: str) -> bool:
+    known = catalogue.get(gpu_type)
+    return known is not None and known.is_cpu

@@ -1,0 +1,140 @@
+"""Reservations as their owners see them: found by a full or shortened id, told in the words of the wire.
+
+What another user owns does not exist for the asker, unless the asker is an operator.
+"""
+
+import math
+import re
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from gpudev.domain.errors import AmbiguousId, Invalid, NotFound
+from gpudev.domain.ids import ReservationId, UserId, short_id
+from gpudev.domain.lifecycle import Status
+from gpudev.domain.reservation import WORKLOAD_NAMESPACE, Event, Reservation
+from gpudev.domain.users import Role, User
+from gpudev.ports.stores import ReservationStore
+from gpudev.wire.jobs import JobEvent, JobView, NodeShareView
+
+_ID = re.compile(r"[0-9a-fA-F]{4,32}")
+_ENDS_SOON = timedelta(minutes=30)
+_MOST_CANDIDATES = 5
+
+
+def sees_everything(user: User) -> bool:
+    return user.role in (Role.OPERATOR, Role.ADMIN)
+
+
+async def find_job(reservations: ReservationStore, user: User, text: str) -> Reservation:
+    """The one reservation an id, or the beginning of one, means to this user.
+
+    Raises Invalid for what is no id, NotFound, and AmbiguousId naming the candidates.
+    """
+    digits = text.replace("-", "")
+    if len(text) > 36 or not _ID.fullmatch(digits):
+        raise Invalid(
+            f"{text[:80]!r} is no reservation id: give all of it, or its first 4 or more hex digits", field="job_id"
+        )
+    if len(digits) == 32:
+        found = await reservations.find(ReservationId(UUID(digits)))
+        candidates = [found] if found and (found.user_id == user.user_id or sees_everything(user)) else []
+    else:
+        candidates = await reservations.find_by_prefix(digits, user.user_id, _MOST_CANDIDATES)
+        if not candidates and sees_everything(user):
+            candidates = await reservations.find_by_prefix(digits, None, _MOST_CANDIDATES)
+    if not candidates:
+        raise NotFound(f"you have no reservation {text!r}")
+    if len(candidates) > 1:
+        raise AmbiguousId(f"{text!r} could be {_or(candidates)}; give more digits")
+    return candidates[0]
+
+
+def whose(user: User, everybody: bool) -> UserId | None:
+    """Whose reservations a list is about; None: everybody's, which only operators may see."""
+    return None if everybody and sees_everything(user) else user.user_id
+
+
+def job_view(reservation: Reservation, now: datetime) -> JobView:
+    waiting = reservation.status.is_waiting
+    connection = reservation.connection if reservation.status is Status.ACTIVE else None
+    starts_at = reservation.estimated_start_at if waiting else None
+    return JobView(
+        reservation_id=str(reservation.reservation_id),
+        job_id=str(reservation.reservation_id),
+        name=reservation.name,
+        user=reservation.username,
+        github_user=reservation.github_user,
+        status=reservation.status.value,
+        version=reservation.version,
+        gpu_type=reservation.gpu_type,
+        gpu_count=reservation.gpu_count,
+        node_count=reservation.node_count,
+        duration_hours=reservation.duration.total_seconds() / 3600,
+        created_at=reservation.created_at,
+        launched_at=reservation.launched_at,
+        expires_at=reservation.expires_at,
+        cancelled_at=reservation.cancelled_at,
+        reservation_ended=reservation.reservation_ended,
+        released_at=reservation.released_at,
+        queue_position=reservation.queue_position if waiting else None,
+        estimated_wait_minutes=None if starts_at is None else minutes_until(starts_at, now),
+        estimated_start_at=starts_at,
+        wait_reason=reservation.wait_reason if waiting else None,
+        last_queue_update=reservation.last_queue_update,
+        step=None if reservation.status.is_terminal else reservation.step,
+        failure_reason=reservation.failure_reason,
+        disk_name=reservation.disk_name,
+        image=reservation.image,
+        pod_name=reservation.pod_name,
+        namespace=WORKLOAD_NAMESPACE,
+        nodes=[
+            NodeShareView(rank=s.rank, node=s.node, gpu_count=_gpus(reservation, s.units), gpu_indices=[*s.gpu_indices])
+            for s in reservation.shares
+        ],
+        node_ip=connection.host if connection else None,
+        node_port=connection.port if connection else None,
+        ssh_user=connection.user if connection else None,
+        ssh_command=connection.ssh_command if connection else None,
+        ssh_host_key=connection.host_key if connection else None,
+        warning=_warning(reservation, now),
+    )
+
+
+def event_view(event: Event) -> JobEvent:
+    return JobEvent(
+        event_id=event.event_id,
+        at=event.at,
+        kind=event.kind,
+        status=event.status.value,
+        version=event.version,
+        message=event.message,
+    )
+
+
+def minutes_until(moment: datetime, now: datetime) -> int:
+    """Rounded up, never negative."""
+    return max(0, math.ceil((moment - now).total_seconds() / 60))
+
+
+def _gpus(reservation: Reservation, units: int) -> int:
+    """A CPU node's slot is a unit, but no GPU."""
+    return units if reservation.gpu_count else 0
+
+
+def _warning(reservation: Reservation, now: datetime) -> str | None:
+    sentences = []
+    if reservation.status is Status.ACTIVE and reservation.expires_at is not None:
+        left = reservation.expires_at - now
+        if left <= _ENDS_SOON:
+            minutes = minutes_until(reservation.expires_at, now)
+            sentences.append(f"this reservation ends in {minutes} minute{'' if minutes == 1 else 's'}")
+    if reservation.disk_id is None and not reservation.status.is_terminal:
+        sentences.append("/home/dev is scratch space and ends with this reservation")
+    return "; ".join(sentences) or None
+
+
+def _or(candidates: list[Reservation]) -> str:
+    """Enough digits of each to tell them apart: eight are unique among the unreleased only."""
+    shorts = [short_id(found.reservation_id) for found in candidates]
+    unique = len(set(shorts)) == len(shorts)
+    return " or ".join(shorts if unique else [str(found.reservation_id) for found in candidates])

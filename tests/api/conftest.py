@@ -1,0 +1,65 @@
+"""The API over a real PostgreSQL, a processor turned by hand and a cluster on paper."""
+
+from collections.abc import AsyncIterator
+
+import httpx2
+import pytest
+
+from gpudev.adapters.postgres.listening import ReservationChanges
+from gpudev.adapters.postgres.stores import Stores
+from gpudev.api.app import create_app
+from gpudev.api.authentication import KeyIdentity
+from gpudev.api.services import Services
+from gpudev.domain.capacity import Node
+from gpudev.processor.loop import PLANNING_LEASE
+from gpudev.settings import Settings
+from support.api import Api, PublishedKeys
+from support.clock import ManualClock
+from support.paper_cluster import PaperCluster
+from support.world import World, make_processor
+
+
+@pytest.fixture
+async def world(stores: Stores, clock: ManualClock, settings: Settings) -> AsyncIterator[World]:
+    """Two nodes of eight H100, already seen by the processor."""
+    cluster = PaperCluster([Node("node-1", "h100", 8), Node("node-2", "h100", 8)], clock)
+    processor = make_processor(stores, cluster, clock, settings)
+    world = World(stores, cluster, clock, processor, settings)
+    await world.turn(1)
+    yield world
+    await processor.effects.cancel()
+
+
+@pytest.fixture
+async def api(world: World) -> AsyncIterator[Api]:
+    stores, published = world.stores, PublishedKeys()
+    changes = ReservationChanges(world.settings.database)
+    changes.start()
+    services = Services(
+        reservations=stores.reservations,
+        nodes=stores.nodes,
+        catalogue=stores.catalogue,
+        users=stores.users,
+        identity=KeyIdentity(stores.users),
+        keys=published,
+        changes=changes,
+        clock=world.clock,
+        settings=world.settings,
+        ping=stores.pool.ping,
+        is_planning=lambda: stores.leases.is_held(PLANNING_LEASE),
+    )
+    api = Api(services, world, published, create_app(services))
+    yield api
+    for client in api.clients:
+        await client.aclose()
+    await changes.close()
+
+
+@pytest.fixture
+async def ada(api: Api) -> httpx2.AsyncClient:
+    return await api.as_user("ada")
+
+
+@pytest.fixture
+async def bob(api: Api) -> httpx2.AsyncClient:
+    return await api.as_user("bob")
