@@ -1,0 +1,53 @@
+"""A processor over a cluster without processes: `python -m bench.paper_processor NODES`. Plans and publishes for real."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+
+from gpudev import settings
+from gpudev.adapters.postgres.listening import Listener
+from gpudev.adapters.postgres.migrating import ensure_queue_notifications
+from gpudev.adapters.postgres.queue import NOTIFY_CHANNEL
+from gpudev.adapters.postgres.stores import open_stores
+from gpudev.bootstrap import configure_logging
+from gpudev.domain.capacity import Node
+from gpudev.domain.reservation import Connection
+from gpudev.ports.clock import SystemClock
+from gpudev.ports.cluster import Phase, ServerSeen
+from gpudev.processor.loop import Processor
+from gpudev.processor.publishing import Publisher
+from support.paper_cluster import PaperCluster
+
+
+async def main(node_count: int) -> None:
+    chosen = settings.load()
+    configure_logging(chosen)
+    stores = open_stores(chosen)
+    clock = SystemClock()
+    cluster = PaperCluster([Node(f"node-{n:03}", "h100", 8) for n in range(node_count)], clock)
+    for reservation in await stores.reservations.unreleased():
+        if reservation.shares:
+            way_in = reservation.connection or Connection("127.0.0.1", 22, "dev", "ssh-ed25519 AAAA")
+            cluster.servers[reservation.reservation_id] = ServerSeen(
+                reservation.reservation_id, Phase.READY, connection=way_in
+            )
+    processor = Processor(
+        reservations=stores.reservations,
+        queue=stores.queue,
+        leases=stores.leases,
+        cluster=cluster,
+        publisher=Publisher(stores.nodes, stores.catalogue),
+        clock=clock,
+        timing=chosen.timing,
+    )
+    listener = Listener(
+        chosen.database, NOTIFY_CHANNEL, heard=lambda _: processor.wake(), on_connect=ensure_queue_notifications
+    )
+    listener.start()
+    await processor.run()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(int(sys.argv[1])))
