@@ -147,7 +147,7 @@ class _TypePlan:
         if taken is None:
             taken = set(node.foreign_indices)
             for held in self._facts.held[rank]:
-                taken.update(held.share.gpu_indices)
+                taken.update(held.gpu_indices)
             self._taken_indices[rank] = taken
         free = [index for index in range(node.units) if index not in taken]
         chosen = tuple(free[: request.units_per_node])

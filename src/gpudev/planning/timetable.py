@@ -4,16 +4,16 @@ Times are whole microseconds from "now" on, so that they compare exactly and fas
 who ends when, so that a wait can be explained; it refuses to know the queue's order and people's words.
 """
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from gpudev.planning.windows import FOREVER, WindowIndex
 
-# A window's key orders by start, then by what the node has free at that moment (the fullest node first), then by
-# what it has free now (so that a promise for later blocks as little as possible of what can be used now), then by
-# the node's name.
+# A window's key orders by start; then by what the node has free now, so that what starts now fills the fullest node,
+# and a promise for later keeps as little as possible idle until then; then by what it has free at the start; then
+# by name.
 _RANK_BITS = 20
 _UNIT_BITS = 12
 _RANK_MASK = (1 << _RANK_BITS) - 1
@@ -31,26 +31,22 @@ class Place:
 class Line:
     """One node: a staircase of free units over time. `free[i]` holds from `times[i]` until `times[i + 1]`."""
 
-    __slots__ = ("capacity", "free", "rank", "times", "units", "windows")
+    __slots__ = ("free", "rank", "times", "units", "windows")
 
     def __init__(self, rank: int, units: int, capacity: int, ends: Iterable[tuple[int, int]]) -> None:
         """`capacity`: what is free when everything has ended; `ends`: (time, units) of what holds it now."""
         self.rank = rank
         self.units = units
-        self.capacity = capacity
-        gains: dict[int, int] = {}
-        held = 0
-        for time, gain in ends:
-            held += gain
-            gains[time] = gains.get(time, 0) + gain
-        free = capacity - held
         self.times = [0]
-        self.free = [free]
-        for time in sorted(gains):
-            free += gains[time]
-            self.times.append(time)
-            self.free.append(free)
+        self.free = [capacity]
+        gains: dict[int, int] = {}
+        for time, gain in ends:
+            gains[time] = gains.get(time, 0) + gain
+        for time in sorted(gains, reverse=True):
+            self.times.insert(1, time)
+            self.free.insert(0, self.free[0] - gains[time])
         self.windows: dict[int, dict[int, int]] = {}
+        """By size: the windows of `find_windows` as the index has them."""
 
     def take(self, start: int, end: int, units: int) -> None:
         times, free = self.times, self.free
@@ -70,25 +66,32 @@ class Line:
         if first and free[first] == free[first - 1]:
             del times[first], free[first]
 
-    def free_at(self, time: int) -> int:
-        return self.free[bisect_right(self.times, time) - 1]
+    def first_windows(self, units: int) -> dict[int, int]:
+        """`find_windows` for a line that nobody has taken from yet: what is free then only grows."""
+        step = bisect_left(self.free, units)
+        if step == len(self.free):
+            return {}
+        return {self._key(step): FOREVER}
 
     def find_windows(self, units: int) -> dict[int, int]:
         """All stretches with at least `units` free, as key to length."""
         found: dict[int, int] = {}
-        tail = max(0, self.free[0]) << _RANK_BITS | self.rank
-        start = key = -1
-        for time, free in zip(self.times, self.free, strict=True):
+        opened = -1
+        for step, free in enumerate(self.free):
             if free >= units:
-                if start < 0:
-                    start = time
-                    key = time << _START_SHIFT | free << _RANK_BITS + _UNIT_BITS | tail
-            elif start >= 0:
-                found[key] = time - start
-                start = -1
-        if start >= 0:
-            found[key] = FOREVER
+                if opened < 0:
+                    opened = step
+            elif opened >= 0:
+                found[self._key(opened)] = self.times[step] - self.times[opened]
+                opened = -1
+        if opened >= 0:
+            found[self._key(opened)] = FOREVER
         return found
+
+    def _key(self, step: int) -> int:
+        free = self.free
+        at_start = (free[0] if free[0] > 0 else 0) << _UNIT_BITS | free[step]
+        return (self.times[step] << 2 * _UNIT_BITS | at_start) << _RANK_BITS | self.rank
 
 
 class Timetable:
@@ -99,8 +102,7 @@ class Timetable:
         for size in sorted(set(sizes)):
             windows: dict[int, int] = {}
             for line in lines:
-                own = line.find_windows(size)
-                line.windows[size] = own
+                line.windows[size] = own = line.first_windows(size)
                 windows.update(own)
             self._indexes[size] = WindowIndex(windows)
 

@@ -1,0 +1,154 @@
+"""What must hold of any plan in any situation, as claims about a planner, so that broken ones can be held to them
+too. Each raises AssertionError where the claim is untrue."""
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+
+from gpudev.domain.capacity import Holding, Node
+from gpudev.domain.ids import ReservationId
+from gpudev.planning.plan import Plan
+from gpudev.planning.queueing import plan_queue
+from planning.reference import (
+    Planner,
+    free_at,
+    lasting,
+    places_now,
+    reference_starts,
+    slots_held,
+    slots_planned,
+)
+from planning.situations import Situation
+
+Claim = Callable[[Planner, Situation], None]
+
+
+def real_planner(situation: Situation) -> Plan:
+    return plan_queue(situation.nodes, situation.holdings, situation.queue, situation.now, situation.margin)
+
+
+def begins(situation: Situation, plan: Plan) -> dict[ReservationId, datetime | None]:
+    starts: dict[ReservationId, datetime | None] = {s.reservation_id: situation.now for s in plan.starts}
+    return starts | {wait.reservation_id: wait.starts_at for wait in plan.waits}
+
+
+def no_node_ever_gives_more_than_it_has(planner: Planner, situation: Situation) -> None:
+    plan = planner(situation)
+    nodes = {node.name: node for node in situation.nodes}
+    planned = slots_planned(situation, plan)
+    slots = slots_held(situation) + planned
+    for slot in planned:
+        node = nodes[slot.node]
+        assert node.offers
+        assert free_at(node, slots, slot.begins) >= 0, f"{node.name} is overfull when {slot.who} begins"
+
+
+def nobody_shares_a_gpu(planner: Planner, situation: Situation) -> None:
+    plan = planner(situation)
+    requests = {request.reservation_id: request for request in situation.queue}
+    taken: dict[str, list[int]] = {node.name: list(node.foreign_indices) for node in situation.nodes}
+    for holding in situation.holdings:
+        for share in holding.shares:
+            taken.setdefault(share.node, []).extend(share.gpu_indices)
+    units = {node.name: node.units for node in situation.nodes}
+    for start in plan.starts:
+        for share in start.shares:
+            if requests[start.reservation_id].slots:
+                assert share.gpu_indices == ()
+                continue
+            assert len(set(share.gpu_indices)) == share.units == requests[start.reservation_id].units_per_node
+            assert set(share.gpu_indices) <= set(range(units[share.node]))
+            taken[share.node].extend(share.gpu_indices)
+    assert all(count == 1 for gpus in taken.values() for count in Counter(gpus).values())
+
+
+def gangs_are_whole(planner: Planner, situation: Situation) -> None:
+    """On so many different nodes of the type, each free altogether, from beginning to end."""
+    plan = planner(situation)
+    nodes = {node.name: node for node in situation.nodes}
+    places = {start.reservation_id: [share.node for share in start.shares] for start in plan.starts}
+    places |= {wait.reservation_id: list(wait.nodes) for wait in plan.waits if wait.starts_at is not None}
+    slots = slots_held(situation) + slots_planned(situation, plan)
+    for request in situation.queue:
+        names = places.get(request.reservation_id)
+        if names is None:
+            continue
+        assert len(names) == len(set(names)) == request.node_count
+        assert {nodes[name].gpu_type for name in names} == {request.gpu_type}
+        if request.node_count > 1:
+            assert all(nodes[name].units == request.units_per_node == lasting(nodes[name]) for name in names)
+            (begins_at,) = {slot.begins for slot in slots if slot.who == request.reservation_id}
+            for slot in slots:
+                if slot.node in names and slot.who != request.reservation_id:
+                    assert slot.ends <= begins_at or slot.begins >= begins_at + request.duration
+
+
+def nobody_ahead_is_delayed(planner: Planner, situation: Situation) -> None:
+    """Whoever comes later changes nothing for those ahead."""
+    whole = begins(situation, planner(situation))
+    order = situation.ordered()
+    for count in range(1, len(order)):
+        ahead = situation.with_queue(order[:count])
+        for who, alone in begins(ahead, planner(ahead)).items():
+            assert whole[who] == alone
+
+
+def nothing_idles_that_somebody_could_use(planner: Planner, situation: Situation) -> None:
+    """Nobody waits who could start now beside what is held and beside the places of those ahead."""
+    plan = planner(situation)
+    planned = slots_planned(situation, plan)
+    waiting = {wait.reservation_id for wait in plan.waits}
+    for request in situation.queue:
+        if request.reservation_id in waiting:
+            ahead = {other.reservation_id for other in situation.ahead_of(request)}
+            slots = slots_held(situation) + [slot for slot in planned if slot.who in ahead]
+            assert not places_now(situation, slots, request), f"{request.reservation_id} could start"
+
+
+def the_same_facts_give_the_same_plan(planner: Planner, situation: Situation) -> None:
+    shuffle = random.Random(7).sample
+    shuffled = replace(
+        situation,
+        nodes=tuple(shuffle(situation.nodes, len(situation.nodes))),
+        holdings=tuple(shuffle(situation.holdings, len(situation.holdings))),
+        queue=tuple(shuffle(situation.queue, len(situation.queue))),
+    )
+    assert planner(shuffled) == planner(situation)
+
+
+def more_free_gpus_never_delay_the_head(planner: Planner, situation: Situation) -> None:
+    if not situation.queue:
+        return
+    head = situation.ordered()[0]
+    richer = [replace(situation, holdings=_without(situation.holdings, h)) for h in situation.holdings]
+    richer.append(replace(situation, nodes=(*situation.nodes, Node("a-new-node", head.gpu_type, head.units_per_node))))
+    before = begins(situation, planner(situation))[head.reservation_id]
+    for more in richer:
+        after = begins(more, planner(more))[head.reservation_id]
+        assert before is None or (after is not None and after <= before)
+
+
+def positions_are_a_permutation(planner: Planner, situation: Situation) -> None:
+    """Per type from 1 on, in the queue's order; and everybody either starts or waits, once."""
+    plan = planner(situation)
+    decided = [decision.reservation_id for decision in (*plan.starts, *plan.waits)]
+    assert Counter(decided) == Counter(request.reservation_id for request in situation.queue)
+    positions = {wait.reservation_id: wait.position for wait in plan.waits}
+    for gpu_type in {request.gpu_type for request in situation.queue}:
+        waiting = [r.reservation_id for r in situation.ordered() if r.gpu_type == gpu_type]
+        own = [positions[who] for who in waiting if who in positions]
+        assert own == list(range(1, len(own) + 1))
+
+
+def it_says_what_the_reference_says(planner: Planner, situation: Situation) -> None:
+    plan = planner(situation)
+    places = {s.reservation_id: (situation.now, tuple(share.node for share in s.shares)) for s in plan.starts}
+    for wait in plan.waits:
+        places[wait.reservation_id] = None if wait.starts_at is None else (wait.starts_at, wait.nodes)
+    assert places == reference_starts(situation)
+
+
+def _without(holdings: tuple[Holding, ...], one: Holding) -> tuple[Holding, ...]:
+    return tuple(holding for holding in holdings if holding is not one)

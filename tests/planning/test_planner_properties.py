@@ -1,0 +1,63 @@
+"""The planner's properties, over invented situations: each holds for the real planner, and each catches a planner
+that is broken in just that way. A property that catches nobody would prove nothing."""
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+from gpudev.planning.queueing import plan_queue, plan_starts
+from planning import broken_planners as broken
+from planning import properties as claims
+from planning.properties import Claim, real_planner
+from planning.reference import Planner
+from planning.situations import Situation, situations
+
+CLAIMS: list[tuple[Claim, list[Planner]]] = [
+    (claims.no_node_ever_gives_more_than_it_has, [broken.forgets_what_is_held, broken.counts_on_totals]),
+    (claims.nobody_shares_a_gpu, [broken.numbers_gpus_from_zero, broken.forgets_what_is_held]),
+    (claims.gangs_are_whole, [broken.puts_a_gang_on_one_node, broken.starts_half_a_gang]),
+    (claims.nobody_ahead_is_delayed, [broken.starts_whoever_fits_now, broken.protects_only_the_head]),
+    (claims.nothing_idles_that_somebody_could_use, [broken.never_backfills]),
+    (claims.the_same_facts_give_the_same_plan, [broken.breaks_ties_by_order_of_mention]),
+    (claims.more_free_gpus_never_delay_the_head, [broken.lets_late_ones_in_when_there_is_room]),
+    (claims.positions_are_a_permutation, [broken.counts_positions_over_all_types]),
+    (claims.it_says_what_the_reference_says, [broken.breaks_ties_backwards, broken.starts_whoever_fits_now]),
+]
+CAUGHT = [(claim, planner) for claim, planners in CLAIMS for planner in planners]
+
+
+@pytest.mark.parametrize("claim", [claim for claim, _ in CLAIMS], ids=lambda claim: claim.__name__)
+def test_it_holds_for_the_planner(claim: Claim) -> None:
+    @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @given(situations())
+    def holds(situation: Situation) -> None:
+        claim(real_planner, situation)
+
+    holds()
+
+
+@settings(max_examples=200, deadline=None)
+@given(situations())
+def test_the_starts_alone_are_those_of_the_whole_plan(situation: Situation) -> None:
+    facts = (situation.nodes, situation.holdings, situation.queue, situation.now, situation.margin)
+    assert plan_starts(*facts) == plan_queue(*facts).starts
+
+
+@pytest.mark.parametrize(
+    ("claim", "planner"), CAUGHT, ids=[f"{claim.__name__}-{planner.__name__}" for claim, planner in CAUGHT]
+)
+def test_it_catches_a_planner_that_is_broken(claim: Claim, planner: Planner) -> None:
+    @settings(
+        max_examples=2000,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        phases=[Phase.generate],
+        report_multiple_bugs=False,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(situations())
+    def holds(situation: Situation) -> None:
+        claim(planner, situation)
+
+    with pytest.raises(AssertionError):
+        holds()

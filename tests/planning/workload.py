@@ -1,0 +1,49 @@
+"""A busy cluster of any size, always the same for the same numbers: for measuring the planner."""
+
+import random
+from datetime import timedelta
+from uuid import UUID
+
+from gpudev.domain.capacity import Holding, Node, Share
+from gpudev.domain.ids import ReservationId
+from gpudev.planning.plan import Request
+from planning.situations import NOW
+
+_PER_NODE = 8
+_SHAPES = ((1, 1), (2, 1), (4, 1), (8, 1), (8, 2), (8, 3), (8, 4))
+_SHARE_OF_SHAPES = (55, 18, 12, 11, 2, 1, 1)
+"""Mostly small, some whole nodes, a few gangs."""
+
+
+def busy_cluster(
+    *, nodes: int, running: int, queued: int, types: tuple[str, ...] = ("h100",), seed: int = 1
+) -> tuple[list[Node], list[Holding], list[Request]]:
+    dice = random.Random(seed)
+    all_nodes = [Node(f"node-{at:05}", types[at % len(types)], _PER_NODE) for at in range(nodes)]
+    return all_nodes, _holdings(dice, all_nodes, running), [_request(dice, at, types) for at in range(queued)]
+
+
+def _holdings(dice: random.Random, nodes: list[Node], count: int) -> list[Holding]:
+    free = {node.name: list(range(node.units)) for node in nodes}
+    holdings = []
+    while len(holdings) < count and any(free.values()):
+        units = dice.choices((1, 2, 4, 8), (60, 20, 12, 8))[0]
+        node = dice.choice(nodes)
+        if len(free[node.name]) < units:
+            units = len(free[node.name])
+        if not units:
+            continue
+        gpus, free[node.name] = tuple(free[node.name][:units]), free[node.name][units:]
+        until = NOW + timedelta(seconds=dice.randrange(-60, 24 * 3600))
+        holdings.append(Holding(_id(dice), node.gpu_type, (Share(0, node.name, units, gpus),), until))
+    return holdings
+
+
+def _request(dice: random.Random, seq: int, types: tuple[str, ...]) -> Request:
+    units, node_count = dice.choices(_SHAPES, _SHARE_OF_SHAPES)[0]
+    seconds = int(min(24 * 3600, max(60, dice.lognormvariate(8.5, 1.2))))
+    return Request(_id(dice), seq, dice.choice(types), units, node_count, timedelta(seconds=seconds))
+
+
+def _id(dice: random.Random) -> ReservationId:
+    return ReservationId(UUID(int=dice.getrandbits(128)))
