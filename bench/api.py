@@ -170,8 +170,9 @@ _FILL_PAST = """
 """
 _FILL_RUNNING = """
     INSERT INTO reservations (reservation_id, user_id, gpu_type, gpu_count, duration_hours, ssh_public_keys, status,
-        version, created_at, preparing_at, launched_at, expires_at, pod_name, node_ip, node_port, ssh_user, ssh_host_key)
-    SELECT gen_random_uuid(), $1, 'h100', CASE WHEN i % 3 = 0 THEN 2 ELSE 1 END, 8, ARRAY[$2::text], 'active', 3,
+        version, created_at, preparing_at, launched_at, expires_at, pod_name, node_ip, node_port, ssh_user,
+        ssh_host_key)
+    SELECT gen_random_uuid(), $1, 'h100', CASE WHEN i <= 400 THEN 1 ELSE 2 END, 8, ARRAY[$2::text], 'active', 3,
            now(), now(), now(), now() + interval '3 hours' + i * interval '30 seconds', 'bench-running-' || i,
            '127.0.0.1', 22, 'dev', 'ssh-ed25519 AAAA'
     FROM generate_series(1, $3::int) i

@@ -1,4 +1,4 @@
-"""A processor over a cluster without processes: `python -m bench.paper_processor NODES`. Plans and publishes for real."""
+"""`python -m bench.paper_processor NODES`: a real processor over a cluster without processes."""
 
 import asyncio
 import sys
@@ -11,7 +11,7 @@ from gpudev.adapters.postgres.listening import Listener
 from gpudev.adapters.postgres.migrating import ensure_queue_notifications
 from gpudev.adapters.postgres.queue import NOTIFY_CHANNEL
 from gpudev.adapters.postgres.stores import open_stores
-from gpudev.bootstrap import configure_logging
+from gpudev.bootstrap.running import configure_logging
 from gpudev.domain.capacity import Node
 from gpudev.domain.reservation import Connection
 from gpudev.ports.clock import SystemClock

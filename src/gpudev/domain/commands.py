@@ -9,6 +9,7 @@ RESERVATION_QUEUE = "gpu_reservations"
 DISK_QUEUE = "disk_operations"
 QUEUES = (RESERVATION_QUEUE, DISK_QUEUE)
 MAX_FAILURES = 3
+PLANNING_LEASE = "planning"
 
 
 def dead_letter_queue(queue: str) -> str:

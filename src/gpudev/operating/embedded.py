@@ -4,29 +4,27 @@ import asyncio
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
-from gpudev.adapters.local.nodes import describe_nodes
-from gpudev.bootstrap import local_cluster
 from gpudev.embedded.down import DownOptions, take_down
 from gpudev.embedded.up import UpOptions, bring_up
 from gpudev.operating.running import server_settings
 
 
 @click.command()
-@click.option("--nodes", "nodes_file", type=click.Path(path_type=Path), help="File that describes this machine's nodes.")
+@click.option(
+    "--nodes", "nodes_file", type=click.Path(path_type=Path), help="File that describes this machine's nodes."
+)
 @click.option("--port", type=click.IntRange(1, 65535), help="Port of the API (7480, or the next free one).")
 @click.option("--foreground", is_flag=True, help="Stay, and stop everything on Ctrl-C.")
 @click.option("--at-boot", is_flag=True, help="Also install a systemd unit that starts it at boot.")
 @click.option("--timeout", type=float, default=60.0, show_default=True, help="Seconds the start may take.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def up(
-    nodes_file: Path | None, port: int | None, foreground: bool, at_boot: bool, timeout: float, as_json: bool
-) -> None:
+@click.option("--json", is_flag=True, help="Print JSON.")
+def up(**options: Any) -> None:
     """Start the whole system on this machine, or find it running."""
-    options = UpOptions(nodes_file, port, foreground, at_boot, as_json, timeout)
-    sys.exit(bring_up(options))
+    sys.exit(bring_up(UpOptions(**options)))
 
 
 @click.command()
@@ -42,9 +40,20 @@ def down(keep_servers: bool, at_boot: bool, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def stop_servers(as_json: bool) -> None:
     """Stop every dev server's processes and keep its folder: what `down` does last."""
+    from gpudev.adapters.local.nodes import describe_nodes
+    from gpudev.bootstrap.processor import local_cluster
+
     chosen = server_settings()
     cluster = local_cluster(chosen, describe_nodes(chosen.nodes_file))
-    stopped = asyncio.run(cluster.stop_servers())
+
+    async def act() -> int:
+        await cluster.start()
+        try:
+            return await cluster.stop_servers()
+        finally:
+            await cluster.close()
+
+    stopped = asyncio.run(act())
     click.echo(json.dumps({"stopped": stopped}) if as_json else f"stopped {stopped} dev server(s)")
 
 

@@ -6,7 +6,7 @@ import json
 import click
 
 from gpudev.adapters.postgres import migrating
-from gpudev.bootstrap import configure_logging, open_api_services, open_processor, until_stopped
+from gpudev.bootstrap.running import configure_logging, until_stopped
 from gpudev.operating.running import server_settings
 
 
@@ -19,6 +19,7 @@ def api(host: str | None, port: int | None) -> None:
     import uvloop
 
     from gpudev.api.app import create_app
+    from gpudev.bootstrap.api import open_api_services
 
     chosen = server_settings()
     configure_logging(chosen)
@@ -45,6 +46,8 @@ def api(host: str | None, port: int | None) -> None:
 @click.command()
 def processor() -> None:
     """Plan, start and end dev servers until stopped. Any number may run; one of them plans."""
+    from gpudev.bootstrap.processor import open_processor
+
     chosen = server_settings()
     configure_logging(chosen)
 

@@ -15,7 +15,7 @@ from uuid import UUID, uuid4
 
 import structlog
 
-from gpudev.domain.commands import RESERVATION_QUEUE
+from gpudev.domain.commands import PLANNING_LEASE, RESERVATION_QUEUE
 from gpudev.domain.errors import LeaseLost, Unavailable
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.reservation import Reservation
@@ -29,7 +29,6 @@ from gpudev.processor.publishing import Publisher
 from gpudev.settings import Timing
 
 log = structlog.get_logger(__name__)
-PLANNING_LEASE = "planning"
 _MESSAGES_PER_TURN = 200
 
 

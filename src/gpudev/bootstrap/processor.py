@@ -1,0 +1,63 @@
+"""The processor's parts, on this machine's local cluster."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from gpudev.adapters.local.cluster import LocalCluster
+from gpudev.adapters.local.nodes import LocalNodes, describe_nodes, gpu_types
+from gpudev.adapters.postgres.listening import Listener
+from gpudev.adapters.postgres.migrating import ensure_queue_notifications
+from gpudev.adapters.postgres.queue import NOTIFY_CHANNEL
+from gpudev.adapters.postgres.stores import Stores, open_stores
+from gpudev.bootstrap.running import wait_for_schema
+from gpudev.ports.clock import SystemClock
+from gpudev.processor.loop import Processor
+from gpudev.processor.publishing import Publisher
+from gpudev.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class RunningProcessor:
+    processor: Processor
+    cluster: LocalCluster
+    stores: Stores
+
+
+@contextlib.asynccontextmanager
+async def open_processor(settings: Settings) -> AsyncIterator[RunningProcessor]:
+    nodes = describe_nodes(settings.nodes_file)
+    stores = open_stores(settings, max_connections=8)
+    cluster = local_cluster(settings, nodes)
+    clock = SystemClock()
+    await cluster.start()
+    try:
+        await wait_for_schema(stores)
+        await stores.catalogue.describe(gpu_types(nodes))
+        processor = Processor(
+            reservations=stores.reservations,
+            queue=stores.queue,
+            leases=stores.leases,
+            cluster=cluster,
+            publisher=Publisher(stores.nodes, stores.catalogue),
+            clock=clock,
+            timing=settings.timing,
+        )
+        listener = Listener(
+            settings.database,
+            NOTIFY_CHANNEL,
+            heard=lambda _: processor.wake(),
+            on_connect=ensure_queue_notifications,
+        )
+        listener.start()
+        try:
+            yield RunningProcessor(processor, cluster, stores)
+        finally:
+            await listener.close()
+    finally:
+        await cluster.close()
+        await stores.close()
+
+
+def local_cluster(settings: Settings, nodes: LocalNodes) -> LocalCluster:
+    return LocalCluster(settings.state_dir, nodes, SystemClock(), settings.ssh_host)
