@@ -1,0 +1,5 @@
+"""`python -m gpudev.cli`."""
+
+from gpudev.cli.main import main
+
+main()

@@ -1,0 +1,83 @@
+"""Which API is spoken to: decided from the command line, the environment, the settings and the embedded system."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from gpudev.cli import files
+from gpudev.cli.exits import CliError, Exit, local_error, usage_error
+from gpudev.cli.preferences import Preferences
+
+DEFAULT_REGION = "us-east-2"
+_LOOPBACK_NAMES = ("localhost", "ip6-localhost")
+_LOOPBACK_V4 = re.compile(r"127(\.[0-9]{1,3}){3}")
+
+
+@dataclass(frozen=True)
+class Address:
+    url: str
+    embedded: bool
+    """It is the system that this person started on this machine: we may log in by ourselves."""
+
+    @property
+    def is_local(self) -> bool:
+        """On this machine, so that its keys are at hand."""
+        return self.embedded or is_loopback(urlsplit(self.url).hostname or "")
+
+
+def region_of(env: Mapping[str, str]) -> str:
+    return env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION") or DEFAULT_REGION
+
+
+def choose(option: str | None, env: Mapping[str, str], preferences: Preferences, embedded_url: str | None) -> Address:
+    """The first that is set, from the most particular to the most general."""
+    region = region_of(env)
+    if option:
+        url = check_url(option, "--api-url")
+    elif variable := env.get("GPU_DEV_API_URL"):
+        url = check_url(variable, "GPU_DEV_API_URL")
+    elif setting := preferences.api_url(region):
+        url = check_url(setting, f"api_url for {region}")
+    elif embedded_url:
+        url = embedded_url
+    else:
+        raise CliError(
+            Exit.LOCAL,
+            f"no API address is set for {region} and no system runs on this machine",
+            "Start one with `gpu-dev up`, or name one with `gpu-dev config set api_url URL`",
+            code="no_api",
+        )
+    return Address(url, embedded=url == embedded_url)
+
+
+def check_url(text: str, where: str) -> str:
+    """The address as everybody writes it: one spelling, so that a key is found again under it."""
+    try:
+        parts = urlsplit(text.strip())
+        port = parts.port
+    except ValueError as error:
+        raise usage_error(f"{where} is no address: {error}") from error
+    host = parts.hostname
+    spelled = text.strip()
+    if parts.scheme not in ("http", "https") or not host or not spelled.isascii() or " " in spelled:
+        raise usage_error(f"{where} is no address: {text[:200]!r}", "It looks like https://gpu.example.com")
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise usage_error(f"{where} should hold scheme, host, port and path alone: {text[:200]!r}")
+    shown = f"[{host}]" if ":" in host else host
+    return f"{parts.scheme}://{shown}{f':{port}' if port is not None else ''}{parts.path.rstrip('/')}"
+
+
+def find_embedded(system_file: Path) -> str | None:
+    """Where the system on this machine answers, if one was started and not stopped."""
+    url = files.read_object(system_file).get("api_url")
+    if url is None:
+        return None
+    if not isinstance(url, str):
+        raise local_error(f"{system_file} does not say where the system is", "Restart it: `gpu-dev down`, `gpu-dev up`")
+    return check_url(url, f"api_url in {system_file}")
+
+
+def is_loopback(host: str) -> bool:
+    return host in _LOOPBACK_NAMES or host == "::1" or _LOOPBACK_V4.fullmatch(host) is not None

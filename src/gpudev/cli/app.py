@@ -1,0 +1,129 @@
+"""The root command, and the one place where whatever went wrong becomes a sentence and an exit code.
+
+Commands are loaded when they are called: asking for a list must not pay for the countdown's drawing.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+import click
+
+from gpudev import __version__
+from gpudev.cli import output, overview
+from gpudev.cli.exits import CliError, Exit
+from gpudev.cli.main import COMPLETION_VARIABLE
+
+PROGRAM = "gpu-dev"
+
+
+class LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(overview.SUMMARIES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        location = overview.LOCATIONS.get(cmd_name)
+        if location is None:
+            return None
+        module, _, attribute = location.partition(":")
+        command: Any = getattr(import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        command.short_help = overview.SUMMARIES[cmd_name]
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in overview.LOCATIONS and not name.startswith("-"):
+            raise click.UsageError(f"There is no command {name[:80]!r}{_did_you_mean(name)}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        formatter.write(overview.page().rstrip("\n"))
+
+
+def _did_you_mean(name: str) -> str:
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, overview.SUMMARIES, n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, "--version", prog_name=PROGRAM, message="%(prog)s %(version)s")
+def root() -> None:
+    """Reserve GPUs, get a shell, find your disk again next time."""
+
+
+def invoke(arguments: Sequence[str]) -> int:
+    """Run the command these arguments name; answer the exit code. Nothing is raised."""
+    output.configure()
+    try:
+        if COMPLETION_VARIABLE in os.environ:
+            root.main([], prog_name=PROGRAM, complete_var=COMPLETION_VARIABLE)
+        with root.make_context(PROGRAM, list(arguments)) as context:
+            root.invoke(context)
+        sys.stdout.flush()
+    except BaseException as error:  # noqa: BLE001 - the outermost frame: everything becomes an exit code
+        return _explain(error, as_json=_wants_json(arguments))
+    return Exit.OK
+
+
+def _explain(error: BaseException, *, as_json: bool) -> int:
+    match error:
+        case click.exceptions.Exit():
+            return error.exit_code
+        case SystemExit():
+            return error.code if isinstance(error.code, int) else Exit.OK
+        case BrokenPipeError():
+            return Exit.BROKEN_PIPE
+        case click.UsageError() if type(error).__name__ == "NoArgsIsHelpError":
+            output.tell(error.format_message())
+            return Exit.USAGE
+        case _:
+            failure = _as_failure(error)
+    if os.environ.get("GPU_DEV_DEBUG"):
+        _show_traceback(error)
+    if as_json:
+        from json import dumps
+
+        output.tell(dumps(failure.as_json()))
+    else:
+        output.tell(failure.as_text())
+    return failure.exit_code
+
+
+def _as_failure(error: BaseException) -> CliError:
+    match error:
+        case CliError():
+            return error
+        case KeyboardInterrupt() | click.Abort():
+            return CliError(Exit.INTERRUPTED, "interrupted")
+        case click.ClickException():
+            context = getattr(error, "ctx", None)
+            command = context.command_path if context else PROGRAM
+            return CliError(Exit.USAGE, error.format_message(), f"See `{command} --help`")
+        case OSError():
+            what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+            return CliError(Exit.LOCAL, f"something on this machine does not work: {what}")
+        case _:
+            return CliError(
+                Exit.INTERNAL,
+                f"this is a fault of gpu-dev itself: {type(error).__name__}: {error}",
+                "Please report it with what GPU_DEV_DEBUG=1 shows",
+            )
+
+
+def _wants_json(arguments: Sequence[str]) -> bool:
+    """Known even when the command line could not be read."""
+    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    return "--json" in own
+
+
+def _show_traceback(error: BaseException) -> None:
+    import traceback
+
+    traceback.print_exception(error)

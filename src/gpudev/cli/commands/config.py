@@ -1,0 +1,114 @@
+"""`gpu-dev config`."""
+
+import json
+import os
+from pathlib import Path
+
+import click
+
+from gpudev import places
+from gpudev.cli import output, preferences
+from gpudev.cli.address import region_of
+from gpudev.cli.exits import CliError, Exit, usage_error
+from gpudev.cli.preferences import API_URL, Preferences
+from gpudev.cli.session import Session
+
+_region_option = click.option("--region", help="The region whose api_url is meant (default: the current one).")
+
+
+@click.group()
+def config() -> None:
+    """Get, set and show settings.
+
+    \b
+    github_user       whose published GitHub keys may log in to your dev servers
+    api_url           the API's address, kept per region
+    default_gpu_type  the GPU type when --type is not given
+    default_hours     the hours when --hours is not given
+    default_disk      the disk when --disk is not given
+    """
+
+
+@config.command("get")
+@click.argument("name")
+@_region_option
+def get_one(name: str, region: str | None) -> None:
+    """Print one setting."""
+    where = _region(preferences.check_name(name), region)
+    value = _value(preferences.load(_path()), name, where)
+    if value is None:
+        place = f" for {where}" if name == API_URL else ""
+        raise CliError(Exit.NOT_FOUND, f"{name} is not set{place}", f"Set it: `gpu-dev config set {name} VALUE`")
+    output.say(output.clean(value))
+
+
+@config.command("set")
+@click.argument("name")
+@click.argument("value")
+@_region_option
+def set_one(name: str, value: str, region: str | None) -> None:
+    """Set one setting."""
+    where = _region(preferences.check_name(name), region)
+    parsed = preferences.parse(name, value)
+    preferences.store(_path(), name, parsed, where)
+    output.say(f"{name} is now {_shown(parsed)}{f' for {where}' if name == API_URL else ''}.")
+
+
+@config.command("unset")
+@click.argument("name")
+@_region_option
+def unset_one(name: str, region: str | None) -> None:
+    """Forget one setting."""
+    where = _region(preferences.check_name(name), region)
+    preferences.store(_path(), name, None, where)
+    output.say(f"{name} is not set any more{f' for {where}' if name == API_URL else ''}.")
+
+
+@config.command("show")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def show(as_json: bool) -> None:
+    """Show all settings, and which API they lead to."""
+    known = preferences.load(_path())
+    in_use = _address_in_use()
+    plain = {name: getattr(known, name) for name in preferences.NAMES if name != API_URL}
+    if as_json:
+        about = {"path": str(_path()), "region": region_of(os.environ), "api_url_in_use": in_use}
+        output.say(json.dumps({**plain, API_URL: dict(known.api_urls), **about}))
+        return
+    for name, value in plain.items():
+        output.say(f"{name:<18}{_shown(value)}")
+    for region, url in known.api_urls or ((region_of(os.environ), None),):
+        output.say(f"{API_URL:<18}{_shown(url)}  ({region})")
+    output.say(f"{'in use':<18}{in_use or 'no API: `gpu-dev up`, or `gpu-dev config set api_url URL`'}")
+    output.say(f"{'region':<18}{region_of(os.environ)}")
+    output.say(f"{'kept in':<18}{_path()}")
+
+
+def _path() -> Path:
+    return places.config_file(os.environ)
+
+
+def _region(name: str, region: str | None) -> str:
+    if region is None:
+        return region_of(os.environ)
+    if name != API_URL:
+        raise usage_error(f"{name} holds in every region; --region is for api_url")
+    return preferences.check_region(region)
+
+
+def _value(known: Preferences, name: str, region: str) -> str | None:
+    value = known.api_url(region) if name == API_URL else getattr(known, name)
+    return None if value is None else _shown(value)
+
+
+def _address_in_use() -> str | None:
+    try:
+        return Session().address.url
+    except CliError:
+        return None
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:g}" if isinstance(value, float) else output.clean(value)

@@ -1,0 +1,22 @@
+"""`gpu-dev extend`."""
+
+import click
+
+from gpudev.cli import output, wording
+from gpudev.cli.options import HOURS, ID, api_options
+from gpudev.cli.session import Session
+from gpudev.wire.jobs import ExtendRequest
+
+
+@click.command()
+@click.argument("job_id", metavar="ID", type=ID)
+@click.option("--hours", type=HOURS, required=True, help="Hours to add to its present end.")
+@api_options
+def extend(job_id: str, hours: float, as_json: bool, api_url: str | None) -> None:
+    """Stay longer: add hours to the end of an active reservation."""
+    reply = Session(api_url).api.extend(job_id, ExtendRequest(extension_hours=hours))
+    if as_json:
+        output.say_json(reply.raw)
+        return
+    job = reply.value
+    output.say(f"Extended: {wording.short_id(job.reservation_id)} {wording.remaining(job, wording.utc_now())}.")

@@ -1,0 +1,56 @@
+"""`gpu-dev list`."""
+
+import click
+
+from gpudev.cli import output, wording
+from gpudev.cli.options import TEXT, api_options
+from gpudev.cli.paging import list_jobs as list_pages
+from gpudev.cli.session import Session
+from gpudev.domain.lifecycle import LIVE, Status
+
+_HEADER = ("ID", "STATUS", "GPUS", "TYPE", "NAME", "CREATED", "NOW")
+
+
+@click.command()
+@click.option("--all", "every", is_flag=True, help="Those that have ended, too.")
+@click.option(
+    "--status",
+    "statuses",
+    multiple=True,
+    type=click.Choice([status.value for status in Status]),
+    help="Only these; may be given again.",
+)
+@click.option("--type", "--gpu-type", "gpu_type", type=TEXT, help="Only this GPU type.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="At most so many.")
+@api_options
+def list_jobs(
+    *, every: bool, statuses: tuple[str, ...], gpu_type: str | None, limit: int, as_json: bool, api_url: str | None
+) -> None:
+    """Show your reservations, the newest first: those that wait or run, or all of them."""
+    wanted = statuses or (() if every else sorted(LIVE))
+    query = {"status": list(wanted)} | ({"gpu_type": gpu_type} if gpu_type else {})
+    reply = list_pages(Session(api_url).api, query, limit)
+    if as_json:
+        output.say_json(reply.raw)
+        return
+    jobs = reply.value.jobs
+    if not jobs:
+        kind = "such" if statuses or gpu_type else "live" if not every else ""
+        output.say(f"You have no {kind} reservations".replace("  ", " ") + "; `gpu-dev reserve` makes one.")
+        return
+    now = wording.utc_now()
+    rows = [
+        (
+            wording.short_id(job.reservation_id),
+            job.status,
+            str(job.gpu_count),
+            job.gpu_type,
+            job.name or "-",
+            wording.local_time(job.created_at, now),
+            wording.situation(job, now),
+        )
+        for job in jobs
+    ]
+    output.say(output.table(_HEADER, rows, [wording.colour_of(job.status) for job in jobs]))
+    if reply.value.next_cursor is not None:
+        output.say(f"There are more than these {len(jobs)}; `--limit` shows them.")

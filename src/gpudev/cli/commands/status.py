@@ -1,0 +1,96 @@
+"""`gpu-dev status`."""
+
+import json
+
+import click
+
+from gpudev.cli import output, sse, wording
+from gpudev.cli.choosing import find_job
+from gpudev.cli.exits import CliError, Exit
+from gpudev.cli.options import ID, api_options
+from gpudev.cli.session import Session
+from gpudev.cli.transport import Unreachable
+from gpudev.domain.lifecycle import Status
+from gpudev.wire import codec
+from gpudev.wire.jobs import JobEvent, JobView
+
+_HISTORY_IS_SENT_WITHIN = 0.3
+"""A live reservation's stream does not end; its history comes all at once, and then there is silence."""
+
+
+@click.command()
+@click.argument("job_id", metavar="[ID]", type=ID, required=False)
+@click.option("--events", "with_events", is_flag=True, help="Its history, too.")
+@api_options
+def status(job_id: str | None, with_events: bool, as_json: bool, api_url: str | None) -> None:
+    """Show one reservation in full. ID may be shortened, or left out when there is only one."""
+    session = Session(api_url)
+    reply = find_job(session, job_id)
+    history = _history(session, reply.value.reservation_id) if with_events else []
+    if as_json:
+        output.say_json(_with_events(reply.raw, history) if with_events else reply.raw)
+        return
+    for name, text in _facts(reply.value):
+        output.say(f"{name:<13}{output.clean(text)}")
+    if history:
+        output.say()
+    now = wording.utc_now()
+    for event in history:
+        output.say(f"{wording.local_time(event.at, now)}  {event.kind:<10}  {output.clean(event.message)}")
+
+
+def _facts(job: JobView) -> list[tuple[str, str]]:
+    now = wording.utc_now()
+    short = wording.short_id(job.reservation_id)
+    waiting = job.status in (Status.PENDING, Status.QUEUED)
+    active = job.status == Status.ACTIVE
+    ended = job.reservation_ended
+    facts = [
+        ("Reservation", f"{job.reservation_id}{f'  ({job.name})' if job.name else ''}"),
+        ("Status", job.status),
+        ("Hardware", wording.hardware(job)),
+        ("Duration", wording.span(job.duration_hours * 3600)),
+        ("Created", wording.local_time(job.created_at, now)),
+        ("Position", str(job.queue_position) if waiting and job.queue_position is not None else ""),
+        ("Estimate", wording.start_estimate(job, now) if waiting else ""),
+        ("Because", job.wait_reason or ""),
+        ("Step", job.step or ""),
+        ("Started", wording.local_time(job.launched_at, now) if job.launched_at else ""),
+        ("Expires", wording.remaining(job, now).removeprefix("ends ") if active else ""),
+        ("Ended", wording.local_time(ended, now) if ended else ""),
+        ("Reason", job.failure_reason or ""),
+        ("Freed", _freed(job)),
+        ("Nodes", ", ".join(node.node for node in job.nodes)),
+        ("Disk", job.disk_name or ""),
+        ("Image", job.image or ""),
+        ("SSH", job.ssh_command or ""),
+        ("Connect", f"gpu-dev connect {short}" if active else ""),
+        ("Note", job.warning or ""),
+    ]
+    return [(name, text) for name, text in facts if text]
+
+
+def _freed(job: JobView) -> str:
+    if not wording.has_ended(job):
+        return ""
+    return wording.local_time(job.released_at, wording.utc_now()) if job.released_at else "not yet, being taken down"
+
+
+def _history(session: Session, reservation_id: str) -> list[JobEvent]:
+    stream = session.api.events(reservation_id, None, silence=_HISTORY_IS_SENT_WITHIN)
+    events: list[JobEvent] = []
+    try:
+        for event in sse.parse(stream.lines()):
+            if event.kind == "event":
+                events.append(codec.read(JobEvent, json.loads(event.data)))
+    except Unreachable:
+        pass  # silence: that was all of it
+    except ValueError as error:
+        raise CliError(Exit.UNREACHABLE, f"the API's history could not be read ({error})") from error
+    finally:
+        stream.close()
+    return events
+
+
+def _with_events(raw: bytes, history: list[JobEvent]) -> bytes:
+    return json.dumps({**json.loads(raw), "events": codec.write(history)}).encode()

@@ -1,0 +1,17 @@
+"""What a shell may offer after Tab. It asks the API once, waits for nothing, and keeps quiet about any trouble."""
+
+from gpudev.cli import wording
+from gpudev.cli.exits import CliError
+from gpudev.cli.session import Session
+from gpudev.domain.lifecycle import LIVE
+
+
+def reservation_ids(beginning: str) -> list[tuple[str, str]]:
+    """Ids of this person's live reservations that begin so, each with what it is."""
+    try:
+        api = Session().impatient_api()
+        jobs = api.list_page({"status": sorted(LIVE), "limit": 50}).value.jobs
+    except CliError:
+        return []
+    found = ((wording.short_id(job.reservation_id), f"{wording.hardware(job)}, {job.status}") for job in jobs)
+    return [(short, text) for short, text in found if short.startswith(beginning.lower())]

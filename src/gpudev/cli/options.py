@@ -1,0 +1,74 @@
+"""What commands take: options that several share, and the kinds of value they check before anything is sent."""
+
+import math
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_ID = re.compile(r"[0-9a-fA-F-]{4,36}")
+
+
+class ReservationId(click.ParamType):  # type: ignore[type-arg]  # only later versions of click take one
+    """A reservation's id or its beginning; the server knows which are unique."""
+
+    name = "id"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = str(value)
+        if not _ID.fullmatch(text):
+            shown = text[:80].encode("ascii", "backslashreplace").decode()
+            self.fail(f"'{shown}' is no reservation id: give its first 4 or more hex digits, as `gpu-dev list` shows.")
+        return text.lower()
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+        from click.shell_completion import CompletionItem
+
+        from gpudev.cli.completing import reservation_ids
+
+        return [CompletionItem(short, help=text) for short, text in reservation_ids(incomplete)]
+
+
+class Hours(click.ParamType):  # type: ignore[type-arg]
+    """A number of hours; how many are allowed is the server's to say."""
+
+    name = "hours"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            hours = float(value)
+        except ValueError:
+            hours = math.nan
+        if not math.isfinite(hours) or hours <= 0:
+            self.fail(f"{str(value)[:80]!r} is no number of hours: it looks like 4 or 0.5.", param, ctx)
+        return hours
+
+
+class PlainText(click.ParamType):  # type: ignore[type-arg]
+    """One line of text that can be sent and shown."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = str(value)
+        if not text or not text.isprintable():
+            self.fail("it must be one line of text.", param, ctx)
+        return text
+
+
+ID = ReservationId()
+HOURS = Hours()
+TEXT = PlainText()
+
+
+def api_options(function: _F) -> _F:
+    """For every command that speaks to the API."""
+    function = click.option("--api-url", metavar="URL", help="Address of the API, above all settings.")(function)
+    return click.option("--json", "as_json", is_flag=True, help="Print the API's answer as JSON and nothing else.")(
+        function
+    )

@@ -1,0 +1,60 @@
+"""The commands there are, where each lives, and the page that lists them. The one home of a command's summary.
+
+It imports nothing: the page everybody sees first is shown without loading the argument parser.
+"""
+
+SECTIONS: dict[str, dict[str, str]] = {
+    "Reservations": {
+        "reserve": "Reserve GPUs and wait until the dev server is ready",
+        "list": "Show your reservations",
+        "status": "Show one reservation in full",
+        "connect": "Open a shell on a dev server, or run a command there",
+        "extend": "Stay longer",
+        "cancel": "End reservations",
+        "avail": "Show which GPUs are free, and the wait for those that are not",
+    },
+    "Account and settings": {
+        "login": "Get an API key, or store one you were given",
+        "config": "Get, set and show settings",
+        "completion": "Print a shell's completion script",
+    },
+    "One machine": {
+        "up": "Start the whole system on this machine",
+        "down": "Stop it",
+    },
+}
+SUMMARIES: dict[str, str] = {name: text for section in SECTIONS.values() for name, text in section.items()}
+LOCATIONS: dict[str, str] = {
+    "reserve": "gpudev.cli.commands.reserve:reserve",
+    "list": "gpudev.cli.commands.listing:list_jobs",
+    "status": "gpudev.cli.commands.status:status",
+    "connect": "gpudev.cli.commands.connect:connect",
+    "extend": "gpudev.cli.commands.extend:extend",
+    "cancel": "gpudev.cli.commands.cancel:cancel",
+    "avail": "gpudev.cli.commands.avail:avail",
+    "login": "gpudev.cli.commands.login:login",
+    "config": "gpudev.cli.commands.config:config",
+    "completion": "gpudev.cli.commands.completion:completion",
+    "up": "gpudev.cli.commands.server:up",
+    "down": "gpudev.cli.commands.server:down",
+}
+
+
+def page() -> str:
+    lines = [
+        "Usage: gpu-dev COMMAND [OPTIONS]",
+        "",
+        "  Reserve GPUs, get a shell, find your disk again next time.",
+        "  Begin with:  gpu-dev reserve --gpus 2 --hours 4",
+    ]
+    for title, commands in SECTIONS.items():
+        lines += ["", f"{title}:"]
+        lines += [f"  {name:<12}{text}" for name, text in commands.items()]
+    lines += [
+        "",
+        "Options:",
+        "  --version   Show the version",
+        "  --help      Show this page; after a command, its own",
+        "",
+    ]
+    return "\n".join(lines)

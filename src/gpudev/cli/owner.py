@@ -1,0 +1,59 @@
+"""The owner of the system on this machine: whoever started it may ask it for a key, through its own program."""
+
+import json
+import os
+import pwd
+import subprocess
+import sys
+from pathlib import Path
+
+from gpudev.cli.credentials import Credential
+from gpudev.cli.exits import CliError, Exit
+
+_SECONDS = 60
+
+
+def name() -> str:
+    """This person's name on this machine."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"uid-{os.getuid()}"
+
+
+def log_in(state_dir: Path) -> Credential:
+    """A fresh key for the owner. Raises CliError when this person is not, or the system does not play along."""
+    if not _is_mine(state_dir):
+        raise CliError(
+            Exit.AUTH,
+            "the system on this machine belongs to somebody else",
+            "Ask them for a key (`gpu-dev-server users add NAME`) and store it with `gpu-dev login --key-stdin`",
+        )
+    command = [sys.executable, "-m", "gpudev.main", "users", "ensure-owner", name(), "--json"]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=_SECONDS, check=False, stdin=subprocess.DEVNULL)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise _failed(str(error)) from error
+    if done.returncode != 0:
+        raise _failed(_last_line(done.stderr) or f"it ended with {done.returncode}")
+    try:
+        answer = json.loads(done.stdout)
+        return Credential(answer["api_key"], answer["username"], answer.get("expires_at"))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _failed("its answer could not be read") from error
+
+
+def _is_mine(state_dir: Path) -> bool:
+    try:
+        return state_dir.stat().st_uid == os.getuid()
+    except OSError:
+        return False
+
+
+def _failed(why: str) -> CliError:
+    return CliError(Exit.AUTH, f"the system on this machine gave no key: {why}", "Is it running? Try `gpu-dev up`")
+
+
+def _last_line(output: bytes) -> str:
+    lines = output.decode("utf-8", "replace").strip().splitlines()
+    return lines[-1] if lines else ""

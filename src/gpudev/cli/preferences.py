@@ -1,0 +1,137 @@
+"""A person's settings (config.json): which there are, which values they take, how they are kept.
+
+`api_url` is kept per region; every other setting holds everywhere. Which address is used in the end is decided in
+`address`, not here.
+"""
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpudev.cli import files
+from gpudev.cli.exits import local_error, usage_error
+
+API_URL = "api_url"
+_REGION = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
+_GPU_TYPE = re.compile(r"[a-z0-9][a-z0-9.-]{0,49}")
+_PLAIN_TYPES: dict[str, type | tuple[type, ...]] = {
+    "github_user": str,
+    "default_gpu_type": str,
+    "default_hours": (int, float),
+    "default_disk": str,
+}
+
+
+@dataclass(frozen=True)
+class Preferences:
+    github_user: str | None = None
+    default_gpu_type: str | None = None
+    default_hours: float | None = None
+    default_disk: str | None = None
+    api_urls: tuple[tuple[str, str], ...] = ()
+    """By region."""
+
+    def api_url(self, region: str) -> str | None:
+        return dict(self.api_urls).get(region)
+
+
+def load(path: Path) -> Preferences:
+    data = files.read_object(path)
+    for name, kind in _PLAIN_TYPES.items():
+        value = data.get(name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, kind)):
+            raise local_error(f"{path}: {name} holds {value!r}", f"Set it anew: `gpu-dev config set {name} VALUE`")
+    urls = data.get(API_URL) or {}
+    if not isinstance(urls, dict) or not all(isinstance(url, str) for url in urls.values()):
+        raise local_error(f"{path}: {API_URL} should hold one address per region", "Mend it or move the file away")
+    return Preferences(**{name: data.get(name) for name in _PLAIN_TYPES}, api_urls=tuple(urls.items()))
+
+
+def store(path: Path, name: str, value: Any, region: str) -> None:
+    """Set one setting; None removes it. What else the file holds stays, whether it is known here or not."""
+    with files.changing(path):
+        data = files.read_object(path)
+        if name == API_URL:
+            kept = data.get(API_URL)
+            urls: dict[str, str] = kept if isinstance(kept, dict) else {}
+            urls = {where: url for where, url in urls.items() if where != region}
+            value = urls | {region: value} if value is not None else urls or None
+        if value is None:
+            data.pop(name, None)
+        else:
+            data[name] = value
+        files.write_object(path, data)
+
+
+def parse(name: str, text: str) -> Any:
+    """The value of a setting from what a person typed. Raises a usage error that says what it takes."""
+    if text != text.strip() or not text or not text.isprintable():
+        raise usage_error(f"{text!r} is no value for {name}")
+    return _PARSERS[check_name(name)](text)
+
+
+def check_name(name: str) -> str:
+    if name not in _PARSERS:
+        raise usage_error(f"there is no setting {name[:80]!r}", f"There are {', '.join(_PARSERS)}")
+    return name
+
+
+def check_region(region: str) -> str:
+    if not _REGION.fullmatch(region):
+        raise usage_error(f"{region[:80]!r} is no region: it looks like us-east-2")
+    return region
+
+
+def _github_user(text: str) -> str:
+    from gpudev.domain.errors import Invalid
+    from gpudev.domain.ssh_keys import check_github_user
+
+    try:
+        return check_github_user(text)
+    except Invalid as error:
+        raise usage_error(error.message) from error
+
+
+def _disk(text: str) -> str:
+    from gpudev.domain.disk import check_disk_name
+    from gpudev.domain.errors import Invalid
+
+    try:
+        return check_disk_name(text)
+    except Invalid as error:
+        raise usage_error(error.message) from error
+
+
+def _gpu_type(text: str) -> str:
+    if not _GPU_TYPE.fullmatch(text):
+        raise usage_error(f"{text[:80]!r} is no GPU type: it looks like a100", "`gpu-dev avail` shows those there are")
+    return text
+
+
+def _hours(text: str) -> float:
+    try:
+        hours = float(text)
+    except ValueError:
+        hours = math.nan
+    if not math.isfinite(hours) or hours <= 0:
+        raise usage_error(f"{text[:80]!r} is no number of hours: it looks like 4 or 0.5")
+    return hours
+
+
+def _api_url(text: str) -> str:
+    from gpudev.cli.address import check_url
+
+    return check_url(text, "api_url")
+
+
+_PARSERS: dict[str, Callable[[str], Any]] = {
+    "github_user": _github_user,
+    API_URL: _api_url,
+    "default_gpu_type": _gpu_type,
+    "default_hours": _hours,
+    "default_disk": _disk,
+}
+NAMES = tuple(_PARSERS)

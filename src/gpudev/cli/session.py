@@ -1,0 +1,101 @@
+"""What a command has to work with: the person's settings, the API's address, and the API itself, logged in.
+
+On one machine the owner is logged in by itself; nobody else ever is.
+"""
+
+import os
+from collections.abc import Mapping
+from functools import cached_property
+from typing import NoReturn
+
+from gpudev import places
+from gpudev.cli import address, credentials, preferences
+from gpudev.cli.api import Api
+from gpudev.cli.exits import CliError, Exit
+from gpudev.cli.transport import Transport
+
+KEY_VARIABLE = "GPU_DEV_API_KEY"
+
+
+class Session:
+    def __init__(self, api_url: str | None = None, env: Mapping[str, str] | None = None) -> None:
+        self._api_url = api_url
+        self.env = os.environ if env is None else env
+
+    @cached_property
+    def preferences(self) -> preferences.Preferences:
+        return preferences.load(places.config_file(self.env))
+
+    @cached_property
+    def address(self) -> address.Address:
+        embedded_url = address.find_embedded(places.system_file(self.env))
+        return address.choose(self._api_url, self.env, self.preferences, embedded_url)
+
+    @cached_property
+    def api(self) -> Api:
+        return self.new_api()
+
+    def new_api(self) -> Api:
+        """One more, for another thread."""
+        return Api(self._transport(), self.address.url, self._key, self._renewed_key)
+
+    def api_with(self, key: str) -> Api:
+        """With this key and no other."""
+        return Api(self._transport(), self.address.url, lambda: check_key(key, "the key"))
+
+    def impatient_api(self) -> Api:
+        """For what is nice to know: one try, and no login."""
+        return Api(Transport(self.address.url, pauses=()), self.address.url, self._key_at_hand)
+
+    def _transport(self) -> Transport:
+        step = "`gpu-dev up` starts the system on this machine"
+        if not self.address.is_local:
+            step = "Check your network, and the address with `gpu-dev config show`"
+        return Transport(self.address.url, when_unreachable=step)
+
+    def _key(self) -> str:
+        """The key at hand; the owner of the system on this machine gets one without asking."""
+        key = self._find_key()
+        if key is None and self.address.embedded:
+            return self.log_in_as_owner().api_key
+        return key if key is not None else self._need_key()
+
+    def _key_at_hand(self) -> str:
+        return self._find_key() or self._need_key()
+
+    def _find_key(self) -> str | None:
+        if variable := self.env.get(KEY_VARIABLE):
+            return check_key(variable, KEY_VARIABLE)
+        path = places.credentials_file(self.env)
+        stored = credentials.find(path, self.address.url)
+        return None if stored is None else check_key(stored.api_key, f"the key in {path}")
+
+    def _need_key(self) -> NoReturn:
+        raise CliError(Exit.AUTH, f"you are not logged in to {self.address.url}", "Run `gpu-dev login`")
+
+    def _renewed_key(self) -> str | None:
+        """A key that has ended is replaced without a word where it was the owner's own; a key that somebody gave us
+        is not, for we would become another user."""
+        if self.env.get(KEY_VARIABLE) or not self.address.embedded:
+            return None
+        stored = credentials.find(places.credentials_file(self.env), self.address.url)
+        from gpudev.cli import owner
+
+        if stored is not None and stored.username != owner.name():
+            return None
+        return self.log_in_as_owner().api_key
+
+    def log_in_as_owner(self) -> credentials.Credential:
+        from gpudev.cli import owner
+
+        credential = owner.log_in(places.state_dir(self.env))
+        credentials.store(places.credentials_file(self.env), self.address.url, credential)
+        return credential
+
+
+def check_key(text: str, where: str) -> str:
+    """A key that can stand in a header."""
+    key = text.strip()
+    if not key or not key.isascii() or not key.isprintable() or " " in key:
+        raise CliError(Exit.AUTH, f"{where} is no API key", "Run `gpu-dev login`")
+    return key

@@ -1,0 +1,246 @@
+"""HTTP, on the standard library: one request, one answer or one stream of lines. It knows addresses, proxies, retries
+and certificates, and nothing of what is said.
+
+`http.client` costs a third of what a full client library costs to load, and a command line pays that every time.
+"""
+
+import http.client
+import os
+import ssl
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from gpudev import __version__
+from gpudev.cli.address import is_loopback
+from gpudev.cli.exits import CliError, Exit, usage_error
+
+CONNECT_SECONDS = 10.0
+ANSWER_SECONDS = 60.0
+SILENCE_SECONDS = 60.0
+"""A stream that says nothing for so long (the server sends keep-alives) is dead."""
+_PAUSES = (0.2, 0.5, 1.0)
+_LAST_TRY_AFTER = 15.0
+_LONGEST_PAUSE = 2.0
+_LONGEST_LINE = 2**20
+_TRANSIENT = (502, 503, 504)
+
+
+class Unreachable(CliError):
+    """No answer. `sent` says whether the API may have heard us all the same."""
+
+    def __init__(self, message: str, *, sent: bool, next_step: str = "", final: bool = False) -> None:
+        super().__init__(Exit.UNREACHABLE, message, next_step)
+        self.sent = sent
+        self.final = final
+        """Trying again would end the same way."""
+
+
+@dataclass(frozen=True)
+class Request:
+    method: str
+    path: str
+    body: bytes | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    repeatable: bool = False
+    """Whether saying it twice does no more than saying it once."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    body: bytes
+    content_type: str
+    location: str | None = None
+
+
+class Stream:
+    """An answer that goes on: its lines, as they come."""
+
+    def __init__(self, response: http.client.HTTPResponse) -> None:
+        self._response = response
+
+    def lines(self) -> Iterator[bytes]:
+        """Raises Unreachable when it is cut; ends when the server ends it."""
+        while True:
+            try:
+                line = self._response.readline(_LONGEST_LINE)
+            except (OSError, http.client.HTTPException, ValueError) as error:
+                raise Unreachable(f"the stream broke ({_reason(error)})", sent=True) from error
+            if not line:
+                return
+            yield line
+
+    def close(self) -> None:
+        self._response.close()
+
+
+class Transport:
+    def __init__(self, url: str, *, when_unreachable: str = "", pauses: Sequence[float] = _PAUSES) -> None:
+        """`pauses` between tries; as many tries as pauses, and one."""
+        self._url = url
+        self._pauses = pauses
+        self._when_unreachable = when_unreachable
+        parts = urlsplit(url)
+        self._secure = parts.scheme == "https"
+        self._host = parts.hostname or ""
+        self._port = parts.port or (443 if self._secure else 80)
+        self._prefix = parts.path
+        self._proxy = _find_proxy(parts.scheme, self._host, os.environ)
+
+    def ask(self, request: Request) -> Answer:
+        """Send it; again after a failure, where that does no harm. Raises Unreachable."""
+        begun = time.monotonic()
+        for pause in (*self._pauses, None):
+            may_repeat = pause is not None and time.monotonic() - begun < _LAST_TRY_AFTER
+            try:
+                answer, wait = self._ask_once(request)
+            except Unreachable as error:
+                harmful = error.sent and not request.repeatable
+                if harmful or error.final or not may_repeat:
+                    raise
+                wait = None
+            else:
+                if answer.status not in _TRANSIENT or not request.repeatable or not may_repeat:
+                    return answer
+            time.sleep(min(wait or pause or 0.0, _LONGEST_PAUSE))
+        raise AssertionError("the last try answers or raises")
+
+    def open_stream(self, request: Request, silence: float = SILENCE_SECONDS) -> Stream | Answer:
+        """A stream when the API agrees; its answer when it does not. Raises Unreachable; tries once."""
+        connection = self._connect()
+        # The library lets go of the socket as soon as it knows that no second request will follow.
+        socket = connection.sock
+        try:
+            response = self._send(connection, request)
+            socket.settimeout(silence)
+            if response.status == 200 and response.headers.get_content_type() == "text/event-stream":
+                return Stream(response)
+            answer = _read_answer(response)
+            connection.close()
+            return answer
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            connection.close()
+            raise self._unreachable(error, sent=True) from error
+
+    def _ask_once(self, request: Request) -> tuple[Answer, float | None]:
+        connection = self._connect()
+        try:
+            response = self._send(connection, request)
+            return _read_answer(response), _retry_after(response)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise self._unreachable(error, sent=True) from error
+        finally:
+            connection.close()
+
+    def _connect(self) -> http.client.HTTPConnection:
+        connection = self._new_connection()
+        try:
+            connection.connect()
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            raise self._unreachable(error, sent=False) from error
+        connection.sock.settimeout(ANSWER_SECONDS)
+        return connection
+
+    def _new_connection(self) -> http.client.HTTPConnection:
+        host, port = (self._proxy.host, self._proxy.port) if self._proxy else (self._host, self._port)
+        if not self._secure:
+            return http.client.HTTPConnection(host, port, timeout=CONNECT_SECONDS)
+        context = ssl.create_default_context()
+        connection = http.client.HTTPSConnection(host, port, timeout=CONNECT_SECONDS, context=context)
+        if self._proxy:
+            connection.set_tunnel(self._host, self._port, self._proxy.headers)
+        return connection
+
+    def _send(self, connection: http.client.HTTPConnection, request: Request) -> http.client.HTTPResponse:
+        headers = {
+            "Accept": "application/json",
+            "User-Agent": f"gpu-dev/{__version__}",
+            "Connection": "close",
+            **request.headers,
+        }
+        if request.body is not None:
+            headers["Content-Type"] = "application/json"
+        target = self._prefix + request.path
+        if self._proxy and not self._secure:
+            headers |= {"Host": _host_header(self._host, self._port), **self._proxy.headers}
+            target = f"http://{_host_header(self._host, self._port)}{target}"
+        connection.request(request.method, target, request.body, headers)
+        return connection.getresponse()
+
+    def _unreachable(self, error: Exception, *, sent: bool) -> Unreachable:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            message = f"the certificate of {self._url} cannot be trusted ({error.verify_message})"
+            step = "Ask its operator, or add its authority to this machine's (SSL_CERT_FILE names a file of your own)"
+            return Unreachable(message, sent=False, next_step=step, final=True)
+        through = f" through the proxy {self._proxy.host}:{self._proxy.port}" if self._proxy else ""
+        message = f"the API at {self._url} does not answer{through} ({_reason(error)})"
+        return Unreachable(message, sent=sent, next_step=self._when_unreachable)
+
+
+@dataclass(frozen=True)
+class _Proxy:
+    host: str
+    port: int
+    headers: dict[str, str]
+
+
+def _find_proxy(scheme: str, host: str, env: Mapping[str, str]) -> _Proxy | None:
+    """The environment's proxy for this host; never for this machine itself."""
+    url = env.get(f"{scheme}_proxy") or env.get(f"{scheme.upper()}_PROXY")
+    if not url or is_loopback(host):
+        return None
+    # Its rules of NO_PROXY are worth the import only now.
+    from urllib.request import proxy_bypass
+
+    if proxy_bypass(host):
+        return None
+    parts = urlsplit(url if "://" in url else f"http://{url}")
+    if not parts.hostname:
+        raise usage_error(f"{scheme.upper()}_PROXY is no address: {url[:200]!r}")
+    return _Proxy(parts.hostname, parts.port or 3128, _proxy_login(parts.username, parts.password))
+
+
+def _proxy_login(username: str | None, password: str | None) -> dict[str, str]:
+    if username is None:
+        return {}
+    from base64 import b64encode
+    from urllib.parse import unquote
+
+    login = f"{unquote(username)}:{unquote(password or '')}"
+    return {"Proxy-Authorization": f"Basic {b64encode(login.encode()).decode()}"}
+
+
+def _host_header(host: str, port: int) -> str:
+    shown = f"[{host}]" if ":" in host else host
+    return shown if port == 80 else f"{shown}:{port}"
+
+
+def _read_answer(response: http.client.HTTPResponse) -> Answer:
+    # Without a limit: only so does the library notice an answer that was cut short.
+    return Answer(
+        response.status, response.read(), response.headers.get_content_type(), response.headers.get("Location")
+    )
+
+
+def _retry_after(response: http.client.HTTPResponse) -> float | None:
+    value = response.headers.get("Retry-After", "")
+    return float(value) if value.isascii() and value.isdigit() else None
+
+
+def _reason(error: Exception) -> str:
+    match error:
+        case ConnectionRefusedError():
+            return "connection refused"
+        case http.client.RemoteDisconnected() | ConnectionResetError() | BrokenPipeError():
+            return "the connection was cut"
+        case http.client.IncompleteRead():
+            return "the answer was cut short"
+        case TimeoutError():
+            return "no answer in time"
+        case OSError():
+            return error.strerror or str(error) or type(error).__name__
+        case _:
+            return f"{type(error).__name__}: {error}"

@@ -1,0 +1,119 @@
+"""A reservation in words: times in the reader's own zone, waits in minutes. Pure; takes `now`."""
+
+from datetime import UTC, datetime
+
+from gpudev.domain.lifecycle import TERMINAL, Status
+from gpudev.wire.jobs import JobView
+
+_COLOURS = {
+    Status.PENDING: "yellow",
+    Status.QUEUED: "yellow",
+    Status.PREPARING: "cyan",
+    Status.ACTIVE: "green",
+    Status.FAILED: "red",
+}
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+def short_id(reservation_id: str) -> str:
+    """As much of an id as people type."""
+    return reservation_id.replace("-", "")[:8]
+
+
+def colour_of(status: str) -> str:
+    return _COLOURS[Status(status)] if status in _COLOURS else "dim"
+
+
+def has_ended(job: JobView) -> bool:
+    """A status a newer server may have invented counts as one that goes on."""
+    return job.status in TERMINAL
+
+
+def hardware(job: JobView) -> str:
+    """'2 x a100', or a CPU type's name alone."""
+    nodes = f" on {job.node_count} nodes" if job.node_count > 1 else ""
+    return f"{job.gpu_count} x {job.gpu_type}{nodes}" if job.gpu_count else job.gpu_type
+
+
+def span(seconds: float) -> str:
+    """How long, as exactly as matters."""
+    if seconds < 60:
+        return f"{max(0, int(seconds))} s"
+    minutes = int(seconds // 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours} h" if hours else f"{days} d"
+    if hours:
+        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+    return f"{minutes} min"
+
+
+def clock(seconds: float) -> str:
+    """A countdown's face: 1:02:03."""
+    minutes, rest = divmod(max(0, round(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}"
+
+
+def local_time(time: datetime, now: datetime) -> str:
+    """In the reader's zone, which is named; the date only when it is not today's."""
+    local = time.astimezone()
+    day = "" if local.date() == now.astimezone().date() else f"{local:%Y-%m-%d} "
+    return f"{day}{local:%H:%M} {local:%Z}".rstrip()
+
+
+def start_estimate(job: JobView, now: datetime) -> str:
+    """'starts about 14:05 CET (in 45 min)', or that nobody knows."""
+    start = job.estimated_start_at
+    if start is None:
+        if job.estimated_wait_minutes is None:
+            return "start not known yet"
+        return f"starts in about {span(job.estimated_wait_minutes * 60)}"
+    left = (start - now).total_seconds()
+    if left <= 0:
+        return "starts any moment"
+    return f"starts about {local_time(start, now)} (in {span(left)})"
+
+
+def remaining(job: JobView, now: datetime) -> str:
+    """'ends 18:30 CET (in 3 h 20 min)'."""
+    if job.expires_at is None:
+        return ""
+    left = (job.expires_at - now).total_seconds()
+    when = local_time(job.expires_at, now)
+    return f"ends {when} (in {span(left)})" if left > 0 else f"ended {when}"
+
+
+def situation(job: JobView, now: datetime) -> str:
+    """What matters about it at this moment, in one line."""
+    match job.status:
+        case Status.PENDING | Status.QUEUED:
+            place = f"position {job.queue_position}, " if job.queue_position is not None else ""
+            why = f"; {job.wait_reason}" if job.wait_reason else ""
+            return f"{place}{start_estimate(job, now)}{why}"
+        case Status.PREPARING:
+            return job.step or "being prepared"
+        case Status.ACTIVE:
+            return remaining(job, now)
+        case Status.FAILED:
+            return job.failure_reason or "failed"
+        case _:
+            ended = job.reservation_ended or job.cancelled_at or job.expires_at
+            return f"ended {local_time(ended, now)}" if ended else ""
+
+
+def ending(job: JobView) -> str:
+    """Why a reservation one waited for is no more."""
+    name = f"reservation {short_id(job.reservation_id)}"
+    match job.status:
+        case Status.FAILED:
+            return f"{name} failed: {job.failure_reason or 'no reason was given'}"
+        case Status.CANCELLED:
+            why = f" ({job.failure_reason})" if job.failure_reason else ""
+            return f"{name} was cancelled{why}"
+        case _:
+            return f"{name} has {job.status}"
