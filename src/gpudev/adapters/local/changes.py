@@ -1,0 +1,37 @@
+"""Tells any number of listeners that something changed. What was told while nobody listened is not lost on those who
+had subscribed before."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+
+class Changes:
+    def __init__(self) -> None:
+        self._listeners: set[_Listener] = set()
+
+    def subscribe(self) -> AsyncIterator[None]:
+        listener = _Listener()
+        self._listeners.add(listener)
+        return listener
+
+    def tell(self) -> None:
+        for listener in self._listeners:
+            listener.changed.set()
+
+    def close(self) -> None:
+        for listener in self._listeners:
+            listener.is_over = True
+            listener.changed.set()
+
+
+class _Listener(AsyncIterator[None]):
+    def __init__(self) -> None:
+        self.changed = asyncio.Event()
+        self.is_over = False
+
+    async def __anext__(self) -> None:
+        await self.changed.wait()
+        self.changed.clear()
+        if self.is_over:
+            self.changed.set()
+            raise StopAsyncIteration

@@ -1,0 +1,356 @@
+"""This machine as the cluster: dev servers are processes here, and what is known of them lies in the state folder.
+
+It carries out and reports; who gets what was decided before. Nothing here waits for a dev server to become ready.
+Everything that blocks runs in threads; one lock per reservation keeps its start and its end apart.
+Without Linux (or where Linux forbids it) dev servers are ordinary processes in ordinary folders. That way is written
+for macOS too, but not tested there.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
+
+from gpudev.adapters.local.changes import Changes
+from gpudev.adapters.local.folders import MemberFolder, ServerFolder, StateFolder, remove_tree
+from gpudev.adapters.local.foreign import ForeignWatch
+from gpudev.adapters.local.hostkeys import public_line
+from gpudev.adapters.local.isolation import Finding, Mode, describe
+from gpudev.adapters.local.launch import LOGIN
+from gpudev.adapters.local.launching import Launcher, Prepared, ensure_gpu_devices, member_folders
+from gpudev.adapters.local.limits import find_limiter
+from gpudev.adapters.local.members import Member, end_marked, end_process
+from gpudev.adapters.local.nodes import LocalNodes
+from gpudev.adapters.local.processes import ProcessIdentity
+from gpudev.adapters.local.records import BadRecord, Record
+from gpudev.adapters.local.seeing import node_seen, server_seen
+from gpudev.adapters.local.sshd.messages import Message, append_message
+from gpudev.adapters.local.warm import WarmProcess, WarmProcessLost
+from gpudev.domain.errors import ClusterError, Unavailable
+from gpudev.domain.ids import ReservationId
+from gpudev.domain.reservation import Connection
+from gpudev.ports.clock import Clock
+from gpudev.ports.cluster import ClusterSeen, Phase, ServerSeen, ServerSpec
+
+_T = TypeVar("_T")
+_END_WITHIN_S = 5.0
+_MESSAGE_GREETS_FOR = timedelta(minutes=15)
+_MARK = "GPU_DEV_RESERVATION_ID"
+
+
+@dataclass
+class _Server:
+    """A dev server as this control plane knows it."""
+
+    reservation_id: ReservationId
+    folder: ServerFolder
+    record: Record | None = None
+    host_key: str = ""
+    members: list[Member] = field(default_factory=list)
+    preparing: str | None = None
+    broken: str | None = None
+
+    def seen(self, ssh_host: str) -> ServerSeen:
+        connection = None
+        if self.record is not None and self.record.ports:
+            connection = Connection(ssh_host, self.record.ports[0], LOGIN, self.host_key)
+        facts = [member.facts for member in self.members]
+        return server_seen(self.reservation_id, facts, connection, self.preparing, self.broken)
+
+
+class LocalCluster:
+    def __init__(
+        self,
+        state_dir: Path,
+        nodes: LocalNodes,
+        clock: Clock,
+        ssh_host: str = "127.0.0.1",
+        *,
+        mode: Mode | None = None,
+    ) -> None:
+        """`mode` None: the best that works here."""
+        self._state = StateFolder(Path(state_dir).expanduser().absolute())
+        self._nodes = nodes
+        self._clock = clock
+        self._ssh_host = ssh_host
+        self._warm = WarmProcess(self._state.path, mode)
+        self._changes = Changes()
+        self._foreign = ForeignWatch(nodes, self._own_pids, self._changes.tell)
+        self._servers: dict[ReservationId, _Server] = {}
+        self._locks: WeakValueDictionary[ReservationId, asyncio.Lock] = WeakValueDictionary()
+        self._launcher: Launcher | None = None
+        self._finding: Finding | None = None
+        self._under_way: set[asyncio.Task[Any]] = set()
+
+    @property
+    def isolation(self) -> str:
+        if self._finding is None or self._launcher is None:
+            return "The local cluster has not been started."
+        return describe(self._finding, self._launcher.limiter.in_words(self._finding.mode))
+
+    @property
+    def mode(self) -> Mode | None:
+        return None if self._finding is None else self._finding.mode
+
+    async def start(self) -> None:
+        await asyncio.to_thread(self._state.path.mkdir, 0o700, True, True)
+        self._finding = await self._warm.start()
+        limiter = await asyncio.to_thread(find_limiter)
+        self._launcher = Launcher(self._state, self._nodes, self._finding.mode, limiter, self._ssh_host)
+        await asyncio.to_thread(self._state.prepare, self._launcher.folder_mode)
+        if self._nodes.has_real_gpus:
+            await asyncio.to_thread(ensure_gpu_devices)
+        await self._find_servers()
+        if looking := self._foreign.refresh():
+            await looking
+        self._later(self._state.empty_trash)
+
+    async def close(self) -> None:
+        self._foreign.close()
+        if self._under_way:
+            await asyncio.wait(self._under_way, timeout=_END_WITHIN_S)
+        for server in self._servers.values():
+            for member in server.members:
+                member.stop_watching()
+        await self._warm.close()
+        self._changes.close()
+
+    async def look(self) -> ClusterSeen:
+        self._started()
+        try:
+            await self._find_servers()
+        except OSError as error:
+            raise Unavailable(f"the state folder cannot be read: {error}") from error
+        self._foreign.refresh()
+        nodes = tuple(node_seen(node, self._foreign.seen, self._ssh_host) for node in self._nodes.nodes)
+        servers = {rid: server.seen(self._ssh_host) for rid, server in self._servers.items()}
+        return ClusterSeen(self._clock.now(), nodes, servers)
+
+    def changes(self) -> AsyncIterator[None]:
+        return self._changes.subscribe()
+
+    async def ensure_server(self, spec: ServerSpec) -> None:
+        launcher = self._started()
+        await asyncio.shield(self._begin(self._ensure_server(launcher, spec)))
+
+    async def ensure_gone(self, reservation_id: ReservationId) -> bool:
+        launcher = self._started()
+        return await asyncio.shield(self._begin(self._ensure_gone(launcher, reservation_id)))
+
+    async def stop_servers(self) -> int:
+        """End every dev server's processes and keep their folders, as a shutdown of the machine does. Answers how
+        many ran. Whoever starts next finds them lost unwatched and may start them again."""
+        self._started()
+        stopped = 0
+        for server in list(self._servers.values()):
+            async with self._lock(server.reservation_id):
+                ran = server.seen(self._ssh_host).phase is not Phase.DEAD
+                if not await self._end(server):
+                    raise ClusterError(f"dev server {server.reservation_id} does not end")
+                stopped += ran
+        return stopped
+
+    async def tell(self, reservation_id: ReservationId, message: str) -> None:
+        """It also greets those who log in within the next minutes. Whoever is gone need not be told."""
+        server = self._servers.get(reservation_id)
+        if server is None:
+            return
+        text = "".join(letter for letter in message if letter.isprintable() or letter == "\n")
+        told = Message(text, valid_until=self._clock.now() + _MESSAGE_GREETS_FOR)
+        with contextlib.suppress(FileNotFoundError):
+            await asyncio.to_thread(append_message, str(server.folder.messages), told)
+
+    def _started(self) -> Launcher:
+        if self._launcher is None:
+            raise Unavailable("the local cluster has not been started")
+        return self._launcher
+
+    def _lock(self, reservation_id: ReservationId) -> asyncio.Lock:
+        return self._locks.setdefault(reservation_id, asyncio.Lock())
+
+    def _own_pids(self) -> frozenset[int]:
+        members = (member for server in self._servers.values() for member in server.members)
+        return frozenset(member.process.pid for member in members if member.process is not None)
+
+    def _others(self, spec: ServerSpec) -> list[ServerSpec]:
+        """Those that run, or are about to."""
+        return [
+            server.record.spec
+            for rid, server in self._servers.items()
+            if rid != spec.reservation_id and server.record and server.seen(self._ssh_host).phase is not Phase.DEAD
+        ]
+
+    # Starting
+
+    async def _ensure_server(self, launcher: Launcher, spec: ServerSpec) -> None:
+        async with self._lock(spec.reservation_id):
+            server = self._servers.get(spec.reservation_id)
+            if server is not None and server.seen(self._ssh_host).phase is not Phase.DEAD:
+                await self._update_keys(server, spec)
+                return
+            launcher.check(spec, self._others(spec))
+            if server is not None and not await self._end(server):
+                raise Unavailable("what is left of the dev server's earlier run has not ended yet")
+            await self._launch(launcher, spec)
+
+    async def _launch(self, launcher: Launcher, spec: ServerSpec) -> None:
+        server = _Server(spec.reservation_id, self._state.server(spec.reservation_id), Record(spec, (), None))
+        server.preparing = "preparing its folders"
+        self._servers[spec.reservation_id] = server
+        self._changes.tell()
+        try:
+            prepared = await asyncio.to_thread(launcher.prepare, spec)
+            try:
+                server.record, server.host_key = prepared.record, prepared.host_key
+                await self._spawn_all(server, prepared)
+            finally:
+                prepared.close()
+        except (ClusterError, Unavailable, OSError) as error:
+            # All members or none.
+            server.broken = f"it could not be started: {error}"
+            await self._end(server)
+            self._changes.tell()
+            if isinstance(error, OSError):
+                raise ClusterError(server.broken) from error
+            raise
+        server.preparing = None
+        self._changes.tell()
+
+    async def _spawn_all(self, server: _Server, prepared: Prepared) -> None:
+        for rank, listener in enumerate(prepared.listeners):
+            member = Member(server.folder.member(rank), self._changes.tell, self._warm.end_status)
+            reading, writing = os.pipe()
+            try:
+                process = await self._spawn(member.folder, listener.fileno(), writing)
+            except BaseException:
+                os.close(reading)
+                raise
+            finally:
+                os.close(writing)
+            server.members.append(member)
+            member.watch_started(process, reading)
+
+    async def _spawn(self, folder: MemberFolder, listener: int, pipe: int) -> ProcessIdentity:
+        """Once; a second time if the warm process died before it could."""
+        for _ in range(2):
+            lock = await asyncio.to_thread(folder.take_lock)
+            if lock is None:
+                raise Unavailable("what is left of the dev server's earlier run has not ended yet")
+            try:
+                process = await self._warm.spawn(folder.path, (listener, pipe, lock))
+                lost = False
+            except WarmProcessLost:
+                process, lost = None, True
+            finally:
+                os.close(lock)
+            process = process or await self._wait_for_process(folder)
+            if process is not None:
+                return process
+            if not lost:
+                raise ClusterError("the dev server's first process ended at once")
+        raise Unavailable("the warm process keeps dying")
+
+    async def _wait_for_process(self, folder: MemberFolder) -> ProcessIdentity | None:
+        """Who it is, from its own words; None once nobody is left who could speak."""
+        while await asyncio.to_thread(folder.is_locked):
+            if found := await asyncio.to_thread(folder.find_process):
+                return found
+            await asyncio.sleep(0.005)
+        return await asyncio.to_thread(folder.find_process)
+
+    async def _update_keys(self, server: _Server, spec: ServerSpec) -> None:
+        """Whose keys may log in can change while it runs; nothing else can."""
+        if server.record is not None and server.record.spec.ssh_public_keys != spec.ssh_public_keys:
+            await asyncio.to_thread(server.folder.write_keys, spec.ssh_public_keys)
+
+    # Finding again
+
+    async def _find_servers(self) -> None:
+        """Take in what the state folder holds and forget what it no longer does."""
+        there = await asyncio.to_thread(self._state.list_servers)
+        for reservation_id in there - self._servers.keys():
+            lock = self._lock(reservation_id)
+            async with lock:
+                if reservation_id not in self._servers:
+                    await self._adopt(reservation_id)
+        for reservation_id in self._servers.keys() - there:
+            server = self._servers[reservation_id]
+            if server.preparing is None and server.seen(self._ssh_host).phase is Phase.DEAD:
+                self._servers.pop(reservation_id)
+
+    async def _adopt(self, reservation_id: ReservationId) -> None:
+        folder = self._state.server(reservation_id)
+        if not await asyncio.to_thread(folder.exists):
+            return
+        server = _Server(reservation_id, folder)
+        try:
+            server.record = await asyncio.to_thread(folder.find_record)
+            server.host_key = public_line(await asyncio.to_thread(folder.host_key.read_bytes))
+        except (BadRecord, OSError, ValueError) as error:
+            server.broken = f"what was written down about it cannot be read: {error}"
+        if server.record is None and server.broken is None:
+            server.broken = "the control plane ended while it was being prepared"
+        for member_folder in member_folders(folder, server.record):
+            member = Member(member_folder, self._changes.tell, self._warm.end_status)
+            await member.adopt()
+            server.members.append(member)
+        self._servers[reservation_id] = server
+        self._changes.tell()
+
+    # Ending
+
+    async def _ensure_gone(self, launcher: Launcher, reservation_id: ReservationId) -> bool:
+        async with self._lock(reservation_id):
+            server = self._servers.get(reservation_id) or _Server(reservation_id, self._state.server(reservation_id))
+            if not await self._end(server):
+                return False
+            if server.record is not None:
+                for share in server.record.spec.shares:
+                    await asyncio.to_thread(
+                        launcher.limiter.remove_group, launcher.group_name(server.record.spec, share.rank)
+                    )
+            rubbish = await asyncio.to_thread(self._state.discard, server.folder)
+            self._servers.pop(reservation_id, None)
+            if rubbish is not None:
+                self._later(lambda: remove_tree(rubbish))
+            self._changes.tell()
+            return True
+
+    async def _end(self, server: _Server) -> bool:
+        """Kill all of it; True once nothing lives any more. Its folders stay."""
+        for member in server.members:
+            member.stop_watching()
+        folders = await asyncio.to_thread(server.folder.members)
+        ended = await asyncio.gather(*(self._end_member(folder) for folder in folders))
+        if self.mode is not None and not self.mode.has_namespaces:
+            mark = str(server.reservation_id)
+            return await asyncio.to_thread(end_marked, _MARK, mark) and all(ended)
+        return all(ended)
+
+    async def _end_member(self, folder: MemberFolder) -> bool:
+        process = await asyncio.to_thread(folder.find_process)
+        if process is not None:
+            is_over = False
+            if self.mode is not None and not self.mode.has_namespaces:
+                # Told to, it ends all that came to it; killed, it would leave them behind.
+                is_over = await end_process(process, signal.SIGTERM, _END_WITHIN_S)
+            if not is_over and not await end_process(process, signal.SIGKILL, _END_WITHIN_S):
+                return False
+        # A process that was being started might not have said who it is yet.
+        return not await asyncio.to_thread(folder.is_locked)
+
+    def _later(self, work: Callable[[], None]) -> None:
+        self._begin(asyncio.to_thread(work))
+
+    def _begin(self, work: Coroutine[None, None, _T]) -> "asyncio.Task[_T]":
+        """In a task of its own, which goes on when whoever asked for it stops waiting."""
+        task = asyncio.create_task(work)
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+        return task

@@ -1,0 +1,282 @@
+"""The state folder: where each dev server's papers, workspace and scratch lie, and the disks, which are never removed.
+
+Layout, below the state folder::
+
+    servers/<reservation id>/   record.json, host_key, run/ (keys, messages, greeting), workspace/, home/ (scratch)
+        members/<rank>/         launch.json, lock, process.json, ready, failure, ended.json, log, tmp/, var-tmp/, root/
+    disks/<disk id>/            the owner's /home/dev
+    trash/                      what is on its way out
+
+Names of folders come from ids only, never from what a user typed. Everything here blocks: call it in a thread.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+from uuid import UUID
+
+from gpudev.adapters.local.processes import ProcessIdentity
+from gpudev.adapters.local.records import Ended, Record, record_from_json, record_to_json
+from gpudev.adapters.local.reporting import (
+    FAILURE_FILE,
+    LAUNCH_FILE,
+    LOCK_FILE,
+    LOG_FILE,
+    PROCESS_FILE,
+    READY_FILE,
+    write_atomically,
+)
+from gpudev.domain.ids import DiskId, ReservationId
+
+_SKELETON = Path("/etc/skel")
+_ENDED_FILE = "ended.json"
+_LOG_TAIL = 4096
+
+
+class MemberFolder:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def rank(self) -> int:
+        return int(self.path.name)
+
+    def prepare(self, folder_mode: int) -> None:
+        """Ready for a new start: nothing is left of what an earlier one reported."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.path.chmod(folder_mode)
+        for name in (PROCESS_FILE, READY_FILE, FAILURE_FILE, _ENDED_FILE, LOG_FILE):
+            (self.path / name).unlink(missing_ok=True)
+        for name, mode in (("root", 0o755), ("tmp", 0o1777), ("var-tmp", 0o1777)):
+            (self.path / name).mkdir(exist_ok=True)
+            (self.path / name).chmod(mode)
+
+    def write_launch(self, text: str) -> None:
+        write_atomically(self.path / LAUNCH_FILE, text)
+
+    def take_lock(self) -> int | None:
+        """The lock as a descriptor; None while anybody has it. It is handed on to the member's first process and
+        so is free exactly when neither that process lives nor one that could still become it."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        fd = os.open(self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return None
+        return fd
+
+    def is_locked(self) -> bool:
+        fd = self.take_lock()
+        if fd is None:
+            return True
+        os.close(fd)
+        return False
+
+    def find_process(self) -> ProcessIdentity | None:
+        text = _read(self.path / PROCESS_FILE)
+        return None if text is None else ProcessIdentity(**json.loads(text))
+
+    def is_ready(self) -> bool:
+        return (self.path / READY_FILE).exists()
+
+    def failure(self) -> str | None:
+        return _read(self.path / FAILURE_FILE)
+
+    def find_ended(self) -> Ended | None:
+        text = _read(self.path / _ENDED_FILE)
+        return None if text is None else Ended(**json.loads(text))
+
+    def write_ended(self, ended: Ended) -> None:
+        if self.path.is_dir():
+            write_atomically(self.path / _ENDED_FILE, json.dumps(asdict(ended)))
+
+    def last_log_lines(self, count: int = 8) -> list[str]:
+        try:
+            with (self.path / LOG_FILE).open("rb") as log:
+                log.seek(max(0, log.seek(0, os.SEEK_END) - _LOG_TAIL))
+                return log.read().decode(errors="replace").splitlines()[-count:]
+        except FileNotFoundError:
+            return []
+
+
+class ServerFolder:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def run(self) -> Path:
+        return self.path / "run"
+
+    @property
+    def workspace(self) -> Path:
+        return self.path / "workspace"
+
+    @property
+    def scratch_home(self) -> Path:
+        return self.path / "home"
+
+    @property
+    def host_key(self) -> Path:
+        return self.path / "host_key"
+
+    @property
+    def messages(self) -> Path:
+        return self.run / "messages"
+
+    def exists(self) -> bool:
+        return self.path.is_dir()
+
+    def member(self, rank: int) -> MemberFolder:
+        return MemberFolder(self.path / "members" / str(rank))
+
+    def members(self) -> list[MemberFolder]:
+        """Those there are, whatever the record says."""
+        try:
+            ranks = sorted(int(path.name) for path in (self.path / "members").iterdir() if path.name.isdecimal())
+        except FileNotFoundError:
+            return []
+        return [self.member(rank) for rank in ranks]
+
+    def prepare(self, uid: int, folder_mode: int) -> None:
+        for path in (self.path, self.path / "members"):
+            path.mkdir(exist_ok=True)
+            path.chmod(folder_mode)
+        self.run.mkdir(exist_ok=True)
+        self.run.chmod(0o755)
+        self.messages.touch(mode=0o644)
+        ensure_owned_folder(self.workspace, uid)
+
+    def ensure_scratch_home(self, uid: int) -> Path:
+        ensure_home(self.scratch_home, uid)
+        return self.scratch_home
+
+    def write_record(self, record: Record) -> None:
+        write_atomically(self.path / "record.json", record_to_json(record), durable=True)
+
+    def find_record(self) -> Record | None:
+        """Raises BadRecord when there is one that cannot be read."""
+        text = _read(self.path / "record.json")
+        return None if text is None else record_from_json(text)
+
+    def write_keys(self, keys: tuple[str, ...]) -> None:
+        """One key per line; what would make two lines of one is no key."""
+        lines = [key.strip() for key in keys if key.strip() and key.strip().isprintable()]
+        write_atomically(self.run / "authorized_keys", "".join(f"{line}\n" for line in lines), mode=0o644)
+
+    def write_greeting(self, text: str) -> None:
+        write_atomically(self.run / "motd", text, mode=0o644)
+
+
+class StateFolder:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def servers(self) -> Path:
+        return self.path / "servers"
+
+    @property
+    def trash(self) -> Path:
+        return self.path / "trash"
+
+    def prepare(self, folder_mode: int) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        for path in (self.servers, self.path / "disks", self.trash):
+            path.mkdir(exist_ok=True)
+            path.chmod(folder_mode)
+
+    def server(self, reservation_id: ReservationId) -> ServerFolder:
+        return ServerFolder(self.servers / str(reservation_id))
+
+    def list_servers(self) -> set[ReservationId]:
+        return {found for path in self.servers.iterdir() if (found := _as_id(path.name)) is not None}
+
+    def ensure_disk(self, disk_id: DiskId, uid: int) -> Path:
+        path = self.path / "disks" / str(disk_id)
+        ensure_home(path, uid)
+        return path
+
+    def discard(self, folder: ServerFolder) -> Path | None:
+        """Out of the way at once; emptying it may take long and comes later."""
+        target = self.trash / f"{folder.path.name}.{secrets.token_hex(4)}"
+        try:
+            folder.path.rename(target)
+        except FileNotFoundError:
+            return None
+        return target
+
+    def empty_trash(self) -> None:
+        for path in self.trash.iterdir():
+            with contextlib.suppress(OSError):  # what cannot go now is tried again the next time
+                remove_tree(path)
+
+
+def ensure_home(path: Path, uid: int) -> None:
+    """A home folder that belongs to `uid`, begun from the system's skeleton. Its content is never touched again,
+    but for files that belong to somebody else."""
+    if not path.exists():
+        draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.new")
+        if _SKELETON.is_dir():
+            shutil.copytree(_SKELETON, draft, symlinks=True)
+        else:
+            draft.mkdir()
+        draft.chmod(0o700)
+        ensure_owner(draft, uid)
+        draft.rename(path)
+    ensure_owner(path, uid)
+
+
+def ensure_owned_folder(path: Path, uid: int) -> None:
+    path.mkdir(mode=0o700, exist_ok=True)
+    ensure_owner(path, uid)
+
+
+def ensure_owner(path: Path, uid: int) -> None:
+    """Give a tree to `uid` where it is not; one look at the top tells whether that is needed.
+
+    The top comes last, so that an interrupted walk is taken up again. Links are given, never followed.
+    """
+    if os.geteuid() != 0 or path.stat().st_uid == uid:
+        return
+    for _, folders, files, here in os.fwalk(path, follow_symlinks=False):
+        for name in (*folders, *files):
+            if os.stat(name, dir_fd=here, follow_symlinks=False).st_uid != uid:
+                os.chown(name, uid, uid, dir_fd=here, follow_symlinks=False)
+    os.chown(path, uid, uid, follow_symlinks=False)
+
+
+def remove_tree(path: Path) -> None:
+    """Also where a user took away the right to enter or change a folder. Links are not followed."""
+    try:
+        shutil.rmtree(path)
+    except FileNotFoundError:
+        return
+    except PermissionError:
+        path.chmod(0o700)
+        for here, folders, _ in os.walk(path):
+            for name in folders:
+                folder = Path(here, name)
+                if not folder.is_symlink():
+                    folder.chmod(0o700)
+        shutil.rmtree(path)
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        return None
+
+
+def _as_id(name: str) -> ReservationId | None:
+    try:
+        found = UUID(name)
+    except ValueError:
+        return None
+    return ReservationId(found) if str(found) == name else None

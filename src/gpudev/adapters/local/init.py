@@ -1,0 +1,202 @@
+"""The first process of a dev server: it owns the listening socket, keeps an SSH server running on it and collects
+orphans. It survives the control plane, and everything in the dev server dies with it.
+
+In a pid namespace it is pid 1: no signal from inside reaches it, and its end is the end of all. In plain folders it is
+the one to whom orphans come, and SIGTERM tells it to end them all. It knows nothing of reservations.
+"""
+
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from importlib.machinery import BuiltinImporter, FrozenImporter
+from pathlib import Path
+from typing import NoReturn
+
+from gpudev.adapters.local import linux, namespaces
+from gpudev.adapters.local.isolation import Mode
+from gpudev.adapters.local.launch import LOGIN, SHELL, Launch, view_of
+from gpudev.adapters.local.processes import children_of, descendants_of, describe_end, identify_self
+from gpudev.adapters.local.reporting import LOG_FILE, Reporter
+from gpudev.adapters.local.sshd.config import SshdConfig
+from gpudev.adapters.local.sshd.server import run as run_sshd
+
+FAILED = 70
+NOT_ALL_ENDED = 71
+_LIVED_WELL_S = 5.0
+_TRIES = 3
+_LONGEST_PAUSE_S = 2.0
+_END_WITHIN_S = 4.0
+_ANSWER_STEP_S = 0.02
+
+
+def main(launch: Launch, member: Path, listener: socket.socket, pipe: int, lock: int) -> NoReturn:
+    """Never returns: the process ends when the dev server does."""
+    os.umask(0o022)
+    reporter = Reporter(member, pipe)
+    # First of all, so that whoever finds this process later can tell it from any other.
+    reporter.here_i_am(identify_self())
+    try:
+        _stand_alone(member, keep=(listener.fileno(), lock, *reporter.descriptors))
+        config = _sshd_config(launch, member)
+        reporter.step("building the file system")
+        _settle(launch, member)
+        reporter.step("starting the ssh server")
+        _supervise(lambda: _fork_sshd(config, launch, listener), listener, reporter)
+    except Exception as error:  # noqa: BLE001 - the last one to see it: told, then the process ends
+        traceback.print_exc()
+        reporter.failed(f"{type(error).__name__}: {error}")
+    os._exit(FAILED)
+
+
+def _stand_alone(member: Path, keep: tuple[int, ...]) -> None:
+    """Let go of everything that was the warm process's."""
+    os.setsid()
+    os.environ.clear()
+    log = os.open(member / LOG_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    nothing = os.open("/dev/null", os.O_RDONLY)
+    for number, fd in ((0, nothing), (1, log), (2, log)):
+        os.dup2(fd, number)
+    close_descriptors({0, 1, 2, *keep})
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE}:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _sshd_config(launch: Launch, member: Path) -> SshdConfig:
+    view = view_of(launch.mode, launch.home, launch.workspace, launch.run, member)
+    return SshdConfig(
+        host_key=Path(launch.host_key).read_text(),
+        authorized_keys_path=f"{view.run}/authorized_keys",
+        home=view.home,
+        messages_path=f"{view.run}/messages",
+        motd_path=f"{view.run}/motd",
+        username=LOGIN,
+        shell=SHELL,
+        environment=launch.environment,
+    )
+
+
+def _settle(launch: Launch, member: Path) -> None:
+    """Take the place this process will have for the rest of its life."""
+    if linux.IS_LINUX:
+        linux.set_process_name("gpu-dev-init")
+    if launch.mode.has_namespaces:
+        namespaces.build_root(launch, member)
+        _find_no_more_modules()
+        linux.set_dumpable(False)
+        if launch.mode is Mode.ROOT:
+            linux.keep_capabilities((linux.CAP_KILL, linux.CAP_SETGID, linux.CAP_SETUID, linux.CAP_SETPCAP))
+        return
+    if linux.IS_LINUX:
+        linux.become_subreaper()
+    signal.signal(signal.SIGTERM, lambda *_: _end_everything())
+
+
+def _find_no_more_modules() -> None:
+    """From here on a module's path may lead into a user's folder, and this process may be root."""
+    sys.path.clear()
+    sys.path_importer_cache.clear()
+    sys.meta_path[:] = [BuiltinImporter, FrozenImporter]
+
+
+def _supervise(start: Callable[[], int], listener: socket.socket, reporter: Reporter) -> None:
+    """Keep the SSH server running. Returns only when it never came up."""
+    is_ready, failures = False, 0
+    while True:
+        began = time.monotonic()
+        child = start()
+        if not is_ready and _answers(listener, child):
+            is_ready = True
+            reporter.ready()
+        end = describe_end(_wait_for(child))
+        sys.stderr.write(f"the ssh server was {end}; starting it again\n")
+        failures = 0 if time.monotonic() - began > _LIVED_WELL_S else failures + 1
+        if not is_ready and failures >= _TRIES:
+            reporter.failed(f"the ssh server did not start: {end}")
+            return
+        if failures > 1:
+            time.sleep(min(0.05 * 2**failures, _LONGEST_PAUSE_S))
+
+
+def _fork_sshd(config: SshdConfig, launch: Launch, listener: socket.socket) -> int:
+    child = os.fork()
+    if child:
+        return child
+    try:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        close_descriptors({0, 1, 2, listener.fileno()})
+        if launch.max_processes is not None:
+            resource.setrlimit(resource.RLIMIT_NPROC, (launch.max_processes, launch.max_processes))
+        namespaces.drop_privileges(launch)
+        if linux.IS_LINUX:
+            linux.set_process_name("gpu-dev-sshd")
+        os.chdir(config.home)
+        run_sshd(config, listener)
+    except BaseException:  # noqa: BLE001 - a forked process must never run on in its parent's code
+        traceback.print_exc()
+    os._exit(1)
+
+
+def _answers(listener: socket.socket, child: int) -> bool:
+    """Whether the SSH server says hello; False when it ended before it did."""
+    with socket.socket(listener.family, socket.SOCK_STREAM) as client:
+        host, port, *more = listener.getsockname()
+        anywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+        client.connect((anywhere.get(host, host), port, *more))
+        client.settimeout(_ANSWER_STEP_S)
+        while True:
+            try:
+                return client.recv(4) == b"SSH-"
+            except TimeoutError:
+                # Its end must not be taken from `_wait_for`.
+                if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+                    return False
+            except OSError:
+                return False
+
+
+def _wait_for(child: int) -> int:
+    """Collect orphans until this child ends; its wait status."""
+    while True:
+        pid, status = os.waitpid(-1, 0)
+        if pid == child:
+            return status
+
+
+def _end_everything() -> NoReturn:
+    """Kill everything below this process, then end: without a pid namespace nobody else would.
+
+    Direct children only: whoever loses a parent comes to this process and is one in the next round, and the pid of an
+    own child cannot have changed hands.
+    """
+    deadline = time.monotonic() + _END_WITHIN_S
+    below = children_of if linux.IS_LINUX else descendants_of
+    try:
+        while time.monotonic() < deadline:
+            for pid in below(os.getpid()):
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+    except ChildProcessError:
+        os._exit(0)
+    os._exit(NOT_ALL_ENDED)
+
+
+def close_descriptors(keep: set[int]) -> None:
+    """Close everything else that is open."""
+    listing = "/proc/self/fd" if linux.IS_LINUX else "/dev/fd"
+    for name in os.listdir(listing):  # noqa: PTH208 - names, not paths
+        fd = int(name)
+        if fd not in keep:
+            try:
+                os.close(fd)
+            except OSError:
+                continue  # the listing's own descriptor is closed by now

@@ -1,0 +1,222 @@
+"""From a spec to folders, a listening socket per member and what each member's first process is told.
+
+It refuses what this machine cannot run. It starts nothing.
+"""
+
+import errno
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpudev.adapters.local.environment import Gang, environment_for, greeting, member_hostname
+from gpudev.adapters.local.folders import MemberFolder, ServerFolder, StateFolder
+from gpudev.adapters.local.hostkeys import ensure_host_key
+from gpudev.adapters.local.isolation import UID_INSIDE, Mode, first_uid, uid_of
+from gpudev.adapters.local.launch import Launch, view_of
+from gpudev.adapters.local.limits import Limiter, fair_share
+from gpudev.adapters.local.nodes import LocalNode, LocalNodes
+from gpudev.adapters.local.nvml import CONTROL_DEVICES
+from gpudev.adapters.local.records import BadRecord, Record
+from gpudev.domain.capacity import Share
+from gpudev.domain.errors import ClusterError
+from gpudev.ports.cluster import ServerSpec
+
+_MASTER_PORTS = range(20_000, 30_000)
+"""Below the ports the kernel hands out by itself, so that none of those is in the way later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    record: Record
+    host_key: str
+    """The public half."""
+    listeners: tuple[socket.socket, ...]
+    """By rank; each to be handed on and closed."""
+
+    def close(self) -> None:
+        _close(self.listeners)
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    state: StateFolder
+    nodes: LocalNodes
+    mode: Mode
+    limiter: Limiter
+    ssh_host: str
+
+    def check(self, spec: ServerSpec, others: Iterable[ServerSpec]) -> None:
+        """Raises ClusterError for what this machine cannot run, or not beside those that run."""
+        if sorted(share.rank for share in spec.shares) != list(range(len(spec.shares))) or not spec.shares:
+            raise ClusterError("a dev server needs shares with the ranks 0, 1, …")
+        held = {(share.node, gpu): other for other in others for share in other.shares for gpu in share.gpu_indices}
+        for share in spec.shares:
+            node = self.nodes.find(share.node)
+            if node is None:
+                raise ClusterError(f"this machine has no node {share.node!r}")
+            if node.gpus and (len(share.gpu_indices) != share.units or len(set(share.gpu_indices)) != share.units):
+                raise ClusterError(f"the share on {share.node} must name its {share.units} GPUs")
+            for gpu in share.gpu_indices:
+                if not 0 <= gpu < node.gpus:
+                    raise ClusterError(f"node {share.node} has no GPU {gpu}")
+                if holder := held.get((share.node, gpu)):
+                    raise ClusterError(f"GPU {gpu} of node {share.node} is in use by {holder.pod_name}")
+
+    def prepare(self, spec: ServerSpec) -> Prepared:
+        """Blocks: call it in a thread. What was there before (home, host key, ports) is used again."""
+        folder = self.state.server(spec.reservation_id)
+        uid = self._uid(spec)
+        folder.prepare(uid, self.folder_mode)
+        home = self.state.ensure_disk(spec.disk_id, uid) if spec.disk_id else folder.ensure_scratch_home(uid)
+        host_key = ensure_host_key(folder.host_key)
+        before = _earlier_record(folder)
+        listeners = self._listen(len(spec.shares), before.ports if before else ())
+        try:
+            record = Record(
+                spec=spec,
+                ports=tuple(listener.getsockname()[1] for listener in listeners),
+                master_port=_master_port(spec, before) if len(spec.shares) > 1 else None,
+            )
+            folder.write_keys(spec.ssh_public_keys)
+            for share in spec.shares:
+                self._prepare_member(folder, record, share, home, uid)
+            folder.write_record(record)
+        except BaseException:
+            _close(listeners)
+            raise
+        return Prepared(record, host_key, listeners)
+
+    @property
+    def folder_mode(self) -> int:
+        """Users with an own uid but no own root must pass through our folders, and see nothing on the way."""
+        return 0o711 if self.mode is Mode.UIDS else 0o700
+
+    def group_name(self, spec: ServerSpec, rank: int) -> str:
+        return f"{spec.reservation_id}-{rank}"
+
+    def _prepare_member(self, folder: ServerFolder, record: Record, share: Share, home: Path, uid: int) -> None:
+        spec = record.spec
+        node = self._node(share)
+        member = folder.member(share.rank)
+        member.prepare(self.folder_mode)
+        view = view_of(self.mode, str(home), str(folder.workspace), str(folder.run), member.path)
+        if share.rank == 0:
+            folder.write_greeting(greeting(spec, node, view))
+        gang = None if record.master_port is None else Gang("127.0.0.1", record.master_port, record.ports)
+        share_of_node = fair_share(node, share.units)
+        cgroup = self.limiter.ensure_group(self.group_name(spec, share.rank), share_of_node)
+        launch = Launch(
+            mode=self.mode,
+            uid=uid,
+            hostname=member_hostname(spec, share.rank),
+            hostnames=tuple(member_hostname(spec, other.rank) for other in spec.shares),
+            home=str(home),
+            workspace=str(folder.workspace),
+            run=str(folder.run),
+            host_key=str(folder.host_key),
+            devices=_devices(node, share),
+            hidden=_hidden(self.state.path),
+            cgroup=None if cgroup is None else str(cgroup),
+            max_processes=share_of_node.processes if cgroup is None and self.mode.has_own_uid else None,
+            environment=environment_for(spec, share, node, mode=self.mode, uid=uid, view=view, gang=gang),
+        )
+        member.write_launch(launch.to_json())
+
+    def _node(self, share: Share) -> LocalNode:
+        node = self.nodes.find(share.node)
+        if node is None:
+            raise ClusterError(f"this machine has no node {share.node!r}")
+        return node
+
+    def _uid(self, spec: ServerSpec) -> int:
+        if self.mode.has_own_uid:
+            return uid_of(spec.user_id, first_uid())
+        return UID_INSIDE if self.mode is Mode.USER else os.getuid()
+
+    def _listen(self, count: int, wanted: tuple[int, ...]) -> tuple[socket.socket, ...]:
+        """A listening socket per member: on the port it had before, if that is free, else on any."""
+        listeners: list[socket.socket] = []
+        try:
+            for rank in range(count):
+                listeners.append(_listen(self.ssh_host, wanted[rank] if rank < len(wanted) else 0))
+        except OSError as error:
+            _close(listeners)
+            raise ClusterError(f"no ssh server can listen on {self.ssh_host}: {error.strerror}") from error
+        return tuple(listeners)
+
+
+def ensure_gpu_devices() -> None:
+    """The driver makes some device files only when a GPU is first used, with rights no dev server has."""
+    program = shutil.which("nvidia-modprobe")
+    if program is not None and not Path("/dev/nvidia-uvm").exists():
+        subprocess.run([program, "-u", "-c=0"], check=False, timeout=30, stdin=subprocess.DEVNULL)
+
+
+def _close(listeners: Iterable[socket.socket]) -> None:
+    for listener in listeners:
+        listener.close()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(128)
+    except OSError as error:
+        listener.close()
+        if port and error.errno == errno.EADDRINUSE:
+            return _listen(host, 0)
+        raise
+    return listener
+
+
+def _master_port(spec: ServerSpec, before: Record | None) -> int:
+    """Nobody holds it for the gang, so it is one that others are unlikely to take, and the same after a restart."""
+    if before is not None and before.master_port is not None:
+        return before.master_port
+    first = spec.reservation_id.int % len(_MASTER_PORTS)
+    for step in range(len(_MASTER_PORTS)):
+        port = _MASTER_PORTS[(first + step) % len(_MASTER_PORTS)]
+        with socket.socket() as trial:
+            try:
+                trial.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
+    raise ClusterError("no port is free for the members to find each other")
+
+
+def _earlier_record(folder: ServerFolder) -> Record | None:
+    try:
+        return folder.find_record()
+    except BadRecord:
+        return None  # about to be written anew
+
+
+def _devices(node: LocalNode, share: Share) -> tuple[str, ...]:
+    own = [path for index in share.gpu_indices if index < len(node.devices) for path in node.devices[index]]
+    return (*own, *(path for path in CONTROL_DEVICES if Path(path).exists())) if own else ()
+
+
+def _hidden(state_dir: Path) -> tuple[str, ...]:
+    """Our own state, and the home of whoever started us where it is really theirs."""
+    home = Path(pwd.getpwuid(os.getuid()).pw_dir)
+    try:
+        is_theirs = home.stat().st_uid == os.getuid() != 0
+    except OSError:
+        is_theirs = False
+    return (str(state_dir), str(home)) if is_theirs else (str(state_dir),)
+
+
+def member_folders(folder: ServerFolder, record: Record | None) -> list[MemberFolder]:
+    """Those the record speaks of; without one, those there are."""
+    if record is None:
+        return folder.members()
+    return [folder.member(share.rank) for share in sorted(record.spec.shares, key=lambda share: share.rank)]

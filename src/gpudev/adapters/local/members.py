@@ -1,0 +1,192 @@
+"""One member of a dev server, watched: how far it is, and how it ended.
+
+It states facts and calls `changed`; what they mean for the dev server as a whole is decided in `seeing`.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from gpudev.adapters.local.folders import MemberFolder
+from gpudev.adapters.local.processes import (
+    ProcessIdentity,
+    boot_id,
+    describe_end,
+    find_marked,
+    is_alive,
+    open_pidfd,
+    send_signal,
+)
+from gpudev.adapters.local.records import Ended
+from gpudev.adapters.local.reporting import Report
+from gpudev.adapters.local.watching import wait_until_ended
+
+_READY_POLL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class MemberFacts:
+    rank: int
+    step: str
+    ready: bool
+    ended: Ended | None
+
+
+class Member:
+    """`end_status` asks for the wait status of a process that ended."""
+
+    def __init__(
+        self,
+        folder: MemberFolder,
+        changed: Callable[[], None],
+        end_status: Callable[[int], Awaitable[int | None]],
+    ) -> None:
+        self.folder = folder
+        self.process: ProcessIdentity | None = None
+        self._changed = changed
+        self._end_status = end_status
+        self._step = "being started"
+        self._ready = False
+        self._ended: Ended | None = None
+        self._pipe: int | None = None
+        self._unread = b""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def facts(self) -> MemberFacts:
+        return MemberFacts(self.folder.rank, self._step, self._ready, self._ended)
+
+    def watch_started(self, process: ProcessIdentity, pipe: int) -> None:
+        """A process we just started; it reports through `pipe`, which is ours from now on."""
+        self.process = process
+        self._pipe = pipe
+        os.set_blocking(pipe, False)
+        asyncio.get_running_loop().add_reader(pipe, self._read_reports)
+        self._start(self._watch_end(process))
+
+    async def adopt(self) -> None:
+        """Find out what became of a member that an earlier control plane started."""
+        process = await self._find_process()
+        self.process = process
+        self._ready = self.folder.is_ready()
+        if process is not None and is_alive(process):
+            if not self._ready:
+                self._step = "starting the ssh server"
+                self._start(self._poll_ready())
+            self._start(self._watch_end(process))
+            return
+        self._ended = await asyncio.to_thread(self.folder.find_ended)
+        if self._ended is None:
+            self._ended = await asyncio.to_thread(_lost, self.folder, process)
+
+    async def _find_process(self) -> ProcessIdentity | None:
+        """Who it is. While the lock is held it may be about to say so: the one who asked for it has gone since."""
+        while (process := await asyncio.to_thread(self.folder.find_process)) is None:
+            if not await asyncio.to_thread(self.folder.is_locked):
+                return await asyncio.to_thread(self.folder.find_process)
+            await asyncio.sleep(_READY_POLL_S)
+        return process
+
+    def stop_watching(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        self._close_pipe()
+
+    def _start(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _watch_end(self, process: ProcessIdentity) -> None:
+        await wait_until_ended(process)
+        self._read_reports()  # what it said last may still lie in the pipe
+        status = await self._end_status(process.pid)
+        self._ended = await asyncio.to_thread(_note_end, self.folder, status)
+        self._changed()
+
+    async def _poll_ready(self) -> None:
+        """Whoever it reported to is gone."""
+        while not self.folder.is_ready():  # noqa: ASYNC110 - a file of another process's
+            await asyncio.sleep(_READY_POLL_S)
+        self._ready = True
+        self._changed()
+
+    def _read_reports(self) -> None:
+        if self._pipe is None:
+            return
+        try:
+            data = os.read(self._pipe, 65536)
+        except BlockingIOError:
+            return
+        if not data:
+            self._close_pipe()
+            return
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        for line in lines:
+            report = Report.parse(line)
+            self._ready = self._ready or report.ready
+            self._step = report.step or self._step
+        self._changed()
+
+    def _close_pipe(self) -> None:
+        pipe, self._pipe = self._pipe, None
+        if pipe is not None:
+            asyncio.get_running_loop().remove_reader(pipe)
+            os.close(pipe)
+
+
+async def end_process(process: ProcessIdentity, number: signal.Signals, within_s: float) -> bool:
+    """Signal it and wait for its end; False when it does not end in time."""
+    try:
+        pidfd = open_pidfd(process)
+    except ProcessLookupError:
+        return True
+    try:
+        send_signal(process, number, pidfd)
+    finally:
+        if pidfd is not None:
+            os.close(pidfd)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(within_s):
+            await wait_until_ended(process)
+    return not is_alive(process)
+
+
+def end_marked(variable: str, value: str, rounds: int = 20) -> bool:
+    """Kill what carries this mark in its environment until none is found. For those that got away when the process
+    they should have come to was killed; as good as can be had without a pid namespace."""
+    for _ in range(rounds):
+        found = find_marked(variable, value)
+        if not found:
+            return True
+        for process in found:
+            with contextlib.suppress(PermissionError):
+                send_signal(process, signal.SIGKILL, None)
+    return False
+
+
+def _note_end(folder: MemberFolder, status: int | None) -> Ended:
+    how = "its first process is gone" if status is None else f"its first process was {describe_end(status)}"
+    ended = Ended(_with_log(folder.failure() or how, folder), watched=True)
+    folder.write_ended(ended)
+    return ended
+
+
+def _lost(folder: MemberFolder, process: ProcessIdentity | None) -> Ended:
+    if process is None:
+        why = "the control plane ended while it was being started"
+    elif process.boot != boot_id():
+        why = "the machine was restarted"
+    else:
+        why = folder.failure() or "it ended while the control plane was down"
+    ended = Ended(_with_log(why, folder), watched=False)
+    folder.write_ended(ended)
+    return ended
+
+
+def _with_log(why: str, folder: MemberFolder) -> str:
+    lines = folder.last_log_lines()
+    return why if not lines else "\n".join((f"{why}; its last log lines:", *lines))

@@ -1,0 +1,180 @@
+"""The view from inside a dev server: a root of its own with the system read-only, its own folders, and few devices.
+
+Runs in the process that becomes the dev server's first one, before any user code. It decides what can be seen from
+inside; who gets which folders and devices was decided before.
+"""
+
+import os
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+
+from gpudev.adapters.local import linux
+from gpudev.adapters.local.isolation import Mode
+from gpudev.adapters.local.launch import LOGIN, SHELL, Launch, runtime_dir
+
+_SYSTEM_TREES = ("usr", "opt", "etc", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "nix", "gnu")
+_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+_LINKED_INTO_ETC = ("/etc/resolv.conf",)
+_READ_ONLY = linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV
+_OWN = linux.MS_NOSUID | linux.MS_NODEV
+
+
+def enter_user_namespace(uid_inside: int) -> None:
+    """Become, in a new user namespace, the one user it has: all capabilities there, none outside."""
+    uid, gid = os.getuid(), os.getgid()
+    linux.unshare(linux.CLONE_NEWUSER)
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"{uid_inside} {uid} 1")
+    Path("/proc/self/gid_map").write_text(f"{uid_inside} {gid} 1")
+
+
+def unshare_all() -> None:
+    """Own mounts, IPC and host name at once; the next child is the first process of an own pid namespace."""
+    linux.unshare(linux.CLONE_NEWNS | linux.CLONE_NEWPID | linux.CLONE_NEWIPC | linux.CLONE_NEWUTS)
+
+
+def build_root(launch: Launch, member: Path) -> None:
+    """Replace everything this process sees by the dev server's own view."""
+    linux.mount(None, "/", None, linux.MS_REC | linux.MS_PRIVATE)  # nothing may travel back to the host
+    root = member / "root"
+    linux.mount("tmpfs", str(root), "tmpfs", _OWN, "mode=755,size=16m")
+    _show_system(root)
+    _write_names(root, launch)
+    _show_own_folders(root, launch, member)
+    _mount_kernel_views(root)
+    _make_devices(root, launch.devices)
+    _hide(root, launch.hidden)
+    # Only the root itself: what is mounted in it keeps its own flags.
+    linux.mount(None, str(root), None, linux.MS_REMOUNT | linux.MS_BIND | _READ_ONLY)
+    os.chdir(root)
+    linux.pivot_root_here()
+    linux.set_hostname(launch.hostname)
+
+
+def drop_privileges(launch: Launch) -> None:
+    """Become the dev server's user for good. Called in every process that will run user code."""
+    if launch.mode is not Mode.PLAIN:
+        linux.leave_session_keyring()
+    if launch.mode.has_own_uid:
+        linux.empty_bounding_set()
+        os.setgroups(_device_groups(launch.devices))
+        os.setresgid(launch.uid, launch.uid, launch.uid)
+        os.setresuid(launch.uid, launch.uid, launch.uid)
+    elif launch.mode is Mode.USER:
+        linux.empty_bounding_set()
+        linux.keep_capabilities()
+    if linux.IS_LINUX:
+        linux.forbid_new_privileges()
+        # Changing uids made it undumpable, and then its own /proc/self would belong to root.
+        linux.set_dumpable(True)
+
+
+def _show_system(root: Path) -> None:
+    for name in _SYSTEM_TREES:
+        outside, inside = Path("/", name), root / name
+        if outside.is_symlink():
+            inside.symlink_to(outside.readlink())
+        elif outside.is_dir():
+            inside.mkdir()
+            linux.bind(str(outside), str(inside), _READ_ONLY)
+    for link in _LINKED_INTO_ETC:
+        _show_link_target(root, link)
+
+
+def _show_link_target(root: Path, link: str) -> None:
+    """/etc/resolv.conf is often a link into /run, of which nothing else is shown."""
+    target = Path(os.path.realpath(link))
+    inside = root / target.relative_to("/")
+    if not target.is_file() or inside.exists():
+        return
+    inside.parent.mkdir(parents=True, exist_ok=True)
+    inside.touch()
+    linux.bind(str(target), str(inside), _READ_ONLY)
+
+
+def _write_names(root: Path, launch: Launch) -> None:
+    """Who the users are and what this machine is called, laid over the host's files."""
+    names = " ".join(launch.hostnames)
+    files = {
+        "passwd": (
+            "root:x:0:0:root:/root:/usr/sbin/nologin\n"
+            f"{LOGIN}:x:{launch.uid}:{launch.uid}:{LOGIN}:/home/{LOGIN}:{SHELL}\n"
+            "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
+        ),
+        "group": f"root:x:0:\n{LOGIN}:x:{launch.uid}:\nnogroup:x:65534:\n",
+        "hosts": f"127.0.0.1 localhost {names}\n::1 localhost ip6-localhost ip6-loopback\n",
+        "hostname": f"{launch.hostname}\n",
+    }
+    own = root / "run" / "gpu-dev-etc"
+    own.mkdir(parents=True)
+    for name, text in files.items():
+        source, target = own / name, root / "etc" / name
+        # A link would be followed out of the new root; then the host's file has to do.
+        if target.is_file() and not target.is_symlink():
+            source.write_text(text)
+            linux.bind(str(source), str(target), _READ_ONLY)
+
+
+def _show_own_folders(root: Path, launch: Launch, member: Path) -> None:
+    folders = (
+        (launch.home, f"home/{LOGIN}", _OWN),
+        (launch.workspace, "workspace", _OWN),
+        (str(member / "tmp"), "tmp", _OWN),
+        (str(member / "var-tmp"), "var/tmp", _OWN),
+        (launch.run, "run/gpu-dev", _READ_ONLY),
+    )
+    for outside, name, flags in folders:
+        inside = root / name
+        inside.mkdir(parents=True, exist_ok=True)
+        linux.bind(outside, str(inside), flags)
+    for name in ("root", "mnt", "srv", "var/lib", "var/log", "var/cache"):
+        (root / name).mkdir(parents=True, exist_ok=True)
+    (root / "var/run").symlink_to("/run")
+    runtime = root / runtime_dir(launch.uid).lstrip("/")
+    runtime.mkdir(parents=True)
+    linux.mount("tmpfs", str(runtime), "tmpfs", _OWN, f"mode=700,uid={launch.uid},gid={launch.uid}")
+
+
+def _mount_kernel_views(root: Path) -> None:
+    proc, sys = root / "proc", root / "sys"
+    proc.mkdir()
+    linux.mount("proc", str(proc), "proc", _OWN | linux.MS_NOEXEC)
+    sys.mkdir()
+    linux.bind("/sys", str(sys), _READ_ONLY | linux.MS_NOEXEC)
+
+
+def _make_devices(root: Path, devices: Iterable[str]) -> None:
+    dev = root / "dev"
+    dev.mkdir()
+    linux.mount("tmpfs", str(dev), "tmpfs", linux.MS_NOSUID | linux.MS_NOEXEC, "mode=755,size=1m")
+    for path in (*(f"/dev/{name}" for name in _DEVICES), *devices):
+        inside = root / path.lstrip("/")
+        inside.parent.mkdir(parents=True, exist_ok=True)
+        inside.touch()
+        linux.bind(path, str(inside))
+    (dev / "pts").mkdir()
+    options = "newinstance,ptmxmode=0666,mode=620"
+    linux.mount("devpts", str(dev / "pts"), "devpts", linux.MS_NOSUID | linux.MS_NOEXEC, options)
+    (dev / "ptmx").symlink_to("pts/ptmx")
+    (dev / "shm").mkdir()
+    linux.mount("tmpfs", str(dev / "shm"), "tmpfs", _OWN, "mode=1777")
+    (dev / "fd").symlink_to("/proc/self/fd")
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        (dev / name).symlink_to(f"/proc/self/fd/{number}")
+
+
+def _hide(root: Path, hidden: Iterable[str]) -> None:
+    """Lay an empty folder over what lies in a system folder and is nobody's business in there."""
+    for path in hidden:
+        parts = Path(os.path.realpath(path)).parts
+        inside = root.joinpath(*parts[1:])
+        if len(parts) > 1 and parts[1] in _SYSTEM_TREES and inside.is_dir():
+            linux.mount("tmpfs", str(inside), "tmpfs", _READ_ONLY, "mode=555,size=4k")
+
+
+def _device_groups(devices: Iterable[str]) -> list[int]:
+    """Groups needed to open these devices, where their files are not open to everybody."""
+    seen = [path.stat() for path in map(Path, devices) if path.exists()]
+    closed = (info for info in seen if not info.st_mode & stat.S_IWOTH and info.st_mode & stat.S_IWGRP)
+    return sorted({info.st_gid for info in closed if info.st_gid != 0})

@@ -1,0 +1,72 @@
+"""The NVIDIA GPUs of this machine, as the driver tells. No driver, no GPUs: that is an answer, not an error.
+
+Calls may take long when a GPU is in trouble: never on the event loop.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpudev.domain.errors import Unavailable
+
+CONTROL_DEVICES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
+"""What every user of a GPU needs besides the GPU's own file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    index: int
+    name: str
+    device_files: tuple[str, ...]
+
+
+def find_gpus() -> list[Gpu]:
+    nvml = _library()
+    if nvml is None:
+        return []
+    try:
+        return [_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
+    except nvml.NVMLError:
+        return []
+
+
+def computing_pids() -> dict[int, frozenset[int]]:
+    """Who computes on each GPU, by NVML's numbers. A desktop that only draws does not count.
+
+    Raises Unavailable when the driver does not answer.
+    """
+    nvml = _library()
+    if nvml is None:
+        raise Unavailable("the NVIDIA driver does not answer")
+    try:
+        return {index: _pids(nvml, index) for index in range(nvml.nvmlDeviceGetCount())}
+    except nvml.NVMLError as error:
+        raise Unavailable(f"the NVIDIA driver does not answer: {error}") from error
+
+
+def _gpu(nvml: Any, index: int) -> Gpu:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    name = nvml.nvmlDeviceGetName(handle)
+    try:
+        # The number in the file's name need not be NVML's.
+        device = f"/dev/nvidia{nvml.nvmlDeviceGetMinorNumber(handle)}"
+    except nvml.NVMLError:
+        device = ""
+    files = (device,) if device and Path(device).exists() else ()
+    return Gpu(index, name.decode() if isinstance(name, bytes) else name, files)
+
+
+def _pids(nvml: Any, index: int) -> frozenset[int]:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    return frozenset(process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle))
+
+
+def _library() -> Any:
+    """pynvml, ready for use; None without a driver."""
+    import pynvml  # only where GPUs are looked for
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    return pynvml

@@ -1,0 +1,169 @@
+"""Which process is meant, and whether it still lives: a pid alone may long belong to somebody else.
+
+A process is named by its pid, the moment it started and the boot it started in. A zombie has ended. Nothing here knows
+what the processes are for. On anything but Linux psutil answers; that way is not tested on macOS.
+"""
+
+import os
+import select
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+_IS_LINUX = sys.platform.startswith("linux")
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_GONE = (FileNotFoundError, ProcessLookupError)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessIdentity:
+    pid: int
+    started: str
+    """Only to be compared: ticks since boot on Linux, else seconds since 1970."""
+    boot: str
+
+
+def boot_id() -> str:
+    if _BOOT_ID.exists():
+        return _BOOT_ID.read_text().strip()
+    return f"{psutil.boot_time():.0f}"
+
+
+def identify(pid: int) -> ProcessIdentity | None:
+    """Who has this pid now; None when nobody does, or only a zombie."""
+    started = _start_of(pid)
+    return None if started is None else ProcessIdentity(pid, started, boot_id())
+
+
+def identify_self() -> ProcessIdentity:
+    """This process, by the pid the mounted /proc knows it by: not os.getpid() in a fresh pid namespace."""
+    pid = int(Path("/proc/self").readlink().name) if _IS_LINUX else os.getpid()
+    found = identify(pid)
+    if found is None:
+        raise ProcessLookupError(f"process {pid} does not see itself in /proc")
+    return found
+
+
+def is_alive(process: ProcessIdentity) -> bool:
+    return process.boot == boot_id() and _start_of(process.pid) == process.started
+
+
+def open_pidfd(process: ProcessIdentity) -> int | None:
+    """A descriptor for exactly this process, readable once it has ended. None where the system has no such thing.
+
+    Raises ProcessLookupError when it has ended.
+    """
+    if not hasattr(os, "pidfd_open"):
+        return None
+    try:
+        fd = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        raise
+    except OSError:  # a kernel before 5.3, or a sandbox that forbids the call
+        return None
+    # The pid may have changed hands before the descriptor was open, but not after.
+    if not is_alive(process):
+        os.close(fd)
+        raise ProcessLookupError(f"process {process.pid} has ended")
+    return fd
+
+
+def has_ended(process: ProcessIdentity, pidfd: int | None) -> bool:
+    if pidfd is None:
+        return not is_alive(process)
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def send_signal(process: ProcessIdentity, number: signal.Signals, pidfd: int | None) -> None:
+    """Nothing happens when it has ended already."""
+    try:
+        if pidfd is not None:
+            signal.pidfd_send_signal(pidfd, number)
+        elif is_alive(process):
+            os.kill(process.pid, number)
+    except ProcessLookupError:
+        return
+
+
+def children_of(pid: int) -> list[int]:
+    """Direct children, zombies among them."""
+    if _IS_LINUX:
+        try:
+            return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        except _GONE:
+            pass  # the process is gone, or the kernel was built without this file
+    try:
+        return [child.pid for child in psutil.Process(pid).children()]
+    except psutil.Error:
+        return []
+
+
+def descendants_of(pid: int) -> list[int]:
+    found: list[int] = []
+    waiting = children_of(pid)
+    while waiting:
+        child = waiting.pop()
+        found.append(child)
+        waiting.extend(children_of(child))
+    return found
+
+
+def descends_from(pid: int, ancestors: frozenset[int]) -> bool:
+    """Whether a process is one of these or has one of them above it."""
+    seen: set[int] = set()
+    while pid > 0 and pid not in seen:
+        if pid in ancestors:
+            return True
+        seen.add(pid)
+        try:
+            pid = psutil.Process(pid).ppid()
+        except psutil.Error:
+            return False
+    return False
+
+
+def find_marked(variable: str, value: str) -> list[ProcessIdentity]:
+    """Live processes that were started with this in their environment, as far as we may look."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            marked = process.environ().get(variable) == value
+        except (psutil.Error, OSError):
+            continue
+        identity = identify(process.pid) if marked else None
+        if identity is not None:
+            found.append(identity)
+    return found
+
+
+def describe_end(status: int) -> str:
+    """A wait status in words."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        try:
+            return f"killed by {signal.Signals(number).name}"
+        except ValueError:
+            return f"killed by signal {number}"
+    return f"ended with exit code {os.waitstatus_to_exitcode(status)}"
+
+
+def _start_of(pid: int) -> str | None:
+    if not _IS_LINUX:
+        try:
+            process = psutil.Process(pid)
+            return None if process.status() == psutil.STATUS_ZOMBIE else f"{process.create_time():.3f}"
+        except psutil.Error:
+            return None
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except _GONE:
+        return None
+    # The second field is the command's name in parentheses and may hold anything, parentheses too.
+    fields = text.rpartition(")")[2].split()
+    state, started = fields[0], fields[19]
+    return None if state in "ZXx" else started

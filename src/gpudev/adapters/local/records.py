@@ -1,0 +1,63 @@
+"""What is written down about a dev server, so that another control plane can find it again: values ↔ JSON."""
+
+import json
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from gpudev.domain.capacity import Share
+from gpudev.domain.ids import DiskId, ReservationId, UserId
+from gpudev.ports.cluster import ServerSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    spec: ServerSpec
+    ports: tuple[int, ...]
+    """Where each member's SSH server listens, by rank."""
+    master_port: int | None
+    """Gangs: the port members agree on to find each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a member's first process ended."""
+
+    reason: str
+    watched: bool
+    """Whether somebody watched when it did."""
+
+
+class BadRecord(ValueError):
+    """It was not written by us, or not by this version."""
+
+
+def record_to_json(record: Record) -> str:
+    spec = asdict(record.spec)
+    spec["reservation_id"] = str(record.spec.reservation_id)
+    spec["disk_id"] = str(record.spec.disk_id) if record.spec.disk_id else None
+    spec["expires_at"] = record.spec.expires_at.isoformat() if record.spec.expires_at else None
+    return json.dumps({"spec": spec, "ports": record.ports, "master_port": record.master_port}, indent=1)
+
+
+def record_from_json(text: str) -> Record:
+    try:
+        data = json.loads(text)
+        return Record(_spec(data["spec"]), tuple(data["ports"]), data["master_port"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadRecord(f"{type(error).__name__}: {error}") from error
+
+
+def _spec(data: dict[str, Any]) -> ServerSpec:
+    return ServerSpec(
+        **{
+            **data,
+            "reservation_id": ReservationId(UUID(data["reservation_id"])),
+            "user_id": UserId(data["user_id"]),
+            "disk_id": DiskId(UUID(data["disk_id"])) if data["disk_id"] else None,
+            "expires_at": datetime.fromisoformat(data["expires_at"]) if data["expires_at"] else None,
+            "shares": tuple(Share(**{**share, "gpu_indices": tuple(share["gpu_indices"])}) for share in data["shares"]),
+            "ssh_public_keys": tuple(data["ssh_public_keys"]),
+        }
+    )

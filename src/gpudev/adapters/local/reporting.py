@@ -1,0 +1,86 @@
+"""What a dev server's first process tells the control plane, which may not be there to hear it.
+
+Facts go into files of the member's folder first; a pipe then carries them to whoever listens, so that nobody polls.
+The folder is held open: its path is out of sight once the process has a root of its own.
+"""
+
+import json
+import os
+import secrets
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from gpudev.adapters.local.processes import ProcessIdentity
+
+PROCESS_FILE = "process.json"
+READY_FILE = "ready"
+FAILURE_FILE = "failure"
+LOG_FILE = "log"
+LOCK_FILE = "lock"
+LAUNCH_FILE = "launch.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One line of the pipe."""
+
+    step: str | None = None
+    ready: bool = False
+    failure: str | None = None
+
+    @classmethod
+    def parse(cls, line: bytes) -> "Report":
+        return cls(**json.loads(line))
+
+
+class Reporter:
+    def __init__(self, member: Path, pipe: int) -> None:
+        self._folder = os.open(member, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._pipe: int | None = pipe
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        return (self._folder,) if self._pipe is None else (self._folder, self._pipe)
+
+    def here_i_am(self, process: ProcessIdentity) -> None:
+        write_atomically(PROCESS_FILE, json.dumps(asdict(process)), folder=self._folder)
+
+    def step(self, words: str) -> None:
+        self._send(Report(step=words))
+
+    def ready(self) -> None:
+        write_atomically(READY_FILE, "", folder=self._folder)
+        self._send(Report(ready=True))
+
+    def failed(self, reason: str) -> None:
+        write_atomically(FAILURE_FILE, reason, folder=self._folder)
+        self._send(Report(failure=reason))
+
+    def _send(self, report: Report) -> None:
+        if self._pipe is None:
+            return
+        try:
+            os.write(self._pipe, json.dumps(asdict(report)).encode() + b"\n")
+        except (BrokenPipeError, BlockingIOError):
+            # Nobody listens any more; the files tell whoever comes next.
+            os.close(self._pipe)
+            self._pipe = None
+
+
+def write_atomically(
+    path: str | Path, text: str, *, folder: int | None = None, mode: int = 0o600, durable: bool = False
+) -> None:
+    """All of the text or nothing is there afterwards, also for a reader at the same moment.
+
+    `folder`: a descriptor `path` is relative to. `durable`: also after the machine lost its power.
+    """
+    draft = f"{path}.{secrets.token_hex(4)}.new"
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode, dir_fd=folder)
+    try:
+        os.fchmod(fd, mode)
+        os.write(fd, text.encode())
+        if durable:
+            os.fsync(fd)
+    finally:
+        os.close(fd)
+    os.rename(draft, path, src_dir_fd=folder, dst_dir_fd=folder)

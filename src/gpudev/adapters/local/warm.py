@@ -1,0 +1,177 @@
+"""The control plane's end of the warm process: starts it, asks it, and starts it again when it dies."""
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpudev.adapters.local.isolation import Finding, Mode
+from gpudev.adapters.local.processes import ProcessIdentity, identify
+from gpudev.adapters.local.watching import wait_until_ended
+from gpudev.domain.errors import ClusterError, Unavailable
+
+_ANSWER_WITHIN_S = 20.0
+_END_WITHIN_S = 2.0
+_INHERITED = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SSL_CERT_FILE")
+"""What Python itself may need. Anything else could be a secret."""
+
+
+class WarmProcessLost(Unavailable):
+    """It went away in the middle of a request: whether that was carried out, it can no longer say."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    process: subprocess.Popen[bytes]
+    control: socket.socket
+    finding: Finding
+
+
+class WarmProcess:
+    def __init__(self, state_dir: Path, asked: Mode | None) -> None:
+        self._state_dir = state_dir
+        self._asked = asked
+        self._running: _Running | None = None
+        self._turn = asyncio.Lock()
+        self._watching: asyncio.Task[None] | None = None
+        self._closed = False
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._running is None else self._running.process.pid
+
+    async def start(self) -> Finding:
+        async with self._turn:
+            return (await self._ensure_running()).finding
+
+    async def spawn(self, member: Path, descriptors: tuple[int, int, int]) -> ProcessIdentity | None:
+        """Fork a member's first process; None when it ended at once. Raises ClusterError when it cannot be done,
+        WarmProcessLost when nobody knows."""
+        answer = await self._ask({"spawn": str(member)}, descriptors)
+        if "error" in answer:
+            raise ClusterError(f"the dev server could not be started: {answer['error']}")
+        return None if answer["process"] is None else ProcessIdentity(**answer["process"])
+
+    async def end_status(self, pid: int) -> int | None:
+        """The wait status of a dev server's first process, if this warm process saw it end."""
+        if self._running is None:
+            return None
+        try:
+            status: int | None = (await self._ask({"status": pid}, ()))["status"]
+        except Unavailable:
+            return None
+        return status
+
+    async def close(self) -> None:
+        """Dev servers go on."""
+        self._closed = True
+        if self._watching is not None:
+            self._watching.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._watching
+        async with self._turn:
+            await self._let_go()
+
+    async def _ask(self, request: dict[str, Any], descriptors: tuple[int, ...]) -> dict[str, Any]:
+        async with self._turn:
+            running = await self._ensure_running()
+            try:
+                return await asyncio.to_thread(_exchange, running.control, request, descriptors)
+            except (OSError, ValueError) as error:
+                await self._let_go()
+                raise WarmProcessLost(f"the warm process went away: {error}") from error
+
+    async def _ensure_running(self) -> _Running:
+        if self._closed:
+            raise Unavailable("the local cluster is closed")
+        if self._running is not None and self._running.process.poll() is None:
+            return self._running
+        await self._let_go()
+        self._running = await asyncio.to_thread(_start, self._state_dir, self._asked)
+        self._watching = asyncio.create_task(self._start_again_after(self._running.process))
+        return self._running
+
+    async def _start_again_after(self, process: "subprocess.Popen[bytes]") -> None:
+        """Be warm again before anybody asks."""
+        await wait_until_ended(identify(process.pid))
+        async with self._turn:
+            if self._running is not None and self._running.process is process and not self._closed:
+                with contextlib.suppress(Unavailable, ClusterError):  # whoever asks next is told
+                    await self._ensure_running()
+
+    async def _let_go(self) -> None:
+        running, self._running = self._running, None
+        if running is not None:
+            running.control.close()
+            await asyncio.to_thread(_end, running.process)
+
+
+def _start(state_dir: Path, asked: Mode | None) -> _Running:
+    ours, theirs = socket.socketpair()
+    ours.settimeout(_ANSWER_WITHIN_S)
+    command = [sys.executable, "-P", "-m", "gpudev.adapters.local.zygote", str(theirs.fileno()), str(state_dir)]
+    with theirs, (state_dir / "zygote.log").open("ab") as log:
+        process = subprocess.Popen(
+            command if asked is None else [*command, asked.value],
+            pass_fds=(theirs.fileno(),),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd="/",
+            env=_environment(),
+            start_new_session=True,  # what a terminal sends to the control plane is not for it
+        )
+    try:
+        answer = _receive(ours)
+    except (OSError, ValueError) as error:
+        ours.close()
+        _end(process)
+        raise Unavailable(
+            f"the warm process did not start ({error}); {state_dir / 'zygote.log'} may say why"
+        ) from error
+    if "error" in answer:
+        ours.close()
+        _end(process)
+        raise ClusterError(answer["error"])
+    return _Running(process, ours, Finding(Mode(answer["mode"]), tuple(answer["refused"])))
+
+
+def _environment() -> dict[str, str]:
+    """The same modules, and nothing else of ours."""
+    kept = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+    return {**kept, "LANG": "C.UTF-8", "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+
+
+def _exchange(control: socket.socket, request: dict[str, Any], descriptors: tuple[int, ...]) -> dict[str, Any]:
+    line = json.dumps(request).encode() + b"\n"
+    if descriptors:
+        socket.send_fds(control, [line], descriptors)
+    else:
+        control.sendall(line)
+    return _receive(control)
+
+
+def _receive(control: socket.socket) -> dict[str, Any]:
+    line = b""
+    while not line.endswith(b"\n"):
+        part = control.recv(65536)
+        if not part:
+            raise ConnectionError("it closed the connection")
+        line += part
+    answer: dict[str, Any] = json.loads(line)
+    return answer
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """It ends by itself once its socket is closed."""
+    try:
+        process.wait(_END_WITHIN_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

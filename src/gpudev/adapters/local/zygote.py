@@ -1,0 +1,155 @@
+"""The warm process: it has imported all an SSH server needs and forks dev servers from that, in milliseconds.
+
+`python -m gpudev.adapters.local.zygote FD STATE_DIR [MODE]`, started by the control plane with one end of a socket pair
+as FD, in a session of its own. It holds no secrets and no descriptors of the control plane, reads nobody's data, and
+ends when the other end of the socket closes. Dev servers go on without it.
+
+Requests and answers are lines of JSON:
+`{"spawn": FOLDER}` with three descriptors (listening socket, report pipe, lock) → `{"process": {…}|null}`;
+`{"status": PID}` → `{"status": WAIT_STATUS|null}` of a dev server's first process that has ended.
+Either may be answered with `{"error": WORDS}`.
+"""
+
+import encodings.idna  # noqa: F401 - sockets ask for it at a time when it could not be found any more
+import gc
+import json
+import os
+import signal
+import socket
+import sys
+import traceback
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NoReturn
+
+from gpudev.adapters.local import init, linux, namespaces
+from gpudev.adapters.local.isolation import Mode
+from gpudev.adapters.local.launch import Launch
+from gpudev.adapters.local.probing import find_mode
+from gpudev.adapters.local.processes import identify
+from gpudev.adapters.local.reporting import LAUNCH_FILE
+from gpudev.adapters.local.sshd.server import preload
+
+_MOST_STATUSES = 1000
+_LONGEST_REQUEST = 65536
+_DESCRIPTORS = 3
+
+
+def main(arguments: list[str]) -> int:
+    control = socket.socket(fileno=int(arguments[0]))
+    control.set_inheritable(False)
+    asked = Mode(arguments[2]) if len(arguments) > 2 else None
+    preload()
+    try:
+        finding = find_mode(Path(arguments[1]), asked)
+    except OSError as error:
+        _answer(control, {"error": str(error)})
+        return 1
+    zygote = Zygote(control)
+    if linux.IS_LINUX:
+        linux.set_process_name("gpu-dev-zygote")
+        linux.become_subreaper()  # so that how a dev server ended can be told
+    signal.signal(signal.SIGCHLD, lambda *_: zygote.collect())
+    gc.collect()
+    gc.freeze()  # so that collecting garbage in a child does not copy the pages it shares with us
+    _answer(control, {"mode": finding.mode, "refused": finding.refused})
+    zygote.serve()
+    return 0
+
+
+class Zygote:
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._statuses: dict[int, int] = {}
+
+    def serve(self) -> None:
+        pending = b""
+        descriptors: list[int] = []
+        while True:
+            data, fds, _, _ = socket.recv_fds(self._control, _LONGEST_REQUEST, _DESCRIPTORS)
+            descriptors.extend(fds)
+            if not data:
+                return
+            pending += data
+            while b"\n" in pending:
+                line, _, pending = pending.partition(b"\n")
+                given, descriptors = descriptors, []
+                _answer(self._control, self._obey(json.loads(line), given))
+
+    def collect(self) -> None:
+        """Note how children ended; theirs come to us too, as orphans."""
+        try:
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    return
+                self._statuses[pid] = status
+                if len(self._statuses) > _MOST_STATUSES:
+                    self._statuses.pop(next(iter(self._statuses)))
+        except ChildProcessError:
+            return
+
+    def _obey(self, request: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
+        if "status" in request:
+            self.collect()
+            return {"status": self._statuses.pop(request["status"], None)}
+        try:
+            return self._spawn(Path(request["spawn"]), descriptors)
+        except (OSError, ValueError) as error:
+            return {"error": str(error)}
+        finally:
+            for fd in descriptors:
+                os.close(fd)
+
+    def _spawn(self, member: Path, descriptors: list[int]) -> dict[str, Any]:
+        listener, pipe, lock = descriptors
+        reading, writing = os.pipe()
+        if os.fork() == 0:
+            os.close(reading)
+            self._control.close()
+            _between(member, socket.socket(fileno=listener), pipe, lock, writing)
+        os.close(writing)
+        with os.fdopen(reading, "rb") as answer:
+            told: dict[str, Any] = json.loads(answer.read() or '{"error": "the warm process could not start it"}')
+        if "error" in told:
+            return told
+        identity = identify(told["pid"])
+        return {"process": None if identity is None else asdict(identity)}
+
+
+def _between(member: Path, listener: socket.socket, pipe: int, lock: int, writing: int) -> NoReturn:
+    """The process in between: it enters the new namespaces, forks the first process there, and ends."""
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        gc.disable()
+        launch = Launch.from_json((member / LAUNCH_FILE).read_text())
+        if launch.cgroup is not None:
+            Path(launch.cgroup, "cgroup.procs").write_text("0")
+        if launch.mode is Mode.USER:
+            namespaces.enter_user_namespace(launch.uid)
+        if launch.mode.has_namespaces:
+            namespaces.unshare_all()
+        first = os.fork()
+        if first == 0:
+            try:
+                os.close(writing)
+                gc.enable()
+                init.main(launch, member, listener, pipe, lock)
+            finally:
+                os._exit(init.FAILED)
+        os.write(writing, json.dumps({"pid": first}).encode())
+    except BaseException as error:  # noqa: BLE001 - a forked process must never run on in its parent's code
+        traceback.print_exc()
+        os.write(writing, json.dumps({"error": str(error)}).encode())
+    os._exit(0)
+
+
+def _answer(control: socket.socket, answer: dict[str, Any]) -> None:
+    control.sendall(json.dumps(answer).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except (BrokenPipeError, ConnectionResetError):
+        sys.exit(0)  # the control plane is gone
