@@ -1,0 +1,49 @@
+# What people and CI type. Everything happens in .venv, which tools/bootstrap builds from the lock files.
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.PHONY: help up down test check bench format lock clean
+
+PYTHON := .venv/bin/python
+CODE := src tests bench
+ARGS ?=
+
+help: ## Show this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+
+up: ## Start the whole system on this machine and show a first dev server
+	@tools/bootstrap server
+	@./gpu-dev up
+	@$(PYTHON) tools/first-server
+
+down: ## Stop it again; what is stored stays
+	@tools/bootstrap server
+	@./gpu-dev down
+
+test: ## Set everything up and run all tests (ARGS="tests/embedded -k postgres")
+	@tools/bootstrap dev
+	@tools/with-test-tools $(PYTHON) -m pytest -n 2 $(ARGS)
+
+check: ## Format, lint, strict types, layers and the fast tests
+	@tools/bootstrap dev
+	$(PYTHON) -m ruff format --check $(CODE)
+	$(PYTHON) -m ruff check $(CODE)
+	$(PYTHON) -m mypy
+	.venv/bin/lint-imports
+	@tools/with-test-tools $(PYTHON) -m pytest -n 2 -q -m "not slow" $(ARGS)
+
+bench: ## Run the benchmarks (ONLY=name for one)
+	@tools/bootstrap dev
+	@$(PYTHON) -m bench $(ONLY)
+
+format: ## Put the code into shape
+	@tools/bootstrap dev
+	$(PYTHON) -m ruff format $(CODE)
+	$(PYTHON) -m ruff check --fix $(CODE)
+
+lock: ## Lock the newest allowed versions of all packages
+	@tools/bootstrap dev
+	@tools/lock
+
+clean: ## Remove everything that was built here
+	rm -rf .venv .venv.lock .venv.lock.d build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
