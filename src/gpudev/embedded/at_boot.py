@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gpudev.embedded.owner import os_user
+from gpudev.cli.owner import name
 from gpudev.embedded.telling import StepFailed
 
 UNIT = "gpu-dev.service"
@@ -62,7 +62,7 @@ def unit_text(*, home: Path, nodes_file: Path | None, port: int | None, as_root:
         "After=network.target",
         "",
         "[Service]",
-        *(f"Environment={_quoted(f'{name}={value}')}" for name, value in environment.items()),
+        *(f"Environment={_quoted(f'{variable}={value}')}" for variable, value in environment.items()),
         # Only here, and not in Environment=, does $ stand for a variable.
         f"ExecStart={' '.join(_quoted(part).replace('$', '$$') for part in command)}",
         "# Dev servers outlive the control plane.",
@@ -104,10 +104,10 @@ def _systemctl(*arguments: str) -> None:
 
 def _linger() -> str:
     """Without lingering a user's units start when the user logs in, not at boot."""
-    done = subprocess.run(["loginctl", "enable-linger", os_user()], capture_output=True, text=True, check=False)
+    done = subprocess.run(["loginctl", "enable-linger", name()], capture_output=True, text=True, check=False)
     if done.returncode == 0:
-        return f"{os_user()}'s services now run without anybody logged in (loginctl enable-linger)."
-    return f"It starts when you log in; for boot, an administrator runs: loginctl enable-linger {os_user()}"
+        return f"{name()}'s services now run without anybody logged in (loginctl enable-linger)."
+    return f"It starts when you log in; for boot, an administrator runs: loginctl enable-linger {name()}"
 
 
 def _is_root() -> bool:

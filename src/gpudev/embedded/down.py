@@ -71,7 +71,7 @@ def _stop_servers(settings: Settings, timeout: float) -> int:
     """Ends every dev server's processes; how, the local cluster knows."""
     try:
         done = subprocess.run(
-            system.server_command("stop-servers"),
+            system.server_command("stop-servers", "--json"),
             env=system.environment(settings, os.environ),
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -83,7 +83,4 @@ def _stop_servers(settings: Settings, timeout: float) -> int:
         raise Unavailable(f"they did not end within {timeout:g} s") from error
     if done.returncode != 0:
         raise Unavailable((done.stderr or done.stdout).strip()[-500:] or f"exit code {done.returncode}")
-    try:
-        return int(json.loads(done.stdout)["stopped"])
-    except (ValueError, KeyError, TypeError):
-        return 0
+    return int(json.loads(done.stdout)["stopped"])

@@ -1,9 +1,11 @@
-"""What keeps dev servers apart on this machine, in one sentence, as the local cluster itself says it."""
+"""What keeps dev servers apart on this machine, in one sentence: the local cluster's own, found out the same way."""
 
-from gpudev.adapters.local.isolation import describe as describe_finding
+from gpudev.adapters.local.isolation import describe as in_words
+from gpudev.adapters.local.limits import find_limiter
 from gpudev.adapters.local.probing import find_mode
 from gpudev.settings import Settings
 
 
 def describe(settings: Settings) -> str:
-    return describe_finding(find_mode(settings.state_dir, None), "")
+    finding = find_mode(settings.state_dir, None)
+    return in_words(finding, find_limiter().in_words(finding.mode))

@@ -2,24 +2,16 @@
 
 import json
 import os
-import pwd
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
 from gpudev import places
 from gpudev.cli import credentials
+from gpudev.cli.owner import name
 from gpudev.domain.errors import Unavailable
 from gpudev.embedded import asking
 from gpudev.embedded.system import server_command
-
-
-def os_user() -> str:
-    """Whoever runs this; by the system's own account of it, not by what the environment claims."""
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return f"uid-{os.getuid()}"
 
 
 def ensure_key(api_url: str, environment: Mapping[str, str]) -> credentials.Credential:
@@ -28,7 +20,7 @@ def ensure_key(api_url: str, environment: Mapping[str, str]) -> credentials.Cred
     present = credentials.find(path, api_url)
     if present is not None and asking.is_accepted(api_url, present.api_key):
         return present
-    fresh = _make_key(os_user(), environment)
+    fresh = _make_key(name(), environment)
     credentials.store(path, api_url, fresh)
     return fresh
 
@@ -45,7 +37,7 @@ def ensure_ssh_key() -> Path:
     if private.exists():
         key = asyncssh.read_private_key(private)
     else:
-        key = asyncssh.generate_private_key("ssh-ed25519", comment=f"gpu-dev {os_user()}")
+        key = asyncssh.generate_private_key("ssh-ed25519", comment=f"gpu-dev {name()}")
         _write_new(private, key.export_private_key(), 0o600)
     _write_new(public, key.export_public_key(), 0o644)
     return public
