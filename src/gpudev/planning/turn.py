@@ -14,7 +14,7 @@ from gpudev.domain.lifecycle import Status
 from gpudev.domain.reservation import Reservation
 from gpudev.planning.expiry import Expire, Warn, decide_expiry
 from gpudev.planning.expiry import Nothing as NotYet
-from gpudev.planning.plan import Plan, Request, Start, Wait
+from gpudev.planning.plan import Plan, Start, Wait, request_of
 from gpudev.planning.queueing import plan_queue
 from gpudev.planning.readiness import Activate, Fail, Launch, Nothing, Progress, Reconnect, decide_readiness
 from gpudev.ports.cluster import ClusterSeen
@@ -76,18 +76,6 @@ def decide_queue(
         timing.teardown_margin,
     )
     return _carry_plan(plan, waiting, now)
-
-
-def request_of(reservation: Reservation) -> Request:
-    return Request(
-        reservation_id=reservation.reservation_id,
-        seq=reservation.seq,
-        gpu_type=reservation.gpu_type,
-        units_per_node=max(1, reservation.gpu_count // reservation.node_count),
-        node_count=reservation.node_count,
-        duration=reservation.duration,
-        priority=reservation.priority,
-    )
 
 
 def failed_launch(reservation: Reservation, error: str, now: datetime, timing: Timing, most: int) -> Change:
