@@ -133,7 +133,7 @@ def more_free_gpus_never_delay_the_head(planner: Planner, situation: Situation) 
 def positions_are_a_permutation(planner: Planner, situation: Situation) -> None:
     """Per type from 1 on, in the queue's order; and everybody either starts or waits, once."""
     plan = planner(situation)
-    decided = [decision.reservation_id for decision in (*plan.starts, *plan.waits)]
+    decided = [start.reservation_id for start in plan.starts] + [wait.reservation_id for wait in plan.waits]
     assert Counter(decided) == Counter(request.reservation_id for request in situation.queue)
     positions = {wait.reservation_id: wait.position for wait in plan.waits}
     for gpu_type in {request.gpu_type for request in situation.queue}:
@@ -144,7 +144,9 @@ def positions_are_a_permutation(planner: Planner, situation: Situation) -> None:
 
 def it_says_what_the_reference_says(planner: Planner, situation: Situation) -> None:
     plan = planner(situation)
-    places = {s.reservation_id: (situation.now, tuple(share.node for share in s.shares)) for s in plan.starts}
+    places: dict[ReservationId, tuple[datetime, tuple[str, ...]] | None] = {
+        s.reservation_id: (situation.now, tuple(share.node for share in s.shares)) for s in plan.starts
+    }
     for wait in plan.waits:
         places[wait.reservation_id] = None if wait.starts_at is None else (wait.starts_at, wait.nodes)
     assert places == reference_starts(situation)

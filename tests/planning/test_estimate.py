@@ -27,7 +27,8 @@ def overlooks_the_queue(situation: Situation, newcomer: Request) -> Start | Wait
 
 def check_against_the_plan(make: Estimate, situation: Situation, newcomer: Request) -> None:
     plan = real_planner(situation.with_queue([*situation.queue, newcomer]))
-    (planned,) = (d for d in (*plan.starts, *plan.waits) if d.reservation_id == newcomer.reservation_id)
+    decisions: list[Start | Wait] = [*plan.starts, *plan.waits]
+    (planned,) = (d for d in decisions if d.reservation_id == newcomer.reservation_id)
     assert make(situation, newcomer) == planned
 
 

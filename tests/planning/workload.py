@@ -25,7 +25,7 @@ def busy_cluster(
 
 def _holdings(dice: random.Random, nodes: list[Node], count: int) -> list[Holding]:
     free = {node.name: list(range(node.units)) for node in nodes}
-    holdings = []
+    holdings: list[Holding] = []
     while len(holdings) < count and any(free.values()):
         units = dice.choices((1, 2, 4, 8), (60, 20, 12, 8))[0]
         node = dice.choice(nodes)
