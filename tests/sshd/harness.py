@@ -1,16 +1,22 @@
 """A real SSH server (see warm_server.py) and the system's own OpenSSH client."""
 
+import fcntl
 import json
 import os
+import select
+import struct
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import asyncssh
+import pyte
 
 Completed = subprocess.CompletedProcess[bytes]
 
@@ -29,7 +35,6 @@ class Server:
     messages: Path
     late_imports: Path
     user: str = "dev"
-    options: list[str] = field(default_factory=list)
 
     def settings(self) -> list[str]:
         """What ssh, scp and sftp alike understand."""
@@ -130,3 +135,63 @@ def eventually(claim: Callable[[], object], within: float = 10.0) -> None:
     while not claim():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.02)
+
+
+class Screen:
+    """A person's terminal: a program (ssh) on a pseudo-terminal, and what its screen shows."""
+
+    _ON_ITS_TERMINAL = "import os, sys; os.login_tty(0); os.execvp(sys.argv[1], sys.argv[1:])"
+
+    def __init__(self, command: list[str | bytes], columns: int = 80, rows: int = 24) -> None:
+        self._screen = pyte.Screen(columns, rows)
+        self._stream = pyte.ByteStream(self._screen)
+        self.transcript = b""
+        self._master, slave = os.openpty()
+        self.resize(columns, rows)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", self._ON_ITS_TERMINAL, *command],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env={**os.environ, "TERM": "xterm-256color"},
+        )
+        os.close(slave)
+
+    def type(self, text: str | bytes) -> None:
+        os.write(self._master, text.encode() if isinstance(text, str) else text)
+
+    def resize(self, columns: int, rows: int) -> None:
+        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        self._screen.resize(rows, columns)
+
+    @property
+    def text(self) -> str:
+        return "\n".join(line.rstrip() for line in self._screen.display).rstrip()
+
+    def wait_for(self, text: str, within: float = 15.0) -> None:
+        self._read_until(lambda: text in self.text, within, f"{text!r} did not appear")
+
+    def wait_for_end(self, within: float = 15.0) -> int:
+        self._read_until(lambda: self.process.poll() is not None, within, "it did not end")
+        return self.process.wait()
+
+    def _read_until(self, claim: Callable[[], bool], within: float, complaint: str) -> None:
+        deadline = time.monotonic() + within
+        while True:
+            self._read()
+            if claim():
+                return
+            assert time.monotonic() < deadline, f"{complaint}; the screen shows:\n{self.text}"
+
+    def _read(self) -> None:
+        if select.select([self._master], [], [], 0.02)[0]:
+            with suppress(OSError):  # EIO: the program has ended
+                data = os.read(self._master, 65536)
+                self.transcript += data
+                self._stream.feed(data)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        os.close(self._master)

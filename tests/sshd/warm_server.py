@@ -30,6 +30,14 @@ class NothingToFind(importlib.abc.MetaPathFinder):
         return None
 
 
+def be_a_careless_parent() -> None:
+    """Leave to the server what it must not pass on."""
+    for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGTSTP, signal.SIGTTOU, signal.SIGCHLD):
+        signal.signal(ignored, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1, signal.SIGWINCH])
+    os.set_inheritable(os.open(os.devnull, os.O_RDONLY), True)
+
+
 def main() -> None:
     settings = json.loads(sys.stdin.readline())
     late_imports = settings.pop("late_imports")
@@ -37,6 +45,7 @@ def main() -> None:
     config = SshdConfig(**settings)
     listener = socket.create_server(("127.0.0.1", 0), backlog=128)
     preload()
+    be_a_careless_parent()
     started = time.monotonic()
     pid = os.fork()
     if pid == 0:
@@ -51,8 +60,7 @@ def main() -> None:
     milliseconds = (time.monotonic() - started) * 1000
     print(json.dumps({"port": listener.getsockname()[1], "pid": pid, "milliseconds": milliseconds}), flush=True)
     sys.stdin.read()
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
+    os.kill(pid, signal.SIGKILL)  # ours until we end: ignored children vanish by themselves, but this one is alive
 
 
 if __name__ == "__main__":

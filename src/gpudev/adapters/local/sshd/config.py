@@ -31,4 +31,8 @@ class SshdConfig:
     refuse_forward_ports: frozenset[int] = frozenset()
     """Ports of this machine itself to which no connection is forwarded (-L, -D, -W)."""
     sftp_servers: tuple[str, ...] = USUAL_SFTP_SERVERS
-    """The first that exists serves sftp; where none does, one inside this process."""
+    """The first that exists serves sftp; where none does, asyncssh does."""
+    login_seconds: float = 120.0
+    """How long logging in may take; a key's passphrase is typed within it."""
+    keepalive_seconds: float = 30.0
+    """A client that has been silent for this long is asked whether it is still there; ten times in vain: gone."""

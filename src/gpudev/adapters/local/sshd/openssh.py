@@ -1,6 +1,8 @@
 """What OpenSSH's clients expect of a server and asyncssh does not do by itself. No policy, no processes."""
 
 import asyncio
+import socket
+from contextlib import suppress
 from typing import cast
 
 import asyncssh
@@ -13,6 +15,7 @@ _MOST_AUTH_FAILURES = 30
 """Each key that is offered and unknown is one; people's agents hold many."""
 _SEND_HIGH_WATER = 512 * 1024
 _SEND_LOW_WATER = 128 * 1024
+_QUICK_ACKNOWLEDGEMENT: int | None = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
 
 
 class Session(asyncssh.SSHServerSession[bytes]):
@@ -49,6 +52,18 @@ class Connection(asyncssh.SSHServerConnection):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         cast(asyncio.Transport, transport).set_write_buffer_limits(high=_SEND_HIGH_WATER, low=_SEND_LOW_WATER)
         super().connection_made(transport)
+
+    def data_received(self, data: bytes, datatype: int | None = None) -> None:
+        if not self._auth_complete:
+            self._acknowledge_at_once()
+        super().data_received(data, datatype)
+
+    def _acknowledge_at_once(self) -> None:
+        """Until it is logged in, OpenSSH's client waits for the kernel's delayed acknowledgement (40 ms) between two
+        of its packets. The option has to be set again for every one."""
+        if self._transport and _QUICK_ACKNOWLEDGEMENT:
+            with suppress(OSError):  # already gone, or not TCP
+                self._transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, _QUICK_ACKNOWLEDGEMENT, 1)
 
     async def reload_config(self) -> None:
         """There are no per-user options to look up, and no thread need be started for them."""

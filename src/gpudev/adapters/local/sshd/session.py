@@ -243,6 +243,9 @@ class Session(openssh.Session):
 
     def _child_ended(self, wait_status: int) -> None:
         self._wait_status = wait_status
+        if self._terminal:  # a job that still holds the terminal is about to lose it
+            for outlet in self._outlets:
+                outlet.end_when_empty()
         self._end_if_complete()
 
     def _end_if_complete(self) -> None:

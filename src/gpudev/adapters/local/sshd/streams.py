@@ -23,16 +23,27 @@ class Outlet:
         self._deliver = deliver
         self._ended = ended
         self._open = True
+        self._paused = False
+        self._still_wanted: int | None = None
         os.set_blocking(fd, False)
         self._loop.add_reader(fd, self._readable)
 
     def pause(self) -> None:
         if self._open:
+            self._paused = True
             self._loop.remove_reader(self._fd)
 
     def resume(self) -> None:
         if self._open:
+            self._paused = False
             self._loop.add_reader(self._fd, self._readable)
+            if self._still_wanted is not None:
+                self._loop.call_soon(self._readable)
+
+    def end_when_empty(self) -> None:
+        """Deliver what has been written by now; whoever goes on writing is not waited for."""
+        self._still_wanted = CHUNK  # more than any terminal holds
+        self._loop.call_soon(self._readable)
 
     def close(self) -> None:
         """The child's next write fails: SIGPIPE, or a hangup where it is a terminal."""
@@ -42,9 +53,14 @@ class Outlet:
             os.close(self._fd)
 
     def _readable(self) -> None:
+        if not self._open or self._paused:
+            return
         data, at_end = self._read()
         if data:
             self._deliver(data)
+        if self._still_wanted is not None:
+            self._still_wanted -= len(data)
+            at_end = at_end or not data or self._still_wanted <= 0
         if at_end and self._open:
             self.close()
             self._ended(self)
