@@ -25,7 +25,7 @@ class Activate:
 
 @dataclass(frozen=True, slots=True)
 class Reconnect:
-    """Still active, reached another way than recorded (it was started again)."""
+    """Still active, and ready again or reached another way than recorded: it was started again."""
 
     connection: Connection
 
