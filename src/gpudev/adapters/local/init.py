@@ -124,6 +124,7 @@ def _supervise(start: Callable[[], int], listener: socket.socket, reporter: Repo
 
 
 def _fork_sshd(config: SshdConfig, launch: Launch, listener: socket.socket) -> int:
+    this = os.getpid()
     child = os.fork()
     if child:
         return child
@@ -135,7 +136,9 @@ def _fork_sshd(config: SshdConfig, launch: Launch, listener: socket.socket) -> i
         namespaces.drop_privileges(launch)
         if linux.IS_LINUX:
             linux.set_process_name("gpu-dev-sshd")
-        os.chdir(config.home)
+            linux.die_with_parent(this)
+        # An own uid may have no entry among the users, and libraries ask where home is.
+        os.environ.update(HOME=config.home, LANG="C.UTF-8", PATH=os.defpath)
         run_sshd(config, listener)
     except BaseException:  # noqa: BLE001 - a forked process must never run on in its parent's code
         traceback.print_exc()

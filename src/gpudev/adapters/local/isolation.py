@@ -49,7 +49,7 @@ class Finding:
 
 
 def describe(finding: Finding, limits: str) -> str:
-    """One honest sentence for people."""
+    """One honest sentence for people; `limits` (what `Limiter.in_words` says) is a part of it."""
     match finding.mode:
         case Mode.ROOT:
             kept = (
@@ -72,7 +72,7 @@ def describe(finding: Finding, limits: str) -> str:
                 "gpu-dev and can reach that user's files, processes and every GPU"
             )
     why = f" ({'; '.join(finding.refused)})" if finding.refused else ""
-    return f"{kept}{why}; {limits}."
+    return f"{kept}{why}; {limits}." if limits else f"{kept}{why}."
 
 
 def uid_of(user_id: int, first_uid: int) -> int:

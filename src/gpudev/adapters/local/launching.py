@@ -207,11 +207,11 @@ def _devices(node: LocalNode, share: Share) -> tuple[str, ...]:
 
 def _hidden(state_dir: Path) -> tuple[str, ...]:
     """Our own state, and the home of whoever started us where it is really theirs."""
-    home = Path(pwd.getpwuid(os.getuid()).pw_dir)
     try:
+        home = Path(pwd.getpwuid(os.getuid()).pw_dir)
         is_theirs = home.stat().st_uid == os.getuid() != 0
-    except OSError:
-        is_theirs = False
+    except (KeyError, OSError):  # a uid without a name, or a home that is not there
+        return (str(state_dir),)
     return (str(state_dir), str(home)) if is_theirs else (str(state_dir),)
 
 

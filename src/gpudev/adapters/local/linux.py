@@ -7,6 +7,7 @@ import ctypes
 import errno
 import os
 import platform
+import signal
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -38,6 +39,7 @@ CAP_SETGID = 6
 CAP_SETUID = 7
 CAP_SETPCAP = 8
 
+_PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _PR_SET_NAME = 15
 _PR_CAPBSET_DROP = 24
@@ -127,6 +129,13 @@ def set_hostname(name: str) -> None:
 def become_subreaper() -> None:
     """Orphans among the descendants come to this process instead of the system's first one."""
     _prctl("PR_SET_CHILD_SUBREAPER", _PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with_parent(parent: int) -> None:
+    """Be killed when the parent ends, or now if it has. Changing uids undoes it."""
+    _prctl("PR_SET_PDEATHSIG", _PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def set_process_name(name: str) -> None:

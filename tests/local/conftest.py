@@ -1,0 +1,19 @@
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gpudev.adapters.local.isolation import Mode
+from gpudev.ports.clock import SystemClock
+from local.harness import MODES, LocalWorld
+
+
+@pytest.fixture(params=MODES, ids=[mode.value for mode in MODES])
+def mode(request: pytest.FixtureRequest) -> Mode:
+    found: Mode = request.param
+    return found
+
+
+@pytest.fixture
+async def world(mode: Mode) -> AsyncIterator[LocalWorld]:
+    async with LocalWorld(SystemClock(), mode) as opened:
+        yield opened

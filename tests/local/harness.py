@@ -1,0 +1,169 @@
+"""A local cluster on a folder of its own, real dev servers on it, and the system's own ssh client."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from contracts.cluster_contract import ClusterWorld
+from gpudev.adapters.local.cluster import LocalCluster
+from gpudev.adapters.local.folders import remove_tree
+from gpudev.adapters.local.hostkeys import ensure_host_key
+from gpudev.adapters.local.isolation import Mode, first_uid
+from gpudev.adapters.local.nodes import LocalNode, LocalNodes
+from gpudev.domain.capacity import Share
+from gpudev.domain.ids import ReservationId, UserId, new_reservation_id, pod_name
+from gpudev.domain.reservation import Connection
+from gpudev.ports.clock import Clock
+from gpudev.ports.cluster import ServerSeen, ServerSpec
+
+GB = 1024**3
+IS_ROOT = os.geteuid() == 0
+MODES = (Mode.ROOT, Mode.UIDS) if IS_ROOT else (Mode.USER, Mode.PLAIN)
+"""Every way of keeping dev servers apart that whoever runs the tests can try."""
+NODES = LocalNodes(
+    tuple(LocalNode(name, "h100", 8, simulated=True, cpus=4, memory=8 * GB) for name in ("a", "b", "c")),
+    source="made up for tests",
+)
+ALICE, BOB = UserId(21), UserId(22)
+
+
+class LocalWorld(ClusterWorld):
+    """Use with `async with`: at its end nothing of it is left."""
+
+    cluster: LocalCluster
+
+    def __init__(self, clock: Clock, mode: Mode | None, nodes: LocalNodes = NODES, folder: Path | None = None) -> None:
+        self.clock = clock
+        self.mode = mode
+        self.nodes = nodes
+        # Not pytest's folder: an own uid must be able to pass through, and it cannot through that one.
+        self.folder = folder or Path(tempfile.mkdtemp(prefix="gpu-dev-test-"))
+        self.folder.chmod(0o755)
+        self.state_dir = self.folder / "state"
+        self.state_dir.mkdir(mode=0o711)
+        self.key = self.folder / "key"
+        self.public_key = ensure_host_key(self.key)
+        self._free = {node.name: list(range(node.gpus)) for node in nodes.nodes}
+
+    async def __aenter__(self) -> "LocalWorld":
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for reservation_id in (await self.cluster.look()).servers:
+            await self.gone(reservation_id)
+        await self.cluster.close()
+        assert not processes_below(self.state_dir), "processes outlived their dev servers"
+        await asyncio.to_thread(remove_tree, self.folder)
+
+    async def open(self) -> LocalCluster:
+        self.cluster = LocalCluster(self.state_dir, self.nodes, self.clock, mode=self.mode)
+        await self.cluster.start()
+        return self.cluster
+
+    def spec(self, *, nodes: int = 1, **changes: Any) -> ServerSpec:
+        """One GPU of the last node; or, with `nodes`, one of each of the first."""
+        rid = new_reservation_id()
+        chosen = [node.name for node in self.nodes.nodes[:nodes]] if nodes > 1 else [self.nodes.nodes[-1].name]
+        shares = tuple(Share(rank, name, 1, (self._free[name].pop(0),)) for rank, name in enumerate(chosen))
+        spec = ServerSpec(
+            reservation_id=rid,
+            pod_name=pod_name(rid),
+            user_id=ALICE,
+            username="alice",
+            gpu_type=self.nodes.nodes[0].gpu_type,
+            gpu_count=nodes,
+            shares=shares,
+            ssh_public_keys=(self.public_key,),
+            disk_id=None,
+            disk_name=None,
+        )
+        return replace(spec, **changes)
+
+    def first_process(self, reservation_id: ReservationId, rank: int = 0) -> psutil.Process:
+        found = self.cluster._state.server(reservation_id).member(rank).find_process()
+        assert found is not None
+        return psutil.Process(found.pid)
+
+    async def kill(self, reservation_id: ReservationId) -> None:
+        self.first_process(reservation_id).send_signal(signal.SIGKILL)
+
+    @contextlib.asynccontextmanager
+    async def nobody_watching(self) -> AsyncIterator[None]:
+        await self.cluster.close()
+        yield
+        await self.open()
+
+    async def ssh(
+        self, seen: ServerSeen | Connection, command: str, stdin: bytes = b"", timeout: float = 60, **options: Any
+    ) -> subprocess.CompletedProcess[str]:
+        return await asyncio.to_thread(self.ssh_now, seen, command, stdin, timeout, **options)
+
+    def ssh_command(self, seen: ServerSeen | Connection, *options: str) -> list[str]:
+        connection = seen if isinstance(seen, Connection) else seen.connection
+        assert connection is not None
+        known = self.folder / f"known.{connection.port}"
+        known.write_text(f"[{connection.host}]:{connection.port} {connection.host_key}\n")
+        return [
+            *("ssh", "-F", "none", "-i", str(self.key), "-o", "IdentitiesOnly=yes", "-o", "IdentityAgent=none"),
+            *("-o", f"UserKnownHostsFile={known}", "-o", "StrictHostKeyChecking=yes", "-o", "BatchMode=yes"),
+            *("-p", str(connection.port), *options, f"{connection.user}@{connection.host}"),
+        ]
+
+    def ssh_now(
+        self, seen: ServerSeen | Connection, command: str, stdin: bytes = b"", timeout: float = 60
+    ) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [*self.ssh_command(seen), command], input=stdin, capture_output=True, timeout=timeout, check=False
+        )
+        return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    async def out(self, seen: ServerSeen, command: str, stdin: bytes = b"") -> str:
+        """What a command that works says."""
+        done = await self.ssh(seen, command, stdin)
+        assert done.returncode == 0, done
+        return done.stdout.strip()
+
+
+def uid_of(user_id: int) -> int:
+    return first_uid() + user_id if IS_ROOT else os.getuid()
+
+
+def processes_below(state_dir: Path) -> list[psutil.Process]:
+    """Processes forked from this folder's warm process, and the warm process itself."""
+    return tagged(str(state_dir))
+
+
+def tagged(tag: str) -> list[psutil.Process]:
+    """Live processes with this in their command line, but for the one that asks."""
+    found = []
+    for process in psutil.process_iter(["pid"]):
+        with contextlib.suppress(psutil.Error):
+            is_alive = process.status() != psutil.STATUS_ZOMBIE
+            if process.pid != os.getpid() and is_alive and tag in " ".join(process.cmdline()):
+                found.append(process)
+    return found
+
+
+async def eventually(claim: Callable[[], object], within: float = 15.0) -> None:
+    deadline = time.monotonic() + within
+    while not claim():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        await asyncio.sleep(0.02)
+
+
+def needs(program: str) -> str:
+    found = shutil.which(program)
+    assert found, f"{program} is needed for this test"
+    return found
