@@ -183,13 +183,13 @@ def _carry_plan(plan: Plan, waiting: dict[ReservationId, Reservation], now: date
 
 
 def _start(reservation: Reservation, start: Start, now: datetime) -> Change:
-    places = ", ".join(f"{share.units} on {share.node}" for share in start.shares)
-    unit = "GPU(s)" if reservation.gpu_count else "CPU slot"
+    unit = "GPU" if reservation.gpu_count else "CPU slot"
+    places = ", ".join(f"{share.units} {unit}{'s' * (share.units > 1)} on {share.node}" for share in start.shares)
     return Change(
         reservation.reservation_id,
         reservation.status,
         reservation.version,
-        NewEvent("preparing", f"got its place: {places} {unit}"),
+        NewEvent("preparing", f"got its place: {places}"),
         to=Status.PREPARING,
         fields={"preparing_at": now, "step": "starting the dev server", "launch_attempts": 0},
         shares=start.shares,
