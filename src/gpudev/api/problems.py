@@ -78,10 +78,13 @@ async def _on_domain_error(request: Request, error: Exception) -> Response:
         headers["WWW-Authenticate"] = 'Bearer realm="gpu-dev"'
     if status in (429, 503):
         headers["Retry-After"] = _RETRY_AFTER_SECONDS
+    detail = error.message
     if status >= 500:
         log.warning("http.refused", code=error.code, error=error.message, cause=repr(error.__cause__))
+        # What follows a colon is a cause in another program's words (hosts, ports, paths): for the log alone.
+        detail = detail.partition(": ")[0]
     field = error.field if isinstance(error, errors.Invalid) else None
-    return problem(request.state.request_id, status, error.code, error.message, field=field, headers=headers)
+    return problem(request.state.request_id, status, error.code, detail, field=field, headers=headers)
 
 
 async def _on_validation_error(request: Request, error: Exception) -> Response:
@@ -112,14 +115,15 @@ def _sentence(detail: Mapping[str, Any]) -> str:
     match detail["type"]:
         case "missing":
             return f"{field} is missing"
-        case "extra_forbidden":
+        case "extra_forbidden" | "unexpected_keyword_argument":
             return f"{field} is not known here"
         case "dataclass_type" | "model_attributes_type" | "dict_type":
             return f"{field} must be a JSON object"
         case "value_error":
             return f"{field} {detail['ctx']['error']}"
         case _:
-            return _SUBJECT.sub(f"{field} must ", str(detail["msg"]), count=1)
+            said, known = _SUBJECT.subn(f"{field} must ", str(detail["msg"]), count=1)
+            return said if known else f"{field}: {said}"
 
 
 def _field_of(location: Sequence[str | int]) -> str | None:

@@ -85,7 +85,7 @@ async def _read_json(request: Request) -> Any:
 async def _read_bounded(request: Request) -> bytes:
     too_large = HTTPException(413, f"the request body is larger than {MAX_BODY} bytes", {"Connection": "close"})
     declared = request.headers.get("content-length", "0")
-    if declared.isdigit() and len(declared) < 20 and int(declared) > MAX_BODY:
+    if declared.isdigit() and (len(declared) > len(str(MAX_BODY)) or int(declared) > MAX_BODY):
         raise too_large
     body = bytearray()
     async for chunk in request.stream():

@@ -66,8 +66,8 @@ class Extending:
                 return until
             case NotGranted(reason, _, True):
                 raise Invalid(reason, field="extension_hours")
-            case NotGranted(reason, at_most, _):
-                raise Conflict(reason if at_most is None else f"{reason}; it can be extended until {_told(at_most)}")
+            case NotGranted(reason, _, _):
+                raise Conflict(reason)
             case _:
                 assert_never(decision)
 
@@ -76,11 +76,7 @@ class Extending:
             reservation_id=found.reservation_id,
             status=found.status,
             version=found.version,
-            event=NewEvent("extended", f"extended by {hours:g} hours, until {_told(until)}"),
+            event=NewEvent("extended", f"extended by {hours:g} hours, until {until:%Y-%m-%d %H:%M} UTC"),
             fields={"expires_at": until, "warned_minutes": None},
         )
         return await self.reservations.change(change, now=now, cause=Cause.EXTENDED)
-
-
-def _told(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%d %H:%M} UTC"

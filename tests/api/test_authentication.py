@@ -1,0 +1,165 @@
+"""Who may ask: a valid key, in the right header, and only while it is valid."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import structlog
+
+from gpudev.api.authentication import Authentication
+from gpudev.domain.errors import Unauthenticated
+from gpudev.domain.ids import UserId
+from gpudev.domain.users import ApiKey, Role, User
+from support.api import Api, public_key, refused, submit
+from support.clock import ManualClock
+
+PATHS = [
+    ("POST", "/v1/jobs/submit"),
+    ("GET", "/v1/jobs"),
+    ("GET", "/v1/jobs/abcd"),
+    ("POST", "/v1/jobs/abcd/cancel"),
+    ("POST", "/v1/jobs/abcd/extend"),
+    ("GET", "/v1/jobs/abcd/events"),
+    ("GET", "/v1/gpu/availability"),
+    ("GET", "/v1/cluster/status"),
+    ("POST", "/v1/keys/rotate"),
+]
+
+
+@pytest.mark.parametrize(("method", "path"), PATHS)
+async def test_without_a_key_nothing_of_v1_is_answered_whatever_else_is_wrong(api: Api, method: str, path: str) -> None:
+    answer = await api.anonymous().request(method, path, content=b"{not json")
+    refused(answer, 401, "unauthenticated")
+    assert answer.headers["www-authenticate"] == 'Bearer realm="gpu-dev"'
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "",
+        "Bearer",
+        "Bearer ",
+        "Bearer gpudev_wrong",
+        "Bearer sk-something",
+        "Basic Z3B1ZGV2Xzpw",
+        "gpudev_abc",
+        "Bearer gpudev_" + "x" * 5000,
+        "Bearer gpudev_\u00e9",
+        "Bearer gpudev_a gpudev_b",
+    ],
+)
+async def test_what_is_no_key_of_ours_is_refused(api: Api, header: str) -> None:
+    client = api.anonymous()
+    answer = await client.get("/v1/jobs", headers={"Authorization": header.encode("latin-1")})  # type: ignore[dict-item]
+    refused(answer, 401, "unauthenticated")
+
+
+async def test_a_key_works_until_its_end_and_not_a_moment_longer(api: Api) -> None:
+    user = await api.services.users.add_user("ada", Role.USER)
+    issued = await api.services.users.issue_key(user.user_id, timedelta(milliseconds=-1), "ended")
+    client = api.anonymous({"Authorization": f"Bearer {issued.secret}"})
+    refused(await client.get("/v1/jobs"), 401, "unauthenticated")
+
+
+async def test_rotating_gives_a_new_key_and_ends_the_old_one_at_once(api: Api) -> None:
+    old = await api.as_user("ada")
+    await submit(old)
+    answer = await old.post("/v1/keys/rotate")
+    assert answer.status_code == 200
+    assert answer.headers["cache-control"] == "no-store"
+    rotated = answer.json()
+    assert rotated["username"] == "ada"
+    new = api.anonymous({"Authorization": f"Bearer {rotated['api_key']}"})
+    assert len((await new.get("/v1/jobs")).json()["jobs"]) == 1
+    refused(await old.get("/v1/jobs"), 401, "unauthenticated")
+
+
+async def test_a_key_with_an_end_is_replaced_by_one_with_an_end(api: Api) -> None:
+    endless = await api.as_user("ada")
+    assert (await endless.post("/v1/keys/rotate")).json()["expires_at"] is None
+    user = await api.services.users.add_user("bob", Role.USER)
+    issued = await api.services.users.issue_key(user.user_id, timedelta(hours=1), "login")
+    client = api.anonymous({"Authorization": f"Bearer {issued.secret}"})
+    ends = datetime.fromisoformat((await client.post("/v1/keys/rotate")).json()["expires_at"])
+    assert timedelta(minutes=119) < ends - datetime.now(UTC) <= timedelta(hours=2)
+
+
+async def test_a_user_who_is_no_longer_active_is_refused_within_the_moment(api: Api) -> None:
+    client = await api.as_user("ada")
+    assert (await client.get("/v1/jobs")).status_code == 200
+    async with api.world.stores.pool.acquire() as connection:
+        await connection.execute("UPDATE api_users SET is_active = false")
+    api.restart()  # a moment later nothing is remembered
+    refused(await (api.anonymous(dict(client.headers))).get("/v1/jobs"), 401, "unauthenticated")
+
+
+async def test_no_key_ever_reaches_the_log(api: Api) -> None:
+    secret = await api.secret("ada")
+    client = api.anonymous({"Authorization": f"Bearer {secret}"})
+    with structlog.testing.capture_logs() as lines:
+        await submit(client)
+        await client.post("/v1/keys/rotate")
+        await client.get("/v1/jobs")
+        await api.anonymous({"Authorization": "Bearer gpudev_wrongone"}).get("/v1/jobs")
+    assert lines
+    text = str(lines)
+    assert "gpudev_" not in text
+    assert public_key().split()[1] not in text
+
+
+class CountingIdentity:
+    def __init__(self, key: ApiKey) -> None:
+        self.key = key
+        self.asked = 0
+
+    async def authenticate(self, secret: str) -> ApiKey:
+        self.asked += 1
+        if secret != "gpudev_right":
+            raise Unauthenticated("no")
+        return self.key
+
+
+class Remembering:
+    def __init__(self, clock: ManualClock, expires_at: datetime | None = None) -> None:
+        user = User(UserId(1), "ada", Role.USER)
+        self.identity = CountingIdentity(ApiKey(7, user, "gpudev_ri", clock.now(), expires_at, True))
+        self.seconds = 0.0
+        self.authentication = Authentication(self.identity, clock, lambda: self.seconds)
+
+
+async def test_a_key_is_looked_up_once_a_second_at_most(clock: ManualClock) -> None:
+    case = Remembering(clock)
+    for case.seconds in (0.0, 0.5, 0.99):
+        await case.authentication.authenticate("Bearer gpudev_right")
+    assert case.identity.asked == 1
+    case.seconds = 1.0
+    await case.authentication.authenticate("bearer gpudev_right")
+    assert case.identity.asked == 2
+
+
+async def test_a_refused_key_is_not_remembered(clock: ManualClock) -> None:
+    case = Remembering(clock)
+    for _ in range(2):
+        with pytest.raises(Unauthenticated):
+            await case.authentication.authenticate("Bearer gpudev_wrong")
+    assert case.identity.asked == 2
+
+
+async def test_a_remembered_key_does_not_outlive_its_own_end(clock: ManualClock) -> None:
+    case = Remembering(clock, expires_at=clock.now() + timedelta(milliseconds=100))
+    await case.authentication.authenticate("Bearer gpudev_right")
+    clock.move(milliseconds=100)
+    await case.authentication.authenticate("Bearer gpudev_right")
+    assert case.identity.asked == 2
+
+
+async def test_a_key_revoked_here_is_forgotten(clock: ManualClock) -> None:
+    case = Remembering(clock)
+    await case.authentication.authenticate("Bearer gpudev_right")
+    case.authentication.forget(8)
+    await case.authentication.authenticate("Bearer gpudev_right")
+    assert case.identity.asked == 1
+    case.authentication.forget(case.identity.key.key_id)
+    case.identity.key = replace(case.identity.key, is_active=False)
+    await case.authentication.authenticate("Bearer gpudev_right")
+    assert case.identity.asked == 2

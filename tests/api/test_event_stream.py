@@ -1,0 +1,268 @@
+"""Following a reservation: prompt, complete, in order, over as soon as it is over, and nothing left behind."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+import pytest
+import uvicorn
+
+from gpudev.adapters.postgres.listening import ReservationChanges
+from gpudev.api.streaming import EventStream, Item
+from gpudev.domain.errors import Unavailable
+from gpudev.domain.ids import ReservationId
+from gpudev.domain.reservation import Reservation
+from gpudev.wire.jobs import JobEvent, JobView
+from gpudev.workflows.watching import Watching
+from support.api import Api, identifier, refused, submit
+
+
+@dataclass(frozen=True)
+class Sent:
+    event: str
+    data: dict[str, Any]
+    id: int | None = None
+
+
+async def read_stream(answer: httpx2.Response) -> AsyncGenerator[Sent, None]:
+    fields: dict[str, str] = {}
+    async for line in answer.aiter_lines():
+        if line:
+            name, _, value = line.partition(": ")
+            fields[name] = value
+        elif "data" in fields:
+            yield Sent(fields["event"], json.loads(fields["data"]), int(fields["id"]) if "id" in fields else None)
+            fields = {}
+
+
+@pytest.fixture
+async def address(api: Api) -> AsyncIterator[str]:
+    """The app behind a real server."""
+    config = uvicorn.Config(api.app, port=0, lifespan="off", log_config=None, timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
+    serving = asyncio.create_task(server.serve())
+    await until(lambda: server.started)
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    server.should_exit = True
+    await serving
+
+
+@asynccontextmanager
+async def follow(
+    address: str, client: httpx2.AsyncClient, view: dict[str, Any], **headers: str
+) -> AsyncIterator[AsyncGenerator[Sent, None]]:
+    path = f"/v1/jobs/{view['job_id'][:8]}/events"
+    async with (
+        httpx2.AsyncClient(base_url=address, headers=client.headers, timeout=20) as real,
+        real.stream("GET", path, headers=headers) as answer,
+    ):
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        yield read_stream(answer)
+
+
+async def until(claim: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not claim():  # noqa: ASYNC110 - others' state, which sets no event
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.slow
+async def test_a_reservation_is_followed_from_submit_to_its_end(
+    ada: httpx2.AsyncClient, api: Api, address: str
+) -> None:
+    view = await submit(ada)
+    async with follow(address, ada, view) as stream:
+        first = await anext(stream)
+        assert (first.event, first.data["status"], first.id) == ("job", "pending", None)
+        assert first.data["reservation_id"] == view["reservation_id"]
+        second = await anext(stream)
+        assert (second.event, second.data["kind"]) == ("event", "submitted")
+        assert second.id == second.data["event_id"]
+        await api.world.turn()
+        seen = [await anext(stream)]
+        while seen[-1].data["status"] != "active" or seen[-1].event != "job":
+            seen.append(await anext(stream))
+        assert seen[-1].data["ssh_command"]
+        await ada.post(f"/v1/jobs/{view['job_id']}/cancel")
+        seen += [sent async for sent in stream]
+    kinds = [sent.data["kind"] for sent in seen if sent.event == "event"]
+    assert kinds[-1] == "cancelled"
+    assert kinds.index("active") < kinds.index("cancelled")
+    assert (seen[-1].event, seen[-1].data["status"]) == ("job", "cancelled")
+    numbers = [sent.id for sent in seen if sent.id is not None]
+    assert numbers == sorted(set(numbers))
+
+
+@pytest.mark.slow
+async def test_a_change_is_told_at_once_without_waiting_for_the_next_look(
+    ada: httpx2.AsyncClient, address: str
+) -> None:
+    view = await submit(ada)
+    async with follow(address, ada, view) as stream:
+        await anext(stream)
+        await anext(stream)
+        begun = asyncio.get_running_loop().time()
+        await ada.post(f"/v1/jobs/{view['job_id']}/cancel")
+        rest = [sent async for sent in stream]
+        assert asyncio.get_running_loop().time() - begun < 2
+    assert [sent.event for sent in rest] == ["event", "job"]
+
+
+@pytest.mark.slow
+async def test_a_place_in_the_line_that_moves_is_told(ada: httpx2.AsyncClient, api: Api, address: str) -> None:
+    await submit(ada, gpu_count=16)
+    await api.world.turn()
+    ahead, view = await submit(ada, gpu_count=16), await submit(ada, gpu_count=16)
+    await api.world.turn()
+    async with follow(address, ada, view) as stream:
+        assert (await anext(stream)).data["queue_position"] == 2
+        await ada.post(f"/v1/jobs/{ahead['job_id']}/cancel")
+        await api.world.turn()
+        async with asyncio.timeout(3):
+            while (sent := await anext(stream)).event != "job":
+                pass
+        assert sent.data["queue_position"] == 1
+
+
+@pytest.mark.slow
+async def test_who_comes_back_gets_only_the_lines_they_missed(ada: httpx2.AsyncClient, api: Api, address: str) -> None:
+    view = await submit(ada)
+    await api.world.turn()
+    await ada.post(f"/v1/jobs/{view['job_id']}/cancel")
+    async with follow(address, ada, view) as stream:
+        everything = [sent async for sent in stream]
+    lines = [sent for sent in everything if sent.event == "event"]
+    assert [sent.data["kind"] for sent in lines][:1] == ["submitted"]
+    async with follow(address, ada, view, **{"Last-Event-ID": str(lines[1].id)}) as stream:
+        missed = [sent async for sent in stream]
+    assert missed == [everything[0], *lines[2:]]
+
+
+@pytest.mark.slow
+async def test_who_leaves_leaves_nothing_behind(ada: httpx2.AsyncClient, api: Api, address: str) -> None:
+    changes = api.services.changes
+    assert isinstance(changes, ReservationChanges)
+    view = await submit(ada)
+    tasks = len(asyncio.all_tasks())
+    async with follow(address, ada, view) as stream:
+        await anext(stream)
+        await until(lambda: bool(changes._watchers))
+    await until(lambda: not changes._watchers)
+    await until(lambda: len(asyncio.all_tasks()) <= tasks)
+
+
+@pytest.mark.parametrize("number", ["-1", "x", "1.5", str(2**63), "9" * 5000, "\u00b2"])
+async def test_a_last_event_id_that_never_was_is_refused(ada: httpx2.AsyncClient, number: str) -> None:
+    view = await submit(ada)
+    headers = {"Last-Event-ID": number.encode("latin-1")}
+    answer = await ada.get(f"/v1/jobs/{view['job_id']}/events", headers=headers)  # type: ignore[arg-type]
+    refused(answer, 422, "invalid", "Last-Event-Id")
+
+
+class Deaf:
+    """Changes that are never heard of: the connection is lost, or ends at once."""
+
+    def __init__(self, *, ends: bool) -> None:
+        self._ends = ends
+
+    @asynccontextmanager
+    async def subscribe(self, reservation_id: ReservationId) -> AsyncIterator[AsyncIterator[None]]:
+        async def silence() -> AsyncIterator[None]:
+            if not self._ends:
+                await asyncio.Event().wait()
+            return
+            yield
+
+        yield silence()
+
+
+@pytest.mark.parametrize("ends", [False, True])
+async def test_lost_notifications_delay_and_never_hide(ada: httpx2.AsyncClient, api: Api, ends: bool) -> None:
+    view = await submit(ada)
+    watching = Watching(api.services.reservations, Deaf(ends=ends), api.world.clock, look_again_seconds=0.02)
+    stream = watching.watch(identifier(view))
+    assert isinstance(await anext(stream), JobView)
+    assert isinstance(await anext(stream), JobEvent)
+    assert await anext(stream) is None
+    await ada.post(f"/v1/jobs/{view['job_id']}/cancel")
+    rest = [item async for item in stream if item is not None]
+    assert [type(item) for item in rest] == [JobEvent, JobView]
+    assert rest[-1].status == "cancelled"
+
+
+class Flickering:
+    """The real store, away whenever the test says so."""
+
+    def __init__(self, api: Api) -> None:
+        self._real = api.services.reservations
+        self.away = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    async def find(self, reservation_id: ReservationId) -> Reservation | None:
+        if self.away:
+            raise Unavailable("the database does not answer")
+        return await self._real.find(reservation_id)
+
+
+async def test_a_database_that_goes_away_interrupts_nobody(ada: httpx2.AsyncClient, api: Api) -> None:
+    view = await submit(ada)
+    store = Flickering(api)
+    watching = Watching(store, Deaf(ends=False), api.world.clock, look_again_seconds=0.02)  # type: ignore[arg-type]
+    stream = watching.watch(identifier(view))
+    await anext(stream)
+    await anext(stream)
+    store.away = True
+    for _ in range(3):
+        assert await anext(stream) is None
+    store.away = False
+    await ada.post(f"/v1/jobs/{view['job_id']}/cancel")
+    rest = [item async for item in stream if item is not None]
+    assert rest[-1].status == "cancelled"
+
+
+async def test_silence_is_broken_by_comments_and_a_source_is_closed_when_the_reader_leaves() -> None:
+    closed, sent, leave = asyncio.Event(), [], asyncio.Event()
+
+    async def silent() -> AsyncGenerator[Item, None]:
+        try:
+            while True:
+                yield None
+                await asyncio.sleep(0.001)
+        finally:
+            closed.set()
+
+    async def receive() -> dict[str, Any]:
+        await leave.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+        if len(sent) == 4:
+            leave.set()
+
+    async with asyncio.timeout(5):
+        await EventStream(silent(), keep_alive_seconds=0.002)({"type": "http"}, receive, send)
+    assert closed.is_set()
+    assert sent[1]["body"] == b": still here\n\n"
+
+
+async def test_a_source_that_breaks_is_not_taken_for_one_that_ended() -> None:
+    async def broken() -> AsyncGenerator[Item, None]:
+        yield None
+        raise RuntimeError("broken")
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def send(message: Any) -> None: ...
+
+    with pytest.raises(RuntimeError, match="broken"):
+        await EventStream(broken())({"type": "http"}, receive, send)
