@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from gpudev.cli import files
@@ -12,11 +12,9 @@ from gpudev.cli.preferences import Preferences
 
 DEFAULT_REGION = "us-east-2"
 _LOOPBACK_NAMES = ("localhost", "ip6-localhost")
-_LOOPBACK_V4 = re.compile(r"127(\.[0-9]{1,3}){3}")
 
 
-@dataclass(frozen=True)
-class Address:
+class Address(NamedTuple):
     url: str
     embedded: bool
     """It is the system that this person started on this machine: we may log in by ourselves."""
@@ -80,4 +78,4 @@ def find_embedded(system_file: Path) -> str | None:
 
 
 def is_loopback(host: str) -> bool:
-    return host in _LOOPBACK_NAMES or host == "::1" or _LOOPBACK_V4.fullmatch(host) is not None
+    return host in _LOOPBACK_NAMES or host == "::1" or re.fullmatch(r"127(\.[0-9]{1,3}){3}", host) is not None

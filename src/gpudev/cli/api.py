@@ -5,8 +5,7 @@ It knows the wire models and how a key is presented. Where a key comes from is s
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode
 
 from gpudev.cli.exits import CliError, Exit
@@ -23,8 +22,7 @@ _NEXT_STEPS = {
 }
 
 
-@dataclass(frozen=True)
-class Reply(Generic[_T]):
+class Reply(NamedTuple, Generic[_T]):
     """An answer twice: as it was said, for programs, and understood, for us."""
 
     raw: bytes

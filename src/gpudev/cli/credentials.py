@@ -1,13 +1,12 @@
 """API keys of this person, one per API address, in an owner-only file."""
 
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from gpudev.cli import files
 
 
-@dataclass(frozen=True)
-class Credential:
+class Credential(NamedTuple):
     api_key: str
     username: str | None = None
     expires_at: str | None = None

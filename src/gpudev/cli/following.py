@@ -11,7 +11,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpudev.cli import sse
 from gpudev.cli.api import Api, Reply
@@ -25,22 +25,19 @@ _PATIENCE_VARIABLE = "GPU_DEV_PATIENCE_SECONDS"
 _PATIENCE = 300.0
 
 
-@dataclass(frozen=True)
-class Seen:
+class Seen(NamedTuple):
     """The reservation as it is now."""
 
     reply: Reply[JobView]
 
 
-@dataclass(frozen=True)
-class Lost:
+class Lost(NamedTuple):
     """The API does not answer at the moment; we keep trying."""
 
     why: str
 
 
-@dataclass(frozen=True)
-class GivenUp:
+class GivenUp(NamedTuple):
     """Nothing more will come."""
 
     error: CliError

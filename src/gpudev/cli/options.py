@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-_ID = re.compile(r"[0-9a-fA-F-]{4,36}")
+_ID = r"[0-9a-fA-F-]{4,36}"
 
 
 class ReservationId(click.ParamType):  # type: ignore[type-arg]  # only later versions of click take one
@@ -21,7 +21,7 @@ class ReservationId(click.ParamType):  # type: ignore[type-arg]  # only later ve
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         text = str(value)
-        if not _ID.fullmatch(text):
+        if not re.fullmatch(_ID, text):
             shown = text[:80].encode("ascii", "backslashreplace").decode()
             self.fail(f"'{shown}' is no reservation id: give its first 4 or more hex digits, as `gpu-dev list` shows.")
         return text.lower()

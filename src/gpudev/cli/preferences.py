@@ -7,16 +7,15 @@
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpudev.cli import files
 from gpudev.cli.exits import local_error, usage_error
 
 API_URL = "api_url"
-_REGION = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
-_GPU_TYPE = re.compile(r"[a-z0-9][a-z0-9.-]{0,49}")
+_REGION = r"[a-z0-9][a-z0-9-]{0,39}"
+_GPU_TYPE = r"[a-z0-9][a-z0-9.-]{0,49}"
 _PLAIN_TYPES: dict[str, type | tuple[type, ...]] = {
     "github_user": str,
     "default_gpu_type": str,
@@ -25,8 +24,7 @@ _PLAIN_TYPES: dict[str, type | tuple[type, ...]] = {
 }
 
 
-@dataclass(frozen=True)
-class Preferences:
+class Preferences(NamedTuple):
     github_user: str | None = None
     default_gpu_type: str | None = None
     default_hours: float | None = None
@@ -80,7 +78,7 @@ def check_name(name: str) -> str:
 
 
 def check_region(region: str) -> str:
-    if not _REGION.fullmatch(region):
+    if not re.fullmatch(_REGION, region):
         raise usage_error(f"{region[:80]!r} is no region: it looks like us-east-2")
     return region
 
@@ -106,7 +104,7 @@ def _disk(text: str) -> str:
 
 
 def _gpu_type(text: str) -> str:
-    if not _GPU_TYPE.fullmatch(text):
+    if not re.fullmatch(_GPU_TYPE, text):
         raise usage_error(f"{text[:80]!r} is no GPU type: it looks like a100", "`gpu-dev avail` shows those there are")
     return text
 

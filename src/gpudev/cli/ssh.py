@@ -16,9 +16,9 @@ from gpudev.cli import ssh_keys
 from gpudev.cli.exits import CliError, Exit, local_error
 from gpudev.wire.jobs import JobView
 
-_HOST_KEY = re.compile(r"[A-Za-z0-9@.-]{1,64} [A-Za-z0-9+/]{16,8192}={0,3}")
-_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.:-]{0,254}")
-_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+_HOST_KEY = r"[A-Za-z0-9@.-]{1,64} [A-Za-z0-9+/]{16,8192}={0,3}"
+_HOST = r"[A-Za-z0-9][A-Za-z0-9.:-]{0,254}"
+_USER = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}"
 _USUAL_KEYS = ("id_rsa", "id_ecdsa", "id_ecdsa_sk", "id_ed25519", "id_ed25519_sk")
 
 
@@ -76,8 +76,8 @@ def _connection(job: JobView) -> tuple[str, int, str, str]:
     """What the API said, checked: it becomes part of a command line and of a file."""
     host, port, user, key = job.node_ip or "", job.node_port or 0, job.ssh_user or "", job.ssh_host_key or ""
     host_key = " ".join(key.split()[:2])
-    sound = _HOST.fullmatch(host) and 0 < port < 65536 and _USER.fullmatch(user) and _HOST_KEY.fullmatch(host_key)
-    if not sound:
+    texts = ((_HOST, host), (_USER, user), (_HOST_KEY, host_key))
+    if not 0 < port < 65536 or not all(re.fullmatch(pattern, text) for pattern, text in texts):
         raise CliError(Exit.UNREACHABLE, "the API does not say how to reach this dev server", "Try again in a moment")
     return host, port, user, host_key
 

@@ -1,8 +1,8 @@
 """Whose keys may log in to a new dev server: a GitHub user's, those of a file, or, on one machine, one's own."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from gpudev import places
 from gpudev.cli.exits import CliError, Exit, local_error, usage_error
@@ -12,8 +12,7 @@ from gpudev.domain.ssh_keys import MAX_KEYS, parse_public_key, usable_public_key
 _LARGEST_FILE = 64 * 1024
 
 
-@dataclass(frozen=True)
-class Access:
+class Access(NamedTuple):
     """One of the two, as the API takes them."""
 
     github_user: str | None = None

@@ -9,7 +9,8 @@ import os
 import ssl
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from gpudev import __version__
@@ -37,18 +38,16 @@ class Unreachable(CliError):
         """Trying again would end the same way."""
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     method: str
     path: str
     body: bytes | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = MappingProxyType({})
     repeatable: bool = False
     """Whether saying it twice does no more than saying it once."""
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     status: int
     body: bytes
     content_type: str
@@ -180,8 +179,7 @@ class Transport:
         return Unreachable(message, sent=sent, next_step=self._when_unreachable)
 
 
-@dataclass(frozen=True)
-class _Proxy:
+class _Proxy(NamedTuple):
     host: str
     port: int
     headers: dict[str, str]

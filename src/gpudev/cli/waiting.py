@@ -124,6 +124,8 @@ class Lines:
         self._told: object = None
 
     def show(self, job: JobView) -> None:
+        if self._told is None:
+            self._say(wording.headline(job))
         start = job.estimated_start_at
         minute = None if start is None else start.replace(second=0, microsecond=0)
         state = (job.status, job.queue_position, minute, job.wait_reason, job.step)
@@ -183,7 +185,7 @@ class Countdown:
     def _lines(self, job: JobView) -> list[str]:
         now = wording.utc_now()
         short = wording.short_id(job.reservation_id)
-        lines = [f"Reservation {short}: {wording.hardware(job)} for {wording.span(job.duration_hours * 3600)}"]
+        lines = [wording.headline(job)]
         waited = wording.clock(time.monotonic() - self._since[0])
         if job.status == Status.PREPARING:
             lines.append(f"  Preparing  {job.step or 'getting it ready'} ({waited})")

@@ -40,10 +40,9 @@ def hardware(job: JobView) -> str:
 
 def span(seconds: float) -> str:
     """How long, as exactly as matters."""
-    if seconds < 60:
-        return f"{max(0, int(seconds))} s"
-    minutes = int(seconds // 60)
-    hours, minutes = divmod(minutes, 60)
+    if seconds < 59.5:
+        return f"{max(0, round(seconds))} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
     days, hours = divmod(hours, 24)
     if days:
         return f"{days} d {hours} h" if hours else f"{days} d"
@@ -64,6 +63,10 @@ def local_time(time: datetime, now: datetime) -> str:
     local = time.astimezone()
     day = "" if local.date() == now.astimezone().date() else f"{local:%Y-%m-%d} "
     return f"{day}{local:%H:%M} {local:%Z}".rstrip()
+
+
+def headline(job: JobView) -> str:
+    return f"Reservation {short_id(job.reservation_id)}: {hardware(job)} for {span(job.duration_hours * 3600)}"
 
 
 def start_estimate(job: JobView, now: datetime) -> str:

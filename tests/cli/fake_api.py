@@ -1,0 +1,413 @@
+"""A small real HTTP server that speaks the wire models, keeps reservations in memory and can be made to misbehave."""
+
+import json
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields, replace
+from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from gpudev.domain.lifecycle import TERMINAL, Status
+from gpudev.wire import codec
+from gpudev.wire.cluster import AvailabilityList, GpuAvailability, Problem
+from gpudev.wire.jobs import ExtendRequest, JobEvent, JobList, JobView, SubmitRequest
+
+KEY = "gpudev_test_key"
+HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ9zYkq7cbRyXc1fC2Fz0pWmYk3n0k1n5vYt3m1kQX9a"
+
+
+def make_job(**changes: Any) -> JobView:
+    now = datetime.now(UTC)
+    reservation_id = str(changes.pop("reservation_id", uuid.uuid4()))
+    base: dict[str, Any] = {field.name: None for field in fields(JobView)}
+    base |= {
+        "reservation_id": reservation_id,
+        "job_id": reservation_id,
+        "user": "ada",
+        "status": "pending",
+        "version": 1,
+        "gpu_type": "a100",
+        "gpu_count": 2,
+        "node_count": 1,
+        "duration_hours": 4.0,
+        "created_at": now,
+        "namespace": "gpu-dev",
+        "nodes": [],
+        "pod_name": f"gpu-dev-{reservation_id[:8]}",
+    }
+    return JobView(**(base | changes))
+
+
+def active(job: JobView, *, port: int = 31234, host_key: str = HOST_KEY) -> dict[str, Any]:
+    """What a reservation gains when it becomes active."""
+    now = datetime.now(UTC)
+    return {
+        "status": "active",
+        "launched_at": now,
+        "expires_at": now + timedelta(hours=job.duration_hours),
+        "queue_position": None,
+        "estimated_wait_minutes": None,
+        "estimated_start_at": None,
+        "wait_reason": None,
+        "step": None,
+        "node_ip": "127.0.0.1",
+        "node_port": port,
+        "ssh_user": "dev",
+        "ssh_command": f"ssh -p {port} dev@127.0.0.1",
+        "ssh_host_key": host_key,
+    }
+
+
+@dataclass
+class Asked:
+    """One request as it arrived."""
+
+    method: str
+    path: str
+    query: dict[str, list[str]]
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Refusal(Exception):
+    def __init__(self, status: int, code: str, detail: str, field: str | None = None) -> None:
+        super().__init__(detail)
+        self.problem = Problem(
+            type=f"urn:gpu-dev:problem:{code}",
+            title=HTTPStatus(status).phrase,
+            status=status,
+            detail=detail,
+            code=code,
+            field=field,
+            request_id="r1",
+        )
+
+
+@dataclass
+class Trouble:
+    """How one request goes wrong."""
+
+    cut_before: bool = False
+    """The connection ends before the request is looked at."""
+    cut_after: bool = False
+    """It is carried out, and then the connection ends without an answer."""
+    answer: tuple[int, str, bytes] | None = None
+    """Status, content type and body instead of the real ones."""
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class FakeApi:
+    def __init__(self) -> None:
+        self.keys = {KEY}
+        self.jobs: dict[str, JobView] = {}
+        self.history: dict[str, list[JobEvent]] = {}
+        self.asked: list[Asked] = []
+        self.submitted: dict[str, JobView] = {}
+        self.types: list[GpuAvailability] = [make_type("a100")]
+        self.on_submit: Callable[[FakeApi, JobView], None] = lambda _api, _job: None
+        self.troubles: dict[str, deque[Trouble]] = {}
+        self.streams_end_after: deque[int] = deque()
+        """For each stream to come: cut it after so many reservations."""
+        self.changed = threading.Condition()
+        self._server = _Server(("127.0.0.1", 0), _Handler)
+        self._server.api = self
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        with self.changed:
+            self.changed.notify_all()
+
+    def add(self, **changes: Any) -> JobView:
+        job = make_job(**changes)
+        if job.status == Status.ACTIVE and job.node_port is None:
+            job = replace(job, **active(job))
+        with self.changed:
+            self.jobs[job.reservation_id] = job
+            self.history[job.reservation_id] = []
+            self._note(job, "submitted", "it was submitted")
+            self.changed.notify_all()
+        return job
+
+    def change(self, reservation_id: str, message: str = "it changed", **changes: Any) -> JobView:
+        with self.changed:
+            before = self.jobs[reservation_id]
+            job = replace(before, version=before.version + 1, **changes)
+            self.jobs[reservation_id] = job
+            self._note(job, job.status, message)
+            self.changed.notify_all()
+        return job
+
+    def activate(self, reservation_id: str, **options: Any) -> JobView:
+        return self.change(reservation_id, "it is ready", **active(self.jobs[reservation_id], **options))
+
+    def fail_next(self, path_end: str, *troubles: Trouble) -> None:
+        """The next requests whose path ends so go wrong, one after another."""
+        self.troubles.setdefault(path_end, deque()).extend(troubles)
+
+    def trouble_for(self, path: str) -> Trouble | None:
+        for end, waiting in self.troubles.items():
+            if path.endswith(end) and waiting:
+                return waiting.popleft()
+        return None
+
+    def requests(self, method: str, path_end: str) -> list[Asked]:
+        return [asked for asked in self.asked if asked.method == method and asked.path.endswith(path_end)]
+
+    def wait_for(self, claim: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
+        deadline = time.monotonic() + seconds
+        while not claim():
+            assert time.monotonic() < deadline, f"never happened: {what}"
+            time.sleep(0.01)
+
+    def find(self, text: str) -> JobView:
+        digits = text.replace("-", "")
+        found = [job for job_id, job in self.jobs.items() if job_id.replace("-", "").startswith(digits)]
+        if not found:
+            raise Refusal(404, "not_found", f"you have no reservation {text!r}")
+        if len(found) > 1:
+            shorts = " or ".join(job.reservation_id[:8] for job in found)
+            raise Refusal(409, "ambiguous_id", f"{text!r} could be {shorts}; give more digits")
+        return found[0]
+
+    def _note(self, job: JobView, kind: str, message: str) -> None:
+        history = self.history[job.reservation_id]
+        event_id = sum(len(lines) for lines in self.history.values()) + 1
+        at = datetime.now(UTC)
+        history.append(
+            JobEvent(event_id=event_id, at=at, kind=kind, status=job.status, version=job.version, message=message)
+        )
+
+
+def make_type(name: str, **changes: Any) -> GpuAvailability:
+    base: dict[str, Any] = {
+        "gpu_type": name,
+        "description": f"the {name}",
+        "instance_type": "p4d.24xlarge",
+        "max_per_node": 0 if name.startswith("cpu-") else 8,
+        "multinode": False,
+        "total_cluster_gpus": 8,
+        "available_gpus": 8,
+        "max_reservable": 8,
+        "full_nodes_available": 1,
+        "running_instances": 1,
+        "desired_capacity": 1,
+        "queue_length": 0,
+        "estimated_wait_minutes": 0,
+        "simulated": True,
+        "last_availability_update": datetime.now(UTC),
+        "last_availability_updated_by": "test",
+        "age_seconds": 1.0,
+    }
+    return GpuAvailability(**(base | changes))
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    api: FakeApi
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that goes away in the middle is nothing to shout about."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        self._serve("GET")
+
+    def do_POST(self) -> None:
+        self._serve("POST")
+
+    def _serve(self, method: str) -> None:
+        api = self.server.api
+        parts = urlsplit(self.path)
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        asked = Asked(method, parts.path, parse_qs(parts.query), dict(self.headers.items()), body)
+        api.asked.append(asked)
+        trouble = api.trouble_for(parts.path) or Trouble()
+        if trouble.cut_before:
+            self._cut()
+            return
+        if trouble.answer is not None:
+            status, kind, data = trouble.answer
+            self._answer(status, kind, data, trouble.headers)
+            return
+        try:
+            self._authenticate()
+            value, status = self._carry_out(api, asked)
+        except Refusal as refusal:
+            problem = json.dumps(codec.write(refusal.problem)).encode()
+            self._answer(refusal.problem.status, "application/problem+json", problem)
+            return
+        if trouble.cut_after:
+            self._cut()
+        elif value is not None:
+            self._answer(status, "application/json", json.dumps(codec.write(value)).encode())
+
+    def _authenticate(self) -> None:
+        scheme, _, key = self.headers.get("Authorization", "").partition(" ")
+        if scheme != "Bearer" or key not in self.server.api.keys:
+            raise Refusal(401, "unauthenticated", "that is no API key of this system")
+
+    def _carry_out(self, api: FakeApi, asked: Asked) -> tuple[Any, int]:
+        segments = [unquote(segment) for segment in asked.path.split("/")[1:]]
+        match [asked.method, *segments]:
+            case ["POST", "v1", "jobs", "submit"]:
+                return self._submit(api, asked), 202
+            case ["GET", "v1", "jobs"]:
+                return _list(api, asked.query), 200
+            case ["GET", "v1", "jobs", job_id]:
+                return api.find(job_id), 200
+            case ["POST", "v1", "jobs", job_id, "cancel"]:
+                job = api.find(job_id)
+                if job.status in (Status.EXPIRED, Status.FAILED):
+                    raise Refusal(409, "conflict", f"it is {job.status} already")
+                now = datetime.now(UTC)
+                return api.change(
+                    job.reservation_id, "cancelled", status="cancelled", cancelled_at=now, reservation_ended=now
+                ), 200
+            case ["POST", "v1", "jobs", job_id, "extend"]:
+                job = api.find(job_id)
+                ask = _strict(ExtendRequest, asked.json)
+                if job.expires_at is None:
+                    raise Refusal(409, "conflict", "only an active reservation can be extended")
+                until = job.expires_at + timedelta(hours=ask.extension_hours)
+                return api.change(job.reservation_id, "extended", expires_at=until), 200
+            case ["GET", "v1", "jobs", job_id, "events"]:
+                self._stream(api, api.find(job_id).reservation_id)
+                return None, 200
+            case ["GET", "v1", "gpu", "availability"]:
+                return AvailabilityList(gpu_types=api.types), 200
+            case _:
+                raise Refusal(404, "not_found", f"there is no {asked.path!r} here")
+
+    def _submit(self, api: FakeApi, asked: Asked) -> JobView:
+        ask = _strict(SubmitRequest, asked.json)
+        key = self.headers["Idempotency-Key"]
+        assert key, "the client always sends one"
+        if key in api.submitted:
+            return api.submitted[key]
+        if not ask.github_user and not ask.ssh_public_keys:
+            raise Refusal(422, "invalid", "no public key could log in", "ssh_public_keys")
+        named = ask.gpu_type or self._only_type(api, cpu=ask.gpu_count == 0)
+        if named not in {one.gpu_type for one in api.types}:
+            raise Refusal(422, "invalid", f"{named!r} is no GPU type here", "gpu_type")
+        if ask.gpu_count not in (0, 1, 2, 4, 8):
+            raise Refusal(
+                422, "invalid", f"{ask.gpu_count} is no GPU count for {named}; ask for 1, 2, 4, 8", "gpu_count"
+            )
+        job = api.add(
+            gpu_type=named,
+            gpu_count=ask.gpu_count,
+            duration_hours=8.0 if ask.duration_hours is None else ask.duration_hours,
+            github_user=ask.github_user,
+            name=ask.name,
+            image=ask.image,
+            disk_name=ask.disk_name,
+        )
+        api.submitted[key] = job
+        threading.Thread(target=api.on_submit, args=(api, job), daemon=True).start()
+        return job
+
+    def _only_type(self, api: FakeApi, *, cpu: bool) -> str:
+        names = [one.gpu_type for one in api.types if one.total_cluster_gpus and (one.max_per_node == 0) == cpu]
+        if len(names) == 1:
+            return names[0]
+        raise Refusal(422, "invalid", f"several GPU types have nodes, so name one of {', '.join(names)}", "gpu_type")
+
+    def _stream(self, api: FakeApi, reservation_id: str) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream; charset=utf-8")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        limit = api.streams_end_after.popleft() if api.streams_end_after else None
+        after = int(self.headers.get("Last-Event-ID") or 0)
+        told, sent = None, 0
+        while True:
+            with api.changed:
+                job = api.jobs[reservation_id]
+                news = [event for event in api.history[reservation_id] if event.event_id > after]
+            if told is None:
+                self._event("job", job)
+                sent += 1
+            for event in news:
+                after = event.event_id
+                self._event("event", event, event.event_id)
+            if told is not None and job != told:
+                self._event("job", job)
+                sent += 1
+            told = job
+            if limit is not None and sent >= limit:
+                self._cut()
+                return
+            if job.status in TERMINAL:
+                self.wfile.write(b"0\r\n\r\n")
+                return
+            with api.changed:
+                if api.jobs[reservation_id] == told and not api.changed.wait(5):
+                    self._chunk(b": still here\n\n")
+
+    def _event(self, kind: str, value: Any, event_id: int | None = None) -> None:
+        identity = f"id: {event_id}\n" if event_id is not None else ""
+        self._chunk(f"event: {kind}\n{identity}data: {json.dumps(codec.write(value))}\n\n".encode())
+
+    def _chunk(self, data: bytes) -> None:
+        self.wfile.write(b"%x\r\n%b\r\n" % (len(data), data))
+        self.wfile.flush()
+
+    def _answer(self, status: int, kind: str, data: bytes, headers: tuple[tuple[str, str], ...] = ()) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(data)))
+        for name, value in headers:
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(data)
+
+    def _cut(self) -> None:
+        self.close_connection = True
+        self.connection.close()
+
+
+def _list(api: FakeApi, query: dict[str, list[str]]) -> JobList:
+    known = {"status", "gpu_type", "created_after", "created_before", "cursor", "limit"}
+    assert set(query) <= known, f"the API does not know {set(query) - known}"
+    limit = int(query.get("limit", ["50"])[0])
+    if not 1 <= limit <= 200:
+        raise Refusal(422, "invalid", "limit must be between 1 and 200", "limit")
+    jobs = [job for job in reversed(api.jobs.values()) if job.status in query.get("status", [job.status])]
+    jobs = [job for job in jobs if job.gpu_type in query.get("gpu_type", [job.gpu_type])]
+    begin = int(query.get("cursor", ["0"])[0])
+    more = str(begin + limit) if len(jobs) > begin + limit else None
+    return JobList(jobs=jobs[begin : begin + limit], next_cursor=more)
+
+
+def _strict(model: type[Any], data: Any) -> Any:
+    """As the API does it: unknown fields are refused."""
+    unknown = set(data) - {field.name for field in fields(model)}
+    if unknown:
+        raise Refusal(422, "invalid", f"{', '.join(sorted(unknown))} is not known here", min(unknown))
+    missing = [f.name for f in fields(model) if f.default is MISSING and f.name not in data]
+    if missing:
+        raise Refusal(422, "invalid", f"{missing[0]} is missing", missing[0])
+    return codec.read(model, data)

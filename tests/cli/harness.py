@@ -1,0 +1,146 @@
+"""The real program, started as a process, alone or on a terminal of its own."""
+
+import fcntl
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyte
+
+from cli.fake_api import KEY, FakeApi
+
+PROGRAM = [sys.executable, "-m", "gpudev.cli"]
+Completed = subprocess.CompletedProcess[str]
+
+
+@dataclass
+class Cli:
+    home: Path
+    api: FakeApi | None = None
+    env: dict[str, str] = field(default_factory=dict)
+    program: list[str] = field(default_factory=lambda: list(PROGRAM))
+
+    def environment(self, changes: dict[str, str | None] | None = None) -> dict[str, str]:
+        """Nothing of whoever runs the tests, save where programs are found."""
+        env: dict[str, str | None] = {
+            "PATH": os.environ.get("PATH", os.defpath),
+            "HOME": str(self.home),
+            "TERM": "xterm-256color",
+            "LC_ALL": "C.UTF-8",
+            "TZ": "UTC",
+        }
+        if self.api is not None:
+            env |= {"GPU_DEV_API_URL": self.api.url, "GPU_DEV_API_KEY": KEY}
+        env |= self.env | (changes or {})
+        return {name: value for name, value in env.items() if value is not None}
+
+    def run(
+        self, *arguments: str | bytes, stdin: str = "", env: dict[str, str | None] | None = None, timeout: float = 60
+    ) -> Completed:
+        return subprocess.run(
+            [*self.program, *arguments],
+            input=stdin,
+            env=self.environment(env),
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            errors="surrogateescape",
+            timeout=timeout,
+            check=False,
+            cwd=self.home,
+        )
+
+    def start(self, *arguments: str, env: dict[str, str | None] | None = None) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            [*self.program, *arguments],
+            env=self.environment(env),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=self.home,
+        )
+
+    def terminal(self, *arguments: str, env: dict[str, str | None] | None = None, columns: int = 100) -> "Terminal":
+        return Terminal([*self.program, *arguments], self.environment(env), columns)
+
+
+class Terminal:
+    """A program on a terminal, as somebody sits before it: what stands on the screen, and keys to press."""
+
+    def __init__(self, command: list[str], env: dict[str, str], columns: int = 100, lines: int = 40) -> None:
+        self.screen = pyte.Screen(columns, lines)
+        self._stream = pyte.ByteStream(self.screen)
+        self.raw = b""
+        self.pid, self._fd = pty.fork()
+        if self.pid == 0:
+            try:
+                fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+                os.execve(command[0], command, env)
+            finally:
+                os._exit(127)
+        self._exit_code: int | None = None
+
+    @property
+    def text(self) -> str:
+        return "\n".join(line.rstrip() for line in self.screen.display).rstrip()
+
+    def wait_for(self, *texts: str, seconds: float = 30.0) -> str:
+        """Until all of this stands on the screen at once."""
+        deadline = time.monotonic() + seconds
+        while not all(text in self.text for text in texts):
+            if not self._read(deadline - time.monotonic()):
+                raise AssertionError(f"never saw {texts} on the screen; it shows:\n{self.text}")
+        return self.text
+
+    def press(self, keys: str) -> None:
+        os.write(self._fd, keys.encode())
+
+    def interrupt(self) -> None:
+        self.press("\x03")
+
+    def resize(self, columns: int) -> None:
+        fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+
+    def wait(self, seconds: float = 30.0) -> int:
+        """The exit code."""
+        deadline = time.monotonic() + seconds
+        while self._read(deadline - time.monotonic()):
+            pass
+        if self._exit_code is None:
+            _, status = os.waitpid(self.pid, 0)
+            self._exit_code = os.waitstatus_to_exitcode(status)
+        return self._exit_code
+
+    def close(self) -> None:
+        if self._exit_code is None:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+            self._exit_code = -9
+        os.close(self._fd)
+
+    def __enter__(self) -> "Terminal":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _read(self, seconds: float) -> bool:
+        """False: the program has gone. Raises when nothing came in time."""
+        if not select.select([self._fd], [], [], max(0.0, seconds))[0]:
+            raise AssertionError(f"nothing more came; the screen shows:\n{self.text}")
+        try:
+            data = os.read(self._fd, 65536)
+        except OSError:  # what Linux says when the other side is closed
+            data = b""
+        self.raw += data
+        self._stream.feed(data)
+        return bool(data)

@@ -1,0 +1,112 @@
+"""A reservation in words."""
+
+import os
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from cli.fake_api import active, make_job
+from gpudev.cli import wording
+
+NOW = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
+
+
+@pytest.fixture(autouse=True)
+def in_tokyo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nine hours ahead of UTC, all year."""
+    before = os.environ.get("TZ")
+    monkeypatch.setenv("TZ", "JST-9")
+    time.tzset()
+    yield
+    if before is None:
+        monkeypatch.delenv("TZ")
+    else:
+        monkeypatch.setenv("TZ", before)
+    time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-5, "0 s"),
+        (0, "0 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min"),
+        (60, "1 min"),
+        (44.9 * 60, "45 min"),
+        (3599, "1 h"),
+        (3600, "1 h"),
+        (12000, "3 h 20 min"),
+        (4 * 3600 - 1, "4 h"),
+        (86400, "1 d"),
+        (86400 + 7200, "1 d 2 h"),
+    ],
+)
+def test_spans_are_as_exact_as_matters(seconds: float, text: str) -> None:
+    assert wording.span(seconds) == text
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(-1, "0:00:00"), (5, "0:00:05"), (65, "0:01:05"), (3723, "1:02:03")])
+def test_a_countdown_shows_hours_minutes_and_seconds(seconds: float, text: str) -> None:
+    assert wording.clock(seconds) == text
+
+
+def test_times_are_local_and_name_their_zone() -> None:
+    assert wording.local_time(NOW, NOW) == "18:00 JST"
+
+
+def test_another_day_is_named_by_the_readers_calendar() -> None:
+    assert wording.local_time(NOW + timedelta(hours=6), NOW) == "2026-03-03 00:00 JST"
+    assert wording.local_time(NOW - timedelta(hours=10), NOW) == "2026-03-02 08:00 JST"[11:]
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"status": "pending"}, "start not known yet"),
+        (
+            {"status": "queued", "queue_position": 2, "estimated_start_at": NOW + timedelta(minutes=45)},
+            "position 2, starts about 18:45 JST (in 45 min)",
+        ),
+        (
+            {"status": "queued", "queue_position": 1, "estimated_start_at": NOW, "wait_reason": "all is full"},
+            "position 1, starts any moment; all is full",
+        ),
+        ({"status": "queued", "queue_position": 1, "estimated_wait_minutes": 5}, "position 1, starts in about 5 min"),
+        ({"status": "preparing"}, "being prepared"),
+        ({"status": "preparing", "step": "starting the ssh server"}, "starting the ssh server"),
+        ({"status": "active", "expires_at": NOW + timedelta(hours=2)}, "ends 20:00 JST (in 2 h)"),
+        ({"status": "active", "expires_at": NOW - timedelta(seconds=1)}, "ended 17:59 JST"),
+        ({"status": "failed", "failure_reason": "no disk"}, "no disk"),
+        ({"status": "cancelled", "reservation_ended": NOW}, "ended 18:00 JST"),
+        ({"status": "expired", "reservation_ended": NOW}, "ended 18:00 JST"),
+    ],
+)
+def test_the_situation_says_what_matters_in_each_status(changes: dict[str, Any], text: str) -> None:
+    assert wording.situation(make_job(**changes), NOW) == text
+
+
+def test_hardware_is_named_by_count_and_type_and_a_cpu_type_by_itself() -> None:
+    assert wording.hardware(make_job(gpu_count=2, gpu_type="a100")) == "2 x a100"
+    assert wording.hardware(make_job(gpu_count=16, gpu_type="h100", node_count=2)) == "16 x h100 on 2 nodes"
+    assert wording.hardware(make_job(gpu_count=0, gpu_type="cpu-x86")) == "cpu-x86"
+
+
+def test_an_unknown_status_counts_as_one_that_goes_on() -> None:
+    job = make_job(status="hibernating")
+    assert not wording.has_ended(job)
+    assert wording.situation(job, NOW) == ""
+    assert wording.colour_of(job.status) == "dim"
+
+
+def test_every_ending_says_which_reservation_and_why() -> None:
+    job = make_job(reservation_id="3f2a9c1e-0000-4000-8000-000000000000")
+    failed = make_job(reservation_id=job.reservation_id, status="failed", failure_reason="no disk")
+    assert wording.ending(failed) == "reservation 3f2a9c1e failed: no disk"
+    assert "was cancelled" in wording.ending(make_job(status="cancelled"))
+    assert "has expired" in wording.ending(
+        make_job(status="expired", **{k: v for k, v in active(job).items() if k != "status"})
+    )
