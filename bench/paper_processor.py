@@ -35,6 +35,7 @@ async def main(node_count: int) -> None:
             )
     processor = Processor(
         reservations=stores.reservations,
+        unreleased=stores.unreleased,
         queue=stores.queue,
         leases=stores.leases,
         cluster=cluster,

@@ -10,11 +10,18 @@ from uuid import UUID
 import httpx2
 from fastapi import FastAPI
 
+from gpudev.adapters.postgres.listening import ReservationChanges
+from gpudev.adapters.postgres.stores import Stores
 from gpudev.api.app import create_app
+from gpudev.api.authentication import KeyIdentity
 from gpudev.api.services import Services
 from gpudev.domain.errors import Invalid
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.users import Role
+from gpudev.ports.clock import Clock
+from gpudev.ports.identity import KeySource
+from gpudev.processor.loop import PLANNING_LEASE
+from gpudev.settings import Settings
 from support.world import World
 
 
@@ -36,6 +43,24 @@ class PublishedKeys:
         if github_user not in self.of:
             raise Invalid(f"GitHub knows no user {github_user!r}", field="github_user")
         return self.of[github_user]
+
+
+def api_services(
+    stores: Stores, changes: ReservationChanges, keys: KeySource, clock: Clock, settings: Settings
+) -> Services:
+    return Services(
+        reservations=stores.reservations,
+        nodes=stores.nodes,
+        catalogue=stores.catalogue,
+        users=stores.users,
+        identity=KeyIdentity(stores.users),
+        keys=keys,
+        changes=changes,
+        clock=clock,
+        settings=settings,
+        ping=stores.pool.ping,
+        is_planning=lambda: stores.leases.is_held(PLANNING_LEASE),
+    )
 
 
 @dataclass

@@ -79,6 +79,7 @@ class World:
 def make_processor(stores: Stores, cluster: PaperCluster, clock: ManualClock, settings: Settings) -> Processor:
     return Processor(
         reservations=stores.reservations,
+        unreleased=stores.unreleased,
         queue=stores.queue,
         leases=stores.leases,
         cluster=cluster,

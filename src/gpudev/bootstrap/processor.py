@@ -36,6 +36,7 @@ async def open_processor(settings: Settings) -> AsyncIterator[RunningProcessor]:
         await stores.catalogue.describe(gpu_types(nodes))
         processor = Processor(
             reservations=stores.reservations,
+            unreleased=stores.unreleased,
             queue=stores.queue,
             leases=stores.leases,
             cluster=cluster,

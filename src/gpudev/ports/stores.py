@@ -141,6 +141,12 @@ class ReservationStore(Protocol):
     async def events(self, reservation_id: ReservationId, after: int = 0) -> list[Event]: ...
 
 
+class UnreleasedView(Protocol):
+    """Everything that waits, runs, or still holds something: for whoever looks at all of it often."""
+
+    async def refresh(self) -> list[Reservation]: ...
+
+
 class NodeStore(Protocol):
     """Nodes as the processor last saw them, for those who have no cluster at hand (the API)."""
 

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import os
 import socket
+import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from uuid import UUID, uuid4
@@ -23,13 +24,15 @@ from gpudev.planning.orphans import decide_orphans
 from gpudev.planning.turn import Decisions, decide_queue, decide_running
 from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import Cluster, ClusterSeen
-from gpudev.ports.stores import Lease, LeaseStore, Queue, QueueMessage, ReservationStore
+from gpudev.ports.stores import Lease, LeaseStore, Queue, QueueMessage, ReservationStore, UnreleasedView
 from gpudev.processor.effects import Effects
 from gpudev.processor.publishing import Publisher
 from gpudev.settings import Timing
 
 log = structlog.get_logger(__name__)
 _MESSAGES_PER_TURN = 200
+_LONG_TURN_S = 0.02
+_LONGEST_PAUSE_S = 0.25
 
 
 class Processor:
@@ -37,6 +40,7 @@ class Processor:
         self,
         *,
         reservations: ReservationStore,
+        unreleased: UnreleasedView,
         queue: Queue,
         leases: LeaseStore,
         cluster: Cluster,
@@ -45,6 +49,7 @@ class Processor:
         timing: Timing,
     ) -> None:
         self._reservations = reservations
+        self._unreleased = unreleased
         self._queue = queue
         self._leases = leases
         self._cluster = cluster
@@ -71,7 +76,12 @@ class Processor:
         try:
             while True:
                 await self._wait()
+                began = time.monotonic()
                 await self._turn_or_log()
+                # Long turns leave as much time to others as they took: wake-ups that come meanwhile share the next.
+                took = time.monotonic() - began
+                if took > _LONG_TURN_S:
+                    await asyncio.sleep(min(took, _LONGEST_PAUSE_S))
         finally:
             for task in helpers:
                 task.cancel()
@@ -99,7 +109,7 @@ class Processor:
             return
         messages = await self._queue.read(RESERVATION_QUEUE, self._timing.message_lease, _MESSAGES_PER_TURN)
         seen = await self._look()
-        reservations = await self._reservations.unreleased()
+        reservations = await self._unreleased.refresh()
         now = self._clock.now()
         decisions = decide_running(reservations, seen, now, self._timing)
         broken = self._decide_queues(reservations, seen, now, decisions)
@@ -115,7 +125,7 @@ class Processor:
             self.wake()
 
     async def _present(self, reservations: Sequence[Reservation], changed: bool) -> Sequence[Reservation]:
-        return await self._reservations.unreleased() if changed else reservations
+        return await self._unreleased.refresh() if changed else reservations
 
     async def _look(self) -> ClusterSeen | None:
         try:

@@ -7,6 +7,7 @@ from gpudev.adapters.postgres.leases import PostgresLeases
 from gpudev.adapters.postgres.pool import Pool
 from gpudev.adapters.postgres.queue import PostgresQueue
 from gpudev.adapters.postgres.reservations import PostgresReservations
+from gpudev.adapters.postgres.snapshot import UnreleasedSnapshot
 from gpudev.adapters.postgres.users import PostgresUsers
 from gpudev.settings import Settings
 
@@ -21,6 +22,7 @@ class Stores:
     disks: PostgresDisks
     leases: PostgresLeases
     queue: PostgresQueue
+    unreleased: UnreleasedSnapshot
 
     async def close(self) -> None:
         await self.leases.close()
@@ -39,4 +41,5 @@ def open_stores(settings: Settings, *, max_connections: int = 8) -> Stores:
         disks=PostgresDisks(pool),
         leases=PostgresLeases(pool),
         queue=PostgresQueue(pool, settings.timing.retry_backoff),
+        unreleased=UnreleasedSnapshot(pool),
     )

@@ -1,0 +1,81 @@
+"""A machine of one's own for a whole embedded system: its state and its person's home below one folder."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from gpudev.embedded.layout import Layout
+
+
+@dataclass
+class Machine:
+    """What one person's `gpu-dev-server up` and `down` see."""
+
+    root: Path
+    variables: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(self.root / "state")
+
+    @property
+    def person(self) -> Path:
+        return self.root / "person"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        inherited = {n: v for n, v in os.environ.items() if not n.startswith(("GPU_DEV_", "POSTGRES_", "XDG_"))}
+        own = {"HOME": str(self.person), "GPU_DEV_HOME": str(self.layout.home)}
+        return {**inherited, **own, **self.variables}
+
+    def command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", "gpudev.main", *arguments]
+
+    def run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            self.command(*arguments),
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    def up(self, *options: str) -> dict[str, Any]:
+        done = self.run("up", "--json", *options)
+        assert done.returncode == 0, done.stdout + done.stderr
+        answer: dict[str, Any] = json.loads(done.stdout)
+        return answer
+
+    def processes(self) -> list[psutil.Process]:
+        """Whatever runs for this home, by what was handed to it; PostgreSQL by its working directory."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                belongs = process.environ().get("GPU_DEV_HOME") == str(self.layout.home) or (
+                    process.name() == "postgres" and self._is_data_folder(process.pid)
+                )
+            except (psutil.Error, OSError):
+                continue
+            if belongs and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        return found
+
+    def _is_data_folder(self, pid: int) -> bool:
+        here = Path(f"/proc/{pid}/cwd")
+        return here.exists() and self.layout.postgres_data.exists() and here.samefile(self.layout.postgres_data)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
