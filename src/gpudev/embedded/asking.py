@@ -39,13 +39,14 @@ def is_live(api_url: str) -> bool:
 
 
 def why_not_ready(api_url: str) -> str | None:
-    """None: it is ready."""
+    """None: the database answers, and somebody starts what is asked for."""
     answer = ask(f"{api_url}/health/ready")
     if answer is None:
         return f"{api_url} does not answer"
-    if answer.status == 200:
+    health = answer.body if isinstance(answer.body, dict) else {}
+    if answer.status == 200 and health.get("status") == "ok":
         return None
-    checks = answer.body.get("checks") if isinstance(answer.body, dict) else None
+    checks = health.get("checks")
     if isinstance(checks, dict) and checks:
         return ", ".join(f"{name}: {state}" for name, state in checks.items())
     return f"{api_url}/health/ready answers {answer.status}"

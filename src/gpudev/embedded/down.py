@@ -6,6 +6,7 @@ import subprocess
 from dataclasses import dataclass, replace
 
 from gpudev import settings as settings_module
+from gpudev.adapters.local.folders import StateFolder
 from gpudev.domain.errors import Unavailable
 from gpudev.embedded import at_boot, system
 from gpudev.embedded.layout import Layout
@@ -69,6 +70,9 @@ def _nothing(layout: Layout, teller: Teller) -> int:
 
 def _stop_servers(settings: Settings, timeout: float) -> int:
     """Ends every dev server's processes; how, the local cluster knows."""
+    state = StateFolder(settings.state_dir)
+    if not state.servers.exists() or not state.list_servers():
+        return 0
     try:
         done = subprocess.run(
             system.server_command("stop-servers", "--json"),

@@ -1,5 +1,6 @@
 """Starting the supervisor in the background, on a free port, and following its steps until the last one is taken."""
 
+import errno
 import json
 import os
 import select
@@ -33,9 +34,8 @@ def with_free_port(settings: Settings, teller: Teller, *, insist: bool) -> Setti
     if _is_free(settings.api_host, wanted):
         return settings
     if insist:
-        raise StepFailed(
-            "Port", f"port {wanted} is taken by another program", advice="Choose another --port, or leave it out."
-        )
+        reason = f"port {wanted} is taken by another program"
+        raise StepFailed("Port", reason, advice="Choose another --port, or leave it out.")
     for port in range(wanted + 1, min(wanted + _PORTS_TRIED, 65_536)):
         if _is_free(settings.api_host, port):
             teller.say(f"  Port {wanted} is taken by another program: using {port}.")
@@ -44,13 +44,17 @@ def with_free_port(settings: Settings, teller: Teller, *, insist: bool) -> Setti
 
 
 def _is_free(host: str, port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
             return False
-        return True
+        reason = f"nothing can listen on {host}, port {port} ({error.strerror})"
+        raise StepFailed("Port", reason, advice="Choose another --port, or another GPU_DEV_API_HOST.") from error
+    return True
 
 
 def start_supervisor(layout: Layout, settings: Settings, teller: Teller, timeout: float) -> ProcessIdentity:
@@ -69,13 +73,17 @@ def start_supervisor(layout: Layout, settings: Settings, teller: Teller, timeout
             )
     finally:
         os.close(writable)
-    with os.fdopen(readable, "rb", buffering=0) as reports:
-        _follow_steps(reports.fileno(), layout, teller, timeout)
-    if (supervisor := find_supervisor(layout)) is None:
+    try:
+        with os.fdopen(readable, "rb", buffering=0) as reports:
+            _follow_steps(reports.fileno(), layout, teller, timeout)
+        if (supervisor := find_supervisor(layout)) is None:
+            raise _failed("Supervisor", "it ended at once", layout, "supervisor")
+    except BaseException:
+        # It may not have left word of itself yet: only we know of it.
+        process.terminate()
         process.wait()
-        raise _failed("Supervisor", "it ended at once", layout, "supervisor")
-    # It is not ours to wait for: it outlives this command.
-    process.returncode = 0
+        raise
+    process.returncode = 0  # not ours to wait for: it outlives this command
     return supervisor
 
 

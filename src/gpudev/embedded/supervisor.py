@@ -101,13 +101,19 @@ class Supervisor:
             except _Interrupted:
                 return 0
             except (GpuDevError, OSError) as error:
-                log.error("supervisor.start_failed", part=stage.name, reason=str(error))
-                self._tell(Step(stage.name, "failed", time.monotonic() - started_at, str(error)))
-                return 1
+                return self._give_up(stage.name, str(error), time.monotonic() - started_at)
             self._tell(Step(stage.name, "ok", time.monotonic() - started_at))
+        for child in self._children:  # one that nobody waited for may have ended meanwhile
+            if (code := child.returncode()) is not None:
+                return self._give_up(child.spec.name, f"it {_how_it_ended(code)}")
         self._tell(Step("supervisor", "ok"))
         self._keep_running()
         return 0
+
+    def _give_up(self, part: str, reason: str, seconds: float = 0.0) -> int:
+        log.error("supervisor.start_failed", part=part, reason=reason)
+        self._tell(Step(part, "failed", seconds, reason))
+        return 1
 
     def _bring_up(self, stage: Service | Task) -> None:
         if (stray := end_stray(stage.spec)) is not None:

@@ -93,7 +93,9 @@ def stages(settings: Settings, inherited: Mapping[str, str]) -> list[Service | T
 
 
 def api_url(settings: Settings) -> str:
-    return f"http://{settings.api_host}:{settings.api_port}"
+    """Where it is reached from this machine."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.api_host, settings.api_host)
+    return f"http://{f'[{host}]' if ':' in host else host}:{settings.api_port}"
 
 
 def _report_to(descriptor: int) -> Callable[[Step], None]:

@@ -15,10 +15,11 @@ from types import FrameType
 from typing import Any
 
 from gpudev import settings as settings_module
+from gpudev.adapters.local.nodes import describe_nodes
 from gpudev.adapters.local.processes import ProcessIdentity
 from gpudev.cli.credentials import Credential
 from gpudev.cli.exits import CliError
-from gpudev.domain.errors import Unavailable
+from gpudev.domain.errors import Invalid, Unavailable
 from gpudev.embedded import asking, at_boot, foreground, isolation, owner, system
 from gpudev.embedded.layout import Layout, read_json, write_json
 from gpudev.embedded.pidfiles import wait_until
@@ -136,9 +137,10 @@ def _as_started(settings: Settings, known: dict[str, Any]) -> Settings:
 
 def _start(up: Undertaking) -> ProcessIdentity:
     up.teller.say(f"Starting gpu-dev in {up.layout.home}")
-    nodes_file = up.settings.nodes_file
-    if nodes_file is not None and not nodes_file.is_file():
-        raise StepFailed("Nodes file", f"{nodes_file} does not exist", advice="Check --nodes.")
+    try:
+        describe_nodes(up.settings.nodes_file)
+    except Invalid as error:
+        raise StepFailed("Nodes file", error.message, advice="Correct it, or leave --nodes out.") from error
     stop_control_plane(up.layout)  # what a killed supervisor may have left
     free = with_free_port(up.settings, up.teller, insist=up.options.port is not None)
     up = replace(up, settings=free)
@@ -163,7 +165,8 @@ def _make_usable(up: Undertaking, supervisor: ProcessIdentity, since: str) -> Ru
     look_there = f"See the logs in {up.layout.logs}; `gpu-dev down`, then `gpu-dev up`."
     with up.teller.step("Ready", advice=look_there):
         if not wait_until(lambda: asking.why_not_ready(up.api_url) is None, up.options.timeout, every=0.05):
-            raise Unavailable(asking.why_not_ready(up.api_url) or "it was not ready in time")
+            reason = asking.why_not_ready(up.api_url) or "it was not ready in time"
+            raise StepFailed("Ready", reason, advice=look_there, log=up.layout.log_file(system.PROCESSOR))
     with up.teller.step("Your key", advice=look_there) as notes:
         try:
             credential = owner.ensure_key(up.api_url, system.environment(up.settings, os.environ))
