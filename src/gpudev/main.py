@@ -7,7 +7,15 @@ import click
 
 from gpudev import __version__
 from gpudev.domain.errors import GpuDevError
-from gpudev.operating import embedded, queue, serving, users
+
+try:
+    from gpudev.operating import embedded, queue, serving, users
+except ModuleNotFoundError as missing:
+    if missing.name is None or missing.name.startswith("gpudev"):
+        raise
+    # The light client alone is installed; its commands come along with this one.
+    needs = f"gpu-dev-server needs the server's parts ({missing.name} is not installed)."
+    sys.exit(f"{needs} Run `pip install 'gpu-dev[server]'`.")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
