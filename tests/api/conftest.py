@@ -8,12 +8,9 @@ import pytest
 from gpudev.adapters.postgres.listening import ReservationChanges
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.api.app import create_app
-from gpudev.api.authentication import KeyIdentity
-from gpudev.api.services import Services
 from gpudev.domain.capacity import Node
-from gpudev.processor.loop import PLANNING_LEASE
 from gpudev.settings import Settings
-from support.api import Api, PublishedKeys
+from support.api import Api, PublishedKeys, api_services
 from support.clock import ManualClock
 from support.paper_cluster import PaperCluster
 from support.world import World, make_processor
@@ -35,19 +32,7 @@ async def api(world: World) -> AsyncIterator[Api]:
     stores, published = world.stores, PublishedKeys()
     changes = ReservationChanges(world.settings.database)
     changes.start()
-    services = Services(
-        reservations=stores.reservations,
-        nodes=stores.nodes,
-        catalogue=stores.catalogue,
-        users=stores.users,
-        identity=KeyIdentity(stores.users),
-        keys=published,
-        changes=changes,
-        clock=world.clock,
-        settings=world.settings,
-        ping=stores.pool.ping,
-        is_planning=lambda: stores.leases.is_held(PLANNING_LEASE),
-    )
+    services = api_services(stores, changes, published, world.clock, world.settings)
     api = Api(services, world, published, create_app(services))
     yield api
     for client in api.clients:

@@ -89,6 +89,7 @@ class JobEndpoints:
         add(
             "/{job_id}/events",
             self.events,
+            status_code=200,
             summary="Follow a reservation (server-sent events)",
             response_class=EventStream,
             responses=event_stream() | problems(401, 404, 409, 422, 503),

@@ -5,8 +5,9 @@ Nothing about what the fields mean is known here.
 """
 
 import json
-from collections.abc import Callable, Coroutine, Iterator
-from typing import Annotated, Any
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from typing import Annotated, Any, get_origin
 
 import orjson
 from fastapi import Depends, Request, Response, Security
@@ -27,12 +28,16 @@ class V1Route(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
         takes_body = self.body_field is not None
+        # By name, whether it may be given more than once.
+        query = {field.alias: get_origin(field.field_info.annotation) is list for field in self.dependant.query_params}
 
         async def handle_checked(request: Request) -> Response:
             authentication: Authentication = request.app.state.authentication
             key = await authentication.authenticate(request.headers.get("authorization"))
             request.state.caller = key
             request.state.username = key.user.username
+            if request.scope["query_string"]:
+                _check_query(request, query)
             if takes_body:
                 value = await _read_json(request)
                 request = _ReadRequest(request.scope, request.receive, value)
@@ -61,6 +66,17 @@ class _ReadRequest(Request):
 
     async def json(self) -> Any:
         return self._value
+
+
+def _check_query(request: Request, known: Mapping[str, bool]) -> None:
+    """A filter that is misspelt must not be a filter that is ignored."""
+    given = Counter(name for name, _ in request.query_params.multi_items())
+    for name, times in given.items():
+        if name not in known:
+            there_is = f"known are {', '.join(known)}" if known else "there are none here"
+            raise Invalid(f"there is no query parameter {name[:80]!r}; {there_is}", field=name[:80])
+        if times > 1 and not known[name]:
+            raise Invalid(f"{name} is given {times} times; give it once", field=name)
 
 
 async def _read_json(request: Request) -> Any:

@@ -1,0 +1,175 @@
+"""The OpenAPI document says what the API does: read by eye for its form, by schemathesis against the real thing."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import httpx2
+import pytest
+import schemathesis
+import uvicorn
+from hypothesis import HealthCheck, Phase, given, seed
+from hypothesis import settings as hypothesis_settings
+from schemathesis import Case, GenerationMode, checks
+
+from gpudev.adapters.postgres.listening import ReservationChanges
+from gpudev.adapters.postgres.stores import open_stores
+from gpudev.api.app import create_app
+from gpudev.domain.capacity import Node
+from gpudev.domain.users import Role
+from gpudev.ports.clock import SystemClock
+from gpudev.processor.loop import PLANNING_LEASE
+from gpudev.settings import Settings
+from support.api import Api, PublishedKeys, api_services
+
+EXAMPLES = 40
+SPEC_FIELDS = {
+    "reservation_id", "github_user", "gpu_count", "gpu_type", "status", "created_at", "expires_at", "launched_at",
+    "reservation_ended", "duration_hours", "pod_name", "namespace", "ssh_command", "node_port", "node_ip",
+    "queue_position", "estimated_wait_minutes", "failure_reason", "last_queue_update", "cancelled_at",
+}  # fmt: skip
+
+
+async def test_every_endpoint_is_described_with_every_error_it_can_answer(api: Api) -> None:
+    document = (await api.anonymous().get("/openapi.json")).json()
+    paths = document["paths"]
+    assert set(paths) == {
+        "/v1/jobs/submit",
+        "/v1/jobs",
+        "/v1/jobs/{job_id}",
+        "/v1/jobs/{job_id}/cancel",
+        "/v1/jobs/{job_id}/extend",
+        "/v1/jobs/{job_id}/events",
+        "/v1/gpu/availability",
+        "/v1/cluster/status",
+        "/v1/keys/rotate",
+        "/health",
+        "/health/live",
+        "/health/ready",
+    }
+    for path, operations in paths.items():
+        for operation in operations.values():
+            assert operation["summary"], path
+            if not path.startswith("/v1"):
+                continue
+            assert operation["security"], path
+            assert {"401", "503"} <= operation["responses"].keys(), path
+            for status, answer in operation["responses"].items():
+                if int(status) >= 400:
+                    schema = answer["content"]["application/problem+json"]["schema"]
+                    assert list(answer["content"]) == ["application/problem+json"], path
+                    assert schema == {"$ref": "#/components/schemas/Problem"}, path
+    assert document["components"]["schemas"].keys() >= {"JobView", "Problem", "SubmitRequest", "Health"}
+    assert not document["components"]["schemas"].keys() & {"HTTPValidationError", "ValidationError"}
+
+
+async def test_a_job_has_the_specifications_fields(api: Api) -> None:
+    document = (await api.anonymous().get("/openapi.json")).json()
+    job = document["components"]["schemas"]["JobView"]
+    assert job["properties"].keys() >= SPEC_FIELDS
+    assert set(job["required"]) == job["properties"].keys()
+    submit = document["paths"]["/v1/jobs/submit"]["post"]
+    assert submit["requestBody"]["content"]["application/json"]["examples"]
+    assert {p["name"] for p in submit["parameters"]} == {"idempotency-key"}
+
+
+async def test_swagger_is_served_at_docs(api: Api) -> None:
+    answer = await api.anonymous().get("/docs")
+    assert answer.status_code == 200
+    assert "swagger" in answer.text.lower()
+
+
+@dataclass
+class Server:
+    url: str
+    secret: str
+
+
+@pytest.fixture
+def server(settings: Settings) -> Iterator[Server]:
+    """The API on a thread of its own, as schemathesis blocks while it asks; nodes, a user and his key are there."""
+    made: list[Server] = []
+    started, stop = threading.Event(), threading.Event()
+
+    async def serve() -> None:
+        stores, changes = open_stores(settings), ReservationChanges(settings.database)
+        changes.start()
+        lease = await stores.leases.acquire(PLANNING_LEASE, "test", timedelta(hours=1))
+        assert lease is not None
+        nodes = [Node("node-1", "h100", 8), Node("cpu-1", "cpu-x86", 3)]
+        await stores.nodes.publish(lease, nodes, datetime.now(UTC))
+        user = await stores.users.add_user("ada", Role.USER)
+        secret = (await stores.users.issue_key(user.user_id, None, "test")).secret
+        app = create_app(api_services(stores, changes, PublishedKeys(), SystemClock(), settings))
+        uvicorn_server = uvicorn.Server(uvicorn.Config(app, port=0, lifespan="off", log_config=None))
+        serving = asyncio.create_task(uvicorn_server.serve())
+        while not uvicorn_server.started:  # noqa: ASYNC110 - another's state
+            await asyncio.sleep(0.01)
+        port = uvicorn_server.servers[0].sockets[0].getsockname()[1]
+        made.append(Server(f"http://127.0.0.1:{port}", secret))
+        started.set()
+        await asyncio.to_thread(stop.wait)
+        uvicorn_server.should_exit = True
+        await serving
+        await changes.close()
+        await stores.close()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    assert started.wait(20)
+    yield made[0]
+    stop.set()
+    thread.join()
+
+
+CHECKS = [
+    checks.not_a_server_error,
+    checks.status_code_conformance,
+    checks.content_type_conformance,
+    checks.response_headers_conformance,
+    checks.response_schema_conformance,
+    checks.negative_data_rejection,
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", list(GenerationMode))
+def test_no_request_of_any_shape_is_answered_in_an_undocumented_way(server: Server, mode: GenerationMode) -> None:
+    schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
+    headers = {"Authorization": f"Bearer {server.secret}"}
+    tried = set()
+    for result in schema.get_all_operations():
+        operation = result.ok()
+        if operation.path == "/v1/keys/rotate":
+            continue  # it would take the key away; test_authentication has it
+        if mode is GenerationMode.NEGATIVE and not (operation.body or any(operation.iter_parameters())):
+            continue  # there is nothing to get wrong
+
+        @seed(7)
+        @hypothesis_settings(
+            max_examples=EXAMPLES,
+            deadline=None,
+            database=None,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(case=operation.as_strategy(generation_mode=mode))
+        def attempt(case: Case) -> None:
+            answer = case.call(headers=headers, timeout=10)
+            tried.add((case.path, answer.status_code))
+            case.validate_response(answer, checks=CHECKS)
+
+        attempt()
+    assert ("/v1/jobs", 200) in tried or mode is GenerationMode.NEGATIVE
+    assert ("/v1/jobs/submit", 422) in tried
+
+
+async def test_a_key_is_needed_for_all_of_v1_in_the_document_and_in_truth(api: Api) -> None:
+    document = (await api.anonymous().get("/openapi.json")).json()
+    client: httpx2.AsyncClient = api.anonymous()
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            answer = await client.request(method, path.replace("{job_id}", "abcd"))
+            assert (answer.status_code == 401) == ("security" in operation), path
