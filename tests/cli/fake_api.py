@@ -1,6 +1,7 @@
 """A small real HTTP server that speaks the wire models, keeps reservations in memory and can be made to misbehave."""
 
 import json
+import socket
 import threading
 import time
 import uuid
@@ -118,6 +119,7 @@ class FakeApi:
         self.troubles: dict[str, deque[Trouble]] = {}
         self.streams_end_after: deque[int] = deque()
         """For each stream to come: cut it after so many reservations."""
+        self.cuts = 0
         self.changed = threading.Condition()
         self._server = _Server(("127.0.0.1", 0), _Handler)
         self._server.api = self
@@ -159,6 +161,12 @@ class FakeApi:
     def fail_next(self, path_end: str, *troubles: Trouble) -> None:
         """The next requests whose path ends so go wrong, one after another."""
         self.troubles.setdefault(path_end, deque()).extend(troubles)
+
+    def cut_streams(self) -> None:
+        """Every stream that is open now ends in the middle."""
+        with self.changed:
+            self.cuts += 1
+            self.changed.notify_all()
 
     def trouble_for(self, path: str) -> Trouble | None:
         for end, waiting in self.troubles.items():
@@ -342,7 +350,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         limit = api.streams_end_after.popleft() if api.streams_end_after else None
         after = int(self.headers.get("Last-Event-ID") or 0)
-        told, sent = None, 0
+        told, sent, cuts = None, 0, api.cuts
         while True:
             with api.changed:
                 job = api.jobs[reservation_id]
@@ -357,14 +365,14 @@ class _Handler(BaseHTTPRequestHandler):
                 self._event("job", job)
                 sent += 1
             told = job
-            if limit is not None and sent >= limit:
+            if cuts != api.cuts or (limit is not None and sent >= limit):
                 self._cut()
                 return
             if job.status in TERMINAL:
                 self.wfile.write(b"0\r\n\r\n")
                 return
             with api.changed:
-                if api.jobs[reservation_id] == told and not api.changed.wait(5):
+                if api.jobs[reservation_id] == told and cuts == api.cuts and not api.changed.wait(5):
                     self._chunk(b": still here\n\n")
 
     def _event(self, kind: str, value: Any, event_id: int | None = None) -> None:
@@ -386,7 +394,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _cut(self) -> None:
         self.close_connection = True
-        self.connection.close()
+        self.connection.shutdown(socket.SHUT_RDWR)
 
 
 def _list(api: FakeApi, query: dict[str, list[str]]) -> JobList:

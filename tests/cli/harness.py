@@ -101,6 +101,10 @@ class Terminal:
                 raise AssertionError(f"never saw {texts} on the screen; it shows:\n{self.text}")
         return self.text
 
+    def read_some(self, seconds: float = 30.0) -> None:
+        """Whatever the program draws next."""
+        assert self._read(seconds), f"the program has gone; the screen shows:\n{self.text}"
+
     def press(self, keys: str) -> None:
         os.write(self._fd, keys.encode())
 

@@ -137,6 +137,8 @@ class Api:
         if answer.location and 300 <= answer.status < 400:
             step = f"It points to {answer.location}: if you trust that, set it with `gpu-dev config set api_url`"
             return Unreachable(f"{self._url} sends us elsewhere", sent=True, next_step=step)
+        if answer.status >= 500:
+            return Unreachable(f"the API at {self._url} is in trouble ({what})", sent=True, next_step="Try again later")
         step = "Check the address: `gpu-dev config show`"
         return Unreachable(f"{self._url} does not answer like a gpu-dev API ({what})", sent=True, next_step=step)
 

@@ -63,8 +63,7 @@ class CliError(Exception):
 
     def as_text(self) -> str:
         """For people."""
-        message = self.message.strip()
-        sentences = [message[:1].upper() + message[1:], self.next_step.strip()]
+        sentences = (self.message.strip(), self.next_step.strip())
         return "Error: " + " ".join(_ended(sentence) for sentence in sentences if sentence)
 
     def as_json(self) -> dict[str, Any]:

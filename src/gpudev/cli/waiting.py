@@ -14,6 +14,7 @@ from gpudev.cli.api import Reply
 from gpudev.cli.exits import CliError, Exit
 from gpudev.cli.following import Following, GivenUp, Lost, Seen, patience
 from gpudev.cli.session import Session
+from gpudev.cli.transport import Unreachable
 from gpudev.domain.lifecycle import Status
 from gpudev.wire.jobs import JobView
 
@@ -47,6 +48,8 @@ def wait_until_ready(session: Session, first: Reply[JobView], *, quiet: bool) ->
         return _follow(following, display)
     except KeyboardInterrupt:
         raise _left_alone(first.value) from None
+    except Unreachable as error:
+        raise _lost_sight(first.value, error) from error
     finally:
         following.stop()
         display.close()
@@ -93,6 +96,12 @@ def _left_alone(job: JobView) -> CliError:
     )
 
 
+def _lost_sight(job: JobView, error: Unreachable) -> CliError:
+    short = wording.short_id(job.reservation_id)
+    step = f"Reservation {short} stays as it is; `gpu-dev status {short}` shows it once the API answers"
+    return CliError(Exit.UNREACHABLE, error.message, step)
+
+
 def _choose_display(quiet: bool) -> Display:
     if quiet:
         return Nothing()
@@ -135,7 +144,7 @@ class Lines:
 
     def lose(self, why: str) -> None:
         if self._told != why:
-            self._say(f"{why}; trying again")
+            self._say(f"trying again: {why}")
         self._told = why
 
     def draw(self) -> None:
@@ -198,7 +207,7 @@ class Countdown:
         if job.warning:
             lines.append(f"  Note       {job.warning}")
         if self._trouble:
-            lines.append(f"  Trouble    {self._trouble}; trying again")
+            lines.append(f"  Trouble    trying again: {self._trouble}")
         lines.append(f"  Ctrl-C leaves it as it is; `gpu-dev status {short}` shows it ({now.astimezone():%H:%M:%S})")
         return lines
 
