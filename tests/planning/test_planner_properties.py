@@ -1,10 +1,13 @@
 """The planner's properties, over invented situations: each holds for the real planner, and each catches a planner
 that is broken in just that way. A property that catches nobody would prove nothing."""
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from gpudev.planning.queueing import plan_queue, plan_starts
+from gpudev.planning.plan import Start
+from gpudev.planning.queueing import plan_starts
 from planning import broken_planners as broken
 from planning import properties as claims
 from planning.properties import Claim, real_planner
@@ -24,10 +27,20 @@ CLAIMS: list[tuple[Claim, list[Planner]]] = [
 ]
 CAUGHT = [(claim, planner) for claim, planners in CLAIMS for planner in planners]
 
+FIND_ONE = settings(
+    max_examples=2000,
+    deadline=None,
+    database=None,
+    derandomize=True,
+    phases=[Phase.generate],
+    report_multiple_bugs=False,
+    suppress_health_check=list(HealthCheck),
+)
+
 
 @pytest.mark.parametrize("claim", [claim for claim, _ in CLAIMS], ids=lambda claim: claim.__name__)
 def test_it_holds_for_the_planner(claim: Claim) -> None:
-    @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(situations())
     def holds(situation: Situation) -> None:
         claim(real_planner, situation)
@@ -35,26 +48,45 @@ def test_it_holds_for_the_planner(claim: Claim) -> None:
     holds()
 
 
-@settings(max_examples=200, deadline=None)
-@given(situations())
+def check_starts(make: Callable[[Situation], tuple[Start, ...]], situation: Situation) -> None:
+    assert make(situation) == real_planner(situation).starts
+
+
+def real_starts(situation: Situation) -> tuple[Start, ...]:
+    return plan_starts(situation.nodes, situation.holdings, situation.queue, situation.now, situation.margin)
+
+
+def starts_up_to_the_first_that_waits(situation: Situation) -> tuple[Start, ...]:
+    order = situation.ordered()
+    waiting = {wait.reservation_id for wait in real_planner(situation).waits}
+    first = next((at for at, request in enumerate(order) if request.reservation_id in waiting), len(order))
+    return real_starts(situation.with_queue(order[:first]))
+
+
+@settings(max_examples=150, deadline=None)
+@given(situations(at_most=12))
 def test_the_starts_alone_are_those_of_the_whole_plan(situation: Situation) -> None:
-    facts = (situation.nodes, situation.holdings, situation.queue, situation.now, situation.margin)
-    assert plan_starts(*facts) == plan_queue(*facts).starts
+    with pytest.MonkeyPatch.context() as patch:  # so that short queues have several strides, too
+        patch.setattr("gpudev.planning.queueing._STRIDE", 3)
+        check_starts(real_starts, situation)
+
+
+@settings(FIND_ONE)
+@given(situations())
+def _starts_that_stop_too_early(situation: Situation) -> None:
+    check_starts(starts_up_to_the_first_that_waits, situation)
+
+
+def test_starts_that_stop_too_early_are_caught() -> None:
+    with pytest.raises(AssertionError):
+        _starts_that_stop_too_early()
 
 
 @pytest.mark.parametrize(
     ("claim", "planner"), CAUGHT, ids=[f"{claim.__name__}-{planner.__name__}" for claim, planner in CAUGHT]
 )
 def test_it_catches_a_planner_that_is_broken(claim: Claim, planner: Planner) -> None:
-    @settings(
-        max_examples=2000,
-        deadline=None,
-        database=None,
-        derandomize=True,
-        phases=[Phase.generate],
-        report_multiple_bugs=False,
-        suppress_health_check=list(HealthCheck),
-    )
+    @settings(FIND_ONE)
     @given(situations())
     def holds(situation: Situation) -> None:
         claim(planner, situation)

@@ -189,7 +189,7 @@ class TestBackfill:
         assert started(made) == {}
         assert begins(made) == {1: 4, 2: 6}
         assert made.waits[1].reason.startswith(
-            "2 GPUs free on a h100 node are promised to those ahead; 1 request ahead"
+            "2 GPUs free on one h100 node are promised to those ahead; 1 request ahead"
         )
 
     def test_not_only_the_first_is_protected(self) -> None:

@@ -24,18 +24,18 @@ def busy_cluster(
 
 
 def _holdings(dice: random.Random, nodes: list[Node], count: int) -> list[Holding]:
+    """Exactly so many: large ones only while enough is left for the rest to have one GPU each."""
     free = {node.name: list(range(node.units)) for node in nodes}
+    spare = sum(node.units for node in nodes) - count
     holdings: list[Holding] = []
-    while len(holdings) < count and any(free.values()):
-        units = dice.choices((1, 2, 4, 8), (60, 20, 12, 8))[0]
+    while len(holdings) < count:
         node = dice.choice(nodes)
-        if len(free[node.name]) < units:
-            units = len(free[node.name])
-        if not units:
-            continue
-        gpus, free[node.name] = tuple(free[node.name][:units]), free[node.name][units:]
-        until = NOW + timedelta(seconds=dice.randrange(-60, 24 * 3600))
-        holdings.append(Holding(_id(dice), node.gpu_type, (Share(0, node.name, units, gpus),), until))
+        units = min(dice.choices((1, 2, 4, 8), (60, 20, 12, 8))[0], len(free[node.name]), spare + 1)
+        if units:
+            spare -= units - 1
+            gpus, free[node.name] = tuple(free[node.name][:units]), free[node.name][units:]
+            until = NOW + timedelta(seconds=dice.randrange(-60, 24 * 3600))
+            holdings.append(Holding(_id(dice), node.gpu_type, (Share(0, node.name, units, gpus),), until))
     return holdings
 
 

@@ -51,7 +51,7 @@ def why_never(request: Request, known: Sequence[Node], offering: Sequence[Node])
 def _single_now(request: Request, best: int) -> str:
     need = request.units_per_node
     if best >= need:
-        return f"{need} {_unit(request)} free on a {request.gpu_type} node are promised to those ahead"
+        return f"{need} {_unit(request)} free on one {request.gpu_type} node are promised to those ahead"
     return f"{max(0, best)} of {need} {_unit(request)} free on any {request.gpu_type} node"
 
 

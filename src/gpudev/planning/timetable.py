@@ -66,12 +66,10 @@ class Line:
         if first and free[first] == free[first - 1]:
             del times[first], free[first]
 
-    def first_windows(self, units: int) -> dict[int, int]:
-        """`find_windows` for a line that nobody has taken from yet: what is free then only grows."""
+    def first_key(self, units: int) -> int | None:
+        """The key of the only window of a line that nobody has taken from yet: what is free then only grows."""
         step = bisect_left(self.free, units)
-        if step == len(self.free):
-            return {}
-        return {self._key(step): FOREVER}
+        return self._key(step) if step < len(self.free) else None
 
     def find_windows(self, units: int) -> dict[int, int]:
         """All stretches with at least `units` free, as key to length."""
@@ -98,13 +96,10 @@ class Timetable:
     def __init__(self, lines: Sequence[Line], sizes: Iterable[int]) -> None:
         """`lines` by rank, which is their order by name; `sizes`: the units per node that will be asked for."""
         self.lines = lines
-        self._indexes: dict[int, WindowIndex] = {}
-        for size in sorted(set(sizes)):
-            windows: dict[int, int] = {}
-            for line in lines:
-                line.windows[size] = own = line.first_windows(size)
-                windows.update(own)
-            self._indexes[size] = WindowIndex(windows)
+        self._indexes = {
+            size: WindowIndex(key for line in lines if (key := line.first_key(size)) is not None)
+            for size in sorted(set(sizes))
+        }
 
     def find(self, units: int, node_count: int, duration: int) -> Place | None:
         """The earliest place, or None when there will never be one."""
@@ -117,6 +112,8 @@ class Timetable:
         end = place.start + duration
         for rank in place.ranks:
             line = self.lines[rank]
+            if not line.windows:  # made only now: most lines of a short queue's plan are never taken from
+                line.windows = {size: line.find_windows(size) for size in self._indexes}
             line.take(place.start, end, units)
             self._reindex(line)
 
@@ -142,6 +139,8 @@ class Timetable:
                 while open_until and open_until[0][0] < moment:
                     heappop(open_until)
             heappush(open_until, (start + length - duration, key))
+            if not moment and len(open_until) == node_count:
+                break  # all of them begin now, so they came in the very order of choice
         if len(open_until) < node_count:
             return None
         by_use = sorted((self.lines[key & _RANK_MASK].free[0], key & _RANK_MASK) for _, key in open_until)
