@@ -102,7 +102,8 @@ def _verbatim(path: Path) -> str:
 def _write_known_hosts(path: Path, line: str) -> None:
     fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for folder in (path.parent.parent, path.parent):
+            folder.mkdir(mode=0o700, exist_ok=True)
         fresh.write_text(line, encoding="ascii")
         fresh.replace(path)
     except OSError as error:

@@ -3,8 +3,10 @@
 import click
 
 from gpudev.cli import output, wording
+from gpudev.cli.exits import CliError, Exit
 from gpudev.cli.options import HOURS, ID, api_options
 from gpudev.cli.session import Session
+from gpudev.cli.transport import Unreachable
 from gpudev.wire.jobs import ExtendRequest
 
 
@@ -14,7 +16,13 @@ from gpudev.wire.jobs import ExtendRequest
 @api_options
 def extend(job_id: str, hours: float, as_json: bool, api_url: str | None) -> None:
     """Stay longer: add hours to the end of an active reservation."""
-    reply = Session(api_url).api.extend(job_id, ExtendRequest(extension_hours=hours))
+    try:
+        reply = Session(api_url).api.extend(job_id, ExtendRequest(extension_hours=hours))
+    except Unreachable as error:
+        if error.sent:
+            step = f"Whether it was extended is not known: `gpu-dev status {wording.short_id(job_id)}` shows it"
+            raise CliError(Exit.UNREACHABLE, error.message, step) from error
+        raise
     if as_json:
         output.say_json(reply.raw)
         return
