@@ -54,7 +54,7 @@ class ClusterWorld(ABC):
 
     async def gone(self, reservation_id: ReservationId) -> None:
         async with asyncio.timeout(PATIENCE_S):
-            while not await self.cluster.ensure_gone(reservation_id):
+            while not await self.cluster.ensure_gone(reservation_id):  # noqa: ASYNC110 - asked again, as its callers do
                 await asyncio.sleep(0.05)
 
 

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -129,6 +128,15 @@ class LocalWorld(ClusterWorld):
         )
         return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
+    def open_session(self, seen: ServerSeen, command: str, *options: str) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(
+            [*self.ssh_command(seen, *options), command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
+        )
+
     async def out(self, seen: ServerSeen, command: str, stdin: bytes = b"") -> str:
         """What a command that works says."""
         done = await self.ssh(seen, command, stdin)
@@ -161,9 +169,3 @@ async def eventually(claim: Callable[[], object], within: float = 15.0) -> None:
     while not claim():
         assert time.monotonic() < deadline, "it did not happen in time"
         await asyncio.sleep(0.02)
-
-
-def needs(program: str) -> str:
-    found = shutil.which(program)
-    assert found, f"{program} is needed for this test"
-    return found

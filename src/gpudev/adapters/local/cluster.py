@@ -11,7 +11,7 @@ import contextlib
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -266,8 +266,12 @@ class LocalCluster:
 
     async def _update_keys(self, server: _Server, spec: ServerSpec) -> None:
         """Whose keys may log in can change while it runs; nothing else can."""
-        if server.record is not None and server.record.spec.ssh_public_keys != spec.ssh_public_keys:
-            await asyncio.to_thread(server.folder.write_keys, spec.ssh_public_keys)
+        if server.record is None or server.record.spec.ssh_public_keys == spec.ssh_public_keys:
+            return
+        known = replace(server.record.spec, ssh_public_keys=spec.ssh_public_keys)
+        server.record = replace(server.record, spec=known)
+        await asyncio.to_thread(server.folder.write_keys, spec.ssh_public_keys)
+        await asyncio.to_thread(server.folder.write_record, server.record)
 
     # Finding again
 
