@@ -2,10 +2,12 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import stat
 import subprocess
+import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -13,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gpudev.adapters.local.processes import is_alive
+from gpudev.adapters.local.processes import identify, is_alive
 from gpudev.embedded import pidfiles
 from gpudev.embedded.pidfiles import wait_until
 from support.machine import Machine, free_port
@@ -247,10 +249,55 @@ def test_a_home_that_cannot_be_used_is_named(machine: Machine, tmp_path: Path) -
     machine.variables["GPU_DEV_HOME"] = str(tmp_path / "file" / "state")
     up = machine.run("up")
     assert up.returncode == 1
-    assert "cannot be used" in up.stdout
+    assert f"Using {tmp_path / 'file' / 'state'} failed" in up.stdout
     assert "GPU_DEV_HOME" in up.stdout
 
 
 def test_a_database_named_in_the_environment_is_not_used(machine: Machine) -> None:
     machine.variables |= {"POSTGRES_HOST": "203.0.113.1", "POSTGRES_PORT": str(free_port())}
     machine.up()
+
+
+def gpu_dev(machine: Machine, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "gpudev.cli", *arguments],
+        env=machine.environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def server_processes(machine: Machine) -> set[int]:
+    """The first process of each dev server, by what the local cluster wrote down."""
+    papers = machine.layout.home.glob("servers/*/members/*/process.json")
+    return {pid for paper in papers if identify(pid := json.loads(paper.read_text())["pid"]) is not None}
+
+
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="there is no ssh client")
+def test_dev_servers_end_with_down_come_back_with_up_and_may_be_kept(machine: Machine) -> None:
+    machine.up()
+    made = gpu_dev(machine, "reserve", "--gpus", "1", "--hours", "1", "--yes", "--json")
+    assert made.returncode == 0, made.stderr
+    first = json.loads(made.stdout)
+    hello = ("connect", first["reservation_id"], "--", "echo hello > ~/said; cat ~/said")
+    assert gpu_dev(machine, *hello).stdout == "hello\n"
+
+    assert json.loads(machine.run("down", "--json").stdout)["servers_stopped"] == 1
+    assert server_processes(machine) == set()
+
+    machine.up()
+    back = gpu_dev(machine, "connect", first["reservation_id"], "--", "cat ~/said")
+    assert back.stdout == "hello\n", back.stderr
+    status = json.loads(gpu_dev(machine, "status", first["reservation_id"], "--json").stdout)
+    assert status["ssh_host_key"] == first["ssh_host_key"]
+
+    kept = server_processes(machine)
+    assert kept
+    assert machine.run("down", "--keep-servers").returncode == 0
+    assert server_processes(machine) == kept
+    machine.up()
+    assert gpu_dev(machine, *hello).stdout == "hello\n"
+    assert server_processes(machine) == kept, "found again, not started again"

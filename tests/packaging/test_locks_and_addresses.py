@@ -28,7 +28,8 @@ def own_files() -> list[Path]:
     if listed.returncode == 0:
         names = [ROOT / name for name in listed.stdout.decode().split("\0") if name]
     else:  # not a clone: an unpacked archive
-        names = [path for top in ("src", "tests", "docs", "tools", "locks") for path in (ROOT / top).rglob("*")]
+        folders = ("src", "tests", "docs", "tools", "locks", "bench")
+        names = [*ROOT.glob("*"), *(path for folder in folders for path in (ROOT / folder).rglob("*"))]
     return [path for path in names if path.is_file() and path.stat().st_size < _READ_AS_TEXT]
 
 

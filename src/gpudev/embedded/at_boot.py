@@ -16,9 +16,20 @@ UNIT = "gpu-dev.service"
 _STEP = "Start at boot"
 
 
+def require_systemd() -> None:
+    # The folder systemd itself makes when it runs as pid 1: the command alone may be there without it.
+    if Path("/run/systemd/system").is_dir() and shutil.which("systemctl"):
+        return
+    raise StepFailed(
+        _STEP,
+        "this machine does not run systemd",
+        advice="Leave --at-boot out, and have your service manager run `gpu-dev up --foreground` at boot.",
+    )
+
+
 def install(home: Path, nodes_file: Path | None, port: int | None) -> list[str]:
     """Returns what it did, in sentences."""
-    _require_systemd()
+    require_systemd()
     path = unit_path()
     path.parent.mkdir(parents=True, exist_ok=True)
     text = unit_text(home=home, nodes_file=nodes_file, port=port, as_root=_is_root())
@@ -32,7 +43,7 @@ def install(home: Path, nodes_file: Path | None, port: int | None) -> list[str]:
 
 
 def remove() -> list[str]:
-    _require_systemd()
+    require_systemd()
     path = unit_path()
     if not path.exists():
         return ["gpu-dev does not start at boot: there is nothing to remove."]
@@ -81,17 +92,6 @@ def _quoted(word: str) -> str:
     """As systemd reads it: % starts a specifier, and the rest is like a C string."""
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return f'"{escaped}"'
-
-
-def _require_systemd() -> None:
-    # The folder systemd itself makes when it runs as pid 1: the command alone may be there without it.
-    if Path("/run/systemd/system").is_dir() and shutil.which("systemctl"):
-        return
-    raise StepFailed(
-        _STEP,
-        "this machine does not run systemd",
-        advice="Have your service manager run `gpu-dev up --foreground` at boot. The system itself runs now.",
-    )
 
 
 def _systemctl(*arguments: str) -> None:

@@ -31,19 +31,25 @@ def take_down(options: DownOptions) -> int:
     settings = replace(settings, state_dir=settings.state_dir.resolve())
     layout = Layout(settings.state_dir)
     try:
+        if layout.run.exists():
+            with taking_turns(layout):
+                _take_down(layout, settings, options, teller)
+        else:
+            _say_nothing_runs(layout, teller)
         if options.at_boot:
             for sentence in at_boot.remove():
                 teller.say(sentence)
-        if not layout.run.exists():
-            return _nothing(layout, teller)
-        with taking_turns(layout):
-            return _take_down(layout, settings, options, teller)
     except StepFailed as failure:
         teller.failure(failure)
         return 1
+    except OSError as error:
+        advice = "Is it yours? Make it so, or set GPU_DEV_HOME to another folder."
+        teller.failure(StepFailed(f"Using {layout.home}", str(error), advice=advice))
+        return 1
+    return 0
 
 
-def _take_down(layout: Layout, settings: Settings, options: DownOptions, teller: Teller) -> int:
+def _take_down(layout: Layout, settings: Settings, options: DownOptions, teller: Teller) -> None:
     advice = f"See {layout.logs}; then run `gpu-dev down` again."
     with teller.step("Control plane", advice=advice) as notes:
         stopped = stop_control_plane(layout)
@@ -54,18 +60,17 @@ def _take_down(layout: Layout, settings: Settings, options: DownOptions, teller:
             servers = _stop_servers(settings, options.timeout)
             notes.append(f"{servers} stopped")
     if not stopped and not servers:
-        return _nothing(layout, teller)
+        _say_nothing_runs(layout, teller)
+        return
     teller.result({"ok": True, "stopped": stopped, "servers_stopped": servers, "home": str(layout.home)})
     teller.say()
     teller.say(f"gpu-dev is down. Everything stored is kept in {layout.home}.")
     teller.say("Reservations with time left come back with the next `gpu-dev up`.")
-    return 0
 
 
-def _nothing(layout: Layout, teller: Teller) -> int:
+def _say_nothing_runs(layout: Layout, teller: Teller) -> None:
     teller.result({"ok": True, "stopped": [], "servers_stopped": 0, "home": str(layout.home)})
     teller.say(f"Nothing is running here ({layout.home}).")
-    return 0
 
 
 def _stop_servers(settings: Settings, timeout: float) -> int:

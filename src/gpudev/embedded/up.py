@@ -74,7 +74,9 @@ def bring_up(options: UpOptions) -> int:
     up = Undertaking(options, settings, Layout(settings.state_dir), teller)
     signal.signal(signal.SIGTERM, _interrupt)  # like Ctrl-C: what was started is stopped again
     try:
-        _make_folders(up)
+        if options.at_boot:
+            at_boot.require_systemd()
+        up.layout.make_folders()
         with taking_turns(up.layout):
             running = _find(up) or _start(up)
         if options.at_boot:
@@ -82,6 +84,10 @@ def bring_up(options: UpOptions) -> int:
                 teller.say(sentence)
     except StepFailed as failure:
         teller.failure(failure)
+        return 1
+    except OSError as error:
+        advice = "Is it yours? Make it so, or set GPU_DEV_HOME to another folder."
+        teller.failure(StepFailed(f"Using {up.layout.home}", str(error), advice=advice))
         return 1
     except KeyboardInterrupt:
         teller.say("\nInterrupted: what this command had started is stopped again.")
@@ -98,14 +104,6 @@ def _settings(options: UpOptions) -> Settings:
         nodes_file=None if nodes_file is None else nodes_file.resolve(),
         api_port=options.port if options.port is not None else settings.api_port,
     )
-
-
-def _make_folders(up: Undertaking) -> None:
-    try:
-        up.layout.make_folders()
-    except OSError as error:
-        advice = "Make it writable, or set GPU_DEV_HOME to a folder that is."
-        raise StepFailed("Folders", f"{up.layout.home} cannot be used ({error.strerror})", advice=advice) from error
 
 
 def _find(up: Undertaking) -> ProcessIdentity | None:
