@@ -18,9 +18,9 @@ from gpudev.adapters.postgres.listening import ReservationChanges
 from gpudev.adapters.postgres.stores import open_stores
 from gpudev.api.app import create_app
 from gpudev.domain.capacity import Node
+from gpudev.domain.commands import PLANNING_LEASE
 from gpudev.domain.users import Role
 from gpudev.ports.clock import SystemClock
-from gpudev.processor.loop import PLANNING_LEASE
 from gpudev.settings import Settings
 from support.api import Api, PublishedKeys, api_services
 

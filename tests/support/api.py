@@ -11,16 +11,17 @@ import httpx2
 from fastapi import FastAPI
 
 from gpudev.adapters.postgres.listening import ReservationChanges
+from gpudev.adapters.postgres.snapshot import UnreleasedSnapshot
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.api.app import create_app
 from gpudev.api.authentication import KeyIdentity
 from gpudev.api.services import Services
+from gpudev.domain.commands import PLANNING_LEASE
 from gpudev.domain.errors import Invalid
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.users import Role
 from gpudev.ports.clock import Clock
 from gpudev.ports.identity import KeySource
-from gpudev.processor.loop import PLANNING_LEASE
 from gpudev.settings import Settings
 from support.world import World
 
@@ -50,6 +51,7 @@ def api_services(
 ) -> Services:
     return Services(
         reservations=stores.reservations,
+        unreleased=UnreleasedSnapshot(stores.pool),
         nodes=stores.nodes,
         catalogue=stores.catalogue,
         users=stores.users,

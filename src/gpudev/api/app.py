@@ -12,7 +12,9 @@ from gpudev.api.health import HealthEndpoints
 from gpudev.api.jobs import JobEndpoints
 from gpudev.api.keys import KeyEndpoints
 from gpudev.api.middleware import Requests
+from gpudev.api.remembering import OneAtATime
 from gpudev.api.services import Services
+from gpudev.ports.stores import UnreleasedView
 from gpudev.workflows.cancelling import Cancelling
 from gpudev.workflows.extending import Extending
 from gpudev.workflows.submission import Submission
@@ -29,10 +31,11 @@ def create_app(services: Services, lifespan: Lifespan[FastAPI] | None = None) ->
         redirect_slashes=False,
         lifespan=lifespan,
     )
+    unreleased = OneAtATime(services.unreleased)
     app.state.authentication = Authentication(services.identity, services.clock)
     for router in (
-        _jobs(services).router(),
-        _cluster(services).router(),
+        _jobs(services, unreleased).router(),
+        _cluster(services, unreleased).router(),
         KeyEndpoints(services.users, app.state.authentication, services.settings.api_key_ttl).router(),
         HealthEndpoints(services.ping, services.is_planning).router(),
     ):
@@ -43,7 +46,7 @@ def create_app(services: Services, lifespan: Lifespan[FastAPI] | None = None) ->
     return app
 
 
-def _jobs(services: Services) -> JobEndpoints:
+def _jobs(services: Services, unreleased: UnreleasedView) -> JobEndpoints:
     settings = services.settings
     margin = settings.timing.teardown_margin
     return JobEndpoints(
@@ -51,6 +54,7 @@ def _jobs(services: Services) -> JobEndpoints:
         clock=services.clock,
         submission=Submission(
             reservations=services.reservations,
+            unreleased=unreleased,
             nodes=services.nodes,
             catalogue=services.catalogue,
             keys=services.keys,
@@ -60,15 +64,15 @@ def _jobs(services: Services) -> JobEndpoints:
             fixed_cluster=settings.cluster == "local",
         ),
         cancelling=Cancelling(services.reservations, services.clock),
-        extending=Extending(services.reservations, services.nodes, services.clock, settings.limits, margin),
+        extending=Extending(services.reservations, unreleased, services.nodes, services.clock, settings.limits, margin),
         watching=Watching(services.reservations, services.changes, services.clock),
     )
 
 
-def _cluster(services: Services) -> ClusterEndpoints:
+def _cluster(services: Services, unreleased: UnreleasedView) -> ClusterEndpoints:
     settings = services.settings
     surveying = Surveying(
-        services.reservations,
+        unreleased,
         services.nodes,
         services.catalogue,
         services.clock,

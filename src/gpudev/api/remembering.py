@@ -5,6 +5,9 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
+from gpudev.domain.reservation import Reservation
+from gpudev.ports.stores import UnreleasedView
+
 T = TypeVar("T")
 
 
@@ -34,3 +37,15 @@ class Remembered(Generic[T]):
         value = await self._load()
         self._value, self._until = value, self._monotonic() + self._seconds
         return value
+
+
+class OneAtATime:
+    """An UnreleasedView for many: each gets what was read after they asked, and no two read at once."""
+
+    def __init__(self, view: UnreleasedView) -> None:
+        self._view = view
+        self._turn = asyncio.Lock()
+
+    async def refresh(self) -> list[Reservation]:
+        async with self._turn:
+            return await self._view.refresh()

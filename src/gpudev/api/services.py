@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from gpudev.ports.changes import ReservationChanges
 from gpudev.ports.clock import Clock
 from gpudev.ports.identity import Identity, KeySource
-from gpudev.ports.stores import CatalogueStore, NodeStore, ReservationStore, UserStore
+from gpudev.ports.stores import CatalogueStore, NodeStore, ReservationStore, UnreleasedView, UserStore
 from gpudev.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
     reservations: ReservationStore
+    unreleased: UnreleasedView
     nodes: NodeStore
     catalogue: CatalogueStore
     users: UserStore

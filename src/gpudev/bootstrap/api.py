@@ -22,6 +22,7 @@ async def open_api_services(settings: Settings) -> AsyncIterator[Services]:
     try:
         yield Services(
             reservations=stores.reservations,
+            unreleased=stores.unreleased,
             nodes=stores.nodes,
             catalogue=stores.catalogue,
             users=stores.users,

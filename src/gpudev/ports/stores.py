@@ -96,6 +96,14 @@ class JobQuery:
     limit: int = 50
 
 
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """Those who wait for the same type and come before one: how many, and the latest start promised to any."""
+
+    count: int
+    latest_start: datetime | None
+
+
 class ReservationStore(Protocol):
     async def submit(
         self, draft: Draft, *, idempotency_key: str | None, fingerprint: str, now: datetime
@@ -120,6 +128,8 @@ class ReservationStore(Protocol):
     async def unreleased(self, gpu_type: str | None = None) -> list[Reservation]:
         """Everything that waits, runs, or still holds something, by arrival."""
         ...
+
+    async def ahead_of(self, reservation: Reservation) -> Ahead: ...
 
     async def change(self, change: Change, *, now: datetime, cause: Cause | None = None) -> Reservation:
         """One guarded write (a user's act). With a cause, a message goes with it. Raises Stale."""

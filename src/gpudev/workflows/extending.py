@@ -1,5 +1,6 @@
 """Extending: a running reservation's end is moved, if the planner finds that it moves nobody's promised start."""
 
+import asyncio
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import assert_never
@@ -13,8 +14,9 @@ from gpudev.domain.users import User
 from gpudev.planning.extending import Granted, NotGranted, extend
 from gpudev.planning.plan import request_of
 from gpudev.ports.clock import Clock
-from gpudev.ports.stores import Change, NewEvent, NodeStore, ReservationStore
+from gpudev.ports.stores import Change, NewEvent, NodeStore, ReservationStore, UnreleasedView
 from gpudev.settings import Limits
+from gpudev.workflows.standing import holdings_of
 from gpudev.workflows.viewing import find_job
 
 _ATTEMPTS = 5
@@ -23,6 +25,7 @@ _ATTEMPTS = 5
 @dataclass(frozen=True, slots=True)
 class Extending:
     reservations: ReservationStore
+    unreleased: UnreleasedView
     nodes: NodeStore
     clock: Clock
     limits: Limits
@@ -47,14 +50,16 @@ class Extending:
             raise Conflict(
                 f"only an active reservation can be extended; {short_id(found.reservation_id)} is {found.status}"
             )
-        same_type = await self.reservations.unreleased(found.gpu_type)
+        same_type = [one for one in await self.unreleased.refresh() if one.gpu_type == found.gpu_type]
         nodes, _ = await self.nodes.nodes(found.gpu_type)
-        decision = extend(
+        # A long queue takes a while to plan: on a thread, so that nobody else waits for it.
+        decision = await asyncio.to_thread(
+            extend,
             found.reservation_id,
             holding,
             hours,
             nodes=nodes,
-            holdings=[held for other in same_type if (held := other.holding()) is not None],
+            holdings=holdings_of(same_type),
             queue=[request_of(other) for other in same_type if other.status.is_waiting],
             now=now,
             launched_at=found.launched_at,

@@ -1,7 +1,6 @@
 """Submitting: check all that can be checked, write the row with its message, and say at once where it stands.
 
-Whether a request can ever run is the planner's decision (`planning.admission`), and so is its place in the line
-(`planning.estimate`); this gathers what those decisions need and obeys them.
+Whether a request can ever run is the planner's decision (`planning.admission`); this gathers what it needs and obeys.
 """
 
 import hashlib
@@ -21,14 +20,13 @@ from gpudev.domain.reservation import Draft, Reservation
 from gpudev.domain.ssh_keys import check_github_user, parse_public_keys
 from gpudev.domain.users import User
 from gpudev.planning.admission import AdmissionRequest, Admitted, Refused, UserUsage, admit
-from gpudev.planning.estimate import estimate
-from gpudev.planning.facts import queue_order
-from gpudev.planning.plan import Start, Wait, request_of
+from gpudev.planning.plan import request_of
 from gpudev.ports.clock import Clock
 from gpudev.ports.identity import KeySource
-from gpudev.ports.stores import CatalogueStore, JobQuery, NodeStore, ReservationStore
+from gpudev.ports.stores import CatalogueStore, JobQuery, NodeStore, ReservationStore, UnreleasedView
 from gpudev.settings import Limits
 from gpudev.wire.jobs import SubmitRequest
+from gpudev.workflows.standing import LONG_LINE, stand, stand_in_long_line
 
 _ID_ATTEMPTS = 3
 _MOST_LIVE_COUNTED = 10_000
@@ -45,6 +43,7 @@ class Submitted:
 @dataclass(frozen=True, slots=True)
 class Submission:
     reservations: ReservationStore
+    unreleased: UnreleasedView
     nodes: NodeStore
     catalogue: CatalogueStore
     keys: KeySource
@@ -140,25 +139,19 @@ class Submission:
         """With the place the planner would give it now, as long as no processor has written one."""
         if not reservation.status.is_waiting or reservation.queue_position is not None:
             return reservation
-        now = self.clock.now()
         newcomer = request_of(reservation)
-        same_type = await self.reservations.unreleased(reservation.gpu_type)
-        waiting = [request_of(other) for other in same_type if other.status.is_waiting]
-        holdings = [held for other in same_type if (held := other.holding()) is not None]
-        place = estimate(nodes, holdings, waiting, newcomer, now, margin=self.margin)
-        match place:
-            case Start():
-                ahead = sum(1 for other in waiting if queue_order(other) < queue_order(newcomer))
-                return replace(reservation, queue_position=ahead + 1, estimated_start_at=now)
-            case Wait():
-                return replace(
-                    reservation,
-                    queue_position=place.position,
-                    estimated_start_at=place.starts_at,
-                    wait_reason=place.reason,
-                )
-            case _:
-                assert_never(place)
+        ahead = await self.reservations.ahead_of(reservation)
+        if ahead.count > LONG_LINE:
+            place = stand_in_long_line(newcomer, ahead.count, ahead.latest_start)
+        else:
+            same_type = [one for one in await self.unreleased.refresh() if one.gpu_type == reservation.gpu_type]
+            place = stand(newcomer, nodes, same_type, self.clock.now(), self.margin)
+        return replace(
+            reservation,
+            queue_position=place.position,
+            estimated_start_at=place.starts_at,
+            wait_reason=place.reason,
+        )
 
 
 def _check_names(request: SubmitRequest) -> None:

@@ -3,6 +3,7 @@
 Numbers come from the same facts and the same planner that place reservations, so that what is offered can be had.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -13,12 +14,12 @@ from gpudev.domain.ids import new_reservation_id
 from gpudev.domain.lifecycle import Status
 from gpudev.domain.reservation import Reservation
 from gpudev.planning.availability import availability, free_units
-from gpudev.planning.estimate import estimate
-from gpudev.planning.plan import Request, Start, request_of
+from gpudev.planning.plan import Request
 from gpudev.ports.clock import Clock
-from gpudev.ports.stores import AvailabilityRow, CatalogueStore, NodeStore, ReservationStore
+from gpudev.ports.stores import AvailabilityRow, CatalogueStore, NodeStore, UnreleasedView
 from gpudev.settings import Limits
 from gpudev.wire.cluster import AvailabilityList, ClusterStatus, GpuAvailability, NodeView
+from gpudev.workflows.standing import holdings_of, stand
 from gpudev.workflows.viewing import minutes_until
 
 _LAST_IN_LINE = 2**62
@@ -30,15 +31,14 @@ class Facts:
 
     gpu_type: GpuType
     nodes: Sequence[Node]
-    holdings: Sequence[Holding]
-    waiting: Sequence[Request]
+    unreleased: Sequence[Reservation]
     seen_at: datetime | None
     observed: AvailabilityRow | None
 
 
 @dataclass(frozen=True, slots=True)
 class Surveying:
-    reservations: ReservationStore
+    unreleased: UnreleasedView
     nodes: NodeStore
     catalogue: CatalogueStore
     clock: Clock
@@ -49,17 +49,24 @@ class Surveying:
         catalogue = await self.catalogue.catalogue()
         observed = {row.gpu_type: row for row in await self.catalogue.availability()}
         nodes, seen_at = await self.nodes.nodes()
-        unreleased = await self.reservations.unreleased()
+        unreleased = _by_type(await self.unreleased.refresh())
         facts = [
-            _facts(gpu_type, nodes, unreleased, seen_at, observed.get(gpu_type.name)) for gpu_type in catalogue.values()
+            Facts(
+                gpu_type=gpu_type,
+                nodes=[node for node in nodes if node.gpu_type == gpu_type.name],
+                unreleased=unreleased[gpu_type.name],
+                seen_at=seen_at,
+                observed=observed.get(gpu_type.name),
+            )
+            for gpu_type in catalogue.values()
         ]
         now, duration = self.clock.now(), timedelta(hours=self.limits.default_hours)
         return AvailabilityList(gpu_types=[describe(one, duration, now, self.margin) for one in facts])
 
     async def cluster_status(self, *, is_planning: bool) -> ClusterStatus:
         nodes, seen_at = await self.nodes.nodes()
-        unreleased = await self.reservations.unreleased()
-        views = node_views(nodes, [held for one in unreleased if (held := one.holding()) is not None])
+        unreleased = await self.unreleased.refresh()
+        views = node_views(nodes, holdings_of(unreleased))
         catalogue = await self.catalogue.catalogue()
         with_gpus = [view for view in views if not _is_cpu(catalogue, view.gpu_type)]
         return ClusterStatus(
@@ -75,7 +82,8 @@ class Surveying:
 
 
 def describe(facts: Facts, duration: timedelta, now: datetime, margin: timedelta) -> GpuAvailability:
-    numbers = availability(facts.gpu_type, facts.nodes, facts.holdings)
+    numbers = availability(facts.gpu_type, facts.nodes, holdings_of(facts.unreleased))
+    waiting = sum(1 for one in facts.unreleased if one.status.is_waiting)
     updated_at = facts.seen_at or (facts.observed.updated_at if facts.observed else None)
     return GpuAvailability(
         gpu_type=facts.gpu_type.name,
@@ -89,8 +97,8 @@ def describe(facts: Facts, duration: timedelta, now: datetime, margin: timedelta
         full_nodes_available=numbers.full_nodes_available,
         running_instances=numbers.running_instances,
         desired_capacity=facts.observed.desired_capacity if facts.observed else numbers.running_instances,
-        queue_length=len(facts.waiting),
-        estimated_wait_minutes=_wait_for_one(facts, numbers.available, duration, now, margin),
+        queue_length=waiting,
+        estimated_wait_minutes=0 if numbers.available and not waiting else _wait_for_one(facts, duration, now, margin),
         simulated=any(node.simulated for node in facts.nodes),
         last_availability_update=updated_at,
         last_availability_updated_by=facts.observed.updated_by if facts.observed else None,
@@ -118,30 +126,17 @@ def node_views(nodes: Sequence[Node], holdings: Sequence[Holding]) -> list[NodeV
     ]
 
 
-def _facts(
-    gpu_type: GpuType,
-    nodes: Sequence[Node],
-    unreleased: Sequence[Reservation],
-    seen_at: datetime | None,
-    observed: AvailabilityRow | None,
-) -> Facts:
-    own = [one for one in unreleased if one.gpu_type == gpu_type.name]
-    return Facts(
-        gpu_type=gpu_type,
-        nodes=[node for node in nodes if node.gpu_type == gpu_type.name],
-        holdings=[held for one in own if (held := one.holding()) is not None],
-        waiting=[request_of(one) for one in own if one.status.is_waiting],
-        seen_at=seen_at,
-        observed=observed,
-    )
+def _by_type(reservations: Sequence[Reservation]) -> Mapping[str, list[Reservation]]:
+    by_type: defaultdict[str, list[Reservation]] = defaultdict(list)
+    for one in reservations:
+        by_type[one.gpu_type].append(one)
+    return by_type
 
 
-def _wait_for_one(facts: Facts, available: int, duration: timedelta, now: datetime, margin: timedelta) -> int | None:
+def _wait_for_one(facts: Facts, duration: timedelta, now: datetime, margin: timedelta) -> int | None:
     """Minutes until one GPU (or slot) asked for now would start; None: nobody can say."""
     if not facts.nodes:
         return None
-    if available and not facts.waiting:
-        return 0
     newcomer = Request(
         reservation_id=new_reservation_id(),
         seq=_LAST_IN_LINE,
@@ -151,10 +146,8 @@ def _wait_for_one(facts: Facts, available: int, duration: timedelta, now: dateti
         duration=duration,
         slots=facts.gpu_type.is_cpu,
     )
-    place = estimate(facts.nodes, facts.holdings, facts.waiting, newcomer, now, margin=margin)
-    if isinstance(place, Start):
-        return 0
-    return None if place.starts_at is None else minutes_until(place.starts_at, now)
+    starts_at = stand(newcomer, facts.nodes, facts.unreleased, now, margin).starts_at
+    return None if starts_at is None else minutes_until(starts_at, now)
 
 
 def _is_cpu(catalogue: Mapping[str, GpuType], gpu_type: str) -> bool:

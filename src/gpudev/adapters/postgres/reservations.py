@@ -20,7 +20,7 @@ from gpudev.domain.disk import DEFAULT_DISK, NO_DISK
 from gpudev.domain.errors import Conflict, DiskHeld, IdempotencyMismatch, NotFound, Stale
 from gpudev.domain.ids import ReservationId, UserId, new_disk_id, pod_name, short_id
 from gpudev.domain.reservation import Draft, Event, Reservation
-from gpudev.ports.stores import Change, JobQuery, Lease, QueueUpdate
+from gpudev.ports.stores import Ahead, Change, JobQuery, Lease, QueueUpdate
 
 
 class PostgresReservations:
@@ -104,6 +104,21 @@ class PostgresReservations:
                 gpu_type,
             )
         return [rows.reservation(row) for row in found]
+
+    async def ahead_of(self, reservation: Reservation) -> Ahead:
+        async with self._pool.acquire() as connection:
+            row = await connection.fetchrow(
+                """
+                SELECT count(*) AS count, max(estimated_start_at) AS latest_start FROM reservations
+                WHERE released_at IS NULL AND gpu_type = $1 AND status IN ('pending', 'queued')
+                  AND (priority > $2 OR (priority = $2 AND seq < $3))
+                """,
+                reservation.gpu_type,
+                reservation.priority,
+                reservation.seq,
+            )
+        assert row is not None
+        return Ahead(row["count"], row["latest_start"])
 
     async def change(self, change: Change, *, now: datetime, cause: Cause | None = None) -> Reservation:
         async with self._pool.transaction() as connection:
