@@ -12,7 +12,7 @@ from gpudev.api.health import HealthEndpoints
 from gpudev.api.jobs import JobEndpoints
 from gpudev.api.keys import KeyEndpoints
 from gpudev.api.middleware import Requests
-from gpudev.api.remembering import OneAtATime
+from gpudev.api.remembering import OneAtATime, Remembered
 from gpudev.api.services import Services
 from gpudev.ports.stores import UnreleasedView
 from gpudev.workflows.cancelling import Cancelling
@@ -20,6 +20,8 @@ from gpudev.workflows.extending import Extending
 from gpudev.workflows.submission import Submission
 from gpudev.workflows.surveying import Surveying
 from gpudev.workflows.watching import Watching
+
+_CATALOGUE_SECONDS = 1.0
 
 
 def create_app(services: Services, lifespan: Lifespan[FastAPI] | None = None) -> FastAPI:
@@ -56,7 +58,7 @@ def _jobs(services: Services, unreleased: UnreleasedView) -> JobEndpoints:
             reservations=services.reservations,
             unreleased=unreleased,
             nodes=services.nodes,
-            catalogue=services.catalogue,
+            catalogue=Remembered(services.catalogue.catalogue, _CATALOGUE_SECONDS).get,
             keys=services.keys,
             clock=services.clock,
             limits=settings.limits,

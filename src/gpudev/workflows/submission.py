@@ -6,7 +6,7 @@ Whether a request can ever run is the planner's decision (`planning.admission`);
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from typing import assert_never
@@ -14,6 +14,7 @@ from typing import assert_never
 from gpudev.domain.capacity import Node
 from gpudev.domain.disk import check_disk_name
 from gpudev.domain.errors import Conflict, Invalid, LimitReached
+from gpudev.domain.gpu import Catalogue
 from gpudev.domain.ids import new_reservation_id
 from gpudev.domain.lifecycle import LIVE
 from gpudev.domain.reservation import Draft, Reservation
@@ -23,7 +24,7 @@ from gpudev.planning.admission import AdmissionRequest, Admitted, Refused, UserU
 from gpudev.planning.plan import request_of
 from gpudev.ports.clock import Clock
 from gpudev.ports.identity import KeySource
-from gpudev.ports.stores import CatalogueStore, JobQuery, NodeStore, ReservationStore, UnreleasedView
+from gpudev.ports.stores import JobQuery, NodeStore, ReservationStore, UnreleasedView
 from gpudev.settings import Limits
 from gpudev.wire.jobs import SubmitRequest
 from gpudev.workflows.standing import LONG_LINE, stand, stand_in_long_line
@@ -45,7 +46,7 @@ class Submission:
     reservations: ReservationStore
     unreleased: UnreleasedView
     nodes: NodeStore
-    catalogue: CatalogueStore
+    catalogue: Callable[[], Awaitable[Catalogue]]
     keys: KeySource
     clock: Clock
     limits: Limits
@@ -87,7 +88,7 @@ class Submission:
     ) -> Admitted:
         decision = admit(
             AdmissionRequest(request.gpu_type, request.gpu_count, request.duration_hours),
-            await self.catalogue.catalogue(),
+            await self.catalogue(),
             nodes,
             self.limits,
             await self._usage(user),

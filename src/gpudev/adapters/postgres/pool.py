@@ -61,6 +61,7 @@ class Pool:
                         max_size=self._max_size,
                         command_timeout=self._command_timeout,
                         init=prepare,
+                        reset=_leave_as_it_is,
                     )
         return self._pool
 
@@ -105,6 +106,11 @@ class translated:  # noqa: N801 - reads as a phrase where it is used
 async def prepare(connection: Connection) -> None:
     await connection.set_type_codec("jsonb", schema="pg_catalog", encoder=_dump, decoder=orjson.loads)
     await connection.set_type_codec("json", schema="pg_catalog", encoder=_dump, decoder=orjson.loads)
+
+
+async def _leave_as_it_is(_connection: Connection) -> None:
+    """Pooled connections carry no session state (no SET, LISTEN or session locks; those have connections of their
+    own), so there is nothing to reset: half of all round trips are saved. Open transactions are ended anyway."""
 
 
 def _address(database: Database) -> dict[str, Any]:
