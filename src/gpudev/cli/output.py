@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 # C0 and C1 controls, and what turns the direction of text: a name somebody chose must not drive a terminal.
 _CONTROLS = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], "?")
@@ -28,8 +29,9 @@ def say(text: str = "") -> None:
 
 
 def tell(text: str) -> None:
-    """To the person, beside the output proper. Whatever was written before comes out first."""
-    sys.stdout.flush()
+    """To the person, beside the output proper. Whatever was written before comes out first, if it can."""
+    with suppress(OSError):
+        sys.stdout.flush()
     sys.stderr.write(text.translate(_CONTROLS_BUT_NEWLINE) + "\n")
     sys.stderr.flush()
 
