@@ -6,6 +6,7 @@ from dataclasses import replace
 import psutil
 import pytest
 
+from gpudev.adapters.local.processes import is_alive
 from gpudev.domain.errors import ClusterError, GpuDevError
 from gpudev.ports.cluster import Phase
 from local.harness import LocalWorld, eventually
@@ -20,8 +21,9 @@ async def test_when_one_member_cannot_start_the_others_are_taken_down(world: Loc
     assert lock is not None
     with pytest.raises(GpuDevError):
         await world.cluster.ensure_server(spec)
-    started = world.first_process(spec.reservation_id, rank=0)
-    await eventually(lambda: not started.is_running() or started.status() == psutil.STATUS_ZOMBIE)
+    started = world.cluster._state.server(spec.reservation_id).member(0).find_process()
+    assert started is not None
+    assert not is_alive(started)
     seen = await world.seen(spec.reservation_id)
     assert seen is not None
     assert seen.phase is Phase.DEAD
