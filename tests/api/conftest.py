@@ -1,16 +1,18 @@
 """The API over a real PostgreSQL, a processor turned by hand and a cluster on paper."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import httpx2
 import pytest
+import uvicorn
 
 from gpudev.adapters.postgres.listening import ReservationChanges
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.api.app import create_app
 from gpudev.domain.capacity import Node
 from gpudev.settings import Settings
-from support.api import Api, PublishedKeys, api_services
+from support.api import Api, PublishedKeys, api_services, until
 from support.clock import ManualClock
 from support.paper_cluster import PaperCluster
 from support.world import World, make_processor
@@ -48,3 +50,15 @@ async def ada(api: Api) -> httpx2.AsyncClient:
 @pytest.fixture
 async def bob(api: Api) -> httpx2.AsyncClient:
     return await api.as_user("bob")
+
+
+@pytest.fixture
+async def address(api: Api) -> AsyncIterator[str]:
+    """The app behind a real server."""
+    config = uvicorn.Config(api.app, port=0, lifespan="off", log_config=None, timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
+    serving = asyncio.create_task(server.serve())
+    await until(lambda: server.started)
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    server.should_exit = True
+    await serving

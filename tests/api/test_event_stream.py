@@ -2,14 +2,13 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import httpx2
 import pytest
-import uvicorn
 
 from gpudev.adapters.postgres.listening import ReservationChanges
 from gpudev.api.streaming import EventStream, Item
@@ -18,7 +17,7 @@ from gpudev.domain.ids import ReservationId
 from gpudev.domain.reservation import Reservation
 from gpudev.wire.jobs import JobEvent, JobView
 from gpudev.workflows.watching import Watching
-from support.api import Api, identifier, refused, submit
+from support.api import Api, identifier, refused, submit, until
 
 
 @dataclass(frozen=True)
@@ -39,18 +38,6 @@ async def read_stream(answer: httpx2.Response) -> AsyncGenerator[Sent, None]:
             fields = {}
 
 
-@pytest.fixture
-async def address(api: Api) -> AsyncIterator[str]:
-    """The app behind a real server."""
-    config = uvicorn.Config(api.app, port=0, lifespan="off", log_config=None, timeout_graceful_shutdown=1)
-    server = uvicorn.Server(config)
-    serving = asyncio.create_task(server.serve())
-    await until(lambda: server.started)
-    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    server.should_exit = True
-    await serving
-
-
 @asynccontextmanager
 async def follow(
     address: str, client: httpx2.AsyncClient, view: dict[str, Any], **headers: str
@@ -63,12 +50,6 @@ async def follow(
         assert answer.status_code == 200
         assert answer.headers["content-type"].startswith("text/event-stream")
         yield read_stream(answer)
-
-
-async def until(claim: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not claim():  # noqa: ASYNC110 - others' state, which sets no event
-            await asyncio.sleep(0.01)
 
 
 @pytest.mark.slow

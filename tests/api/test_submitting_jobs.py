@@ -13,6 +13,7 @@ from gpudev.domain import ids
 from gpudev.domain.capacity import Node
 from gpudev.settings import Limits
 from gpudev.workflows import submission
+from gpudev.workflows.standing import LONG_LINE
 from support.api import Api, identifier, public_key, refused, submit
 
 
@@ -64,6 +65,27 @@ async def test_the_place_told_at_submit_is_the_place_the_processor_writes(ada: h
     assert written["status"] == "queued"
     for name in ("queue_position", "estimated_start_at", "estimated_wait_minutes"):
         assert told[name] == written[name]
+
+
+async def test_in_a_long_line_the_latest_promised_start_is_told(
+    ada: httpx2.AsyncClient, bob: httpx2.AsyncClient, api: Api
+) -> None:
+    await submit(ada, gpu_count=16, duration_hours=1)
+    await api.world.turn()
+    for _ in range(LONG_LINE + 1):
+        await api.world.submit(16, nodes=2, hours=1)
+    await api.world.turn()
+    view = await submit(bob, gpu_count=16)
+    assert view["queue_position"] == LONG_LINE + 2
+    waiting = await api.services.reservations.unreleased()
+    assert view["estimated_start_at"] == max(
+        f"{one.estimated_start_at:%Y-%m-%dT%H:%M:%SZ}" for one in waiting if one.estimated_start_at
+    )
+    assert f"{LONG_LINE + 1} reservations are ahead" in view["wait_reason"]
+    answer = await bob.get("/v1/gpu/availability")
+    (row,) = [row for row in answer.json()["gpu_types"] if row["gpu_type"] == "h100"]
+    assert row["queue_length"] == LONG_LINE + 2
+    assert row["estimated_wait_minutes"] == view["estimated_wait_minutes"]
 
 
 async def test_without_a_type_the_only_one_that_has_nodes_is_taken(ada: httpx2.AsyncClient) -> None:

@@ -13,6 +13,8 @@ from gpudev.domain.errors import Invalid
 from gpudev.domain.lifecycle import Status
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?([Zz]|[+-]\d\d:?\d\d)")
+_VISIBLE = re.compile(r"[!-~]+")
+_TYPE_NAME = re.compile(r"[A-Za-z0-9._-]{1,50}")
 _CURSOR = re.compile(r"[A-Za-z0-9_-]{1,40}")
 _MAX_ID = 2**63 - 1
 
@@ -30,6 +32,18 @@ def _in_utc(moment: datetime) -> datetime:
         raise ValueError("must be a time between the years 1 and 9999, in UTC") from error
 
 
+def _visible(text: str) -> str:
+    if not 1 <= len(text) <= 255 or not _VISIBLE.fullmatch(text):
+        raise ValueError("must be 1 to 255 visible ASCII characters")
+    return text
+
+
+def _type_name(text: str) -> str:
+    if not _TYPE_NAME.fullmatch(text):
+        raise ValueError("must be a GPU type's name, like h100")
+    return text
+
+
 _Moment = Annotated[datetime, BeforeValidator(_only_iso), AfterValidator(_in_utc)]
 
 JobId = Annotated[
@@ -37,12 +51,18 @@ JobId = Annotated[
     Path(
         description="A reservation's id, or the first 4 or more hex digits of it while only one of yours begins so",
         examples=["3f2a9c1e"],
-        pattern="^[0-9a-fA-F-]{4,36}$",
+        # Described here, checked where ids are understood, which has better words for what is wrong.
+        json_schema_extra={"pattern": "^[0-9a-fA-F-]{4,36}$"},
     ),
 ]
 Statuses = Annotated[list[Status], Query(alias="status", description="Only these statuses; repeat it for several")]
 GpuTypeFilter = Annotated[
-    str | None, Query(description="Only this GPU type", pattern="^[A-Za-z0-9._-]{1,50}$", examples=["h100"])
+    Annotated[str, AfterValidator(_type_name)] | None,
+    Query(
+        description="Only this GPU type",
+        examples=["h100"],
+        json_schema_extra={"pattern": "^[A-Za-z0-9._-]{1,50}$"},
+    ),
 ]
 CreatedAfter = Annotated[
     _Moment | None, Query(description="Only those created at or after this time", examples=["2026-03-02T09:00:00Z"])
@@ -54,14 +74,12 @@ Cursor = Annotated[str | None, Query(description="`next_cursor` of the page befo
 Limit = Annotated[int, Query(ge=1, le=200, description="At most so many on this page")]
 Everybody = Annotated[bool, Query(alias="all", description="Everybody's reservations (operators only)")]
 IdempotencyKey = Annotated[
-    str | None,
+    Annotated[str, AfterValidator(_visible)] | None,
     Header(
         description="Any text of your own, 1 to 255 visible ASCII characters. The same key and body again give the "
         "same reservation again (with `Idempotent-Replay: true`); with another body they are refused.",
-        min_length=1,
-        max_length=255,
-        pattern="^[!-~]+$",
         examples=["8e0e5f0a-2c0e-4f5c-9f6e-2d7a4f1b6c11"],
+        json_schema_extra={"minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"},
     ),
 ]
 LastEventId = Annotated[

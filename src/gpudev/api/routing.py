@@ -21,6 +21,7 @@ from gpudev.domain.errors import Invalid
 from gpudev.domain.users import ApiKey
 
 MAX_BODY = 1024 * 1024
+MOST_DISCARDED = 16 * MAX_BODY
 _bearer = HTTPBearer(auto_error=False, bearerFormat="gpudev_…", description="An API key (`gpu-dev login` gets one).")
 
 
@@ -99,15 +100,21 @@ async def _read_json(request: Request) -> Any:
 
 
 async def _read_bounded(request: Request) -> bytes:
+    """The body, of which no more than the limit is kept. What is too large is read on for a while and thrown away: a
+    connection that is closed while its client still sends loses the answer that says why."""
     too_large = HTTPException(413, f"the request body is larger than {MAX_BODY} bytes", {"Connection": "close"})
     declared = request.headers.get("content-length", "0")
-    if declared.isdigit() and (len(declared) > len(str(MAX_BODY)) or int(declared) > MAX_BODY):
-        raise too_large
-    body = bytearray()
+    if "expect" in request.headers and declared.isdigit() and len(declared) > len(str(MAX_BODY)):
+        raise too_large  # the client asked first and sends nothing
+    body, size = bytearray(), 0
     async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_BODY:
-            raise too_large
+        size += len(chunk)
+        if size <= MAX_BODY:
+            body += chunk
+        elif size > MOST_DISCARDED:
+            break
+    if size > MAX_BODY:
+        raise too_large
     return bytes(body)
 
 
