@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -120,6 +121,19 @@ def test_a_home_with_odd_signs_still_works(cli: Cli, api: FakeApi, tmp_path: Pat
     api.add(status="active")
     assert cli.run("connect").returncode == 42
     assert options(called(ssh_log))["UserKnownHostsFile"].startswith(f'"{tmp_path}/100%% odd home/')
+
+
+def test_host_keys_of_long_ago_are_forgotten(cli: Cli, api: FakeApi, home: Path, ssh_log: Path) -> None:
+    folder = home / ".gpu-dev" / "known_hosts.d"
+    folder.mkdir(parents=True)
+    old, recent = folder / "old", folder / "recent"
+    for path, days in ((old, 90), (recent, 1)):
+        path.touch()
+        os.utime(path, (time.time() - days * 86400,) * 2)
+    api.add(status="active")
+    cli.run("connect")
+    assert not old.exists()
+    assert recent.exists()
 
 
 def test_it_waits_for_a_dev_server_that_is_not_ready_yet(cli: Cli, api: FakeApi, ssh_log: Path) -> None:

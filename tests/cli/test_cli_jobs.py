@@ -190,6 +190,12 @@ def test_cancel_json_is_one_answer_per_line(cli: Cli, api: FakeApi) -> None:
     assert [answer["status"] for answer in answers] == ["cancelled", "cancelled"]
 
 
+def test_cancel_json_reports_every_failure_as_json(cli: Cli) -> None:
+    done = cli.run("cancel", "--json", "deadbeef", "feedbeef")
+    assert done.returncode == 4
+    assert [json.loads(line)["exit_code"] for line in done.stderr.splitlines()] == [4, 4]
+
+
 def test_cancel_all_wants_a_yes_where_nobody_can_be_asked(cli: Cli, api: FakeApi) -> None:
     api.add(status="active")
     assert cli.run("cancel", "--all").returncode == 2

@@ -64,13 +64,12 @@ def test_it_tells_every_change_in_a_line_and_ends_with_the_ssh_command(cli: Cli,
     short = only_job(api).reservation_id[:8]
     lines = done.stdout.splitlines()
     assert lines[0] == f"Reservation {short}: 2 x a100 for 4 h"
-    assert lines[1].startswith("pending: ")
-    assert lines[2].startswith("queued: position 2, starts about ")
-    assert lines[2].endswith("(in 45 min); all 8 are in use")
-    assert lines[3].startswith("queued: position 1, ")
-    assert lines[4:6] == ["preparing: mounting the disk", "preparing: starting the ssh server"]
-    assert lines[6].startswith("Ready: 2 x a100, ends ")
-    assert lines[7:] == [f"  gpu-dev connect {short}", "  ssh -p 31234 dev@127.0.0.1"]
+    assert lines[1].startswith("queued: position 2, starts about ")
+    assert lines[1].endswith("(in 45 min); all 8 are in use")
+    assert lines[2].startswith("queued: position 1, ")
+    assert lines[3:5] == ["preparing: mounting the disk", "preparing: starting the ssh server"]
+    assert lines[5].startswith("Ready: 2 x a100, ends ")
+    assert lines[6:] == [f"  gpu-dev connect {short}", "  ssh -p 31234 dev@127.0.0.1"]
     assert done.stderr == ""
 
 
@@ -236,6 +235,11 @@ def test_a_cut_connection_never_makes_two_reservations(cli: Cli, api: FakeApi, t
     assert len(asked) == 3
     assert len({one.headers["Idempotency-Key"] for one in asked}) == 1
     assert len(api.jobs) == 1
+
+
+def test_when_nobody_knows_whether_it_was_made_it_says_so(cli: Cli, api: FakeApi) -> None:
+    api.fail_next("/submit", *[Trouble(cut_after=True)] * 4)
+    assert "gpu-dev list" in refusal(cli.run("reserve"), 7)
 
 
 def test_two_reservations_never_share_an_idempotency_key(cli: Cli, api: FakeApi) -> None:

@@ -131,6 +131,15 @@ def test_no_color_means_no_colour(cli: Cli, api: FakeApi) -> None:
         assert b"\x1b" not in terminal.raw
 
 
+def test_a_table_fits_the_terminal_and_a_pipe_gets_all_of_it(cli: Cli, api: FakeApi) -> None:
+    reason = "all GPUs are in use " * 8
+    api.add(status="queued", queue_position=1, wait_reason=reason.strip())
+    with cli.terminal("list", columns=80) as terminal:
+        assert terminal.wait() == 0
+        assert len(terminal.text.splitlines()) == 2, "no line is wrapped"
+    assert reason.strip() in cli.run("list").stdout
+
+
 def test_a_name_cannot_drive_the_terminal(cli: Cli, api: FakeApi) -> None:
     api.add(status="active", name="evil\x1b]0;pwned\x07\x1b[2J\nrow")
     with cli.terminal("list") as terminal:

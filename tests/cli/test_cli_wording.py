@@ -66,7 +66,8 @@ def test_another_day_is_named_by_the_readers_calendar() -> None:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"status": "pending"}, "start not known yet"),
+        ({"status": "pending"}, "about to be planned"),
+        ({"status": "queued"}, "start not known yet"),
         (
             {"status": "queued", "queue_position": 2, "estimated_start_at": NOW + timedelta(minutes=45)},
             "position 2, starts about 18:45 JST (in 45 min)",

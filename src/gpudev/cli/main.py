@@ -10,14 +10,19 @@ import sys
 from typing import NoReturn
 
 COMPLETION_VARIABLE = "_GPU_DEV_COMPLETE"
-_BROKEN_PIPE = 128 + 13
+_INTERRUPTED = 130
+_BROKEN_PIPE = 141
 
 
 def main() -> NoReturn:
     # A program that lives for a tenth of a second has no garbage worth looking for; whoever waits turns it on again.
     gc.disable()
     _open_missing_streams()
-    _leave(run(sys.argv[1:]))
+    try:
+        code = run(sys.argv[1:])
+    except KeyboardInterrupt:  # while still loading; later ones are answered where they are understood
+        code = _INTERRUPTED
+    _leave(code)
 
 
 def run(arguments: list[str]) -> int:
@@ -53,8 +58,10 @@ def _leave(code: int) -> NoReturn:
         sys.stdout.flush()
     except BrokenPipeError:
         code = _BROKEN_PIPE
-    except (OSError, ValueError):
-        code = code or 1
+    except (OSError, ValueError) as error:
+        if code == 0:
+            sys.stderr.write(f"Error: the output could not be written ({error}).\n")
+            code = 8
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.flush()
     os._exit(code)

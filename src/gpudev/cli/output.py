@@ -8,6 +8,7 @@ from contextlib import suppress
 # C0 and C1 controls, and what turns the direction of text: a name somebody chose must not drive a terminal.
 _CONTROLS = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], "?")
 _CONTROLS_BUT_NEWLINE = {code: sign for code, sign in _CONTROLS.items() if code != 0x0A}
+_NARROWEST = 12
 _COLOURS = {"red": "31", "green": "32", "yellow": "33", "cyan": "36", "dim": "2", "bold": "1"}
 
 
@@ -48,6 +49,13 @@ def stdout_is_terminal() -> bool:
     return sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
 
 
+def terminal_columns() -> int:
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns or 80
+    except (OSError, ValueError):
+        return 80
+
+
 def can_ask() -> bool:
     """Whether somebody is there to answer."""
     return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
@@ -67,6 +75,11 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], colours: Sequenc
     """Columns of plain text, two spaces apart; `colours` paints each row's second column."""
     cleaned = [[clean(cell) for cell in row] for row in rows]
     widths = [max(_width(row[i]) for row in (header, *cleaned)) for i in range(len(header))]
+    if stdout_is_terminal():
+        # What does not fit would wrap and tear the columns apart; piped elsewhere, everything is there.
+        room = terminal_columns() - sum(widths[:-1]) - 2 * (len(widths) - 1)
+        widths[-1] = max(_NARROWEST, min(widths[-1], room))
+        cleaned = [[*row[:-1], cut(row[-1], widths[-1])] for row in cleaned]
     lines = [paint(_aligned(header, widths), "bold")]
     for index, row in enumerate(cleaned):
         cells = [_padded(cell, width) for cell, width in zip(row, widths, strict=True)]
@@ -90,7 +103,7 @@ def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _padded(cell: str, width: int) -> str:
-    return cell + " " * (width - _width(cell))
+    return cell + " " * max(0, width - _width(cell))
 
 
 def _width(text: str) -> int:

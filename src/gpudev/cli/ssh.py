@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from gpudev.wire.jobs import JobView
 _HOST_KEY = r"[A-Za-z0-9@.-]{1,64} [A-Za-z0-9+/]{16,8192}={0,3}"
 _HOST = r"[A-Za-z0-9][A-Za-z0-9.:-]{0,254}"
 _USER = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}"
+_FORGET_AFTER_SECONDS = 60 * 86400
 _USUAL_KEYS = ("id_rsa", "id_ecdsa", "id_ecdsa_sk", "id_ed25519", "id_ed25519_sk")
 
 
@@ -106,5 +108,14 @@ def _write_known_hosts(path: Path, line: str) -> None:
             folder.mkdir(mode=0o700, exist_ok=True)
         fresh.write_text(line, encoding="ascii")
         fresh.replace(path)
+        _forget_old(path.parent)
     except OSError as error:
         raise local_error(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _forget_old(folder: Path) -> None:
+    """No reservation lasts so long, and nobody should find thousands of these one day."""
+    long_ago = time.time() - _FORGET_AFTER_SECONDS
+    for path in folder.iterdir():
+        if path.stat().st_mtime < long_ago:
+            path.unlink(missing_ok=True)

@@ -4,7 +4,6 @@ Three ways to show it: a countdown drawn in place on a terminal, a line per chan
 """
 
 import gc
-import shutil
 import sys
 import time
 from typing import Protocol
@@ -138,7 +137,8 @@ class Lines:
         start = job.estimated_start_at
         minute = None if start is None else start.replace(second=0, microsecond=0)
         state = (job.status, job.queue_position, minute, job.wait_reason, job.step)
-        if state != self._told and not _is_settled(job):
+        says_nothing = state == (Status.PENDING, None, None, None, None)
+        if state != self._told and not says_nothing and not _is_settled(job):
             self._say(f"{job.status}: {wording.situation(job, wording.utc_now())}")
         self._told = state
 
@@ -199,7 +199,7 @@ class Countdown:
         if job.status == Status.PREPARING:
             lines.append(f"  Preparing  {job.step or 'getting it ready'} ({waited})")
         else:
-            place = "not looked at yet" if job.queue_position is None else f"position {job.queue_position} in the queue"
+            place = "to be planned" if job.queue_position is None else f"position {job.queue_position} in the queue"
             lines.append(f"  Waiting    {place} ({waited})")
             lines.append(f"  Start      {_countdown(job)}")
             if job.wait_reason:
@@ -212,7 +212,7 @@ class Countdown:
         return lines
 
     def _paint(self, lines: list[str]) -> None:
-        width = max(20, shutil.get_terminal_size().columns - 1)
+        width = max(20, output.terminal_columns() - 1)
         over = f"\x1b[{self._drawn}A\r\x1b[J" if self._drawn else ""
         cut = [output.cut(output.clean(line), width) for line in lines]
         if cut:

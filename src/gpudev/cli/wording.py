@@ -74,7 +74,7 @@ def start_estimate(job: JobView, now: datetime) -> str:
     start = job.estimated_start_at
     if start is None:
         if job.estimated_wait_minutes is None:
-            return "start not known yet"
+            return "start not known yet" if job.status == Status.QUEUED else "about to be planned"
         return f"starts in about {span(job.estimated_wait_minutes * 60)}"
     left = (start - now).total_seconds()
     if left <= 0:

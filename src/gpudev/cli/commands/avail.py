@@ -30,7 +30,8 @@ def avail(every: bool, as_json: bool, api_url: str | None) -> None:
 
 
 def _row(one: GpuAvailability) -> tuple[str, ...]:
-    simulated = " (simulated)" if one.simulated else ""
+    what = one.description or one.instance_type
+    simulated = " (simulated)" if one.simulated and "simulated" not in what.lower() else ""
     return (
         one.gpu_type,
         str(one.available_gpus),
@@ -38,7 +39,7 @@ def _row(one: GpuAvailability) -> tuple[str, ...]:
         str(one.max_reservable),
         str(one.queue_length),
         _wait(one.estimated_wait_minutes),
-        f"{one.description or one.instance_type}{simulated}",
+        f"{what}{simulated}",
     )
 
 

@@ -1,5 +1,7 @@
 """`gpu-dev cancel`."""
 
+import json
+
 import click
 
 from gpudev.cli import output, wording
@@ -14,7 +16,7 @@ _MOST = 10_000
 
 
 @click.command()
-@click.argument("job_ids", metavar="ID...", type=ID, nargs=-1)
+@click.argument("job_ids", metavar="[ID]...", type=ID, nargs=-1)
 @click.option("--all", "every", is_flag=True, help="All of yours that wait or run.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @api_options
@@ -62,8 +64,6 @@ def _cancel_each(session: Session, ids: list[str], *, as_json: bool) -> None:
         try:
             reply = session.api.cancel(job_id)
         except CliError as error:
-            if failures:
-                output.tell(error.as_text())
             failures.append(error)
             continue
         if as_json:
@@ -71,5 +71,7 @@ def _cancel_each(session: Session, ids: list[str], *, as_json: bool) -> None:
         else:
             job = reply.value
             output.say(f"Cancelled: {wording.short_id(job.reservation_id)} ({wording.hardware(job)}).")
+    for further in failures[1:]:
+        output.tell(json.dumps(further.as_json()) if as_json else further.as_text())
     if failures:
         raise failures[0]

@@ -13,6 +13,7 @@ from gpudev.cli.exits import CliError, Exit
 from gpudev.cli.options import HOURS, TEXT, api_options
 from gpudev.cli.preferences import Preferences
 from gpudev.cli.session import Session
+from gpudev.cli.transport import Unreachable
 from gpudev.cli.waiting import check_ready, wait_until_ready
 from gpudev.wire.jobs import JobView, SubmitRequest
 
@@ -113,18 +114,23 @@ def _submit_once(session: Session, request: SubmitRequest) -> Reply[JobView]:
             "interrupted while asking, so the reservation may have been made all the same",
             "`gpu-dev list` shows it, `gpu-dev cancel ID` ends it",
         ) from None
+    except Unreachable as error:
+        if not error.sent:
+            raise
+        step = "The reservation may have been made all the same; `gpu-dev list` shows it"
+        raise CliError(Exit.UNREACHABLE, error.message, step) from error
 
 
 def ready_text(job: JobView) -> str:
     short = wording.short_id(job.reservation_id)
     lines = [
-        f"Ready: {wording.hardware(job)}, {wording.remaining(job, wording.utc_now())}",
+        f": {wording.hardware(job)}, {wording.remaining(job, wording.utc_now())}",
         f"  gpu-dev connect {short}",
         f"  {job.ssh_command}",
     ]
     if job.warning:
         lines.append(f"Note: {job.warning}")
-    return "\n".join(output.clean(line) for line in lines)
+    return output.paint("Ready", "green") + "\n".join(output.clean(line) for line in lines)
 
 
 def _accepted(job: JobView) -> str:
