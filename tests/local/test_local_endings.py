@@ -275,3 +275,14 @@ def say(plane: "subprocess.Popen[str]", spec: ServerSpec) -> None:
 async def answer(plane: "subprocess.Popen[str]") -> str:
     assert plane.stdout is not None
     return (await asyncio.to_thread(plane.stdout.readline)).strip()
+
+
+async def test_one_whose_folders_were_only_half_prepared_is_lost_unwatched(world: LocalWorld) -> None:
+    spec = world.spec()
+    async with world.nobody_watching():
+        (world.state_dir / "servers" / str(spec.reservation_id) / "run").mkdir(parents=True)
+    seen = await world.seen(spec.reservation_id)
+    assert seen is not None
+    assert seen.phase is Phase.DEAD
+    assert seen.lost_unwatched
+    await world.ready(spec)

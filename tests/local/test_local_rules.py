@@ -1,6 +1,7 @@
 """The local adapter's decisions, without a process: shares, devices, limits, uids, foreign use, what facts mean."""
 
 import os
+import subprocess
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -324,13 +325,11 @@ class TestProcesses:
         assert not is_alive(replace(this, started="0"))
 
     def test_a_zombie_is_dead(self) -> None:
-        child = os.fork()
-        if child == 0:
-            os._exit(0)
-        os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
-        assert identify(child) is None
-        assert not is_alive(ProcessIdentity(child, "1", boot_id()))
-        os.waitpid(child, 0)
+        child = subprocess.Popen(["true"])
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert identify(child.pid) is None
+        assert not is_alive(ProcessIdentity(child.pid, "1", boot_id()))
+        child.wait()
 
     def test_a_pid_that_changed_hands_is_not_opened(self) -> None:
         with pytest.raises(ProcessLookupError):

@@ -3,11 +3,12 @@ had subscribed before."""
 
 import asyncio
 from collections.abc import AsyncIterator
+from weakref import WeakSet
 
 
 class Changes:
     def __init__(self) -> None:
-        self._listeners: set[_Listener] = set()
+        self._listeners: WeakSet[_Listener] = WeakSet()
 
     def subscribe(self) -> AsyncIterator[None]:
         listener = _Listener()
@@ -15,11 +16,11 @@ class Changes:
         return listener
 
     def tell(self) -> None:
-        for listener in self._listeners:
+        for listener in tuple(self._listeners):
             listener.changed.set()
 
     def close(self) -> None:
-        for listener in self._listeners:
+        for listener in tuple(self._listeners):
             listener.is_over = True
             listener.changed.set()
 

@@ -55,13 +55,17 @@ class _Server:
     members: list[Member] = field(default_factory=list)
     preparing: str | None = None
     broken: str | None = None
+    lost: bool = False
+    """Broken while nobody watched."""
 
     def seen(self, ssh_host: str) -> ServerSeen:
         connection = None
         if self.record is not None and self.record.ports:
             connection = Connection(ssh_host, self.record.ports[0], LOGIN, self.host_key)
         facts = [member.facts for member in self.members]
-        return server_seen(self.reservation_id, facts, connection, self.preparing, self.broken)
+        if self.broken is not None:
+            return ServerSeen(self.reservation_id, Phase.DEAD, reason=self.broken, lost_unwatched=self.lost)
+        return server_seen(self.reservation_id, facts, connection, self.preparing)
 
 
 class LocalCluster:
@@ -108,7 +112,7 @@ class LocalCluster:
             await asyncio.to_thread(ensure_gpu_devices)
         await self._find_servers()
         if looking := self._foreign.refresh():
-            await looking
+            await asyncio.wait({looking}, timeout=_END_WITHIN_S)
         self._later(self._state.empty_trash)
 
     async def close(self) -> None:
@@ -175,8 +179,8 @@ class LocalCluster:
         return self._locks.setdefault(reservation_id, asyncio.Lock())
 
     def _own_pids(self) -> frozenset[int]:
-        members = (member for server in self._servers.values() for member in server.members)
-        return frozenset(member.process.pid for member in members if member.process is not None)
+        members = [member for server in self._servers.values() for member in server.members]
+        return frozenset(member.process.pid for member in members if member.process and not member.facts.ended)
 
     def _others(self, spec: ServerSpec) -> list[ServerSpec]:
         """Those that run, or are about to."""
@@ -295,11 +299,12 @@ class LocalCluster:
         server = _Server(reservation_id, folder)
         try:
             server.record = await asyncio.to_thread(folder.find_record)
-            server.host_key = public_line(await asyncio.to_thread(folder.host_key.read_bytes))
+            if server.record is None:
+                server.broken, server.lost = "the control plane ended while it was being prepared", True
+            else:
+                server.host_key = public_line(await asyncio.to_thread(folder.host_key.read_bytes))
         except (BadRecord, OSError, ValueError) as error:
             server.broken = f"what was written down about it cannot be read: {error}"
-        if server.record is None and server.broken is None:
-            server.broken = "the control plane ended while it was being prepared"
         for member_folder in member_folders(folder, server.record):
             member = Member(member_folder, self._changes.tell, self._warm.end_status)
             await member.adopt()
@@ -314,11 +319,8 @@ class LocalCluster:
             server = self._servers.get(reservation_id) or _Server(reservation_id, self._state.server(reservation_id))
             if not await self._end(server):
                 return False
-            if server.record is not None:
-                for share in server.record.spec.shares:
-                    await asyncio.to_thread(
-                        launcher.limiter.remove_group, launcher.group_name(server.record.spec, share.rank)
-                    )
+            ranks = [folder.rank for folder in await asyncio.to_thread(server.folder.members)]
+            await asyncio.to_thread(launcher.remove_groups, reservation_id, ranks)
             rubbish = await asyncio.to_thread(self._state.discard, server.folder)
             self._servers.pop(reservation_id, None)
             if rubbish is not None:
@@ -328,23 +330,25 @@ class LocalCluster:
 
     async def _end(self, server: _Server) -> bool:
         """Kill all of it; True once nothing lives any more. Its folders stay."""
+        server.broken = server.broken or "it is being taken down"
         for member in server.members:
             member.stop_watching()
         folders = await asyncio.to_thread(server.folder.members)
         ended = await asyncio.gather(*(self._end_member(folder) for folder in folders))
-        if self.mode is not None and not self.mode.has_namespaces:
-            mark = str(server.reservation_id)
-            return await asyncio.to_thread(end_marked, _MARK, mark) and all(ended)
+        modes = [await asyncio.to_thread(folder.find_mode) for folder in folders]
+        if any(mode is not None and not mode.has_namespaces for mode in modes):
+            is_clean = await asyncio.to_thread(end_marked, _MARK, str(server.reservation_id))
+            return is_clean and all(ended)
         return all(ended)
 
     async def _end_member(self, folder: MemberFolder) -> bool:
         process = await asyncio.to_thread(folder.find_process)
         if process is not None:
-            is_over = False
-            if self.mode is not None and not self.mode.has_namespaces:
+            mode = await asyncio.to_thread(folder.find_mode)
+            if mode is not None and not mode.has_namespaces:
                 # Told to, it ends all that came to it; killed, it would leave them behind.
-                is_over = await end_process(process, signal.SIGTERM, _END_WITHIN_S)
-            if not is_over and not await end_process(process, signal.SIGKILL, _END_WITHIN_S):
+                await end_process(process, signal.SIGTERM, _END_WITHIN_S)
+            if not await end_process(process, signal.SIGKILL, _END_WITHIN_S):
                 return False
         # A process that was being started might not have said who it is yet.
         return not await asyncio.to_thread(folder.is_locked)

@@ -20,6 +20,8 @@ from dataclasses import asdict
 from pathlib import Path
 from uuid import UUID
 
+from gpudev.adapters.local.isolation import Mode
+from gpudev.adapters.local.launch import Launch
 from gpudev.adapters.local.processes import ProcessIdentity
 from gpudev.adapters.local.records import Ended, Record, record_from_json, record_to_json
 from gpudev.adapters.local.reporting import (
@@ -56,8 +58,13 @@ class MemberFolder:
             (self.path / name).mkdir(exist_ok=True)
             (self.path / name).chmod(mode)
 
-    def write_launch(self, text: str) -> None:
-        write_atomically(self.path / LAUNCH_FILE, text)
+    def write_launch(self, launch: Launch) -> None:
+        write_atomically(self.path / LAUNCH_FILE, launch.to_json())
+
+    def find_mode(self) -> Mode | None:
+        """How it was started, which need not be how one would be started now."""
+        text = _read(self.path / LAUNCH_FILE)
+        return None if text is None else Launch.from_json(text).mode
 
     def take_lock(self) -> int | None:
         """The lock as a descriptor; None while anybody has it. It is handed on to the member's first process and
@@ -100,9 +107,11 @@ class MemberFolder:
         try:
             with (self.path / LOG_FILE).open("rb") as log:
                 log.seek(max(0, log.seek(0, os.SEEK_END) - _LOG_TAIL))
-                return log.read().decode(errors="replace").splitlines()[-count:]
+                lines = log.read().decode(errors="replace").splitlines()[-count:]
         except FileNotFoundError:
             return []
+        # A user may have had a hand in them, and others will see them in their terminals.
+        return ["".join(letter for letter in line if letter.isprintable()) for line in lines]
 
 
 class ServerFolder:

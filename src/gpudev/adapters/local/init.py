@@ -110,10 +110,13 @@ def _supervise(start: Callable[[], int], listener: socket.socket, reporter: Repo
     while True:
         began = time.monotonic()
         child = start()
-        if not is_ready and _answers(listener, child):
-            is_ready = True
-            reporter.ready()
-        end = describe_end(_wait_for(child))
+        status = None if is_ready else _wait_for_hello(listener, child)
+        if status is None:
+            if not is_ready:
+                is_ready = True
+                reporter.ready()
+            status = _wait_for(child)
+        end = describe_end(status)
         sys.stderr.write(f"the ssh server was {end}; starting it again\n")
         failures = 0 if time.monotonic() - began > _LIVED_WELL_S else failures + 1
         if not is_ready and failures >= _TRIES:
@@ -145,8 +148,8 @@ def _fork_sshd(config: SshdConfig, launch: Launch, listener: socket.socket) -> i
     os._exit(1)
 
 
-def _answers(listener: socket.socket, child: int) -> bool:
-    """Whether the SSH server says hello; False when it ended before it did."""
+def _wait_for_hello(listener: socket.socket, child: int) -> int | None:
+    """None once the SSH server greets whoever connects; its wait status when it ended before it did."""
     with socket.socket(listener.family, socket.SOCK_STREAM) as client:
         host, port, *more = listener.getsockname()
         anywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}
@@ -154,13 +157,15 @@ def _answers(listener: socket.socket, child: int) -> bool:
         client.settimeout(_ANSWER_STEP_S)
         while True:
             try:
-                return client.recv(4) == b"SSH-"
+                if client.recv(4) == b"SSH-":
+                    return None
+                return _wait_for(child)  # it took the connection and hung up: it is on its way out
             except TimeoutError:
-                # Its end must not be taken from `_wait_for`.
-                if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-                    return False
-            except OSError:
-                return False
+                pid, status = os.waitpid(child, os.WNOHANG)
+                if pid == child:
+                    return status
+            except ConnectionError:
+                return _wait_for(child)
 
 
 def _wait_for(child: int) -> int:

@@ -3,6 +3,7 @@
 It refuses what this machine cannot run. It starts nothing.
 """
 
+import contextlib
 import errno
 import os
 import pwd
@@ -24,6 +25,7 @@ from gpudev.adapters.local.nvml import CONTROL_DEVICES
 from gpudev.adapters.local.records import BadRecord, Record
 from gpudev.domain.capacity import Share
 from gpudev.domain.errors import ClusterError
+from gpudev.domain.ids import ReservationId
 from gpudev.ports.cluster import ServerSpec
 
 _MASTER_PORTS = range(20_000, 30_000)
@@ -96,8 +98,9 @@ class Launcher:
         """Users with an own uid but no own root must pass through our folders, and see nothing on the way."""
         return 0o711 if self.mode is Mode.UIDS else 0o700
 
-    def group_name(self, spec: ServerSpec, rank: int) -> str:
-        return f"{spec.reservation_id}-{rank}"
+    def remove_groups(self, reservation_id: ReservationId, ranks: Iterable[int]) -> None:
+        for rank in ranks:
+            self.limiter.remove_group(_group_name(reservation_id, rank))
 
     def _prepare_member(self, folder: ServerFolder, record: Record, share: Share, home: Path, uid: int) -> None:
         spec = record.spec
@@ -109,7 +112,7 @@ class Launcher:
             folder.write_greeting(greeting(spec, node, view))
         gang = None if record.master_port is None else Gang("127.0.0.1", record.master_port, record.ports)
         share_of_node = fair_share(node, share.units)
-        cgroup = self.limiter.ensure_group(self.group_name(spec, share.rank), share_of_node)
+        cgroup = self.limiter.ensure_group(_group_name(spec.reservation_id, share.rank), share_of_node)
         launch = Launch(
             mode=self.mode,
             uid=uid,
@@ -125,7 +128,7 @@ class Launcher:
             max_processes=share_of_node.processes if cgroup is None and self.mode.has_own_uid else None,
             environment=environment_for(spec, share, node, mode=self.mode, uid=uid, view=view, gang=gang),
         )
-        member.write_launch(launch.to_json())
+        member.write_launch(launch)
 
     def _node(self, share: Share) -> LocalNode:
         node = self.nodes.find(share.node)
@@ -154,7 +157,12 @@ def ensure_gpu_devices() -> None:
     """The driver makes some device files only when a GPU is first used, with rights no dev server has."""
     program = shutil.which("nvidia-modprobe")
     if program is not None and not Path("/dev/nvidia-uvm").exists():
-        subprocess.run([program, "-u", "-c=0"], check=False, timeout=30, stdin=subprocess.DEVNULL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            subprocess.run([program, "-u", "-c=0"], check=False, timeout=30, stdin=subprocess.DEVNULL)
+
+
+def _group_name(reservation_id: ReservationId, rank: int) -> str:
+    return f"{reservation_id}-{rank}"
 
 
 def _close(listeners: Iterable[socket.socket]) -> None:

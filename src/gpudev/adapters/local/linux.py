@@ -157,7 +157,9 @@ def empty_bounding_set() -> None:
     capability = 0
     while _call().prctl(*_longs(_PR_CAPBSET_DROP, capability)) == 0:
         capability += 1
-    if ctypes.get_errno() != errno.EINVAL:  # EINVAL: past the last capability the kernel knows
+    # EINVAL: past the last capability the kernel knows. EPERM: not ours to change; a process that may gain no
+    # privileges and gives its own up loses nothing by that.
+    if ctypes.get_errno() not in (errno.EINVAL, errno.EPERM):
         _check(-1, "PR_CAPBSET_DROP", str(capability))
 
 

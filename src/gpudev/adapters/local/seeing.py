@@ -16,11 +16,8 @@ def server_seen(
     members: Sequence[MemberFacts],
     connection: Connection | None,
     preparing: str | None = None,
-    broken: str | None = None,
 ) -> ServerSeen:
-    """`preparing`: what is done before members exist. `broken`: why it can never be used as it is."""
-    if broken is not None:
-        return ServerSeen(reservation_id, Phase.DEAD, reason=broken)
+    """`preparing`: what is done before members exist."""
     ended = [member for member in members if member.ended is not None]
     if ended:
         reasons = [
