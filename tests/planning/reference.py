@@ -75,9 +75,7 @@ def earliest(situation: Situation, slots: Sequence[Slot], request: Request) -> t
     for moment in sorted({situation.now, *(slot.ends for slot in slots)}):
         fitting = [n for n in nodes if fits(n, slots, request.units_per_node, moment, request.duration)]
         if len(fitting) >= request.node_count:
-            best = sorted(
-                fitting, key=lambda n: (max(0, free_at(n, slots, situation.now)), free_at(n, slots, moment), n.name)
-            )
+            best = sorted(fitting, key=lambda n: (free_at(n, slots, moment), n.name))
             return moment, tuple(sorted(node.name for node in best[: request.node_count]))
     return None
 

@@ -72,7 +72,7 @@ def clusters(draw: st.DrawFn, gpu_type: GpuType) -> tuple[list[Node], list[Holdi
     return nodes, holdings
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.sampled_from([H100, T4, CPU]).flatmap(lambda t: st.tuples(st.just(t), clusters(t))))
 def test_the_planner_starts_a_count_now_exactly_when_it_is_reservable(
     facts: tuple[GpuType, tuple[list[Node], list[Holding]]],

@@ -43,7 +43,7 @@ newcomers = st.builds(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(situations(), newcomers)
 def test_it_equals_the_plan_with_the_newcomer_in_the_queue(situation: Situation, newcomer: Request) -> None:
     check_against_the_plan(real_estimate, situation, newcomer)

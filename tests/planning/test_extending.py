@@ -130,7 +130,7 @@ class TestTheLimit:
         assert answer.at_most == NOW + hours(5)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(situations(), st.integers(0, 6), st.sampled_from([0.5, 1, 2, 5]))
 def test_what_is_granted_delays_nobody_and_what_is_offered_is_granted(
     situation: Situation, which: int, longer: float

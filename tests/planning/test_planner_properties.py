@@ -63,7 +63,7 @@ def starts_up_to_the_first_that_waits(situation: Situation) -> tuple[Start, ...]
     return real_starts(situation.with_queue(order[:first]))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(situations(at_most=12))
 def test_the_starts_alone_are_those_of_the_whole_plan(situation: Situation) -> None:
     with pytest.MonkeyPatch.context() as patch:  # so that short queues have several strides, too

@@ -15,7 +15,7 @@ keys = st.integers(0, 60)
 lengths = st.integers(1, 20)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.sets(keys), st.lists(st.tuples(keys, lengths), max_size=80))
 def test_it_finds_what_a_dictionary_has(first: set[int], changes: list[tuple[int, int]]) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -11,13 +11,13 @@ from heapq import heappop, heappush
 
 from gpudev.planning.windows import FOREVER, WindowIndex
 
-# A window's key orders by start; then by what the node has free now, so that what starts now fills the fullest node,
-# and a promise for later keeps as little as possible idle until then; then by what it has free at the start; then
-# by name.
+# A window's key orders by its start; then by what the node has free at that moment, so that the fullest node is filled
+# first; then by the node's name. Nothing in it may depend on today's state of a node that is only needed tomorrow:
+# a plan made again later would then choose other nodes, and promises would be broken though everybody kept their time.
 _RANK_BITS = 20
 _UNIT_BITS = 12
 _RANK_MASK = (1 << _RANK_BITS) - 1
-_START_SHIFT = _RANK_BITS + 2 * _UNIT_BITS
+_START_SHIFT = _RANK_BITS + _UNIT_BITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +87,7 @@ class Line:
         return found
 
     def _key(self, step: int) -> int:
-        free = self.free
-        at_start = (free[0] if free[0] > 0 else 0) << _UNIT_BITS | free[step]
-        return (self.times[step] << 2 * _UNIT_BITS | at_start) << _RANK_BITS | self.rank
+        return (self.times[step] << _UNIT_BITS | self.free[step]) << _RANK_BITS | self.rank
 
 
 class Timetable:
@@ -140,11 +138,11 @@ class Timetable:
                     heappop(open_until)
             heappush(open_until, (start + length - duration, key))
             if not moment and len(open_until) == node_count:
-                break  # all of them begin now, so they came in the very order of choice
+                break  # all of them are open from now on, so they came by name
         if len(open_until) < node_count:
             return None
-        by_use = sorted((self.lines[key & _RANK_MASK].free[0], key & _RANK_MASK) for _, key in open_until)
-        return Place(moment, tuple(sorted(rank for _, rank in by_use[:node_count])))
+        ranks = sorted(key & _RANK_MASK for _, key in open_until)
+        return Place(moment, tuple(ranks[:node_count]))
 
     def _reindex(self, line: Line) -> None:
         for size, index in self._indexes.items():

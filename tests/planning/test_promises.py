@@ -1,0 +1,96 @@
+"""What people were told is kept: when everybody stays to the planned end, nobody starts later than was ever said,
+however often the plan is made anew and whoever joins the queue meanwhile."""
+
+import heapq
+from collections.abc import Sequence
+from datetime import datetime
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from gpudev.domain.capacity import Holding, Node
+from gpudev.domain.ids import ReservationId
+from gpudev.planning.plan import Request
+from planning import broken_planners as broken
+from planning.properties import real_planner
+from planning.reference import Planner
+from planning.situations import NOW, Situation, ask, h100, hours
+
+Arrivals = Sequence[tuple[float, Request]]
+"""After how many hours somebody asks for what."""
+
+
+def check_that_what_was_told_is_kept(planner: Planner, nodes: Sequence[Node], arrivals: Arrivals) -> None:
+    events: list[tuple[datetime, int, ReservationId]] = []
+    requests = {}
+    for after, request in arrivals:
+        requests[request.reservation_id] = request
+        heapq.heappush(events, (NOW + hours(after), request.seq, request.reservation_id))
+    queue: dict[ReservationId, Request] = {}
+    running: dict[ReservationId, Holding] = {}
+    told: dict[ReservationId, datetime] = {}
+    while events:
+        now = events[0][0]
+        while events and events[0][0] == now:
+            _, _, who = heapq.heappop(events)
+            if running.pop(who, None) is None:
+                queue[who] = requests[who]
+        plan = planner(Situation(tuple(nodes), tuple(running.values()), tuple(queue.values()), now))
+        for start in plan.starts:
+            request = queue.pop(start.reservation_id)
+            assert now <= told.get(request.reservation_id, now), "later than told"
+            running[request.reservation_id] = Holding(
+                request.reservation_id, "h100", start.shares, now + request.duration
+            )
+            heapq.heappush(events, (now + request.duration, request.seq, request.reservation_id))
+        for wait in plan.waits:
+            assert wait.starts_at is not None
+            assert wait.starts_at <= told.get(wait.reservation_id, wait.starts_at), "told later than before"
+            told[wait.reservation_id] = wait.starts_at
+    assert not queue, "somebody never started"
+
+
+@st.composite
+def arrivals(draw: st.DrawFn, shapes: Sequence[tuple[int, int]]) -> Arrivals:
+    moments = sorted(draw(st.lists(st.sampled_from([0, 0, 1, 1.5, 2, 3, 4.25]), min_size=2, max_size=14)))
+    asked = []
+    for number, moment in enumerate(moments, 1):
+        units, nodes = draw(st.sampled_from(list(shapes)))
+        asked.append((moment, ask(number, units, draw(st.sampled_from([0.5, 1, 2, 2.75, 5])), nodes=nodes)))
+    return asked
+
+
+ON_ONE_NODE = arrivals([(1, 1), (1, 1), (2, 1), (4, 1), (8, 1)])
+WHOLE_NODES = arrivals([(8, 1), (8, 1), (8, 1), (8, 2), (8, 3)])
+
+
+@settings(max_examples=80, deadline=None)
+@given(ON_ONE_NODE)
+def test_on_one_node(asked: Arrivals) -> None:
+    check_that_what_was_told_is_kept(real_planner, [h100("a")], asked)
+
+
+@settings(max_examples=80, deadline=None)
+@given(WHOLE_NODES)
+def test_with_whole_nodes_and_gangs(asked: Arrivals) -> None:
+    check_that_what_was_told_is_kept(real_planner, [h100("a"), h100("b"), h100("c"), h100("d")], asked)
+
+
+@settings(
+    max_examples=1000,
+    deadline=None,
+    database=None,
+    derandomize=True,
+    phases=[Phase.generate],
+    report_multiple_bugs=False,
+    suppress_health_check=list(HealthCheck),
+)
+@given(ON_ONE_NODE)
+def _with_a_planner_that_lets_small_ones_pass(asked: Arrivals) -> None:
+    check_that_what_was_told_is_kept(broken.starts_whoever_fits_now, [h100("a")], asked)
+
+
+def test_a_planner_that_lets_small_ones_pass_is_caught() -> None:
+    with pytest.raises(AssertionError, match="later than"):
+        _with_a_planner_that_lets_small_ones_pass()
