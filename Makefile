@@ -21,7 +21,7 @@ down: ## Stop it again; what is stored stays
 
 test: ## Set everything up and run all tests (ARGS="tests/embedded -k postgres")
 	@tools/bootstrap dev
-	@tools/with-test-tools $(PYTHON) -m pytest -n 2 $(ARGS)
+	@tools/with-test-tools $(PYTHON) -m pytest -n 2 --dist worksteal $(ARGS)
 
 check: ## Format, lint, strict types, layers and the fast tests
 	@tools/bootstrap dev

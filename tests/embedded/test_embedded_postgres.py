@@ -241,3 +241,10 @@ def test_started_by_root_it_runs_as_somebody_else_below_a_folder_only_root_can_e
         assert psutil.Process(running.pid).uids().real != 0
     finally:
         server.stop()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has to become somebody else")
+def test_a_root_that_can_become_nobody_else_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpudev.embedded.postgres._can_become", lambda entry: False)
+    with pytest.raises(Unavailable, match="as an ordinary user"):
+        EmbeddedPostgres(tmp_path / "postgres").initialise()

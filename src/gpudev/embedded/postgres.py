@@ -318,18 +318,31 @@ def _make_own_folder(folder: Path, mode: int) -> None:
 
 
 def _database_user() -> _Identity:
-    """Whom PostgreSQL runs as when we are root."""
+    """Whom PostgreSQL runs as when we are root: a user of its own where one can be made, else nobody."""
+    if not _exists(_SYSTEM_USER) and (useradd := shutil.which("useradd", path="/usr/sbin:/sbin:/usr/bin")):
+        made = [useradd, "--system", "--no-create-home", "--shell", "/usr/sbin/nologin", _SYSTEM_USER]
+        subprocess.run(made, capture_output=True, check=False)
     for name in (_SYSTEM_USER, "nobody"):
-        with contextlib.suppress(KeyError):
-            entry = pwd.getpwnam(name)
+        if _exists(name) and _can_become(entry := pwd.getpwnam(name)):
             return _Identity(entry.pw_uid, entry.pw_gid)
-        if name == _SYSTEM_USER and (useradd := shutil.which("useradd", path="/usr/sbin:/sbin:/usr/bin")):
-            made = [useradd, "--system", "--no-create-home", "--shell", "/usr/sbin/nologin", _SYSTEM_USER]
-            subprocess.run(made, capture_output=True, check=False)
-            with contextlib.suppress(KeyError):
-                entry = pwd.getpwnam(name)
-                return _Identity(entry.pw_uid, entry.pw_gid)
-    raise Unavailable("PostgreSQL does not run as root and there is no user 'nobody': run this as an ordinary user.")
+    raise Unavailable("PostgreSQL does not run as root, and there is no other user here: start it as an ordinary user.")
+
+
+def _exists(name: str) -> bool:
+    try:
+        pwd.getpwnam(name)
+    except KeyError:
+        return False
+    return True
+
+
+def _can_become(entry: pwd.struct_passwd) -> bool:
+    """In a container root may be root over a few uids only."""
+    try:
+        lines = [line.split() for line in Path("/proc/self/uid_map").read_text(encoding="ascii").splitlines()]
+    except OSError:
+        return True
+    return any(int(start) <= entry.pw_uid < int(start) + int(count) for start, _, count in lines)
 
 
 def _opens_session(connection: socket.socket) -> bool:

@@ -122,5 +122,5 @@ def _steps(reports: int, deadline: float) -> Iterator[Step]:
 
 
 def _failed(title: str, reason: str, layout: Layout, part: str) -> StepFailed:
-    advice = "If that does not tell you enough: GPU_DEV_DEBUG=1 gpu-dev up"
+    advice = f"Put right what it says above and run `gpu-dev up` again. All logs are in {layout.logs}."
     return StepFailed(title, reason, advice=advice, log=layout.log_file(part))

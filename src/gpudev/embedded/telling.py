@@ -71,8 +71,8 @@ class Teller:
             self._write(json.dumps({**problem, "log": last_lines}) + "\n")
             return
         said = [f"\n{error.step} failed: {error.reason.rstrip('.')}.", *(f"    {line}" for line in last_lines)]
-        if error.log is not None:
-            said.append(f"Its log: {error.log}")
+        if last_lines:
+            said.append(f"(the end of {error.log})")
         self._write("\n".join([*said, f"What to do: {error.advice}", ""]))
 
     def _line(self, title: str, text: str) -> None:
