@@ -1,5 +1,4 @@
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,31 +6,34 @@ from typing import Any
 
 import pytest
 
-from sshd import harness
-from sshd.harness import Server, StartServer
+from sshd.harness import Server, StartServer, WarmProcess
+
+
+@pytest.fixture(scope="session")
+def warm_process() -> Iterator[WarmProcess]:
+    process = WarmProcess()
+    yield process
+    process.close()
 
 
 @pytest.fixture
-def start_server(tmp_path: Path) -> Iterator[StartServer]:
-    processes: list[subprocess.Popen[str]] = []
+def start_server(warm_process: WarmProcess, tmp_path: Path) -> Iterator[StartServer]:
     servers: list[Server] = []
+    home = tmp_path / "home"
+    home.mkdir()
 
     def start(**changes: Any) -> Server:
         folder = Path(tempfile.mkdtemp(prefix="gd"))
-        process, server = harness.start_server(tmp_path, folder, changes)
-        processes.append(process)
+        server = warm_process.start_server(home, folder, changes)
         servers.append(server)
         return server
 
     yield start
-    for process, server in zip(processes, servers, strict=True):
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.close()
-        process.wait(timeout=20)
-        process.stdout.close()
+    for server in servers:
+        warm_process.stop_server(server)
+        late_imports = server.late_imports.read_text() if server.late_imports.exists() else ""
         shutil.rmtree(server.folder)
-        assert not server.late_imports.exists(), f"imported too late: {server.late_imports.read_text()}"
+        assert late_imports == "", f"imported too late: {late_imports}"
 
 
 @pytest.fixture

@@ -34,36 +34,31 @@ class Server:
     authorized_keys: Path
     messages: Path
     late_imports: Path
-    user: str = "dev"
 
-    def settings(self) -> list[str]:
+    def settings(self, *keys: Path) -> list[str]:
         """What ssh, scp and sftp alike understand."""
         return [
-            *("-F", "none", "-i", str(self.key)),
+            *("-F", "none", *(part for key in keys or (self.key,) for part in ("-i", str(key)))),
             *("-o", "IdentitiesOnly=yes", "-o", "IdentityAgent=none"),
             *("-o", "StrictHostKeyChecking=yes", "-o", f"UserKnownHostsFile={self.known_hosts}"),
             *("-o", "BatchMode=yes", "-o", "ConnectTimeout=20"),
         ]
 
-    def command(self, *arguments: str | bytes, options: tuple[str, ...] = ()) -> list[str | bytes]:
-        return ["ssh", *self.settings(), "-p", str(self.port), *options, f"{self.user}@127.0.0.1", *arguments]
+    def command(
+        self, *arguments: str | bytes, options: tuple[str, ...] = (), keys: tuple[Path, ...] = (), user: str = "dev"
+    ) -> list[str | bytes]:
+        return ["ssh", *self.settings(*keys), "-p", str(self.port), *options, f"{user}@127.0.0.1", *arguments]
 
     def ssh(
         self,
         *arguments: str | bytes,
         options: tuple[str, ...] = (),
+        keys: tuple[Path, ...] = (),
+        user: str = "dev",
         stdin: bytes = b"",
-        timeout: float = 60,
-        **more: Any,
     ) -> Completed:
-        return subprocess.run(
-            self.command(*arguments, options=options),
-            input=stdin,
-            capture_output=True,
-            timeout=timeout,
-            check=False,
-            **more,
-        )
+        command = self.command(*arguments, options=options, keys=keys, user=user)
+        return subprocess.run(command, input=stdin, capture_output=True, timeout=60, check=False)
 
     def start(self, *arguments: str, options: tuple[str, ...] = (), **more: Any) -> subprocess.Popen[bytes]:
         return subprocess.Popen(self.command(*arguments, options=options), **more)
@@ -80,53 +75,56 @@ class Server:
 
     @property
     def address(self) -> str:
-        return f"{self.user}@127.0.0.1"
+        return "dev@127.0.0.1"
 
 
 StartServer = Callable[..., Server]
 """Takes changes to the configuration."""
 
 
-def start_server(tmp_path: Path, folder: Path, changes: dict[str, Any]) -> tuple[subprocess.Popen[str], Server]:
-    home = tmp_path / "home"
-    home.mkdir(exist_ok=True)
-    host_key = asyncssh.generate_private_key("ssh-ed25519")
-    user_key = asyncssh.generate_private_key("ssh-ed25519")
-    paths = {name: folder / name for name in ("key", "known_hosts", "authorized_keys", "messages", "late_imports")}
-    paths["key"].write_bytes(user_key.export_private_key())
-    paths["key"].chmod(0o600)
-    paths["authorized_keys"].write_bytes(user_key.export_public_key())
-    settings = {
-        "host_key": host_key.export_private_key().decode(),
-        "authorized_keys_path": str(paths["authorized_keys"]),
-        "home": str(home),
-        "messages_path": str(paths["messages"]),
-        "late_imports": str(paths["late_imports"]),
-        "environment": {"GPU_DEV_TEST": "yes", "TMPDIR": str(folder)},
-        **changes,
-    }
-    process = subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("warm_server.py"))],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write(json.dumps(settings) + "\n")
-    process.stdin.flush()
-    started = json.loads(process.stdout.readline())
-    public = host_key.export_public_key().decode()
-    paths["known_hosts"].write_text(f"[127.0.0.1]:{started['port']} {public}")
-    return process, Server(
-        port=started["port"],
-        pid=started["pid"],
-        milliseconds_to_banner=started["milliseconds"],
-        home=home,
-        folder=folder,
-        **paths,
-    )
+class WarmProcess:
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("warm_server.py"))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        )
+
+    def start_server(self, home: Path, folder: Path, changes: dict[str, Any]) -> Server:
+        host_key = asyncssh.generate_private_key("ssh-ed25519")
+        user_key = asyncssh.generate_private_key("ssh-ed25519")
+        paths = {name: folder / name for name in ("key", "known_hosts", "authorized_keys", "messages", "late_imports")}
+        paths["key"].write_bytes(user_key.export_private_key())
+        paths["key"].chmod(0o600)
+        paths["authorized_keys"].write_bytes(user_key.export_public_key())
+        settings = {
+            "host_key": host_key.export_private_key().decode(),
+            "authorized_keys_path": str(paths["authorized_keys"]),
+            "home": str(home),
+            "messages_path": str(paths["messages"]),
+            "late_imports": str(paths["late_imports"]),
+            "environment": {"GPU_DEV_TEST": "yes", "TMPDIR": str(folder)},
+        }
+        answer = self._ask({**settings, **changes})
+        public = host_key.export_public_key().decode()
+        paths["known_hosts"].write_text(f"[127.0.0.1]:{answer['port']} {public}")
+        return Server(answer["port"], answer["pid"], answer["milliseconds"], home, folder, **paths)
+
+    def stop_server(self, server: Server) -> None:
+        self._ask({"stop": server.pid})
+
+    def close(self) -> None:
+        self._process.communicate(timeout=20)
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return answer
 
 
 def eventually(claim: Callable[[], object], within: float = 10.0) -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import resource
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -103,7 +104,8 @@ def test_each_command_has_all_signals_at_their_defaults_whatever_the_server_was_
     if not Path("/proc/self/status").exists():
         pytest.skip("needs /proc to see a process's signals")
     status = dict(line.split(":\t") for line in server.ssh("cat /proc/$$/status").stdout.decode().splitlines())
-    assert int(status["SigIgn"], 16) == 0
+    the_c_librarys_own = 0b11 << 31  # 32 and 33, which it lets nobody touch
+    assert int(status["SigIgn"], 16) & ~the_c_librarys_own == 0
     assert int(status["SigBlk"], 16) == 0
 
 
@@ -169,6 +171,56 @@ def test_no_child_is_left_unreaped(server: Server) -> None:
         server.ssh("true")
     children = subprocess.run(["ps", "-o", "stat=", "--ppid", str(server.pid)], capture_output=True, check=False)
     assert children.stdout.strip() == b""
+
+
+def test_no_descriptor_is_left_open_by_what_sessions_do(server: Server) -> None:
+    server.ssh("true")
+    before = _descriptors(server.pid)
+    server.ssh("true", options=("-tt",))
+    server.ssh("echo x >&2; cat", stdin=b"input")
+    server.run("sftp", "-b", "-", server.address, stdin=b"ls\n")
+    server.ssh("yes", options=("-tt", "-W", "127.0.0.1:1"))
+    for kind in ("-T", "-tt"):
+        ssh = server.start("echo started; sleep 100", options=(kind,), stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
+        assert ssh.stdout is not None
+        ssh.stdout.readline()
+        ssh.kill()
+        ssh.wait()
+        ssh.stdout.close()
+    eventually(lambda: _descriptors(server.pid) == before)
+
+
+@pytest.mark.parametrize("kind", ["-T", "-tt"])
+def test_a_session_that_cannot_be_started_says_so_and_the_next_one_can(server: Server, kind: str) -> None:
+    if sys.platform != "linux":
+        pytest.skip("needs prlimit to take descriptors away from a running process")
+    limits = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
+    control = ("-o", f"ControlPath={server.folder}/control")
+    master = server.start(options=("-N", "-M", *control), stderr=subprocess.DEVNULL)
+    eventually((server.folder / "control").exists)
+    used = _descriptors(server.pid)
+    refusals = 0
+    for spare in range(8):
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (max(used) + 1 + spare, limits[1]))
+        result = server.ssh("echo started", options=(kind, *control))
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, limits)
+        if b"cannot start a process: Too many open files" in result.stderr:
+            refusals += 1
+            assert result.returncode == 254
+        else:
+            assert result.stdout.strip() == b"started"
+        assert server.ssh("echo again", options=(kind, *control)).stdout.strip() == b"again"
+        eventually(lambda: _descriptors(server.pid) == used)
+    assert refusals > 0
+    master.kill()
+    master.wait()
+
+
+def _descriptors(pid: int) -> set[int]:
+    folder = Path(f"/proc/{pid}/fd")
+    if not folder.exists():
+        pytest.skip("needs /proc to see a process's descriptors")
+    return {int(entry.name) for entry in folder.iterdir()}
 
 
 def _digest_of_numbers(last: int) -> bytes:

@@ -116,7 +116,7 @@ def test_a_file_that_blocks_sftp_blocks_nobody_else(sftp_server: Server, tmp_pat
     stuck.stdin.write(f"put /etc/hosts fifo\nget fifo {tmp_path / 'never'}\n".encode())
     stuck.stdin.flush()
     time.sleep(0.5)  # long enough to be stuck; there is nothing to see from outside
-    assert sftp_server.ssh("echo alive", timeout=10).stdout == b"alive\n"
+    assert sftp_server.ssh("echo alive").stdout == b"alive\n"
     stuck.kill()
     stuck.wait()
     stuck.stdin.close()

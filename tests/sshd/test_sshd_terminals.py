@@ -15,6 +15,9 @@ pytestmark = pytest.mark.slow
 
 OpenScreen = Callable[..., Screen]
 
+# One process that says when it is there: a shell that is just starting another would miss the signal.
+WAITING_PROGRAM = f"""{sys.executable} -c 'import time; print("rea" + "dy", flush=True); time.sleep(100)'"""
+
 FULL_SCREEN_PROGRAM = """
 import curses
 
@@ -61,10 +64,9 @@ def test_the_terminal_has_the_size_of_the_persons_window_and_follows_it(
     server: Server, open_screen: OpenScreen
 ) -> None:
     screen = open_screen(server, columns=101, rows=33)
-    screen.type("stty size\n")
+    screen.type("while sleep 0.1; do stty size; done\n")
     screen.wait_for("33 101")
     screen.resize(77, 22)
-    screen.type("stty size\n")
     screen.wait_for("22 77")
 
 
@@ -87,7 +89,7 @@ def test_a_full_screen_program_is_drawn_and_redrawn_when_the_window_changes(
 
 def test_ctrl_c_interrupts_the_program_and_not_the_shell(server: Server, open_screen: OpenScreen) -> None:
     screen = open_screen(server)
-    screen.type("echo rea''dy; sleep 100\n")
+    screen.type(f"{WAITING_PROGRAM}\n")
     screen.wait_for("ready")
     screen.type(b"\x03")
     screen.type("echo code=$?\n")
@@ -96,7 +98,7 @@ def test_ctrl_c_interrupts_the_program_and_not_the_shell(server: Server, open_sc
 
 def test_ctrl_z_and_job_control_work(server: Server, open_screen: OpenScreen) -> None:
     screen = open_screen(server)
-    screen.type("echo rea''dy; sleep 100\n")
+    screen.type(f"{WAITING_PROGRAM}\n")
     screen.wait_for("ready")
     screen.type(b"\x1a")
     screen.wait_for("Stopped")

@@ -1,7 +1,7 @@
-"""Starts an SSH server as a dev server gets it: forked from a warm process, after which no module can be imported.
+"""Starts SSH servers as dev servers get them: forked from a warm process, after which no module can be imported.
 
-Reads one JSON object from standard input, prints the port, and ends when standard input does. Every import that is
-attempted after the fork is written to the file `late_imports`.
+Reads requests from standard input, one JSON object per line: a configuration (answered with port and pid) or
+{"stop": pid}. Every import that is attempted after the fork is written to the file `late_imports`.
 """
 
 import importlib.abc
@@ -13,7 +13,9 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from types import ModuleType
+from typing import Any
 
 from gpudev.adapters.local.sshd import SshdConfig, preload, run
 
@@ -39,28 +41,43 @@ def be_a_careless_parent() -> None:
 
 
 def main() -> None:
-    settings = json.loads(sys.stdin.readline())
-    late_imports = settings.pop("late_imports")
-    settings["refuse_forward_ports"] = frozenset(settings.get("refuse_forward_ports", ()))
-    config = SshdConfig(**settings)
-    listener = socket.create_server(("127.0.0.1", 0), backlog=128)
     preload()
     be_a_careless_parent()
-    started = time.monotonic()
-    pid = os.fork()
-    if pid == 0:
-        sys.path[:] = []
-        sys.path_hooks[:] = []
-        sys.path_importer_cache.clear()
-        sys.meta_path[:] = [NothingToFind(late_imports)]
-        run(config, listener)
-        os._exit(1)
-    with socket.create_connection(listener.getsockname()) as first:
-        first.recv(1)
-    milliseconds = (time.monotonic() - started) * 1000
-    print(json.dumps({"port": listener.getsockname()[1], "pid": pid, "milliseconds": milliseconds}), flush=True)
-    sys.stdin.read()
-    os.kill(pid, signal.SIGKILL)  # ours until we end: ignored children vanish by themselves, but this one is alive
+    for line in sys.stdin:
+        request = json.loads(line)
+        answer = stop(request["stop"]) if "stop" in request else start(request)
+        print(json.dumps(answer), flush=True)
+
+
+def start(request: dict[str, Any]) -> dict[str, float]:
+    late_imports = request.pop("late_imports")
+    request["refuse_forward_ports"] = frozenset(request.get("refuse_forward_ports", ()))
+    config = SshdConfig(**request)
+    with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
+        started = time.monotonic()
+        pid = os.fork()
+        if pid == 0:
+            forget_how_to_import(late_imports)
+            run(config, listener)
+            os._exit(1)
+        with socket.create_connection(listener.getsockname()) as first:
+            first.recv(1)
+        milliseconds = (time.monotonic() - started) * 1000
+        return {"port": listener.getsockname()[1], "pid": pid, "milliseconds": milliseconds}
+
+
+def forget_how_to_import(late_imports: str) -> None:
+    sys.path[:] = []
+    sys.path_hooks[:] = []
+    sys.path_importer_cache.clear()
+    sys.meta_path[:] = [NothingToFind(late_imports)]
+
+
+def stop(pid: int) -> dict[str, float]:
+    os.kill(pid, signal.SIGKILL)
+    with suppress(ChildProcessError):  # its end is ignored, but waited for
+        os.waitpid(pid, 0)
+    return {}
 
 
 if __name__ == "__main__":

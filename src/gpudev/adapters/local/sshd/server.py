@@ -1,6 +1,7 @@
 """The SSH server itself: who may log in, and what a connection may ask for."""
 
 import asyncio
+import gc
 import importlib
 import os
 import signal
@@ -21,6 +22,8 @@ from gpudev.adapters.local.sshd.session import Host, Session
 _MOST_LOGGING_IN = 100
 _KEEPALIVES_UNANSWERED = 10
 _BACKLOG = 128
+_COLLECT_AFTER_SECONDS = 0.5
+_YOUNG_GARBAGE = 1
 # chacha20-poly1305, which OpenSSH would otherwise choose, moves a third as many bytes a second in Python.
 _CIPHERS = ["aes256-gcm@openssh.com", "aes128-gcm@openssh.com", "aes256-ctr", "aes192-ctr", "aes128-ctr"]
 _LATE_IMPORTS = ("encodings.idna", "encodings.ascii", "concurrent.futures.thread", "pwd", "grp", "stringprep")
@@ -118,6 +121,9 @@ class Gate(asyncssh.SSHServer):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._logins.ended(self._connection)
+        # A forwarded connection that asyncio accepts just as its listener closes is forgotten with its socket open:
+        # its peer would wait until the garbage is collected, and an idle server collects none.
+        asyncio.get_running_loop().call_later(_COLLECT_AFTER_SECONDS, gc.collect, _YOUNG_GARBAGE)
 
     def begin_auth(self, username: str) -> bool:
         """Called once per user name that is tried: the keys are those of this moment."""

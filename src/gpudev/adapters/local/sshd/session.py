@@ -6,7 +6,7 @@ The session ends when the child has ended *and* all it wrote has been sent; eith
 import os
 import signal
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -85,6 +85,7 @@ class Session(openssh.Session):
             else:
                 self._start_on_pipes()
         except OSError as error:  # no process or descriptor to be had: the user's own limits
+            self._let_go()
             self._channel.write_stderr(f"gpu-dev: cannot start a process: {error.strerror}\r\n".encode())
             self._channel.exit(_CANNOT_START)
 
@@ -93,30 +94,26 @@ class Session(openssh.Session):
     def _start_on_terminal(self, terminal: Terminal) -> None:
         if self._command is None:
             self._greet()
-        stdio = (terminal.slave, terminal.slave, terminal.slave)
-        try:
-            self._start(stdio, on_terminal=True)
-        finally:
-            os.close(terminal.slave)
         # Two descriptors, so that each direction closes its own; the terminal hangs up when both are closed.
-        self._inlet = Inlet(os.dup(terminal.master), self._let_client_send)
+        incoming = os.dup(terminal.master)
+        try:
+            self._start((terminal.slave, terminal.slave, terminal.slave), on_terminal=True)
+        except OSError:
+            os.close(incoming)
+            raise
+        os.close(terminal.slave)
+        self._inlet = Inlet(incoming, self._let_client_send)
         self._add_outlet(terminal.master, None)
         self._host.messages.attach(self._show)
         self._is_listed = True
 
     def _start_on_pipes(self) -> None:
-        child_in, our_in = os.pipe()
-        our_out, child_out = os.pipe()
-        our_err, child_err = os.pipe()
-        try:
+        with ExitStack() as childs, ExitStack() as ours:
+            child_in, our_in = _pipe(childs, ours)
+            our_out, child_out = _pipe(ours, childs)
+            our_err, child_err = _pipe(ours, childs)
             self._start((child_in, child_out, child_err), on_terminal=False)
-        except OSError:
-            for fd in (our_in, our_out, our_err):
-                os.close(fd)
-            raise
-        finally:
-            for fd in (child_in, child_out, child_err):
-                os.close(fd)
+            ours.pop_all()  # from here on they belong to the inlet and the outlets
         self._inlet = Inlet(our_in, self._let_client_send)
         self._add_outlet(our_out, None)
         self._add_outlet(our_err, asyncssh.EXTENDED_DATA_STDERR)
@@ -230,7 +227,7 @@ class Session(openssh.Session):
         return False
 
     def signal_received(self, signal: str) -> None:
-        number = _signal_number(signal)
+        number = signal_number(signal)
         if number and self._pid and self._wait_status is None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._pid, number)
@@ -254,7 +251,7 @@ class Session(openssh.Session):
         status = self._wait_status
         self._let_go()
         if os.WIFSIGNALED(status):
-            self._channel.exit_with_signal(_signal_name(os.WTERMSIG(status)), os.WCOREDUMP(status))
+            self._channel.exit_with_signal(signal_name(os.WTERMSIG(status)), os.WCOREDUMP(status))
         else:
             self._channel.exit(os.WEXITSTATUS(status))
 
@@ -268,15 +265,27 @@ class Session(openssh.Session):
         for outlet in list(self._outlets):
             outlet.close()
         self._outlets.clear()
+        if self._terminal and self._pid is None:  # nothing was ever started on it
+            os.close(self._terminal.master)
+            os.close(self._terminal.slave)
+            self._terminal = None
         if self._is_listed:
             self._is_listed = False
             self._host.messages.detach(self._show)
 
 
-def _signal_name(number: int) -> str:
+def _pipe(readers: ExitStack, writers: ExitStack) -> tuple[int, int]:
+    """A pipe whose ends are closed with their stacks."""
+    reader, writer = os.pipe()
+    readers.callback(os.close, reader)
+    writers.callback(os.close, writer)
+    return reader, writer
+
+
+def signal_name(number: int) -> str:
     name = signal.Signals(number).name.removeprefix("SIG") if number in signal.valid_signals() else ""
     return name if name in _PORTABLE_SIGNALS else f"SIG{name or number}@openssh.com"
 
 
-def _signal_number(name: str) -> int | None:
+def signal_number(name: str) -> int | None:
     return getattr(signal, f"SIG{name}").value if name in _PORTABLE_SIGNALS else None

@@ -3,6 +3,7 @@
 In a child, because opening a named pipe or a dead network mount blocks, and must block nobody's terminal.
 """
 
+import gc
 import os
 from collections.abc import Coroutine, Iterable
 from typing import Any, cast
@@ -21,6 +22,7 @@ def find_sftp_server(places: Iterable[str]) -> str | None:
 
 def serve_sftp(client_version: str) -> None:
     """Serve on the standard descriptors until the client is done. For a child process: it blocks."""
+    gc.freeze()  # our parent's garbage must not be collected here: it would close descriptors by number, now ours
     pipe = _Pipe(client_version)
     server = _Files(cast("asyncssh.SSHServerChannel[bytes]", pipe))
     handler = SFTPServerHandler(server, cast(Any, pipe), cast(Any, pipe), _PROTOCOL_VERSION)
