@@ -130,7 +130,6 @@ CHECKS = [
     checks.content_type_conformance,
     checks.response_headers_conformance,
     checks.response_schema_conformance,
-    checks.negative_data_rejection,
 ]
 
 
