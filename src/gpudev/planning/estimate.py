@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from gpudev.domain.capacity import Holding, Node
 from gpudev.planning.facts import by_type, queue_order
 from gpudev.planning.plan import Request, Start, Wait
-from gpudev.planning.queueing import DEFAULT_MARGIN, plan_type
+from gpudev.planning.queueing import DEFAULT_MARGIN, plan_last
 
 
 def estimate(
@@ -23,5 +23,4 @@ def estimate(
     place = queue_order(newcomer)
     ahead = [other for other in queue if other.gpu_type == newcomer.gpu_type and queue_order(other) < place]
     ((facts, requests),) = by_type(nodes, holdings, [*ahead, newcomer], now, margin)
-    *_, last = plan_type(facts, requests)
-    return last
+    return plan_last(facts, requests)
