@@ -40,6 +40,8 @@ def test_scp_carries_a_file_there_and_back(system: System, job: Job, tmp_path: P
 def test_rsync_copies_a_folder_and_then_only_what_changed(system: System, job: Job, tmp_path: Path) -> None:
     if shutil.which("rsync") is None:
         pytest.skip("NOT TESTED: there is no rsync on this machine (make test installs it where it can)")
+    if subprocess.run([*system.ssh(job), "command -v rsync"], check=False, stdout=subprocess.DEVNULL).returncode != 0:
+        pytest.skip("NOT TESTED: rsync is not installed in the system, so a dev server has none either")
     for number in range(50):
         (tmp_path / f"file-{number}").write_text(str(number))
     shell = " ".join(system.ssh(job)[:-1])
