@@ -119,6 +119,8 @@ class FakeApi:
         self.troubles: dict[str, deque[Trouble]] = {}
         self.streams_end_after: deque[int] = deque()
         """For each stream to come: cut it after so many reservations."""
+        self.told: dict[str, int] = {}
+        """The version of each reservation that was last sent over a stream."""
         self.cuts = 0
         self.changed = threading.Condition()
         self._server = _Server(("127.0.0.1", 0), _Handler)
@@ -356,13 +358,13 @@ class _Handler(BaseHTTPRequestHandler):
                 job = api.jobs[reservation_id]
                 news = [event for event in api.history[reservation_id] if event.event_id > after]
             if told is None:
-                self._event("job", job)
+                self._tell(api, job)
                 sent += 1
             for event in news:
                 after = event.event_id
                 self._event("event", event, event.event_id)
             if told is not None and job != told:
-                self._event("job", job)
+                self._tell(api, job)
                 sent += 1
             told = job
             if cuts != api.cuts or (limit is not None and sent >= limit):
@@ -374,6 +376,10 @@ class _Handler(BaseHTTPRequestHandler):
             with api.changed:
                 if api.jobs[reservation_id] == told and cuts == api.cuts and not api.changed.wait(5):
                     self._chunk(b": still here\n\n")
+
+    def _tell(self, api: FakeApi, job: JobView) -> None:
+        self._event("job", job)
+        api.told[job.reservation_id] = job.version
 
     def _event(self, kind: str, value: Any, event_id: int | None = None) -> None:
         identity = f"id: {event_id}\n" if event_id is not None else ""

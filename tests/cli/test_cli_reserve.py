@@ -2,7 +2,6 @@
 
 import json
 import signal
-import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -27,8 +26,8 @@ def at_once(api: FakeApi, job: JobView) -> None:
 
 
 def step_by_step(api: FakeApi, job: JobView) -> None:
-    """Every change is made when the one before was heard."""
-    api.wait_for(lambda: bool(api.requests("GET", "/events")), "the stream is opened")
+    """Every change is made when the one before was told; otherwise several may come as one."""
+    api.wait_for(lambda: job.reservation_id in api.told, "the stream has begun")
     start = datetime.now(UTC) + timedelta(minutes=45)
     for changes in (
         {"status": "queued", "queue_position": 2, "estimated_start_at": start, "wait_reason": "all 8 are in use"},
@@ -36,8 +35,8 @@ def step_by_step(api: FakeApi, job: JobView) -> None:
         {"status": "preparing", "queue_position": None, "estimated_start_at": None, "step": "mounting the disk"},
         {"step": "starting the ssh server"},
     ):
-        api.change(job.reservation_id, **changes)
-        time.sleep(0.05)  # several changes may come as one; here each is to be seen
+        version = api.change(job.reservation_id, **changes).version
+        api.wait_for(lambda now=version: api.told[job.reservation_id] == now, "it was told")
     api.activate(job.reservation_id)
 
 

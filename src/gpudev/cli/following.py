@@ -64,7 +64,11 @@ class Following:
         except queue.Empty:
             return None
 
-    def stop(self) -> None:
+    def __enter__(self) -> "Following":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """The thread may still be listening; it ends with the next line, or with the process."""
         self._stopped.set()
 
     def _run(self) -> None:

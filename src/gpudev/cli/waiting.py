@@ -41,16 +41,15 @@ def wait_until_ready(session: Session, first: Reply[JobView], *, quiet: bool) ->
         return first
     gc.enable()
     display = _choose_display(quiet)
-    following = Following(session.new_api, first.value.reservation_id, patience=patience(session.env))
     try:
         display.show(first.value)
-        return _follow(following, display)
+        with Following(session.new_api, first.value.reservation_id, patience=patience(session.env)) as following:
+            return _follow(following, display)
     except KeyboardInterrupt:
         raise _left_alone(first.value) from None
     except Unreachable as error:
         raise _lost_sight(first.value, error) from error
     finally:
-        following.stop()
         display.close()
 
 
