@@ -12,7 +12,7 @@ import pytest
 from gpudev.adapters.local import foreign, isolation, nvml
 from gpudev.adapters.local.environment import Gang, environment_for, visible_devices
 from gpudev.adapters.local.folders import ServerFolder, StateFolder, ensure_home, ensure_owner, remove_tree
-from gpudev.adapters.local.foreign import ForeignUse
+from gpudev.adapters.local.foreign import ForeignUse, OwnUse
 from gpudev.adapters.local.isolation import Finding, Mode, candidates, describe, first_uid
 from gpudev.adapters.local.launch import Launch, view_of
 from gpudev.adapters.local.launching import Launcher
@@ -39,6 +39,7 @@ REAL = LocalNode(
     devices=tuple((f"/dev/nvidia{n}",) for n in range(4)),
     nvml=(2, 3, 5, 7),
 )
+NOTHING = OwnUse(frozenset(), frozenset())
 RID = ReservationId(UUID("0f8fad5b-d9cb-469f-a165-70867728950e"))
 WAY_IN = Connection("127.0.0.1", 2222, "dev", "ssh-ed25519 AAAA")
 
@@ -133,7 +134,7 @@ class TestLimits:
         (tmp_path / "cgroup.subtree_control").write_text("cpu\n")
         (tmp_path / "gpu-dev").mkdir()
         (tmp_path / "gpu-dev" / "cgroup.subtree_control").write_text("")
-        limiter = find_limiter(tmp_path)
+        limiter = find_limiter(tmp_path, is_root=True)
         assert (tmp_path / "cgroup.subtree_control").read_text() == "+memory +pids"
         assert "hold" in limiter.in_words(Mode.ROOT)
         group = limiter.ensure_group("x-0", fair_share(REAL, 1))
@@ -143,14 +144,19 @@ class TestLimits:
         assert (group / "pids.max").read_text() == "8192"
 
     def test_cgroups_of_version_1_are_left_alone_and_that_is_said(self, tmp_path: Path) -> None:
-        limiter = find_limiter(tmp_path)
+        limiter = find_limiter(tmp_path, is_root=True)
         assert limiter.ensure_group("x-0", fair_share(REAL, 1)) is None
         assert "version 1" in limiter.in_words(Mode.USER)
         assert "only the number of processes" in limiter.in_words(Mode.ROOT)
 
+    def test_an_ordinary_user_sets_none_even_where_roots_group_is_there(self, tmp_path: Path) -> None:
+        (tmp_path / "cgroup.controllers").write_text("cpu memory pids")
+        (tmp_path / "gpu-dev").mkdir()
+        assert find_limiter(tmp_path, is_root=False).folder is None
+
     def test_missing_controllers_are_named(self, tmp_path: Path) -> None:
         (tmp_path / "cgroup.controllers").write_text("cpu pids")
-        assert "memory" in find_limiter(tmp_path).why_not
+        assert "memory" in find_limiter(tmp_path, is_root=True).why_not
 
 
 class TestIsolation:
@@ -183,15 +189,23 @@ class TestForeignUse:
 
     def test_processes_that_are_not_below_a_dev_server_count(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(nvml, "computing_pids", lambda: {0: frozenset(), 3: frozenset({os.getpid()})})
-        assert foreign.look(self.nodes, frozenset()).indices == {"real": frozenset({1})}
-        assert foreign.look(self.nodes, frozenset({os.getppid()})).indices == {"real": frozenset()}
+        assert foreign.look(self.nodes, NOTHING).indices == {"real": frozenset({1})}
+        ours = OwnUse(frozenset({os.getppid()}), frozenset())
+        assert foreign.look(self.nodes, ours).indices == {"real": frozenset()}
+
+    def test_a_pid_that_does_not_exist_here_is_foreign_only_on_a_gpu_nobody_holds(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(nvml, "computing_pids", lambda: {2: frozenset({2**30}), 3: frozenset({2**30})})
+        ours = OwnUse(frozenset(), frozenset({("real", 1)}))
+        assert foreign.look(self.nodes, ours).indices == {"real": frozenset({0})}
 
     def test_a_driver_that_does_not_answer_offers_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def silent() -> dict[int, frozenset[int]]:
             raise Unavailable("no answer")
 
         monkeypatch.setattr(nvml, "computing_pids", silent)
-        seen = foreign.look(self.nodes, frozenset())
+        seen = foreign.look(self.nodes, NOTHING)
         assert not node_seen(REAL, seen, "here").ready
         assert node_seen(NODES.nodes[0], seen, "here").ready
 

@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 
 from gpudev.adapters.local.changes import Changes
 from gpudev.adapters.local.folders import MemberFolder, ServerFolder, StateFolder, remove_tree
-from gpudev.adapters.local.foreign import ForeignWatch
+from gpudev.adapters.local.foreign import ForeignWatch, OwnUse
 from gpudev.adapters.local.hostkeys import public_line
 from gpudev.adapters.local.isolation import Finding, Mode, describe
 from gpudev.adapters.local.launch import LOGIN
@@ -85,7 +85,7 @@ class LocalCluster:
         self._ssh_host = ssh_host
         self._warm = WarmProcess(self._state.path, mode)
         self._changes = Changes()
-        self._foreign = ForeignWatch(nodes, self._own_pids, self._changes.tell)
+        self._foreign = ForeignWatch(nodes, self._own_use, self._changes.tell)
         self._servers: dict[ReservationId, _Server] = {}
         self._locks: WeakValueDictionary[ReservationId, asyncio.Lock] = WeakValueDictionary()
         self._launcher: Launcher | None = None
@@ -178,9 +178,14 @@ class LocalCluster:
     def _lock(self, reservation_id: ReservationId) -> asyncio.Lock:
         return self._locks.setdefault(reservation_id, asyncio.Lock())
 
-    def _own_pids(self) -> frozenset[int]:
-        members = [member for server in self._servers.values() for member in server.members]
-        return frozenset(member.process.pid for member in members if member.process and not member.facts.ended)
+    def _own_use(self) -> OwnUse:
+        servers = self._servers.values()
+        members = [member for server in servers for member in server.members if not member.facts.ended]
+        specs = [server.record.spec for server in servers if server.record]
+        return OwnUse(
+            pids=frozenset(member.process.pid for member in members if member.process),
+            gpus=frozenset((share.node, gpu) for spec in specs for share in spec.shares for gpu in share.gpu_indices),
+        )
 
     def _others(self, spec: ServerSpec) -> list[ServerSpec]:
         """Those that run, or are about to."""

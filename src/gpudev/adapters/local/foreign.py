@@ -8,8 +8,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import psutil
+
 from gpudev.adapters.local import nvml
-from gpudev.adapters.local.nodes import LocalNode, LocalNodes
+from gpudev.adapters.local.nodes import LocalNodes
 from gpudev.adapters.local.processes import descends_from
 from gpudev.domain.errors import Unavailable
 
@@ -23,12 +25,20 @@ class ForeignUse:
     driver_answers: bool = True
 
 
-class ForeignWatch:
-    """`own_pids` tells the dev servers' first processes; all below them are ours. `changed` is called on the loop."""
+@dataclass(frozen=True, slots=True)
+class OwnUse:
+    pids: frozenset[int]
+    """The dev servers' first processes; all below them are ours."""
+    gpus: frozenset[tuple[str, int]]
+    """What they hold, by node and number."""
 
-    def __init__(self, nodes: LocalNodes, own_pids: Callable[[], frozenset[int]], changed: Callable[[], None]) -> None:
+
+class ForeignWatch:
+    """`own` tells what our dev servers use. `changed` is called on the loop."""
+
+    def __init__(self, nodes: LocalNodes, own: Callable[[], OwnUse], changed: Callable[[], None]) -> None:
         self._nodes = nodes
-        self._own_pids = own_pids
+        self._own = own
         self._changed = changed
         self._seen = ForeignUse()
         self._looked_at = float("-inf")
@@ -52,7 +62,7 @@ class ForeignWatch:
 
     async def _look(self) -> None:
         try:
-            seen = await asyncio.to_thread(look, self._nodes, self._own_pids())
+            seen = await asyncio.to_thread(look, self._nodes, self._own())
         finally:
             self._looked_at = time.monotonic()
             self._looking = None
@@ -61,14 +71,24 @@ class ForeignWatch:
             self._changed()
 
 
-def look(nodes: LocalNodes, own_pids: frozenset[int]) -> ForeignUse:
+def look(nodes: LocalNodes, own: OwnUse) -> ForeignUse:
     try:
         pids = nvml.computing_pids()
     except Unavailable:
         return ForeignUse(driver_answers=False)
-    foreign = {index for index, users in pids.items() if any(not descends_from(pid, own_pids) for pid in users)}
-    return ForeignUse({node.name: _on(node, foreign) for node in nodes.nodes})
+    return ForeignUse(
+        {
+            node.name: frozenset(
+                number
+                for number, index in enumerate(node.nvml)
+                if any(_is_foreign(pid, own, (node.name, number) in own.gpus) for pid in pids.get(index, ()))
+            )
+            for node in nodes.nodes
+        }
+    )
 
 
-def _on(node: LocalNode, foreign: set[int]) -> frozenset[int]:
-    return frozenset(number for number, index in enumerate(node.nvml) if index in foreign)
+def _is_foreign(pid: int, own: OwnUse, is_held: bool) -> bool:
+    """In a container the driver may tell pids that do not exist here; on a GPU that a dev server holds, such a one
+    is taken for the dev server's."""
+    return not descends_from(pid, own.pids) and not (is_held and not psutil.pid_exists(pid))

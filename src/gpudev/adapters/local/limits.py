@@ -6,6 +6,7 @@ limited, where each user has an own uid. Limits are all cgroups serve for here: 
 
 import errno
 import os
+import secrets
 import sys
 import time
 from dataclasses import dataclass
@@ -82,8 +83,10 @@ class Limiter:
                 time.sleep(0.01)
 
 
-def find_limiter(root: Path = CGROUP_ROOT) -> Limiter:
+def find_limiter(root: Path = CGROUP_ROOT, *, is_root: bool | None = None) -> Limiter:
     """Our cgroup, made ready, where this system lets us."""
+    if not (os.geteuid() == 0 if is_root is None else is_root):
+        return Limiter(None, "only root can set limits")
     if not sys.platform.startswith("linux"):
         return Limiter(None, "this system has no cgroups")
     if not (root / "cgroup.controllers").exists():
@@ -96,6 +99,10 @@ def find_limiter(root: Path = CGROUP_ROOT) -> Limiter:
         _hand_down(root)
         ours.mkdir(exist_ok=True)
         _hand_down(ours)
+        # That it is there does not say that groups can be made in it.
+        trial = ours / f"trial-{secrets.token_hex(4)}"
+        trial.mkdir()
+        trial.rmdir()
     except OSError as error:
         return Limiter(None, f"cgroups cannot be written here: {os.strerror(error.errno or 0)}")
     return Limiter(ours)

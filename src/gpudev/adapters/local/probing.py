@@ -89,8 +89,16 @@ def _become_shell(launch: Launch, folder: Path) -> None:
         namespaces.drop_privileges(launch)
     else:
         namespaces.drop_privileges(launch)
-        os.chdir(launch.home)  # an own uid is no use where the state folder cannot be reached
+        _check_reachable(launch.home)
     os.execv("/bin/sh", ["sh", "-c", "exit 0"])
+
+
+def _check_reachable(folder: str) -> None:
+    """An own uid is no use where the state folder cannot be reached."""
+    try:
+        os.chdir(folder)
+    except PermissionError as error:
+        raise PermissionError(error.errno, "other uids cannot pass through to the state folder") from error
 
 
 def _in_child(act: Callable[[], None]) -> str | None:
@@ -105,7 +113,8 @@ def _in_child(act: Callable[[], None]) -> str | None:
             act()
             os._exit(0)
         except BaseException as error:  # noqa: BLE001 - a forked process must never run on in its parent's code
-            os.write(writing, str(error).encode())
+            words = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            os.write(writing, words.encode())
         os._exit(1)
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
