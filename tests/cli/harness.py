@@ -4,7 +4,6 @@ import fcntl
 import os
 import pty
 import select
-import signal
 import struct
 import subprocess
 import sys
@@ -19,6 +18,8 @@ from cli.fake_api import KEY, FakeApi
 
 PROGRAM = [sys.executable, "-m", "gpudev.cli"]
 Completed = subprocess.CompletedProcess[str]
+# The first terminal a new session opens is its own, the one whose Ctrl-C it hears.
+_TAKE_TERMINAL = "import os, sys; os.close(os.open(os.ttyname(0), os.O_RDWR)); os.execv(sys.argv[1], sys.argv[1:])"
 
 
 @dataclass
@@ -80,14 +81,17 @@ class Terminal:
         self.screen = pyte.Screen(columns, lines)
         self._stream = pyte.ByteStream(self.screen)
         self.raw = b""
-        self.pid, self._fd = pty.fork()
-        if self.pid == 0:
-            try:
-                fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
-                os.execve(command[0], command, env)
-            finally:
-                os._exit(127)
-        self._exit_code: int | None = None
+        self._fd, theirs = pty.openpty()
+        self.resize(columns, lines)
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _TAKE_TERMINAL, *command],
+            env=env,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+        )
+        os.close(theirs)
 
     @property
     def text(self) -> str:
@@ -111,24 +115,19 @@ class Terminal:
     def interrupt(self) -> None:
         self.press("\x03")
 
-    def resize(self, columns: int) -> None:
-        fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    def resize(self, columns: int, lines: int = 40) -> None:
+        fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
     def wait(self, seconds: float = 30.0) -> int:
         """The exit code."""
         deadline = time.monotonic() + seconds
         while self._read(deadline - time.monotonic()):
             pass
-        if self._exit_code is None:
-            _, status = os.waitpid(self.pid, 0)
-            self._exit_code = os.waitstatus_to_exitcode(status)
-        return self._exit_code
+        return self._process.wait(max(1.0, deadline - time.monotonic()))
 
     def close(self) -> None:
-        if self._exit_code is None:
-            os.kill(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
-            self._exit_code = -9
+        self._process.kill()
+        self._process.wait()
         os.close(self._fd)
 
     def __enter__(self) -> "Terminal":
