@@ -137,12 +137,13 @@ async def test_who_leaves_leaves_nothing_behind(ada: httpx2.AsyncClient, api: Ap
     await until(lambda: len(asyncio.all_tasks()) <= tasks)
 
 
-@pytest.mark.parametrize("number", ["-1", "x", "1.5", str(2**63), "9" * 5000, "\u00b2"])
-async def test_a_last_event_id_that_never_was_is_refused(ada: httpx2.AsyncClient, number: str) -> None:
+async def test_a_last_event_id_that_never_was_is_refused(ada: httpx2.AsyncClient, subtests: pytest.Subtests) -> None:
     view = await submit(ada)
-    headers = {"Last-Event-ID": number.encode("latin-1")}
-    answer = await ada.get(f"/v1/jobs/{view['job_id']}/events", headers=headers)  # type: ignore[arg-type]
-    refused(answer, 422, "invalid", "Last-Event-Id")
+    for number in ("-1", "x", "1.5", str(2**63), "9" * 5000, "\u00b2"):
+        with subtests.test(number=number[:20]):
+            headers = {"Last-Event-ID": number.encode("latin-1")}
+            answer = await ada.get(f"/v1/jobs/{view['job_id']}/events", headers=headers)  # type: ignore[arg-type]
+            refused(answer, 422, "invalid", "Last-Event-Id")
 
 
 class Deaf:
