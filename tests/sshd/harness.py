@@ -127,7 +127,7 @@ class WarmProcess:
         return answer
 
 
-def eventually(claim: Callable[[], object], within: float = 10.0) -> None:
+def eventually(claim: Callable[[], object], within: float = 30.0) -> None:
     """Wait until the claim is true."""
     deadline = time.monotonic() + within
     while not claim():
@@ -166,10 +166,10 @@ class Screen:
     def text(self) -> str:
         return "\n".join(line.rstrip() for line in self._screen.display).rstrip()
 
-    def wait_for(self, text: str, within: float = 15.0) -> None:
+    def wait_for(self, text: str, within: float = 30.0) -> None:
         self._read_until(lambda: text in self.text, within, f"{text!r} did not appear")
 
-    def wait_for_end(self, within: float = 15.0) -> int:
+    def wait_for_end(self, within: float = 30.0) -> int:
         self._read_until(lambda: self.process.poll() is not None, within, "it did not end")
         return self.process.wait()
 

@@ -29,8 +29,9 @@ def test_a_command_killed_by_a_signal_is_told_as_such(server: Server) -> None:
     assert b"rtype exit-signal" in result.stderr
 
 
-def test_a_signal_without_a_portable_name_ends_the_session_too(server: Server) -> None:
-    assert server.ssh("kill -XCPU $$").returncode == 255
+@pytest.mark.parametrize("signal", ["XCPU", "40"])
+def test_a_signal_without_a_portable_name_ends_the_session_too(server: Server, signal: str) -> None:
+    assert server.ssh(f"kill -{signal} $$").returncode == 255
 
 
 def test_all_of_a_large_output_arrives_even_when_the_command_ends_first(server: Server) -> None:
@@ -187,7 +188,7 @@ def test_no_descriptor_is_left_open_by_what_sessions_do(server: Server) -> None:
         ssh.kill()
         ssh.wait()
         ssh.stdout.close()
-    eventually(lambda: _descriptors(server.pid) == before)
+    eventually(lambda: _descriptors(server.pid) <= before)
 
 
 @pytest.mark.parametrize("kind", ["-T", "-tt"])
@@ -210,7 +211,7 @@ def test_a_session_that_cannot_be_started_says_so_and_the_next_one_can(server: S
         else:
             assert result.stdout.strip() == b"started"
         assert server.ssh("echo again", options=(kind, *control)).stdout.strip() == b"again"
-        eventually(lambda: _descriptors(server.pid) == used)
+        eventually(lambda: _descriptors(server.pid) <= used)
     assert refusals > 0
     master.kill()
     master.wait()

@@ -118,7 +118,13 @@ def test_the_servers_environment_is_stronger_than_the_clients_and_the_sessions_f
 
 
 @pytest.mark.parametrize(
-    ("number", "name"), [(signal.SIGTERM, "TERM"), (signal.SIGKILL, "KILL"), (signal.SIGBUS, "SIGBUS@openssh.com")]
+    ("number", "name"),
+    [
+        (signal.SIGTERM, "TERM"),
+        (signal.SIGKILL, "KILL"),
+        (signal.SIGBUS, "SIGBUS@openssh.com"),
+        (40, "SIG40@openssh.com"),
+    ],
 )
 def test_a_signal_is_named_as_the_protocol_does(number: int, name: str) -> None:
     assert signal_name(number) == name

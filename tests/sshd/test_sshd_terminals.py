@@ -137,8 +137,8 @@ def test_a_process_that_keeps_the_terminal_open_does_not_keep_the_session(
     server: Server, open_screen: OpenScreen
 ) -> None:
     screen = open_screen(server)
-    screen.type("sleep 30 & disown; exit\n")
-    assert screen.wait_for_end(within=8) == 0
+    screen.type("sleep 100 & disown; exit\n")
+    assert screen.wait_for_end(within=25) == 0
 
 
 def test_a_process_that_goes_on_writing_to_the_terminal_does_not_keep_the_session(
@@ -146,7 +146,7 @@ def test_a_process_that_goes_on_writing_to_the_terminal_does_not_keep_the_sessio
 ) -> None:
     screen = open_screen(server)
     screen.type("yes & disown; exit 4\n")
-    assert screen.wait_for_end(within=8) == 4
+    assert screen.wait_for_end(within=25) == 4
 
 
 def test_closing_the_connection_hangs_up_the_terminal(server: Server, open_screen: OpenScreen) -> None:
@@ -165,10 +165,10 @@ def test_a_message_appears_at_once_in_all_open_terminals(server: Server, open_sc
         screen.wait_for("ready")
     append_message(str(server.messages), Message("Your reservation ends in 15 minutes."))
     for screen in screens:
-        screen.wait_for("*** Your reservation ends in 15 minutes. ***", within=2.0)
+        screen.wait_for("*** Your reservation ends in 15 minutes. ***", within=5.0)
     append_message(str(server.messages), Message("Second \x1b[2Jmessage."))
     for screen in screens:
-        screen.wait_for("Second  [2Jmessage.", within=2.0)
+        screen.wait_for("Second  [2Jmessage.", within=5.0)
         assert screen.transcript.count(b"15 minutes") == 1
 
 

@@ -10,7 +10,6 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import asyncssh
 
@@ -23,8 +22,7 @@ from gpudev.adapters.local.sshd.sftp import find_sftp_server, serve_sftp
 from gpudev.adapters.local.sshd.streams import Inlet, Outlet
 from gpudev.adapters.local.sshd.terminal import Size, Terminal, open_terminal, resize, send_break
 
-if TYPE_CHECKING:
-    _Channel = asyncssh.SSHServerChannel[bytes]
+_Channel = asyncssh.SSHServerChannel[bytes]
 
 _LAST_RESORT_SHELL = "/bin/sh"
 _CANNOT_START = 254
@@ -57,7 +55,7 @@ class Session(openssh.Session):
 
     # What the client asks for
 
-    def connection_made(self, chan: "_Channel") -> None:
+    def connection_made(self, chan: _Channel) -> None:
         self._channel = chan
 
     def pty_requested(self, term_type: str, term_size: Size, term_modes: Mapping[int, int]) -> bool:
@@ -108,11 +106,11 @@ class Session(openssh.Session):
         self._is_listed = True
 
     def _start_on_pipes(self) -> None:
-        with ExitStack() as childs, ExitStack() as ours:
-            child_in, our_in = _pipe(childs, ours)
-            our_out, child_out = _pipe(ours, childs)
-            our_err, child_err = _pipe(ours, childs)
-            self._start((child_in, child_out, child_err), on_terminal=False)
+        with ExitStack() as theirs, ExitStack() as ours:
+            their_in, our_in = _pipe(theirs, ours)
+            our_out, their_out = _pipe(ours, theirs)
+            our_err, their_err = _pipe(ours, theirs)
+            self._start((their_in, their_out, their_err), on_terminal=False)
             ours.pop_all()  # from here on they belong to the inlet and the outlets
         self._inlet = Inlet(our_in, self._let_client_send)
         self._add_outlet(our_out, None)
@@ -157,10 +155,9 @@ class Session(openssh.Session):
 
     def _greet(self) -> None:
         config = self._host.config
-        motd = config.motd_path
-        if motd and not Path(config.home, ".hushlogin").exists():
-            with suppress(OSError), open(motd, "rb") as file:
-                self._channel.write(file.read().replace(b"\n", b"\r\n"))
+        with suppress(OSError):
+            if config.motd_path and not Path(config.home, ".hushlogin").exists():
+                self._channel.write(Path(config.motd_path).read_bytes().replace(b"\n", b"\r\n"))
         self._channel.write(self._host.messages.greeting())
 
     # From the child to the client
@@ -168,6 +165,8 @@ class Session(openssh.Session):
     def _add_outlet(self, fd: int, datatype: int | None) -> None:
         outlet = Outlet(fd, partial(self._deliver, datatype), self._outlet_ended)
         self._outlets[outlet] = datatype
+        if self._held_up_by:
+            outlet.pause()
 
     def _deliver(self, datatype: int | None, data: bytes) -> None:
         with suppress(BrokenPipeError):  # the client has just closed the channel
@@ -283,8 +282,11 @@ def _pipe(readers: ExitStack, writers: ExitStack) -> tuple[int, int]:
 
 
 def signal_name(number: int) -> str:
-    name = signal.Signals(number).name.removeprefix("SIG") if number in signal.valid_signals() else ""
-    return name if name in _PORTABLE_SIGNALS else f"SIG{name or number}@openssh.com"
+    try:
+        name = signal.Signals(number).name.removeprefix("SIG")
+    except ValueError:  # a real-time signal
+        name = str(number)
+    return name if name in _PORTABLE_SIGNALS else f"SIG{name}@openssh.com"
 
 
 def signal_number(name: str) -> int | None:
