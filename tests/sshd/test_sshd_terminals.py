@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpudev.adapters.local.sshd import Message, append_message
+from gpudev.adapters.local.sshd.messages import Message, append_message
 from sshd.harness import Screen, Server, StartServer, eventually
 
 pytestmark = pytest.mark.slow

@@ -17,7 +17,8 @@ from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
-from gpudev.adapters.local.sshd import SshdConfig, preload, run
+from gpudev.adapters.local.sshd.config import SshdConfig
+from gpudev.adapters.local.sshd.server import preload, run
 
 
 class NothingToFind(importlib.abc.MetaPathFinder):

@@ -2,10 +2,6 @@
 
 It knows one user, one home and the owner's keys. It knows nothing of reservations, namespaces or the control plane:
 whoever starts it has already put it into the right place, and speaks to it through two files (keys and messages).
+
+`config` and `messages` are for the control plane and cost nothing to import; `server` (preload, run) brings asyncssh.
 """
-
-from gpudev.adapters.local.sshd.config import SshdConfig
-from gpudev.adapters.local.sshd.messages import Message, append_message
-from gpudev.adapters.local.sshd.server import preload, run
-
-__all__ = ["Message", "SshdConfig", "append_message", "preload", "run"]
