@@ -18,6 +18,9 @@ def main() -> NoReturn:
     # A program that lives for a tenth of a second has no garbage worth looking for; whoever waits turns it on again.
     gc.disable()
     _open_missing_streams()
+    if not os.environ.get("GPU_DEV_DEBUG"):
+        # An interrupt can leave half-made objects whose end Python would report with a traceback.
+        sys.unraisablehook = lambda _unraisable: None
     try:
         code = run(sys.argv[1:])
     except KeyboardInterrupt:  # while still loading; later ones are answered where they are understood
