@@ -34,9 +34,10 @@ def api(host: str | None, port: int | None) -> None:
                 lifespan="off",
                 access_log=False,
                 log_level="warning",
-                timeout_graceful_shutdown=5,
+                timeout_graceful_shutdown=2,
                 timeout_keep_alive=30,
                 server_header=False,
+                proxy_headers=False,
             )
             await uvicorn.Server(config).serve()
 
