@@ -83,7 +83,7 @@ def test_the_client_asks_for_three_packages(wheel: Path) -> None:
     metadata = archive.read(next(name for name in archive.namelist() if name.endswith("METADATA"))).decode()
     needed = HeaderParser().parsestr(metadata).get_all("Requires-Dist") or []
     always = {line.split(">")[0].strip() for line in needed if "extra ==" not in line}
-    assert always == {"click", "rich", "questionary"}
+    assert always == {"click", "questionary"}
     assert any("extra == 'server'" in line and line.startswith("fastapi") for line in needed)
 
 
