@@ -127,6 +127,13 @@ class WarmProcess:
         return answer
 
 
+def children_of(pid: int) -> list[int]:
+    """Running or not: also those that ended and were not waited for."""
+    found = subprocess.run(["ps", "-A", "-o", "ppid=,pid="], capture_output=True, check=True, text=True).stdout
+    pairs = (line.split() for line in found.splitlines())
+    return [int(child) for parent, child in pairs if int(parent) == pid]
+
+
 def eventually(claim: Callable[[], object], within: float = 30.0) -> None:
     """Wait until the claim is true."""
     deadline = time.monotonic() + within

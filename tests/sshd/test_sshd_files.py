@@ -3,6 +3,7 @@ against the system's."""
 
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import time
@@ -12,7 +13,7 @@ import pytest
 
 from gpudev.adapters.local.sshd.config import USUAL_SFTP_SERVERS
 from gpudev.adapters.local.sshd.sftp import find_sftp_server
-from sshd.harness import Server, StartServer
+from sshd.harness import Server, StartServer, children_of, eventually
 
 pytestmark = pytest.mark.slow
 
@@ -104,22 +105,27 @@ def test_sftp_resumes_a_broken_transfer(sftp_server: Server, tree: Path) -> None
     assert (sftp_server.home / "large").read_bytes() == data
 
 
-def test_a_file_that_blocks_sftp_blocks_nobody_else(sftp_server: Server, tmp_path: Path) -> None:
+def test_a_file_that_blocks_sftp_blocks_nobody_else_and_lets_go_with_the_client(
+    sftp_server: Server, tmp_path: Path
+) -> None:
     os.mkfifo(sftp_server.home / "fifo")
     stuck = subprocess.Popen(
         ["sftp", *sftp_server.settings(), "-P", str(sftp_server.port), "-b", "-", sftp_server.address],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        start_new_session=True,
     )
     assert stuck.stdin is not None
     stuck.stdin.write(f"put /etc/hosts fifo\nget fifo {tmp_path / 'never'}\n".encode())
     stuck.stdin.flush()
     time.sleep(0.5)  # long enough to be stuck; there is nothing to see from outside
     assert sftp_server.ssh("echo alive").stdout == b"alive\n"
-    stuck.kill()
+    assert children_of(sftp_server.pid) != []
+    os.killpg(stuck.pid, signal.SIGKILL)  # with the ssh it has started
     stuck.wait()
     stuck.stdin.close()
+    eventually(lambda: children_of(sftp_server.pid) == [])
 
 
 def test_rsync_mirrors_a_tree_and_sends_only_what_changed(server: Server, tree: Path, tmp_path: Path) -> None:

@@ -226,8 +226,11 @@ class Session(openssh.Session):
         return False
 
     def signal_received(self, signal: str) -> None:
-        number = signal_number(signal)
-        if number and self._pid and self._wait_status is None:
+        if number := signal_number(signal):
+            self._signal_child(number)
+
+    def _signal_child(self, number: int) -> None:
+        if self._pid is not None and self._wait_status is None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._pid, number)
 
@@ -255,8 +258,11 @@ class Session(openssh.Session):
             self._channel.exit(os.WEXITSTATUS(status))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """A child on a terminal is hung up on; one on pipes may go on, as long as it neither reads nor writes."""
+        """A child on a terminal is hung up on; one on pipes may go on, as long as it neither reads nor writes. Only
+        sftp has nothing left to do, and may be stuck in a file where it would never notice."""
         self._let_go()
+        if self._is_sftp:
+            self._signal_child(signal.SIGTERM)
 
     def _let_go(self) -> None:
         if self._inlet:
