@@ -286,3 +286,19 @@ async def test_one_whose_folders_were_only_half_prepared_is_lost_unwatched(world
     assert seen.phase is Phase.DEAD
     assert seen.lost_unwatched
     await world.ready(spec)
+
+
+async def test_stopping_all_of_them_is_like_a_shutdown_of_the_machine(world: LocalWorld) -> None:
+    spec, dead = world.spec(), world.spec()
+    before = await world.ready(spec)
+    await world.ready(dead)
+    await world.kill(dead.reservation_id)
+    await world.until(dead.reservation_id, Phase.DEAD)
+    assert await world.cluster.stop_servers() == 1
+    assert not [process for process in tagged(str(world.state_dir)) if process.pid != world.cluster._warm.pid]
+    async with world.nobody_watching():
+        pass
+    seen = await world.seen(spec.reservation_id)
+    assert seen is not None
+    assert seen.lost_unwatched
+    assert (await world.ready(spec)).connection == before.connection

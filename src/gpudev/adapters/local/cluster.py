@@ -103,17 +103,10 @@ class LocalCluster:
         return None if self._finding is None else self._finding.mode
 
     async def start(self) -> None:
-        await asyncio.to_thread(self._state.path.mkdir, 0o700, True, True)
-        self._finding = await self._warm.start()
-        limiter = await asyncio.to_thread(find_limiter)
-        self._launcher = Launcher(self._state, self._nodes, self._finding.mode, limiter, self._ssh_host)
-        await asyncio.to_thread(self._state.prepare, self._launcher.folder_mode)
-        if self._nodes.has_real_gpus:
-            await asyncio.to_thread(ensure_gpu_devices)
-        await self._find_servers()
-        if looking := self._foreign.refresh():
-            await asyncio.wait({looking}, timeout=_END_WITHIN_S)
-        self._later(self._state.empty_trash)
+        try:
+            await self._start()
+        except OSError as error:
+            raise Unavailable(f"the state folder {self._state.path} cannot be used: {error.strerror}") from error
 
     async def close(self) -> None:
         self._foreign.close()
@@ -169,6 +162,19 @@ class LocalCluster:
         told = Message(text, valid_until=self._clock.now() + _MESSAGE_GREETS_FOR)
         with contextlib.suppress(FileNotFoundError):
             await asyncio.to_thread(append_message, str(server.folder.messages), told)
+
+    async def _start(self) -> None:
+        await asyncio.to_thread(self._state.path.mkdir, 0o700, True, True)
+        self._finding = await self._warm.start()
+        limiter = await asyncio.to_thread(find_limiter)
+        self._launcher = Launcher(self._state, self._nodes, self._finding.mode, limiter, self._ssh_host)
+        await asyncio.to_thread(self._state.prepare, self._launcher.folder_mode)
+        if self._nodes.has_real_gpus:
+            await asyncio.to_thread(ensure_gpu_devices)
+        await self._find_servers()
+        if looking := self._foreign.refresh():
+            await asyncio.wait({looking}, timeout=_END_WITHIN_S)
+        self._later(self._state.empty_trash)
 
     def _started(self) -> Launcher:
         if self._launcher is None:
@@ -347,16 +353,24 @@ class LocalCluster:
         return all(ended)
 
     async def _end_member(self, folder: MemberFolder) -> bool:
-        process = await asyncio.to_thread(folder.find_process)
-        if process is not None:
-            mode = await asyncio.to_thread(folder.find_mode)
-            if mode is not None and not mode.has_namespaces:
-                # Told to, it ends all that came to it; killed, it would leave them behind.
-                await end_process(process, signal.SIGTERM, _END_WITHIN_S)
-            if not await end_process(process, signal.SIGKILL, _END_WITHIN_S):
-                return False
-        # A process that was being started might not have said who it is yet.
-        return not await asyncio.to_thread(folder.is_locked)
+        """A process that is only being started may not have said yet who it is, but it has the lock."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_END_WITHIN_S):
+                while True:
+                    process = await asyncio.to_thread(folder.find_process)
+                    if process is not None and not await self._end_first_process(process, folder):
+                        return False
+                    if not await asyncio.to_thread(folder.is_locked):
+                        return True
+                    await asyncio.sleep(0.01)
+        return False
+
+    async def _end_first_process(self, process: ProcessIdentity, folder: MemberFolder) -> bool:
+        mode = await asyncio.to_thread(folder.find_mode)
+        if mode is not None and not mode.has_namespaces:
+            # Told to, it ends all that came to it; killed, it would leave them behind.
+            await end_process(process, signal.SIGTERM, _END_WITHIN_S / 2)
+        return await end_process(process, signal.SIGKILL, _END_WITHIN_S)
 
     def _later(self, work: Callable[[], None]) -> None:
         self._begin(asyncio.to_thread(work))

@@ -4,6 +4,8 @@ A process is named by its pid, the moment it started and the boot it started in.
 what the processes are for. On anything but Linux psutil answers; that way is not tested on macOS.
 """
 
+import ctypes
+import functools
 import os
 import select
 import signal
@@ -26,10 +28,11 @@ class ProcessIdentity:
     boot: str
 
 
+@functools.cache
 def boot_id() -> str:
     if _BOOT_ID.exists():
         return _BOOT_ID.read_text().strip()
-    return f"{psutil.boot_time():.0f}"
+    return _boot_session() or f"{psutil.boot_time():.0f}"
 
 
 def identify(pid: int) -> ProcessIdentity | None:
@@ -150,6 +153,15 @@ def describe_end(status: int) -> str:
         except ValueError:
             return f"killed by signal {number}"
     return f"ended with exit code {os.waitstatus_to_exitcode(status)}"
+
+
+def _boot_session() -> str | None:
+    """macOS: the time of boot moves when the clock is set; this does not."""
+    if sys.platform != "darwin":
+        return None
+    text, size = ctypes.create_string_buffer(64), ctypes.c_size_t(64)
+    result = ctypes.CDLL(None).sysctlbyname(b"kern.bootsessionuuid", text, ctypes.byref(size), None, ctypes.c_size_t(0))
+    return text.value.decode() if result == 0 else None
 
 
 def _start_of(pid: int) -> str | None:
