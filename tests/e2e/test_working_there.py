@@ -117,7 +117,7 @@ def test_a_full_screen_program_draws_and_follows_a_resize(system: System, job: J
 def test_a_warning_reaches_open_terminals(system: System) -> None:
     brief = system.ask("reserve", "--gpus", "1", "--hours", "0.0835", "--disk", "none", "--yes")
     with Terminal(system.ssh(brief, "-tt"), rows=24, columns=100) as terminal:
-        terminal.wait_for("ends in 5 minutes", seconds=20)
+        terminal.wait_for("in 5 minutes", seconds=20)
     system.run("cancel", brief["job_id"], "--yes")
 
 

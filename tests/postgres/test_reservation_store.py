@@ -27,6 +27,7 @@ class Desk:
         values: dict[str, object] = {
             "reservation_id": new_reservation_id(),
             "user_id": self.user_id,
+            "username": "ada",
             "gpu_type": "h100",
             "gpu_count": 1,
             "node_count": 1,
@@ -61,6 +62,11 @@ async def test_row_history_and_message_come_together(desk: Desk) -> None:
     messages = await desk.stores.queue.read(RESERVATION_QUEUE, timedelta(seconds=5), 10)
     assert [message.body["reservation_id"] for message in messages] == [str(row.reservation_id)]
     assert [event.kind for event in await desk.stores.reservations.events(row.reservation_id)] == ["submitted"]
+
+
+async def test_the_answer_to_a_submit_is_the_row_that_was_written(desk: Desk) -> None:
+    for draft in (desk.draft(), desk.draft(disk_name="none"), desk.draft(disk_name="data", name="x", github_user="y")):
+        assert await desk.submit(draft) == await desk.stores.reservations.find(draft.reservation_id)
 
 
 async def test_the_same_key_and_request_give_the_first_answer_again_even_at_once(desk: Desk) -> None:

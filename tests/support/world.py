@@ -35,6 +35,7 @@ class World:
         draft = Draft(
             reservation_id=new_reservation_id(),
             user_id=await self.user(user),
+            username=user,
             gpu_type="h100",
             gpu_count=gpus,
             node_count=nodes,

@@ -22,6 +22,8 @@ from gpudev.workflows.surveying import Surveying
 from gpudev.workflows.watching import Watching
 
 _CATALOGUE_SECONDS = 1.0
+_NODES_SECONDS = 0.2
+"""What is free follows from reservations, which are read anew; nodes come and go rarely."""
 
 
 def create_app(services: Services, lifespan: Lifespan[FastAPI] | None = None) -> FastAPI:
@@ -57,7 +59,7 @@ def _jobs(services: Services, unreleased: UnreleasedView) -> JobEndpoints:
         submission=Submission(
             reservations=services.reservations,
             unreleased=unreleased,
-            nodes=services.nodes,
+            nodes=Remembered(services.nodes.nodes, _NODES_SECONDS).get,
             catalogue=Remembered(services.catalogue.catalogue, _CATALOGUE_SECONDS).get,
             keys=services.keys,
             clock=services.clock,

@@ -3,6 +3,7 @@
 A remembered key may outlive its revocation elsewhere by that moment, never its own end.
 """
 
+import asyncio
 import hashlib
 import time
 from collections.abc import Callable
@@ -26,6 +27,7 @@ class Authentication:
         self._clock = clock
         self._monotonic = monotonic
         self._remembered: dict[bytes, tuple[ApiKey, float]] = {}
+        self._asking: dict[bytes, asyncio.Task[ApiKey]] = {}
 
     async def authenticate(self, authorization: str | None) -> ApiKey:
         """Raises Unauthenticated."""
@@ -33,11 +35,25 @@ class Authentication:
         digest = hashlib.sha256(secret.encode()).digest()
         if known := self._recall(digest):
             return known
-        key = await self._identity.authenticate(secret)
+        key = await self._ask_once(digest, secret)
         if len(self._remembered) >= _MOST_REMEMBERED:
             self._remembered.clear()
         self._remembered[digest] = (key, self._monotonic() + _REMEMBER.total_seconds())
         return key
+
+    async def _ask_once(self, digest: bytes, secret: str) -> ApiKey:
+        """Requests that come while their key is being looked up share the answer."""
+        asking = self._asking.get(digest)
+        if asking is None:
+            asking = asyncio.ensure_future(self._identity.authenticate(secret))
+            self._asking[digest] = asking
+            asking.add_done_callback(lambda done: self._answered(digest, done))
+        return await asyncio.shield(asking)
+
+    def _answered(self, digest: bytes, done: asyncio.Task[ApiKey]) -> None:
+        self._asking.pop(digest, None)
+        if not done.cancelled():
+            done.exception()  # seen, also when everybody who asked has left
 
     def forget(self, key_id: int) -> None:
         """It was revoked here: it ends now, not in a moment."""

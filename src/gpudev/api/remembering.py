@@ -12,14 +12,21 @@ T = TypeVar("T")
 
 
 class Remembered(Generic[T]):
-    """`get` gives what `load` gave at most `seconds` ago. Those who ask while it loads wait for that one load; a
-    failure is theirs too, and is not remembered."""
+    """`get` gives what `load` gave at most `seconds` ago, or `times` as long ago as loading it took: what is dear to
+    make (a large cluster's numbers) is made rarely, so that making it never keeps others waiting for long. Those who
+    ask while it loads wait for that one load; a failure is theirs too, and is not remembered."""
 
     def __init__(
-        self, load: Callable[[], Awaitable[T]], seconds: float, monotonic: Callable[[], float] = time.monotonic
+        self,
+        load: Callable[[], Awaitable[T]],
+        seconds: float,
+        monotonic: Callable[[], float] = time.monotonic,
+        *,
+        times: float = 0.0,
     ) -> None:
         self._load = load
         self._seconds = seconds
+        self._times = times
         self._monotonic = monotonic
         self._loading: asyncio.Task[T] | None = None
         self._value: T | None = None
@@ -34,8 +41,10 @@ class Remembered(Generic[T]):
         return await asyncio.shield(self._loading)
 
     async def _refresh(self) -> T:
+        began = self._monotonic()
         value = await self._load()
-        self._value, self._until = value, self._monotonic() + self._seconds
+        ended = self._monotonic()
+        self._value, self._until = value, ended + max(self._seconds, self._times * (ended - began))
         return value
 
 

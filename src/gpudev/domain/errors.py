@@ -54,6 +54,12 @@ class DiskHeld(Conflict):
     code = "disk_held"
 
 
+class IdTaken(Conflict):
+    """A new id's short form belongs to an unreleased reservation; another id will do."""
+
+    code = "id_taken"
+
+
 class IdempotencyMismatch(Conflict):
     code = "idempotency_mismatch"
 

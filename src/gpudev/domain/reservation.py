@@ -16,6 +16,7 @@ class Draft:
 
     reservation_id: ReservationId
     user_id: UserId
+    username: str
     gpu_type: str
     gpu_count: int
     node_count: int

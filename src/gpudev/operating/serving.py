@@ -6,7 +6,7 @@ import json
 import click
 
 from gpudev.adapters.postgres import migrating
-from gpudev.bootstrap.running import configure_logging, until_stopped
+from gpudev.bootstrap.running import configure_logging, spare_collections, until_stopped
 from gpudev.operating.running import server_settings
 
 
@@ -26,6 +26,7 @@ def api(host: str | None, port: int | None) -> None:
 
     async def serve() -> None:
         async with open_api_services(chosen) as services:
+            spare_collections()
             config = uvicorn.Config(
                 create_app(services),
                 host=host or chosen.api_host,
@@ -54,6 +55,7 @@ def processor() -> None:
 
     async def run() -> None:
         async with open_processor(chosen) as running:
+            spare_collections()
             await running.processor.run()
 
     asyncio.run(until_stopped(run()))

@@ -124,7 +124,9 @@ def _decide_time(reservation: Reservation, now: datetime, timing: Timing, decisi
             decisions.changes.append(_end(reservation, Status.EXPIRED, "its time is over"))
             return True
         case Warn(minutes, left):
-            text = f"gpu-dev: this dev server ends in {_minutes(left)} (gpu-dev extend {short_id_of(reservation)})"
+            # With the time of day, because it also greets those who log in later.
+            end = f"{reservation.expires_at:%H:%M} UTC" if reservation.expires_at else "soon"
+            text = f"gpu-dev: this dev server ends at {end}, in {_minutes(left)} (gpu-dev extend {short(reservation)})"
             event = NewEvent("warning", f"ends in {_minutes(left)}")
             decisions.changes.append(_note(reservation, event, {"warned_minutes": minutes}))
             decisions.messages.append((reservation.reservation_id, text))
@@ -228,7 +230,7 @@ def _end(reservation: Reservation, to: Status, message: str, **fields: object) -
     return _change(reservation, to, NewEvent(to.value, message), fields | {"step": None})
 
 
-def short_id_of(reservation: Reservation) -> str:
+def short(reservation: Reservation) -> str:
     return short_id(reservation.reservation_id)
 
 

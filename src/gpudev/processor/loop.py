@@ -32,7 +32,7 @@ from gpudev.settings import Timing
 log = structlog.get_logger(__name__)
 _MESSAGES_PER_TURN = 200
 _LONG_TURN_S = 0.02
-_LONGEST_PAUSE_S = 0.25
+_LONGEST_PAUSE_S = 0.4
 
 
 class Processor:
@@ -78,10 +78,10 @@ class Processor:
                 await self._wait()
                 began = time.monotonic()
                 await self._turn_or_log()
-                # Long turns leave as much time to others as they took: wake-ups that come meanwhile share the next.
+                # After a long turn others come first: wake-ups that come meanwhile share the next one.
                 took = time.monotonic() - began
                 if took > _LONG_TURN_S:
-                    await asyncio.sleep(min(took, _LONGEST_PAUSE_S))
+                    await asyncio.sleep(min(3 * took, _LONGEST_PAUSE_S))
         finally:
             for task in helpers:
                 task.cancel()

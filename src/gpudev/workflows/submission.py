@@ -8,12 +8,12 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import assert_never
 
 from gpudev.domain.capacity import Node
 from gpudev.domain.disk import check_disk_name
-from gpudev.domain.errors import Conflict, Invalid, LimitReached
+from gpudev.domain.errors import IdTaken, Invalid, LimitReached
 from gpudev.domain.gpu import Catalogue
 from gpudev.domain.ids import new_reservation_id
 from gpudev.domain.lifecycle import LIVE
@@ -24,7 +24,7 @@ from gpudev.planning.admission import AdmissionRequest, Admitted, Refused, UserU
 from gpudev.planning.plan import request_of
 from gpudev.ports.clock import Clock
 from gpudev.ports.identity import KeySource
-from gpudev.ports.stores import JobQuery, NodeStore, ReservationStore, UnreleasedView
+from gpudev.ports.stores import JobQuery, ReservationStore, UnreleasedView
 from gpudev.settings import Limits
 from gpudev.wire.jobs import SubmitRequest
 from gpudev.workflows.standing import LONG_LINE, stand, stand_in_long_line
@@ -45,7 +45,7 @@ class Submitted:
 class Submission:
     reservations: ReservationStore
     unreleased: UnreleasedView
-    nodes: NodeStore
+    nodes: Callable[[], Awaitable[tuple[list[Node], datetime | None]]]
     catalogue: Callable[[], Awaitable[Catalogue]]
     keys: KeySource
     clock: Clock
@@ -60,15 +60,16 @@ class Submission:
             # First of all: a repeated request gets its answer even if it would be refused by now.
             earlier = await self.reservations.find_submission(user.user_id, idempotency_key, fingerprint)
             if earlier is not None:
-                return Submitted(await self._with_place(earlier, (await self.nodes.nodes())[0]), replayed=True)
+                return Submitted(await self._with_place(earlier, (await self.nodes())[0]), replayed=True)
         _check_names(request)
-        nodes, seen_at = await self.nodes.nodes()
+        nodes, seen_at = await self.nodes()
         # Until a processor has looked, an empty list of nodes says nothing about what there is.
         admitted = await self._admit(user, request, nodes, fixed_cluster=self.fixed_cluster and seen_at is not None)
         keys = await self._login_keys(request)
         draft = Draft(
             reservation_id=new_reservation_id(),
             user_id=user.user_id,
+            username=user.username,
             gpu_type=admitted.gpu_type,
             gpu_count=admitted.gpu_count,
             node_count=admitted.node_count,
@@ -130,9 +131,7 @@ class Submission:
                 return await self.reservations.submit(
                     draft, idempotency_key=idempotency_key, fingerprint=fingerprint, now=now
                 )
-            except Conflict as error:
-                if type(error) is not Conflict:
-                    raise
+            except IdTaken:
                 draft = replace(draft, reservation_id=new_reservation_id())
         return await self.reservations.submit(draft, idempotency_key=idempotency_key, fingerprint=fingerprint, now=now)
 

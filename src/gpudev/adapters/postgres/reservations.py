@@ -9,16 +9,12 @@ import asyncpg
 from gpudev.adapters.postgres import rows
 from gpudev.adapters.postgres.leases import check_epoch
 from gpudev.adapters.postgres.pool import Connection, Pool
-from gpudev.adapters.postgres.writing import (
-    insert_event,
-    send_message,
-    write_changes,
-    write_queue_updates,
-)
+from gpudev.adapters.postgres.writing import send_message, write_changes, write_queue_updates
 from gpudev.domain.commands import RESERVATION_QUEUE, Cause
 from gpudev.domain.disk import DEFAULT_DISK, NO_DISK
-from gpudev.domain.errors import Conflict, DiskHeld, IdempotencyMismatch, NotFound, Stale
-from gpudev.domain.ids import ReservationId, UserId, new_disk_id, pod_name, short_id
+from gpudev.domain.errors import DiskHeld, IdempotencyMismatch, IdTaken, NotFound, Stale
+from gpudev.domain.ids import DiskId, ReservationId, UserId, new_disk_id, pod_name, short_id
+from gpudev.domain.lifecycle import Status
 from gpudev.domain.reservation import Draft, Event, Reservation
 from gpudev.ports.stores import Ahead, Change, JobQuery, Lease, QueueUpdate
 
@@ -30,22 +26,11 @@ class PostgresReservations:
     async def submit(
         self, draft: Draft, *, idempotency_key: str | None, fingerprint: str, now: datetime
     ) -> Reservation:
-        async with self._pool.transaction() as connection:
-            if idempotency_key is not None:
-                earlier = await _remember_key(connection, draft, idempotency_key, fingerprint, now)
-                if earlier is not None:
-                    return await _get(connection, earlier)
-            disk_id, disk_name, note = await _claim_disk(connection, draft, now)
-            try:
-                await _insert(connection, draft, disk_id, disk_name, now)
-            except asyncpg.UniqueViolationError as error:
-                if error.constraint_name == "one_unreleased_holder_per_disk":
-                    raise DiskHeld(f"disk {disk_name!r} was just taken by another of your reservations") from error
-                raise Conflict("that reservation id is taken; try again") from error
-            await insert_event(connection, draft.reservation_id, now, "submitted", note or "submitted")
-            submitted = await _get(connection, draft.reservation_id)
-            await send_message(connection, draft.reservation_id, Cause.SUBMITTED)
-            return submitted
+        async with self._pool.acquire() as connection:
+            written = await _submit(connection, draft, idempotency_key, fingerprint, now)
+            if not written["is_new"]:
+                return await _get(connection, ReservationId(written["reservation_id"]))
+            return _just_submitted(draft, written, now)
 
     async def find_submission(self, user_id: UserId, idempotency_key: str, fingerprint: str) -> Reservation | None:
         async with self._pool.acquire() as connection:
@@ -169,26 +154,6 @@ async def _get(connection: Connection, reservation_id: ReservationId) -> Reserva
     return found
 
 
-async def _remember_key(
-    connection: Connection, draft: Draft, key: str, fingerprint: str, now: datetime
-) -> ReservationId | None:
-    """Take the key, or answer who has it. A concurrent submit with the same key waits here for the first one."""
-    taken = await connection.fetchval(
-        """
-        INSERT INTO idempotency_keys (user_id, key, fingerprint, reservation_id, created_at)
-        VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING RETURNING true
-        """,
-        draft.user_id,
-        key,
-        fingerprint,
-        draft.reservation_id,
-        now,
-    )
-    if taken:
-        return None
-    return await _find_key(connection, draft.user_id, key, fingerprint)
-
-
 async def _find_key(connection: Connection, user_id: UserId, key: str, fingerprint: str) -> ReservationId | None:
     earlier = await connection.fetchrow(
         "SELECT fingerprint, reservation_id FROM idempotency_keys WHERE user_id = $1 AND key = $2", user_id, key
@@ -200,70 +165,79 @@ async def _find_key(connection: Connection, user_id: UserId, key: str, fingerpri
     return ReservationId(earlier["reservation_id"])
 
 
-async def _claim_disk(
-    connection: Connection, draft: Draft, now: datetime
-) -> tuple[UUID | None, str | None, str | None]:
-    """The disk this reservation will own, claimed under the disk's row lock: its id, its name, and a note.
-
-    A disk that was asked for by name and is held is refused. Without a name the default disk is taken if it is
-    free; if not, the home is scratch, and the note (the first line of the history) says so.
-    """
-    if draft.disk_name == NO_DISK:
-        return None, None, "submitted; /home/dev is scratch and ends with this reservation"
-    name = draft.disk_name or DEFAULT_DISK
-    await connection.execute(
-        "INSERT INTO disks (disk_id, user_id, disk_name, created_at) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING",
-        new_disk_id(),
-        draft.user_id,
-        name,
-        now,
-    )
-    disk_id = await connection.fetchval(
-        "SELECT disk_id FROM disks WHERE user_id = $1 AND disk_name = $2 AND NOT is_deleted FOR UPDATE",
-        draft.user_id,
-        name,
-    )
-    holder = await connection.fetchval(
-        "SELECT reservation_id FROM reservations WHERE disk_id = $1 AND released_at IS NULL", disk_id
-    )
-    if holder is not None:
-        if draft.disk_name is None:
-            return None, None, f"submitted; disk {name!r} is held by {short_id(holder)}, so /home/dev is scratch"
-        raise DiskHeld(
-            f"disk {name!r} is held by reservation {short_id(holder)} until it is released; "
-            "use another disk, or 'none' for scratch space"
+async def _submit(
+    connection: Connection, draft: Draft, idempotency_key: str | None, fingerprint: str, now: datetime
+) -> asyncpg.Record:
+    """Row, history, disk claim and message in one call (migration 0002 has it); the id may be an earlier one's."""
+    try:
+        written = await connection.fetchrow(
+            """
+            SELECT * FROM submit_reservation(
+                $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)
+            """,
+            draft.reservation_id,
+            draft.user_id,
+            draft.github_user,
+            draft.name,
+            draft.image,
+            draft.gpu_type,
+            draft.gpu_count,
+            draft.node_count,
+            draft.duration.total_seconds() / 3600,
+            draft.priority,
+            list(draft.ssh_public_keys),
+            pod_name(draft.reservation_id),
+            None if draft.disk_name == NO_DISK else draft.disk_name or DEFAULT_DISK,
+            draft.disk_name is not None,
+            new_disk_id(),
+            RESERVATION_QUEUE,
+            idempotency_key,
+            fingerprint,
+            now,
         )
-    await connection.execute(
-        "UPDATE disks SET reservation_id = $2, in_use = true, last_used = $3 WHERE disk_id = $1",
-        disk_id,
-        draft.reservation_id,
-        now,
-    )
-    return disk_id, name, None
+    except asyncpg.PostgresError as error:
+        _translate_refusal(error, draft)
+        raise
+    assert written is not None  # a function with OUT parameters answers one row
+    return written
 
 
-async def _insert(
-    connection: Connection, draft: Draft, disk_id: UUID | None, disk_name: str | None, now: datetime
-) -> None:
-    await connection.execute(
-        """
-        INSERT INTO reservations (reservation_id, user_id, github_user, name, image, gpu_type, gpu_count, node_count,
-                                  duration_hours, priority, ssh_public_keys, disk_id, disk_name, created_at, pod_name)
-        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
-        """,
-        draft.reservation_id,
-        draft.user_id,
-        draft.github_user,
-        draft.name,
-        draft.image,
-        draft.gpu_type,
-        draft.gpu_count,
-        draft.node_count,
-        draft.duration.total_seconds() / 3600,
-        draft.priority,
-        list(draft.ssh_public_keys),
-        disk_id,
-        disk_name,
-        now,
-        pod_name(draft.reservation_id),
+def _just_submitted(draft: Draft, written: asyncpg.Record, now: datetime) -> Reservation:
+    """The row that was just written, without reading it back."""
+    disk_id = written["disk_id"]
+    return Reservation(
+        reservation_id=draft.reservation_id,
+        seq=written["seq"],
+        user_id=draft.user_id,
+        username=draft.username,
+        status=Status.PENDING,
+        version=1,
+        gpu_type=draft.gpu_type,
+        gpu_count=draft.gpu_count,
+        node_count=draft.node_count,
+        duration=draft.duration,
+        created_at=now,
+        ssh_public_keys=draft.ssh_public_keys,
+        github_user=draft.github_user,
+        name=draft.name,
+        image=draft.image,
+        priority=draft.priority,
+        disk_id=None if disk_id is None else DiskId(disk_id),
+        disk_name=None if disk_id is None else draft.disk_name or DEFAULT_DISK,
     )
+
+
+def _translate_refusal(error: asyncpg.PostgresError, draft: Draft) -> None:
+    """What `submit_reservation` refuses, in our words; anything else is not ours to answer."""
+    name = draft.disk_name or DEFAULT_DISK
+    if isinstance(error, asyncpg.UniqueViolationError):
+        if error.constraint_name == "one_unreleased_holder_per_disk":
+            raise DiskHeld(f"disk {name!r} was just taken by another of your reservations") from error
+        raise IdTaken("that reservation id is taken; try again") from error
+    if error.sqlstate == "GD001":
+        raise IdempotencyMismatch("this Idempotency-Key was used for a different request; use a new one") from error
+    if error.sqlstate == "GD002":
+        raise DiskHeld(
+            f"disk {name!r} is held by reservation {str(error)[:8]} until it is released; "
+            "use another disk, or 'none' for scratch space"
+        ) from error

@@ -113,22 +113,6 @@ async def send_dead_letter(connection: Connection, reservation_id: ReservationId
     await connection.execute("SELECT pgmq.send($1, $2::jsonb)", dead_letter_queue(RESERVATION_QUEUE), body)
 
 
-async def insert_event(
-    connection: Connection, reservation_id: ReservationId, at: datetime, kind: str, message: str
-) -> None:
-    """A line of history under the row's present status and version."""
-    await connection.execute(
-        """
-        INSERT INTO reservation_events (reservation_id, at, kind, message, status, version)
-        SELECT reservation_id, $2, $3, $4, status, version FROM reservations WHERE reservation_id = $1
-        """,
-        reservation_id,
-        at,
-        kind,
-        message,
-    )
-
-
 def _columns(change: Change, now: datetime) -> dict[str, Any]:
     unknown = change.fields.keys() - _SETTABLE
     if unknown:
