@@ -13,7 +13,7 @@ help: ## Show this list
 up: ## Start the whole system on this machine and show a first dev server
 	@tools/bootstrap server
 	@./gpu-dev up
-	@$(PYTHON) tools/first-server
+	@SSH_ONLY=1 tools/with-test-tools $(PYTHON) tools/first-server
 
 down: ## Stop it again; what is stored stays
 	@tools/bootstrap server
