@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from gpudev.domain.capacity import Holding, Node
 from gpudev.domain.ids import ReservationId
-from gpudev.planning.plan import Request
+from gpudev.planning.plan import Request, Wait
+from gpudev.planning.queueing import plan_queue
 from planning import broken_planners as broken
 from planning.properties import real_planner
 from planning.reference import Planner
@@ -94,3 +95,68 @@ def _with_a_planner_that_lets_small_ones_pass(asked: Arrivals) -> None:
 def test_a_planner_that_lets_small_ones_pass_is_caught() -> None:
     with pytest.raises(AssertionError, match="later than"):
         _with_a_planner_that_lets_small_ones_pass()
+
+
+def check_that_promises_are_kept_though_people_leave_early(
+    nodes: Sequence[Node], arrivals: Arrivals, used: Sequence[float], *, with_promises: bool = True
+) -> None:
+    """Like above, but people use only a part of their time, and the planner is given what it said last."""
+    events: list[tuple[datetime, int, ReservationId]] = []
+    requests = {}
+    for after, request in arrivals:
+        requests[request.reservation_id] = request
+        heapq.heappush(events, (NOW + hours(after), request.seq, request.reservation_id))
+    queue: dict[ReservationId, Request] = {}
+    running: dict[ReservationId, Holding] = {}
+    told: dict[ReservationId, Wait] = {}
+    while events:
+        now = events[0][0]
+        while events and events[0][0] == now:
+            _, _, who = heapq.heappop(events)
+            if running.pop(who, None) is None:
+                queue[who] = requests[who]
+        plan = plan_queue(
+            nodes, list(running.values()), list(queue.values()), now, promises=told if with_promises else None
+        )
+        for start in plan.starts:
+            request = queue.pop(start.reservation_id)
+            until = now + request.duration
+            running[request.reservation_id] = Holding(request.reservation_id, "h100", start.shares, until)
+            leaves = now + request.duration * used[request.seq % len(used)]
+            heapq.heappush(events, (leaves, request.seq, request.reservation_id))
+        for wait in plan.waits:
+            before = told.get(wait.reservation_id)
+            assert wait.starts_at is not None
+            assert before is None or before.starts_at is None or wait.starts_at <= before.starts_at, "later than told"
+        told = {wait.reservation_id: wait for wait in plan.waits}
+    assert not queue, "somebody never started"
+
+
+MIXED = arrivals([(1, 1), (1, 1), (2, 1), (4, 1), (8, 1), (8, 2)])
+USED = st.lists(st.sampled_from([0.1, 0.3, 0.5, 0.75, 1]), min_size=1, max_size=7)
+FOUR_NODES = [h100("a"), h100("b"), h100("c"), h100("d")]
+
+
+@settings(max_examples=200, deadline=None)
+@given(MIXED, USED)
+def test_with_early_leavers_on_several_nodes(asked: Arrivals, used: Sequence[float]) -> None:
+    check_that_promises_are_kept_though_people_leave_early(FOUR_NODES[:2], asked, used)
+
+
+@settings(
+    max_examples=3000,
+    deadline=None,
+    database=None,
+    derandomize=True,
+    phases=[Phase.generate],
+    report_multiple_bugs=False,
+    suppress_health_check=list(HealthCheck),
+)
+@given(MIXED, USED)
+def _without_being_given_the_promises(asked: Arrivals, used: Sequence[float]) -> None:
+    check_that_promises_are_kept_though_people_leave_early(FOUR_NODES[:2], asked, used, with_promises=False)
+
+
+def test_a_planner_that_is_not_given_the_promises_is_caught() -> None:
+    with pytest.raises(AssertionError, match="later than told"):
+        _without_being_given_the_promises()

@@ -5,10 +5,11 @@ place that those ahead leave, now or later. A later request may so start before 
 as long as that takes nothing from the place of anybody ahead. The same facts give the same plan, in whatever order
 they come. GPU types do not touch each other and are planned one by one.
 
-It refuses to know the past: every plan is made from the facts alone.
+Of the past it knows only what was promised: given the waits of the plan before, nobody is planned later than they
+were told, as long as the facts allow it (a node that was lost, or an end that was missed, can break a promise).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from gpudev.domain.capacity import Holding, Node, Share
@@ -29,12 +30,15 @@ def plan_queue(
     queue: Sequence[Request],
     now: datetime,
     margin: timedelta = DEFAULT_MARGIN,
+    *,
+    promises: Mapping[ReservationId, Wait] | None = None,
 ) -> Plan:
-    """`margin`: how long what should have ended by now may still take to be freed."""
+    """`margin`: how long what should have ended by now may still take to be freed. `promises`: what those who wait
+    were told last."""
     starts: list[Start] = []
     waits: list[Wait] = []
     for facts, requests in by_type(nodes, holdings, queue, now, margin):
-        for decision in plan_type(facts, requests):
+        for decision in plan_type(facts, requests, promises):
             if isinstance(decision, Start):
                 starts.append(decision)
             else:
@@ -63,9 +67,34 @@ def plan_starts(
     return tuple(starts)
 
 
-def plan_type(facts: TypeFacts, requests: Sequence[Request]) -> Iterator[Start | Wait]:
-    """In the queue's order, and lazily: whoever asks for one answer pays for nothing behind it."""
-    type_plan = _TypePlan(facts, requests)
+def plan_type(
+    facts: TypeFacts, requests: Sequence[Request], promises: Mapping[ReservationId, Wait] | None = None
+) -> Iterator[Start | Wait]:
+    """In the queue's order, and lazily where nothing was promised: whoever asks for one answer pays for nothing
+    behind it.
+
+    A plan made from the facts alone is best for everybody together, and nearly always keeps what was promised. Where
+    it does not, another is made in which everybody first takes the place they were promised and then, in order, gives
+    it up for an earlier one if there is any.
+    """
+    if not promises:
+        yield from _decide(_TypePlan(facts, requests), requests)
+        return
+    decisions = list(_decide(_TypePlan(facts, requests), requests))
+    if all(_is_kept(decision, promises) for decision in decisions):
+        yield from decisions
+    else:
+        yield from _decide(_TypePlan(facts, requests, promises), requests)
+
+
+def _is_kept(decision: Start | Wait, promises: Mapping[ReservationId, Wait]) -> bool:
+    told = promises.get(decision.reservation_id)
+    if told is None or told.starts_at is None or isinstance(decision, Start):
+        return True
+    return decision.starts_at is not None and decision.starts_at <= told.starts_at
+
+
+def _decide(type_plan: "_TypePlan", requests: Sequence[Request]) -> Iterator[Start | Wait]:
     position = 0
     for request in requests:
         place = type_plan.place(request)
@@ -96,7 +125,9 @@ def plan_last(facts: TypeFacts, requests: Sequence[Request]) -> Start | Wait:
 class _TypePlan:
     """One type's plan in the making: requests are placed in the queue's order."""
 
-    def __init__(self, facts: TypeFacts, requests: Sequence[Request]) -> None:
+    def __init__(
+        self, facts: TypeFacts, requests: Sequence[Request], promises: Mapping[ReservationId, Wait] | None = None
+    ) -> None:
         self._facts = facts
         lines = facts.lines()
         self._timetable = Timetable(lines, (request.units_per_node for request in requests))
@@ -109,23 +140,48 @@ class _TypePlan:
         """How many nodes of so many units are free altogether now."""
         for line in lines:
             self._count_free(line.rank, +1)
+        self._seats: dict[ReservationId, Place] = {}
+        """The promised places, each kept free for its owner until it is their turn."""
+        if promises:
+            self._keep_seats(requests, promises)
 
     def place(self, request: Request) -> Place | None:
-        """Give it the earliest place that is left, and keep it."""
-        duration = max(1, microseconds(request.duration))
+        """Give it the earliest place that is left, and keep it. Whoever has a seat finds at least that."""
+        duration = _length(request)
+        seat = self._seats.pop(request.reservation_id, None)
+        if seat is not None:
+            self._take(seat, -request.units_per_node, duration)
         place = self._timetable.find(request.units_per_node, request.node_count, duration)
         if place is None:
             return None
-        now = place.start == 0
         for rank in place.ranks:
             self._planned_ends.setdefault((rank, place.start + duration), request.reservation_id)
-            if now:
+        self._take(place, request.units_per_node, duration)
+        return place
+
+    def _keep_seats(self, requests: Sequence[Request], promises: Mapping[ReservationId, Wait]) -> None:
+        ranks = {node.name: rank for rank, node in enumerate(self._facts.nodes)}
+        for request in requests:
+            told = promises.get(request.reservation_id)
+            if told is None or told.starts_at is None or not all(name in ranks for name in told.nodes):
+                continue
+            seat = Place(
+                max(0, microseconds(told.starts_at - self._facts.now)), tuple(ranks[name] for name in told.nodes)
+            )
+            if self._timetable.is_free(seat, request.units_per_node, _length(request)):
+                self._take(seat, request.units_per_node, _length(request))
+                self._seats[request.reservation_id] = seat
+
+    def _take(self, place: Place, units: int, duration: int) -> None:
+        """Negative units give it back."""
+        now = place.start == 0
+        if now:
+            for rank in place.ranks:
                 self._count_free(rank, -1)
-        self._timetable.take(place, request.units_per_node, duration)
+        self._timetable.take(place, units, duration)
         if now:
             for rank in place.ranks:
                 self._count_free(rank, +1)
-        return place
 
     def start(self, request: Request, place: Place) -> Start:
         shares = tuple(
@@ -190,6 +246,10 @@ class _TypePlan:
         self._nodes_by_free[free] += change
         if free == line.units:
             self._whole_nodes[free] = self._whole_nodes.get(free, 0) + change
+
+
+def _length(request: Request) -> int:
+    return max(1, microseconds(request.duration))
 
 
 def _strides(requests: Sequence[Request]) -> list[tuple[int, dict[int, int]]]:

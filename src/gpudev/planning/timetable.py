@@ -4,7 +4,7 @@ Times are whole microseconds from "now" on, so that they compare exactly and fas
 who ends when, so that a wait can be explained; it refuses to know the queue's order and people's words.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -66,6 +66,11 @@ class Line:
         if first and free[first] == free[first - 1]:
             del times[first], free[first]
 
+    def least_free(self, start: int, end: int) -> int:
+        first = bisect_right(self.times, start) - 1
+        last = bisect_left(self.times, end, first)
+        return min(self.free[first:last])
+
     def first_key(self, units: int) -> int | None:
         """The key of the only window of a line that nobody has taken from yet: what is free then only grows."""
         step = bisect_left(self.free, units)
@@ -106,7 +111,12 @@ class Timetable:
         key = self._indexes[units].first_at_least(duration)
         return None if key is None else Place(key >> _START_SHIFT, (key & _RANK_MASK,))
 
+    def is_free(self, place: Place, units: int, duration: int) -> bool:
+        end = place.start + duration
+        return all(self.lines[rank].least_free(place.start, end) >= units for rank in place.ranks)
+
     def take(self, place: Place, units: int, duration: int) -> None:
+        """Negative units give back what was taken there."""
         end = place.start + duration
         for rank in place.ranks:
             line = self.lines[rank]
