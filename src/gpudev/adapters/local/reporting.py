@@ -77,10 +77,16 @@ def write_atomically(
     draft = f"{path}.{secrets.token_hex(4)}.new"
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode, dir_fd=folder)
     try:
-        os.fchmod(fd, mode)
-        os.write(fd, text.encode())
-        if durable:
-            os.fsync(fd)
-    finally:
-        os.close(fd)
-    os.rename(draft, path, src_dir_fd=folder, dst_dir_fd=folder)
+        try:
+            os.fchmod(fd, mode)
+            left = text.encode()
+            while left:  # a disk that fills up takes a part first and complains only about the rest
+                left = left[os.write(fd, left) :]
+            if durable:
+                os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.rename(draft, path, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        os.unlink(draft, dir_fd=folder)
+        raise
