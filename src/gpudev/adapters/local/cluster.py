@@ -56,7 +56,7 @@ class _Server:
     preparing: str | None = None
     broken: str | None = None
     lost: bool = False
-    """Broken while nobody watched."""
+    """Broken in a way that starting it again may mend: nobody watched, or the start itself failed."""
 
     def seen(self, ssh_host: str) -> ServerSeen:
         connection = None
@@ -210,8 +210,12 @@ class LocalCluster:
                 await self._update_keys(server, spec)
                 return
             launcher.check(spec, self._others(spec))
-            if server is not None and not await self._end(server):
-                raise Unavailable("what is left of the dev server's earlier run has not ended yet")
+            if server is not None:
+                # Whoever looks while its remains are cleared away sees what was seen before, and not a new death.
+                server.broken = server.seen(self._ssh_host).reason
+                server.lost = True
+                if not await self._end(server):
+                    raise Unavailable("what is left of the dev server's earlier run has not ended yet")
             await self._launch(launcher, spec)
 
     async def _launch(self, launcher: Launcher, spec: ServerSpec) -> None:
@@ -227,8 +231,8 @@ class LocalCluster:
             finally:
                 prepared.close()
         except (ClusterError, Unavailable, OSError) as error:
-            # All members or none.
-            server.broken = f"it could not be started: {error}"
+            # All members or none. Whoever asked decides how often it is tried.
+            server.broken, server.lost = f"it could not be started: {error}", True
             await self._end(server)
             self._changes.tell()
             if isinstance(error, OSError):

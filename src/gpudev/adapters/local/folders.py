@@ -38,6 +38,8 @@ from gpudev.domain.ids import DiskId, ReservationId
 _SKELETON = Path("/etc/skel")
 _ENDED_FILE = "ended.json"
 _LOG_TAIL = 4096
+_DAMAGED = (ValueError, TypeError, KeyError)
+"""What reading a file raises that a loss of power cut short: most are not worth waiting for the disk."""
 
 
 class MemberFolder:
@@ -64,7 +66,10 @@ class MemberFolder:
     def find_mode(self) -> Mode | None:
         """How it was started, which need not be how one would be started now."""
         text = _read(self.path / LAUNCH_FILE)
-        return None if text is None else Launch.from_json(text).mode
+        try:
+            return None if text is None else Launch.from_json(text).mode
+        except _DAMAGED:
+            return Mode.PLAIN  # for its end, the way that takes the least for granted
 
     def take_lock(self) -> int | None:
         """The lock as a descriptor; None while anybody has it. It is handed on to the member's first process and
@@ -87,7 +92,10 @@ class MemberFolder:
 
     def find_process(self) -> ProcessIdentity | None:
         text = _read(self.path / PROCESS_FILE)
-        return None if text is None else ProcessIdentity(**json.loads(text))
+        try:
+            return None if text is None else ProcessIdentity(**json.loads(text))
+        except _DAMAGED:
+            return None
 
     def is_ready(self) -> bool:
         return (self.path / READY_FILE).exists()
@@ -97,7 +105,10 @@ class MemberFolder:
 
     def find_ended(self) -> Ended | None:
         text = _read(self.path / _ENDED_FILE)
-        return None if text is None else Ended(**json.loads(text))
+        try:
+            return None if text is None else Ended(**json.loads(text))
+        except _DAMAGED:
+            return None
 
     def write_ended(self, ended: Ended) -> None:
         if self.path.is_dir():
@@ -278,7 +289,7 @@ def remove_tree(path: Path) -> None:
 
 def _read(path: Path) -> str | None:
     try:
-        return path.read_text()
+        return path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return None
 
