@@ -23,6 +23,7 @@ class PaperCluster:
         self.servers: dict[ReservationId, ServerSeen] = {}
         self.specs: dict[ReservationId, ServerSpec] = {}
         self.told: list[tuple[ReservationId, str]] = []
+        self.asked = 0
         self.launches = 0
         self.ready_at_once = True
         self.refuse_launch: GpuDevError | None = None
@@ -47,6 +48,7 @@ class PaperCluster:
             yield
 
     async def ensure_server(self, spec: ServerSpec) -> None:
+        self.asked += 1
         if self.refuse_launch is not None:
             raise self.refuse_launch
         seen = self.servers.get(spec.reservation_id)

@@ -30,13 +30,20 @@ class World:
         return found.user_id
 
     async def submit(
-        self, gpus: int = 8, *, hours: float = 4, user: str = "ada", nodes: int = 1, disk: str | None = "none"
+        self,
+        gpus: int = 8,
+        *,
+        hours: float = 4,
+        user: str = "ada",
+        nodes: int = 1,
+        disk: str | None = "none",
+        gpu_type: str = "h100",
     ) -> ReservationId:
         draft = Draft(
             reservation_id=new_reservation_id(),
             user_id=await self.user(user),
             username=user,
-            gpu_type="h100",
+            gpu_type=gpu_type,
             gpu_count=gpus,
             node_count=nodes,
             duration=timedelta(hours=hours),

@@ -68,9 +68,12 @@ def decide_queue(
     waiting = {r.reservation_id: r for r in reservations if r.gpu_type == gpu_type and r.status.is_waiting}
     if not waiting:
         return Decisions()
+    nodes = [node for node in seen.nodes if node.gpu_type == gpu_type]
+    names = {node.name for node in nodes}
     plan = plan_queue(
-        [node for node in seen.nodes if node.gpu_type == gpu_type],
-        [holding for r in reservations if r.gpu_type == gpu_type and (holding := r.holding()) is not None],
+        nodes,
+        # Whatever is held there, by whichever type: a node may have come back as another one.
+        [h for r in reservations if any(s.node in names for s in r.shares) and (h := r.holding()) is not None],
         [request_of(r) for r in waiting.values()],
         now,
         timing.teardown_margin,
@@ -97,6 +100,17 @@ def failed_launch(reservation: Reservation, error: str, now: datetime, timing: T
         to=Status.FAILED,
         fields={"failure_reason": reason, "launch_attempts": attempts, "step": None},
         dead_letter=error,
+    )
+
+
+def postponed_launch(reservation: Reservation, now: datetime, timing: Timing) -> Change:
+    """A start for which the cluster could not be asked: no attempt is counted, and the next comes after a pause."""
+    return Change(
+        reservation.reservation_id,
+        reservation.status,
+        reservation.version,
+        event=None,
+        fields={"next_attempt_at": now + timing.retry_backoff},
     )
 
 
@@ -144,7 +158,7 @@ def _decide_server(
     match decide_readiness(reservation, seen.servers.get(reservation.reservation_id), now, timing):
         case Activate(connection):
             fields = connection_fields(connection) | {"step": None, "launched_at": now}
-            fields |= {"expires_at": now + reservation.duration, "next_attempt_at": None}
+            fields |= {"expires_at": now + reservation.duration, "next_attempt_at": None, "launch_attempts": 0}
             event = NewEvent("active", f"ready: {connection.ssh_command}")
             decisions.changes.append(_change(reservation, Status.ACTIVE, event, fields))
         case Reconnect(connection):

@@ -11,7 +11,7 @@ from gpudev.domain.commands import MAX_FAILURES
 from gpudev.domain.errors import ClusterError, GpuDevError, Stale, Unavailable
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.reservation import Reservation
-from gpudev.planning.turn import failed_launch, released
+from gpudev.planning.turn import failed_launch, postponed_launch, released
 from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import Cluster, ServerSpec
 from gpudev.ports.stores import ReservationStore
@@ -99,7 +99,9 @@ class Effects:
         try:
             await self._cluster.ensure_server(spec_of(current))
         except Unavailable:
-            raise  # the cluster is away: no attempt was made, the next sweep tries again
+            now = self._clock.now()
+            await self._reservations.change(postponed_launch(current, now, self._timing), now=now)
+            raise
         except Exception as error:
             if not isinstance(error, ClusterError):
                 log.exception("launch.broken", reservation_id=str(reservation.reservation_id))
@@ -109,12 +111,16 @@ class Effects:
             await self._reservations.change(change, now=self._clock.now())
 
     async def _tear_down(self, reservation: Reservation) -> None:
-        if await self._cluster.ensure_gone(reservation.reservation_id):
-            await self._reservations.change(released(reservation), now=self._clock.now())
+        await self._ensure_gone(reservation.reservation_id)
+        await self._reservations.change(released(reservation), now=self._clock.now())
 
     async def _remove_orphan(self, reservation_id: ReservationId) -> None:
         log.warning("orphan.removing", reservation_id=str(reservation_id))
-        await self._cluster.ensure_gone(reservation_id)
+        await self._ensure_gone(reservation_id)
+
+    async def _ensure_gone(self, reservation_id: ReservationId) -> None:
+        if not await self._cluster.ensure_gone(reservation_id):
+            raise Unavailable("not everything it had is gone yet")
 
 
 def spec_of(reservation: Reservation) -> ServerSpec:

@@ -44,8 +44,8 @@ class Publisher:
         rows = []
         for gpu_type in (await self._catalogue.catalogue()).values():
             nodes = [node for node in seen.nodes if node.gpu_type == gpu_type.name]
-            held = [holding for holding in holdings if holding.gpu_type == gpu_type.name]
-            now_free = availability(gpu_type, nodes, held)
+            # Whatever is held on its nodes, by whichever type: a node may have come back as another one.
+            now_free = availability(gpu_type, nodes, holdings if nodes else [])
             rows.append(
                 AvailabilityRow(
                     gpu_type=gpu_type.name,
