@@ -96,6 +96,29 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
     )
 
 
+def given(environ: Mapping[str, str]) -> dict[str, str]:
+    """Those of these variables that are settings, as they were given: for whoever starts the same server later.
+    How its database is reached is not among them; neither is anything that `load` does not read."""
+    noting = _Noting(environ)
+    load(noting)
+    return {name: environ[name] for name in sorted(noting.asked & environ.keys()) if name.startswith(_CARRIED)}
+
+
+_CARRIED = ("GPU_DEV_", "API_KEY_")
+
+
+class _Noting(dict[str, str]):
+    """An environment that remembers what it was asked for."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        super().__init__(environ)
+        self.asked: set[str] = set()
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.asked.add(name)
+        return super().get(name, default)
+
+
 def _ttl(env: Mapping[str, str]) -> timedelta | None:
     hours = _read(env, "API_KEY_TTL_HOURS", float, 2.0)
     return None if hours == 0 else timedelta(hours=hours)

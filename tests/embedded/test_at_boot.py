@@ -37,6 +37,29 @@ def test_what_systemd_would_read_as_its_own_is_quoted() -> None:
     assert '"--nodes" "/etc/$$nodes.toml"' in text
 
 
+def test_after_a_boot_it_has_the_settings_it_was_installed_with_and_nobody_s_secrets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in {
+        "GPU_DEV_API_HOST": "0.0.0.0",
+        "GPU_DEV_SSH_HOST": "10.0.0.7",
+        "GPU_DEV_MAX_HOURS": "12",
+        "API_KEY_TTL_HOURS": "24",
+        "GPU_DEV_API_KEY": "gpudev_secret",
+        "POSTGRES_PASSWORD": "secret",
+        "GPU_DEV_HOME": "/elsewhere",
+    }.items():
+        monkeypatch.setenv(name, value)
+    lines = unit(home="/srv/gpu-dev").splitlines()
+    assert 'Environment="GPU_DEV_API_HOST=0.0.0.0"' in lines
+    assert 'Environment="GPU_DEV_SSH_HOST=10.0.0.7"' in lines
+    assert 'Environment="GPU_DEV_MAX_HOURS=12"' in lines
+    assert 'Environment="API_KEY_TTL_HOURS=24"' in lines
+    assert 'Environment="GPU_DEV_HOME=/srv/gpu-dev"' in lines
+    assert "secret" not in "\n".join(lines)
+    assert "/elsewhere" not in "\n".join(lines)
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
 def test_systemd_itself_finds_nothing_wrong_with_it(tmp_path: Path) -> None:
     path = tmp_path / at_boot.UNIT

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from gpudev import settings
 from gpudev.cli.owner import name
 from gpudev.embedded.telling import StepFailed
 
@@ -66,7 +67,8 @@ def unit_text(*, home: Path, nodes_file: Path | None, port: int | None, as_root:
         command += ["--nodes", str(nodes_file.resolve())]
     if port is not None:
         command += ["--port", str(port)]
-    environment = {"GPU_DEV_HOME": str(home), "HOME": str(Path.home())}
+    # With the settings it has now, so that after a boot it listens where people look for it.
+    environment = {**settings.given(os.environ), "GPU_DEV_HOME": str(home), "HOME": str(Path.home())}
     lines = [
         "[Unit]",
         "Description=gpu-dev: GPU dev servers on this machine",
