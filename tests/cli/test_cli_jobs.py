@@ -190,6 +190,12 @@ def test_cancel_json_is_one_answer_per_line(cli: Cli, api: FakeApi) -> None:
     assert [answer["status"] for answer in answers] == ["cancelled", "cancelled"]
 
 
+def test_cancel_json_says_nothing_where_there_is_nothing_to_cancel(cli: Cli) -> None:
+    done = cli.run("cancel", "--all", "--yes", "--json")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "no live reservations" in cli.run("cancel", "--all", "--yes").stdout
+
+
 def test_cancel_json_reports_every_failure_as_json(cli: Cli) -> None:
     done = cli.run("cancel", "--json", "deadbeef", "feedbeef")
     assert done.returncode == 4

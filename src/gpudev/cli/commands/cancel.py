@@ -33,7 +33,8 @@ def cancel(job_ids: tuple[str, ...], every: bool, yes: bool, as_json: bool, api_
         wanted = [session.api.get(job_id).value for job_id in dict.fromkeys(job_ids)]
     ids = [job.reservation_id for job in wanted] or list(dict.fromkeys(job_ids))
     if not ids:
-        output.say("You have no live reservations.")
+        if not as_json:
+            output.say("You have no live reservations.")
         return
     if asking and not _confirmed(wanted):
         output.say("Nothing was cancelled.")
