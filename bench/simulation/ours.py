@@ -1,0 +1,178 @@
+"""Our planner as a policy, and what it tells people: the real one, fed as the processor feeds it.
+
+The planner is told ends and durations with the margin for preparing and clearing in them, so that the starts it
+promises hold however slowly that goes.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from bench.simulation.measuring import Estimate, any_fits
+from bench.simulation.traces import Cluster, Job
+from bench.simulation.world import Held, Placement, State
+from gpudev.domain.capacity import Holding, Node, Share
+from gpudev.domain.ids import ReservationId
+from gpudev.planning.forecasting import Experience, Forecast, forecast
+from gpudev.planning.plan import Plan, Request, Wait
+from gpudev.planning.queueing import plan_queue, plan_starts
+
+GPU_TYPE = "h100"
+BEGIN = datetime(2026, 3, 2, tzinfo=UTC)
+"""A Monday."""
+
+
+class Ours:
+    def __init__(self, cluster: Cluster) -> None:
+        self._nodes = [Node(_name(number), GPU_TYPE, cluster.units) for number in range(cluster.nodes)]
+        self._margin = timedelta(seconds=cluster.margin)
+        self._requests: dict[int, Request] = {}
+        self._holdings: dict[int, Holding] = {}
+
+    def decide(self, state: State) -> Sequence[Placement]:
+        starts = plan_starts(self._nodes, *self._facts(state), self._margin)
+        return [
+            (state.queue[number_of(start.reservation_id)], tuple(int(share.node) for share in start.shares))
+            for start in starts
+        ]
+
+    def plan(self, state: State) -> Plan:
+        return plan_queue(self._nodes, *self._facts(state), self._margin)
+
+    def forecast(
+        self, state: State, waits: Mapping[ReservationId, Wait], experience: Experience
+    ) -> dict[ReservationId, Forecast]:
+        return forecast(
+            self._nodes,
+            *self._facts(state),
+            began={id_of(number): moment(held.since) for number, held in state.held.items()},
+            latest={who: wait.starts_at for who, wait in waits.items()},
+            experience={GPU_TYPE: experience},
+            margin=self._margin,
+        )
+
+    def _facts(self, state: State) -> tuple[list[Holding], list[Request], datetime]:
+        """Made once for each job: a run asks for them many thousand times."""
+        self._holdings = {n: self._holdings.get(n) or _holding(held) for n, held in state.held.items()}
+        self._requests = {n: self._requests.get(n) or _request(job, state.cluster) for n, job in state.queue.items()}
+        return list(self._holdings.values()), list(self._requests.values()), moment(state.now)
+
+
+@dataclass(slots=True)
+class OurEstimates:
+    """What people are told when they come, learnt from what happened: the forecasts begin knowing nothing."""
+
+    ours: Ours
+    experience: Experience = field(default_factory=Experience)
+    estimates: list[Estimate] = field(default_factory=list)
+    _told: dict[int, Forecast] = field(default_factory=dict)
+
+    def started(self, state: State, job: Job) -> None:
+        forecast = self._told.pop(job.number, None)
+        if forecast is None:
+            return
+        told, waited = forecast.told, state.now - job.arrives
+        self.experience = replace(self.experience, record=self.experience.record.learn(told, waited))
+        self.estimates.append(
+            Estimate(job, told.bound, told.expected, told.earliest, told.latest_likely, waited),
+        )
+
+    def left(self, state: State, held: Held) -> None:
+        used, asked = timedelta(seconds=held.job.used), timedelta(seconds=held.job.asked)
+        self.experience = replace(self.experience, habits=self.experience.habits.learn(used, asked))
+
+    def decided(self, state: State, arrived: Sequence[Job], until: int) -> None:
+        if not arrived:
+            return
+        forecasts = self.ours.forecast(state, self.ours.plan(state).wait_of(), self.experience)
+        for job in arrived:
+            self._told[job.number] = forecasts[id_of(job.number)]
+
+
+@dataclass(slots=True)
+class AllowedIdle:
+    """The time in which GPUs were idle though the rules would have let somebody start on them: beside everybody who
+    holds something and everybody else's place as the planner tells it. Counted here, with plain arithmetic."""
+
+    ours: Ours
+    every: int = 1
+    """Looks at every so-many-th moment at which somebody who waits would fit."""
+    seconds: int = 0
+    looked: int = 0
+    _seen: int = 0
+
+    def started(self, state: State, job: Job) -> None: ...
+
+    def left(self, state: State, held: Held) -> None: ...
+
+    def decided(self, state: State, arrived: Sequence[Job], until: int) -> None:
+        if not state.queue or not any_fits(state):
+            return
+        self._seen += 1
+        if self._seen % self.every == 0:
+            self.looked += 1
+            if any_allowed(state, self.ours.plan(state)):
+                self.seconds += until - state.now
+
+
+def any_allowed(state: State, plan: Plan) -> bool:
+    """Whether anybody who waits could start now without touching anybody else's place."""
+    if plan.starts:
+        return True
+    places: dict[int, list[tuple[float, float, int, int]]] = {}
+    """By node: (from, until, GPUs, whose)."""
+    for held in state.held.values():
+        for node in held.nodes:
+            places.setdefault(node, []).append((state.now, held.until, held.job.units, held.job.number))
+    for wait in plan.waits:
+        job = state.queue[number_of(wait.reservation_id)]
+        assert wait.starts_at is not None
+        start = seconds_of(wait.starts_at)
+        for name in wait.nodes:
+            end = start + job.asked + state.cluster.margin
+            places.setdefault(int(name), []).append((start, end, job.units, job.number))
+    return any(_could_start(state, job, places) for job in state.queue.values())
+
+
+def _could_start(state: State, job: Job, places: Mapping[int, list[tuple[float, float, int, int]]]) -> bool:
+    end = state.until(job, state.now)
+    fitting = 0
+    for node in range(state.cluster.nodes):
+        if state.free[node] < job.units or (job.nodes > 1 and state.free[node] != state.cluster.units):
+            continue
+        others = [place for place in places.get(node, ()) if place[3] != job.number and place[0] < end]
+        moments = {state.now, *(start for start, _, _, _ in others)}
+        most = max(sum(gpus for start, until, gpus, _ in others if start <= at < until) for at in moments)
+        fitting += most + job.units <= state.cluster.units
+    return fitting >= job.nodes
+
+
+def moment(seconds: float) -> datetime:
+    return BEGIN + timedelta(seconds=seconds)
+
+
+def seconds_of(at: datetime) -> float:
+    return (at - BEGIN).total_seconds()
+
+
+def id_of(number: int) -> ReservationId:
+    return ReservationId(UUID(int=number))
+
+
+def number_of(reservation_id: ReservationId) -> int:
+    return reservation_id.int
+
+
+def _name(number: int) -> str:
+    return f"{number:04}"
+
+
+def _request(job: Job, cluster: Cluster) -> Request:
+    duration = timedelta(seconds=job.asked + cluster.margin)
+    return Request(id_of(job.number), job.number, GPU_TYPE, job.units, job.nodes, duration, slots=True)
+
+
+def _holding(held: Held) -> Holding:
+    shares = tuple(Share(rank, _name(node), held.job.units) for rank, node in enumerate(held.nodes))
+    return Holding(id_of(held.job.number), GPU_TYPE, shares, moment(held.until))
