@@ -118,6 +118,8 @@ class FakeApi:
         self.on_submit: Callable[[FakeApi, JobView], None] = lambda _api, _job: None
         self.troubles: dict[str, deque[Trouble]] = {}
         self.streams_end_after: deque[int] = deque()
+        self.line_takes_seconds = 0.0
+        """How long each line of a history is on its way."""
         """For each stream to come: cut it after so many reservations."""
         self.told: dict[str, int] = {}
         """The version of each reservation that was last sent over a stream."""
@@ -362,6 +364,7 @@ class _Handler(BaseHTTPRequestHandler):
                 sent += 1
             for event in news:
                 after = event.event_id
+                time.sleep(api.line_takes_seconds)
                 self._event("event", event, event.event_id)
             if told is not None and job != told:
                 self._tell(api, job)

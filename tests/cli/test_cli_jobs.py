@@ -105,6 +105,17 @@ def test_status_with_events_shows_the_history(cli: Cli, api: FakeApi) -> None:
         assert text.index("it was submitted") < text.index("waits at position 1") < text.index("placed on node-7")
 
 
+def test_a_history_that_comes_slowly_is_shown_to_its_end(cli: Cli, api: FakeApi) -> None:
+    live = api.add()
+    api.change(live.reservation_id, "waits at position 1", status="queued")
+    api.line_takes_seconds = 0.5
+    done = cli.run("status", live.reservation_id, "--events", "--json")
+    assert [event["message"] for event in json.loads(done.stdout)["events"]] == [
+        "it was submitted",
+        "waits at position 1",
+    ]
+
+
 def test_status_with_events_of_an_ended_one_comes_to_an_end(cli: Cli, api: FakeApi) -> None:
     job = api.add()
     api.change(job.reservation_id, "the disk is gone", status="failed")

@@ -14,8 +14,9 @@ from gpudev.domain.lifecycle import Status
 from gpudev.wire import codec
 from gpudev.wire.jobs import JobEvent, JobView
 
-_HISTORY_IS_SENT_WITHIN = 0.3
-"""A live reservation's stream does not end; its history comes all at once, and then there is silence."""
+_SILENCE_SECONDS = 2.0
+"""A live reservation's stream does not end. Its history is whole with the line of the version we know of; for one
+whose last change left no line, it is whole when nothing more is said."""
 
 
 @click.command()
@@ -26,7 +27,7 @@ def status(job_id: str | None, with_events: bool, as_json: bool, api_url: str | 
     """Show one reservation in full. ID may be shortened, or left out when there is only one."""
     session = Session(api_url)
     reply = find_job(session, job_id)
-    history = _history(session, reply.value.reservation_id) if with_events else []
+    history = _history(session, reply.value) if with_events else []
     if as_json:
         output.say_json(_with_events(reply.raw, history) if with_events else reply.raw)
         return
@@ -76,15 +77,18 @@ def _freed(job: JobView) -> str:
     return wording.local_time(job.released_at, wording.utc_now()) if job.released_at else "not yet, being taken down"
 
 
-def _history(session: Session, reservation_id: str) -> list[JobEvent]:
-    stream = session.api.events(reservation_id, None, silence=_HISTORY_IS_SENT_WITHIN)
+def _history(session: Session, job: JobView) -> list[JobEvent]:
+    stream = session.api.events(job.reservation_id, None, silence=_SILENCE_SECONDS)
     events: list[JobEvent] = []
     try:
         for event in sse.parse(stream.lines()):
             if event.kind == "event":
                 events.append(codec.read(JobEvent, json.loads(event.data)))
-    except Unreachable:
-        pass  # silence: that was all of it
+                if events[-1].version >= job.version and not wording.has_ended(job):
+                    break
+    except Unreachable as error:
+        if not isinstance(error.__cause__, TimeoutError):  # cut, and not silent: it may not have been all of it
+            raise
     except ValueError as error:
         raise CliError(Exit.UNREACHABLE, f"the API's history could not be read ({error})") from error
     finally:
