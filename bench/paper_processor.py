@@ -11,13 +11,12 @@ from gpudev.adapters.postgres.listening import Listener
 from gpudev.adapters.postgres.migrating import ensure_queue_notifications
 from gpudev.adapters.postgres.queue import NOTIFY_CHANNEL
 from gpudev.adapters.postgres.stores import open_stores
+from gpudev.bootstrap.processor import make_processor
 from gpudev.bootstrap.running import configure_logging
 from gpudev.domain.capacity import Node
 from gpudev.domain.reservation import Connection
 from gpudev.ports.clock import SystemClock
 from gpudev.ports.cluster import Phase, ServerSeen
-from gpudev.processor.loop import Processor
-from gpudev.processor.publishing import Publisher
 from support.paper_cluster import PaperCluster
 
 
@@ -33,16 +32,7 @@ async def main(node_count: int) -> None:
             cluster.servers[reservation.reservation_id] = ServerSeen(
                 reservation.reservation_id, Phase.READY, connection=way_in
             )
-    processor = Processor(
-        reservations=stores.reservations,
-        unreleased=stores.unreleased,
-        queue=stores.queue,
-        leases=stores.leases,
-        cluster=cluster,
-        publisher=Publisher(stores.nodes, stores.catalogue),
-        clock=clock,
-        timing=chosen.timing,
-    )
+    processor = make_processor(stores, cluster, clock, chosen.timing)
     listener = Listener(
         chosen.database, NOTIFY_CHANNEL, heard=lambda _: processor.wake(), on_connect=ensure_queue_notifications
     )

@@ -10,19 +10,20 @@ import uvicorn
 from gpudev.adapters.postgres.listening import ReservationChanges
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.api.app import create_app
+from gpudev.bootstrap.processor import make_processor
 from gpudev.domain.capacity import Node
 from gpudev.settings import Settings
 from support.api import Api, PublishedKeys, api_services, until
 from support.clock import ManualClock
 from support.paper_cluster import PaperCluster
-from support.world import World, make_processor
+from support.world import World
 
 
 @pytest.fixture
 async def world(stores: Stores, clock: ManualClock, settings: Settings) -> AsyncIterator[World]:
     """Two nodes of eight H100, already seen by the processor."""
     cluster = PaperCluster([Node("node-1", "h100", 8), Node("node-2", "h100", 8)], clock)
-    processor = make_processor(stores, cluster, clock, settings)
+    processor = make_processor(stores, cluster, clock, settings.timing)
     world = World(stores, cluster, clock, processor, settings)
     await world.turn(1)
     yield world

@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 
 from gpudev.adapters.postgres.stores import Stores, open_stores
+from gpudev.bootstrap.processor import make_processor
 from gpudev.domain.capacity import Node
 from gpudev.domain.commands import RESERVATION_QUEUE
 from gpudev.domain.errors import ClusterError, LeaseLost, Unavailable
@@ -13,7 +14,7 @@ from gpudev.domain.lifecycle import Status
 from gpudev.ports.cluster import Phase, ServerSeen
 from gpudev.ports.stores import Change, NewEvent
 from support.clock import ManualClock
-from support.world import World, make_processor
+from support.world import World
 
 
 async def queue_length(stores: Stores, queue: str) -> int:
@@ -221,7 +222,7 @@ async def test_a_gang_takes_whole_nodes_and_gives_them_back_whole(world: World) 
 async def test_only_one_processor_plans_and_a_late_writer_changes_nothing(world: World, clock: ManualClock) -> None:
     await world.turn()
     other_stores = open_stores(world.settings)
-    other = make_processor(other_stores, world.cluster, clock, world.settings)
+    other = make_processor(other_stores, world.cluster, clock, world.settings.timing)
     assert await other.acquire_lease() is False
     await world.stores.leases.close()  # the first one's session ends, as when it is killed
     assert await other.acquire_lease() is True

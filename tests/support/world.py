@@ -11,7 +11,6 @@ from gpudev.domain.reservation import Draft, Reservation
 from gpudev.domain.users import Role
 from gpudev.ports.stores import Change, NewEvent
 from gpudev.processor.loop import Processor
-from gpudev.processor.publishing import Publisher
 from gpudev.settings import Settings
 from support.clock import ManualClock
 from support.paper_cluster import PaperCluster
@@ -82,16 +81,3 @@ class World:
         for _ in range(times):
             await self.processor.turn()
             await self.processor.effects.settle()
-
-
-def make_processor(stores: Stores, cluster: PaperCluster, clock: ManualClock, settings: Settings) -> Processor:
-    return Processor(
-        reservations=stores.reservations,
-        unreleased=stores.unreleased,
-        queue=stores.queue,
-        leases=stores.leases,
-        cluster=cluster,
-        publisher=Publisher(stores.nodes, stores.catalogue),
-        clock=clock,
-        timing=settings.timing,
-    )

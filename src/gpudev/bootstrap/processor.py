@@ -11,10 +11,11 @@ from gpudev.adapters.postgres.migrating import ensure_queue_notifications
 from gpudev.adapters.postgres.queue import NOTIFY_CHANNEL
 from gpudev.adapters.postgres.stores import Stores, open_stores
 from gpudev.bootstrap.running import wait_for_schema
-from gpudev.ports.clock import SystemClock
+from gpudev.ports.clock import Clock, SystemClock
+from gpudev.ports.cluster import Cluster
 from gpudev.processor.loop import Processor
 from gpudev.processor.publishing import Publisher
-from gpudev.settings import Settings
+from gpudev.settings import Settings, Timing
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +35,7 @@ async def open_processor(settings: Settings) -> AsyncIterator[RunningProcessor]:
     try:
         await wait_for_schema(stores)
         await stores.catalogue.describe(gpu_types(nodes))
-        processor = Processor(
-            reservations=stores.reservations,
-            unreleased=stores.unreleased,
-            queue=stores.queue,
-            leases=stores.leases,
-            cluster=cluster,
-            publisher=Publisher(stores.nodes, stores.catalogue),
-            clock=clock,
-            timing=settings.timing,
-        )
+        processor = make_processor(stores, cluster, clock, settings.timing)
         listener = Listener(
             settings.database,
             NOTIFY_CHANNEL,
@@ -58,6 +50,19 @@ async def open_processor(settings: Settings) -> AsyncIterator[RunningProcessor]:
     finally:
         await cluster.close()
         await stores.close()
+
+
+def make_processor(stores: Stores, cluster: Cluster, clock: Clock, timing: Timing) -> Processor:
+    return Processor(
+        reservations=stores.reservations,
+        unreleased=stores.unreleased,
+        queue=stores.queue,
+        leases=stores.leases,
+        cluster=cluster,
+        publisher=Publisher(stores.nodes, stores.catalogue),
+        clock=clock,
+        timing=timing,
+    )
 
 
 def local_cluster(settings: Settings, nodes: LocalNodes) -> LocalCluster:
