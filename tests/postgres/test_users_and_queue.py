@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 
+from gpudev.adapters.postgres.housekeeping import forget_what_is_over
 from gpudev.adapters.postgres.listening import Listener
 from gpudev.adapters.postgres.migrating import ensure_queue_notifications
 from gpudev.adapters.postgres.queue import NOTIFY_CHANNEL
@@ -86,3 +87,30 @@ async def test_notifications_come_back_after_a_crash_emptied_pgmqs_switch(stores
         assert await asyncio.wait_for(heard.get(), 5) is not None
     finally:
         await listener.close()
+
+
+async def test_a_message_that_is_no_object_can_be_looked_at_and_given_up_on(stores: Stores, clock: ManualClock) -> None:
+    async with stores.pool.acquire() as connection:
+        await connection.execute("SELECT pgmq.send('gpu_reservations', '[1, 2]'::jsonb)")
+    [message] = await stores.queue.read("gpu_reservations", timedelta(seconds=30), 1)
+    assert await stores.queue.fail("gpu_reservations", message, "names nothing", now=clock.now()) is False
+    [again] = await stores.queue.peek("gpu_reservations")
+    assert again.body["failures"] == 1
+
+
+async def test_what_is_over_is_forgotten_and_nothing_else(stores: Stores) -> None:
+    user = await stores.users.add_user("ada", Role.USER)
+    kept = await stores.users.issue_key(user.user_id, None, "kept")
+    await stores.users.issue_key(user.user_id, timedelta(days=-31), "over for long")
+    await stores.users.issue_key(user.user_id, timedelta(days=-1), "over since yesterday")
+    async with stores.pool.acquire() as connection:
+        await connection.execute(
+            """
+            INSERT INTO idempotency_keys VALUES ($1, 'old', '', gen_random_uuid(), now() - interval '8 days'),
+                                                ($1, 'new', '', gen_random_uuid(), now())
+            """,
+            user.user_id,
+        )
+    assert await forget_what_is_over(stores.pool) == (1, 1)
+    assert await forget_what_is_over(stores.pool) == (0, 0)
+    assert await stores.users.find_key(kept.secret) is not None

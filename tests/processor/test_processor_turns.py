@@ -202,6 +202,20 @@ async def test_an_orphan_is_reported_first_and_removed_after_the_grace_period(wo
     world.clock.move(seconds=31)
     await world.turn()
     assert stray not in world.cluster.servers
+    assert world.cluster.put_aside == [stray], "no record knows it, so its files must stay"
+
+
+async def test_one_change_that_the_database_refuses_stops_no_other(world: World) -> None:
+    running = await world.submit(1)
+    await world.turn()
+    # A GPU that no placement knows is held all the same, as if somebody had written it there by hand.
+    async with world.stores.pool.acquire() as connection:
+        await connection.execute("INSERT INTO held_gpus VALUES ('node-1', 1, $1)", running)
+    poisoned = await world.submit(1, user="bob")
+    world.clock.move(hours=5)
+    await world.turn(1)
+    assert await world.status(poisoned) is Status.PENDING
+    assert await world.status(running) is Status.EXPIRED
 
 
 async def test_a_gang_takes_whole_nodes_and_gives_them_back_whole(world: World) -> None:

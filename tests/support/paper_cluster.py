@@ -24,6 +24,7 @@ class PaperCluster:
         self.specs: dict[ReservationId, ServerSpec] = {}
         self.told: list[tuple[ReservationId, str]] = []
         self.asked = 0
+        self.put_aside: list[ReservationId] = []
         self.launches = 0
         self.ready_at_once = True
         self.refuse_launch: GpuDevError | None = None
@@ -73,10 +74,11 @@ class PaperCluster:
         )
         self._changed.set()
 
-    async def ensure_gone(self, reservation_id: ReservationId) -> bool:
+    async def ensure_gone(self, reservation_id: ReservationId, *, keep_files: bool = False) -> bool:
         if self.slow_to_go:
             return False
-        self.servers.pop(reservation_id, None)
+        if self.servers.pop(reservation_id, None) is not None and keep_files:
+            self.put_aside.append(reservation_id)
         self._changed.set()
         return True
 

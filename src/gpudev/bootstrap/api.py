@@ -8,6 +8,7 @@ from gpudev.adapters.postgres.listening import ReservationChanges
 from gpudev.adapters.postgres.stores import open_stores
 from gpudev.api.authentication import KeyIdentity
 from gpudev.api.services import Services
+from gpudev.bootstrap.running import check_schema
 from gpudev.domain.commands import PLANNING_LEASE
 from gpudev.ports.clock import SystemClock
 from gpudev.settings import Settings
@@ -31,7 +32,7 @@ async def open_api_services(settings: Settings) -> AsyncIterator[Services]:
             changes=changes,
             clock=SystemClock(),
             settings=settings,
-            ping=stores.pool.ping,
+            ping=lambda: check_schema(stores),
             is_planning=lambda: stores.leases.is_held(PLANNING_LEASE),
         )
     finally:

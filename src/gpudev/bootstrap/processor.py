@@ -1,21 +1,30 @@
 """The processor's parts, on this machine's local cluster."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from datetime import timedelta
+
+import structlog
 
 from gpudev.adapters.local.cluster import LocalCluster
 from gpudev.adapters.local.nodes import LocalNodes, describe_nodes, gpu_types
+from gpudev.adapters.postgres.housekeeping import forget_what_is_over
 from gpudev.adapters.postgres.listening import Listener
 from gpudev.adapters.postgres.migrating import ensure_queue_notifications
 from gpudev.adapters.postgres.queue import NOTIFY_CHANNEL
 from gpudev.adapters.postgres.stores import Stores, open_stores
 from gpudev.bootstrap.running import wait_for_schema
+from gpudev.domain.errors import Unavailable
 from gpudev.ports.clock import Clock, SystemClock
 from gpudev.ports.cluster import Cluster
 from gpudev.processor.loop import Processor
 from gpudev.processor.publishing import Publisher
 from gpudev.settings import Settings, Timing
+
+log = structlog.get_logger(__name__)
+_HOUSEKEEPING_EVERY = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +52,26 @@ async def open_processor(settings: Settings) -> AsyncIterator[RunningProcessor]:
             on_connect=ensure_queue_notifications,
         )
         listener.start()
+        housekeeping = asyncio.create_task(keep_house(stores), name="housekeeping")
         try:
             yield RunningProcessor(processor, cluster, stores)
         finally:
+            housekeeping.cancel()
             await listener.close()
     finally:
         await cluster.close()
         await stores.close()
+
+
+async def keep_house(stores: Stores) -> None:
+    """Now and then, until cancelled."""
+    while True:
+        try:
+            requests, keys = await forget_what_is_over(stores.pool)
+            log.info("housekeeping.done", idempotency_keys=requests, api_keys=keys)
+        except Unavailable as error:
+            log.warning("housekeeping.unavailable", error=str(error))
+        await asyncio.sleep(_HOUSEKEEPING_EVERY.total_seconds())
 
 
 def make_processor(stores: Stores, cluster: Cluster, clock: Clock, timing: Timing) -> Processor:

@@ -51,14 +51,20 @@ def spare_collections() -> None:
     gc.set_threshold(50_000, 20, 100)
 
 
+async def check_schema(stores: Stores) -> None:
+    """The database answers and has what this program needs. Raises Unavailable."""
+    async with stores.pool.acquire() as connection:
+        if not await is_current(connection):
+            raise Unavailable("the database's schema is not up to date: gpu-dev-server migrate")
+
+
 async def wait_for_schema(stores: Stores) -> None:
     """Services wait for the schema they need: whoever migrates may come later."""
     said = False
     while True:
         with contextlib.suppress(Unavailable):
-            async with stores.pool.acquire() as connection:
-                if await is_current(connection):
-                    return
+            await check_schema(stores)
+            return
         if not said:
             log.info("schema.waiting")
             said = True

@@ -93,8 +93,9 @@ class Cluster(Protocol):
         """Ask for the dev server, all members or none. Returns as soon as it is under way."""
         ...
 
-    async def ensure_gone(self, reservation_id: ReservationId) -> bool:
-        """Take down all that was made for it. True once everything is confirmed gone."""
+    async def ensure_gone(self, reservation_id: ReservationId, *, keep_files: bool = False) -> bool:
+        """Take down all that was made for it. True once everything is confirmed gone. `keep_files`: what it left on
+        a disk of ours is put aside, not removed (for one that no record knows)."""
         ...
 
     async def tell(self, reservation_id: ReservationId, message: str) -> None:

@@ -115,11 +115,14 @@ class Effects:
         await self._reservations.change(released(reservation), now=self._clock.now())
 
     async def _remove_orphan(self, reservation_id: ReservationId) -> None:
-        log.warning("orphan.removing", reservation_id=str(reservation_id))
-        await self._ensure_gone(reservation_id)
+        """One that no row knows at all (a lost or restored database) is ended, but its files stay: nothing that
+        holds somebody's data goes because a record is missing."""
+        known = await self._reservations.find(reservation_id) is not None
+        log.warning("orphan.removing", reservation_id=str(reservation_id), known=known)
+        await self._ensure_gone(reservation_id, keep_files=not known)
 
-    async def _ensure_gone(self, reservation_id: ReservationId) -> None:
-        if not await self._cluster.ensure_gone(reservation_id):
+    async def _ensure_gone(self, reservation_id: ReservationId, *, keep_files: bool = False) -> None:
+        if not await self._cluster.ensure_gone(reservation_id, keep_files=keep_files):
             raise Unavailable("not everything it had is gone yet")
 
 

@@ -114,7 +114,7 @@ class Processor:
         decisions = decide_running(reservations, seen, now, self._timing)
         broken = self._decide_queues(reservations, seen, now, decisions)
         looked_at = await self._sort_messages(messages, seen, reservations, broken, now)
-        done = await self._reservations.apply(lease, decisions.changes, decisions.updates, looked_at, now=now)
+        done = await self._write(lease, decisions, looked_at, now)
         self._log_changes(decisions, done)
         self._act(decisions, done)
         if seen is not None:
@@ -123,6 +123,27 @@ class Processor:
         self._next_at = decisions.next_at
         if done or len(messages) == _MESSAGES_PER_TURN:
             self.wake()
+
+    async def _write(
+        self, lease: Lease, decisions: Decisions, looked_at: list[int], now: datetime
+    ) -> frozenset[ReservationId]:
+        """All decisions at once. If one of them is poison to the database, each by itself, so that it stops no other
+        (and no message is acknowledged: what was not written has not been looked at)."""
+        try:
+            return await self._reservations.apply(lease, decisions.changes, decisions.updates, looked_at, now=now)
+        except (LeaseLost, Unavailable):
+            raise
+        except Exception:
+            log.exception("write.broken", changes=len(decisions.changes))
+        done: set[ReservationId] = set()
+        for change in decisions.changes:
+            try:
+                done |= await self._reservations.apply(lease, [change], [], [], now=now)
+            except (LeaseLost, Unavailable):
+                raise
+            except Exception:
+                log.exception("change.broken", reservation_id=str(change.reservation_id))
+        return frozenset(done)
 
     async def _present(self, reservations: Sequence[Reservation], changed: bool) -> Sequence[Reservation]:
         return await self._unreleased.refresh() if changed else reservations

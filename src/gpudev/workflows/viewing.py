@@ -42,6 +42,9 @@ async def find_job(reservations: ReservationStore, user: User, text: str) -> Res
         candidates = await reservations.find_by_prefix(digits, user.user_id, _MOST_CANDIDATES)
         if not candidates and sees_everything(user):
             candidates = await reservations.find_by_prefix(digits, None, _MOST_CANDIDATES)
+    living = [found for found in candidates if not found.is_released]
+    if len(living) == 1:
+        return living[0]  # the ended do not make a short id of a living one ambiguous
     if not candidates:
         raise NotFound(f"you have no reservation {text!r}")
     if len(candidates) > 1:

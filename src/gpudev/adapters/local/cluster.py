@@ -136,9 +136,9 @@ class LocalCluster:
         launcher = self._started()
         await asyncio.shield(self._begin(self._ensure_server(launcher, spec)))
 
-    async def ensure_gone(self, reservation_id: ReservationId) -> bool:
+    async def ensure_gone(self, reservation_id: ReservationId, *, keep_files: bool = False) -> bool:
         launcher = self._started()
-        return await asyncio.shield(self._begin(self._ensure_gone(launcher, reservation_id)))
+        return await asyncio.shield(self._begin(self._ensure_gone(launcher, reservation_id, keep_files)))
 
     async def stop_servers(self) -> int:
         """End every dev server's processes and keep their folders, as a shutdown of the machine does. Answers how
@@ -329,16 +329,18 @@ class LocalCluster:
 
     # Ending
 
-    async def _ensure_gone(self, launcher: Launcher, reservation_id: ReservationId) -> bool:
+    async def _ensure_gone(self, launcher: Launcher, reservation_id: ReservationId, keep_files: bool) -> bool:
         async with self._lock(reservation_id):
             server = self._servers.get(reservation_id) or _Server(reservation_id, self._state.server(reservation_id))
             if not await self._end(server):
                 return False
             ranks = [folder.rank for folder in await asyncio.to_thread(server.folder.members)]
             await asyncio.to_thread(launcher.remove_groups, reservation_id, ranks)
-            rubbish = await asyncio.to_thread(self._state.discard, server.folder)
+            rubbish = await asyncio.to_thread(
+                self._state.put_aside if keep_files else self._state.discard, server.folder
+            )
             self._servers.pop(reservation_id, None)
-            if rubbish is not None:
+            if rubbish is not None and not keep_files:
                 self._later(lambda: remove_tree(rubbish))
             self._changes.tell()
             return True

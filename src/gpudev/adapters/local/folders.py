@@ -205,9 +205,13 @@ class StateFolder:
     def trash(self) -> Path:
         return self.path / "trash"
 
+    @property
+    def lost(self) -> Path:
+        return self.path / "lost"
+
     def prepare(self, folder_mode: int) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
-        for path in (self.servers, self.path / "disks", self.trash):
+        for path in (self.servers, self.path / "disks", self.trash, self.lost):
             path.mkdir(exist_ok=True)
             path.chmod(folder_mode)
 
@@ -224,7 +228,14 @@ class StateFolder:
 
     def discard(self, folder: ServerFolder) -> Path | None:
         """Out of the way at once; emptying it may take long and comes later."""
-        target = self.trash / f"{folder.path.name}.{secrets.token_hex(4)}"
+        return self._move(folder, self.trash)
+
+    def put_aside(self, folder: ServerFolder) -> Path | None:
+        """Out of the way, and kept: nobody knows whose it was, so nobody may remove it but a person."""
+        return self._move(folder, self.lost)
+
+    def _move(self, folder: ServerFolder, where: Path) -> Path | None:
+        target = where / f"{folder.path.name}.{secrets.token_hex(4)}"
         try:
             folder.path.rename(target)
         except FileNotFoundError:

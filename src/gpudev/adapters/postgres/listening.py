@@ -5,6 +5,7 @@ After every (re)connect all listeners are woken, because what was said while nob
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from uuid import UUID
 
@@ -18,6 +19,8 @@ from gpudev.settings import Database
 log = structlog.get_logger(__name__)
 OnConnect = Callable[[Connection], Awaitable[None]]
 CHANGES_CHANNEL = "reservation_changes"
+_FIRST_DELAY_S = 0.05
+_HEALTHY_AFTER_S = 5.0
 
 
 class Listener:
@@ -46,13 +49,17 @@ class Listener:
                 await self._task
 
     async def _run(self) -> None:
-        delay = 0.05
+        delay = _FIRST_DELAY_S
         while True:
+            began = time.monotonic()
             try:
                 await self._listen()
-                delay = 0.05
             except (Unavailable, asyncpg.PostgresError, *UNREACHABLE) as error:
                 log.warning("listener.lost", channel=self._channel, error=str(error))
+            except Exception:
+                log.exception("listener.broken", channel=self._channel)
+            if time.monotonic() - began > _HEALTHY_AFTER_S:
+                delay = _FIRST_DELAY_S
             await asyncio.sleep(delay)
             delay = min(delay * 2, 2.0)
 

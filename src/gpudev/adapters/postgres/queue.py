@@ -126,7 +126,11 @@ def _known(queue: str) -> str:
 
 
 def _message(row: asyncpg.Record) -> QueueMessage:
-    return QueueMessage(row["msg_id"], row["read_ct"], row["enqueued_at"], row["message"])
+    body = row["message"]
+    # Anybody may have put anything there; what is no object names nothing.
+    return QueueMessage(
+        row["msg_id"], row["read_ct"], row["enqueued_at"], body if isinstance(body, dict) else {"message": body}
+    )
 
 
 async def _take(connection: Connection, queue: str, msg_id: int) -> dict[str, Any]:

@@ -1,0 +1,35 @@
+"""What may be forgotten, once its time has passed: spent idempotency keys and keys that can never be used again.
+
+Reservations and their history are kept: they are what people did, and the ETA learns from them.
+"""
+
+from datetime import timedelta
+
+from gpudev.adapters.postgres.pool import Pool
+
+IDEMPOTENCY_KEPT = timedelta(days=7)
+ENDED_KEYS_KEPT = timedelta(days=30)
+
+
+async def forget_what_is_over(pool: Pool) -> tuple[int, int]:
+    """By the database's clock; safe to run twice and from several places. Answers how many of each went."""
+    async with pool.transaction() as connection:
+        requests = await connection.fetchval(
+            """
+            WITH gone AS (DELETE FROM idempotency_keys WHERE created_at < now() - $1::interval RETURNING 1)
+            SELECT count(*) FROM gone
+            """,
+            IDEMPOTENCY_KEPT,
+        )
+        keys = await connection.fetchval(
+            """
+            WITH gone AS (
+                DELETE FROM api_keys
+                WHERE (NOT is_active AND created_at < now() - $1::interval) OR expires_at < now() - $1::interval
+                RETURNING 1
+            )
+            SELECT count(*) FROM gone
+            """,
+            ENDED_KEYS_KEPT,
+        )
+    return requests, keys
