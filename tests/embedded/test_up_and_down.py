@@ -190,6 +190,16 @@ def test_a_nodes_file_describes_what_there_is(machine: Machine) -> None:
     assert [(node["name"], node["gpu_type"], node["total_gpus"]) for node in nodes] == [("left", "a100", 4)]
 
 
+def test_the_next_up_uses_the_same_nodes_file_unless_told_to_detect(machine: Machine) -> None:
+    file = machine.root / "nodes.toml"
+    file.write_text('[[node]]\nname = "left"\ngpu_type = "a100"\ngpus = 4\n')
+    machine.up("--nodes", str(file))
+    machine.run("down")
+    assert [node["name"] for node in machine.up()["nodes"]] == ["left"]
+    machine.run("down")
+    assert "left" not in [node["name"] for node in machine.up("--nodes", "detect")["nodes"]]
+
+
 def test_an_interrupted_up_leaves_nothing(machine: Machine) -> None:
     process = subprocess.Popen(
         machine.command("up"),

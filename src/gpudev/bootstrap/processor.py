@@ -36,7 +36,7 @@ class RunningProcessor:
 
 @contextlib.asynccontextmanager
 async def open_processor(settings: Settings) -> AsyncIterator[RunningProcessor]:
-    nodes = describe_nodes(settings.nodes_file)
+    nodes = nodes_of_this_machine(settings)
     stores = open_stores(settings, max_connections=8)
     cluster = local_cluster(settings, nodes)
     clock = SystemClock()
@@ -61,6 +61,18 @@ async def open_processor(settings: Settings) -> AsyncIterator[RunningProcessor]:
     finally:
         await cluster.close()
         await stores.close()
+
+
+def nodes_of_this_machine(settings: Settings) -> LocalNodes:
+    """As described or detected. A machine that once had real GPUs is never taken for a simulated one: its driver is
+    late or broken, and whoever supervises us tries again."""
+    nodes = describe_nodes(settings.nodes_file)
+    mark = settings.state_dir / "real-gpus"
+    if nodes.has_real_gpus:
+        mark.touch()
+    elif settings.nodes_file is None and mark.exists():
+        raise Unavailable(f"this machine's NVIDIA GPUs do not answer; if they are gone for good, remove {mark}")
+    return nodes
 
 
 async def keep_house(stores: Stores) -> None:

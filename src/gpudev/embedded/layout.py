@@ -31,6 +31,11 @@ class Layout:
         return self.run / "system.json"
 
     @property
+    def nodes_memory(self) -> Path:
+        """Which nodes file the last `up` was given: reservations belong to its nodes, so the next `up` uses it too."""
+        return self.home / "nodes.json"
+
+    @property
     def supervisor_lock(self) -> Path:
         """Held as long as a supervisor lives: never two."""
         return self.run / "supervisor.lock"

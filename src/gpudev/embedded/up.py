@@ -29,6 +29,9 @@ from gpudev.embedded.telling import StepFailed, Teller
 from gpudev.settings import Settings
 from gpudev.wire.cluster import ClusterStatus, NodeView
 
+DETECT = "detect"
+"""Given instead of a nodes file: look at the machine, whatever was used last."""
+
 
 @dataclass(frozen=True, slots=True)
 class UpOptions:
@@ -97,13 +100,24 @@ def bring_up(options: UpOptions) -> int:
 
 def _settings(options: UpOptions) -> Settings:
     settings = settings_module.load()
-    nodes_file = options.nodes_file if options.nodes_file is not None else settings.nodes_file
+    home = settings.state_dir.resolve()
     return replace(
         settings,
-        state_dir=settings.state_dir.resolve(),
-        nodes_file=None if nodes_file is None else nodes_file.resolve(),
+        state_dir=home,
+        nodes_file=_choose_nodes_file(options.nodes_file, settings.nodes_file, Layout(home)),
         api_port=options.port if options.port is not None else settings.api_port,
     )
+
+
+def _choose_nodes_file(asked: Path | None, configured: Path | None, layout: Layout) -> Path | None:
+    """What was asked for, else what the settings say, else what was used last. `detect` asks for none."""
+    if asked is not None and str(asked) == DETECT:
+        return None
+    chosen = asked or configured
+    if chosen is not None:
+        return chosen.resolve()
+    remembered = (read_json(layout.nodes_memory) or {}).get("nodes_file")
+    return Path(remembered) if isinstance(remembered, str) else None
 
 
 def _find(up: Undertaking) -> ProcessIdentity | None:
@@ -138,7 +152,8 @@ def _start(up: Undertaking) -> ProcessIdentity:
     try:
         describe_nodes(up.settings.nodes_file)
     except Invalid as error:
-        raise StepFailed("Nodes file", error.message, advice="Correct it, or leave --nodes out.") from error
+        advice = "Correct it, or start with `--nodes detect` to use what the machine has."
+        raise StepFailed("Nodes file", error.message, advice=advice) from error
     stop_control_plane(up.layout)  # what a killed supervisor may have left
     free = with_free_port(up.settings, up.teller, insist=up.options.port is not None)
     up = replace(up, settings=free)
@@ -146,6 +161,8 @@ def _start(up: Undertaking) -> ProcessIdentity:
         supervisor = start_supervisor(up.layout, up.settings, up.teller, up.options.timeout)
         running = _make_usable(up, supervisor, _now())
         write_json(up.layout.system_file, _description(up, running))
+        nodes_file = up.settings.nodes_file
+        write_json(up.layout.nodes_memory, {"nodes_file": None if nodes_file is None else str(nodes_file)})
     _tell(up, running, found=False)
     return supervisor
 

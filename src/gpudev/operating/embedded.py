@@ -15,7 +15,10 @@ from gpudev.operating.running import server_settings
 
 @click.command()
 @click.option(
-    "--nodes", "nodes_file", type=click.Path(path_type=Path), help="File that describes this machine's nodes."
+    "--nodes",
+    "nodes_file",
+    type=click.Path(path_type=Path),
+    help="File that describes the nodes; `detect`: the machine's own (default: as last time).",
 )
 @click.option("--port", type=click.IntRange(1, 65535), help="Port of the API (7480, or the next free one).")
 @click.option("--foreground", is_flag=True, help="Stay, and stop everything on Ctrl-C.")
