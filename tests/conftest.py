@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import signal
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,9 @@ from gpudev.settings import Database, Settings
 from support.clock import ManualClock
 
 _numbers = itertools.count(1)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Started in the background of a script: programs that tests start must hear Ctrl-C all the same.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

@@ -150,6 +150,15 @@ async def test_a_start_in_the_moment_the_warm_process_dies_is_not_lost(world: Lo
     assert len((await world.cluster.look()).servers) == 3
 
 
+async def test_closing_while_the_warm_process_is_started_again_leaves_none_behind(mode: Mode) -> None:
+    for wait in (0.0, 0.02, 0.1):
+        async with LocalWorld(SystemClock(), mode) as world:
+            warm = world.cluster._warm.pid
+            assert warm is not None
+            os.kill(warm, signal.SIGKILL)
+            await asyncio.sleep(wait)  # leaving looks for processes that were left behind
+
+
 async def test_a_caller_who_stops_waiting_leaves_no_half_started_server(world: LocalWorld) -> None:
     spec = world.spec()
     asking = asyncio.ensure_future(world.cluster.ensure_server(spec))

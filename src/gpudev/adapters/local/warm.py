@@ -93,7 +93,13 @@ class WarmProcess:
         if self._running is not None and self._running.process.poll() is None:
             return self._running
         await self._let_go()
-        self._running = await asyncio.to_thread(_start, self._state_dir, self._asked)
+        starting = asyncio.ensure_future(asyncio.to_thread(_start, self._state_dir, self._asked))
+        try:
+            self._running = await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            # The thread goes on whoever waits for it: taken in first, so that whoever closes can end it.
+            self._running = await starting
+            raise
         self._watching = asyncio.create_task(self._start_again_after(self._running.process))
         return self._running
 
