@@ -79,6 +79,6 @@ def read_json(path: Path) -> dict[str, Any] | None:
     """None: there is no such file, or it is not ours to read as an object."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
     return value if isinstance(value, dict) else None

@@ -93,6 +93,9 @@ def bring_up(options: UpOptions) -> int:
         teller.failure(StepFailed(f"Using {up.layout.home}", str(error), advice=advice))
         return 1
     except KeyboardInterrupt:
+        if options.foreground and find_supervisor(up.layout) is not None:
+            stop_control_plane(up.layout)  # told to end in the moment between starting and staying
+            return 0
         teller.say("\nInterrupted: what this command had started is stopped again.")
         return 130
     return foreground.follow(up.layout, running) if options.foreground else 0
@@ -160,9 +163,9 @@ def _start(up: Undertaking) -> ProcessIdentity:
     with _undone_unless_finished(up.layout):
         supervisor = start_supervisor(up.layout, up.settings, up.teller, up.options.timeout)
         running = _make_usable(up, supervisor, _now())
-        write_json(up.layout.system_file, _description(up, running))
         nodes_file = up.settings.nodes_file
         write_json(up.layout.nodes_memory, {"nodes_file": None if nodes_file is None else str(nodes_file)})
+        write_json(up.layout.system_file, _description(up, running))
     _tell(up, running, found=False)
     return supervisor
 
