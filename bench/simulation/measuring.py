@@ -17,12 +17,9 @@ class Waits:
     used_gpu_seconds: int = 0
     idle_seconds: int = 0
     most_waiting: int = 0
-    last_arrival: int = 0
-    used_by_last_arrival: int = 0
 
     def started(self, state: State, job: Job) -> None:
         self.waited[job.number] = state.now - job.arrives
-        self.last_arrival = max(self.last_arrival, job.arrives)
 
     def left(self, state: State, held: Held) -> None:
         self.used_gpu_seconds += (state.now - held.since) * held.job.gpus

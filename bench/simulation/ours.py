@@ -15,8 +15,8 @@ from bench.simulation.world import Held, Placement, State
 from gpudev.domain.capacity import Holding, Node, Share
 from gpudev.domain.ids import ReservationId
 from gpudev.planning.forecasting import Experience, Forecast, forecast
-from gpudev.planning.plan import Plan, Request, Wait
-from gpudev.planning.queueing import plan_queue, plan_starts
+from gpudev.planning.plan import Request, Wait
+from gpudev.planning.queueing import plan_queue
 
 GPU_TYPE = "h100"
 BEGIN = datetime(2026, 3, 2, tzinfo=UTC)
@@ -25,29 +25,27 @@ BEGIN = datetime(2026, 3, 2, tzinfo=UTC)
 
 class Ours:
     def __init__(self, cluster: Cluster) -> None:
+        self.waits: Mapping[ReservationId, Wait] = {}
+        """What everybody who waits was told last; the next plan keeps it."""
         self._nodes = [Node(_name(number), GPU_TYPE, cluster.units) for number in range(cluster.nodes)]
         self._margin = timedelta(seconds=cluster.margin)
         self._requests: dict[int, Request] = {}
         self._holdings: dict[int, Holding] = {}
 
     def decide(self, state: State) -> Sequence[Placement]:
-        starts = plan_starts(self._nodes, *self._facts(state), self._margin)
+        plan = plan_queue(self._nodes, *self._facts(state), self._margin, promises=self.waits)
+        self.waits = plan.wait_of()
         return [
             (state.queue[number_of(start.reservation_id)], tuple(int(share.node) for share in start.shares))
-            for start in starts
+            for start in plan.starts
         ]
 
-    def plan(self, state: State) -> Plan:
-        return plan_queue(self._nodes, *self._facts(state), self._margin)
-
-    def forecast(
-        self, state: State, waits: Mapping[ReservationId, Wait], experience: Experience
-    ) -> dict[ReservationId, Forecast]:
+    def forecast(self, state: State, experience: Experience) -> dict[ReservationId, Forecast]:
         return forecast(
             self._nodes,
             *self._facts(state),
             began={id_of(number): moment(held.since) for number, held in state.held.items()},
-            latest={who: wait.starts_at for who, wait in waits.items()},
+            latest={who: wait.starts_at for who, wait in self.waits.items()},
             experience={GPU_TYPE: experience},
             margin=self._margin,
         )
@@ -85,7 +83,7 @@ class OurEstimates:
     def decided(self, state: State, arrived: Sequence[Job], until: int) -> None:
         if not arrived:
             return
-        forecasts = self.ours.forecast(state, self.ours.plan(state).wait_of(), self.experience)
+        forecasts = self.ours.forecast(state, self.experience)
         for job in arrived:
             self._told[job.number] = forecasts[id_of(job.number)]
 
@@ -93,45 +91,37 @@ class OurEstimates:
 @dataclass(slots=True)
 class AllowedIdle:
     """The time in which GPUs were idle though the rules would have let somebody start on them: beside everybody who
-    holds something and everybody else's place as the planner tells it. Counted here, with plain arithmetic."""
+    holds something and everybody else's place as the planner told it. Counted here, with plain arithmetic."""
 
     ours: Ours
-    every: int = 1
-    """Looks at every so-many-th moment at which somebody who waits would fit."""
     seconds: int = 0
     looked: int = 0
-    _seen: int = 0
+    """How often somebody who waited would have fitted, if it were not for others' places."""
 
     def started(self, state: State, job: Job) -> None: ...
 
     def left(self, state: State, held: Held) -> None: ...
 
     def decided(self, state: State, arrived: Sequence[Job], until: int) -> None:
-        if not state.queue or not any_fits(state):
-            return
-        self._seen += 1
-        if self._seen % self.every == 0:
+        if any_fits(state):
             self.looked += 1
-            if any_allowed(state, self.ours.plan(state)):
+            if any_allowed(state, self.ours.waits):
                 self.seconds += until - state.now
 
 
-def any_allowed(state: State, plan: Plan) -> bool:
+def any_allowed(state: State, waits: Mapping[ReservationId, Wait]) -> bool:
     """Whether anybody who waits could start now without touching anybody else's place."""
-    if plan.starts:
-        return True
-    places: dict[int, list[tuple[float, float, int, int]]] = {}
+    places: dict[int, list[tuple[float, float, int, int]]] = {node: [] for node in range(state.cluster.nodes)}
     """By node: (from, until, GPUs, whose)."""
     for held in state.held.values():
         for node in held.nodes:
-            places.setdefault(node, []).append((state.now, held.until, held.job.units, held.job.number))
-    for wait in plan.waits:
-        job = state.queue[number_of(wait.reservation_id)]
-        assert wait.starts_at is not None
-        start = seconds_of(wait.starts_at)
-        for name in wait.nodes:
-            end = start + job.asked + state.cluster.margin
-            places.setdefault(int(name), []).append((start, end, job.units, job.number))
+            places[node].append((state.now, held.until, held.job.units, held.job.number))
+    for number, job in state.queue.items():
+        wait = waits[id_of(number)]
+        if wait.starts_at is not None:
+            start = seconds_of(wait.starts_at)
+            for name in wait.nodes:
+                places[int(name)].append((start, start + job.asked + state.cluster.margin, job.units, number))
     return any(_could_start(state, job, places) for job in state.queue.values())
 
 
@@ -141,7 +131,7 @@ def _could_start(state: State, job: Job, places: Mapping[int, list[tuple[float, 
     for node in range(state.cluster.nodes):
         if state.free[node] < job.units or (job.nodes > 1 and state.free[node] != state.cluster.units):
             continue
-        others = [place for place in places.get(node, ()) if place[3] != job.number and place[0] < end]
+        others = [place for place in places[node] if place[3] != job.number and place[0] < end]
         moments = {state.now, *(start for start, _, _, _ in others)}
         most = max(sum(gpus for start, until, gpus, _ in others if start <= at < until) for at in moments)
         fitting += most + job.units <= state.cluster.units

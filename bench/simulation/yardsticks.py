@@ -39,14 +39,14 @@ class Easy:
         ends += [(held.until, held.job, held.nodes) for held in state.held.values()]
         shadow, spare = _reservation(waiting[0], free, ends, state.cluster.units)
         for job in waiting[1:]:
-            nodes = fit(free, job, state.cluster.units)
-            if nodes is not None and state.until(job, state.now) > shadow:
-                nodes = fit([min(now, then) for now, then in zip(free, spare, strict=True)], job, state.cluster.units)
-                if nodes is not None:
-                    take(spare, job, nodes)
-            if nodes is not None:
-                take(free, job, nodes)
-                starts.append((job, nodes))
+            where = fit(free, job, state.cluster.units)
+            if where is not None and state.until(job, state.now) > shadow:
+                where = fit([min(now, then) for now, then in zip(free, spare, strict=True)], job, state.cluster.units)
+                if where is not None:
+                    take(spare, job, where)
+            if where is not None:
+                take(free, job, where)
+                starts.append((job, where))
         return starts
 
 

@@ -1,0 +1,130 @@
+"""Forecasts: when those who wait will probably start, with an interval that is true four times out of five.
+
+The plan's own starts are bounds: they hold if nobody leaves early. People do. So the queue is planned once more as if
+everybody left when people typically do, and what comes out is corrected by how such forecasts turned out before.
+It decides nothing about who starts: that is the plan's business, and no forecast is ever later than its bound.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from gpudev.domain.capacity import Holding, Node
+from gpudev.domain.ids import ReservationId
+from gpudev.planning.facts import Held, TypeFacts, by_type, lasting_units, microseconds
+from gpudev.planning.forecast_habits import Habits, TypicalStay
+from gpudev.planning.forecast_record import Told, TrackRecord
+from gpudev.planning.plan import Request
+from gpudev.planning.queueing import DEFAULT_MARGIN
+from gpudev.planning.timetable import Line, Timetable
+
+_MICROSECONDS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Experience:
+    """What is known of one GPU type: its people's habits, and how its forecasts turned out."""
+
+    habits: Habits = field(default_factory=Habits)
+    record: TrackRecord = field(default_factory=TrackRecord)
+
+
+_NOTHING_KNOWN = Experience()
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """`earliest` ≤ `expected` ≤ `latest_likely`: it starts between the first and the last of them in four of five
+    cases, and as often before `expected` as after."""
+
+    made_at: datetime
+    told: Told
+    """To be kept with the request and learnt from when it starts."""
+
+    @property
+    def earliest(self) -> datetime:
+        return self.made_at + timedelta(seconds=self.told.earliest)
+
+    @property
+    def expected(self) -> datetime:
+        return self.made_at + timedelta(seconds=self.told.expected)
+
+    @property
+    def latest_likely(self) -> datetime:
+        return self.made_at + timedelta(seconds=self.told.latest_likely)
+
+
+def forecast(
+    nodes: Sequence[Node],
+    holdings: Sequence[Holding],
+    queue: Sequence[Request],
+    now: datetime,
+    *,
+    began: Mapping[ReservationId, datetime],
+    latest: Mapping[ReservationId, datetime | None],
+    experience: Mapping[str, Experience],
+    margin: timedelta = DEFAULT_MARGIN,
+) -> dict[ReservationId, Forecast]:
+    """For everybody in `latest` (the plan's bounds of those who wait) who has one.
+
+    `began`: when the clock of those who hold something began to run; whoever is not in it has just begun.
+    """
+    forecasts: dict[ReservationId, Forecast] = {}
+    for facts, requests in by_type(nodes, holdings, queue, now, margin):
+        known = experience.get(facts.gpu_type, _NOTHING_KNOWN)
+        calibration = known.record.calibration()
+        alike: dict[tuple[int, int, timedelta], Told] = {}
+        for request, start in _typical_starts(facts, requests, began, known.habits.typical()):
+            bound = latest.get(request.reservation_id)
+            if start is None or bound is None:
+                continue
+            told = calibration.tell(start / _MICROSECONDS, max(0.0, (bound - now).total_seconds()))
+            shape = (request.units_per_node, request.node_count, request.duration)
+            told = alike[shape] = _not_before(told, alike.get(shape))
+            forecasts[request.reservation_id] = Forecast(now, told)
+    return forecasts
+
+
+def _typical_starts(
+    facts: TypeFacts, requests: Sequence[Request], began: Mapping[ReservationId, datetime], typical: TypicalStay
+) -> Iterator[tuple[Request, int | None]]:
+    """Everybody's start, in microseconds from now, in the plan in which everybody leaves when people typically do."""
+    lines = [
+        Line(rank, node.units, lasting_units(node), [_leaving(held, facts.now, began, typical) for held in held_there])
+        for rank, (node, held_there) in enumerate(zip(facts.nodes, facts.held, strict=True))
+    ]
+    timetable = Timetable(lines, (request.units_per_node for request in requests))
+    stays: dict[timedelta, int] = {}  # people ask for round numbers: few are different
+    for request in requests:
+        stay = stays.get(request.duration)
+        if stay is None:
+            stay = stays[request.duration] = max(1, round(typical.rest(microseconds(request.duration))))
+        place = timetable.find(request.units_per_node, request.node_count, stay)
+        if place is None:
+            yield request, None
+        else:
+            timetable.take(place, request.units_per_node, stay)
+            yield request, place.start
+
+
+def _leaving(
+    held: Held, now: datetime, began: Mapping[ReservationId, datetime], typical: TypicalStay
+) -> tuple[int, int]:
+    """When it is typically over, and the units it frees then."""
+    if held.overdue:
+        return held.until, held.units
+    elapsed = max(0, microseconds(now - began.get(held.reservation_id, now)))
+    return max(1, round(typical.rest(elapsed + held.until, elapsed))), held.units
+
+
+def _not_before(told: Told, ahead: Told | None) -> Told:
+    """Whoever asks for the same and stands behind is not told to start before those ahead."""
+    if ahead is None:
+        return told
+    return Told(
+        typical=told.typical,
+        bound=told.bound,
+        earliest=min(told.bound, max(told.earliest, ahead.earliest)),
+        expected=min(told.bound, max(told.expected, ahead.expected)),
+        latest_likely=min(told.bound, max(told.latest_likely, ahead.latest_likely)),
+    )
