@@ -3,7 +3,7 @@
 import importlib
 import sys
 
-NAMES = ("cli", "start", "api")
+NAMES = ("cli", "start", "api", "planner", "scheduling")
 
 
 def main(chosen: list[str]) -> int:

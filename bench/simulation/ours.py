@@ -5,7 +5,7 @@ promises hold however slowly that goes.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -21,6 +21,7 @@ from gpudev.planning.queueing import plan_queue
 GPU_TYPE = "h100"
 BEGIN = datetime(2026, 3, 2, tzinfo=UTC)
 """A Monday."""
+_TELL_AGAIN = timedelta(hours=1)
 
 
 class Ours:
@@ -46,6 +47,7 @@ class Ours:
             *self._facts(state),
             began={id_of(number): moment(held.since) for number, held in state.held.items()},
             latest={who: wait.starts_at for who, wait in self.waits.items()},
+            came={id_of(number): moment(job.arrives) for number, job in state.queue.items()},
             experience={GPU_TYPE: experience},
             margin=self._margin,
         )
@@ -64,28 +66,33 @@ class OurEstimates:
     ours: Ours
     experience: Experience = field(default_factory=Experience)
     estimates: list[Estimate] = field(default_factory=list)
-    _told: dict[int, Forecast] = field(default_factory=dict)
+    """Of what was told on arrival."""
+    later: list[Estimate] = field(default_factory=list)
+    """Of what was told again while they waited."""
+    _told: dict[int, list[Forecast]] = field(default_factory=dict)
 
     def started(self, state: State, job: Job) -> None:
-        forecast = self._told.pop(job.number, None)
-        if forecast is None:
-            return
-        told, waited = forecast.told, state.now - job.arrives
-        self.experience = replace(self.experience, record=self.experience.record.learn(told, waited))
-        self.estimates.append(
-            Estimate(job, told.bound, told.expected, told.earliest, told.latest_likely, waited),
-        )
+        for told in self._told.pop(job.number, ()):
+            self.experience = self.experience.after_start(told, moment(state.now))
+            (self.estimates if told.newcomer else self.later).append(_estimate(job, told, state))
 
     def left(self, state: State, held: Held) -> None:
-        used, asked = timedelta(seconds=held.job.used), timedelta(seconds=held.job.asked)
-        self.experience = replace(self.experience, habits=self.experience.habits.learn(used, asked))
+        job = held.job
+        self.experience = self.experience.after_stay(timedelta(seconds=job.used), timedelta(seconds=job.asked))
 
     def decided(self, state: State, arrived: Sequence[Job], until: int) -> None:
         if not arrived:
             return
-        forecasts = self.ours.forecast(state, self.experience)
-        for job in arrived:
-            self._told[job.number] = forecasts[id_of(job.number)]
+        now = moment(state.now)
+        for who, told in self.ours.forecast(state, self.experience).items():
+            so_far = self._told.setdefault(number_of(who), [])
+            if not so_far or now - so_far[-1].made_at >= _TELL_AGAIN:
+                so_far.append(told)
+
+
+def _estimate(job: Job, forecast: Forecast, state: State) -> Estimate:
+    told, waited = forecast.told, round(state.now - seconds_of(forecast.made_at))
+    return Estimate(job, told.bound, told.expected, told.earliest, told.latest_likely, waited)
 
 
 @dataclass(slots=True)

@@ -28,6 +28,7 @@ def forecasts_of(
         situation.now,
         began=began or {},
         latest=bounds(situation),
+        came={},
         experience={} if habits is None else {"h100": Experience(habits=habits)},
         margin=situation.margin,
     )

@@ -6,7 +6,7 @@ It decides nothing about who starts: that is the plan's business, and no forecas
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from gpudev.domain.capacity import Holding, Node
@@ -19,6 +19,8 @@ from gpudev.planning.queueing import DEFAULT_MARGIN
 from gpudev.planning.timetable import Line, Timetable
 
 _MICROSECONDS = 1_000_000
+NEW_FOR = timedelta(minutes=15)
+"""How long somebody who waits counts as a newcomer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,21 @@ class Experience:
     """What is known of one GPU type: its people's habits, and how its forecasts turned out."""
 
     habits: Habits = field(default_factory=Habits)
-    record: TrackRecord = field(default_factory=TrackRecord)
+    newcomers: TrackRecord = field(default_factory=TrackRecord)
+    """Of what people were told when they came."""
+    waiting: TrackRecord = field(default_factory=TrackRecord)
+    """Of what they were told when they had waited for a while: those who are still there are the unlucky ones."""
+
+    def after_stay(self, used: timedelta, asked: timedelta) -> "Experience":
+        """Somebody left. `asked`: from the beginning to the planned end as it last was, extensions included."""
+        return replace(self, habits=self.habits.learn(used, asked))
+
+    def after_start(self, forecast: "Forecast", started_at: datetime) -> "Experience":
+        """Somebody who had been told this has started."""
+        waited = (started_at - forecast.made_at).total_seconds()
+        if forecast.newcomer:
+            return replace(self, newcomers=self.newcomers.learn(forecast.told, waited))
+        return replace(self, waiting=self.waiting.learn(forecast.told, waited))
 
 
 _NOTHING_KNOWN = Experience()
@@ -39,7 +55,8 @@ class Forecast:
 
     made_at: datetime
     told: Told
-    """To be kept with the request and learnt from when it starts."""
+    newcomer: bool = True
+    """Whether it had only just come when it was told."""
 
     @property
     def earliest(self) -> datetime:
@@ -62,26 +79,30 @@ def forecast(
     *,
     began: Mapping[ReservationId, datetime],
     latest: Mapping[ReservationId, datetime | None],
+    came: Mapping[ReservationId, datetime],
     experience: Mapping[str, Experience],
     margin: timedelta = DEFAULT_MARGIN,
 ) -> dict[ReservationId, Forecast]:
     """For everybody in `latest` (the plan's bounds of those who wait) who has one.
 
-    `began`: when the clock of those who hold something began to run; whoever is not in it has just begun.
+    `began`: when the clock of those who hold something began to run; `came`: when those who wait began to. Whoever
+    is not in there has only just begun.
     """
     forecasts: dict[ReservationId, Forecast] = {}
     for facts, requests in by_type(nodes, holdings, queue, now, margin):
         known = experience.get(facts.gpu_type, _NOTHING_KNOWN)
-        calibration = known.record.calibration()
+        newcomers, waiting = known.newcomers.calibration(), known.waiting.calibration()
         alike: dict[tuple[int, int, timedelta], Told] = {}
         for request, start in _typical_starts(facts, requests, began, known.habits.typical()):
             bound = latest.get(request.reservation_id)
             if start is None or bound is None:
                 continue
+            newcomer = now - came.get(request.reservation_id, now) < NEW_FOR
+            calibration = newcomers if newcomer else waiting
             told = calibration.tell(start / _MICROSECONDS, max(0.0, (bound - now).total_seconds()))
             shape = (request.units_per_node, request.node_count, request.duration)
             told = alike[shape] = _not_before(told, alike.get(shape))
-            forecasts[request.reservation_id] = Forecast(now, told)
+            forecasts[request.reservation_id] = Forecast(now, told, newcomer)
     return forecasts
 
 

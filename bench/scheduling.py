@@ -1,0 +1,165 @@
+"""`scheduling`: a week of a busy cluster, again and again, under plain FIFO, textbook EASY backfill and our planner.
+
+Virtual time, fixed seeds, the real planner and the real forecasts, which begin every week knowing nothing. Three kinds
+of people (who ask for little more than they use, for much more, and for absurdly more), two loads, two seeds each.
+"""
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from bench.figures import percentile, report
+from bench.simulation.measuring import Estimate, Estimates, Waits
+from bench.simulation.ours import AllowedIdle, OurEstimates, Ours
+from bench.simulation.traces import HOUR, Cluster, Job, People, make_trace
+from bench.simulation.world import simulate
+from bench.simulation.yardsticks import Easy, Fifo
+
+CLUSTER = Cluster(nodes=12)
+DAYS = 7
+LOADS = (0.6, 0.7)
+SEEDS = (1, 2)
+PEOPLE = {
+    "careful": People(overstating=0.3, uncertainty=0.5, take_default=0.1, fail_early=0.05),
+    "usual": People(),
+    "careless": People(median_need=0.6 * HOUR, overstating=1.2, uncertainty=1.0, take_default=0.5),
+}
+COLD = 100
+"""How many of the first forecasts of a week count as made after a cold start."""
+
+
+@dataclass(slots=True)
+class Week:
+    """One trace under one policy."""
+
+    policy: str
+    people: str
+    load: float
+    seed: int
+    trace: Sequence[Job]
+    waits: Waits = field(default_factory=Waits)
+    estimates: list[Estimate] = field(default_factory=list)
+    later: list[Estimate] = field(default_factory=list)
+    allowed_idle: int = 0
+
+    @property
+    def mean_wait(self) -> float:
+        return statistics.mean(self.waits.waited.values())
+
+
+def run() -> None:
+    weeks = list(measure())
+    by_policy = {name: [week for week in weeks if week.policy == name] for name in _POLICIES}
+    for name, own in by_policy.items():
+        _report_policy(name, own)
+    _report_goals(by_policy["ours"], by_policy["EASY"])
+    _report_forecasts(by_policy["ours"])
+
+
+def measure() -> Iterator[Week]:
+    for people, kind in PEOPLE.items():
+        for load in LOADS:
+            for seed in SEEDS:
+                trace = make_trace(seed, load, DAYS, kind, CLUSTER)
+                for name, live in _POLICIES.items():
+                    week = Week(name, people, load, seed, trace)
+                    live(week)
+                    yield week
+
+
+def true_share(estimates: Sequence[Estimate]) -> float:
+    """In per cent: how often the start lay in the told interval."""
+    return 100 * statistics.mean(each.earliest <= each.waited <= each.latest_likely for each in estimates)
+
+
+def _live_with_fifo(week: Week) -> None:
+    policy = Fifo()
+    estimates = Estimates(policy)
+    simulate(CLUSTER, week.trace, policy, [week.waits, estimates])
+    week.estimates = estimates.estimates
+
+
+def _live_with_easy(week: Week) -> None:
+    policy = Easy()
+    estimates = Estimates(policy)
+    simulate(CLUSTER, week.trace, policy, [week.waits, estimates])
+    week.estimates = estimates.estimates
+
+
+def _live_with_ours(week: Week) -> None:
+    policy = Ours(CLUSTER)
+    estimates, idle = OurEstimates(policy), AllowedIdle(policy)
+    simulate(CLUSTER, week.trace, policy, [week.waits, estimates, idle])
+    week.estimates, week.later, week.allowed_idle = estimates.estimates, estimates.later, idle.seconds
+
+
+_POLICIES: dict[str, Callable[[Week], None]] = {
+    "FIFO": _live_with_fifo,
+    "EASY": _live_with_easy,
+    "ours": _live_with_ours,
+}
+
+
+def _report_policy(name: str, weeks: Sequence[Week]) -> None:
+    waits = [wait / HOUR for week in weeks for wait in week.waits.waited.values()]
+    estimates = [each for week in weeks for each in week.estimates]
+    late = [each.waited - each.latest for each in estimates if each.waited > each.latest]
+    errors = [abs(each.waited - each.latest) / HOUR for each in estimates]
+    _say(f"{name}: requests", len(waits), "requests")
+    _say(f"{name}: requests that waited", len(estimates), "requests")
+    _say(f"{name}: mean wait", statistics.mean(waits), "h")
+    _say(f"{name}: wait, p95", percentile(waits, 0.95), "h")
+    _say(f"{name}: use of the GPUs", 100 * statistics.mean(_use(week) for week in weeks), "%")
+    _say(f"{name}: idle GPUs while a request that fits waited", sum(w.waits.idle_seconds for w in weeks), "s")
+    _say(f"{name}: error of the start told on arrival (by planned ends), median", statistics.median(errors), "h")
+    _say(f"{name}: error of the start told on arrival (by planned ends), p90", percentile(errors, 0.9), "h")
+    goal = 0 if name == "ours" else None
+    report("scheduling", f"{name}: started later than told on arrival", len(late), "requests", goal)
+    if late:
+        _say(f"{name}: the most that one started later than told", max(late), "s")
+
+
+def _report_goals(ours: Sequence[Week], easy: Sequence[Week]) -> None:
+    ratios = [mine.mean_wait / theirs.mean_wait for mine, theirs in zip(ours, easy, strict=True)]
+    pooled = statistics.mean(week.mean_wait for week in ours) / statistics.mean(week.mean_wait for week in easy)
+    for people in PEOPLE:
+        own = [ratio for ratio, week in zip(ratios, ours, strict=True) if week.people == people]
+        _say(f"mean wait of ours / EASY's, {people} people, mean of the weeks", statistics.mean(own), "x")
+    report("scheduling", "mean wait of ours / EASY's, all weeks", pooled, "x", 1.1)
+    allowed = sum(week.allowed_idle for week in ours)
+    report("scheduling", "ours: idle GPUs that the rules would have allowed to use", allowed, "s", 0)
+
+
+def _report_forecasts(ours: Sequence[Week]) -> None:
+    everything = [each for week in ours for each in week.estimates]
+    cold = [each for week in ours for each in week.estimates[:COLD]]
+    later = [each for week in ours for each in week.later]
+    for what, estimates in (("", everything), (f", first {COLD} of each week", cold), (", told again", later)):
+        report("scheduling", f"expected: median error / latest's{what}", _error_ratio(estimates), "x", 0.5)
+        report("scheduling", f"interval true (at least){what}", true_share(estimates), "%", 75, at_most=False)
+        report("scheduling", f"interval true (at most){what}", true_share(estimates), "%", 85)
+    worst = max(_error_ratio(week.estimates) for week in ours)
+    report("scheduling", "expected: median error / latest's, worst week", worst, "x", 0.5)
+    shares = [true_share(week.estimates) for week in ours]
+    report("scheduling", "interval true, lowest week", min(shares), "%", 75, at_most=False)
+    report("scheduling", "interval true, highest week", max(shares), "%", 85)
+    errors = [abs(each.waited - each.expected) / HOUR for each in everything]
+    _say("expected: error, median", statistics.median(errors), "h")
+    _say("expected: error, p90", percentile(errors, 0.9), "h")
+    widths = [(each.latest_likely - each.earliest) / HOUR for each in everything]
+    _say("width of the interval, median", statistics.median(widths), "h")
+
+
+def _error_ratio(estimates: Sequence[Estimate]) -> float:
+    expected = statistics.median(abs(each.waited - each.expected) for each in estimates)
+    return expected / statistics.median(abs(each.waited - each.latest) for each in estimates)
+
+
+def _use(week: Week) -> float:
+    """Until the last one left: whoever lets people wait also needs longer."""
+    end = max(job.arrives + week.waits.waited[job.number] + job.occupies for job in week.trace)
+    return week.waits.used_gpu_seconds / (end * CLUSTER.gpus)
+
+
+def _say(metric: str, value: float, unit: str) -> None:
+    report("scheduling", metric, value, unit, None)
