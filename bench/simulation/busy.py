@@ -1,0 +1,54 @@
+"""A busy cluster of any size in one moment, always the same for the same numbers: for measuring the planner's speed."""
+
+import random
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from gpudev.domain.capacity import Holding, Node, Share
+from gpudev.domain.ids import ReservationId
+from gpudev.planning.plan import Request
+
+NOW = datetime(2026, 3, 2, 9, tzinfo=UTC)
+_UNITS = 8
+_SHAPES = ((1, 1), (2, 1), (4, 1), (8, 1), (8, 2), (8, 3), (8, 4))
+_SHARE_OF_SHAPES = (56, 17, 12, 11, 2.4, 0.8, 0.8)
+_HOURS = (0.5, 1, 2, 3, 4, 6, 8, 8, 8, 12, 16, 24)
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    nodes: list[Node]
+    holdings: list[Holding]
+    queue: list[Request]
+    began: dict[ReservationId, datetime]
+    """When each of the holdings began."""
+
+
+def busy_moment(*, nodes: int, running: int, queued: int, seed: int = 1) -> Moment:
+    """Exactly so many run, spread over all nodes; of what is left free some is whole, most is crumbs."""
+    dice = random.Random(seed)
+    all_nodes = [Node(f"node-{number:05}", "h100", _UNITS) for number in range(nodes)]
+    free = {node.name: _UNITS for node in all_nodes}
+    holdings: list[Holding] = []
+    began: dict[ReservationId, datetime] = {}
+    spare = nodes * _UNITS - running
+    while len(holdings) < running:
+        name = dice.choice(all_nodes).name
+        units = min(dice.choices((1, 2, 4, 8), (60, 20, 12, 8))[0], free[name], spare + 1)
+        if units:
+            spare -= units - 1
+            first = _UNITS - free[name]
+            free[name] -= units
+            who = ReservationId(UUID(int=1_000_000 + len(holdings)))
+            asked = timedelta(hours=dice.choice(_HOURS))
+            began[who] = NOW - asked * dice.random() * 0.9
+            share = Share(0, name, units, tuple(range(first, first + units)))
+            holdings.append(Holding(who, "h100", (share,), began[who] + asked))
+    return Moment(all_nodes, holdings, [_request(dice, number) for number in range(queued)], began)
+
+
+def _request(dice: random.Random, number: int) -> Request:
+    units, nodes = dice.choices(_SHAPES, _SHARE_OF_SHAPES)[0]
+    who = ReservationId(UUID(int=number))
+    return Request(who, number, "h100", units, nodes, timedelta(hours=dice.choice(_HOURS)))
