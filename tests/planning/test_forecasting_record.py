@@ -54,6 +54,11 @@ def test_while_nothing_is_known_the_interval_is_wide_around_a_little_less_than_t
     assert said.earliest < HOUR < said.expected < 2 * HOUR < said.latest_likely
 
 
+def test_whoever_waits_though_typically_nobody_would_is_not_told_that_it_will_be_at_once() -> None:
+    said = told(TrackRecord(), 0, 8 * HOUR)
+    assert 0 < said.earliest < said.expected < said.latest_likely < 8 * HOUR
+
+
 def test_what_was_seen_moves_the_expectation() -> None:
     record = TrackRecord()
     for _ in range(80):

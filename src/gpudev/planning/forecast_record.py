@@ -14,7 +14,7 @@ from dataclasses import dataclass
 INTERVAL = 0.8
 """How often the told interval is to be true."""
 _TAIL = (1 - INTERVAL) / 2
-_BUCKETS = (15 * 60.0, 60 * 60.0, 3 * 60 * 60.0)
+_BUCKETS = (60.0, 15 * 60.0, 60 * 60.0, 3 * 60 * 60.0)
 """Typical waits, in seconds, at which one bucket ends and the next begins."""
 _REMEMBERED = 500
 """Outcomes per bucket."""
@@ -22,6 +22,8 @@ _ENOUGH = 60
 """Outcomes of a bucket with which it no longer needs the guess."""
 _PRIOR = (-1.6, -1.3, -1.1, -0.9, -0.7, -0.6, -0.5, -0.4, -0.3, -0.2, -0.1, 0.0, 0.1, 0.2, 0.4, 0.7, 1.2)
 """The guess: a broad spread of logarithms of ratios, a little to the early side."""
+_PRIOR_AT_ONCE = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.4, 1.6, 1.8, 2.1, 2.4)
+"""The guess for those who would start at once in a typical plan: they do wait, so it can only be longer."""
 _PACE = 0.003
 """How far one outcome moves a bound's level."""
 _LEAST_SCALE, _SHARE_OF_BOUND = 120.0, 0.05
@@ -60,7 +62,10 @@ class TrackRecord:
         return TrackRecord(tuple(ratios), levels)
 
     def calibration(self) -> "Calibration":
-        return Calibration(tuple(_factors(ratios, self.levels) for ratios in self.ratios))
+        priors = (_PRIOR_AT_ONCE, *(_PRIOR,) * len(_BUCKETS))
+        return Calibration(
+            tuple(_factors(ratios, prior, self.levels) for ratios, prior in zip(self.ratios, priors, strict=True))
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +94,10 @@ def _scale(bound: float) -> float:
     return _LEAST_SCALE + _SHARE_OF_BOUND * bound
 
 
-def _factors(ratios: tuple[float, ...], levels: tuple[float, float, float]) -> tuple[float, float, float]:
-    seen = sorted(ratios if len(ratios) >= _ENOUGH else (*ratios, *_PRIOR))
+def _factors(
+    ratios: tuple[float, ...], prior: tuple[float, ...], levels: tuple[float, float, float]
+) -> tuple[float, float, float]:
+    seen = sorted(ratios if len(ratios) >= _ENOUGH else (*ratios, *prior))
     low, middle, high = levels
     return math.exp(_quantile(seen, low)), math.exp(_quantile(seen, middle)), math.exp(_quantile(seen, high))
 
