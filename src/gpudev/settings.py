@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from types import MappingProxyType
+from typing import Any, TypeVar, get_args
 
 from gpudev.places import state_dir
 
@@ -46,8 +47,67 @@ class Timing:
     """After the n-th failure: this times 2^(n-1)."""
     orphan_grace: timedelta = timedelta(seconds=30)
     """How long something without a live owner is only reported before it is removed."""
+    preparing_margin: timedelta = timedelta(minutes=1)
+    """How long preparing a dev server may take by plan: its time begins when it is ready."""
     teardown_margin: timedelta = timedelta(seconds=30)
     """How long after its planned end a reservation's GPUs may still be busy being freed."""
+
+    @property
+    def around_a_stay(self) -> timedelta:
+        """What one reservation takes at most beside the hours it was given."""
+        return self.preparing_margin + self.teardown_margin
+
+
+@dataclass(frozen=True, slots=True)
+class KubernetesSettings:
+    """How the cluster is reached, what its nodes mean and what dev servers are made of. An empty text: none."""
+
+    access: str = "auto"
+    """Where credentials come from: kubeconfig, in-cluster or eks; auto: the first of these that there is."""
+    kubeconfig: str = ""
+    context: str = ""
+    eks_cluster_name: str = ""
+    aws_region: str = ""
+    namespace: str = "gpu-dev"
+    gpu_type_label: str = "GpuType"
+    """The node label that names the GPU type; without it, the instance type tells through the catalogue."""
+    gpu_resource: str = "nvidia.com/gpu"
+    tolerated_taints: tuple[str, ...] = ("nvidia.com/gpu",)
+    """Keys of taints that dev servers tolerate; any other NoSchedule or NoExecute taint closes a node."""
+    node_address: str = "external"
+    """Which of a node's addresses people connect to first: external, internal or hostname; else the next one."""
+    default_image: str = "pytorch/pytorch:2.8.0-cuda12.9-cudnn9-devel"
+    init_image: str = "gpu-dev/dev-server:0.1.0"
+    """Our own image, which brings the SSH server into any other."""
+    image_pull_policy: str = "IfNotPresent"
+    workspace_size: str = "100Gi"
+    shared_storage_class: str = ""
+    """A ReadWriteMany storage class for /workspace; none: scratch."""
+    efs_file_system_id: str = ""
+    efs_security_group_id: str = ""
+    efs_subnet_ids: tuple[str, ...] = ()
+    stale_after: timedelta = timedelta(seconds=15)
+    """Without a sign of life from the API server for this long, no decision is made."""
+    watch_timeout: timedelta = timedelta(seconds=10)
+    """How long one watch lasts before it is resumed. The API server gives a sign of life shortly before the end,
+    so this must be less than `stale_after`."""
+    node_lost_after: timedelta = timedelta(minutes=5)
+    """A dev server on a node that has not answered for this long is lost."""
+    unschedulable_after: timedelta = timedelta(minutes=1)
+    """A pod that no node takes for this long never will be."""
+    image_pull_patience: timedelta = timedelta(minutes=2)
+    """How long pulling an image may go on failing."""
+
+    def __post_init__(self) -> None:
+        _one_of("GPU_DEV_KUBE_ACCESS", self.access, ("auto", "kubeconfig", "in-cluster", "eks"))
+        _one_of("GPU_DEV_NODE_ADDRESS", self.node_address, ("external", "internal", "hostname"))
+        if self.watch_timeout >= self.stale_after:
+            raise ValueError("GPU_DEV_WATCH_TIMEOUT must be less than GPU_DEV_STALE_AFTER")
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"the environment variable {name} holds {value!r}; it may be {', '.join(allowed)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +116,8 @@ class Settings:
     limits: Limits = Limits()
     timing: Timing = Timing()
     cluster: str = "local"
-    """Where dev servers run: local (this machine)."""
+    """Where dev servers run: local (this machine) or kubernetes."""
+    kubernetes: KubernetesSettings = KubernetesSettings()
     state_dir: Path = Path("~/.local/share/gpu-dev")
     """Embedded and local mode: database, disks, dev servers' folders, logs."""
     nodes_file: Path | None = None
@@ -85,6 +146,7 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         limits=_section(env, Limits(), "GPU_DEV_"),
         timing=_section(env, Timing(), "GPU_DEV_"),
         cluster=env.get("GPU_DEV_CLUSTER", "local"),
+        kubernetes=_kubernetes(env),
         state_dir=state_dir(env),
         nodes_file=_read(env, "GPU_DEV_NODES_FILE", Path, None),
         api_host=env.get("GPU_DEV_API_HOST", "127.0.0.1"),
@@ -124,23 +186,44 @@ def _ttl(env: Mapping[str, str]) -> timedelta | None:
     return None if hours == 0 else timedelta(hours=hours)
 
 
-def _section(env: Mapping[str, str], default: _T, prefix: str) -> _T:
-    """A section's fields from PREFIX_FIELD variables; timedeltas are given in seconds."""
-    values = {
-        f.name: _read(env, prefix + f.name.upper(), _reader(getattr(default, f.name)), getattr(default, f.name))
-        for f in fields(default)  # type: ignore[arg-type]
-    }
+_KUBERNETES_NAMES = {
+    "access": "GPU_DEV_KUBE_ACCESS",
+    "kubeconfig": "KUBECONFIG",
+    "context": "GPU_DEV_KUBE_CONTEXT",
+    "eks_cluster_name": "EKS_CLUSTER_NAME",
+    "aws_region": "AWS_REGION",
+    "efs_file_system_id": "EFS_FILE_SYSTEM_ID",
+    "efs_security_group_id": "EFS_SECURITY_GROUP_ID",
+    "efs_subnet_ids": "EFS_SUBNET_IDS",
+}
+"""Those that are known by other names than GPU_DEV_FIELD."""
+
+
+def _kubernetes(env: Mapping[str, str]) -> KubernetesSettings:
+    return _section(env, KubernetesSettings(), "GPU_DEV_", _KUBERNETES_NAMES)
+
+
+def _section(env: Mapping[str, str], default: _T, prefix: str, names: Mapping[str, str] = MappingProxyType({})) -> _T:
+    """A section's fields from PREFIX_FIELD variables, or those of other `names`; timedeltas are given in seconds."""
+    values = {}
+    for field in fields(default):  # type: ignore[arg-type]
+        variable = names.get(field.name, prefix + field.name.upper())
+        standard = getattr(default, field.name)
+        values[field.name] = _read(env, variable, _reader(field.type, standard), standard)
     return type(default)(**values)
 
 
-def _reader(default: Any) -> Callable[[str], Any]:
+def _reader(field_type: Any, default: Any) -> Callable[[str], Any]:
     match default:
         case timedelta():
             return lambda text: timedelta(seconds=float(text))
         case float():
             return float
+        case str():
+            return str
         case tuple():
-            return lambda text: tuple(int(part) for part in text.split(","))
+            part_type = get_args(field_type)[0]
+            return lambda text: tuple(part_type(part.strip()) for part in text.split(","))
         case _:
             return int
 
