@@ -80,6 +80,12 @@ class KubernetesSettings:
     init_image: str = "gpu-dev/dev-server:0.1.0"
     """Our own image, which brings the SSH server into any other."""
     image_pull_policy: str = "IfNotPresent"
+    image_pull_secrets: tuple[str, ...] = ()
+    runtime_class: str = ""
+    allowed_cidrs: tuple[str, ...] = ()
+    """Private networks that dev servers may reach; by default the internet and their own gang only."""
+    termination_grace: timedelta = timedelta(seconds=20)
+    """How long processes in a dev server that ends have for saving their work."""
     workspace_size: str = "100Gi"
     shared_storage_class: str = ""
     """A ReadWriteMany storage class for /workspace; none: scratch."""

@@ -32,7 +32,7 @@ HOST_KEY = "gpu-dev/host-key"
 """Annotation: the public half of the ssh host key, so that a look needs no secret."""
 
 _LABEL_LENGTH = 63
-_DIGEST_LENGTH = 12
+_DIGEST_LENGTH = 16
 _NOT_IN_LABELS = re.compile(r"[^A-Za-z0-9._-]+")
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9-]+")
 

@@ -1,0 +1,115 @@
+"""Everything a dev server is made of besides its pods: Secret, Services, policy, claims. Pure: a specification in,
+objects as the API server takes them out."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from gpudev.adapters.kubernetes import labels as names
+from gpudev.adapters.kubernetes.labels import gang_service_name, label_value, shared_claim_name
+from gpudev.adapters.kubernetes.papers import Keys, secret_data
+from gpudev.adapters.kubernetes.pod_manifest import server_annotations, server_labels
+from gpudev.adapters.kubernetes.policies import SSH_PORT, gang_policy
+from gpudev.ports.cluster import ServerSpec
+from gpudev.settings import KubernetesSettings
+
+EFS_CLASS = "gpu-dev-efs"
+
+
+def secret(
+    spec: ServerSpec, keys: Keys, settings: KubernetesSettings, addresses: Mapping[int, str] | None = None
+) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": _metadata(spec, spec.pod_name, settings, keys.host.public),
+        "type": "Opaque",
+        "data": secret_data(spec, keys, addresses or {}),
+    }
+
+
+def ssh_service(spec: ServerSpec, settings: KubernetesSettings, host_key: str) -> dict[str, Any]:
+    """The way in. The port on the nodes is the API server's to choose."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": _metadata(spec, spec.pod_name, settings, host_key),
+        "spec": {
+            "type": "NodePort",
+            "selector": {names.RESERVATION_ID: str(spec.reservation_id), names.RANK: "0"},
+            "ports": [{"name": "ssh", "port": SSH_PORT, "targetPort": SSH_PORT, "protocol": "TCP"}],
+        },
+    }
+
+
+def gang_objects(spec: ServerSpec, settings: KubernetesSettings, host_key: str) -> list[dict[str, Any]]:
+    """What lets the members of a gang find and reach each other; nothing for a single one."""
+    if len(spec.shares) == 1:
+        return []
+    name = gang_service_name(spec.pod_name)
+    headless = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": _metadata(spec, name, settings, host_key),
+        "spec": {
+            "clusterIP": "None",
+            "selector": {names.RESERVATION_ID: str(spec.reservation_id)},
+            # Members look for each other before all of them are ready.
+            "publishNotReadyAddresses": True,
+            "ports": [{"name": "ssh", "port": SSH_PORT, "targetPort": SSH_PORT, "protocol": "TCP"}],
+        },
+    }
+    return [headless, gang_policy(settings, name, server_labels(spec))]
+
+
+def shared_claim(username: str, settings: KubernetesSettings) -> dict[str, Any] | None:
+    """The user's own shared storage: the same in every reservation and on every node of a gang. It carries no
+    reservation's id, so no teardown finds it. None: not configured here."""
+    storage_class = settings.shared_storage_class or (EFS_CLASS if settings.efs_file_system_id else "")
+    if not storage_class:
+        return None
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {
+            "name": shared_claim_name(username),
+            "namespace": settings.namespace,
+            "labels": {names.MANAGED_BY: names.OURS, names.USER: label_value(username)},
+            "annotations": {names.USERNAME: username.encode("utf-8", "replace").decode()},
+        },
+        "spec": {
+            "accessModes": ["ReadWriteMany"],
+            "storageClassName": storage_class,
+            "resources": {"requests": {"storage": settings.workspace_size}},
+        },
+    }
+
+
+def efs_storage_class(settings: KubernetesSettings) -> dict[str, Any] | None:
+    """One access point per claim on the file system that the settings name; what was stored outlives the claim."""
+    if not settings.efs_file_system_id or settings.shared_storage_class:
+        return None
+    return {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": EFS_CLASS, "labels": {names.MANAGED_BY: names.OURS}},
+        "provisioner": "efs.csi.aws.com",
+        "reclaimPolicy": "Retain",
+        "volumeBindingMode": "Immediate",
+        "parameters": {
+            "provisioningMode": "efs-ap",
+            "fileSystemId": settings.efs_file_system_id,
+            "directoryPerms": "700",
+            "uid": "1000",
+            "gid": "1000",
+            "basePath": "/gpu-dev",
+        },
+    }
+
+
+def _metadata(spec: ServerSpec, name: str, settings: KubernetesSettings, host_key: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "namespace": settings.namespace,
+        "labels": server_labels(spec),
+        "annotations": server_annotations(spec, host_key),
+    }

@@ -1,0 +1,162 @@
+"""What a dev server is told about itself: the files of its Secret, pure. All of it is data, read by our own program in
+the pod; nothing here is ever run.
+
+One Secret serves all members. What differs between them has one key per rank, and each pod mounts its own under the
+plain file name.
+"""
+
+import base64
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpudev.adapters.kubernetes.labels import gang_service_name, member_name
+from gpudev.adapters.kubernetes.ssh_keys import KeyPair
+from gpudev.domain.capacity import Share
+from gpudev.domain.ids import short_id
+from gpudev.ports.cluster import ServerSpec
+
+HOST_KEY = "host_key"
+MESH_KEY = "mesh_key"
+AUTHORIZED_KEYS = "authorized_keys"
+ENVIRONMENT = "environment"
+GREETING = "greeting"
+HOSTS = "hosts"
+MASTER_PORT = 29500
+HOME = "/home/dev"
+WORKSPACE = "/workspace"
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_LINE_ENDS = re.compile(r"[\x00\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Made once per reservation and kept, so that a restarted dev server is still the one people know."""
+
+    host: KeyPair
+    mesh: KeyPair | None
+    """By which the members of a gang reach each other; None: there is one member."""
+
+
+def secret_data(spec: ServerSpec, keys: Keys, addresses: Mapping[int, str]) -> dict[str, str]:
+    """`addresses`: the members' addresses as far as they are known, by rank."""
+    files = {
+        HOST_KEY: keys.host.private,
+        AUTHORIZED_KEYS: _authorized_keys(spec, keys),
+        HOSTS: _hosts(spec, addresses),
+    }
+    if keys.mesh is not None:
+        files[MESH_KEY] = keys.mesh.private
+    for share in spec.shares:
+        files[f"{ENVIRONMENT}-{share.rank}"] = _environment_file(spec, share)
+        files[f"{GREETING}-{share.rank}"] = _greeting(spec, share)
+    return {name: encode(text) for name, text in files.items()}
+
+
+def mounted_items(spec: ServerSpec, rank: int) -> list[dict[str, Any]]:
+    """Which keys of the Secret one member finds, and under which file names."""
+    plain = [HOST_KEY, AUTHORIZED_KEYS, HOSTS, *([MESH_KEY] if len(spec.shares) > 1 else [])]
+    own = [{"key": f"{name}-{rank}", "path": name} for name in (ENVIRONMENT, GREETING)]
+    return [{"key": name, "path": name} for name in plain] + own
+
+
+def environment(spec: ServerSpec, share: Share) -> dict[str, str]:
+    """What sessions find in their environment. What we say wins over what was asked for."""
+    values = {
+        **spec.environment,
+        "GPU_DEV_RESERVATION_ID": str(spec.reservation_id),
+        "GPU_DEV_POD_NAME": spec.pod_name,
+        "GPU_DEV_NODE": share.node,
+        "GPU_DEV_GPU_TYPE": spec.gpu_type,
+        "GPU_DEV_GPU_COUNT": str(spec.gpu_count),
+        "GPU_DEV_USER": spec.username,
+        "WORKSPACE": WORKSPACE,
+    }
+    if spec.expires_at is not None:
+        values["GPU_DEV_EXPIRES_AT"] = spec.expires_at.isoformat()
+    if spec.name is not None:
+        values["GPU_DEV_NAME"] = spec.name
+    if len(spec.shares) > 1:
+        values |= _gang_environment(spec, share)
+    return {name: one_line(value) for name, value in values.items() if _VARIABLE.fullmatch(name)}
+
+
+def member_host(spec: ServerSpec, rank: int) -> str:
+    """The name by which the other members reach this one: resolved by the cluster's DNS through the headless Service,
+    whatever the cluster's domain is called, and by the hosts file."""
+    return f"{member_name(spec.pod_name, rank)}.{gang_service_name(spec.pod_name)}"
+
+
+def encode(text: str) -> str:
+    """As a Secret carries it. What is no text at all (a lone surrogate) is replaced: it must not stop a start."""
+    return base64.b64encode(text.encode("utf-8", "replace")).decode("ascii")
+
+
+def decode(data: str) -> str:
+    return base64.b64decode(data).decode("utf-8", "replace")
+
+
+def one_line(text: str) -> str:
+    """These files are read line by line; a line break in a value would begin another one."""
+    return _LINE_ENDS.sub(" ", text)
+
+
+def _gang_environment(spec: ServerSpec, share: Share) -> dict[str, str]:
+    hosts = [member_host(spec, other.rank) for other in spec.shares]
+    return {
+        "RANK": str(share.rank),
+        "NODE_RANK": str(share.rank),
+        "WORLD_SIZE": str(len(spec.shares)),
+        "MASTER_ADDR": member_host(spec, 0),
+        "MASTER_PORT": str(MASTER_PORT),
+        "GPU_DEV_NODE_COUNT": str(len(spec.shares)),
+        "GPU_DEV_GPUS_PER_NODE": str(share.units),
+        "GPU_DEV_HOSTS": ",".join(hosts),
+    }
+
+
+def _environment_file(spec: ServerSpec, share: Share) -> str:
+    return "".join(f"{name}={value}\n" for name, value in environment(spec, share).items())
+
+
+def _authorized_keys(spec: ServerSpec, keys: Keys) -> str:
+    lines = [one_line(key).strip() for key in spec.ssh_public_keys]
+    if keys.mesh is not None:
+        lines.append(f"{keys.mesh.public} gang")
+    return "".join(f"{line}\n" for line in lines if line)
+
+
+def _hosts(spec: ServerSpec, addresses: Mapping[int, str]) -> str:
+    """Lines for /etc/hosts: for clusters whose DNS is slow to know new names, or absent."""
+    return "".join(
+        f"{address}\t{member_host(spec, rank)}\t{member_name(spec.pod_name, rank)}\n"
+        for rank, address in sorted(addresses.items())
+    )
+
+
+def _greeting(spec: ServerSpec, share: Share) -> str:
+    gpus = f"{spec.gpu_count} × {spec.gpu_type}" if spec.gpu_count else spec.gpu_type
+    until = f", until {spec.expires_at:%Y-%m-%d %H:%M} UTC" if spec.expires_at else ""
+    home = (
+        f"your disk {spec.disk_name or 'default'!r}, kept for next time"
+        if spec.disk_id
+        else "scratch space that ends with the reservation"
+    )
+    lines = [
+        f"gpu-dev reservation {short_id(spec.reservation_id)}: {gpus} on {share.node}{until}",
+        f"{HOME} is {home}.",
+    ]
+    if len(spec.shares) > 1:
+        lines.append(f"This is node {share.rank} of {len(spec.shares)}. On each of them:")
+        lines.append(f"  {torchrun_line(share)} train.py")
+    return "".join(f"{one_line(line)}\n" for line in lines)
+
+
+def torchrun_line(share: Share) -> str:
+    """For people to copy: the shell they paste it into fills the variables in."""
+    return (
+        f"torchrun --nnodes $WORLD_SIZE --nproc-per-node {share.units} --node-rank $NODE_RANK"
+        " --master-addr $MASTER_ADDR --master-port $MASTER_PORT"
+    )

@@ -1,0 +1,227 @@
+"""The Pod of one member of a dev server: pure. Where it runs was planned before; the scheduler is asked for exactly
+that node, so that it still checks what only it knows (ports, volumes, taints) and binds nothing that does not fit."""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from gpudev.adapters.kubernetes import labels as names
+from gpudev.adapters.kubernetes.labels import gang_service_name, label_value, member_name
+from gpudev.adapters.kubernetes.papers import HOME, WORKSPACE, mounted_items, one_line
+from gpudev.adapters.kubernetes.policies import SSH_PORT
+from gpudev.adapters.kubernetes.sizing import Room
+from gpudev.domain.capacity import Share
+from gpudev.ports.cluster import ServerSpec
+from gpudev.settings import KubernetesSettings
+
+CONTAINER = "dev"
+BINARY = "/gpudev/bin/gpudev-devserver"
+_BIN, _CONFIG = "/gpudev/bin", "/gpudev/config"
+_INIT = {"cpu": "100m", "memory": "64Mi"}
+_NOBODY = 65532
+_LONGEST_ANNOTATION = 1024
+
+CAPABILITIES = (
+    "AUDIT_WRITE",  # sudo and login write audit records, and older ones give up when they cannot
+    "CHOWN",  # packages install files of other owners
+    "DAC_OVERRIDE",  # root administers files that are not root's
+    "FOWNER",  # the same for modes and times
+    "FSETID",  # dpkg keeps setuid and setgid bits
+    "KILL",  # `sudo kill`; our first process ends everybody's
+    "NET_BIND_SERVICE",  # the ssh port
+    "SETFCAP",  # packages such as ping carry file capabilities
+    "SETGID",  # sudo, su, our ssh server becoming the user
+    "SETUID",  # the same
+    "SYS_CHROOT",  # a system sshd, debootstrap
+)
+"""All others are dropped. None of these reaches beyond the container."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What one member gets."""
+
+    share: Share
+    room: Room
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """Claims that exist already. None: scratch that ends with the pod."""
+
+    home_claim: str | None = None
+    workspace_claim: str | None = None
+
+
+def server_labels(spec: ServerSpec) -> dict[str, str]:
+    """What everything made for a reservation carries."""
+    return {
+        names.MANAGED_BY: names.OURS,
+        names.RESERVATION_ID: str(spec.reservation_id),
+        names.USER: label_value(spec.username),
+        names.GPU_TYPE: label_value(spec.gpu_type),
+    }
+
+
+def server_annotations(spec: ServerSpec, host_key: str) -> dict[str, str]:
+    annotations = {names.USERNAME: _text(spec.username), names.HOST_KEY: host_key}
+    if spec.name is not None:
+        annotations[names.NAME] = _text(spec.name)
+    return annotations
+
+
+def pod(
+    spec: ServerSpec, place: Place, settings: KubernetesSettings, storage: Storage, host_key: str
+) -> dict[str, Any]:
+    share = place.share
+    name = member_name(spec.pod_name, share.rank)
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": settings.namespace,
+            "labels": {
+                **server_labels(spec),
+                names.RANK: str(share.rank),
+                names.MEMBERS: str(len(spec.shares)),
+            },
+            "annotations": {**server_annotations(spec, host_key), names.PLANNED_NODE: share.node},
+        },
+        "spec": {
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": int(settings.termination_grace.total_seconds()),
+            "affinity": _exactly(share.node),
+            "tolerations": [{"key": key, "operator": "Exists"} for key in settings.tolerated_taints],
+            "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+            "initContainers": [_init_container(settings)],
+            "containers": [_container(spec, place, settings)],
+            "volumes": _volumes(spec, place, settings, storage),
+            **_gang_names(spec, name),
+            **_optional(settings),
+        },
+    }
+
+
+def image_of(spec: ServerSpec, settings: KubernetesSettings) -> str:
+    return spec.image or settings.default_image
+
+
+_PINNED = re.compile(r"@sha256:[0-9a-f]{64}$|:(?!latest$)[^/:@]+$")
+
+
+def pull_policy(image: str, settings: KubernetesSettings) -> str:
+    """A name that may mean another image tomorrow is asked for again every time."""
+    if settings.image_pull_policy == "IfNotPresent" and not _PINNED.search(image):
+        return "Always"
+    return settings.image_pull_policy
+
+
+def _exactly(node: str) -> dict[str, Any]:
+    term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
+
+
+def _gang_names(spec: ServerSpec, name: str) -> dict[str, str]:
+    if len(spec.shares) == 1:
+        return {}
+    return {"hostname": name, "subdomain": gang_service_name(spec.pod_name)}
+
+
+def _optional(settings: KubernetesSettings) -> dict[str, Any]:
+    chosen: dict[str, Any] = {}
+    if settings.runtime_class:
+        chosen["runtimeClassName"] = settings.runtime_class
+    if settings.image_pull_secrets:
+        chosen["imagePullSecrets"] = [{"name": name} for name in settings.image_pull_secrets]
+    return chosen
+
+
+def _init_container(settings: KubernetesSettings) -> dict[str, Any]:
+    """Puts our program into the shared volume, and can do nothing else."""
+    return {
+        "name": "install",
+        "image": settings.init_image,
+        "imagePullPolicy": pull_policy(settings.init_image, settings),
+        "args": ["install", "--to", _BIN],
+        "resources": {"requests": _INIT, "limits": _INIT},
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": _NOBODY,
+            "runAsGroup": _NOBODY,
+            "readOnlyRootFilesystem": True,
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [{"name": "bin", "mountPath": _BIN}],
+    }
+
+
+def _container(spec: ServerSpec, place: Place, settings: KubernetesSettings) -> dict[str, Any]:
+    image = image_of(spec, settings)
+    resources = {"cpu": place.room.cpu, "memory": place.room.memory}
+    if spec.gpu_count:
+        resources[settings.gpu_resource] = str(place.share.units)
+    return {
+        "name": CONTAINER,
+        "image": image,
+        "imagePullPolicy": pull_policy(image, settings),
+        "command": [BINARY, "serve"],
+        "workingDir": "/",
+        "env": _container_environment(spec),
+        # Requests and limits are the same, so it is among the last that a node in need takes memory from.
+        "resources": {"requests": resources, "limits": resources},
+        "ports": [{"name": "ssh", "containerPort": SSH_PORT, "protocol": "TCP"}],
+        "readinessProbe": {
+            "tcpSocket": {"port": SSH_PORT},
+            "periodSeconds": 1,
+            "timeoutSeconds": 2,
+            "failureThreshold": 10,
+        },
+        "securityContext": {
+            # Whatever user the image names: our program makes the user dev, and sudo has to work.
+            "runAsUser": 0,
+            "runAsGroup": 0,
+            "runAsNonRoot": False,
+            "privileged": False,
+            "allowPrivilegeEscalation": True,
+            "capabilities": {"drop": ["ALL"], "add": list(CAPABILITIES)},
+        },
+        "volumeMounts": [
+            {"name": "bin", "mountPath": _BIN, "readOnly": True},
+            {"name": "config", "mountPath": _CONFIG, "readOnly": True},
+            {"name": "home", "mountPath": HOME},
+            {"name": "workspace", "mountPath": WORKSPACE},
+            {"name": "shm", "mountPath": "/dev/shm"},
+        ],
+    }
+
+
+def _container_environment(spec: ServerSpec) -> list[dict[str, str]]:
+    """Nothing a person chose: the API server would look for $(NAME) in it. That goes through the Secret."""
+    if spec.gpu_count:
+        return [{"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "compute,utility,video,graphics"}]
+    # Images of NVIDIA's ask for all GPUs by a variable, which the runtime grants unless it is told otherwise.
+    return [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
+
+
+def _volumes(spec: ServerSpec, place: Place, settings: KubernetesSettings, storage: Storage) -> list[dict[str, Any]]:
+    secret = {"secretName": spec.pod_name, "defaultMode": 0o400, "items": mounted_items(spec, place.share.rank)}
+    return [
+        {"name": "bin", "emptyDir": {"sizeLimit": "64Mi"}},
+        {"name": "config", "secret": secret},
+        {"name": "home", **_claim_or(storage.home_claim, {})},
+        {"name": "workspace", **_claim_or(storage.workspace_claim, {"sizeLimit": settings.workspace_size})},
+        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": place.room.shared_memory}},
+    ]
+
+
+def _claim_or(claim: str | None, scratch: dict[str, str]) -> dict[str, Any]:
+    return {"persistentVolumeClaim": {"claimName": claim}} if claim is not None else {"emptyDir": scratch}
+
+
+def _text(text: str) -> str:
+    """Something for people to read, whatever it was."""
+    return one_line(text).encode("utf-8", "replace").decode()[:_LONGEST_ANNOTATION]

@@ -1,0 +1,87 @@
+"""The namespace of dev servers and what may talk to what in it: pure.
+
+A NetworkPolicy can only allow. "The internet, but not the control plane" is therefore "every address that is not
+private": pods, services, nodes, the API server and the cloud's metadata address all have private ones. What else of
+the private network dev servers may use (a package mirror, a file server) is named in the settings.
+"""
+
+from ipaddress import ip_network
+from typing import Any
+
+from gpudev.adapters.kubernetes.labels import MANAGED_BY, OURS, RESERVATION_ID
+from gpudev.settings import KubernetesSettings
+
+SSH_PORT = 22
+PRIVATE_V4 = ("10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16")
+PRIVATE_V6 = ("::1/128", "fc00::/7", "fe80::/10")
+"""fd00:ec2::254, the metadata address of some clouds, is among fc00::/7."""
+_DNS = [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]
+_OURS = {MANAGED_BY: OURS}
+
+
+def namespace(settings: KubernetesSettings) -> dict[str, Any]:
+    """The API server itself refuses pods here that ask for more than the `baseline` level: no host namespaces, no
+    host folders, no privileged containers."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {
+            "name": settings.namespace,
+            "labels": {**_OURS, "pod-security.kubernetes.io/enforce": "baseline"},
+        },
+    }
+
+
+def dev_server_policy(settings: KubernetesSettings) -> dict[str, Any]:
+    """For every dev server: in by ssh from anywhere, out to names and to the internet."""
+    return _policy(
+        settings,
+        "gpu-dev-servers",
+        _OURS,
+        _OURS,
+        ingress=[{"ports": [{"protocol": "TCP", "port": SSH_PORT}]}],
+        egress=[
+            {
+                "to": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}}],
+                "ports": _DNS,
+            },
+            # A DNS cache on the node answers at a link-local address.
+            {"to": [{"ipBlock": {"cidr": "169.254.20.10/32"}}], "ports": _DNS},
+            {
+                "to": [
+                    {"ipBlock": {"cidr": "0.0.0.0/0", "except": list(PRIVATE_V4)}},
+                    {"ipBlock": {"cidr": "::/0", "except": list(PRIVATE_V6)}},
+                ]
+            },
+            *({"to": [{"ipBlock": {"cidr": str(ip_network(cidr))}}]} for cidr in settings.allowed_cidrs),
+        ],
+    )
+
+
+def gang_policy(settings: KubernetesSettings, name: str, labels: dict[str, str]) -> dict[str, Any]:
+    """For the members of one gang: everything, to and from each other."""
+    members = {RESERVATION_ID: labels[RESERVATION_ID]}
+    peers = [{"podSelector": {"matchLabels": members}}]
+    return _policy(settings, name, labels, members, ingress=[{"from": peers}], egress=[{"to": peers}])
+
+
+def _policy(
+    settings: KubernetesSettings,
+    name: str,
+    labels: dict[str, str],
+    members: dict[str, str],
+    *,
+    ingress: list[dict[str, Any]],
+    egress: list[dict[str, Any]],
+) -> dict[str, Any]:
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": name, "namespace": settings.namespace, "labels": labels},
+        "spec": {
+            "podSelector": {"matchLabels": members},
+            "policyTypes": ["Ingress", "Egress"],
+            "ingress": ingress,
+            "egress": egress,
+        },
+    }

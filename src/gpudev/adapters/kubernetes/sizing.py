@@ -1,0 +1,81 @@
+"""How much of a node's processors and memory a dev server gets: pure. In proportion to its GPUs (or its slot of a CPU
+node), so that neighbours never compete for what the other was given.
+
+A part of every node is left to what else runs there: the kubelet, the network, the device plugin, exporters.
+"""
+
+from dataclasses import dataclass
+
+from gpudev.domain.gpu import GpuType
+
+_KEPT_OF_CPU = 0.10
+_KEPT_OF_MEMORY = 0.05
+_MIB = 1024 * 1024
+_LEAST_CPU_MILLIS = 100
+_LEAST_MEMORY_MIB = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a node has for pods, or what one pod gets of it."""
+
+    cpu_millis: int
+    memory_mib: int
+
+    @property
+    def cpu(self) -> str:
+        return f"{self.cpu_millis}m"
+
+    @property
+    def memory(self) -> str:
+        return f"{self.memory_mib}Mi"
+
+    @property
+    def shared_memory(self) -> str:
+        """For /dev/shm. It counts as the dev server's memory; half of it is more than data loaders were seen to use,
+        and never all of what the processes need."""
+        return f"{self.memory_mib // 2}Mi"
+
+
+def room_of_type(gpu_type: GpuType) -> Room:
+    """By the catalogue: where the node itself has not said."""
+    return Room(gpu_type.cpus * 1000, gpu_type.memory_gb * 1024)
+
+
+def room_of_node(allocatable: "dict[str, str]") -> Room | None:
+    """By the node's own words; None where they make no sense."""
+    try:
+        return Room(parse_cpu(allocatable["cpu"]), parse_memory(allocatable["memory"]) // _MIB)
+    except (KeyError, ValueError):
+        return None
+
+
+def share_of(room: Room, units: int, of: int) -> Room:
+    """`units` of the node's `of` GPUs or slots."""
+    share = min(1.0, units / max(1, of))
+    return Room(
+        cpu_millis=max(_LEAST_CPU_MILLIS, int(room.cpu_millis * (1 - _KEPT_OF_CPU) * share)),
+        memory_mib=max(_LEAST_MEMORY_MIB, int(room.memory_mib * (1 - _KEPT_OF_MEMORY) * share)),
+    )
+
+
+def parse_cpu(quantity: str) -> int:
+    """In thousandths of a processor."""
+    if quantity.endswith("m"):
+        return int(quantity[:-1])
+    return int(float(quantity) * 1000)
+
+
+_UNITS = {
+    **{f"{letter}i": 1024**power for power, letter in enumerate("KMGTPE", 1)},
+    **{letter: 1000**power for power, letter in enumerate("kMGTPE", 1)},
+    "m": 0.001,
+}
+
+
+def parse_memory(quantity: str) -> int:
+    """In bytes."""
+    for suffix, factor in _UNITS.items():
+        if quantity.endswith(suffix):
+            return int(float(quantity[: -len(suffix)]) * factor)
+    return int(float(quantity))
