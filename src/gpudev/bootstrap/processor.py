@@ -21,6 +21,7 @@ from gpudev.ports.clock import Clock, SystemClock
 from gpudev.ports.cluster import Cluster
 from gpudev.processor.loop import Processor
 from gpudev.processor.publishing import Publisher
+from gpudev.processor.queues import Queues
 from gpudev.settings import Settings, Timing
 
 log = structlog.get_logger(__name__)
@@ -93,6 +94,7 @@ def make_processor(stores: Stores, cluster: Cluster, clock: Clock, timing: Timin
         queue=stores.queue,
         leases=stores.leases,
         cluster=cluster,
+        queues=Queues(stores.plans, stores.estimates, timing),
         publisher=Publisher(stores.nodes, stores.catalogue),
         clock=clock,
         timing=timing,

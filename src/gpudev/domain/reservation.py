@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from gpudev.domain.capacity import Holding, Share
+from gpudev.domain.estimate import Span
 from gpudev.domain.ids import DiskId, ReservationId, UserId, pod_name
 from gpudev.domain.lifecycle import Status
 
@@ -75,6 +76,10 @@ class Reservation:
     released_at: datetime | None = None
     queue_position: int | None = None
     estimated_start_at: datetime | None = None
+    """While it waits: its start by the planned ends."""
+    latest_start_at: datetime | None = None
+    """The same with the time that preparing and clearing away may take: the promise."""
+    expected_start: Span | None = None
     wait_reason: str | None = None
     last_queue_update: datetime | None = None
     step: str | None = None

@@ -5,11 +5,12 @@ everybody left when people typically do, and what comes out is corrected by how 
 It decides nothing about who starts: that is the plan's business, and no forecast is ever later than its bound.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from gpudev.domain.capacity import Holding, Node
+from gpudev.domain.estimate import EstimateRecord, Outcome, Span, Stay
 from gpudev.domain.ids import ReservationId
 from gpudev.planning.facts import Held, TypeFacts, by_type, lasting_units, microseconds
 from gpudev.planning.forecast_habits import Habits, TypicalStay
@@ -45,7 +46,20 @@ class Experience:
         return replace(self, waiting=self.waiting.learn(forecast.told, waited))
 
 
-_NOTHING_KNOWN = Experience()
+NOTHING_KNOWN = Experience()
+
+
+def learn(stays: Sequence[Stay], outcomes: Sequence[Outcome]) -> dict[str, Experience]:
+    """Everything that is known, by GPU type, from what happened: the oldest first."""
+    known: dict[str, Experience] = {}
+    for stay in stays:
+        known[stay.gpu_type] = known.get(stay.gpu_type, NOTHING_KNOWN).after_stay(stay.used, stay.could)
+    for outcome in outcomes:
+        if outcome.started_at is not None:
+            told = _as_forecast(outcome.told)
+            experience = known.get(outcome.gpu_type, NOTHING_KNOWN)
+            known[outcome.gpu_type] = experience.after_start(told, outcome.started_at)
+    return known
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +84,10 @@ class Forecast:
     def latest_likely(self) -> datetime:
         return self.made_at + timedelta(seconds=self.told.latest_likely)
 
+    @property
+    def span(self) -> Span:
+        return Span(self.expected, self.earliest, self.latest_likely)
+
 
 def forecast(
     nodes: Sequence[Node],
@@ -90,42 +108,97 @@ def forecast(
     """
     forecasts: dict[ReservationId, Forecast] = {}
     for facts, requests in by_type(nodes, holdings, queue, now, margin):
-        known = experience.get(facts.gpu_type, _NOTHING_KNOWN)
-        newcomers, waiting = known.newcomers.calibration(), known.waiting.calibration()
-        alike: dict[tuple[int, int, timedelta], Told] = {}
-        for request, start in _typical_starts(facts, requests, began, known.habits.typical()):
-            bound = latest.get(request.reservation_id)
-            if start is None or bound is None:
-                continue
-            newcomer = now - came.get(request.reservation_id, now) < NEW_FOR
-            calibration = newcomers if newcomer else waiting
-            told = calibration.tell(start / _MICROSECONDS, max(0.0, (bound - now).total_seconds()))
-            shape = (request.units_per_node, request.node_count, request.duration)
-            told = alike[shape] = _not_before(told, alike.get(shape))
-            forecasts[request.reservation_id] = Forecast(now, told, newcomer)
+        known = experience.get(facts.gpu_type, NOTHING_KNOWN)
+        forecasts |= TypeForecast(facts, requests, began, known).of_waiting(latest, came)
     return forecasts
 
 
-def _typical_starts(
-    facts: TypeFacts, requests: Sequence[Request], began: Mapping[ReservationId, datetime], typical: TypicalStay
-) -> Iterator[tuple[Request, int | None]]:
-    """Everybody's start, in microseconds from now, in the plan in which everybody leaves when people typically do."""
-    lines = [
-        Line(rank, node.units, lasting_units(node), [_leaving(held, facts.now, began, typical) for held in held_there])
-        for rank, (node, held_there) in enumerate(zip(facts.nodes, facts.held, strict=True))
-    ]
-    timetable = Timetable(lines, (request.units_per_node for request in requests))
-    stays: dict[timedelta, int] = {}  # people ask for round numbers: few are different
-    for request in requests:
-        stay = stays.get(request.duration)
-        if stay is None:
-            stay = stays[request.duration] = max(1, round(typical.rest(microseconds(request.duration))))
-        place = timetable.find(request.units_per_node, request.node_count, stay)
+class TypeForecast:
+    """One GPU type's queue, planned as if everybody left when people typically do."""
+
+    def __init__(
+        self,
+        facts: TypeFacts,
+        requests: Sequence[Request],
+        began: Mapping[ReservationId, datetime],
+        experience: Experience = NOTHING_KNOWN,
+        sizes: Iterable[int] = (),
+    ) -> None:
+        """`sizes`: units per node that `of_newcomer` may be asked for, beside those in the queue."""
+        self._now = facts.now
+        self._experience = experience
+        self._newcomers = experience.newcomers.calibration()
+        self._typical = experience.habits.typical()
+        self._stays: dict[timedelta, int] = {}  # people ask for round numbers: few are different
+        lines = [
+            Line(
+                rank,
+                node.units,
+                lasting_units(node),
+                [_leaving(held, facts.now, began, self._typical) for held in held_there],
+            )
+            for rank, (node, held_there) in enumerate(zip(facts.nodes, facts.held, strict=True))
+        ]
+        self._timetable = Timetable(lines, [*sizes, *(request.units_per_node for request in requests)])
+        self._starts = [(request, self._place(request)) for request in requests]
+
+    def of_waiting(
+        self, latest: Mapping[ReservationId, datetime | None], came: Mapping[ReservationId, datetime]
+    ) -> dict[ReservationId, Forecast]:
+        forecasts: dict[ReservationId, Forecast] = {}
+        waiting = self._experience.waiting.calibration()
+        alike: dict[tuple[int, int, timedelta], Told] = {}
+        for request, start in self._starts:
+            bound = latest.get(request.reservation_id)
+            if start is None or bound is None:
+                continue
+            newcomer = self._now - came.get(request.reservation_id, self._now) < NEW_FOR
+            calibration = self._newcomers if newcomer else waiting
+            told = calibration.tell(start / _MICROSECONDS, max(0.0, (bound - self._now).total_seconds()))
+            shape = (request.units_per_node, request.node_count, request.duration)
+            told = alike[shape] = _not_before(told, alike.get(shape))
+            forecasts[request.reservation_id] = Forecast(self._now, told, newcomer)
+        return forecasts
+
+    def of_newcomer(self, units: int, node_count: int, duration: timedelta, latest: datetime) -> Forecast | None:
+        """What somebody who came now would be told, behind everybody who waits."""
+        place = self._timetable.find(units, node_count, self._stay(duration))
         if place is None:
-            yield request, None
-        else:
-            timetable.take(place, request.units_per_node, stay)
-            yield request, place.start
+            return None
+        bound = max(0.0, (latest - self._now).total_seconds())
+        return Forecast(self._now, self._newcomers.tell(place.start / _MICROSECONDS, bound))
+
+    def _place(self, request: Request) -> int | None:
+        """Its start in microseconds from now; its place is taken."""
+        stay = self._stay(request.duration)
+        place = self._timetable.find(request.units_per_node, request.node_count, stay)
+        if place is None:
+            return None
+        self._timetable.take(place, request.units_per_node, stay)
+        return place.start
+
+    def _stay(self, duration: timedelta) -> int:
+        stay = self._stays.get(duration)
+        if stay is None:
+            stay = self._stays[duration] = max(1, round(self._typical.rest(microseconds(duration))))
+        return stay
+
+
+def _as_forecast(record: EstimateRecord) -> Forecast:
+    """A forecast as it was told, from what was kept of it."""
+
+    def seconds(moment: datetime) -> float:
+        return (moment - record.made_at).total_seconds()
+
+    span = record.span
+    told = Told(
+        record.typical_seconds,
+        seconds(record.latest),
+        seconds(span.earliest),
+        seconds(span.expected),
+        seconds(span.latest_likely),
+    )
+    return Forecast(record.made_at, told, record.is_newcomer)
 
 
 def _leaving(

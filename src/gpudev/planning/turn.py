@@ -1,27 +1,24 @@
 """One turn of the planning loop: everything that is true now, and what follows from it.
 
-Puts the single decisions together (expiry, readiness, the queue) into guarded changes and the effects to carry
-out. At most one change per reservation and turn: each is guarded by the version that was read.
+Puts the single decisions together (expiry, readiness; `queue_turn` adds the queue's) into guarded changes and the
+effects to carry out. At most one change per reservation and turn: each is guarded by the version that was read.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import assert_never
 
+from gpudev.domain.estimate import EstimateRecord
 from gpudev.domain.ids import ReservationId, short_id
 from gpudev.domain.lifecycle import Status
 from gpudev.domain.reservation import Reservation
 from gpudev.planning.expiry import Expire, Warn, decide_expiry
 from gpudev.planning.expiry import Nothing as NotYet
-from gpudev.planning.plan import Plan, Start, Wait, request_of
-from gpudev.planning.queueing import plan_queue
 from gpudev.planning.readiness import Activate, Fail, Launch, Nothing, Progress, Reconnect, decide_readiness
 from gpudev.ports.cluster import ClusterSeen
 from gpudev.ports.stores import Change, NewEvent, QueueUpdate, connection_fields
 from gpudev.settings import Timing
-
-_ETA_SHIFT_WORTH_TELLING = timedelta(seconds=30)
 
 
 @dataclass(slots=True)
@@ -30,6 +27,8 @@ class Decisions:
 
     changes: list[Change] = field(default_factory=list)
     updates: list[QueueUpdate] = field(default_factory=list)
+    told: list[EstimateRecord] = field(default_factory=list)
+    """Estimates to be kept, to be compared with what happens."""
     launches: list[Reservation] = field(default_factory=list)
     starts: list[Reservation] = field(default_factory=list)
     """To be launched as soon as the change that places them is written."""
@@ -38,6 +37,16 @@ class Decisions:
     """To be shown in the dev server's terminals, once the change that says so is written."""
     next_at: datetime | None = None
     """When time alone changes something."""
+
+    def add(self, other: "Decisions") -> None:
+        self.changes += other.changes
+        self.updates += other.updates
+        self.told += other.told
+        self.launches += other.launches
+        self.starts += other.starts
+        self.teardowns += other.teardowns
+        self.messages += other.messages
+        self.look_again(other.next_at)
 
     def look_again(self, at: datetime | None) -> None:
         if at is not None and (self.next_at is None or at < self.next_at):
@@ -59,26 +68,6 @@ def decide_running(
         if seen is not None:
             _decide_server(reservation, seen, now, timing, decisions)
     return decisions
-
-
-def decide_queue(
-    reservations: Sequence[Reservation], seen: ClusterSeen, now: datetime, timing: Timing, gpu_type: str
-) -> Decisions:
-    """Who of one type starts, and where everybody else stands."""
-    waiting = {r.reservation_id: r for r in reservations if r.gpu_type == gpu_type and r.status.is_waiting}
-    if not waiting:
-        return Decisions()
-    nodes = [node for node in seen.nodes if node.gpu_type == gpu_type]
-    names = {node.name for node in nodes}
-    plan = plan_queue(
-        nodes,
-        # Whatever is held there, by whichever type: a node may have come back as another one.
-        [h for r in reservations if any(s.node in names for s in r.shares) and (h := r.holding()) is not None],
-        [request_of(r) for r in waiting.values()],
-        now,
-        timing.teardown_margin,
-    )
-    return _carry_plan(plan, waiting, now)
 
 
 def failed_launch(reservation: Reservation, error: str, now: datetime, timing: Timing, most: int) -> Change:
@@ -179,57 +168,6 @@ def _decide_server(
             decisions.look_again(next_at)
         case other:
             assert_never(other)
-
-
-def _carry_plan(plan: Plan, waiting: dict[ReservationId, Reservation], now: datetime) -> Decisions:
-    decisions = Decisions()
-    for start in plan.starts:
-        reservation = waiting[start.reservation_id]
-        decisions.changes.append(_start(reservation, start, now))
-        decisions.starts.append(reservation)
-    for wait in plan.waits:
-        reservation = waiting[wait.reservation_id]
-        if reservation.status is Status.PENDING:
-            decisions.changes.append(_queue(reservation, wait, now))
-        elif _moved(reservation, wait):
-            decisions.updates.append(
-                QueueUpdate(wait.reservation_id, wait.position, wait.starts_at, wait.reason),
-            )
-    return decisions
-
-
-def _start(reservation: Reservation, start: Start, now: datetime) -> Change:
-    unit = "GPU" if reservation.gpu_count else "CPU slot"
-    places = ", ".join(f"{share.units} {unit}{'s' * (share.units > 1)} on {share.node}" for share in start.shares)
-    return Change(
-        reservation.reservation_id,
-        reservation.status,
-        reservation.version,
-        NewEvent("preparing", f"got its place: {places}"),
-        to=Status.PREPARING,
-        fields={"preparing_at": now, "step": "starting the dev server", "launch_attempts": 0},
-        shares=start.shares,
-    )
-
-
-def _queue(reservation: Reservation, wait: Wait, now: datetime) -> Change:
-    when = f", starts by {wait.starts_at:%Y-%m-%d %H:%M} UTC" if wait.starts_at else ""
-    fields: dict[str, object] = {
-        "queue_position": wait.position,
-        "estimated_start_at": wait.starts_at,
-        "wait_reason": wait.reason,
-    }
-    event = NewEvent("queued", f"waits at position {wait.position}{when}: {wait.reason}")
-    return _change(reservation, Status.QUEUED, event, fields | {"last_queue_update": now})
-
-
-def _moved(reservation: Reservation, wait: Wait) -> bool:
-    """Whether people should hear of it: a new place, a new reason, or a start that moved by more than a breath."""
-    if (reservation.queue_position, reservation.wait_reason) != (wait.position, wait.reason):
-        return True
-    if reservation.estimated_start_at is None or wait.starts_at is None:
-        return reservation.estimated_start_at != wait.starts_at
-    return abs(wait.starts_at - reservation.estimated_start_at) >= _ETA_SHIFT_WORTH_TELLING
 
 
 def _change(reservation: Reservation, to: Status, event: NewEvent, fields: dict[str, object]) -> Change:

@@ -1,6 +1,6 @@
 """State, as the workflows need it. Every write is guarded: it says what it expects, and changes nothing otherwise."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Protocol
@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from gpudev.domain.capacity import Node, Share
 from gpudev.domain.commands import Cause
 from gpudev.domain.disk import Disk
+from gpudev.domain.estimate import Estimate, EstimateRecord, Outcome, QueuePlan, Stay
 from gpudev.domain.gpu import Catalogue, GpuType
 from gpudev.domain.ids import ReservationId, UserId
 from gpudev.domain.lifecycle import Status, check_move
@@ -61,9 +62,9 @@ class QueueUpdate:
     """Where a waiting reservation stands. Not guarded by version and no history: told, not decided."""
 
     reservation_id: ReservationId
-    queue_position: int
+    estimate: Estimate
     estimated_start_at: datetime | None
-    wait_reason: str
+    """By the planned ends, without the time that clearing away may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,12 +144,39 @@ class ReservationStore(Protocol):
         acknowledge: Sequence[int],
         *,
         now: datetime,
+        told: Sequence[EstimateRecord] = (),
     ) -> frozenset[ReservationId]:
-        """The planning loop's decisions and acknowledgements, in one transaction. Answers which changes were
-        still true and so took effect. Raises LeaseLost, having changed nothing."""
+        """The planning loop's decisions, what it tells people and its acknowledgements, in one transaction.
+        Answers which changes were still true and so took effect. Raises LeaseLost, having changed nothing."""
         ...
 
     async def events(self, reservation_id: ReservationId, after: int = 0) -> list[Event]: ...
+
+
+class PlanStore(Protocol):
+    """The queue's plan as the processor last made it, for those who tell people about it."""
+
+    async def publish(self, lease: Lease, plans: Sequence[QueuePlan]) -> None: ...
+
+    async def refresh(self) -> Mapping[str, QueuePlan]:
+        """By GPU type; cheap while nothing changed."""
+        ...
+
+
+class EstimateStore(Protocol):
+    """What people were told, and what became of it. The oldest first."""
+
+    async def stays(self, per_type: int) -> list[Stay]:
+        """Of those who left last."""
+        ...
+
+    async def outcomes(self, per_type: int) -> list[Outcome]:
+        """Of those who started last."""
+        ...
+
+    async def outcomes_since(self, since: datetime) -> list[Outcome]:
+        """Of those who started since then, and of those who wait still."""
+        ...
 
 
 class UnreleasedView(Protocol):

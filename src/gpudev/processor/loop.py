@@ -21,12 +21,13 @@ from gpudev.domain.errors import LeaseLost, Unavailable
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.reservation import Reservation
 from gpudev.planning.orphans import decide_orphans
-from gpudev.planning.turn import Decisions, decide_queue, decide_running
+from gpudev.planning.turn import Decisions, decide_running
 from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import Cluster, ClusterSeen
 from gpudev.ports.stores import Lease, LeaseStore, Queue, QueueMessage, ReservationStore, UnreleasedView
 from gpudev.processor.effects import Effects
 from gpudev.processor.publishing import Publisher
+from gpudev.processor.queues import Queues
 from gpudev.settings import Timing
 
 log = structlog.get_logger(__name__)
@@ -44,6 +45,7 @@ class Processor:
         queue: Queue,
         leases: LeaseStore,
         cluster: Cluster,
+        queues: Queues,
         publisher: Publisher,
         clock: Clock,
         timing: Timing,
@@ -53,6 +55,7 @@ class Processor:
         self._queue = queue
         self._leases = leases
         self._cluster = cluster
+        self._queues = queues
         self._publisher = publisher
         self._clock = clock
         self._timing = timing
@@ -111,14 +114,16 @@ class Processor:
         seen = await self._look()
         reservations = await self._unreleased.refresh()
         now = self._clock.now()
+        await self._queues.prepare(lease, now)
         decisions = decide_running(reservations, seen, now, self._timing)
-        broken = self._decide_queues(reservations, seen, now, decisions)
+        broken = self._queues.decide(reservations, seen, now, decisions) if seen is not None else {}
         looked_at = await self._sort_messages(messages, seen, reservations, broken, now)
         done = await self._write(lease, decisions, looked_at, now)
         self._log_changes(decisions, done)
         self._act(decisions, done)
         if seen is not None:
             self._sweep_orphans(seen, reservations, now)
+            await self._queues.publish(lease, now)
             await self._publisher.publish(lease, seen, await self._present(reservations, bool(done)), now)
         self._next_at = decisions.next_at
         if done or len(messages) == _MESSAGES_PER_TURN:
@@ -130,7 +135,9 @@ class Processor:
         """All decisions at once. If one of them is poison to the database, each by itself, so that it stops no other
         (and no message is acknowledged: what was not written has not been looked at)."""
         try:
-            return await self._reservations.apply(lease, decisions.changes, decisions.updates, looked_at, now=now)
+            return await self._reservations.apply(
+                lease, decisions.changes, decisions.updates, looked_at, now=now, told=decisions.told
+            )
         except (LeaseLost, Unavailable):
             raise
         except Exception:
@@ -154,25 +161,6 @@ class Processor:
         except Unavailable as error:
             log.warning("cluster.unavailable", error=str(error))
             return None
-
-    def _decide_queues(
-        self, reservations: Sequence[Reservation], seen: ClusterSeen | None, now: datetime, decisions: Decisions
-    ) -> dict[str, str]:
-        """Plan each type by itself, so that a type that cannot be planned stops no other. Answers the broken ones."""
-        broken: dict[str, str] = {}
-        if seen is None:
-            return broken
-        for gpu_type in sorted({r.gpu_type for r in reservations if r.status.is_waiting}):
-            try:
-                queue = decide_queue(reservations, seen, now, self._timing, gpu_type)
-            except Exception as error:
-                log.exception("plan.broken", gpu_type=gpu_type)
-                broken[gpu_type] = f"{type(error).__name__}: {error}"
-                continue
-            decisions.changes += queue.changes
-            decisions.updates += queue.updates
-            decisions.starts += queue.starts
-        return broken
 
     async def _sort_messages(
         self,

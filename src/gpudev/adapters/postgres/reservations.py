@@ -9,10 +9,16 @@ import asyncpg
 from gpudev.adapters.postgres import rows
 from gpudev.adapters.postgres.leases import check_epoch
 from gpudev.adapters.postgres.pool import Connection, Pool
-from gpudev.adapters.postgres.writing import send_message, write_changes, write_queue_updates
+from gpudev.adapters.postgres.writing import (
+    send_message,
+    write_changes,
+    write_estimates,
+    write_queue_updates,
+)
 from gpudev.domain.commands import RESERVATION_QUEUE, Cause
 from gpudev.domain.disk import DEFAULT_DISK, NO_DISK
 from gpudev.domain.errors import DiskHeld, IdempotencyMismatch, IdTaken, NotFound, Stale
+from gpudev.domain.estimate import EstimateRecord
 from gpudev.domain.ids import DiskId, ReservationId, UserId, new_disk_id, pod_name, short_id
 from gpudev.domain.lifecycle import Status
 from gpudev.domain.reservation import Draft, Event, Reservation
@@ -123,11 +129,13 @@ class PostgresReservations:
         acknowledge: Sequence[int],
         *,
         now: datetime,
+        told: Sequence[EstimateRecord] = (),
     ) -> frozenset[ReservationId]:
         async with self._pool.transaction() as connection:
             await check_epoch(connection, lease)
             done = await write_changes(connection, changes, now)
             await write_queue_updates(connection, updates, now)
+            await write_estimates(connection, told)
             if acknowledge:
                 await connection.execute("SELECT pgmq.delete($1, $2::bigint[])", RESERVATION_QUEUE, list(acknowledge))
             return done

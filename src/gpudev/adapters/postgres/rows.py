@@ -5,6 +5,7 @@ from datetime import timedelta
 import asyncpg
 
 from gpudev.domain.capacity import Node, Share
+from gpudev.domain.estimate import EstimateRecord, LateBecause, Outcome, Span
 from gpudev.domain.ids import DiskId, ReservationId, UserId
 from gpudev.domain.lifecycle import Status
 from gpudev.domain.reservation import Connection, Event, Reservation
@@ -45,6 +46,8 @@ def reservation(row: asyncpg.Record) -> Reservation:
         released_at=row["released_at"],
         queue_position=row["queue_position"],
         estimated_start_at=row["estimated_start_at"],
+        latest_start_at=row["latest_start_at"],
+        expected_start=_span(row),
         wait_reason=row["wait_reason"],
         last_queue_update=row["last_queue_update"],
         step=row["step"],
@@ -69,6 +72,20 @@ def event(row: asyncpg.Record) -> Event:
     )
 
 
+def outcome(row: asyncpg.Record) -> Outcome:
+    told = EstimateRecord(
+        reservation_id=ReservationId(row["reservation_id"]),
+        made_at=row["made_at"],
+        position=row["queue_position"],
+        latest=row["latest"],
+        span=Span(row["expected"], row["earliest"], row["latest_likely"]),
+        typical_seconds=row["typical_seconds"],
+        is_newcomer=row["is_newcomer"],
+        worse_because=None if row["worse_because"] is None else LateBecause(row["worse_because"]),
+    )
+    return Outcome(row["gpu_type"], told, row["preparing_at"])
+
+
 def node(row: asyncpg.Record) -> Node:
     return Node(
         name=row["name"],
@@ -81,6 +98,11 @@ def node(row: asyncpg.Record) -> Node:
         simulated=row["simulated"],
         address=row["address"],
     )
+
+
+def _span(row: asyncpg.Record) -> Span | None:
+    expected = row["expected_start_at"]
+    return None if expected is None else Span(expected, row["expected_earliest_at"], row["expected_latest_at"])
 
 
 def _connection(row: asyncpg.Record) -> Connection | None:

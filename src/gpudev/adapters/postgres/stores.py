@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 
+from gpudev.adapters.postgres.estimates import PostgresEstimates
 from gpudev.adapters.postgres.facts import PostgresCatalogue, PostgresDisks, PostgresNodes
 from gpudev.adapters.postgres.leases import PostgresLeases
+from gpudev.adapters.postgres.plans import PostgresPlans
 from gpudev.adapters.postgres.pool import Pool
 from gpudev.adapters.postgres.queue import PostgresQueue
 from gpudev.adapters.postgres.reservations import PostgresReservations
@@ -23,6 +25,8 @@ class Stores:
     leases: PostgresLeases
     queue: PostgresQueue
     unreleased: UnreleasedSnapshot
+    plans: PostgresPlans
+    estimates: PostgresEstimates
 
     async def close(self) -> None:
         await self.leases.close()
@@ -42,4 +46,6 @@ def open_stores(settings: Settings, *, max_connections: int = 8) -> Stores:
         leases=PostgresLeases(pool),
         queue=PostgresQueue(pool, settings.timing.retry_backoff),
         unreleased=UnreleasedSnapshot(pool),
+        plans=PostgresPlans(pool),
+        estimates=PostgresEstimates(pool),
     )

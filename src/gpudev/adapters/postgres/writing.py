@@ -10,6 +10,7 @@ from typing import Any
 
 from gpudev.adapters.postgres.pool import Connection
 from gpudev.domain.commands import RESERVATION_QUEUE, Cause, dead_letter_queue
+from gpudev.domain.estimate import EstimateRecord
 from gpudev.domain.ids import ReservationId
 from gpudev.ports.stores import Change, QueueUpdate
 
@@ -19,13 +20,15 @@ _GUARDED_UPDATE = """
     UPDATE reservations r
     SET (status, version, preparing_at, launched_at, expires_at, cancelled_at, reservation_ended, released_at,
          node_ip, node_port, ssh_user, ssh_command, ssh_host_key, queue_position, estimated_wait_minutes,
-         estimated_start_at, wait_reason, last_queue_update, step, failure_reason, warned_minutes,
+         estimated_start_at, latest_start_at, expected_start_at, expected_earliest_at, expected_latest_at,
+         wait_reason, last_queue_update, step, failure_reason, warned_minutes, priority,
          launch_attempts, next_attempt_at)
       = (SELECT n.status, r.version + 1, n.preparing_at, n.launched_at, n.expires_at, n.cancelled_at,
                 n.reservation_ended, n.released_at, n.node_ip, n.node_port, n.ssh_user, n.ssh_command,
-                n.ssh_host_key, n.queue_position, n.estimated_wait_minutes, n.estimated_start_at, n.wait_reason,
-                n.last_queue_update, n.step, n.failure_reason, n.warned_minutes, n.launch_attempts,
-                n.next_attempt_at
+                n.ssh_host_key, n.queue_position, n.estimated_wait_minutes, n.estimated_start_at,
+                n.latest_start_at, n.expected_start_at, n.expected_earliest_at, n.expected_latest_at,
+                n.wait_reason, n.last_queue_update, n.step, n.failure_reason, n.warned_minutes, n.priority,
+                n.launch_attempts, n.next_attempt_at
          FROM jsonb_populate_record(r, c.changes) n)
     FROM unnest($1::uuid[], $2::text[], $3::int[], $4::jsonb[]) AS c (id, status, version, changes)
     WHERE r.reservation_id = c.id AND r.status = c.status AND r.version = c.version
@@ -49,10 +52,29 @@ _SETTABLE = frozenset(
         "cancelled_at",
         "queue_position",
         "estimated_start_at",
+        "estimated_wait_minutes",
+        "latest_start_at",
+        "expected_start_at",
+        "expected_earliest_at",
+        "expected_latest_at",
         "wait_reason",
         "last_queue_update",
+        "priority",
     }
 )
+
+
+_OF_THE_WAITING = (
+    "queue_position",
+    "estimated_wait_minutes",
+    "estimated_start_at",
+    "latest_start_at",
+    "expected_start_at",
+    "expected_earliest_at",
+    "expected_latest_at",
+    "wait_reason",
+)
+"""Told while it waits; afterwards nothing of it is true any more."""
 
 
 async def write_changes(connection: Connection, changes: Sequence[Change], now: datetime) -> frozenset[ReservationId]:
@@ -81,24 +103,62 @@ async def write_queue_updates(connection: Connection, updates: Sequence[QueueUpd
     """Where the waiting stand. Listeners are told of those that moved; the history is not."""
     if not updates:
         return
+    told = [update.estimate for update in updates]
+    spans = [estimate.span for estimate in told]
     await connection.execute(
         """
         WITH moved AS (
             UPDATE reservations r
             SET queue_position = u.position, estimated_start_at = u.starts_at, wait_reason = u.reason,
-                estimated_wait_minutes = ceil(greatest(extract(epoch FROM u.starts_at - $5), 0) / 60),
-                last_queue_update = $5
-            FROM unnest($1::uuid[], $2::int[], $3::timestamptz[], $4::text[]) AS u (id, position, starts_at, reason)
+                latest_start_at = u.latest, expected_start_at = u.expected, expected_earliest_at = u.earliest,
+                expected_latest_at = u.latest_likely, last_queue_update = $9,
+                estimated_wait_minutes =
+                    ceil(greatest(extract(epoch FROM coalesce(u.expected, u.starts_at) - $9), 0) / 60)
+            FROM unnest($1::uuid[], $2::int[], $3::timestamptz[], $4::text[], $5::timestamptz[], $6::timestamptz[],
+                        $7::timestamptz[], $8::timestamptz[])
+                 AS u (id, position, starts_at, reason, latest, expected, earliest, latest_likely)
             WHERE r.reservation_id = u.id AND r.status IN ('pending', 'queued')
             RETURNING r.reservation_id
         )
         SELECT pg_notify('reservation_changes', reservation_id::text) FROM moved
         """,
         [update.reservation_id for update in updates],
-        [update.queue_position for update in updates],
+        [estimate.position for estimate in told],
         [update.estimated_start_at for update in updates],
-        [update.wait_reason for update in updates],
+        [estimate.reason for estimate in told],
+        [estimate.latest for estimate in told],
+        [span and span.expected for span in spans],
+        [span and span.earliest for span in spans],
+        [span and span.latest_likely for span in spans],
         now,
+    )
+
+
+async def write_estimates(connection: Connection, told: Sequence[EstimateRecord]) -> None:
+    """What people were told, to be compared with what happens."""
+    if not told:
+        return
+    await connection.executemany(
+        """
+        INSERT INTO reservation_estimates (reservation_id, made_at, queue_position, latest, expected, earliest,
+                                           latest_likely, typical_seconds, is_newcomer, worse_because)
+        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+        """,
+        [
+            (
+                one.reservation_id,
+                one.made_at,
+                one.position,
+                one.latest,
+                one.span.expected,
+                one.span.earliest,
+                one.span.latest_likely,
+                one.typical_seconds,
+                one.is_newcomer,
+                one.worse_because,
+            )
+            for one in told
+        ],
     )
 
 
@@ -123,8 +183,7 @@ def _columns(change: Change, now: datetime) -> dict[str, Any]:
         if change.to.is_terminal:
             columns["reservation_ended"] = now
     if not (change.to or change.status).is_waiting:
-        columns |= {"queue_position": None, "estimated_start_at": None, "estimated_wait_minutes": None}
-        columns |= {"wait_reason": None}
+        columns |= dict.fromkeys(_OF_THE_WAITING)
     if change.release:
         columns["released_at"] = now
     return {name: _jsonable(value) for name, value in columns.items()}

@@ -1,0 +1,138 @@
+"""The published plan on PostgreSQL: one row for each GPU type, packed, so that a full queue is one write.
+
+It is unpacked as far as somebody asks: a reader of one place pays for one place.
+"""
+
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from gpudev.adapters.postgres.leases import check_epoch
+from gpudev.adapters.postgres.pool import Pool
+from gpudev.domain.estimate import Estimate, Offer, QueuePlan, Span
+from gpudev.domain.ids import ReservationId
+from gpudev.ports.stores import Lease
+
+PLANS_CHANNEL = "queue_plans"
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+class PostgresPlans:
+    """Keeps what it read: asking again costs a look at the versions."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._newest = 0
+        self._plans: dict[str, QueuePlan] = {}
+
+    async def publish(self, lease: Lease, plans: Sequence[QueuePlan]) -> None:
+        packed = [(plan.gpu_type, plan.made_at, pack(plan)) for plan in plans]
+        async with self._pool.transaction() as connection:
+            await check_epoch(connection, lease)
+            await connection.executemany(
+                """
+                INSERT INTO queue_plans (gpu_type, version, made_at, body)
+                VALUES ($1, nextval('queue_plan_versions'), $2, $3)
+                ON CONFLICT (gpu_type) DO UPDATE
+                SET version = EXCLUDED.version, made_at = EXCLUDED.made_at, body = EXCLUDED.body
+                """,
+                packed,
+            )
+
+    async def refresh(self) -> Mapping[str, QueuePlan]:
+        async with self._pool.acquire() as connection:
+            # Only the planning processor writes, one transaction after the other: versions appear in their order.
+            found = await connection.fetch("SELECT * FROM queue_plans WHERE version > $1", self._newest)
+        for row in found:
+            self._plans[row["gpu_type"]] = unpack(row["gpu_type"], row["made_at"], row["body"])
+            self._newest = max(self._newest, row["version"])
+        return self._plans
+
+
+def pack(plan: QueuePlan) -> bytes:
+    names = sorted({name for told in plan.waits.values() for name in told.nodes})
+    number = {name: at for at, name in enumerate(names)}
+    body = {
+        "seq": plan.planned_seq,
+        "names": names,
+        "ids": [reservation_id.hex for reservation_id in plan.waits],
+        "waits": [
+            [
+                told.position,
+                _milliseconds(told.latest, plan.made_at),
+                _span(told.span, plan.made_at),
+                told.reason,
+                [number[name] for name in told.nodes],
+            ]
+            for told in plan.waits.values()
+        ],
+        "offers": [
+            [
+                offer.units,
+                offer.node_count,
+                None if offer.duration is None else offer.duration // _MILLISECOND,
+                _milliseconds(offer.latest, plan.made_at),
+                _span(offer.span, plan.made_at),
+            ]
+            for offer in plan.offers
+        ],
+    }
+    return zlib.compress(orjson.dumps(body), 1)
+
+
+def unpack(gpu_type: str, made_at: datetime, packed: bytes) -> QueuePlan:
+    body = orjson.loads(zlib.decompress(packed))
+    offers = tuple(
+        Offer(
+            units,
+            node_count,
+            None if duration is None else duration * _MILLISECOND,
+            made_at + latest * _MILLISECOND,
+            _read_span(span, made_at),
+        )
+        for units, node_count, duration, latest, span in body["offers"]
+    )
+    return QueuePlan(gpu_type, made_at, body["seq"], _PackedWaits(body, made_at), offers)
+
+
+class _PackedWaits(Mapping[ReservationId, Estimate]):
+    def __init__(self, body: dict[str, Any], made_at: datetime) -> None:
+        self._at = {identifier: at for at, identifier in enumerate(body["ids"])}
+        self._waits: list[Any] = body["waits"]
+        self._names: list[str] = body["names"]
+        self._made_at = made_at
+
+    def __getitem__(self, reservation_id: ReservationId) -> Estimate:
+        position, latest, span, reason, nodes = self._waits[self._at[reservation_id.hex]]
+        return Estimate(
+            position,
+            None if latest is None else self._made_at + latest * _MILLISECOND,
+            _read_span(span, self._made_at),
+            reason,
+            tuple(self._names[node] for node in nodes),
+        )
+
+    def __iter__(self) -> Iterator[ReservationId]:
+        return (ReservationId(UUID(identifier)) for identifier in self._at)
+
+    def __len__(self) -> int:
+        return len(self._at)
+
+
+def _milliseconds(at: datetime | None, since: datetime) -> int | None:
+    """Rounded up: a promise must not become earlier by being written down."""
+    return None if at is None else -((since - at) // _MILLISECOND)
+
+
+def _span(span: Span | None, since: datetime) -> list[int | None] | None:
+    if span is None:
+        return None
+    return [_milliseconds(at, since) for at in (span.expected, span.earliest, span.latest_likely)]
+
+
+def _read_span(parts: list[int] | None, since: datetime) -> Span | None:
+    return None if parts is None else Span(*(since + part * _MILLISECOND for part in parts))

@@ -1,0 +1,104 @@
+"""What those who wait are told about their start, and the queue's plan as it is published."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from gpudev.domain.ids import ReservationId
+
+CONFIDENCE = 0.8
+"""How often a start is to lie between `earliest` and `latest_likely`."""
+
+
+class LateBecause(StrEnum):
+    """Why somebody starts later than they were told."""
+
+    NODE_LOST = "a node was lost"
+    OPERATOR = "an operator's act"
+    SLOW_START = "a slow start"
+    SLOW_RELEASE = "a slow release"
+    FOREIGN_WORK = "foreign work"
+    UNEXPLAINED = "unexplained"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """When a start is expected: between the outer two in four of five cases, as often before the middle as after."""
+
+    expected: datetime
+    earliest: datetime
+    latest_likely: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Where a request stands, and when it starts."""
+
+    position: int
+    latest: datetime | None
+    """The promise: it starts by then even if nobody leaves early. Preparing and clearing away are in it. None:
+    nothing can be promised (its nodes are not there, or foreign work holds them)."""
+    span: Span | None
+    reason: str
+    nodes: tuple[str, ...] = ()
+    """Where it is planned to start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What somebody who came now would be told: the start for one shape of request."""
+
+    units: int
+    node_count: int
+    duration: timedelta | None
+    """As the planner counts it, preparing and clearing away included. None: however long."""
+    latest: datetime
+    span: Span | None
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePlan:
+    """One GPU type's plan as the processor last made it."""
+
+    gpu_type: str
+    made_at: datetime
+    planned_seq: int
+    """Whoever came after this one was not yet looked at."""
+    waits: Mapping[ReservationId, Estimate]
+    offers: tuple[Offer, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EstimateRecord:
+    """An estimate that was told, kept to be compared with what happened."""
+
+    reservation_id: ReservationId
+    made_at: datetime
+    position: int
+    latest: datetime
+    span: Span
+    typical_seconds: float
+    """The forecast before experience corrected it; what is learnt from."""
+    is_newcomer: bool
+    worse_because: LateBecause | None = None
+    """Why it is later than what was told before; None: it is not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was told, beside what happened."""
+
+    gpu_type: str
+    told: EstimateRecord
+    started_at: datetime | None
+    """None: it waits still."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """Somebody who left: how long they stayed of how long they could have (extensions included)."""
+
+    gpu_type: str
+    used: timedelta
+    could: timedelta

@@ -1,0 +1,48 @@
+"""How long things take at most, as the plan counts it: with the time to prepare before and to clear away after.
+
+Here the margins enter, and nowhere else: what the plan is told are the last moments at which something is free again.
+So its starts are promises that a slow start or a slow end of somebody ahead does not break.
+"""
+
+from datetime import datetime
+
+from gpudev.domain.capacity import Holding
+from gpudev.domain.lifecycle import Status
+from gpudev.domain.reservation import Reservation
+from gpudev.planning.plan import Request
+from gpudev.settings import Timing
+
+
+def asked_by(reservation: Reservation, timing: Timing) -> Request:
+    """A waiting reservation as the plan sees it."""
+    return Request(
+        reservation_id=reservation.reservation_id,
+        seq=reservation.seq,
+        gpu_type=reservation.gpu_type,
+        units_per_node=max(1, reservation.gpu_count // reservation.node_count),
+        node_count=reservation.node_count,
+        duration=reservation.duration + timing.around_a_stay,
+        priority=reservation.priority,
+        slots=reservation.gpu_count == 0,
+    )
+
+
+def held_by(reservation: Reservation, now: datetime, timing: Timing) -> Holding | None:
+    """What it keeps others from using, and the last moment at which that is free again."""
+    if reservation.is_released or not reservation.shares:
+        return None
+    return Holding(
+        reservation.reservation_id, reservation.gpu_type, reservation.shares, _freed_by(reservation, now, timing)
+    )
+
+
+def _freed_by(reservation: Reservation, now: datetime, timing: Timing) -> datetime | None:
+    if reservation.status.is_terminal:
+        ended = reservation.reservation_ended
+        return None if ended is None else ended + timing.teardown_margin
+    if reservation.status is Status.ACTIVE and reservation.expires_at is not None:
+        return reservation.expires_at + timing.teardown_margin
+    begun = reservation.preparing_at or now
+    # Its time begins when it is ready. One that takes longer than planned may be ready at any moment.
+    ready_by = max(begun + timing.preparing_margin, now)
+    return ready_by + reservation.duration + timing.teardown_margin

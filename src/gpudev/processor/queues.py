@@ -1,0 +1,115 @@
+"""The queues of all GPU types from turn to turn: what they remember, what they decided, what is published of them."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+
+import structlog
+
+from gpudev.domain.estimate import QueuePlan
+from gpudev.domain.reservation import Reservation
+from gpudev.planning.forecasting import NOTHING_KNOWN, Experience, learn
+from gpudev.planning.queue_turn import QueueMemory, QueueTurn, decide_queue, promises_of
+from gpudev.planning.turn import Decisions
+from gpudev.ports.cluster import ClusterSeen
+from gpudev.ports.stores import EstimateStore, Lease, PlanStore
+from gpudev.settings import Timing
+
+log = structlog.get_logger(__name__)
+_LEARN_EVERY = timedelta(minutes=1)
+_STAYS_PER_TYPE, _OUTCOMES_PER_TYPE = 1000, 2500
+"""What is learnt from: as much as the habits and the track record remember."""
+_PUBLISH_AT_LEAST_EVERY = timedelta(seconds=30)
+_SECONDS_PER_WAITING = 1 / 2000
+"""A plan of ten thousand is published every five seconds, a short one at once."""
+
+
+class Queues:
+    def __init__(self, plans: PlanStore, estimates: EstimateStore, timing: Timing) -> None:
+        self._plans = plans
+        self._estimates = estimates
+        self._timing = timing
+        self._epoch: int | None = None
+        self._memories: dict[str, QueueMemory] = {}
+        self._experience: Mapping[str, Experience] = {}
+        self._learnt_at: datetime | None = None
+        self._published: dict[str, QueuePlan] = {}
+        self._unpublished: dict[str, QueuePlan] = {}
+
+    async def prepare(self, lease: Lease, now: datetime) -> None:
+        """Before the first turn with a lease: remember what the processor before us promised. Now and then: learn."""
+        if lease.epoch != self._epoch:
+            self._memories = await self._recall(now)
+            self._published, self._unpublished = {}, {}
+            self._epoch = lease.epoch
+        if self._learnt_at is None or not timedelta(0) <= now - self._learnt_at < _LEARN_EVERY:
+            stays = await self._estimates.stays(_STAYS_PER_TYPE)
+            self._experience = learn(stays, await self._estimates.outcomes(_OUTCOMES_PER_TYPE))
+            self._learnt_at = now
+
+    def decide(
+        self, reservations: Sequence[Reservation], seen: ClusterSeen, now: datetime, decisions: Decisions
+    ) -> dict[str, str]:
+        """Plan each type by itself, so that a type that cannot be planned stops no other. Answers the broken ones."""
+        broken: dict[str, str] = {}
+        waited_for = {r.gpu_type for r in reservations if r.status.is_waiting}
+        for gpu_type in sorted(waited_for | {node.gpu_type for node in seen.nodes}):
+            try:
+                turn = self._turn(reservations, seen, now, gpu_type)
+            except Exception as error:
+                log.exception("plan.broken", gpu_type=gpu_type)
+                broken[gpu_type] = f"{type(error).__name__}: {error}"
+                continue
+            self._memories[gpu_type] = turn.memory
+            self._unpublished[gpu_type] = turn.plan
+            decisions.add(turn.decisions)
+        return broken
+
+    async def publish(self, lease: Lease, now: datetime) -> None:
+        due = [plan for plan in self._unpublished.values() if self._is_due(plan, now)]
+        if not due:
+            return
+        await self._plans.publish(lease, due)
+        for plan in due:
+            self._published[plan.gpu_type] = plan
+            del self._unpublished[plan.gpu_type]
+
+    def _turn(self, reservations: Sequence[Reservation], seen: ClusterSeen, now: datetime, gpu_type: str) -> QueueTurn:
+        return decide_queue(
+            reservations,
+            seen.nodes,
+            now,
+            self._timing,
+            gpu_type,
+            memory=self._memories.get(gpu_type),
+            experience=self._experience.get(gpu_type, NOTHING_KNOWN),
+        )
+
+    async def _recall(self, now: datetime) -> dict[str, QueueMemory]:
+        promises = {gpu_type: promises_of(plan) for gpu_type, plan in (await self._plans.refresh()).items()}
+        told = {
+            outcome.told.reservation_id: outcome.told
+            for outcome in await self._estimates.outcomes_since(now)
+            if outcome.started_at is None
+        }
+        return {gpu_type: QueueMemory(promised, told) for gpu_type, promised in promises.items()}
+
+    def _is_due(self, plan: QueuePlan, now: datetime) -> bool:
+        last = self._published.get(plan.gpu_type)
+        if last is None:
+            return True
+        age = now - last.made_at
+        if age >= _PUBLISH_AT_LEAST_EVERY:
+            return True
+        return age >= timedelta(seconds=len(plan.waits) * _SECONDS_PER_WAITING) and _differ(last, plan)
+
+
+def _differ(one: QueuePlan, other: QueuePlan) -> bool:
+    """Expected starts creep with the time; that alone is no news."""
+    if one.waits.keys() != other.waits.keys() or one.planned_seq != other.planned_seq:
+        return True
+    return any(
+        (told.position, told.latest, told.reason) != (now.position, now.latest, now.reason)
+        for told, now in zip(one.waits.values(), other.waits.values(), strict=True)
+    ) or [(o.units, o.node_count, o.duration, o.latest > one.made_at) for o in one.offers] != [
+        (o.units, o.node_count, o.duration, o.latest > other.made_at) for o in other.offers
+    ]
