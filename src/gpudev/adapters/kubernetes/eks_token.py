@@ -1,0 +1,110 @@
+"""An EKS cluster from outside of it: its address by DescribeCluster, our token by a signed sentence.
+
+The token is an address: a GetCallerIdentity request to STS, signed with our AWS credentials, that EKS itself calls to
+learn who we are. No secret leaves this machine. EKS takes it for fifteen minutes.
+"""
+
+import asyncio
+import atexit
+import base64
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpudev.domain.errors import Unavailable
+
+_TOKEN_PREFIX = "k8s-aws-v1."
+_CLUSTER_HEADER = "x-k8s-aws-id"
+_SIGNATURE_IS_GOOD_FOR_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    endpoint: str
+    ca_file: str
+
+
+class EksCluster:
+    token_is_good_for_s = 600.0
+
+    def __init__(self, name: str, region: str) -> None:
+        self.name = name
+        self._region = region
+        self._session: Any = None
+        self._described: Described | None = None
+
+    async def describe(self) -> Described:
+        """Raises Unavailable. Asked once: neither changes while the cluster lives."""
+        if self._described is None:
+            self._described = await asyncio.to_thread(self._describe)
+        return self._described
+
+    async def new_token(self) -> str:
+        return await asyncio.to_thread(self._sign)
+
+    def _describe(self) -> Described:
+        with self._aws() as session:
+            client = session.create_client("eks", region_name=self._region or None)
+            with contextlib.closing(client):
+                found = client.describe_cluster(name=self.name)["cluster"]
+        if "endpoint" not in found:
+            raise Unavailable(f"the EKS cluster {self.name} has no address yet: it is {found.get('status')}")
+        return Described(found["endpoint"], _keep(base64.b64decode(found["certificateAuthority"]["data"])))
+
+    def _sign(self) -> str:
+        with self._aws() as session:
+            from botocore.signers import RequestSigner
+
+            region = self._region or session.get_config_variable("region")
+            if not region:
+                raise Unavailable("AWS_REGION is not set: EKS tokens are signed for a region")
+            credentials = session.get_credentials()
+            if credentials is None:
+                raise Unavailable("there are no AWS credentials here to reach the EKS cluster with")
+            events = session.get_component("event_emitter")
+            signer = RequestSigner("STS", region, "sts", "v4", credentials, events)
+            address = signer.generate_presigned_url(
+                {
+                    "method": "GET",
+                    "url": f"https://sts.{region}.{_suffix(region)}/?Action=GetCallerIdentity&Version=2011-06-15",
+                    "body": {},
+                    "headers": {_CLUSTER_HEADER: self.name},
+                    "context": {},
+                },
+                region_name=region,
+                expires_in=_SIGNATURE_IS_GOOD_FOR_S,
+                operation_name="",
+            )
+        return _TOKEN_PREFIX + base64.urlsafe_b64encode(address.encode()).decode().rstrip("=")
+
+    @contextlib.contextmanager
+    def _aws(self) -> Iterator[Any]:
+        """AWS's library, and its errors in our words."""
+        try:
+            from botocore.exceptions import BotoCoreError, ClientError
+            from botocore.session import get_session
+        except ImportError as error:
+            raise Unavailable('EKS needs the AWS library: pip install "gpu-dev[server,aws]"') from error
+        if self._session is None:
+            self._session = get_session()
+        try:
+            yield self._session
+        except (BotoCoreError, ClientError) as error:
+            raise Unavailable(f"the EKS cluster {self.name} cannot be asked for: {error}") from error
+
+
+def _suffix(region: str) -> str:
+    return "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
+
+
+def _keep(certificate: bytes) -> str:
+    """TLS wants certificates as a file. It holds nothing secret."""
+    handle, name = tempfile.mkstemp(prefix="gpu-dev-eks-", suffix=".pem")
+    os.close(handle)
+    Path(name).write_bytes(certificate)
+    atexit.register(Path(name).unlink, missing_ok=True)
+    return name

@@ -1,0 +1,50 @@
+"""Running a command in a pod, over the API server's websocket."""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import aiohttp
+import orjson
+
+from gpudev.adapters.kubernetes.transport import Transport
+from gpudev.domain.errors import ClusterError, Unavailable
+
+_PROTOCOL = "v5.channel.k8s.io"
+"""The first that can end standard input."""
+_STDIN, _STDOUT, _STDERR, _RESULT, _CLOSE = 0, 1, 2, 3, 255
+_PIECE = 64 * 1024
+
+
+async def run_in_pod(
+    transport: Transport, path: str, container: str, argv: Sequence[str], *, stdin: bytes, timeout: timedelta
+) -> bytes:
+    params = [("container", container), ("stdout", "1"), ("stderr", "1")]
+    params += [("stdin", "1")] if stdin else []
+    params += [("command", word) for word in argv]
+    try:
+        async with asyncio.timeout(timeout.total_seconds()), transport.websocket(path, params, (_PROTOCOL,)) as socket:
+            if stdin and socket.protocol != _PROTOCOL:
+                raise ClusterError("this cluster cannot end a command's input: Kubernetes 1.30 or newer is needed")
+            for start in range(0, len(stdin), _PIECE):
+                await socket.send_bytes(bytes((_STDIN,)) + stdin[start : start + _PIECE])
+            if stdin:
+                await socket.send_bytes(bytes((_CLOSE, _STDIN)))
+            return await _outcome(socket)
+    except TimeoutError as error:
+        raise Unavailable(f"a command in the pod did not end within {timeout.total_seconds():g} s") from error
+
+
+async def _outcome(socket: aiohttp.ClientWebSocketResponse) -> bytes:
+    written: dict[int, bytearray] = {_STDOUT: bytearray(), _STDERR: bytearray(), _RESULT: bytearray()}
+    async for message in socket:
+        if message.type is aiohttp.WSMsgType.BINARY and message.data and message.data[0] in written:
+            written[message.data[0]] += message.data[1:]
+    if not written[_RESULT]:
+        raise Unavailable("the connection to the pod was cut before the command ended")
+    result: dict[str, Any] = orjson.loads(bytes(written[_RESULT]))
+    if result.get("status") != "Success":
+        words = bytes(written[_STDERR]).decode("utf-8", "replace").strip()
+        raise ClusterError(f"a command in the pod failed: {words or result.get('message', 'no reason was given')}")
+    return bytes(written[_STDOUT])

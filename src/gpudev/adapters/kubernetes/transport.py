@@ -1,0 +1,231 @@
+"""One HTTP conversation with the API server: authorised, retried where that is safe, its failures in our words.
+
+What cannot be reached, answers with its own failure or keeps being too busy is Unavailable: nothing follows from it.
+What the API server understood and refused is Refused, with its message. It knows no kinds and no objects.
+"""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import aiohttp
+import orjson
+from kubernetes_asyncio.client.rest import RESTClientObject
+
+from gpudev.adapters.kubernetes.credentials import Access, Credentials
+from gpudev.domain.errors import ClusterError, Unavailable
+
+_ATTEMPTS = 4
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 2.0
+_CONNECT_WITHIN_S = 5.0
+_ANSWER_WITHIN_S = 30.0
+_TOO_BUSY = 429
+_UNAUTHORIZED = 401
+_GONE = 410
+_REPEATABLE = ("GET", "PATCH", "DELETE")
+
+Parameters = Mapping[str, str] | list[tuple[str, str]]
+
+
+class Refused(ClusterError):
+    """The API server said no."""
+
+    def __init__(self, message: str, *, status: int, reason: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
+        """In Kubernetes' word: NotFound, AlreadyExists, Conflict, Invalid, Forbidden …"""
+
+
+class Expired(Unavailable):
+    """The API server no longer remembers the version we asked from; what is there must be listed anew."""
+
+
+class Transport:
+    def __init__(self, credentials: Credentials) -> None:
+        self._credentials = credentials
+        self._client: RESTClientObject | None = None
+        self._made_with: tuple[object, ...] = ()
+        self._retired: set[asyncio.Task[None]] = set()
+
+    async def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+        await asyncio.gather(*self._retired)
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        params: Parameters | None = None,
+        body: Any = None,
+        content_type: str = "application/json",
+    ) -> bytes:
+        """The answer's body. Raises Unavailable, Refused, Expired."""
+        data = None if body is None else orjson.dumps(body)
+        timeout = aiohttp.ClientTimeout(total=_ANSWER_WITHIN_S, sock_connect=_CONNECT_WITHIN_S)
+        for attempt in range(_ATTEMPTS):
+            is_last = attempt == _ATTEMPTS - 1
+            try:
+                async with self._exchange(
+                    method, path, params, timeout, data=data, content_type=content_type if data else None
+                ) as response:
+                    return await response.read()
+            except _TryAgain as problem:
+                if is_last or not (problem.never_done or method in _REPEATABLE):
+                    raise problem.meaning from problem.__cause__
+                await asyncio.sleep(problem.pause or _pause(attempt))
+        raise AssertionError("the last attempt answers or raises")
+
+    @contextlib.asynccontextmanager
+    async def stream(self, path: str, params: Parameters, silent_for_s: float) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Whatever comes, as it comes. Entered as soon as the API server has agreed; not repeated here. A silence of
+        `silent_for_s` is taken for a dead connection."""
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_WITHIN_S, sock_read=silent_for_s)
+        try:
+            async with self._exchange("GET", path, params, timeout) as response:
+                yield response.content.iter_any()
+        except _TryAgain as problem:
+            raise problem.meaning from problem.__cause__
+
+    @contextlib.asynccontextmanager
+    async def websocket(
+        self, path: str, params: Parameters, protocols: tuple[str, ...]
+    ) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+        access, client = await self._ready()
+        try:
+            async with client.pool_manager.ws_connect(
+                _address(access, path, "ws"),
+                params=params,
+                headers=_headers(access),
+                protocols=protocols,
+                max_msg_size=0,
+                heartbeat=_CONNECT_WITHIN_S,
+                **_way(client),
+            ) as socket:
+                yield socket
+        except aiohttp.WSServerHandshakeError as error:
+            # The API server's reason is in a body that the library does not read.
+            message = f"the pod took no session: {error.message} ({error.status})"
+            if error.status >= 500 or error.status in (_TOO_BUSY, _UNAUTHORIZED):
+                raise Unavailable(message) from error
+            raise Refused(message, status=error.status, reason="") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise Unavailable(f"the Kubernetes API server does not answer: {_words(error)}") from error
+
+    @contextlib.asynccontextmanager
+    async def _exchange(
+        self,
+        method: str,
+        path: str,
+        params: Parameters | None,
+        timeout: aiohttp.ClientTimeout,
+        *,
+        data: bytes | None = None,
+        content_type: str | None = None,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """One attempt; with new credentials once more, if those we had are refused."""
+        access, client = await self._ready()
+        for is_renewed in (False, True):
+            try:
+                async with client.pool_manager.request(
+                    method,
+                    _address(access, path),
+                    params=params,
+                    data=data,
+                    headers=_headers(access, content_type),
+                    timeout=timeout,
+                    **_way(client),
+                ) as response:
+                    if response.status == _UNAUTHORIZED and not is_renewed:
+                        access, client = await self._ready(refused=access)
+                        continue
+                    if response.status >= 400:
+                        _refuse(response.status, await response.read(), _retry_after(response))
+                    yield response
+                    return
+            except aiohttp.ClientConnectorError as error:
+                raise _TryAgain(_unreachable(error), never_done=True) from error
+            except (aiohttp.ClientError, OSError) as error:  # TimeoutError is an OSError
+                raise _TryAgain(_unreachable(error)) from error
+
+    async def _ready(self, refused: Access | None = None) -> tuple[Access, RESTClientObject]:
+        access = await self._credentials.get(refused=refused)
+        if self._client is None or access.transport != self._made_with:
+            if self._client is not None:  # what still goes over the old connections fails and is asked again
+                self._retire(self._client)
+            self._client = RESTClientObject(access.configuration)
+            self._made_with = access.transport
+        return access, self._client
+
+    def _retire(self, client: RESTClientObject) -> None:
+        task = asyncio.create_task(client.close())
+        self._retired.add(task)
+        task.add_done_callback(self._retired.discard)
+
+
+class _TryAgain(Exception):
+    def __init__(self, meaning: Unavailable, *, never_done: bool = False, pause: float | None = None) -> None:
+        super().__init__(str(meaning))
+        self.meaning = meaning
+        self.never_done = never_done
+        """The API server certainly did not act on it."""
+        self.pause = pause
+
+
+def _refuse(status: int, body: bytes, retry_after: float | None = None) -> None:
+    try:
+        answer = orjson.loads(body)
+    except ValueError:
+        answer = {"message": body[:300].decode("utf-8", "replace")}
+    if not isinstance(answer, dict):
+        answer = {}
+    message, reason = answer.get("message") or f"status {status}", answer.get("reason") or ""
+    if status == _GONE:
+        raise Expired(message)
+    if status == _TOO_BUSY:
+        pause = None if retry_after is None else min(retry_after, _LONGEST_PAUSE_S)
+        raise _TryAgain(Unavailable(f"the Kubernetes API server is too busy: {message}"), never_done=True, pause=pause)
+    if status >= 500:
+        raise _TryAgain(Unavailable(f"the Kubernetes API server failed ({status}): {message}"))
+    if status == _UNAUTHORIZED:
+        raise Unavailable(f"the Kubernetes API server does not take our credentials: {message}")
+    raise Refused(message, status=status, reason=reason)
+
+
+def _unreachable(error: Exception) -> Unavailable:
+    return Unavailable(f"the Kubernetes API server does not answer: {_words(error)}")
+
+
+def _words(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+def _retry_after(response: aiohttp.ClientResponse) -> float | None:
+    try:
+        return float(response.headers["Retry-After"])
+    except (KeyError, ValueError):
+        return None
+
+
+def _pause(attempt: int) -> float:
+    return _FIRST_PAUSE_S * 2.0**attempt * random.uniform(0.5, 1.5)
+
+
+def _address(access: Access, path: str, scheme: str = "http") -> str:
+    return str(access.configuration.host).rstrip("/").replace("http", scheme, 1) + path
+
+
+def _headers(access: Access, content_type: str | None = None) -> dict[str, str]:
+    said = {"Authorization": access.authorization, "Content-Type": content_type}
+    return {name: value for name, value in said.items() if value}
+
+
+def _way(client: RESTClientObject) -> dict[str, Any]:
+    """How connections are made where a kubeconfig says so."""
+    said = {"proxy": client.proxy, "proxy_headers": client.proxy_headers, "server_hostname": client.server_hostname}
+    return {name: value for name, value in said.items() if value}
