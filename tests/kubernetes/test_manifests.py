@@ -148,7 +148,7 @@ def test_the_way_in_leads_to_the_first_member_by_a_port_the_api_server_chooses()
 def test_everything_made_for_a_reservation_carries_its_id() -> None:
     spec = server_spec("a", "b")
     made = [
-        manifests.secret(spec, _keys(gang=True), SETTINGS),
+        manifests.secret(spec, _keys(gang=True), SETTINGS, home_is_kept=False),
         manifests.ssh_service(spec, SETTINGS, "key"),
         *manifests.gang_objects(spec, SETTINGS, "key"),
         _pod(spec, 0),
@@ -180,7 +180,9 @@ def test_the_members_of_a_gang_find_each_other_by_name() -> None:
 
 def test_each_member_is_told_its_own_rank_under_the_same_file_name() -> None:
     spec = server_spec("a", "b")
-    secret = manifests.secret(spec, _keys(gang=True), SETTINGS, {0: "10.0.0.4", 1: "10.0.0.5"})
+    secret = manifests.secret(
+        spec, _keys(gang=True), SETTINGS, home_is_kept=False, addresses={0: "10.0.0.4", 1: "10.0.0.5"}
+    )
     for rank in (0, 1):
         items = {item["path"]: item["key"] for item in _volume(_pod(spec, rank), "config")["secret"]["items"]}
         assert f"NODE_RANK={rank}\n" in _file(secret, items["environment"])
@@ -194,23 +196,26 @@ def test_each_member_is_told_its_own_rank_under_the_same_file_name() -> None:
 
 def test_gang_members_may_log_in_to_each_other_and_a_single_one_has_no_such_key() -> None:
     gang, keys = server_spec("a", "b"), _keys(gang=True)
-    secret = manifests.secret(gang, keys, SETTINGS)
+    secret = manifests.secret(gang, keys, SETTINGS, home_is_kept=False)
     assert keys.mesh is not None
     assert _file(secret, "authorized_keys").splitlines() == [PUBLIC_KEY, f"{keys.mesh.public} gang"]
     assert _file(secret, "mesh_key") == keys.mesh.private
-    assert "mesh_key" not in manifests.secret(server_spec(), _keys(), SETTINGS)["data"]
+    assert "mesh_key" not in manifests.secret(server_spec(), _keys(), SETTINGS, home_is_kept=False)["data"]
 
 
 def test_the_private_keys_are_in_the_secret_and_nowhere_else() -> None:
     spec, keys = server_spec("a", "b"), _keys(gang=True)
     shown = str([_pod(spec), manifests.ssh_service(spec, SETTINGS, keys.host.public), keys])
     assert "PRIVATE KEY" not in shown
-    assert key_pair_of(_file(manifests.secret(spec, keys, SETTINGS), "host_key")).public == keys.host.public
+    assert (
+        key_pair_of(_file(manifests.secret(spec, keys, SETTINGS, home_is_kept=False), "host_key")).public
+        == keys.host.public
+    )
 
 
 def test_whoever_logs_in_reads_where_they_are_and_what_is_kept() -> None:
     spec = server_spec("a", "b", units=8, disk_id=new_disk_id(), disk_name="work")
-    greeting = _file(manifests.secret(spec, _keys(gang=True), SETTINGS), "greeting-1")
+    greeting = _file(manifests.secret(spec, _keys(gang=True), SETTINGS, home_is_kept=True), "greeting-1")
     assert "16 × h100 on b" in greeting
     assert "your disk 'work', kept for next time" in greeting
     assert "torchrun --nnodes $WORLD_SIZE --nproc-per-node 8 --node-rank $NODE_RANK" in greeting

@@ -46,7 +46,7 @@ def _made(spec: ServerSpec) -> list[dict[str, Any]]:
     claim = manifests.shared_claim(spec.username, SETTINGS)
     assert claim is not None
     return [
-        manifests.secret(spec, KEYS, SETTINGS),
+        manifests.secret(spec, KEYS, SETTINGS, home_is_kept=False),
         manifests.ssh_service(spec, SETTINGS, KEYS.host.public),
         *manifests.gang_objects(spec, SETTINGS, KEYS.host.public),
         *(pod(spec, Place(share, Room(1000, 1024)), SETTINGS, Storage(), KEYS.host.public) for share in spec.shares),
@@ -93,9 +93,13 @@ def test_nothing_typed_changes_the_structure_of_what_is_made(
 
 
 @settings(max_examples=200, deadline=None)
-@given(username=nasty, name=nasty, value=nasty, key=nasty)
-def test_what_is_sent_is_always_text_that_can_be_sent(username: str, name: str, value: str, key: str) -> None:
-    spec = server_spec("a", "b", username=username, name=name, environment={"A": value}, ssh_public_keys=(key,))
+@given(username=nasty, name=nasty, value=nasty, key=nasty, image=nasty)
+def test_what_is_sent_is_always_text_that_can_be_sent(
+    username: str, name: str, value: str, key: str, image: str
+) -> None:
+    spec = server_spec(
+        "a", "b", username=username, name=name, image=image, environment={"A": value}, ssh_public_keys=(key,)
+    )
     json.dumps(_made(spec), ensure_ascii=False).encode()
 
 
@@ -107,7 +111,7 @@ def test_nothing_typed_begins_a_line_of_its_own_in_a_file(
     spec = server_spec(
         "a", "b", username=username, name=name, environment={variable: value, "A": value}, ssh_public_keys=(key, key)
     )
-    data = manifests.secret(spec, KEYS, SETTINGS)["data"]
+    data = manifests.secret(spec, KEYS, SETTINGS, home_is_kept=False)["data"]
     files = {path: base64.b64decode(text).decode() for path, text in data.items()}
     for rank in (0, 1):
         lines = files[f"environment-{rank}"].splitlines()

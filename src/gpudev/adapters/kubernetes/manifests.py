@@ -2,6 +2,7 @@
 objects as the API server takes them out."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from gpudev.adapters.kubernetes import labels as names
@@ -16,14 +17,19 @@ EFS_CLASS = "gpu-dev-efs"
 
 
 def secret(
-    spec: ServerSpec, keys: Keys, settings: KubernetesSettings, addresses: Mapping[int, str] | None = None
+    spec: ServerSpec,
+    keys: Keys,
+    settings: KubernetesSettings,
+    *,
+    home_is_kept: bool,
+    addresses: Mapping[int, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": _metadata(spec, spec.pod_name, settings, keys.host.public),
         "type": "Opaque",
-        "data": secret_data(spec, keys, addresses or {}),
+        "data": secret_data(spec, keys, addresses, home_is_kept),
     }
 
 

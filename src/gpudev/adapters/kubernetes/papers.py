@@ -40,7 +40,7 @@ class Keys:
     """By which the members of a gang reach each other; None: there is one member."""
 
 
-def secret_data(spec: ServerSpec, keys: Keys, addresses: Mapping[int, str]) -> dict[str, str]:
+def secret_data(spec: ServerSpec, keys: Keys, addresses: Mapping[int, str], home_is_kept: bool) -> dict[str, str]:
     """`addresses`: the members' addresses as far as they are known, by rank."""
     files = {
         HOST_KEY: keys.host.private,
@@ -51,7 +51,7 @@ def secret_data(spec: ServerSpec, keys: Keys, addresses: Mapping[int, str]) -> d
         files[MESH_KEY] = keys.mesh.private
     for share in spec.shares:
         files[f"{ENVIRONMENT}-{share.rank}"] = _environment_file(spec, share)
-        files[f"{GREETING}-{share.rank}"] = _greeting(spec, share)
+        files[f"{GREETING}-{share.rank}"] = _greeting(spec, share, home_is_kept)
     return {name: encode(text) for name, text in files.items()}
 
 
@@ -136,12 +136,12 @@ def _hosts(spec: ServerSpec, addresses: Mapping[int, str]) -> str:
     )
 
 
-def _greeting(spec: ServerSpec, share: Share) -> str:
+def _greeting(spec: ServerSpec, share: Share, home_is_kept: bool) -> str:
     gpus = f"{spec.gpu_count} × {spec.gpu_type}" if spec.gpu_count else spec.gpu_type
     until = f", until {spec.expires_at:%Y-%m-%d %H:%M} UTC" if spec.expires_at else ""
     home = (
         f"your disk {spec.disk_name or 'default'!r}, kept for next time"
-        if spec.disk_id
+        if home_is_kept
         else "scratch space that ends with the reservation"
     )
     lines = [

@@ -106,7 +106,7 @@ def pod(
 
 
 def image_of(spec: ServerSpec, settings: KubernetesSettings) -> str:
-    return spec.image or settings.default_image
+    return _text(spec.image or "") or settings.default_image
 
 
 _PINNED = re.compile(r"@sha256:[0-9a-f]{64}$|:(?!latest$)[^/:@]+$")

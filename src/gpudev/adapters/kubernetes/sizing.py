@@ -4,8 +4,10 @@ node), so that neighbours never compete for what the other was given.
 A part of every node is left to what else runs there: the kubelet, the network, the device plugin, exporters.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from gpudev.adapters.kubernetes.quantities import parse_quantity
 from gpudev.domain.gpu import GpuType
 
 _KEPT_OF_CPU = 0.10
@@ -42,12 +44,13 @@ def room_of_type(gpu_type: GpuType) -> Room:
     return Room(gpu_type.cpus * 1000, gpu_type.memory_gb * 1024)
 
 
-def room_of_node(allocatable: "dict[str, str]") -> Room | None:
+def room_of_node(allocatable: Mapping[str, str]) -> Room | None:
     """By the node's own words; None where they make no sense."""
     try:
-        return Room(parse_cpu(allocatable["cpu"]), parse_memory(allocatable["memory"]) // _MIB)
+        cpus, memory = parse_quantity(allocatable["cpu"]), parse_quantity(allocatable["memory"])
     except (KeyError, ValueError):
         return None
+    return Room(round(cpus * 1000), int(memory) // _MIB)
 
 
 def share_of(room: Room, units: int, of: int) -> Room:
@@ -57,25 +60,3 @@ def share_of(room: Room, units: int, of: int) -> Room:
         cpu_millis=max(_LEAST_CPU_MILLIS, int(room.cpu_millis * (1 - _KEPT_OF_CPU) * share)),
         memory_mib=max(_LEAST_MEMORY_MIB, int(room.memory_mib * (1 - _KEPT_OF_MEMORY) * share)),
     )
-
-
-def parse_cpu(quantity: str) -> int:
-    """In thousandths of a processor."""
-    if quantity.endswith("m"):
-        return int(quantity[:-1])
-    return int(float(quantity) * 1000)
-
-
-_UNITS = {
-    **{f"{letter}i": 1024**power for power, letter in enumerate("KMGTPE", 1)},
-    **{letter: 1000**power for power, letter in enumerate("kMGTPE", 1)},
-    "m": 0.001,
-}
-
-
-def parse_memory(quantity: str) -> int:
-    """In bytes."""
-    for suffix, factor in _UNITS.items():
-        if quantity.endswith(suffix):
-            return int(float(quantity[: -len(suffix)]) * factor)
-    return int(float(quantity))

@@ -1,0 +1,40 @@
+"""Takes down what was made for a reservation, whatever it is, by its label. It is gone when the API server lists none
+of it any more; nothing is believed from a mirror.
+
+Claims of disks and of shared storage carry no reservation's id: nothing here ever finds one.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+from gpudev.adapters.kubernetes.api import KubernetesApi
+from gpudev.adapters.kubernetes.kinds import NETWORK_POLICY, POD, SECRET, SERVICE, Kind, Manifest
+from gpudev.adapters.kubernetes.labels import selector
+from gpudev.domain.ids import ReservationId
+
+_UNSEEN = (SECRET, NETWORK_POLICY)
+_SEEN = (POD, SERVICE)
+"""These are mirrored: whatever is left of a reservation must include one of them, or no look would ever show it.
+They go last."""
+
+
+async def end_all(api: KubernetesApi, reservation_id: ReservationId) -> bool:
+    """True: everything is confirmed gone. False: it has been asked to go."""
+    found = await _find(api, reservation_id, _UNSEEN + _SEEN)
+    for kinds in (_UNSEEN, _SEEN):
+        await asyncio.gather(*(_delete(api, kind, one) for kind, one in found if kind in kinds))
+    touched = {kind for kind, _ in found}
+    return not touched or not await _find(api, reservation_id, tuple(touched))
+
+
+async def _find(
+    api: KubernetesApi, reservation_id: ReservationId, kinds: Sequence[Kind]
+) -> list[tuple[Kind, Manifest]]:
+    listings = await asyncio.gather(*(api.list(kind, selector=selector(reservation_id)) for kind in kinds))
+    return [(kind, one) for kind, (items, _) in zip(kinds, listings, strict=True) for one in items]
+
+
+async def _delete(api: KubernetesApi, kind: Kind, found: Manifest) -> None:
+    metadata = found["metadata"]
+    if "deletionTimestamp" not in metadata:
+        await api.delete(kind, metadata["name"], uid=metadata["uid"])
