@@ -81,6 +81,7 @@ class KubernetesSettings:
     """Our own image, which brings the SSH server into any other."""
     image_pull_policy: str = "IfNotPresent"
     image_pull_secrets: tuple[str, ...] = ()
+    cluster_domain: str = "cluster.local"
     runtime_class: str = ""
     allowed_cidrs: tuple[str, ...] = ()
     """Private networks that dev servers may reach; by default the internet and their own gang only."""

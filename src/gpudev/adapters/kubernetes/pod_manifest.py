@@ -1,6 +1,7 @@
 """The Pod of one member of a dev server: pure. Where it runs was planned before; the scheduler is asked for exactly
 that node, so that it still checks what only it knows (ports, volumes, taints) and binds nothing that does not fit."""
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,8 @@ _BIN, _CONFIG = "/gpudev/bin", "/gpudev/config"
 _INIT = {"cpu": "100m", "memory": "64Mi"}
 _NOBODY = 65532
 _LONGEST_ANNOTATION = 1024
+_FAREWELL_S = 5
+"""What our program itself needs after the people's processes have had their time."""
 
 CAPABILITIES = (
     "AUDIT_WRITE",  # sudo and login write audit records, and older ones give up when they cannot
@@ -92,17 +95,21 @@ def pod(
             "restartPolicy": "Never",
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
-            "terminationGracePeriodSeconds": int(settings.termination_grace.total_seconds()),
+            "terminationGracePeriodSeconds": _grace(settings) + _FAREWELL_S,
             "affinity": _exactly(share.node),
             "tolerations": [{"key": key, "operator": "Exists"} for key in settings.tolerated_taints],
             "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
             "initContainers": [_init_container(settings)],
             "containers": [_container(spec, place, settings)],
             "volumes": _volumes(spec, place, settings, storage),
-            **_gang_names(spec, name),
+            **_gang_names(spec, name, settings),
             **_optional(settings),
         },
     }
+
+
+def _grace(settings: KubernetesSettings) -> int:
+    return math.ceil(settings.termination_grace.total_seconds())
 
 
 def image_of(spec: ServerSpec, settings: KubernetesSettings) -> str:
@@ -124,10 +131,13 @@ def _exactly(node: str) -> dict[str, Any]:
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
 
 
-def _gang_names(spec: ServerSpec, name: str) -> dict[str, str]:
+def _gang_names(spec: ServerSpec, name: str, settings: KubernetesSettings) -> dict[str, Any]:
     if len(spec.shares) == 1:
         return {}
-    return {"hostname": name, "subdomain": gang_service_name(spec.pod_name)}
+    gang = gang_service_name(spec.pod_name)
+    # The members' plain names are found as well, not only those with the gang's.
+    search = f"{gang}.{settings.namespace}.svc.{settings.cluster_domain}"
+    return {"hostname": name, "subdomain": gang, "dnsConfig": {"searches": [search]}}
 
 
 def _optional(settings: KubernetesSettings) -> dict[str, Any]:
@@ -168,7 +178,7 @@ def _container(spec: ServerSpec, place: Place, settings: KubernetesSettings) -> 
         "name": CONTAINER,
         "image": image,
         "imagePullPolicy": pull_policy(image, settings),
-        "command": [BINARY, "serve"],
+        "command": [BINARY, "serve", "--grace", f"{_grace(settings)}s"],
         "workingDir": "/",
         "env": _container_environment(spec),
         # Requests and limits are the same, so it is among the last that a node in need takes memory from.
