@@ -1,0 +1,271 @@
+"""A real Kubernetes control plane of one's own: etcd, API server, controllers, scheduler, and KWOK as the nodes.
+
+    with ControlPlane(tmp_path / "kube") as plane:          # ready in about 4 s, 0.6 GB; also `async with`
+        api = await KubeApi.connect(plane.kubeconfig)       # support/kube_api.py
+        nodes = FakeNodes(api, plane.node_mark)             # support/kube_nodes.py
+        await nodes.add("n1", gpus=8, gpu_type="h100")
+        ...
+        plane.kill_apiserver(); plane.start_apiserver()     # same address, same data
+
+Everyone is admin by `plane.kubeconfig`; RBAC is on, so service-account tokens (`KubeApi.service_account_token`) and
+`plane.kubeconfig_with(token=..., server=...)` show what others may do. Logs lie in the folder as NAME.log. How fake
+nodes play pods, and how a test makes one crash or hang, is written in support/kube_stages.py.
+"""
+
+import asyncio
+import base64
+import json
+import random
+import signal
+import socket
+import ssl
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from support.kube_binaries import ensure_binaries
+from support.kube_processes import Processes
+from support.kube_stages import write_stages
+
+ADMIN_TOKEN = "admin-of-the-tests"
+_PATIENCE_SECONDS = 60.0
+
+
+class ControlPlane:
+    """`faults=False` leaves only the fast stage: what benchmarks want."""
+
+    node_mark = "fake"
+
+    def __init__(self, folder: Path, *, faults: bool = True) -> None:
+        self.folder = folder
+        self.kubeconfig = folder / "kubeconfig"
+        self._binaries = ensure_binaries()
+        self._faults = faults
+        self._processes = Processes(folder)
+        self._etcd_port, self._peer_port, self.port, self.kwok_port = free_ports(4)
+        self.url = f"https://127.0.0.1:{self.port}"
+
+    def start(self) -> "ControlPlane":
+        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._start_etcd()
+            self.start_apiserver()
+            self._write_kubeconfig(self.kubeconfig, self.url, ADMIN_TOKEN)
+            self._start_controllers()
+            self._processes.start("kwok", *kwok_command(self, self._binaries, self._faults))
+            self._wait_until("the namespace default has its service account", self._has_default_account)
+            self._wait_until("KWOK answers", self._kwok_answers)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Killed: nothing here is kept, and an API server takes seconds to say goodbye to its watchers."""
+        self._processes.stop_all(signal.SIGKILL)
+
+    def __enter__(self) -> "ControlPlane":
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    async def __aenter__(self) -> "ControlPlane":
+        return await asyncio.to_thread(self.start)
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.to_thread(self.stop)
+
+    # --- Faults -------------------------------------------------------------------------------------------------
+
+    def kill_apiserver(self) -> None:
+        """At once and without farewell: open requests and watches break."""
+        self._processes.stop("apiserver", signal.SIGKILL)
+
+    def start_apiserver(self) -> None:
+        """Answers when it is ready again: same address, certificate and data."""
+        key = self._ensure_signing_key()
+        (self.folder / "tokens.csv").write_text(f"{ADMIN_TOKEN},admin,admin,system:masters\n")
+        self._run(
+            "apiserver",
+            "kube-apiserver",
+            f"--etcd-servers=http://127.0.0.1:{self._etcd_port}",
+            f"--secure-port={self.port}",
+            "--bind-address=127.0.0.1",
+            "--cert-dir=certificates",
+            "--token-auth-file=tokens.csv",
+            "--authorization-mode=Node,RBAC",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            f"--service-account-key-file={key}",
+            f"--service-account-signing-key-file={key}",
+            "--service-cluster-ip-range=10.96.0.0/16",
+            "--allow-privileged=true",
+            "--max-requests-inflight=800",
+            "--max-mutating-requests-inflight=400",
+            # Fake nodes name the local machine here, where KWOK answers for them; real nodes have an address only.
+            "--kubelet-preferred-address-types=InternalDNS,InternalIP",
+        )
+        self._wait_until("the API server is ready", lambda: self._get("/readyz") == b"ok")
+
+    def restart_apiserver(self) -> None:
+        self.kill_apiserver()
+        self.start_apiserver()
+
+    def forget_history(self) -> None:
+        """Old resource versions are gone: whoever resumes a watch from one is told 410 and must list again."""
+        etcd = f"http://127.0.0.1:{self._etcd_port}/v3/kv"
+        header = json.loads(_post(f"{etcd}/range", {"key": base64.b64encode(b"x").decode()}))["header"]
+        _post(f"{etcd}/compaction", {"revision": header["revision"]})
+        self.restart_apiserver()
+
+    def set_pod_log(self, text: str) -> None:
+        """What every container on a fake node has logged from now on, in the form container runtimes keep."""
+        lines = (f"2026-01-01T00:00:00.000000000Z stdout F {line}\n" for line in text.splitlines())
+        (self.folder / "pod.log").write_text("".join(lines))
+
+    def kubeconfig_with(self, *, token: str = ADMIN_TOKEN, server: str | None = None) -> Path:
+        """Another kubeconfig for the same cluster: somebody else's token, or the address of a proxy before it."""
+        path = self.folder / f"kubeconfig-{random.randrange(16**8):08x}"
+        self._write_kubeconfig(path, server or self.url, token)
+        return path
+
+    @property
+    def certificate_authority(self) -> Path:
+        return self.folder / "certificates" / "apiserver.crt"
+
+    def pids(self) -> dict[str, int]:
+        return self._processes.pids()
+
+    # --- Parts --------------------------------------------------------------------------------------------------
+
+    def _start_etcd(self) -> None:
+        client, peer = f"http://127.0.0.1:{self._etcd_port}", f"http://127.0.0.1:{self._peer_port}"
+        self._run(
+            "etcd",
+            "etcd",
+            "--data-dir=etcd",
+            "--unsafe-no-fsync",
+            f"--listen-client-urls={client}",
+            f"--advertise-client-urls={client}",
+            f"--listen-peer-urls={peer}",
+            f"--initial-advertise-peer-urls={peer}",
+            f"--initial-cluster=default={peer}",
+        )
+
+    def _start_controllers(self) -> None:
+        """Their default request rates would make them the bottleneck of every benchmark."""
+        common = (f"--kubeconfig={self.kubeconfig}", "--leader-elect=false", "--secure-port=0")
+        self._run(
+            "controller-manager",
+            "kube-controller-manager",
+            *common,
+            f"--service-account-private-key-file={self._ensure_signing_key()}",
+            f"--root-ca-file={self.certificate_authority}",
+            "--node-monitor-grace-period=300s",
+            "--kube-api-qps=200",
+            "--kube-api-burst=400",
+        )
+        self._run("scheduler", "kube-scheduler", *common, "--kube-api-qps=500", "--kube-api-burst=1000")
+
+    def _run(self, name: str, program: str, *options: str) -> None:
+        self._processes.start(name, str(self._binaries / program), *options)
+
+    def _ensure_signing_key(self) -> Path:
+        path = self.folder / "service-accounts.key"
+        if not path.exists():
+            key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+            form = (serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL)
+            path.write_bytes(key.private_bytes(*form, serialization.NoEncryption()))
+        return path
+
+    def _write_kubeconfig(self, path: Path, server: str, token: str) -> None:
+        authority = base64.b64encode(self.certificate_authority.read_bytes()).decode()
+        document = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "test", "cluster": {"server": server, "certificate-authority-data": authority}}],
+            "users": [{"name": "test", "user": {"token": token}}],
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+            "current-context": "test",
+        }
+        path.write_text(json.dumps(document))  # JSON is YAML
+
+    def _has_default_account(self) -> bool:
+        """Made by the controller manager; no pod is admitted before."""
+        return self._get("/api/v1/namespaces/default/serviceaccounts/default") is not None
+
+    def _kwok_answers(self) -> bool:
+        return _get(f"http://127.0.0.1:{self.kwok_port}/healthz") is not None
+
+    def _get(self, path: str) -> bytes | None:
+        return _get(f"{self.url}{path}", Authorization=f"Bearer {ADMIN_TOKEN}")
+
+    def _wait_until(self, what: str, is_true: Any) -> None:
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while not is_true():
+            self._processes.check()
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"not within {_PATIENCE_SECONDS:.0f} s: {what} (logs in {self.folder})")
+            time.sleep(0.05)
+
+
+def kwok_command(plane: ControlPlane, binaries: Path, faults: bool) -> list[str]:
+    """KWOK plays the kubelet of every node that carries our mark. It renews their leases rarely: nothing here watches
+    heartbeats, a node is lost when a test says so."""
+    log = plane.folder / "pod.log"
+    log.touch()
+    stages = write_stages(plane.folder / "stages.yaml", log=log, faults=faults)
+    return [
+        str(binaries / "kwok"),
+        f"--kubeconfig={plane.kubeconfig}",
+        f"--config={stages}",
+        "--manage-all-nodes=false",
+        f"--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node={plane.node_mark}",
+        "--node-lease-duration-seconds=200",
+        "--cidr=10.128.0.0/9",
+        f"--server-address=127.0.0.1:{plane.kwok_port}",
+    ]
+
+
+def free_ports(count: int) -> list[int]:
+    """Below the range outgoing connections use, so that none of those takes one in between."""
+    probes: list[socket.socket] = []
+    while len(probes) < count:
+        probe = socket.socket()
+        try:
+            probe.bind(("127.0.0.1", random.randrange(15000, 30000)))
+        except OSError:
+            probe.close()
+        else:
+            probes.append(probe)
+    ports = [probe.getsockname()[1] for probe in probes]
+    for probe in probes:
+        probe.close()
+    return ports
+
+
+def _get(url: str, **headers: str) -> bytes | None:
+    """The body, or None while nobody answers well. The certificate may not have been written yet, so none is asked."""
+    try:
+        with _directly().open(urllib.request.Request(url, headers=headers), timeout=5) as answer:
+            body: bytes = answer.read()
+            return body
+    except OSError:
+        return None
+
+
+def _post(url: str, document: dict[str, Any]) -> bytes:
+    with _directly().open(urllib.request.Request(url, json.dumps(document).encode()), timeout=10) as answer:
+        body: bytes = answer.read()
+        return body
+
+
+def _directly() -> urllib.request.OpenerDirector:
+    """Whatever proxy the environment names, the way to this machine is not through it."""
+    https = urllib.request.HTTPSHandler(context=ssl._create_unverified_context())
+    return urllib.request.build_opener(urllib.request.ProxyHandler({}), https)
