@@ -24,7 +24,7 @@ __all__ = ["Expired", "KubernetesApi", "Page", "Refused"]
 FIELD_MANAGER = "gpu-dev"
 _PAGE = 250
 _MOST_LOG_BYTES = 64 * 1024
-_SILENCE_AFTER_END_S = 5.0
+_SILENCE_AFTER_END_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,6 +125,27 @@ class ServiceRecord:
     host_key: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class GonePod:
+    """A pod of ours that is no more."""
+
+    pod: PodRecord
+    """As last seen."""
+    at: datetime
+    was_seen: bool
+    """Its end was told by the watch; otherwise it was missing when we looked again."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerParts:
+    """Everything the cluster has of one dev server."""
+
+    reservation_id: ReservationId
+    pods: Sequence[PodRecord]
+    gone: Sequence[GonePod] = ()
+    services: Sequence[ServiceRecord] = ()
+
+
 def trim_node(node: Manifest, type_label: str, gpu_resource: str) -> NodeRecord:
     metadata, spec, status = node["metadata"], node.get("spec", {}), node.get("status", {})
     marks: Mapping[str, str] = metadata.get("labels") or {}
@@ -145,10 +166,12 @@ def trim_node(node: Manifest, type_label: str, gpu_resource: str) -> NodeRecord:
     )
 
 
-def trim_pod(pod: Manifest, gpu_resource: str) -> PodRecord | None:
-    """None: a foreign pod that holds nothing and never will again."""
+def trim_pod(pod: Manifest, namespace: str, gpu_resource: str) -> PodRecord | None:
+    """`namespace`: ours. What another installation runs elsewhere in this cluster is as foreign as anybody's.
+    None: a foreign pod that holds nothing and never will again."""
     metadata, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
-    reservation_id = labels.find_reservation_id(metadata.get("labels"))
+    is_inside = metadata["namespace"] == namespace
+    reservation_id = labels.find_reservation_id(metadata.get("labels")) if is_inside else None
     ended = status.get("phase") in _ENDED
     if ended and reservation_id is None:
         return None

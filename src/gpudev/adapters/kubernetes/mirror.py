@@ -1,0 +1,226 @@
+"""The cluster as we know it: all nodes, all pods, our services, kept true by list and watch. States facts with the time
+they were true and decides nothing; when it has not heard from the API server for too long it refuses to be asked.
+
+Pods of ours that disappeared while we watched leave a trace, or nobody could tell a node that was lost from a dev
+server that never was. Whoever takes a dev server down says so first (`let_go`): then it leaves none.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from datetime import datetime, timedelta
+from typing import Any
+
+from gpudev.adapters.kubernetes import labels
+from gpudev.adapters.kubernetes.api import KubernetesApi
+from gpudev.adapters.kubernetes.kinds import NODE, POD, SERVICE, Kind, Manifest, kind_of
+from gpudev.adapters.kubernetes.reflecting import Reflector
+from gpudev.adapters.kubernetes.shelf import Shelf
+from gpudev.adapters.kubernetes.trimming import (
+    GonePod,
+    NodeRecord,
+    PodRecord,
+    ServerParts,
+    ServiceRecord,
+    trim_node,
+    trim_pod,
+    trim_service,
+)
+from gpudev.adapters.local.changes import Changes
+from gpudev.domain.errors import Unavailable
+from gpudev.domain.ids import ReservationId
+from gpudev.ports.clock import Clock
+from gpudev.settings import KubernetesSettings
+
+_TRACES_LAST = timedelta(minutes=10)
+
+
+class Mirror:
+    def __init__(self, api: KubernetesApi, settings: KubernetesSettings, clock: Clock) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._changes = Changes()
+        self._nodes: dict[str, NodeRecord] = {}
+        self._by_node: dict[str, dict[str, PodRecord]] = {}
+        self._own: dict[ReservationId, dict[str, PodRecord]] = {}
+        self._gone: dict[ReservationId, dict[str, GonePod]] = {}
+        self._services: dict[ReservationId, dict[str, ServiceRecord]] = {}
+        self._let_go: set[ReservationId] = set()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._node_shelf = Shelf(
+            lambda node: trim_node(node, settings.gpu_type_label, settings.gpu_resource), self._node_changed
+        )
+        self._pod_shelf = Shelf(lambda pod: trim_pod(pod, settings.namespace, settings.gpu_resource), self._pod_changed)
+        self._service_shelf = Shelf(trim_service, self._service_changed)
+        timing: dict[str, Any] = {"watch_timeout": settings.watch_timeout, "stale_after": settings.stale_after}
+        self.reflectors: tuple[Reflector[Any], ...] = (
+            Reflector(api, NODE, self._node_shelf, clock, **timing),
+            Reflector(api, POD, self._pod_shelf, clock, lost=self._pod_lost, **timing),
+            Reflector(
+                api,
+                SERVICE,
+                self._service_shelf,
+                clock,
+                namespace=settings.namespace,
+                selector=f"{labels.MANAGED_BY}={labels.OURS}",
+                **timing,
+            ),
+        )
+
+    def start(self) -> None:
+        self._tasks = [asyncio.create_task(one.run(), name=f"mirror of {one.kind.plural}") for one in self.reflectors]
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+        self._changes.close()
+
+    async def wait_complete(self, patience: timedelta) -> None:
+        """Until everything has been listed once. Raises Unavailable, with the reason, when that takes too long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience.total_seconds()):
+                for one in self.reflectors:
+                    await one.listed.wait()
+        self.check_fresh()
+
+    # How far it can be relied on
+
+    def check_fresh(self) -> datetime:
+        """Since when all of it has been true at the latest. Raises Unavailable when that is too long ago."""
+        now = self._clock.now()
+        for one in self.reflectors:
+            problem = f": {one.problem}" if one.problem else ""
+            if one.fresh_at is None:
+                raise Unavailable(f"the cluster's {one.kind.plural} have not been seen yet{problem}")
+            age = now - one.fresh_at
+            if age > self._settings.stale_after:
+                silence = f"{age.total_seconds():.0f} s"
+                raise Unavailable(f"the cluster's {one.kind.plural} have not been heard of for {silence}{problem}")
+        return min(one.fresh_at for one in self.reflectors if one.fresh_at is not None)
+
+    def fresh_at(self, kind: Kind) -> datetime | None:
+        return next(one.fresh_at for one in self.reflectors if one.kind is kind)
+
+    def changes(self) -> AsyncIterator[None]:
+        """Yields after changes that matter to facts; many at once come as one."""
+        return self._changes.subscribe()
+
+    # What is there
+
+    @property
+    def nodes(self) -> Mapping[str, NodeRecord]:
+        return self._nodes
+
+    def pods_on(self, node: str) -> Sequence[PodRecord]:
+        """Everybody's pods bound there that still hold something, and our own that have ended."""
+        return tuple(self._by_node.get(node, {}).values())
+
+    def reservations(self) -> AbstractSet[ReservationId]:
+        """All that have, or had until they were lost, anything here."""
+        self._forget_old_traces()
+        return self._own.keys() | self._services.keys() | self._gone.keys()
+
+    def parts_of(self, reservation_id: ReservationId) -> ServerParts:
+        return ServerParts(
+            reservation_id,
+            pods=tuple(self._own.get(reservation_id, {}).values()),
+            gone=tuple(self._gone.get(reservation_id, {}).values()),
+            services=tuple(self._services.get(reservation_id, {}).values()),
+        )
+
+    def sizes(self) -> dict[str, int]:
+        """How many objects are kept, by kind."""
+        return {
+            NODE.plural: len(self._node_shelf),
+            POD.plural: len(self._pod_shelf),
+            SERVICE.plural: len(self._service_shelf),
+        }
+
+    # What its owner tells it
+
+    def saw(self, answer: Manifest) -> None:
+        """The API server's answer to a write of ours: taken in at once, before the watch tells of it."""
+        shelves: dict[Kind, Shelf[Any]] = {POD: self._pod_shelf, SERVICE: self._service_shelf}
+        shelf = shelves.get(kind_of(answer))
+        if shelf is not None:
+            shelf.put(answer, is_answer=True)
+
+    def let_go(self, reservation_id: ReservationId) -> None:
+        """It is being taken down: what disappears from now on leaves no trace, and what has left one is forgotten."""
+        if reservation_id in self._own:
+            self._let_go.add(reservation_id)
+        if self._gone.pop(reservation_id, None) is not None:
+            self._changes.tell()
+
+    # Keeping the indices
+
+    def _node_changed(self, name: str, _old: NodeRecord | None, new: NodeRecord | None) -> None:
+        if new is None:
+            self._nodes.pop(name, None)
+        else:
+            self._nodes[name] = new
+        self._changes.tell()
+
+    def _service_changed(self, name: str, old: ServiceRecord | None, new: ServiceRecord | None) -> None:
+        if old is not None:
+            _take_out(self._services, old.reservation_id, name)
+        if new is not None:
+            self._services.setdefault(new.reservation_id, {})[name] = new
+        self._changes.tell()
+
+    def _pod_changed(self, name: str, old: PodRecord | None, new: PodRecord | None) -> None:
+        if old is not None:
+            if old.node is not None:
+                _take_out(self._by_node, old.node, name)
+            if old.own is not None:
+                _take_out(self._own, old.own.reservation_id, name)
+        if new is not None:
+            if new.node is not None:
+                self._by_node.setdefault(new.node, {})[name] = new
+            if new.own is not None:
+                self._own.setdefault(new.own.reservation_id, {})[name] = new
+                if old is None or old.uid != new.uid:
+                    self._began_again(new.own.reservation_id, name)
+        if _matters(old) or _matters(new):
+            self._changes.tell()
+
+    def _began_again(self, reservation_id: ReservationId, name: str) -> None:
+        _take_out(self._gone, reservation_id, name)
+        self._let_go.discard(reservation_id)
+
+    def _pod_lost(self, pod: PodRecord, was_seen: bool) -> None:
+        if pod.own is None:
+            return
+        reservation_id, name = pod.own.reservation_id, f"{pod.namespace}/{pod.name}"
+        if name in self._own.get(reservation_id, {}):
+            return  # another has taken its place already
+        if reservation_id in self._let_go:
+            if reservation_id not in self._own:
+                self._let_go.discard(reservation_id)
+            return
+        self._gone.setdefault(reservation_id, {})[name] = GonePod(pod, self._clock.now(), was_seen)
+        self._changes.tell()
+
+    def _forget_old_traces(self) -> None:
+        """Whoever has to act on one does so within seconds; the others were another processor's business."""
+        oldest = self._clock.now() - _TRACES_LAST
+        for reservation_id in [
+            rid for rid, pods in self._gone.items() if all(one.at < oldest for one in pods.values())
+        ]:
+            del self._gone[reservation_id]
+
+
+def _matters(pod: PodRecord | None) -> bool:
+    """Whether facts speak of it: ours always, others' once they hold something somewhere."""
+    return pod is not None and (pod.own is not None or pod.node is not None)
+
+
+def _take_out(index: dict[Any, dict[str, Any]], key: Any, name: str) -> None:
+    entries = index.get(key)
+    if entries is not None:
+        entries.pop(name, None)
+        if not entries:
+            del index[key]
