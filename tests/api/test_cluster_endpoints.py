@@ -26,6 +26,7 @@ async def test_an_idle_cluster_has_everything_left(ada: httpx2.AsyncClient, api:
     assert (row["total_cluster_gpus"], row["available_gpus"], row["max_reservable"]) == (16, 16, 16)
     assert (row["full_nodes_available"], row["running_instances"], row["max_per_node"]) == (2, 2, 8)
     assert (row["queue_length"], row["estimated_wait_minutes"], row["age_seconds"]) == (0, 0, 0.0)
+    assert (row["latest_wait_minutes"], row["wait_reason"]) == (0, None)
     assert (row["multinode"], row["simulated"]) == (True, False)
     assert row["last_availability_update"] == "2026-03-02T09:00:00Z"
 
@@ -40,14 +41,18 @@ async def test_what_is_held_is_not_available_and_two_half_free_nodes_are_no_whol
     row = await available(api, ada)
     assert (row["available_gpus"], row["max_reservable"], row["full_nodes_available"]) == (4, 4, 0)
     assert row["queue_length"] == 1
-    assert row["estimated_wait_minutes"] == 480
+    assert row["latest_wait_minutes"] == 481
+    assert 0 < row["estimated_wait_minutes"] < 480
+    assert "0 of 1 GPUs free" in row["wait_reason"]
 
 
 async def test_a_full_cluster_tells_how_long_one_gpu_would_take(ada: httpx2.AsyncClient, api: Api) -> None:
     await submit(ada, gpu_count=16, duration_hours=3)
     await api.world.turn()
     row = await available(api, ada)
-    assert (row["available_gpus"], row["estimated_wait_minutes"]) == (0, 180)
+    assert (row["available_gpus"], row["latest_wait_minutes"]) == (0, 181)
+    assert 0 < row["estimated_wait_minutes"] < 180, "people leave early"
+    assert "first fit when reservation" in row["wait_reason"]
 
 
 async def test_a_type_without_nodes_has_no_wait_that_could_be_told(ada: httpx2.AsyncClient, api: Api) -> None:
@@ -63,7 +68,7 @@ async def test_a_cpu_type_counts_user_slots(ada: httpx2.AsyncClient, api: Api) -
         await submit(ada, gpu_type="cpu-x86", gpu_count=0, duration_hours=1)
         await api.world.turn()
     row = await available(api, ada, "cpu-x86")
-    assert (row["available_gpus"], row["estimated_wait_minutes"], row["simulated"]) == (0, 60, True)
+    assert (row["available_gpus"], row["latest_wait_minutes"], row["simulated"]) == (0, 61, True)
 
 
 async def test_the_cluster_in_numbers(ada: httpx2.AsyncClient, api: Api) -> None:

@@ -16,6 +16,7 @@ from gpudev.domain.errors import Unavailable
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.reservation import Reservation
 from gpudev.wire.jobs import JobEvent, JobView
+from gpudev.workflows.viewing import Viewing
 from gpudev.workflows.watching import Watching
 from support.api import Api, identifier, refused, submit, until
 
@@ -146,6 +147,10 @@ async def test_a_last_event_id_that_never_was_is_refused(ada: httpx2.AsyncClient
             refused(answer, 422, "invalid", "Last-Event-Id")
 
 
+def viewing(api: Api) -> Viewing:
+    return Viewing(api.services.plans, api.services.clock, api.services.settings.timing)
+
+
 class Deaf:
     """Changes that are never heard of: the connection is lost, or ends at once."""
 
@@ -166,7 +171,7 @@ class Deaf:
 @pytest.mark.parametrize("ends", [False, True])
 async def test_lost_notifications_delay_and_never_hide(ada: httpx2.AsyncClient, api: Api, ends: bool) -> None:
     view = await submit(ada)
-    watching = Watching(api.services.reservations, Deaf(ends=ends), api.world.clock, look_again_seconds=0.02)
+    watching = Watching(api.services.reservations, Deaf(ends=ends), viewing(api), look_again_seconds=0.02)
     stream = watching.watch(identifier(view))
     assert isinstance(await anext(stream), JobView)
     assert isinstance(await anext(stream), JobEvent)
@@ -196,7 +201,7 @@ class Flickering:
 async def test_a_database_that_goes_away_interrupts_nobody(ada: httpx2.AsyncClient, api: Api) -> None:
     view = await submit(ada)
     store = Flickering(api)
-    watching = Watching(store, Deaf(ends=False), api.world.clock, look_again_seconds=0.02)  # type: ignore[arg-type]
+    watching = Watching(store, Deaf(ends=False), viewing(api), look_again_seconds=0.02)  # type: ignore[arg-type]
     stream = watching.watch(identifier(view))
     await anext(stream)
     await anext(stream)

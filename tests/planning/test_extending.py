@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from gpudev.domain.capacity import Holding, Node
 from gpudev.planning.extending import Granted, NotGranted, extend
-from gpudev.planning.plan import Request
+from gpudev.planning.plan import Request, Wait
 from gpudev.settings import Limits
 from planning.properties import begins, real_planner
-from planning.situations import MARGIN, NOW, Situation, ask, h100, held, hours, situations
+from planning.situations import NOW, Situation, ask, h100, held, hours, situations
 
 LIMITS = Limits()
 ALL = range(8)
@@ -39,7 +39,7 @@ def ask_for(
         now=NOW,
         launched_at=launched_at,
         limits=LIMITS,
-        margin=MARGIN,
+        clearing=timedelta(0),
     )
 
 
@@ -61,7 +61,7 @@ def test_those_who_can_never_run_do_not_matter() -> None:
 def test_it_is_refused_when_somebody_starts_where_it_ends() -> None:
     answer = ask_for(1, MINE, [h100("a")], [ask(0x3F2A1B7C, 8)])
     assert answer == NotGranted(
-        "reservation 3f2a1b7c waits and is planned to start at 2026-03-02 11:00:00 UTC, which this would delay; "
+        "reservation 3f2a1b7c waits and was promised to start by 2026-03-02 11:00:00 UTC, which this would delay; "
         "it cannot stay longer"
     )
 
@@ -130,6 +130,42 @@ class TestTheLimit:
         assert answer.at_most == NOW + hours(5)
 
 
+class TestWithPromises:
+    """The one who waits was promised hour 3 when another had 2 hours left; that one is gone, so hour 2 is planned."""
+
+    mine = held(90, 2, ("a", range(4)))
+    waiting = ask(1, 8)
+    told = Wait(waiting.reservation_id, 1, NOW + hours(3), ("a",), "")
+
+    def answer(self, longer: float, clearing: timedelta = timedelta(0)) -> Granted | NotGranted:
+        return extend(
+            self.mine.reservation_id,
+            self.mine,
+            longer,
+            nodes=[h100("a")],
+            holdings=[self.mine],
+            queue=[self.waiting],
+            now=NOW,
+            launched_at=AN_HOUR_AGO,
+            limits=LIMITS,
+            clearing=clearing,
+            promises={self.told.reservation_id: self.told},
+        )
+
+    def test_it_goes_as_far_as_the_promise(self) -> None:
+        assert self.answer(1) == Granted(NOW + hours(3))
+
+    def test_it_does_not_go_beyond_it(self) -> None:
+        answer = self.answer(1.5)
+        assert isinstance(answer, NotGranted)
+        assert answer.at_most == NOW + hours(3)
+
+    def test_the_time_to_clear_away_stays_free_before_it(self) -> None:
+        answer = self.answer(2, clearing=timedelta(minutes=10))
+        assert isinstance(answer, NotGranted)
+        assert answer.at_most == NOW + hours(3) - timedelta(minutes=10)
+
+
 @settings(max_examples=100, deadline=None)
 @given(situations(), st.integers(0, 6), st.sampled_from([0.5, 1, 2, 5]))
 def test_what_is_granted_delays_nobody_and_what_is_offered_is_granted(
@@ -151,7 +187,7 @@ def test_what_is_granted_delays_nobody_and_what_is_offered_is_granted(
             now=NOW,
             launched_at=NOW,
             limits=LIMITS,
-            margin=MARGIN,
+            clearing=timedelta(0),
         )
 
     def is_delayed_by(until: datetime) -> bool:

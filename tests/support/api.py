@@ -12,6 +12,7 @@ import httpx2
 from fastapi import FastAPI
 
 from gpudev.adapters.postgres.listening import ReservationChanges
+from gpudev.adapters.postgres.plans import PostgresPlans
 from gpudev.adapters.postgres.snapshot import UnreleasedSnapshot
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.api.app import create_app
@@ -53,6 +54,8 @@ def api_services(
     return Services(
         reservations=stores.reservations,
         unreleased=UnreleasedSnapshot(stores.pool),
+        plans=PostgresPlans(stores.pool),
+        estimates=stores.estimates,
         nodes=stores.nodes,
         catalogue=stores.catalogue,
         users=stores.users,

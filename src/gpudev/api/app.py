@@ -19,6 +19,7 @@ from gpudev.workflows.cancelling import Cancelling
 from gpudev.workflows.extending import Extending
 from gpudev.workflows.submission import Submission
 from gpudev.workflows.surveying import Surveying
+from gpudev.workflows.viewing import Viewing
 from gpudev.workflows.watching import Watching
 
 _CATALOGUE_SECONDS = 1.0
@@ -52,10 +53,10 @@ def create_app(services: Services, lifespan: Lifespan[FastAPI] | None = None) ->
 
 def _jobs(services: Services, unreleased: UnreleasedView) -> JobEndpoints:
     settings = services.settings
-    margin = settings.timing.teardown_margin
+    viewing = Viewing(services.plans, services.clock, settings.timing)
     return JobEndpoints(
         reservations=services.reservations,
-        clock=services.clock,
+        viewing=viewing,
         submission=Submission(
             reservations=services.reservations,
             unreleased=unreleased,
@@ -64,12 +65,21 @@ def _jobs(services: Services, unreleased: UnreleasedView) -> JobEndpoints:
             keys=services.keys,
             clock=services.clock,
             limits=settings.limits,
-            margin=margin,
+            plans=services.plans,
+            timing=settings.timing,
             fixed_cluster=settings.cluster == "local",
         ),
         cancelling=Cancelling(services.reservations, services.clock),
-        extending=Extending(services.reservations, unreleased, services.nodes, services.clock, settings.limits, margin),
-        watching=Watching(services.reservations, services.changes, services.clock),
+        extending=Extending(
+            services.reservations,
+            unreleased,
+            services.nodes,
+            services.plans,
+            services.clock,
+            settings.limits,
+            settings.timing,
+        ),
+        watching=Watching(services.reservations, services.changes, viewing),
     )
 
 
@@ -79,8 +89,9 @@ def _cluster(services: Services, unreleased: UnreleasedView) -> ClusterEndpoints
         unreleased,
         services.nodes,
         services.catalogue,
+        services.plans,
         services.clock,
         settings.limits,
-        settings.timing.teardown_margin,
+        settings.timing,
     )
     return ClusterEndpoints(surveying, services.is_planning)

@@ -24,20 +24,19 @@ from gpudev.api.parameters import (
 from gpudev.api.routing import Caller, V1Route
 from gpudev.api.streaming import EventStream
 from gpudev.domain.errors import Forbidden
-from gpudev.ports.clock import Clock
 from gpudev.ports.stores import JobQuery, ReservationStore
 from gpudev.wire.jobs import ExtendRequest, JobList, JobView, SubmitRequest
 from gpudev.workflows.cancelling import Cancelling
 from gpudev.workflows.extending import Extending
 from gpudev.workflows.submission import Submission
-from gpudev.workflows.viewing import find_job, job_view, sees_everything, whose
+from gpudev.workflows.viewing import Viewing, find_job, sees_everything, whose
 from gpudev.workflows.watching import Watching
 
 
 @dataclass(frozen=True, slots=True)
 class JobEndpoints:
     reservations: ReservationStore
-    clock: Clock
+    viewing: Viewing
     submission: Submission
     cancelling: Cancelling
     extending: Extending
@@ -103,7 +102,7 @@ class JobEndpoints:
         headers = {"Location": f"/v1/jobs/{submitted.reservation.reservation_id}"}
         if submitted.replayed:
             headers["Idempotent-Replay"] = "true"
-        return JsonAnswer(job_view(submitted.reservation, self.clock.now()), 202, headers)
+        return JsonAnswer(await self.viewing.view(submitted.reservation), 202, headers)
 
     async def list_jobs(
         self,
@@ -132,24 +131,24 @@ class JobEndpoints:
                 limit=limit + 1,
             )
         )
-        page, now = found[:limit], self.clock.now()
+        page = found[:limit]
         more = encode_cursor(page[-1].seq) if len(found) > limit else None
-        return JsonAnswer(JobList(jobs=[job_view(one, now) for one in page], next_cursor=more))
+        return JsonAnswer(JobList(jobs=await self.viewing.views(page), next_cursor=more))
 
     async def get(self, job_id: JobId, caller: Caller) -> Response:
         """How it stands now: status, place in the line, the ssh command once it is active."""
         found = await find_job(self.reservations, caller.user, job_id)
-        return JsonAnswer(job_view(found, self.clock.now()))
+        return JsonAnswer(await self.viewing.view(found))
 
     async def cancel(self, job_id: JobId, caller: Caller) -> Response:
         """It is cancelled when this answers; its GPUs are free once `released_at` is set. Cancelling twice is fine."""
         cancelled = await self.cancelling.cancel(caller.user, job_id)
-        return JsonAnswer(job_view(cancelled, self.clock.now()))
+        return JsonAnswer(await self.viewing.view(cancelled))
 
     async def extend(self, job_id: JobId, ask: ExtendRequest, caller: Caller) -> Response:
         """Adds hours to an active reservation, as far as that moves nobody's promised start."""
         extended = await self.extending.extend(caller.user, job_id, ask.extension_hours)
-        return JsonAnswer(job_view(extended, self.clock.now()))
+        return JsonAnswer(await self.viewing.view(extended))
 
     async def events(self, job_id: JobId, caller: Caller, last_event_id: LastEventId = 0) -> Response:
         """A `job` event with the whole reservation comes first and after every change; an `event` event for each

@@ -6,7 +6,15 @@ from dataclasses import dataclass
 from gpudev.ports.changes import ReservationChanges
 from gpudev.ports.clock import Clock
 from gpudev.ports.identity import Identity, KeySource
-from gpudev.ports.stores import CatalogueStore, NodeStore, ReservationStore, UnreleasedView, UserStore
+from gpudev.ports.stores import (
+    CatalogueStore,
+    EstimateStore,
+    NodeStore,
+    PlanStore,
+    ReservationStore,
+    UnreleasedView,
+    UserStore,
+)
 from gpudev.settings import Settings
 
 
@@ -14,6 +22,8 @@ from gpudev.settings import Settings
 class Services:
     reservations: ReservationStore
     unreleased: UnreleasedView
+    plans: PlanStore
+    estimates: EstimateStore
     nodes: NodeStore
     catalogue: CatalogueStore
     users: UserStore

@@ -24,6 +24,8 @@ async def open_api_services(settings: Settings) -> AsyncIterator[Services]:
         yield Services(
             reservations=stores.reservations,
             unreleased=stores.unreleased,
+            plans=stores.plans,
+            estimates=stores.estimates,
             nodes=stores.nodes,
             catalogue=stores.catalogue,
             users=stores.users,

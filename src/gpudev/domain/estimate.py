@@ -67,6 +67,10 @@ class QueuePlan:
     """Whoever came after this one was not yet looked at."""
     waits: Mapping[ReservationId, Estimate]
     offers: tuple[Offer, ...] = ()
+    habits: tuple[float, ...] | None = None
+    """How people leave, as `planning.forecast_habits` counts it: for forecasts that are made elsewhere."""
+    factors: tuple[tuple[float, float, float], ...] | None = None
+    """How forecasts for newcomers are corrected, as `planning.forecast_record` has learnt it."""
 
 
 @dataclass(frozen=True, slots=True)

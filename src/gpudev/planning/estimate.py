@@ -1,13 +1,14 @@
 """The answer to a submit: where a newcomer stands before the processor has looked at it. The very plan of the
 queue, made only as far as the newcomer: what is behind it or of another type cannot matter."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from gpudev.domain.capacity import Holding, Node
+from gpudev.domain.ids import ReservationId
 from gpudev.planning.facts import by_type, queue_order
 from gpudev.planning.plan import Request, Start, Wait
-from gpudev.planning.queueing import DEFAULT_MARGIN, plan_last
+from gpudev.planning.queueing import DEFAULT_MARGIN, plan_last, plan_type
 
 
 def estimate(
@@ -18,9 +19,13 @@ def estimate(
     now: datetime,
     *,
     margin: timedelta = DEFAULT_MARGIN,
+    promises: Mapping[ReservationId, Wait] | None = None,
 ) -> Start | Wait:
-    """`queue` may hold the newcomer already; it is counted once."""
+    """`queue` may hold the newcomer already; it is counted once. `promises`: what those who wait were told."""
     place = queue_order(newcomer)
     ahead = [other for other in queue if other.gpu_type == newcomer.gpu_type and queue_order(other) < place]
     ((facts, requests),) = by_type(nodes, holdings, [*ahead, newcomer], now, margin)
-    return plan_last(facts, requests)
+    if not promises:
+        return plan_last(facts, requests)
+    *_, last = plan_type(facts, requests, promises)
+    return last

@@ -1,8 +1,8 @@
 """Extending: how long may a running reservation stay? Freely while nobody waits for its GPUs; otherwise only as
-far as it moves nobody's planned start. What it answers is always checked by making the plan that would follow."""
+far as it moves nobody's promised start. What it answers is always checked by making the plan that would follow."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
@@ -45,12 +45,14 @@ def extend(
     now: datetime,
     launched_at: datetime,
     limits: Limits,
-    margin: timedelta = DEFAULT_MARGIN,
+    clearing: timedelta = DEFAULT_MARGIN,
+    promises: Mapping[ReservationId, Wait] | None = None,
 ) -> Granted | NotGranted:
-    """`holdings` is everything held, this one included or not; `queue` is everybody who waits, of any type."""
+    """`holdings` is everything held, this one included or not; `queue` is everybody who waits, of any type, and
+    `promises` what they were told. `clearing` is what the holding's `until` has beyond its end."""
     if not math.isfinite(hours) or hours <= 0:
         return NotGranted("an extension must be more than 0 hours", invalid=True)
-    end = holding.until
+    end = None if holding.until is None else holding.until - clearing
     if end is None or end <= now:
         return NotGranted("its time is over; reserve again")
     last = launched_at + timedelta(hours=limits.max_hours_with_extensions)
@@ -59,7 +61,7 @@ def extend(
     wanted = end + (timedelta(hours=hours) if within_limit else room)
     others = [other for other in holdings if other.reservation_id != reservation_id]
     waiting = [request for request in queue if request.gpu_type == holding.gpu_type]
-    trial = _Trial(holding, nodes, others, waiting, now, margin)
+    trial = _Trial(holding, nodes, others, waiting, promises or {}, now, clearing)
     delayed = trial.first_delayed(wanted) if wanted > end else None
     if delayed is None and within_limit:
         return Granted(wanted)
@@ -69,30 +71,34 @@ def extend(
         most = f"a reservation lasts at most {limits.max_hours_with_extensions:g} hours with its extensions"
         return NotGranted(f"{most}; {_stays(at_most)}", at_most)
     waiter = (
-        f"reservation {short_id(delayed.reservation_id)} waits and is planned to start at {_clock(delayed.planned)}"
+        f"reservation {short_id(delayed.reservation_id)} waits and was promised to start by {_clock(delayed.planned)}"
     )
     return NotGranted(f"{waiter}, which this would delay; {_stays(at_most)}", at_most)
 
 
 @dataclass(slots=True)
 class _Trial:
-    """Makes the plan with another end for the holding and looks who would start later than without."""
+    """Makes the plan with another end for the holding and looks who would start later than promised; who was not
+    promised anything yet, later than without."""
 
     holding: Holding
     nodes: Sequence[Node]
     others: Sequence[Holding]
     waiting: Sequence[Request]
+    promises: Mapping[ReservationId, Wait]
     now: datetime
-    margin: timedelta
+    clearing: timedelta
     planned: dict[ReservationId, datetime | None] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.planned = {
-            decision.reservation_id: self._start_of(decision) for decision in self._plan(self.holding.until)
-        }
+        self.planned = {each.reservation_id: self._start_of(each) for each in self._plan(self.holding.until)}
+        for reservation_id, told in self.promises.items():
+            planned = self.planned.get(reservation_id)
+            if planned is not None and told.starts_at is not None:
+                self.planned[reservation_id] = max(planned, told.starts_at)
 
     def first_delayed(self, until: datetime) -> _Delayed | None:
-        for decision in self._plan(until):
+        for decision in self._plan(until + self.clearing):
             planned = self.planned[decision.reservation_id]
             if planned is None:
                 continue
@@ -104,7 +110,8 @@ class _Trial:
     def furthest(self, end: datetime, wanted: datetime) -> datetime:
         """The latest end before `wanted` that delays nobody. Only planned starts come into question: between two
         of them a longer stay takes nothing more from anybody."""
-        moments = sorted({start for start in self.planned.values() if start is not None and end < start < wanted})
+        starts = {start - self.clearing for start in self.planned.values() if start is not None}
+        moments = sorted(moment for moment in starts if end < moment < wanted)
         allowed = end
         while moments:
             middle = len(moments) // 2
@@ -116,8 +123,8 @@ class _Trial:
 
     def _plan(self, until: datetime | None) -> Iterator[Start | Wait]:
         holdings = [*self.others, replace(self.holding, until=until)]
-        for facts, requests in by_type(self.nodes, holdings, self.waiting, self.now, self.margin):
-            yield from plan_type(facts, requests)
+        for facts, requests in by_type(self.nodes, holdings, self.waiting, self.now, self.clearing):
+            yield from plan_type(facts, requests, self.promises)
 
     def _start_of(self, decision: Start | Wait) -> datetime | None:
         return self.now if isinstance(decision, Start) else decision.starts_at

@@ -5,6 +5,7 @@ question: whoever has stayed so long will typically stay how much longer? They r
 """
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import accumulate
@@ -40,7 +41,7 @@ class TypicalStay:
 
     __slots__ = ("_all", "_counts", "_left")
 
-    def __init__(self, counts: tuple[float, ...]) -> None:
+    def __init__(self, counts: Sequence[float] = _PRIOR) -> None:
         self._counts = counts
         self._left = list(accumulate(counts[:_BINS], initial=0.0))
         """How many have left by the end of each twentieth, beginning with none."""

@@ -14,7 +14,7 @@ from gpudev.domain.estimate import EstimateRecord, Outcome, Span, Stay
 from gpudev.domain.ids import ReservationId
 from gpudev.planning.facts import Held, TypeFacts, by_type, lasting_units, microseconds
 from gpudev.planning.forecast_habits import Habits, TypicalStay
-from gpudev.planning.forecast_record import Told, TrackRecord
+from gpudev.planning.forecast_record import Calibration, Told, TrackRecord
 from gpudev.planning.plan import Request
 from gpudev.planning.queueing import DEFAULT_MARGIN
 from gpudev.planning.timetable import Line, Timetable
@@ -47,6 +47,19 @@ class Experience:
 
 
 NOTHING_KNOWN = Experience()
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Experience made ready to be asked thousands of times."""
+
+    typical: TypicalStay
+    newcomers: Calibration
+    waiting: Calibration
+
+    @classmethod
+    def of(cls, experience: Experience) -> "Known":
+        return cls(experience.habits.typical(), experience.newcomers.calibration(), experience.waiting.calibration())
 
 
 def learn(stays: Sequence[Stay], outcomes: Sequence[Outcome]) -> dict[str, Experience]:
@@ -108,7 +121,7 @@ def forecast(
     """
     forecasts: dict[ReservationId, Forecast] = {}
     for facts, requests in by_type(nodes, holdings, queue, now, margin):
-        known = experience.get(facts.gpu_type, NOTHING_KNOWN)
+        known = Known.of(experience.get(facts.gpu_type, NOTHING_KNOWN))
         forecasts |= TypeForecast(facts, requests, began, known).of_waiting(latest, came)
     return forecasts
 
@@ -121,21 +134,19 @@ class TypeForecast:
         facts: TypeFacts,
         requests: Sequence[Request],
         began: Mapping[ReservationId, datetime],
-        experience: Experience = NOTHING_KNOWN,
+        known: Known,
         sizes: Iterable[int] = (),
     ) -> None:
         """`sizes`: units per node that `of_newcomer` may be asked for, beside those in the queue."""
         self._now = facts.now
-        self._experience = experience
-        self._newcomers = experience.newcomers.calibration()
-        self._typical = experience.habits.typical()
+        self._known = known
         self._stays: dict[timedelta, int] = {}  # people ask for round numbers: few are different
         lines = [
             Line(
                 rank,
                 node.units,
                 lasting_units(node),
-                [_leaving(held, facts.now, began, self._typical) for held in held_there],
+                [_leaving(held, facts.now, began, known.typical) for held in held_there],
             )
             for rank, (node, held_there) in enumerate(zip(facts.nodes, facts.held, strict=True))
         ]
@@ -146,14 +157,13 @@ class TypeForecast:
         self, latest: Mapping[ReservationId, datetime | None], came: Mapping[ReservationId, datetime]
     ) -> dict[ReservationId, Forecast]:
         forecasts: dict[ReservationId, Forecast] = {}
-        waiting = self._experience.waiting.calibration()
         alike: dict[tuple[int, int, timedelta], Told] = {}
         for request, start in self._starts:
             bound = latest.get(request.reservation_id)
             if start is None or bound is None:
                 continue
             newcomer = self._now - came.get(request.reservation_id, self._now) < NEW_FOR
-            calibration = self._newcomers if newcomer else waiting
+            calibration = self._known.newcomers if newcomer else self._known.waiting
             told = calibration.tell(start / _MICROSECONDS, max(0.0, (bound - self._now).total_seconds()))
             shape = (request.units_per_node, request.node_count, request.duration)
             told = alike[shape] = _not_before(told, alike.get(shape))
@@ -166,7 +176,7 @@ class TypeForecast:
         if place is None:
             return None
         bound = max(0.0, (latest - self._now).total_seconds())
-        return Forecast(self._now, self._newcomers.tell(place.start / _MICROSECONDS, bound))
+        return Forecast(self._now, self._known.newcomers.tell(place.start / _MICROSECONDS, bound))
 
     def _place(self, request: Request) -> int | None:
         """Its start in microseconds from now; its place is taken."""
@@ -180,7 +190,7 @@ class TypeForecast:
     def _stay(self, duration: timedelta) -> int:
         stay = self._stays.get(duration)
         if stay is None:
-            stay = self._stays[duration] = max(1, round(self._typical.rest(microseconds(duration))))
+            stay = self._stays[duration] = max(1, round(self._known.typical.rest(microseconds(duration))))
         return stay
 
 

@@ -15,7 +15,7 @@ from gpudev.domain.ids import ReservationId, new_reservation_id
 from gpudev.domain.lifecycle import Status
 from gpudev.domain.reservation import Reservation
 from gpudev.planning.facts import TypeFacts, by_type
-from gpudev.planning.forecasting import NOTHING_KNOWN, Experience, Forecast, TypeForecast
+from gpudev.planning.forecasting import NOTHING_KNOWN, Experience, Forecast, Known, TypeForecast
 from gpudev.planning.outlook import offers, sizes_of
 from gpudev.planning.plan import Request, Start, Wait
 from gpudev.planning.queueing import plan_type
@@ -81,7 +81,9 @@ class _Turn:
         self.holdings: list[Holding] = [held for r in self.holders if (held := held_by(r, now, timing)) is not None]
         self.facts, self.requests = self._facts([asked_by(r, timing) for r in self.waiting.values()])
         began = {r.reservation_id: r.launched_at for r in self.holders if r.launched_at is not None}
-        self.forecast = TypeForecast(self.facts, self.requests, began, experience, sizes_of(self.facts))
+        self.habits = experience.habits.counts
+        self.known = Known.of(experience)
+        self.forecast = TypeForecast(self.facts, self.requests, began, self.known, sizes_of(self.facts))
         self.decisions = Decisions()
         self.told: dict[ReservationId, EstimateRecord] = {}
         self.promises: dict[ReservationId, Wait] = {}
@@ -113,6 +115,8 @@ class _Turn:
             max((row.seq for row in self.waiting.values()), default=0),
             estimates,
             tuple(offers(self.facts, plan, self.requests, self.forecast, self.timing.around_a_stay)),
+            self.habits,
+            self.known.newcomers.factors,
         )
         return QueueTurn(self.decisions, published, QueueMemory(self.promises, self.told))
 

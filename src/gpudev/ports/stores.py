@@ -99,10 +99,13 @@ class JobQuery:
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """Those who wait for the same type and come before one: how many, and the latest start promised to any."""
+    """Those who wait for the same type and come before one."""
 
     count: int
-    latest_start: datetime | None
+    new: int
+    """Of these, how many no published plan knows yet."""
+    new_for_at_most: timedelta
+    """How long those take together, if they go one after the other."""
 
 
 class ReservationStore(Protocol):
@@ -130,7 +133,9 @@ class ReservationStore(Protocol):
         """Everything that waits, runs, or still holds something, by arrival."""
         ...
 
-    async def ahead_of(self, reservation: Reservation) -> Ahead: ...
+    async def ahead_of(self, reservation: Reservation, planned_seq: int, around: timedelta) -> Ahead:
+        """`planned_seq`: the last one that the published plan knows; `around`: what each takes beside its hours."""
+        ...
 
     async def change(self, change: Change, *, now: datetime, cause: Cause | None = None) -> Reservation:
         """One guarded write (a user's act). With a cause, a message goes with it. Raises Stale."""

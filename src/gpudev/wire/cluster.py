@@ -19,8 +19,10 @@ class GpuAvailability:
     desired_capacity: int
     queue_length: int
     estimated_wait_minutes: int | None = field(
-        metadata={"description": "Wait for one GPU (or slot) asked for now; 0: starts at once; null: unknown"}
+        metadata={"description": "Expected wait for one GPU (or slot) asked for now; 0: starts at once; null: unknown"}
     )
+    latest_wait_minutes: int | None = field(metadata={"description": "The same if nobody leaves early"})
+    wait_reason: str | None = field(metadata={"description": "Why it would wait; null: it would not, or unknown"})
     simulated: bool
     last_availability_update: datetime | None
     last_availability_updated_by: str | None

@@ -48,6 +48,18 @@ class ExtendRequest:
 
 
 @dataclass(kw_only=True)
+class EtaView:
+    """When a waiting reservation starts."""
+
+    expected: datetime | None = field(metadata=_doc("As often before as after; null: nothing is known yet"))
+    interval_from: datetime | None = field(metadata=_doc("It starts between here and `interval_to` …"))
+    interval_to: datetime | None
+    confidence: float = field(metadata=_doc("… in this share of all cases"))
+    latest: datetime = field(metadata=_doc("The promise: it starts by then even if nobody leaves early"))
+    margin_seconds: float = field(metadata=_doc("What `latest` allows for snapshot and teardown of the one before"))
+
+
+@dataclass(kw_only=True)
 class NodeShareView:
     rank: int
     node: str
@@ -77,8 +89,9 @@ class JobView:
     reservation_ended: datetime | None
     released_at: datetime | None = field(metadata=_doc("When everything it had was confirmed gone"))
     queue_position: int | None = field(metadata=_doc("Place among those waiting for the type; 1 is next"))
-    estimated_wait_minutes: int | None
-    estimated_start_at: datetime | None
+    estimated_wait_minutes: int | None = field(metadata=_doc("The expected wait, rounded up"))
+    estimated_start_at: datetime | None = field(metadata=_doc("Its start if everybody ahead stays to the planned end"))
+    eta: EtaView | None = field(metadata=_doc("While it waits: when it starts, with a stated error"))
     wait_reason: str | None
     last_queue_update: datetime | None
     step: str | None = field(metadata=_doc("What is being done right now, in words"))

@@ -2,7 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import assert_never
 
 from gpudev.domain.commands import Cause
@@ -12,10 +12,11 @@ from gpudev.domain.lifecycle import Status
 from gpudev.domain.reservation import Reservation
 from gpudev.domain.users import User
 from gpudev.planning.extending import Granted, NotGranted, extend
-from gpudev.planning.plan import request_of
+from gpudev.planning.queue_turn import promises_of
+from gpudev.planning.spans import asked_by, held_by
 from gpudev.ports.clock import Clock
-from gpudev.ports.stores import Change, NewEvent, NodeStore, ReservationStore, UnreleasedView
-from gpudev.settings import Limits
+from gpudev.ports.stores import Change, NewEvent, NodeStore, PlanStore, ReservationStore, UnreleasedView
+from gpudev.settings import Limits, Timing
 from gpudev.workflows.standing import holdings_of
 from gpudev.workflows.viewing import find_job
 
@@ -27,9 +28,10 @@ class Extending:
     reservations: ReservationStore
     unreleased: UnreleasedView
     nodes: NodeStore
+    plans: PlanStore
     clock: Clock
     limits: Limits
-    margin: timedelta
+    timing: Timing
 
     async def extend(self, user: User, job_id: str, hours: float) -> Reservation:
         """Raises Conflict with the reason and how far it could go, Invalid when no state would allow it."""
@@ -45,13 +47,14 @@ class Extending:
         raise AssertionError("unreachable")
 
     async def _decide(self, found: Reservation, hours: float, now: datetime) -> datetime:
-        holding = found.holding()
+        holding = held_by(found, now, self.timing)
         if found.status is not Status.ACTIVE or holding is None or found.launched_at is None:
             raise Conflict(
                 f"only an active reservation can be extended; {short_id(found.reservation_id)} is {found.status}"
             )
-        same_type = [one for one in await self.unreleased.refresh() if one.gpu_type == found.gpu_type]
+        unreleased = await self.unreleased.refresh()
         nodes, _ = await self.nodes.nodes(found.gpu_type)
+        plan = (await self.plans.refresh()).get(found.gpu_type)
         # A long queue takes a while to plan: on a thread, so that nobody else waits for it.
         decision = await asyncio.to_thread(
             extend,
@@ -59,12 +62,13 @@ class Extending:
             holding,
             hours,
             nodes=nodes,
-            holdings=holdings_of(same_type),
-            queue=[request_of(other) for other in same_type if other.status.is_waiting],
+            holdings=holdings_of(unreleased, now, self.timing),
+            queue=[asked_by(other, self.timing) for other in unreleased if other.status.is_waiting],
             now=now,
             launched_at=found.launched_at,
             limits=self.limits,
-            margin=self.margin,
+            clearing=self.timing.teardown_margin,
+            promises=promises_of(plan) if plan else None,
         )
         match decision:
             case Granted(until):

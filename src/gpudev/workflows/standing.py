@@ -1,44 +1,99 @@
 """Where a request would stand in the line for its type, told before a processor has looked at it.
 
-Short lines are planned exactly as the processor plans them. In a long line a newcomer is told the latest start that
-was promised to anybody ahead of it: planning hundreds for one answer would make everybody wait, and the processor
-writes the exact start a moment later.
+Short lines are planned exactly as the processor plans them, promises kept. Planning hundreds for one answer would make
+everybody wait: in a long line the answer comes from the published plan, which says what a newcomer would get, and
+whoever came since is counted as going first, one after the other. The processor tells the exact start a moment later.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
 from gpudev.domain.capacity import Holding, Node
+from gpudev.domain.estimate import Estimate, Offer, QueuePlan, Span
 from gpudev.domain.reservation import Reservation
 from gpudev.planning.estimate import estimate
-from gpudev.planning.facts import queue_order
-from gpudev.planning.plan import Request, Start, Wait, request_of
+from gpudev.planning.facts import by_type, queue_order
+from gpudev.planning.forecast_habits import TypicalStay
+from gpudev.planning.forecast_record import Calibration
+from gpudev.planning.forecasting import NOTHING_KNOWN, Known, TypeForecast
+from gpudev.planning.plan import Request, Start
+from gpudev.planning.queue_turn import promises_of
+from gpudev.planning.spans import asked_by, held_by
+from gpudev.ports.stores import Ahead
+from gpudev.settings import Timing
 
 LONG_LINE = 40
 
 
 def stand(
-    newcomer: Request, nodes: Sequence[Node], same_type: Sequence[Reservation], now: datetime, margin: timedelta
-) -> Wait:
+    newcomer: Request,
+    nodes: Sequence[Node],
+    same_type: Sequence[Reservation],
+    plan: QueuePlan | None,
+    *,
+    now: datetime,
+    timing: Timing,
+) -> Estimate:
     """`same_type`: everything unreleased of the newcomer's type; it may be among them."""
     place = queue_order(newcomer)
-    waiting = [one for one in same_type if one.status.is_waiting]
-    if len(waiting) > LONG_LINE:
-        ahead = [one for one in waiting if (-one.priority, one.seq, one.reservation_id) < place]
-        if len(ahead) > LONG_LINE:
-            starts = [one.estimated_start_at for one in ahead if one.estimated_start_at is not None]
-            return stand_in_long_line(newcomer, len(ahead), max(starts, default=None))
-    queue = [request_of(one) for one in waiting]
-    decision = estimate(nodes, holdings_of(same_type), queue, newcomer, now, margin=margin)
+    waiting = [asked_by(one, timing) for one in same_type if one.status.is_waiting]
+    ahead = [one for one in waiting if queue_order(one) < place]
+    if len(ahead) > LONG_LINE:
+        new = [one for one in ahead if plan is None or one.seq > plan.planned_seq]
+        longest = sum((one.duration for one in new), timedelta(0))
+        return stand_in_long_line(newcomer, Ahead(len(ahead), len(new), longest), plan, now)
+    holdings = holdings_of(same_type, now, timing)
+    margin, promises = timing.teardown_margin, promises_of(plan) if plan else None
+    decision = estimate(nodes, holdings, ahead, newcomer, now, margin=margin, promises=promises)
     if isinstance(decision, Start):
-        ahead_of_it = sum(1 for one in queue if queue_order(one) < place)
-        return Wait(newcomer.reservation_id, ahead_of_it + 1, now, (), "it is about to start")
-    return decision
+        return Estimate(len(ahead) + 1, now, Span(now, now, now), "it is about to start")
+    if decision.starts_at is None:
+        return Estimate(decision.position, None, None, decision.reason)
+    began = {one.reservation_id: one.launched_at for one in same_type if one.launched_at is not None}
+    ((facts, requests),) = by_type(nodes, holdings, [*ahead, newcomer], now, margin)
+    forecasts = TypeForecast(facts, requests, began, _known(plan)).of_waiting(
+        {newcomer.reservation_id: decision.starts_at}, {}
+    )
+    told = forecasts.get(newcomer.reservation_id)
+    return Estimate(decision.position, decision.starts_at, told.span if told else None, decision.reason, decision.nodes)
 
 
-def stand_in_long_line(newcomer: Request, ahead: int, latest_start: datetime | None) -> Wait:
-    return Wait(newcomer.reservation_id, ahead + 1, latest_start, (), f"{ahead} reservations are ahead of it")
+def stand_in_long_line(newcomer: Request, ahead: Ahead, plan: QueuePlan | None, now: datetime) -> Estimate:
+    reason = f"{ahead.count} reservations are ahead of it"
+    offer = _offer(newcomer, plan)
+    bound = offer if not ahead.new else _offer(newcomer, plan, forever=True)
+    latest = None if bound is None else max(now, bound.latest) + ahead.new_for_at_most
+    return Estimate(ahead.count + 1, latest, _span(offer, latest, now), reason)
 
 
-def holdings_of(reservations: Sequence[Reservation]) -> list[Holding]:
-    return [held for one in reservations if (held := one.holding()) is not None]
+def holdings_of(reservations: Iterable[Reservation], now: datetime, timing: Timing) -> list[Holding]:
+    return [held for one in reservations if (held := held_by(one, now, timing)) is not None]
+
+
+def _known(plan: QueuePlan | None) -> Known:
+    """What the processor has learnt, as far as it is published."""
+    if plan is None or plan.habits is None or plan.factors is None:
+        return Known.of(NOTHING_KNOWN)
+    calibration = Calibration(plan.factors)
+    return Known(TypicalStay(plan.habits), calibration, calibration)
+
+
+def _offer(newcomer: Request, plan: QueuePlan | None, *, forever: bool = False) -> Offer | None:
+    """What the published plan has for this shape: for the same duration, or the next longer one."""
+    alike = [
+        offer
+        for offer in (plan.offers if plan else ())
+        if (offer.units, offer.node_count) == (newcomer.units_per_node, newcomer.node_count)
+        and (offer.duration is None or (not forever and offer.duration >= newcomer.duration))
+    ]
+    return min(alike, key=lambda offer: offer.duration or timedelta.max, default=None)
+
+
+def _span(offer: Offer | None, latest: datetime | None, now: datetime) -> Span | None:
+    """What the plan expected, made to fit between now and the promise."""
+    if offer is None or offer.span is None or latest is None:
+        return None
+    expected, earliest, likely = (
+        min(latest, max(now, moment)) for moment in (offer.span.expected, offer.span.earliest, offer.span.latest_likely)
+    )
+    return Span(expected, earliest, likely)

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import assert_never
 
 from gpudev.domain.capacity import Node
@@ -21,11 +21,11 @@ from gpudev.domain.reservation import Draft, Reservation
 from gpudev.domain.ssh_keys import check_github_user, parse_public_keys
 from gpudev.domain.users import User
 from gpudev.planning.admission import AdmissionRequest, Admitted, Refused, UserUsage, admit
-from gpudev.planning.plan import request_of
+from gpudev.planning.spans import asked_by
 from gpudev.ports.clock import Clock
 from gpudev.ports.identity import KeySource
-from gpudev.ports.stores import JobQuery, ReservationStore, UnreleasedView
-from gpudev.settings import Limits
+from gpudev.ports.stores import JobQuery, PlanStore, ReservationStore, UnreleasedView
+from gpudev.settings import Limits, Timing
 from gpudev.wire.jobs import SubmitRequest
 from gpudev.workflows.standing import LONG_LINE, stand, stand_in_long_line
 
@@ -50,7 +50,8 @@ class Submission:
     keys: KeySource
     clock: Clock
     limits: Limits
-    margin: timedelta
+    plans: PlanStore
+    timing: Timing
     fixed_cluster: bool
     """True: no node will ever be added (one machine)."""
 
@@ -139,18 +140,24 @@ class Submission:
         """With the place the planner would give it now, as long as no processor has written one."""
         if not reservation.status.is_waiting or reservation.queue_position is not None:
             return reservation
-        newcomer = request_of(reservation)
-        ahead = await self.reservations.ahead_of(reservation)
+        newcomer = asked_by(reservation, self.timing)
+        plan = (await self.plans.refresh()).get(reservation.gpu_type)
+        now = self.clock.now()
+        ahead = await self.reservations.ahead_of(
+            reservation, plan.planned_seq if plan else 0, self.timing.around_a_stay
+        )
         if ahead.count > LONG_LINE:
-            place = stand_in_long_line(newcomer, ahead.count, ahead.latest_start)
+            place = stand_in_long_line(newcomer, ahead, plan, now)
         else:
             same_type = [one for one in await self.unreleased.refresh() if one.gpu_type == reservation.gpu_type]
-            place = stand(newcomer, nodes, same_type, self.clock.now(), self.margin)
+            place = stand(newcomer, nodes, same_type, plan, now=now, timing=self.timing)
         return replace(
             reservation,
             queue_position=place.position,
-            estimated_start_at=place.starts_at,
+            latest_start_at=place.latest,
+            expected_start=place.span,
             wait_reason=place.reason,
+            last_queue_update=now,
         )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from gpudev.domain.capacity import Holding, Node
+from gpudev.domain.estimate import Estimate, QueuePlan
 from gpudev.domain.gpu import GpuType
 from gpudev.domain.ids import new_reservation_id
 from gpudev.domain.lifecycle import Status
@@ -16,11 +17,11 @@ from gpudev.domain.reservation import Reservation
 from gpudev.planning.availability import availability, free_units
 from gpudev.planning.plan import Request
 from gpudev.ports.clock import Clock
-from gpudev.ports.stores import AvailabilityRow, CatalogueStore, NodeStore, UnreleasedView
-from gpudev.settings import Limits
+from gpudev.ports.stores import AvailabilityRow, CatalogueStore, NodeStore, PlanStore, UnreleasedView
+from gpudev.settings import Limits, Timing
 from gpudev.wire.cluster import AvailabilityList, ClusterStatus, GpuAvailability, NodeView
 from gpudev.workflows.standing import holdings_of, stand
-from gpudev.workflows.viewing import minutes_until
+from gpudev.workflows.viewing import minutes_until, wait_minutes
 
 _LAST_IN_LINE = 2**62
 
@@ -32,6 +33,7 @@ class Facts:
     gpu_type: GpuType
     nodes: Sequence[Node]
     unreleased: Sequence[Reservation]
+    plan: QueuePlan | None
     seen_at: datetime | None
     observed: AvailabilityRow | None
 
@@ -41,32 +43,35 @@ class Surveying:
     unreleased: UnreleasedView
     nodes: NodeStore
     catalogue: CatalogueStore
+    plans: PlanStore
     clock: Clock
     limits: Limits
-    margin: timedelta
+    timing: Timing
 
     async def availability(self) -> AvailabilityList:
         catalogue = await self.catalogue.catalogue()
         observed = {row.gpu_type: row for row in await self.catalogue.availability()}
         nodes, seen_at = await self.nodes.nodes()
+        plans = await self.plans.refresh()
         unreleased = _by_type(await self.unreleased.refresh())
         facts = [
             Facts(
                 gpu_type=gpu_type,
                 nodes=[node for node in nodes if node.gpu_type == gpu_type.name],
                 unreleased=unreleased[gpu_type.name],
+                plan=plans.get(gpu_type.name),
                 seen_at=seen_at,
                 observed=observed.get(gpu_type.name),
             )
             for gpu_type in catalogue.values()
         ]
         now, duration = self.clock.now(), timedelta(hours=self.limits.default_hours)
-        return AvailabilityList(gpu_types=[describe(one, duration, now, self.margin) for one in facts])
+        return AvailabilityList(gpu_types=[describe(one, duration, now, self.timing) for one in facts])
 
     async def cluster_status(self, *, is_planning: bool) -> ClusterStatus:
         nodes, seen_at = await self.nodes.nodes()
         unreleased = await self.unreleased.refresh()
-        views = node_views(nodes, holdings_of(unreleased))
+        views = node_views(nodes, holdings_of(unreleased, self.clock.now(), self.timing))
         catalogue = await self.catalogue.catalogue()
         with_gpus = [view for view in views if not _is_cpu(catalogue, view.gpu_type)]
         return ClusterStatus(
@@ -81,8 +86,9 @@ class Surveying:
         )
 
 
-def describe(facts: Facts, duration: timedelta, now: datetime, margin: timedelta) -> GpuAvailability:
-    numbers = availability(facts.gpu_type, facts.nodes, holdings_of(facts.unreleased))
+def describe(facts: Facts, duration: timedelta, now: datetime, timing: Timing) -> GpuAvailability:
+    numbers = availability(facts.gpu_type, facts.nodes, holdings_of(facts.unreleased, now, timing))
+    one_more = _one_more(facts, duration, now, timing)
     waiting = sum(1 for one in facts.unreleased if one.status.is_waiting)
     updated_at = facts.seen_at or (facts.observed.updated_at if facts.observed else None)
     return GpuAvailability(
@@ -98,7 +104,9 @@ def describe(facts: Facts, duration: timedelta, now: datetime, margin: timedelta
         running_instances=numbers.running_instances,
         desired_capacity=facts.observed.desired_capacity if facts.observed else numbers.running_instances,
         queue_length=waiting,
-        estimated_wait_minutes=0 if numbers.available and not waiting else _wait_for_one(facts, duration, now, margin),
+        estimated_wait_minutes=wait_minutes(one_more, now),
+        latest_wait_minutes=minutes_until(one_more.latest, now) if one_more and one_more.latest else None,
+        wait_reason=one_more.reason if one_more and one_more.latest != now else None,
         simulated=any(node.simulated for node in facts.nodes),
         last_availability_update=updated_at,
         last_availability_updated_by=facts.observed.updated_by if facts.observed else None,
@@ -133,8 +141,8 @@ def _by_type(reservations: Sequence[Reservation]) -> Mapping[str, list[Reservati
     return by_type
 
 
-def _wait_for_one(facts: Facts, duration: timedelta, now: datetime, margin: timedelta) -> int | None:
-    """Minutes until one GPU (or slot) asked for now would start; None: nobody can say."""
+def _one_more(facts: Facts, duration: timedelta, now: datetime, timing: Timing) -> Estimate | None:
+    """What somebody who asked for one GPU (or slot) now would be told; None: there is no node."""
     if not facts.nodes:
         return None
     newcomer = Request(
@@ -143,11 +151,10 @@ def _wait_for_one(facts: Facts, duration: timedelta, now: datetime, margin: time
         gpu_type=facts.gpu_type.name,
         units_per_node=1,
         node_count=1,
-        duration=duration,
+        duration=duration + timing.around_a_stay,
         slots=facts.gpu_type.is_cpu,
     )
-    starts_at = stand(newcomer, facts.nodes, facts.unreleased, now, margin).starts_at
-    return None if starts_at is None else minutes_until(starts_at, now)
+    return stand(newcomer, facts.nodes, facts.unreleased, facts.plan, now=now, timing=timing)
 
 
 def _is_cpu(catalogue: Mapping[str, GpuType], gpu_type: str) -> bool:

@@ -5,16 +5,21 @@ What another user owns does not exist for the asker, unless the asker is an oper
 
 import math
 import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
 from gpudev.domain.errors import AmbiguousId, Invalid, NotFound
+from gpudev.domain.estimate import CONFIDENCE, Estimate, QueuePlan
 from gpudev.domain.ids import ReservationId, UserId, short_id
 from gpudev.domain.lifecycle import Status
 from gpudev.domain.reservation import WORKLOAD_NAMESPACE, Event, Reservation
 from gpudev.domain.users import Role, User
-from gpudev.ports.stores import ReservationStore
-from gpudev.wire.jobs import JobEvent, JobView, NodeShareView
+from gpudev.ports.clock import Clock
+from gpudev.ports.stores import PlanStore, ReservationStore
+from gpudev.settings import Timing
+from gpudev.wire.jobs import EtaView, JobEvent, JobView, NodeShareView
 
 _ID = re.compile(r"[0-9a-fA-F]{4,32}")
 _ENDS_SOON = timedelta(minutes=30)
@@ -57,10 +62,46 @@ def whose(user: User, everybody: bool) -> UserId | None:
     return None if everybody and sees_everything(user) else user.user_id
 
 
-def job_view(reservation: Reservation, now: datetime) -> JobView:
+@dataclass(frozen=True, slots=True)
+class Viewing:
+    """Tells reservations; where those who wait stand comes from the published plan."""
+
+    plans: PlanStore
+    clock: Clock
+    timing: Timing
+
+    async def view(self, reservation: Reservation) -> JobView:
+        (view,) = await self.views([reservation])
+        return view
+
+    async def views(self, reservations: Sequence[Reservation]) -> list[JobView]:
+        plans: Mapping[str, QueuePlan] = {}
+        if any(one.status.is_waiting for one in reservations):
+            plans = await self.plans.refresh()
+        now = self.clock.now()
+        return [job_view(one, now, plans.get(one.gpu_type), self.timing) for one in reservations]
+
+
+def told(reservation: Reservation, plan: QueuePlan | None) -> Estimate | None:
+    """Where one who waits stands: by its row, or by the plan if that is newer. None: nobody has looked yet."""
+    planned = plan.waits.get(reservation.reservation_id) if plan else None
+    written = reservation.last_queue_update
+    if plan is not None and planned is not None and (written is None or plan.made_at >= written):
+        return planned
+    if reservation.queue_position is None:
+        return None
+    return Estimate(
+        reservation.queue_position,
+        reservation.latest_start_at,
+        reservation.expected_start,
+        reservation.wait_reason or "",
+    )
+
+
+def job_view(reservation: Reservation, now: datetime, plan: QueuePlan | None, timing: Timing) -> JobView:
     waiting = reservation.status.is_waiting
     connection = reservation.connection if reservation.status is Status.ACTIVE else None
-    starts_at = reservation.estimated_start_at if waiting else None
+    estimate = told(reservation, plan) if waiting else None
     return JobView(
         reservation_id=str(reservation.reservation_id),
         job_id=str(reservation.reservation_id),
@@ -79,10 +120,11 @@ def job_view(reservation: Reservation, now: datetime) -> JobView:
         cancelled_at=reservation.cancelled_at,
         reservation_ended=reservation.reservation_ended,
         released_at=reservation.released_at,
-        queue_position=reservation.queue_position if waiting else None,
-        estimated_wait_minutes=None if starts_at is None else minutes_until(starts_at, now),
-        estimated_start_at=starts_at,
-        wait_reason=reservation.wait_reason if waiting else None,
+        queue_position=estimate.position if estimate else None,
+        estimated_wait_minutes=wait_minutes(estimate, now),
+        estimated_start_at=by_planned_ends(estimate, now, timing),
+        eta=eta_view(estimate, timing),
+        wait_reason=(estimate.reason or None) if estimate else None,
         last_queue_update=reservation.last_queue_update,
         step=None if reservation.status.is_terminal else reservation.step,
         failure_reason=reservation.failure_reason,
@@ -100,6 +142,35 @@ def job_view(reservation: Reservation, now: datetime) -> JobView:
         ssh_command=connection.ssh_command if connection else None,
         ssh_host_key=connection.host_key if connection else None,
         warning=_warning(reservation, now),
+    )
+
+
+def wait_minutes(estimate: Estimate | None, now: datetime) -> int | None:
+    """The wait as it is expected; the longest one where nothing is known about that."""
+    if estimate is None:
+        return None
+    awaited = estimate.span.expected if estimate.span else estimate.latest
+    return None if awaited is None else minutes_until(awaited, now)
+
+
+def by_planned_ends(estimate: Estimate | None, now: datetime, timing: Timing) -> datetime | None:
+    """The promised start without the time that clearing away may take: when those ahead end by plan."""
+    if estimate is None or estimate.latest is None:
+        return None
+    return max(estimate.latest - timing.teardown_margin, min(now, estimate.latest))
+
+
+def eta_view(estimate: Estimate | None, timing: Timing) -> EtaView | None:
+    if estimate is None or estimate.latest is None:
+        return None
+    span = estimate.span
+    return EtaView(
+        expected=span.expected if span else None,
+        interval_from=span.earliest if span else None,
+        interval_to=span.latest_likely if span else None,
+        confidence=CONFIDENCE,
+        latest=estimate.latest,
+        margin_seconds=timing.teardown_margin.total_seconds(),
     )
 
 

@@ -13,10 +13,9 @@ from gpudev.domain.errors import Unavailable
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.reservation import Event, Reservation
 from gpudev.ports.changes import ReservationChanges
-from gpudev.ports.clock import Clock
 from gpudev.ports.stores import ReservationStore
 from gpudev.wire.jobs import JobEvent, JobView
-from gpudev.workflows.viewing import event_view, job_view
+from gpudev.workflows.viewing import Viewing, event_view
 
 LOOK_AGAIN_SECONDS = 5.0
 
@@ -25,7 +24,7 @@ LOOK_AGAIN_SECONDS = 5.0
 class Watching:
     reservations: ReservationStore
     changes: ReservationChanges
-    clock: Clock
+    viewing: Viewing
     look_again_seconds: float = LOOK_AGAIN_SECONDS
 
     async def watch(
@@ -47,7 +46,7 @@ class Watching:
                 if now is None:
                     return
                 reservation, events = now
-                view = job_view(reservation, self.clock.now())
+                view = await self.viewing.view(reservation)
                 first = told is None
                 if first:
                     yield view

@@ -58,6 +58,8 @@ def pack(plan: QueuePlan) -> bytes:
     number = {name: at for at, name in enumerate(names)}
     body = {
         "seq": plan.planned_seq,
+        "habits": plan.habits,
+        "factors": plan.factors,
         "names": names,
         "ids": [reservation_id.hex for reservation_id in plan.waits],
         "waits": [
@@ -96,7 +98,16 @@ def unpack(gpu_type: str, made_at: datetime, packed: bytes) -> QueuePlan:
         )
         for units, node_count, duration, latest, span in body["offers"]
     )
-    return QueuePlan(gpu_type, made_at, body["seq"], _PackedWaits(body, made_at), offers)
+    habits, factors = body["habits"], body["factors"]
+    return QueuePlan(
+        gpu_type,
+        made_at,
+        body["seq"],
+        _PackedWaits(body, made_at),
+        offers,
+        habits=None if habits is None else tuple(habits),
+        factors=None if factors is None else tuple((low, middle, high) for low, middle, high in factors),
+    )
 
 
 class _PackedWaits(Mapping[ReservationId, Estimate]):

@@ -1,7 +1,7 @@
 """The reservation store on PostgreSQL."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import UUID
 
 import asyncpg
@@ -96,20 +96,23 @@ class PostgresReservations:
             )
         return [rows.reservation(row) for row in found]
 
-    async def ahead_of(self, reservation: Reservation) -> Ahead:
+    async def ahead_of(self, reservation: Reservation, planned_seq: int, around: timedelta) -> Ahead:
         async with self._pool.acquire() as connection:
             row = await connection.fetchrow(
                 """
-                SELECT count(*) AS count, max(estimated_start_at) AS latest_start FROM reservations
+                SELECT count(*) AS count, count(*) FILTER (WHERE seq > $4) AS new,
+                       coalesce(sum(duration_hours) FILTER (WHERE seq > $4), 0) AS new_hours
+                FROM reservations
                 WHERE released_at IS NULL AND gpu_type = $1 AND status IN ('pending', 'queued')
                   AND (priority > $2 OR (priority = $2 AND seq < $3))
                 """,
                 reservation.gpu_type,
                 reservation.priority,
                 reservation.seq,
+                planned_seq,
             )
         assert row is not None
-        return Ahead(row["count"], row["latest_start"])
+        return Ahead(row["count"], row["new"], timedelta(hours=row["new_hours"]) + row["new"] * around)
 
     async def change(self, change: Change, *, now: datetime, cause: Cause | None = None) -> Reservation:
         async with self._pool.transaction() as connection:
