@@ -1,0 +1,149 @@
+// Package account decides what the system's files about people must say so that `dev` exists. Text in, text out: it
+// reads and writes no file.
+package account
+
+import (
+	"strconv"
+	"strings"
+)
+
+// Person is a line of /etc/passwd, as far as it matters here.
+type Person struct {
+	Name  string
+	UID   int
+	GID   int
+	Home  string
+	Shell string
+}
+
+const (
+	nameField, numberField, gidField, homeField, shellField = 0, 2, 3, 5, 6
+
+	fieldsOfPasswd = 7
+	fieldsOfGroup  = 4
+)
+
+// Find looks a person up by name.
+func Find(passwd, name string) (Person, bool) {
+	for _, line := range lines(passwd) {
+		if fields := strings.Split(line, ":"); len(fields) == fieldsOfPasswd && fields[nameField] == name {
+			return personFrom(fields)
+		}
+	}
+	return Person{}, false
+}
+
+// FindUID looks a person up by number.
+func FindUID(passwd string, uid int) (Person, bool) {
+	for _, line := range lines(passwd) {
+		fields := strings.Split(line, ":")
+		if len(fields) == fieldsOfPasswd && fields[numberField] == strconv.Itoa(uid) {
+			return personFrom(fields)
+		}
+	}
+	return Person{}, false
+}
+
+func personFrom(fields []string) (Person, bool) {
+	uid, uidErr := strconv.Atoi(fields[numberField])
+	gid, gidErr := strconv.Atoi(fields[gidField])
+	if uidErr != nil || gidErr != nil {
+		return Person{}, false
+	}
+	return Person{Name: fields[nameField], UID: uid, GID: gid, Home: fields[homeField], Shell: fields[shellField]}, true
+}
+
+// Passwd makes sure that the person is there with just these values. Where the number is somebody else's already (the
+// first user of many images), the person comes before them, so that the number is shown under this name.
+func Passwd(passwd string, person Person, hasShadow bool) string {
+	password := "*"
+	if hasShadow {
+		password = "x"
+	}
+	if strings.TrimSpace(passwd) == "" {
+		passwd = "root:" + password + ":0:0:root:/root:/bin/sh\n"
+	}
+	uid := strconv.Itoa(person.UID)
+	line := strings.Join([]string{
+		person.Name, password, uid, strconv.Itoa(person.GID), "", person.Home, person.Shell,
+	}, ":")
+	return placed(passwd, line, person.Name, uid)
+}
+
+// Group makes sure that the group is there with this number; its members stay.
+func Group(group, name string, gid int) string {
+	if strings.TrimSpace(group) == "" {
+		group = "root:x:0:\n"
+	}
+	members := ""
+	for _, line := range lines(group) {
+		if fields := strings.Split(line, ":"); len(fields) == fieldsOfGroup && fields[nameField] == name {
+			members = fields[3]
+		}
+	}
+	number := strconv.Itoa(gid)
+	return placed(group, strings.Join([]string{name, "x", number, members}, ":"), name, number)
+}
+
+// Shadow makes sure that the person is known there, too (sudo asks), with a password that nothing matches.
+func Shadow(shadow, name string) string {
+	for _, line := range lines(shadow) {
+		if strings.HasPrefix(line, name+":") {
+			return shadow
+		}
+	}
+	return ended(shadow) + name + ":*:19000:0:99999:7:::\n"
+}
+
+// GroupsOf are the numbers of all groups that name a person as a member.
+func GroupsOf(group, name string) []int {
+	var found []int
+	for _, line := range lines(group) {
+		fields := strings.Split(line, ":")
+		if len(fields) != fieldsOfGroup {
+			continue
+		}
+		for member := range strings.SplitSeq(fields[3], ",") {
+			if gid, err := strconv.Atoi(fields[numberField]); err == nil && member == name {
+				found = append(found, gid)
+			}
+		}
+	}
+	return found
+}
+
+// placed replaces the line of that name, and has it stand before every other of the same number.
+func placed(text, line, name, number string) string {
+	var result []string
+	stands := false
+	for _, old := range lines(text) {
+		fields := strings.Split(old, ":")
+		isOurs := fields[nameField] == name
+		sameNumber := len(fields) > numberField && fields[numberField] == number
+		if (isOurs || sameNumber) && !stands {
+			result = append(result, line)
+			stands = true
+		}
+		if !isOurs {
+			result = append(result, old)
+		}
+	}
+	if !stands {
+		result = append(result, line)
+	}
+	return strings.Join(result, "\n") + "\n"
+}
+
+func lines(text string) []string {
+	if text == "" {
+		return nil
+	}
+	return strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+}
+
+func ended(text string) string {
+	if text == "" || strings.HasSuffix(text, "\n") {
+		return text
+	}
+	return text + "\n"
+}

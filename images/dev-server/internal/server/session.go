@@ -1,0 +1,251 @@
+package server
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+	"golang.org/x/sys/unix"
+
+	"gpudev/devserver/internal/process"
+	"gpudev/devserver/internal/terminal"
+)
+
+const cannotStart = 254
+
+// session is one channel: a shell, a command or sftp, run as a child process whose descriptors are the channel. It ends
+// when the child has ended *and* all it wrote has been sent; either alone would lose something.
+type session struct {
+	connection *connection
+	channel    ssh.Channel
+	fromClient *variables
+
+	kind    string
+	command string
+
+	started  bool
+	terminal *terminal.Terminal
+	term     string
+	agent    string
+	child    *process.Child
+
+	// writing keeps a message from getting into the middle of what a program writes.
+	writing sync.Mutex
+	// lost is closed when the client is gone; the streams are given up then.
+	lost   chan struct{}
+	output *os.File
+}
+
+func newSession(c *connection, channel ssh.Channel) *session {
+	return &session{connection: c, channel: channel, fromClient: newVariables(), lost: make(chan struct{})}
+}
+
+// run answers requests until the channel is closed.
+func (s *session) run(requests <-chan *ssh.Request) {
+	for request := range requests {
+		ok := s.handle(request)
+		if request.WantReply {
+			_ = request.Reply(ok, nil)
+		}
+		if ok && s.kind != "" && !s.started {
+			s.started = true
+			s.start()
+		}
+	}
+	close(s.lost)
+	if !s.started && s.terminal != nil { // nothing was ever started on it
+		_ = s.terminal.Master.Close()
+		_ = s.terminal.Slave.Close()
+	}
+}
+
+func (s *session) handle(request *ssh.Request) bool {
+	switch request.Type {
+	case "env":
+		return s.takeVariable(request.Payload)
+	case "pty-req":
+		return s.openTerminal(request.Payload)
+	case "auth-agent-req@openssh.com":
+		return s.openAgent()
+	case "shell", "exec", "subsystem":
+		return !s.started && s.choose(request)
+	case "window-change":
+		return s.resize(request.Payload)
+	case "signal":
+		return s.signal(request.Payload)
+	case "break":
+		return s.child != nil && s.terminal != nil && terminal.Break(s.terminal.Master) == nil
+	case "eow@openssh.com":
+		if s.output != nil { // the client reads no more: the next write of the child fails
+			_ = s.output.Close()
+		}
+		return true
+	default:
+		return false
+	}
+}
+
+func (s *session) takeVariable(payload []byte) bool {
+	var variable struct{ Name, Value string }
+	if ssh.Unmarshal(payload, &variable) != nil || !welcomeFromClient(variable.Name, variable.Value) {
+		return false
+	}
+	s.fromClient.set(variable.Name, variable.Value)
+	return true
+}
+
+type sizeRequest struct{ Columns, Rows, Width, Height uint32 }
+
+func (s *session) openTerminal(payload []byte) bool {
+	var wish struct {
+		Term                         string
+		Columns, Rows, Width, Height uint32
+		Modes                        string
+	}
+	if !s.connection.rights.pty || s.started || s.terminal != nil || ssh.Unmarshal(payload, &wish) != nil {
+		return false
+	}
+	size := terminal.Size{Columns: wish.Columns, Rows: wish.Rows, Width: wish.Width, Height: wish.Height}
+	opened, err := terminal.Open(s.config().Identity.UID, size, []byte(wish.Modes))
+	if err != nil {
+		s.connection.server.log.Warn("terminal.not_opened", "error", err)
+		return false
+	}
+	s.terminal, s.term = opened, wish.Term
+	return true
+}
+
+func (s *session) openAgent() bool {
+	if !s.connection.rights.agent {
+		return false
+	}
+	path, err := s.connection.agentPath()
+	if err != nil {
+		s.connection.server.log.Warn("agent.not_forwarded", "error", err)
+		return false
+	}
+	s.agent = path
+	return true
+}
+
+func (s *session) choose(request *ssh.Request) bool {
+	var wish struct{ Text string }
+	if request.Type != "shell" && ssh.Unmarshal(request.Payload, &wish) != nil {
+		return false
+	}
+	if request.Type == "subsystem" && wish.Text != "sftp" {
+		return false
+	}
+	if forced := s.connection.rights.command; forced != "" {
+		s.kind, s.command = "exec", forced
+		s.fromClient.set("SSH_ORIGINAL_COMMAND", wish.Text)
+		return true
+	}
+	s.kind, s.command = request.Type, wish.Text
+	return true
+}
+
+func (s *session) resize(payload []byte) bool {
+	var size sizeRequest
+	if s.terminal == nil || ssh.Unmarshal(payload, &size) != nil {
+		return false
+	}
+	return terminal.Resize(s.terminal.Master, terminal.Size(size)) == nil
+}
+
+func (s *session) signal(payload []byte) bool {
+	var wish struct{ Name string }
+	if s.child == nil || ssh.Unmarshal(payload, &wish) != nil {
+		return false
+	}
+	number, ok := portableSignals[wish.Name]
+	if ok {
+		s.child.Signal(number)
+	}
+	return ok
+}
+
+func (s *session) config() *Config { return &s.connection.server.config }
+
+// environment: what the container has, what little the client may add, what the reservation says, and what describes
+// the session itself; the later is stronger.
+func (s *session) environment(shell string) []string {
+	config := s.config()
+	all := newVariables()
+	all.set("HOME", config.Home)
+	all.set("USER", config.Username)
+	all.set("LOGNAME", config.Username)
+	all.set("SHELL", shell)
+	all.set("PATH", usualPath)
+	all.set("LANG", "C.UTF-8")
+	if config.RuntimeDir != "" {
+		all.set("XDG_RUNTIME_DIR", config.RuntimeDir)
+	}
+	all.takeContainer(os.Environ())
+	for _, name := range s.fromClient.names {
+		all.set(name, s.fromClient.values[name])
+	}
+	if lines, err := os.ReadFile(config.EnvironmentPath); err == nil {
+		all.takeFile(lines)
+	}
+	if s.kind == "shell" && all.values["PATH"] != usualPath {
+		all.set("GPU_DEV_IMAGE_PATH", all.values["PATH"])
+	}
+	s.addFacts(all)
+	return all.list()
+}
+
+func (s *session) addFacts(all *variables) {
+	peer, peerOK := s.connection.socket.RemoteAddr().(*net.TCPAddr)
+	here, hereOK := s.connection.socket.LocalAddr().(*net.TCPAddr)
+	if peerOK && hereOK {
+		all.set("SSH_CONNECTION", fmt.Sprintf("%s %d %s %d", peer.IP, peer.Port, here.IP, here.Port))
+		all.set("SSH_CLIENT", fmt.Sprintf("%s %d %d", peer.IP, peer.Port, here.Port))
+	}
+	if s.agent != "" {
+		all.set("SSH_AUTH_SOCK", s.agent)
+	}
+	if s.terminal != nil {
+		all.set("SSH_TTY", s.terminal.Path)
+		if s.term == "" {
+			s.term = "dumb"
+		}
+		all.set("TERM", s.term)
+	}
+}
+
+// greet is for whoever opens a shell on a terminal.
+func (s *session) greet() {
+	hushed := s.config().Identity.Do(func() error {
+		_, err := os.Lstat(filepath.Join(s.config().Home, ".hushlogin"))
+		return err
+	}) == nil
+	if greeting, err := os.ReadFile(s.config().GreetingPath); err == nil && !hushed {
+		_, _ = s.channel.Write([]byte(strings.ReplaceAll(string(greeting), "\n", "\r\n")))
+	}
+	_, _ = s.channel.Write(s.connection.server.board.Greeting(time.Now()))
+}
+
+func (s *session) exit(status unix.WaitStatus) {
+	_ = s.channel.CloseWrite()
+	if status.Signaled() {
+		_, _ = s.channel.SendRequest("exit-signal", false, ssh.Marshal(struct {
+			Name     string
+			Core     bool
+			Message  string
+			Language string
+		}{Name: signalName(status.Signal()), Core: status.CoreDump()}))
+	} else {
+		s.exitWith(uint32(status.ExitStatus()))
+	}
+	_ = s.channel.Close()
+}
+
+func (s *session) exitWith(code uint32) {
+	_, _ = s.channel.SendRequest("exit-status", false, ssh.Marshal(struct{ Status uint32 }{code}))
+}
