@@ -24,6 +24,8 @@ class LogSource:
     """Whose last lines tell more about a death."""
 
     pod: str
+    uid: str
+    """Which of that name."""
     container: str
 
 
@@ -71,7 +73,7 @@ def _find_deaths(
         if death is not None:
             reasons.append(_name(member.own, size) + death.reason)
             if logs is None and death.container is not None:
-                logs = LogSource(member.pod.name, death.container)
+                logs = LogSource(member.pod.name, member.pod.uid, death.container)
     if reasons:
         return ServerFacts(ServerSeen(rid, Phase.DEAD, reason="\n".join(reasons)), logs)
     missing = sorted(set(range(size)) - {one.own.rank for one in members})
