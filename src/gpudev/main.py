@@ -9,7 +9,7 @@ from gpudev import __version__
 from gpudev.domain.errors import GpuDevError
 
 try:
-    from gpudev.operating import embedded, queue, serving, users
+    from gpudev.operating import embedded, queue, report, serving, users
 except ModuleNotFoundError as missing:
     if missing.name is None or missing.name.startswith("gpudev"):
         raise
@@ -24,7 +24,7 @@ def cli() -> None:
     """Run and operate a gpu-dev server. Settings come from the environment (docs/operations/settings.md)."""
 
 
-for command in (*serving.COMMANDS, *users.COMMANDS, *queue.COMMANDS, *embedded.COMMANDS):
+for command in (*serving.COMMANDS, *users.COMMANDS, *queue.COMMANDS, *report.COMMANDS, *embedded.COMMANDS):
     cli.add_command(command)
 
 

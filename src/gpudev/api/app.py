@@ -14,9 +14,12 @@ from gpudev.api.keys import KeyEndpoints
 from gpudev.api.middleware import Requests
 from gpudev.api.remembering import OneAtATime, Remembered
 from gpudev.api.services import Services
+from gpudev.api.stats import StatsEndpoints
 from gpudev.ports.stores import UnreleasedView
 from gpudev.workflows.cancelling import Cancelling
 from gpudev.workflows.extending import Extending
+from gpudev.workflows.foreseeing import Foreseeing
+from gpudev.workflows.judging import Judging
 from gpudev.workflows.submission import Submission
 from gpudev.workflows.surveying import Surveying
 from gpudev.workflows.viewing import Viewing
@@ -41,6 +44,7 @@ def create_app(services: Services, lifespan: Lifespan[FastAPI] | None = None) ->
     for router in (
         _jobs(services, unreleased).router(),
         _cluster(services, unreleased).router(),
+        StatsEndpoints(Judging(services.estimates, services.clock)).router(),
         KeyEndpoints(services.users, app.state.authentication, services.settings.api_key_ttl).router(),
         HealthEndpoints(services.ping, services.is_planning).router(),
     ):
@@ -94,4 +98,5 @@ def _cluster(services: Services, unreleased: UnreleasedView) -> ClusterEndpoints
         settings.limits,
         settings.timing,
     )
-    return ClusterEndpoints(surveying, services.is_planning)
+    foreseeing = Foreseeing(unreleased, services.nodes, services.plans, services.clock, settings.timing)
+    return ClusterEndpoints(surveying, foreseeing, services.is_planning)

@@ -7,9 +7,11 @@ from starlette.responses import Response
 
 from gpudev.api.answering import JsonAnswer
 from gpudev.api.documenting import problems
+from gpudev.api.parameters import GpuTypeFilter, Hours
 from gpudev.api.remembering import Remembered
 from gpudev.api.routing import Caller, V1Route
-from gpudev.wire.cluster import AvailabilityList, ClusterStatus
+from gpudev.wire.cluster import AvailabilityList, ClusterPlan, ClusterStatus
+from gpudev.workflows.foreseeing import Foreseeing
 from gpudev.workflows.surveying import Surveying
 
 _SHARED_SECONDS = 0.2
@@ -18,8 +20,11 @@ _SHARED_TIMES = 50
 
 
 class ClusterEndpoints:
-    def __init__(self, surveying: Surveying, is_planning: Callable[[], Awaitable[bool]]) -> None:
+    def __init__(
+        self, surveying: Surveying, foreseeing: Foreseeing, is_planning: Callable[[], Awaitable[bool]]
+    ) -> None:
         self._surveying = surveying
+        self._foreseeing = foreseeing
         self._is_planning = is_planning
         self._availability = Remembered(surveying.availability, _SHARED_SECONDS, times=_SHARED_TIMES)
         self._status = Remembered(self._survey_status, _SHARED_SECONDS, times=_SHARED_TIMES)
@@ -40,6 +45,13 @@ class ClusterEndpoints:
             summary="Nodes and reservations in numbers",
             responses=problems(401, 503),
         )
+        router.add_api_route(
+            "/cluster/plan",
+            self.plan,
+            response_model=ClusterPlan,
+            summary="The coming hours by the planned ends",
+            responses=problems(401, 422, 503),
+        )
         return router
 
     async def availability(self, _caller: Caller) -> Response:
@@ -50,6 +62,10 @@ class ClusterEndpoints:
     async def status(self, _caller: Caller) -> Response:
         """The nodes as last seen (of a CPU node, user slots are counted), and whether a processor is alive."""
         return JsonAnswer(await self._status.get())
+
+    async def plan(self, caller: Caller, hours: Hours = 12.0, gpu_type: GpuTypeFilter = None) -> Response:
+        """Of every node, how many GPUs are in use when; of those who wait, when and where they start."""
+        return JsonAnswer(await self._foreseeing.plan(caller.user, hours, gpu_type))
 
     async def _survey_status(self) -> ClusterStatus:
         return await self._surveying.cluster_status(is_planning=await self._is_planning())

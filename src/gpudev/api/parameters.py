@@ -70,6 +70,8 @@ CreatedAfter = Annotated[
 CreatedBefore = Annotated[
     _Moment | None, Query(description="Only those created before this time", examples=["2026-03-03T09:00:00Z"])
 ]
+Days = Annotated[float, Query(gt=0, le=3650, allow_inf_nan=False, description="How many days back")]
+Hours = Annotated[float, Query(gt=0, le=72, allow_inf_nan=False, description="How many hours ahead")]
 Cursor = Annotated[str | None, Query(description="`next_cursor` of the page before")]
 Limit = Annotated[int, Query(ge=1, le=200, description="At most so many on this page")]
 Everybody = Annotated[bool, Query(alias="all", description="Everybody's reservations (operators only)")]

@@ -16,7 +16,7 @@ from gpudev.domain.reservation import Reservation
 from gpudev.planning.expiry import Expire, Warn, decide_expiry
 from gpudev.planning.expiry import Nothing as NotYet
 from gpudev.planning.readiness import Activate, Fail, Launch, Nothing, Progress, Reconnect, decide_readiness
-from gpudev.ports.cluster import ClusterSeen
+from gpudev.ports.cluster import ClusterSeen, Phase
 from gpudev.ports.stores import Change, NewEvent, QueueUpdate, connection_fields
 from gpudev.settings import Timing
 
@@ -65,7 +65,7 @@ def decide_running(
             continue
         if not reservation.status.holds_capacity or _decide_time(reservation, now, timing, decisions):
             continue
-        if seen is not None:
+        if seen is not None and not _decide_lost(reservation, seen, decisions):
             _decide_server(reservation, seen, now, timing, decisions)
     return decisions
 
@@ -139,6 +139,27 @@ def _decide_time(reservation: Reservation, now: datetime, timing: Timing, decisi
             return False
         case other:
             assert_never(other)
+
+
+def _decide_lost(reservation: Reservation, seen: ClusterSeen, decisions: Decisions) -> bool:
+    """True when nothing else is to be decided because a node of it is lost. Its owner is told once. The node may come
+    back, so nothing is ended as long as the dev server itself is not known to be gone."""
+    nodes = {node.name: node for node in seen.nodes}
+    lost = [s.node for s in reservation.shares if s.node not in nodes or not nodes[s.node].ready]
+    server = seen.servers.get(reservation.reservation_id)
+    if not lost or (server is not None and server.phase is Phase.DEAD):
+        return False
+    names = " and ".join(f"node {name}" for name in lost)
+    if server is None and reservation.status is Status.ACTIVE and not any(name in nodes for name in lost):
+        reason = f"{names} was lost, and the dev server with it"
+        decisions.changes.append(_end(reservation, Status.FAILED, reason, failure_reason=reason))
+        return True
+    step = f"{names} does not answer"
+    if reservation.step != step:
+        event = NewEvent("node_lost", f"{step}; the dev server may not be reachable until it does")
+        decisions.changes.append(_note(reservation, event, {"step": step}))
+        return True
+    return reservation.status is Status.ACTIVE
 
 
 def _decide_server(

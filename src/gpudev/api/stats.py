@@ -1,0 +1,36 @@
+"""The endpoint that says how good the estimates were."""
+
+from dataclasses import dataclass
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from gpudev.api.answering import JsonAnswer
+from gpudev.api.documenting import problems
+from gpudev.api.parameters import Days, GpuTypeFilter
+from gpudev.api.routing import Caller, V1Route
+from gpudev.wire.stats import EtaReportView
+from gpudev.workflows.judging import Judging
+from gpudev.workflows.viewing import sees_everything
+
+
+@dataclass(frozen=True, slots=True)
+class StatsEndpoints:
+    judging: Judging
+
+    def router(self) -> APIRouter:
+        router = APIRouter(prefix="/v1/stats", tags=["stats"], route_class=V1Route)
+        router.add_api_route(
+            "/eta",
+            self.eta,
+            response_model=EtaReportView,
+            summary="How good the estimates were",
+            responses=problems(401, 422, 503),
+        )
+        return router
+
+    async def eta(self, caller: Caller, days: Days = 7.0, gpu_type: GpuTypeFilter = None) -> Response:
+        """What people were told when they began to wait, beside when they started: the error of `expected` and of
+        `latest`, how often the interval was true, and how often `latest` was broken, by cause."""
+        found = await self.judging.eta(days, gpu_type, name_breaches=sees_everything(caller.user))
+        return JsonAnswer(found)
