@@ -15,8 +15,8 @@ from gpudev.planning.plan import Plan, Request, Wait
 from gpudev.planning.queueing import plan_queue
 from planning import broken_planners as broken
 from planning.properties import real_planner
-from planning.reference import Planner
-from planning.situations import NOW, Situation, ask, h100, hours
+from planning.reference import Planner, places_now, slots_held, slots_planned
+from planning.situations import NOW, Situation, ask, h100, held, hours, rid
 
 Arrivals = Sequence[tuple[float, Request]]
 """After how many hours somebody asks for what."""
@@ -45,7 +45,9 @@ def check_that_what_was_told_is_kept(
             _, _, who = heapq.heappop(events)
             if running.pop(who, None) is None:
                 queue[who] = requests[who]
-        plan = planner(Situation(tuple(nodes), tuple(running.values()), tuple(queue.values()), now), told)
+        situation = Situation(tuple(nodes), tuple(running.values()), tuple(queue.values()), now)
+        plan = planner(situation, told)
+        nobody_could_start_beside_everybody(situation, plan)
         for start in plan.starts:
             request = queue.pop(start.reservation_id)
             assert now <= _told_start(told, start.reservation_id, now), "later than told"
@@ -58,6 +60,16 @@ def check_that_what_was_told_is_kept(
             assert wait.starts_at <= _told_start(told, wait.reservation_id, wait.starts_at), "later than told"
         told = {wait.reservation_id: wait for wait in plan.waits}
     assert not queue, "somebody never started"
+
+
+def nobody_could_start_beside_everybody(situation: Situation, plan: Plan) -> None:
+    """Whoever waits could start now only by taking from what is held or from somebody's place."""
+    places = slots_held(situation) + slots_planned(situation, plan)
+    waiting = {wait.reservation_id for wait in plan.waits}
+    for request in situation.queue:
+        if request.reservation_id in waiting:
+            others = [slot for slot in places if slot.who != request.reservation_id]
+            assert not places_now(situation, others, request), "idle though somebody could start"
 
 
 def _told_start(told: Told, who: ReservationId, otherwise: datetime) -> datetime:
@@ -147,3 +159,53 @@ def _without_being_given_the_promises(asked: Arrivals, used: Sequence[float]) ->
 def test_a_planner_that_is_not_given_the_promises_is_caught() -> None:
     with pytest.raises(AssertionError, match="later than told"):
         _without_being_given_the_promises()
+
+
+def sits_on_promised_seats(situation: Situation, told: Told) -> Plan:
+    """Whoever was promised a later start waits for it, whatever became free meanwhile."""
+    plan = keeping_promises(situation, told)
+    starts, waits = [], list(plan.waits)
+    for start in plan.starts:
+        promise = told.get(start.reservation_id)
+        if promise is None or promise.starts_at is None or promise.starts_at <= situation.now:
+            starts.append(start)
+        else:
+            waits.append(promise)
+    return Plan(tuple(starts), tuple(waits))
+
+
+@settings(
+    max_examples=1000,
+    deadline=None,
+    database=None,
+    derandomize=True,
+    phases=[Phase.generate],
+    report_multiple_bugs=False,
+    suppress_health_check=list(HealthCheck),
+)
+@given(MIXED, USED)
+def _with_a_planner_that_sits_on_seats(asked: Arrivals, used: Sequence[float]) -> None:
+    check_that_what_was_told_is_kept(sits_on_promised_seats, [h100("a"), h100("b")], asked, used)
+
+
+def test_a_planner_that_lets_gpus_idle_for_the_sake_of_seats_is_caught() -> None:
+    with pytest.raises(AssertionError, match="idle though somebody could start"):
+        _with_a_planner_that_sits_on_seats()
+
+
+def test_whoever_gives_up_a_seat_leaves_room_to_those_ahead_at_once() -> None:
+    """The second gives up its seat on b for a; only then could the first start on b, and it does. (The newcomer with
+    priority and the one with the seat on c are there so that a plan from the facts alone would break a promise.)"""
+    newcomer, first, second = ask(9, 8, 10, priority=1), ask(1, 8, 3), ask(2, 8, 1)
+    on_a, on_c = ask(3, 8, 9), ask(4, 8, 3)
+    told = {
+        rid(number): Wait(rid(number), 1, NOW + hours(after), (node,), "")
+        for number, after, node in [(1, 5, "b"), (2, 1, "b"), (3, 1, "a"), (4, 1, "c")]
+    }
+    situation = Situation(
+        (h100("a"), h100("b"), h100("c")), (held(91, 1, ("c", range(8))),), (newcomer, first, second, on_a, on_c)
+    )
+    plan = keeping_promises(situation, told)
+    nobody_could_start_beside_everybody(situation, plan)
+    assert {start.reservation_id for start in plan.starts} == {rid(1), rid(2)}
+    assert plan.wait_of()[rid(4)].starts_at == NOW + hours(1)

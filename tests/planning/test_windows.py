@@ -20,7 +20,7 @@ lengths = st.integers(1, 20)
 def test_it_finds_what_a_dictionary_has(first: set[int], changes: list[tuple[int, int]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(windows, "_BLOCK", 2)
-        index, model = WindowIndex(first), dict.fromkeys(first, FOREVER)
+        index, model = WindowIndex((key, FOREVER) for key in first), dict.fromkeys(first, FOREVER)
         for key, length in changes:
             if key in model:
                 index.remove(key)
@@ -36,7 +36,8 @@ def test_it_finds_what_a_dictionary_has(first: set[int], changes: list[tuple[int
 
 def test_it_stays_right_while_thousands_come_and_go() -> None:
     dice = random.Random(3)
-    index, model = WindowIndex(range(0, 3000, 3)), dict.fromkeys(range(0, 3000, 3), FOREVER)
+    model = dict.fromkeys(range(0, 3000, 3), FOREVER)
+    index = WindowIndex(model.items())
     for _ in range(6000):
         key = dice.randrange(3000)
         if key in model:

@@ -17,7 +17,7 @@ from gpudev.domain.ids import ReservationId
 from gpudev.planning.facts import TypeFacts, by_type, microseconds
 from gpudev.planning.plan import Plan, Request, Start, Wait
 from gpudev.planning.reasons import Ending, why_never, why_not_now
-from gpudev.planning.timetable import Place, Timetable
+from gpudev.planning.timetable import Line, Place, Timetable
 
 DEFAULT_MARGIN = timedelta(seconds=30)
 _STRIDE = 32
@@ -56,7 +56,7 @@ def plan_starts(
     """The starts of `plan_queue` and nothing else, for less: it ends when nobody left could start now."""
     starts: list[Start] = []
     for facts, requests in by_type(nodes, holdings, queue, now, margin):
-        type_plan = _TypePlan(facts, requests)
+        type_plan = TypePlan(facts, requests)
         for first, shortest in _strides(requests):
             if not type_plan.can_any_start(shortest):
                 break
@@ -73,18 +73,20 @@ def plan_type(
     """In the queue's order, and lazily where nothing was promised: whoever asks for one answer pays for nothing
     behind it.
 
-    A plan made from the facts alone is best for everybody together, and nearly always keeps what was promised. Where
-    it does not, another is made in which everybody first takes the place they were promised and then, in order, gives
-    it up for an earlier one if there is any.
+    A plan made from the facts alone is best for everybody together, and often keeps what was promised. Where it does
+    not, another is made in which everybody first takes the place they were promised and then, in order, gives it up
+    for an earlier one if there is any, until nobody finds one.
     """
     if not promises:
-        yield from _decide(_TypePlan(facts, requests), requests)
+        yield from _decide(TypePlan(facts, requests), requests)
         return
-    decisions = list(_decide(_TypePlan(facts, requests), requests))
+    decisions = list(_decide(TypePlan(facts, requests), requests))
     if all(_is_kept(decision, promises) for decision in decisions):
         yield from decisions
     else:
-        yield from _decide(_TypePlan(facts, requests, promises), requests)
+        type_plan = TypePlan(facts, requests, promises)
+        type_plan.settle(requests)
+        yield from _decide(type_plan, requests)
 
 
 def _is_kept(decision: Start | Wait, promises: Mapping[ReservationId, Wait]) -> bool:
@@ -94,10 +96,10 @@ def _is_kept(decision: Start | Wait, promises: Mapping[ReservationId, Wait]) -> 
     return decision.starts_at is not None and decision.starts_at <= told.starts_at
 
 
-def _decide(type_plan: "_TypePlan", requests: Sequence[Request]) -> Iterator[Start | Wait]:
+def _decide(type_plan: "TypePlan", requests: Sequence[Request]) -> Iterator[Start | Wait]:
     position = 0
     for request in requests:
-        place = type_plan.place(request)
+        place = type_plan.place_of(request)
         if place is not None and place.start == 0:
             yield type_plan.start(request, place)
         else:
@@ -107,30 +109,35 @@ def _decide(type_plan: "_TypePlan", requests: Sequence[Request]) -> Iterator[Sta
 
 def plan_last(facts: TypeFacts, requests: Sequence[Request]) -> Start | Wait:
     """The last answer of `plan_type` for less: nobody else's is put into words."""
-    type_plan = _TypePlan(facts, requests)
+    type_plan = TypePlan(facts, requests)
     *ahead, last = requests
     position = 1
     for request in ahead:
-        place = type_plan.place(request)
+        place = type_plan.place_of(request)
         if place is not None and place.start == 0:
             type_plan.start(request, place)  # it takes the GPUs that the last one then cannot have
         else:
             position += 1
-    place = type_plan.place(last)
+    place = type_plan.place_of(last)
     if place is not None and place.start == 0:
         return type_plan.start(last, place)
     return type_plan.wait(last, place, position)
 
 
-class _TypePlan:
-    """One type's plan in the making: requests are placed in the queue's order."""
+class TypePlan:
+    """One type's plan in the making. Without promises requests are placed in the queue's order, one by one; with
+    promises those who were promised a place have it from the beginning."""
 
     def __init__(
         self, facts: TypeFacts, requests: Sequence[Request], promises: Mapping[ReservationId, Wait] | None = None
     ) -> None:
         self._facts = facts
         lines = facts.lines()
-        self._timetable = Timetable(lines, (request.units_per_node for request in requests))
+        self.seats: dict[ReservationId, Place] = {}
+        """Everybody's place: first the promised ones, each kept free for its owner, then whatever was found."""
+        if promises:
+            self._keep_seats(lines, requests, promises)
+        self.timetable = Timetable(lines, (request.units_per_node for request in requests))
         self._taken_indices: dict[int, set[int]] = {}
         self._planned_ends: dict[tuple[int, int], ReservationId] = {}
         """(rank, time): who, of those ahead, ends there then."""
@@ -140,37 +147,68 @@ class _TypePlan:
         """How many nodes of so many units are free altogether now."""
         for line in lines:
             self._count_free(line.rank, +1)
-        self._seats: dict[ReservationId, Place] = {}
-        """The promised places, each kept free for its owner until it is their turn."""
-        if promises:
-            self._keep_seats(requests, promises)
 
-    def place(self, request: Request) -> Place | None:
-        """Give it the earliest place that is left, and keep it. Whoever has a seat finds at least that."""
-        duration = _length(request)
-        seat = self._seats.pop(request.reservation_id, None)
-        if seat is not None:
-            self._take(seat, -request.units_per_node, duration)
-        place = self._timetable.find(request.units_per_node, request.node_count, duration)
-        if place is None:
-            return None
-        for rank in place.ranks:
-            self._planned_ends.setdefault((rank, place.start + duration), request.reservation_id)
-        self._take(place, request.units_per_node, duration)
+    def place_of(self, request: Request) -> Place | None:
+        """Its seat, or else the earliest place that is left. Those ahead must have been asked for before."""
+        place = self.seats.get(request.reservation_id) or self.place(request)
+        if place is not None:
+            end = place.start + length_of(request)
+            for rank in place.ranks:
+                self._planned_ends.setdefault((rank, end), request.reservation_id)
         return place
 
-    def _keep_seats(self, requests: Sequence[Request], promises: Mapping[ReservationId, Wait]) -> None:
+    def place(self, request: Request) -> Place | None:
+        """Give it the earliest place that is left, and keep it."""
+        duration = length_of(request)
+        place = self.timetable.find(request.units_per_node, request.node_count, duration)
+        if place is not None:
+            self._take(place, request.units_per_node, duration)
+            self.seats[request.reservation_id] = place
+        return place
+
+    def settle(self, requests: Sequence[Request]) -> None:
+        """In order, everybody gives up their seat for an earlier place, or finds one if they have none.
+
+        Again and again, because whoever moves may leave room to somebody ahead. It ends: starts only become earlier,
+        and each is the end of something or now.
+        """
+        moved = True
+        while moved:
+            moved = False
+            for request in requests:
+                seat = self.seats.get(request.reservation_id)
+                if seat is None:
+                    moved = self.place(request) is not None or moved
+                elif seat.start > 0:
+                    moved = self._move_up(request, seat) or moved
+
+    def _move_up(self, request: Request, seat: Place) -> bool:
+        units, duration = request.units_per_node, length_of(request)
+        place = self.timetable.find(units, request.node_count, duration)
+        if (place is None or place.start >= seat.start) and not self.timetable.touches_room(seat, units):
+            return False
+        self._take(seat, -units, duration)
+        place = self.timetable.find(units, request.node_count, duration)
+        better = place if place is not None and place.start < seat.start else seat
+        self._take(better, units, duration)
+        self.seats[request.reservation_id] = better
+        return better is not seat
+
+    def _keep_seats(
+        self, lines: Sequence[Line], requests: Sequence[Request], promises: Mapping[ReservationId, Wait]
+    ) -> None:
         ranks = {node.name: rank for rank, node in enumerate(self._facts.nodes)}
         for request in requests:
             told = promises.get(request.reservation_id)
             if told is None or told.starts_at is None or not all(name in ranks for name in told.nodes):
                 continue
-            seat = Place(
-                max(0, microseconds(told.starts_at - self._facts.now)), tuple(ranks[name] for name in told.nodes)
-            )
-            if self._timetable.is_free(seat, request.units_per_node, _length(request)):
-                self._take(seat, request.units_per_node, _length(request))
-                self._seats[request.reservation_id] = seat
+            start = max(0, microseconds(told.starts_at - self._facts.now))
+            end, units = start + length_of(request), request.units_per_node
+            seat = Place(start, tuple(ranks[name] for name in told.nodes))
+            if all(lines[rank].least_free(start, end) >= units for rank in seat.ranks):
+                for rank in seat.ranks:
+                    lines[rank].take(start, end, units)
+                self.seats[request.reservation_id] = seat
 
     def _take(self, place: Place, units: int, duration: int) -> None:
         """Negative units give it back."""
@@ -178,7 +216,7 @@ class _TypePlan:
         if now:
             for rank in place.ranks:
                 self._count_free(rank, -1)
-        self._timetable.take(place, units, duration)
+        self.timetable.take(place, units, duration)
         if now:
             for rank in place.ranks:
                 self._count_free(rank, +1)
@@ -209,7 +247,7 @@ class _TypePlan:
 
     def can_any_start(self, shortest: dict[int, int]) -> bool:
         """`shortest`: the least duration asked for, by units per node."""
-        return any(self._timetable.can_start_now(units, duration) for units, duration in shortest.items())
+        return any(self.timetable.can_start_now(units, duration) for units, duration in shortest.items())
 
     def _choose_indices(self, request: Request, rank: int) -> tuple[int, ...]:
         """The lowest that are free; enough are, since whoever has an index also counts as a unit."""
@@ -241,14 +279,14 @@ class _TypePlan:
         return None
 
     def _count_free(self, rank: int, change: int) -> None:
-        line = self._timetable.lines[rank]
+        line = self.timetable.lines[rank]
         free = max(0, line.free[0])
         self._nodes_by_free[free] += change
         if free == line.units:
             self._whole_nodes[free] = self._whole_nodes.get(free, 0) + change
 
 
-def _length(request: Request) -> int:
+def length_of(request: Request) -> int:
     return max(1, microseconds(request.duration))
 
 
@@ -258,7 +296,7 @@ def _strides(requests: Sequence[Request]) -> list[tuple[int, dict[int, int]]]:
     shortest: dict[int, int] = {}
     for first in range((len(requests) - 1) // _STRIDE * _STRIDE, -1, -_STRIDE):
         for request in requests[first : first + _STRIDE]:
-            duration = max(1, microseconds(request.duration))
+            duration = length_of(request)
             units = request.units_per_node
             shortest[units] = min(duration, shortest.get(units, duration))
         strides.append((first, dict(shortest)))

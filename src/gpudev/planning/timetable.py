@@ -5,7 +5,7 @@ who ends when, so that a wait can be explained; it refuses to know the queue's o
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
@@ -31,7 +31,7 @@ class Place:
 class Line:
     """One node: a staircase of free units over time. `free[i]` holds from `times[i]` until `times[i + 1]`."""
 
-    __slots__ = ("free", "rank", "times", "units", "windows")
+    __slots__ = ("free", "rank", "taken", "times", "units", "windows")
 
     def __init__(self, rank: int, units: int, capacity: int, ends: Iterable[tuple[int, int]]) -> None:
         """`capacity`: what is free when everything has ended; `ends`: (time, units) of what holds it now."""
@@ -45,10 +45,14 @@ class Line:
         for time in sorted(gains, reverse=True):
             self.times.insert(1, time)
             self.free.insert(0, self.free[0] - gains[time])
+        self.taken = False
+        """Whether anybody has taken from it; until then what is free only grows."""
         self.windows: dict[int, dict[int, int]] = {}
         """By size: the windows of `find_windows` as the index has them."""
 
     def take(self, start: int, end: int, units: int) -> None:
+        """Negative units give back what was taken there."""
+        self.taken = True
         times, free = self.times, self.free
         first = bisect_left(times, start)
         if first == len(times) or times[first] != start:
@@ -71,10 +75,14 @@ class Line:
         last = bisect_left(self.times, end, first)
         return min(self.free[first:last])
 
-    def first_key(self, units: int) -> int | None:
-        """The key of the only window of a line that nobody has taken from yet: what is free then only grows."""
+    def free_before(self, moment: int) -> int:
+        step = bisect_left(self.times, moment) - 1
+        return self.free[step] if step >= 0 else 0
+
+    def first_window(self, units: int) -> Iterable[tuple[int, int]]:
+        """The only window of a line that nobody has taken from yet."""
         step = bisect_left(self.free, units)
-        return self._key(step) if step < len(self.free) else None
+        return [(self._key(step), FOREVER)] if step < len(self.free) else []
 
     def find_windows(self, units: int) -> dict[int, int]:
         """All stretches with at least `units` free, as key to length."""
@@ -99,10 +107,15 @@ class Timetable:
     def __init__(self, lines: Sequence[Line], sizes: Iterable[int]) -> None:
         """`lines` by rank, which is their order by name; `sizes`: the units per node that will be asked for."""
         self.lines = lines
-        self._indexes = {
-            size: WindowIndex(key for line in lines if (key := line.first_key(size)) is not None)
-            for size in sorted(set(sizes))
-        }
+        self._sizes = sorted(set(sizes))
+        for line in lines:
+            if line.taken:
+                line.windows = {size: line.find_windows(size) for size in self._sizes}
+        self._indexes = {size: WindowIndex(self._windows(size)) for size in self._sizes}
+
+    def _windows(self, size: int) -> Iterator[tuple[int, int]]:
+        for line in self.lines:
+            yield from line.windows[size].items() if line.taken else line.first_window(size)
 
     def find(self, units: int, node_count: int, duration: int) -> Place | None:
         """The earliest place, or None when there will never be one."""
@@ -115,13 +128,18 @@ class Timetable:
         end = place.start + duration
         return all(self.lines[rank].least_free(place.start, end) >= units for rank in place.ranks)
 
+    def touches_room(self, place: Place, units: int) -> bool:
+        """Whether there is room on one of its nodes right before it, which together with its own might make an
+        earlier place."""
+        return any(self.lines[rank].free_before(place.start) >= units for rank in place.ranks)
+
     def take(self, place: Place, units: int, duration: int) -> None:
         """Negative units give back what was taken there."""
         end = place.start + duration
         for rank in place.ranks:
             line = self.lines[rank]
             if not line.windows:  # made only now: most lines of a short queue's plan are never taken from
-                line.windows = {size: line.find_windows(size) for size in self._indexes}
+                line.windows = {size: line.find_windows(size) for size in self._sizes}
             line.take(place.start, end, units)
             self._reindex(line)
 

@@ -17,13 +17,14 @@ _BLOCK = 64
 class WindowIndex:
     __slots__ = ("_firsts", "_keys", "_lengths", "_longest")
 
-    def __init__(self, keys: Iterable[int]) -> None:
-        """The keys of windows that never close."""
-        ordered = sorted(keys)
-        self._keys = [ordered[at : at + _BLOCK] for at in range(0, len(ordered), _BLOCK)] or [[]]
-        self._lengths = [[FOREVER] * len(block) for block in self._keys]
+    def __init__(self, windows: Iterable[tuple[int, int]]) -> None:
+        """Of (key, length)."""
+        ordered = sorted(windows)
+        blocks = [ordered[at : at + _BLOCK] for at in range(0, len(ordered), _BLOCK)] or [[]]
+        self._keys = [[key for key, _ in block] for block in blocks]
+        self._lengths = [[length for _, length in block] for block in blocks]
         self._firsts = [block[0] if block else 0 for block in self._keys]
-        self._longest = [FOREVER if block else 0 for block in self._keys]
+        self._longest = [max(block, default=0) for block in self._lengths]
 
     def first_at_least(self, length: int) -> int | None:
         """The smallest key whose window is long enough."""
