@@ -27,6 +27,11 @@ async def end_all(api: KubernetesApi, reservation_id: ReservationId) -> bool:
     return not touched or not await _find(api, reservation_id, tuple(touched))
 
 
+async def end_pods(api: KubernetesApi, reservation_id: ReservationId) -> None:
+    """Ask its pods to go. All else stays, and with it who the dev server is."""
+    await asyncio.gather(*(_delete(api, kind, one) for kind, one in await _find(api, reservation_id, (POD,))))
+
+
 async def _find(
     api: KubernetesApi, reservation_id: ReservationId, kinds: Sequence[Kind]
 ) -> list[tuple[Kind, Manifest]]:

@@ -6,7 +6,7 @@ Creating comes before asking: a new reservation costs one request per object, an
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,8 +48,10 @@ class _Made:
 
 
 class Maker:
-    def __init__(self, api: KubernetesApi, settings: KubernetesSettings) -> None:
+    def __init__(self, api: KubernetesApi, settings: KubernetesSettings, saw: Callable[[Manifest], None]) -> None:
+        """`saw` is told of what was made."""
         self._api = api
+        self._saw = saw
         self._settings = settings
         self._known_claims: set[str] = set()
 
@@ -59,9 +61,7 @@ class Maker:
         made = _Made()
         try:
             await self._make(order, made)
-        except Unavailable:
-            raise
-        except BaseException:
+        except ClusterError:
             await asyncio.shield(self._take_back(made))
             raise
 
@@ -159,6 +159,7 @@ class Maker:
             if refused.reason != "AlreadyExists":
                 raise
         else:
+            self._saw(created)
             if made is not None:
                 made.objects.append((kind, created))
             return None

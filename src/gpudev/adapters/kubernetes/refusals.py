@@ -1,0 +1,27 @@
+"""When plan and cluster disagree: a pod that its planned node does not take. Pure, but for the counter.
+
+The scheduler says so of a pod it cannot bind, the kubelet of one that was bound and no longer fits (somebody was
+faster). Neither is the dev server's fault: it may be started again, once the node is seen as it is.
+"""
+
+from prometheus_client import Counter
+
+from gpudev.adapters.kubernetes.trimming import PodRecord
+
+plan_refusals = Counter(
+    "gpudev_kubernetes_plan_refusals", "Pods that the node they were planned for did not take", ["who"]
+)
+
+_BY_KUBELET = ("OutOf", "UnexpectedAdmissionError", "NodeAffinity", "TopologyAffinityError", "TaintToleration")
+
+
+def find_refusal(pod: PodRecord) -> str | None:
+    """Who refused it; None: nobody did. Asked of pods that are dead."""
+    if pod.own is None:
+        return None
+    if pod.node is None and not pod.deleting:
+        said = pod.own.scheduled
+        return "scheduler" if said is not None and not said.holds and said.reason == "Unschedulable" else None
+    if pod.ended and pod.own.reason.startswith(_BY_KUBELET):
+        return "kubelet"
+    return None

@@ -1,0 +1,21 @@
+"""Kubernetes keeps every cluster's promises: a real API server, scheduler and controllers, with nodes that KWOK plays."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from contracts.cluster_contract import ClusterContract, ClusterWorld
+from kubernetes.cluster_world import KubernetesWorld
+from support.kube import Cluster
+from support.kube_api import KubeApi
+from support.kube_nodes import FakeNodes
+
+
+@pytest.mark.slow
+class TestKubernetesCluster(ClusterContract):
+    @pytest.fixture
+    async def world(
+        self, kube: Cluster, kube_api: KubeApi, fake_nodes: FakeNodes, namespace: str
+    ) -> AsyncIterator[ClusterWorld]:
+        async with KubernetesWorld(kube, kube_api, fake_nodes, namespace) as world:
+            yield world
