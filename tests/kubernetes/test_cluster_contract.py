@@ -1,4 +1,4 @@
-"""Kubernetes keeps every cluster's promises: a real API server, scheduler and controllers, with nodes that KWOK plays."""
+"""Kubernetes keeps every cluster's promises: a real API server, scheduler and controllers; KWOK plays the nodes."""
 
 from collections.abc import AsyncIterator
 
