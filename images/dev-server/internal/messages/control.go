@@ -101,11 +101,12 @@ func Send(port int, text string, greetsFor time.Duration) (int, error) {
 	defer connection.Close()
 	_ = connection.SetDeadline(time.Now().Add(patience))
 	told := request{Text: text, GreetsForSeconds: greetsFor.Seconds()}
-	if err := json.NewEncoder(connection).Encode(told); err != nil {
-		return 0, fmt.Errorf("telling the dev server: %w", err)
-	}
 	var heard answer
-	if err := json.NewDecoder(connection).Decode(&heard); err != nil {
+	err = json.NewEncoder(connection).Encode(told)
+	if err == nil {
+		err = json.NewDecoder(connection).Decode(&heard)
+	}
+	if err != nil {
 		return 0, fmt.Errorf("the dev server did not take the message: %w", err)
 	}
 	return heard.Terminals, nil

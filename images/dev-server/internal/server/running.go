@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"gpudev/devserver/internal/messages"
 	"gpudev/devserver/internal/process"
 	"gpudev/devserver/internal/terminal"
 )
@@ -48,29 +49,34 @@ func (s *session) startOnTerminal() error {
 	}
 	s.child = child
 	pump := &terminalPump{master: opened.Master, ended: make(chan struct{})}
-	messages := s.connection.server.board.Attach()
+	told := s.connection.server.board.Attach()
 	go func() { _, _ = copyAll(opened.Master, s.channel) }()
 	go pump.run(lockedWriter{s.channel, &s.writing})
-	go func() {
-		for message := range messages {
-			s.writing.Lock()
-			_, _ = s.channel.Write(message)
-			s.writing.Unlock()
-			terminal.Redraw(opened.Master)
-		}
-	}()
+	go s.show(told)
 	go func() {
 		select {
 		case <-child.Done:
 			pump.finish()
 		case <-s.lost:
 		}
-		s.connection.server.board.Detach(messages)
+		s.connection.server.board.Detach(told)
 		_ = opened.Master.Close() // whoever is still on the terminal is hung up on
 		<-child.Done
 		s.exit(child.Status)
 	}()
 	return nil
+}
+
+// show writes messages to the client only: for the program on the terminal nothing has happened, but that it is asked to
+// draw itself anew (a full screen would be off by a line).
+func (s *session) show(told <-chan string) {
+	for text := range told {
+		shown := messages.Above(text, s.term, terminal.Columns(s.terminal.Master))
+		s.writing.Lock()
+		_, _ = s.channel.Write(shown)
+		s.writing.Unlock()
+		terminal.Redraw(s.terminal.Master)
+	}
 }
 
 func (s *session) startOnPipes() error {

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/sys/unix"
 
+	"gpudev/devserver/internal/messages"
 	"gpudev/devserver/internal/process"
 	"gpudev/devserver/internal/terminal"
 )
@@ -228,7 +229,7 @@ func (s *session) greet() {
 	if greeting, err := os.ReadFile(s.config().GreetingPath); err == nil && !hushed {
 		_, _ = s.channel.Write([]byte(strings.ReplaceAll(string(greeting), "\n", "\r\n")))
 	}
-	_, _ = s.channel.Write(s.connection.server.board.Greeting(time.Now()))
+	_, _ = s.channel.Write(messages.OnNewLines(s.connection.server.board.Greeting(time.Now())))
 }
 
 func (s *session) exit(status unix.WaitStatus) {

@@ -87,6 +87,19 @@ func Resize(master *os.File, size Size) error {
 	})
 }
 
+// Columns is how wide the terminal is; 0 when that is not known.
+func Columns(master *os.File) int {
+	columns := 0
+	_ = control(master, func(fd int) error {
+		size, err := unix.IoctlGetWinsize(fd, unix.TIOCGWINSZ)
+		if err == nil {
+			columns = int(size.Col)
+		}
+		return err
+	})
+	return columns
+}
+
 // Redraw has the foreground programs draw themselves anew, as after a change of size.
 func Redraw(master *os.File) {
 	if group := Foreground(master); group > 0 {
