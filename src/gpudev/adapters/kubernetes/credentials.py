@@ -110,7 +110,10 @@ def _kubeconfig_reader(where: str, context: str | None) -> Callable[[], Awaitabl
         if not await asyncio.to_thread(lambda: any(file.exists() for file in files)):
             raise FileNotFoundError(f"there is no file {where}")
         configuration = Configuration()
-        await config.load_kube_config(where, context, configuration, persist_config=False)
+        try:
+            await config.load_kube_config(where, context, configuration, persist_config=False)
+        except (TypeError, KeyError, AttributeError, AssertionError) as error:  # what the library trips over
+            raise ValueError("it is not a kubeconfig") from error
         return _access(configuration)
 
     return read

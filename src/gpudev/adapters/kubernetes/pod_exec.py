@@ -14,7 +14,7 @@ from gpudev.domain.errors import ClusterError, Unavailable
 _PROTOCOL = "v5.channel.k8s.io"
 """The first that can end standard input."""
 _STDIN, _STDOUT, _STDERR, _RESULT, _CLOSE = 0, 1, 2, 3, 255
-_PIECE = 64 * 1024
+_PIECE = 16 * 1024
 
 
 async def run_in_pod(
@@ -27,13 +27,22 @@ async def run_in_pod(
         async with asyncio.timeout(timeout.total_seconds()), transport.websocket(path, params, (_PROTOCOL,)) as socket:
             if stdin and socket.protocol != _PROTOCOL:
                 raise ClusterError("this cluster cannot end a command's input: Kubernetes 1.30 or newer is needed")
-            for start in range(0, len(stdin), _PIECE):
-                await socket.send_bytes(bytes((_STDIN,)) + stdin[start : start + _PIECE])
-            if stdin:
-                await socket.send_bytes(bytes((_CLOSE, _STDIN)))
-            return await _outcome(socket)
+            # At the same time: a command that answers while it reads would otherwise wait for us, and we for it.
+            sending = asyncio.create_task(_send(socket, stdin))
+            try:
+                return await _outcome(socket)
+            finally:
+                sending.cancel()
+                await asyncio.gather(sending, return_exceptions=True)
     except TimeoutError as error:
         raise Unavailable(f"a command in the pod did not end within {timeout.total_seconds():g} s") from error
+
+
+async def _send(socket: aiohttp.ClientWebSocketResponse, stdin: bytes) -> None:
+    for start in range(0, len(stdin), _PIECE):
+        await socket.send_bytes(bytes((_STDIN,)) + stdin[start : start + _PIECE])
+    if stdin:
+        await socket.send_bytes(bytes((_CLOSE, _STDIN)))
 
 
 async def _outcome(socket: aiohttp.ClientWebSocketResponse) -> bytes:
