@@ -37,6 +37,17 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class FairShare:
+    """Who goes first among those of one priority. Off: who came first."""
+
+    on: bool = False
+    half_life_hours: float = 168.0
+    """What was used so long ago counts half."""
+    patience_hours: float = 24.0
+    """Whoever has waited so long goes first, whatever they used: nobody waits forever."""
+
+
+@dataclass(frozen=True, slots=True)
 class Timing:
     preparing_deadline: timedelta = timedelta(minutes=15)
     warning_minutes: tuple[int, ...] = (30, 15, 5)
@@ -122,6 +133,7 @@ class Settings:
     database: Database = Database()
     limits: Limits = Limits()
     timing: Timing = Timing()
+    fair_share: FairShare = FairShare()
     cluster: str = "local"
     """Where dev servers run: local (this machine) or kubernetes."""
     kubernetes: KubernetesSettings = KubernetesSettings()
@@ -152,6 +164,11 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         ),
         limits=_section(env, Limits(), "GPU_DEV_"),
         timing=_section(env, Timing(), "GPU_DEV_"),
+        fair_share=FairShare(
+            on=_read(env, "GPU_DEV_FAIR_SHARE", _switch, False),
+            half_life_hours=_read(env, "GPU_DEV_FAIR_SHARE_HALF_LIFE_HOURS", _positive, 168.0),
+            patience_hours=_read(env, "GPU_DEV_FAIR_SHARE_PATIENCE_HOURS", _positive, 24.0),
+        ),
         cluster=env.get("GPU_DEV_CLUSTER", "local"),
         kubernetes=_kubernetes(env),
         state_dir=state_dir(env),
@@ -233,6 +250,21 @@ def _reader(field_type: Any, default: Any) -> Callable[[str], Any]:
             return lambda text: tuple(part_type(part.strip()) for part in text.split(","))
         case _:
             return int
+
+
+def _switch(text: str) -> bool:
+    known = {"on": True, "true": True, "1": True, "yes": True, "off": False, "false": False, "0": False, "no": False}
+    try:
+        return known[text.strip().lower()]
+    except KeyError:
+        raise ValueError("say on or off") from None
+
+
+def _positive(text: str) -> float:
+    number = float(text)
+    if not 0 < number < float("inf"):
+        raise ValueError("must be more than 0")
+    return number
 
 
 def _read(env: Mapping[str, str], name: str, read: Callable[[str], Any], default: Any) -> Any:

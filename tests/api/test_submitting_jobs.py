@@ -229,6 +229,15 @@ async def test_a_users_limits_are_told_as_such(ada: httpx2.AsyncClient, bob: htt
     await submit(bob, gpu_count=4)
 
 
+async def test_a_users_limits_hold_for_submits_at_the_same_moment(api: Api) -> None:
+    api.restart(settings=replace(api.services.settings, limits=Limits(max_queued_per_user=2, max_gpus_per_user=4)))
+    ada = await api.as_user("ada")
+    body = {"gpu_type": "h100", "gpu_count": 1, "ssh_public_keys": [public_key()], "disk_name": "none"}
+    answers = await asyncio.gather(*(ada.post("/v1/jobs/submit", json=body) for _ in range(8)))
+    assert sorted(answer.status_code for answer in answers) == [202] * 2 + [429] * 6
+    assert len(await api.services.reservations.unreleased()) == 2
+
+
 async def test_until_a_processor_has_looked_no_type_is_refused_for_want_of_nodes(
     ada: httpx2.AsyncClient, api: Api
 ) -> None:

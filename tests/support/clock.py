@@ -12,6 +12,6 @@ class ManualClock:
     def now(self) -> datetime:
         return self._at
 
-    def move(self, **step: float) -> datetime:
-        self._at += timedelta(**step)
+    def move(self, *, to: datetime | None = None, **step: float) -> datetime:
+        self._at = (to or self._at) + timedelta(**step)
         return self._at

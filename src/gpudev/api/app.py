@@ -20,6 +20,7 @@ from gpudev.workflows.cancelling import Cancelling
 from gpudev.workflows.extending import Extending
 from gpudev.workflows.foreseeing import Foreseeing
 from gpudev.workflows.judging import Judging
+from gpudev.workflows.prioritising import Prioritising
 from gpudev.workflows.submission import Submission
 from gpudev.workflows.surveying import Surveying
 from gpudev.workflows.viewing import Viewing
@@ -83,6 +84,7 @@ def _jobs(services: Services, unreleased: UnreleasedView) -> JobEndpoints:
             settings.limits,
             settings.timing,
         ),
+        prioritising=Prioritising(services.reservations, services.clock),
         watching=Watching(services.reservations, services.changes, viewing),
     )
 

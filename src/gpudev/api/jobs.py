@@ -25,9 +25,10 @@ from gpudev.api.routing import Caller, V1Route
 from gpudev.api.streaming import EventStream
 from gpudev.domain.errors import Forbidden
 from gpudev.ports.stores import JobQuery, ReservationStore
-from gpudev.wire.jobs import ExtendRequest, JobList, JobView, SubmitRequest
+from gpudev.wire.jobs import ExtendRequest, JobList, JobView, PriorityRequest, SubmitRequest
 from gpudev.workflows.cancelling import Cancelling
 from gpudev.workflows.extending import Extending
+from gpudev.workflows.prioritising import Prioritising
 from gpudev.workflows.submission import Submission
 from gpudev.workflows.viewing import Viewing, find_job, sees_everything, whose
 from gpudev.workflows.watching import Watching
@@ -40,6 +41,7 @@ class JobEndpoints:
     submission: Submission
     cancelling: Cancelling
     extending: Extending
+    prioritising: Prioritising
     watching: Watching
 
     def router(self) -> APIRouter:
@@ -84,6 +86,14 @@ class JobEndpoints:
             response_model=JobView,
             summary="Move a running reservation's end",
             responses=problems(400, 401, 404, 409, 413, 415, 422, 503),
+        )
+        add(
+            "/{job_id}/priority",
+            self.prioritise,
+            methods=["POST"],
+            response_model=JobView,
+            summary="Let somebody who waits go first (operators)",
+            responses=problems(400, 401, 403, 404, 409, 413, 415, 422, 503),
         )
         add(
             "/{job_id}/events",
@@ -149,6 +159,11 @@ class JobEndpoints:
         """Adds hours to an active reservation, as far as that moves nobody's promised start."""
         extended = await self.extending.extend(caller.user, job_id, ask.extension_hours)
         return JsonAnswer(await self.viewing.view(extended))
+
+    async def prioritise(self, job_id: JobId, ask: PriorityRequest, caller: Caller) -> Response:
+        """Higher goes first, whoever came first; those who then start later than promised are told why."""
+        changed = await self.prioritising.prioritise(caller.user, job_id, ask.priority)
+        return JsonAnswer(await self.viewing.view(changed))
 
     async def events(self, job_id: JobId, caller: Caller, last_event_id: LastEventId = 0) -> Response:
         """A `job` event with the whole reservation comes first and after every change; an `event` event for each

@@ -22,7 +22,7 @@ from gpudev.ports.cluster import Cluster
 from gpudev.processor.loop import Processor
 from gpudev.processor.publishing import Publisher
 from gpudev.processor.queues import Queues
-from gpudev.settings import Settings, Timing
+from gpudev.settings import FairShare, Settings, Timing
 
 log = structlog.get_logger(__name__)
 _HOUSEKEEPING_EVERY = timedelta(hours=1)
@@ -45,7 +45,7 @@ async def open_processor(settings: Settings) -> AsyncIterator[RunningProcessor]:
     try:
         await wait_for_schema(stores)
         await stores.catalogue.describe(gpu_types(nodes))
-        processor = make_processor(stores, cluster, clock, settings.timing)
+        processor = make_processor(stores, cluster, clock, settings.timing, settings.fair_share)
         listener = Listener(
             settings.database,
             NOTIFY_CHANNEL,
@@ -87,14 +87,16 @@ async def keep_house(stores: Stores) -> None:
         await asyncio.sleep(_HOUSEKEEPING_EVERY.total_seconds())
 
 
-def make_processor(stores: Stores, cluster: Cluster, clock: Clock, timing: Timing) -> Processor:
+def make_processor(
+    stores: Stores, cluster: Cluster, clock: Clock, timing: Timing, fair_share: FairShare | None = None
+) -> Processor:
     return Processor(
         reservations=stores.reservations,
         unreleased=stores.unreleased,
         queue=stores.queue,
         leases=stores.leases,
         cluster=cluster,
-        queues=Queues(stores.plans, stores.estimates, timing),
+        queues=Queues(stores.plans, stores.estimates, stores.users, timing, fair_share or FairShare()),
         publisher=Publisher(stores.nodes, stores.catalogue),
         clock=clock,
         timing=timing,

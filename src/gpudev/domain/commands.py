@@ -21,6 +21,7 @@ class Cause(StrEnum):
     CANCELLED = "cancelled"
     EXTENDED = "extended"
     RETRIED = "retried"
+    PRIORITISED = "prioritised"
 
 
 @dataclass(frozen=True, slots=True)

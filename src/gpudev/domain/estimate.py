@@ -19,6 +19,7 @@ class LateBecause(StrEnum):
     SLOW_START = "a slow start"
     SLOW_RELEASE = "a slow release"
     FOREIGN_WORK = "foreign work"
+    FAIR_SHARE = "fair share"
     UNEXPLAINED = "unexplained"
 
 

@@ -27,6 +27,16 @@ class User:
 
 
 @dataclass(frozen=True, slots=True)
+class Usage:
+    """What counts for a user's fair share."""
+
+    gpu_hours: float
+    """Used lately; what is longer ago counts less."""
+    weight: float = 1.0
+    """How much of the cluster is meant for them, relative to others."""
+
+
+@dataclass(frozen=True, slots=True)
 class ApiKey:
     """A key as the database knows it: never the key itself."""
 

@@ -43,6 +43,15 @@ def new_key(name: str, as_json: bool) -> None:
     _show(*with_stores(act), as_json)
 
 
+@users.command()
+@click.argument("name")
+@click.argument("weight", type=click.FloatRange(0, 1e6, min_open=True, max_open=True))
+def weight(name: str, weight: float) -> None:
+    """How much of the cluster is meant for NAME, relative to others (1 is usual). Counts where fair share is on."""
+    with_stores(lambda stores: stores.users.set_weight(name, weight))
+    click.echo(f"{name} has weight {weight:g} now")
+
+
 @users.command("ensure-owner")
 @click.argument("name")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

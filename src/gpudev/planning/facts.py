@@ -4,7 +4,7 @@ Here it is decided what counts: a node that is not ready, is cordoned or is not 
 nothing; foreign work never ends; what should have ended is still there until it is seen to be gone.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -56,6 +56,11 @@ def microseconds(span: timedelta) -> int:
     return (span.days * _SECONDS_PER_DAY + span.seconds) * _MICROSECONDS + span.microseconds
 
 
+def length_of(request: Request) -> int:
+    """In microseconds; nothing takes no time at all."""
+    return max(1, microseconds(request.duration))
+
+
 def by_type(
     nodes: Sequence[Node],
     holdings: Sequence[Holding],
@@ -73,13 +78,24 @@ def by_type(
             known[node.gpu_type].append(node)
     held = _held_by_node((node for same in known.values() for node in same), holdings, now, margin)
     for gpu_type in sorted(requests):
-        offering = sorted((node for node in known[gpu_type] if node.offers), key=lambda node: node.name)
-        facts = TypeFacts(gpu_type, now, known[gpu_type], offering, [held[node.name] for node in offering])
-        yield facts, requests[gpu_type]
+        yield _facts(gpu_type, known[gpu_type], held, now), requests[gpu_type]
 
 
-def queue_order(request: Request) -> tuple[int, int, ReservationId]:
-    return (-request.priority, request.seq, request.reservation_id)
+def of_one_type(
+    gpu_type: str, nodes: Sequence[Node], holdings: Sequence[Holding], now: datetime, margin: timedelta
+) -> TypeFacts:
+    """The same for one type, whether anybody asks for it or not."""
+    known = [node for node in nodes if node.gpu_type == gpu_type]
+    return _facts(gpu_type, known, _held_by_node(known, holdings, now, margin), now)
+
+
+def _facts(gpu_type: str, known: list[Node], held: Mapping[str, list[Held]], now: datetime) -> TypeFacts:
+    offering = sorted((node for node in known if node.offers), key=lambda node: node.name)
+    return TypeFacts(gpu_type, now, known, offering, [held[node.name] for node in offering])
+
+
+def queue_order(request: Request) -> tuple[int, int, int, ReservationId]:
+    return (-request.priority, request.turn, request.seq, request.reservation_id)
 
 
 def _held_by_node(

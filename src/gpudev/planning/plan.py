@@ -11,7 +11,7 @@ from gpudev.domain.reservation import Reservation
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A waiting reservation, as the planner sees it. Order: higher priority first, then seq."""
+    """A waiting reservation, as the planner sees it. Order: higher priority first, then turn, then seq."""
 
     reservation_id: ReservationId
     seq: int
@@ -23,6 +23,8 @@ class Request:
     priority: int = 0
     slots: bool = False
     """True: a user slot of a CPU node, which has no GPU index."""
+    turn: int = 0
+    """Whose turn it is within a priority, where something else than arrival decides that."""
 
 
 def request_of(reservation: Reservation) -> Request:

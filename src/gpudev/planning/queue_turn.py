@@ -51,9 +51,20 @@ def decide_queue(
     *,
     memory: QueueMemory | None = None,
     experience: Experience = NOTHING_KNOWN,
+    turns: Mapping[ReservationId, int] | None = None,
 ) -> QueueTurn:
-    """`reservations`: everything unreleased, of any type; `nodes`: all there are."""
-    turn = _Turn(reservations, nodes, now, timing, gpu_type, memory=memory or QueueMemory(), experience=experience)
+    """`reservations`: everything unreleased, of any type; `nodes`: all there are. `turns`: whose turn it is by fair
+    share; then what was told before does not bind: who used less may come and go first."""
+    turn = _Turn(
+        reservations,
+        nodes,
+        now,
+        timing,
+        gpu_type,
+        memory=memory or QueueMemory(),
+        experience=experience,
+        turns=turns,
+    )
     return turn.decide()
 
 
@@ -68,7 +79,9 @@ class _Turn:
         *,
         memory: QueueMemory,
         experience: Experience,
+        turns: Mapping[ReservationId, int] | None,
     ) -> None:
+        self.turns = turns
         self.now = now
         self.timing = timing
         self.gpu_type = gpu_type
@@ -79,7 +92,9 @@ class _Turn:
         # Whatever is held there, by whichever type: a node may have come back as another one.
         self.holders = [r for r in reservations if any(share.node in names for share in r.shares)]
         self.holdings: list[Holding] = [held for r in self.holders if (held := held_by(r, now, timing)) is not None]
-        self.facts, self.requests = self._facts([asked_by(r, timing) for r in self.waiting.values()])
+        self.facts, self.requests = self._facts(
+            [asked_by(r, timing, (turns or {}).get(r.reservation_id, 0)) for r in self.waiting.values()]
+        )
         began = {r.reservation_id: r.launched_at for r in self.holders if r.launched_at is not None}
         self.habits = experience.habits.counts
         self.known = Known.of(experience)
@@ -89,7 +104,8 @@ class _Turn:
         self.promises: dict[ReservationId, Wait] = {}
 
     def decide(self) -> QueueTurn:
-        plan = {each.reservation_id: each for each in plan_type(self.facts, self.requests, self.memory.promises)}
+        bound = self.memory.promises if self.turns is None else None
+        plan = {each.reservation_id: each for each in plan_type(self.facts, self.requests, bound)}
         waits = [each for each in plan.values() if isinstance(each, Wait)]
         came = {rid: row.created_at for rid, row in self.waiting.items()}
         forecasts = self.forecast.of_waiting({wait.reservation_id: wait.starts_at for wait in waits}, came)
@@ -153,6 +169,12 @@ class _Turn:
             self.decisions.told.append(record)
 
     def _why_delayed(self, promise: Wait) -> tuple[LateBecause, str]:
+        because, words = self._why_by_the_facts(promise)
+        if because is LateBecause.UNEXPLAINED and self.turns is not None:
+            return LateBecause.FAIR_SHARE, "others have used less and go first (fair share)"
+        return because, words
+
+    def _why_by_the_facts(self, promise: Wait) -> tuple[LateBecause, str]:
         own = next(request for request in self.requests if request.reservation_id == promise.reservation_id)
         preparing = [row for row in self.holders if row.status is Status.PREPARING]
         return why_delayed(

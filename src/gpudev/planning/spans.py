@@ -13,7 +13,7 @@ from gpudev.planning.plan import Request
 from gpudev.settings import Timing
 
 
-def asked_by(reservation: Reservation, timing: Timing) -> Request:
+def asked_by(reservation: Reservation, timing: Timing, turn: int = 0) -> Request:
     """A waiting reservation as the plan sees it."""
     return Request(
         reservation_id=reservation.reservation_id,
@@ -24,6 +24,7 @@ def asked_by(reservation: Reservation, timing: Timing) -> Request:
         duration=reservation.duration + timing.around_a_stay,
         priority=reservation.priority,
         slots=reservation.gpu_count == 0,
+        turn=turn,
     )
 
 

@@ -13,7 +13,7 @@ from gpudev.domain.gpu import Catalogue, GpuType
 from gpudev.domain.ids import ReservationId, UserId
 from gpudev.domain.lifecycle import Status, check_move
 from gpudev.domain.reservation import Connection, Draft, Event, Reservation
-from gpudev.domain.users import ApiKey, IssuedKey, Role, User
+from gpudev.domain.users import ApiKey, IssuedKey, Role, Usage, User
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +98,17 @@ class JobQuery:
 
 
 @dataclass(frozen=True, slots=True)
+class UserLimits:
+    """What one user may have at once. None: no limit."""
+
+    most_queued: int | None = None
+    most_gpus: int | None = None
+
+
+NO_LIMITS = UserLimits()
+
+
+@dataclass(frozen=True, slots=True)
 class Ahead:
     """Those who wait for the same type and come before one."""
 
@@ -110,11 +121,17 @@ class Ahead:
 
 class ReservationStore(Protocol):
     async def submit(
-        self, draft: Draft, *, idempotency_key: str | None, fingerprint: str, now: datetime
+        self,
+        draft: Draft,
+        *,
+        idempotency_key: str | None,
+        fingerprint: str,
+        now: datetime,
+        limits: UserLimits = NO_LIMITS,
     ) -> Reservation:
         """Row, history, disk claim and message in one transaction. The same key and fingerprint give the
         first answer again; the same key with another fingerprint raises IdempotencyMismatch. DiskHeld names
-        the holder."""
+        the holder. LimitReached also when two submits at once would go beyond a limit together."""
         ...
 
     async def find_submission(self, user_id: UserId, idempotency_key: str, fingerprint: str) -> Reservation | None:
@@ -254,6 +271,14 @@ class UserStore(Protocol):
     async def find_user(self, username: str) -> User | None: ...
 
     async def list_users(self) -> list[User]: ...
+
+    async def set_weight(self, username: str, weight: float) -> None:
+        """For fair share. NotFound when there is no such user."""
+        ...
+
+    async def usage(self, now: datetime, half_life: timedelta) -> dict[UserId, Usage]:
+        """Of every active user, from what has ended; what ended one half-life ago counts half."""
+        ...
 
     async def issue_key(self, user_id: UserId, ttl: timedelta | None, description: str) -> IssuedKey: ...
 

@@ -6,25 +6,38 @@ from datetime import datetime, timedelta
 import structlog
 
 from gpudev.domain.estimate import QueuePlan
+from gpudev.domain.ids import ReservationId, UserId
 from gpudev.domain.reservation import Reservation
+from gpudev.domain.users import Usage
+from gpudev.planning.fair_share import fair_turns
 from gpudev.planning.forecasting import NOTHING_KNOWN, Experience, learn
 from gpudev.planning.queue_turn import QueueMemory, QueueTurn, decide_queue, promises_of
 from gpudev.planning.turn import Decisions
 from gpudev.ports.cluster import ClusterSeen
-from gpudev.ports.stores import EstimateStore, Lease, PlanStore
-from gpudev.settings import Timing
+from gpudev.ports.stores import EstimateStore, Lease, PlanStore, UserStore
+from gpudev.settings import FairShare, Timing
 
 log = structlog.get_logger(__name__)
 _LEARN_EVERY = timedelta(minutes=1)
 _STAYS_PER_TYPE, _OUTCOMES_PER_TYPE = 1000, 2500
 """What is learnt from: as much as the habits and the track record remember."""
 _PUBLISH_AT_LEAST_EVERY = timedelta(seconds=30)
-_SECONDS_PER_WAITING = 1 / 2000
-"""A plan of ten thousand is published every five seconds, a short one at once."""
+_SHORT, _SECONDS_PER_WAITING = 200, 1 / 2000
+"""A short plan is published at once, one of ten thousand every five seconds."""
 
 
 class Queues:
-    def __init__(self, plans: PlanStore, estimates: EstimateStore, timing: Timing) -> None:
+    def __init__(
+        self,
+        plans: PlanStore,
+        estimates: EstimateStore,
+        users: UserStore,
+        timing: Timing,
+        fair_share: FairShare,
+    ) -> None:
+        self._users = users
+        self._fair_share = fair_share
+        self._usage: Mapping[UserId, Usage] = {}
         self._plans = plans
         self._estimates = estimates
         self._timing = timing
@@ -45,6 +58,8 @@ class Queues:
             stays = await self._estimates.stays(_STAYS_PER_TYPE)
             self._experience = learn(stays, await self._estimates.outcomes(_OUTCOMES_PER_TYPE))
             self._learnt_at = now
+        if self._fair_share.on:
+            self._usage = await self._users.usage(now, timedelta(hours=self._fair_share.half_life_hours))
 
     def decide(
         self, reservations: Sequence[Reservation], seen: ClusterSeen, now: datetime, decisions: Decisions
@@ -82,7 +97,16 @@ class Queues:
             gpu_type,
             memory=self._memories.get(gpu_type),
             experience=self._experience.get(gpu_type, NOTHING_KNOWN),
+            turns=self._turns(reservations, gpu_type, now),
         )
+
+    def _turns(
+        self, reservations: Sequence[Reservation], gpu_type: str, now: datetime
+    ) -> Mapping[ReservationId, int] | None:
+        if not self._fair_share.on:
+            return None
+        patience = timedelta(hours=self._fair_share.patience_hours)
+        return fair_turns(reservations, gpu_type, self._usage, now, patience)
 
     async def _recall(self, now: datetime) -> dict[str, QueueMemory]:
         promises = {gpu_type: promises_of(plan) for gpu_type, plan in (await self._plans.refresh()).items()}
@@ -100,7 +124,9 @@ class Queues:
         age = now - last.made_at
         if age >= _PUBLISH_AT_LEAST_EVERY:
             return True
-        return age >= timedelta(seconds=len(plan.waits) * _SECONDS_PER_WAITING) and _differ(last, plan)
+        waiting = len(plan.waits)
+        is_time = waiting <= _SHORT or age >= timedelta(seconds=waiting * _SECONDS_PER_WAITING)
+        return is_time and _differ(last, plan)
 
 
 def _differ(one: QueuePlan, other: QueuePlan) -> bool:

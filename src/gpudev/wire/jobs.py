@@ -41,6 +41,13 @@ class SubmitRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PriorityRequest:
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    priority: int = field(metadata=_doc("Higher goes first; 0 is usual", ge=-100, le=100, strict=True))
+
+
+@dataclass(frozen=True, kw_only=True)
 class ExtendRequest:
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
@@ -82,6 +89,7 @@ class JobView:
     gpu_count: int
     node_count: int
     duration_hours: float
+    priority: int = field(default=0, metadata=_doc("Who has a higher one goes first; operators set it"))
     created_at: datetime
     launched_at: datetime | None
     expires_at: datetime | None

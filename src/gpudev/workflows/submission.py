@@ -24,7 +24,7 @@ from gpudev.planning.admission import AdmissionRequest, Admitted, Refused, UserU
 from gpudev.planning.spans import asked_by
 from gpudev.ports.clock import Clock
 from gpudev.ports.identity import KeySource
-from gpudev.ports.stores import JobQuery, PlanStore, ReservationStore, UnreleasedView
+from gpudev.ports.stores import JobQuery, PlanStore, ReservationStore, UnreleasedView, UserLimits
 from gpudev.settings import Limits, Timing
 from gpudev.wire.jobs import SubmitRequest
 from gpudev.workflows.standing import LONG_LINE, stand, stand_in_long_line
@@ -127,14 +127,17 @@ class Submission:
     async def _write(self, draft: Draft, idempotency_key: str | None, fingerprint: str) -> Reservation:
         """A short id may be taken by an unreleased reservation; then another id is drawn."""
         now = self.clock.now()
-        for _ in range(_ID_ATTEMPTS - 1):
+        limits = UserLimits(self.limits.max_queued_per_user, self.limits.max_gpus_per_user)
+        for attempt in range(1, _ID_ATTEMPTS + 1):
             try:
                 return await self.reservations.submit(
-                    draft, idempotency_key=idempotency_key, fingerprint=fingerprint, now=now
+                    draft, idempotency_key=idempotency_key, fingerprint=fingerprint, now=now, limits=limits
                 )
             except IdTaken:
+                if attempt == _ID_ATTEMPTS:
+                    raise
                 draft = replace(draft, reservation_id=new_reservation_id())
-        return await self.reservations.submit(draft, idempotency_key=idempotency_key, fingerprint=fingerprint, now=now)
+        raise AssertionError("unreachable")
 
     async def _with_place(self, reservation: Reservation, nodes: Sequence[Node]) -> Reservation:
         """With the place the planner would give it now, as long as no processor has written one."""

@@ -114,6 +114,7 @@ def job_view(reservation: Reservation, now: datetime, plan: QueuePlan | None, ti
         gpu_count=reservation.gpu_count,
         node_count=reservation.node_count,
         duration_hours=reservation.duration.total_seconds() / 3600,
+        priority=reservation.priority,
         created_at=reservation.created_at,
         launched_at=reservation.launched_at,
         expires_at=reservation.expires_at,

@@ -17,12 +17,21 @@ from gpudev.adapters.postgres.writing import (
 )
 from gpudev.domain.commands import RESERVATION_QUEUE, Cause
 from gpudev.domain.disk import DEFAULT_DISK, NO_DISK
-from gpudev.domain.errors import DiskHeld, IdempotencyMismatch, IdTaken, NotFound, Stale
+from gpudev.domain.errors import DiskHeld, IdempotencyMismatch, IdTaken, LimitReached, NotFound, Stale
 from gpudev.domain.estimate import EstimateRecord
 from gpudev.domain.ids import DiskId, ReservationId, UserId, new_disk_id, pod_name, short_id
 from gpudev.domain.lifecycle import Status
 from gpudev.domain.reservation import Draft, Event, Reservation
-from gpudev.ports.stores import Ahead, Change, JobQuery, Lease, QueueUpdate
+from gpudev.ports.stores import NO_LIMITS, Ahead, Change, JobQuery, Lease, QueueUpdate, UserLimits
+
+_SUBMIT = """
+    SELECT * FROM submit_reservation(
+        $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)
+"""
+_SUBMIT_WITHIN_LIMITS = """
+    SELECT * FROM submit_within_limits(
+        $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)
+"""
 
 
 class PostgresReservations:
@@ -30,10 +39,16 @@ class PostgresReservations:
         self._pool = pool
 
     async def submit(
-        self, draft: Draft, *, idempotency_key: str | None, fingerprint: str, now: datetime
+        self,
+        draft: Draft,
+        *,
+        idempotency_key: str | None,
+        fingerprint: str,
+        now: datetime,
+        limits: UserLimits = NO_LIMITS,
     ) -> Reservation:
         async with self._pool.acquire() as connection:
-            written = await _submit(connection, draft, idempotency_key, fingerprint, now)
+            written = await _submit(connection, draft, idempotency_key, fingerprint, now=now, limits=limits)
             if not written["is_new"]:
                 return await _get(connection, ReservationId(written["reservation_id"]))
             return _just_submitted(draft, written, now)
@@ -177,15 +192,22 @@ async def _find_key(connection: Connection, user_id: UserId, key: str, fingerpri
 
 
 async def _submit(
-    connection: Connection, draft: Draft, idempotency_key: str | None, fingerprint: str, now: datetime
+    connection: Connection,
+    draft: Draft,
+    idempotency_key: str | None,
+    fingerprint: str,
+    *,
+    now: datetime,
+    limits: UserLimits,
 ) -> asyncpg.Record:
     """Row, history, disk claim and message in one call (migration 0002 has it); the id may be an earlier one's."""
+    statement, first = _SUBMIT, tuple[int | None, ...]()
+    if limits != NO_LIMITS:
+        statement, first = _SUBMIT_WITHIN_LIMITS, (limits.most_queued, limits.most_gpus)
     try:
         written = await connection.fetchrow(
-            """
-            SELECT * FROM submit_reservation(
-                $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)
-            """,
+            statement,
+            *first,
             draft.reservation_id,
             draft.user_id,
             draft.github_user,
@@ -247,6 +269,10 @@ def _translate_refusal(error: asyncpg.PostgresError, draft: Draft) -> None:
         raise IdTaken("that reservation id is taken; try again") from error
     if error.sqlstate == "GD001":
         raise IdempotencyMismatch("this Idempotency-Key was used for a different request; use a new one") from error
+    if error.sqlstate == "GD003":
+        raise LimitReached(
+            "another request of yours at the same moment reached your limit; look and try again"
+        ) from error
     if error.sqlstate == "GD002":
         raise DiskHeld(
             f"disk {name!r} is held by reservation {str(error)[:8]} until it is released; "

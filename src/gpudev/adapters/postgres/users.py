@@ -2,17 +2,19 @@
 
 import hashlib
 import secrets
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import asyncpg
 
 from gpudev.adapters.postgres.pool import Connection, Pool
-from gpudev.domain.errors import Conflict, Unauthenticated
+from gpudev.domain.errors import Conflict, NotFound, Unauthenticated
 from gpudev.domain.ids import UserId
-from gpudev.domain.users import ApiKey, IssuedKey, Role, User, check_username
+from gpudev.domain.users import ApiKey, IssuedKey, Role, Usage, User, check_username
 
 KEY_PREFIX = "gpudev_"
 _RANDOM_BYTES = 32
+_HALF_LIVES_THAT_COUNT = 10
+"""What is longer ago is less than a thousandth."""
 
 
 class PostgresUsers:
@@ -39,6 +41,35 @@ class PostgresUsers:
     async def list_users(self) -> list[User]:
         async with self._pool.acquire() as connection:
             return [_user(row) for row in await connection.fetch("SELECT * FROM api_users ORDER BY username")]
+
+    async def set_weight(self, username: str, weight: float) -> None:
+        async with self._pool.acquire() as connection:
+            done = await connection.fetchval(
+                "UPDATE api_users SET weight = $2 WHERE username = $1 RETURNING user_id", username, weight
+            )
+        if done is None:
+            raise NotFound(f"there is no user {username!r}")
+
+    async def usage(self, now: datetime, half_life: timedelta) -> dict[UserId, Usage]:
+        async with self._pool.acquire() as connection:
+            found = await connection.fetch(
+                """
+                SELECT u.user_id, u.weight, coalesce(sum(
+                    greatest(r.gpu_count, 1)
+                    * extract(epoch FROM r.reservation_ended - r.preparing_at) / 3600
+                    * power(0.5, greatest(0, extract(epoch FROM $1::timestamptz - r.reservation_ended)) / $2)
+                ), 0)::float8 AS gpu_hours
+                FROM api_users u LEFT JOIN reservations r
+                  ON r.user_id = u.user_id AND r.preparing_at IS NOT NULL
+                 AND r.reservation_ended > $1::timestamptz - $3::interval
+                WHERE u.is_active
+                GROUP BY u.user_id
+                """,
+                now,
+                half_life.total_seconds(),
+                half_life * _HALF_LIVES_THAT_COUNT,
+            )
+        return {UserId(row["user_id"]): Usage(row["gpu_hours"], row["weight"]) for row in found}
 
     async def issue_key(self, user_id: UserId, ttl: timedelta | None, description: str) -> IssuedKey:
         async with self._pool.acquire() as connection:

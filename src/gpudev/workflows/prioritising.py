@@ -1,0 +1,41 @@
+"""Prioritising: an operator lets somebody who waits go before others, or after them."""
+
+from dataclasses import dataclass
+
+from gpudev.domain.commands import Cause
+from gpudev.domain.errors import Conflict, Forbidden, Invalid, Stale
+from gpudev.domain.ids import short_id
+from gpudev.domain.reservation import Reservation
+from gpudev.domain.users import User
+from gpudev.ports.clock import Clock
+from gpudev.ports.stores import Change, NewEvent, ReservationStore
+from gpudev.workflows.viewing import find_job, sees_everything
+
+_ATTEMPTS = 5
+_MOST = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Prioritising:
+    reservations: ReservationStore
+    clock: Clock
+
+    async def prioritise(self, user: User, job_id: str, priority: int) -> Reservation:
+        if not sees_everything(user):
+            raise Forbidden("only operators may set priorities")
+        if not -_MOST <= priority <= _MOST:
+            raise Invalid(f"a priority is a number from -{_MOST} to {_MOST}", field="priority")
+        for attempt in range(1, _ATTEMPTS + 1):
+            found = await find_job(self.reservations, user, job_id)
+            if not found.status.is_waiting:
+                raise Conflict(f"only who waits has a priority; {short_id(found.reservation_id)} is {found.status}")
+            if found.priority == priority:
+                return found
+            event = NewEvent("priority", f"{user.username} set its priority to {priority} (it was {found.priority})")
+            change = Change(found.reservation_id, found.status, found.version, event, fields={"priority": priority})
+            try:
+                return await self.reservations.change(change, now=self.clock.now(), cause=Cause.PRIORITISED)
+            except Stale:
+                if attempt == _ATTEMPTS:
+                    raise
+        raise AssertionError("unreachable")
