@@ -57,6 +57,7 @@ class EksCluster:
 
     def _sign(self) -> str:
         with self._aws() as session:
+            from botocore.model import ServiceId
             from botocore.signers import RequestSigner
 
             region = self._region or session.get_config_variable("region")
@@ -66,7 +67,7 @@ class EksCluster:
             if credentials is None:
                 raise Unavailable("there are no AWS credentials here to reach the EKS cluster with")
             events = session.get_component("event_emitter")
-            signer = RequestSigner("STS", region, "sts", "v4", credentials, events)
+            signer = RequestSigner(ServiceId("STS"), region, "sts", "v4", credentials, events)
             address = signer.generate_presigned_url(
                 {
                     "method": "GET",
