@@ -8,8 +8,23 @@ from devserver.harness import CONTAINER, IS_ROOT, ORDINARY, Builder, DevServer
 from devserver.program import CannotCompile, compiled_program
 from sshd.harness import Screen
 
-OpenScreen = Callable[..., Screen]
+HERE = Path(__file__).parent
+
+
+class WatchedScreen(Screen):
+    def wait_until(self, claim: Callable[[], bool]) -> None:
+        self._read_until(claim, 30.0, "it was never so")
+
+
+OpenScreen = Callable[..., WatchedScreen]
 Build = Callable[..., Builder]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whichever comes first compiles the program, and may have to fetch a toolchain for it."""
+    for item in items:
+        if item.path.parent == HERE:
+            item.add_marker(pytest.mark.timeout(900))
 
 
 @pytest.fixture(scope="session")
@@ -24,26 +39,14 @@ def program() -> Path:
 def build(program: Path) -> Iterator[Build]:
     """Makes dev servers' folders. Whatever was started in them is ended."""
     builders: list[Builder] = []
-    servers: list[DevServer] = []
 
     def build_one(mode: str = CONTAINER, **more: Any) -> Builder:
         if mode == CONTAINER and not IS_ROOT:
             pytest.skip("NOT TESTED: only root can make a container (mount and process namespaces) for the dev server")
-        builder = Builder(program, mode, **more)
-        builders.append(builder)
-        start = builder.start
-
-        def start_and_remember(*options: str, **more: Any) -> DevServer:
-            server = start(*options, **more)
-            servers.append(server)
-            return server
-
-        builder.start = start_and_remember  # type: ignore[method-assign]
-        return builder
+        builders.append(Builder(program, mode, **more))
+        return builders[-1]
 
     yield build_one
-    for server in servers:
-        server.stop()
     for builder in builders:
         builder.remove()
 
@@ -66,10 +69,10 @@ def container(build: Build) -> DevServer:
 
 @pytest.fixture
 def open_screen() -> Iterator[OpenScreen]:
-    screens: list[Screen] = []
+    screens: list[WatchedScreen] = []
 
-    def open_one(server: DevServer, *arguments: str, options: tuple[str, ...] = (), **size: int) -> Screen:
-        screen = Screen(server.command(*arguments, options=options), **size)
+    def open_one(server: DevServer, *arguments: str, options: tuple[str, ...] = (), **size: int) -> WatchedScreen:
+        screen = WatchedScreen(server.command(*arguments, options=options), **size)
         screens.append(screen)
         return screen
 

@@ -6,7 +6,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +20,8 @@ IS_ROOT = os.geteuid() == 0
 NOBODY = 65534
 DEV = 1000
 ENTER = Path(__file__).with_name("enter-container.sh")
+CONTAINED = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", str(ENTER)]
+"""What runs a command, given after a root folder, as the first process of a container."""
 CONTAINER, ORDINARY = "container", "ordinary user"
 CONTAINER_ENVIRONMENT = {
     "PATH": "/opt/image/bin:/usr/local/bin:/usr/bin:/bin",
@@ -73,14 +75,12 @@ class DevServer(Server):
         self.process.wait()
 
 
-StartDevServer = Callable[..., DevServer]
-
-
 class Builder:
     """One dev server's folders, before it is started: a test may change them."""
 
     def __init__(self, program: Path, mode: str, *, bare: bool = False) -> None:
         self.mode = mode
+        self.started: list[DevServer] = []
         self.top = Path(tempfile.mkdtemp(prefix="gdk"))
         self.top.chmod(0o755)
         self.root = self.top / "root" if mode == CONTAINER else Path("/")
@@ -130,12 +130,24 @@ class Builder:
         with log.open("wb") as output:
             process = self._spawn(options, environment, output)
         server = DevServer(
-            **{"port": self.port, "pid": process.pid, "milliseconds_to_banner": 0.0},
-            **{"home": self.home, "folder": self.folder, "key": self.key, "known_hosts": self.known_hosts},
-            **{"authorized_keys": self.config / "authorized_keys", "messages": Path(), "late_imports": Path()},
-            **{"mode": self.mode, "root": self.root, "config": self.config, "log": log, "process": process},
+            port=self.port,
+            pid=process.pid,
+            milliseconds_to_banner=0.0,
+            home=self.home,
+            folder=self.folder,
+            key=self.key,
+            known_hosts=self.known_hosts,
+            authorized_keys=self.config / "authorized_keys",
+            messages=Path(),
+            late_imports=Path(),
+            mode=self.mode,
+            root=self.root,
+            config=self.config,
+            log=log,
             program=self.program,
-        )  # type: ignore[arg-type]
+            process=process,
+        )
+        self.started.append(server)
         began = time.monotonic()
         _wait_for_banner(server)
         server.milliseconds_to_banner = (time.monotonic() - began) * 1000
@@ -147,20 +159,19 @@ class Builder:
     ) -> subprocess.Popen[bytes]:
         serve = ["serve", "--port", str(self.port), "--listen", "127.0.0.1", *options]
         if self.mode == CONTAINER:
-            command = [*("unshare", "--mount", "--pid", "--fork", "--kill-child"), *("sh", str(ENTER), str(self.root))]
-            path = os.environ["PATH"]
-            command += ["/usr/bin/env", "-i", *(f"{name}={value}" for name, value in environment.items())]
+            command = [*CONTAINED, str(self.root)]
+            if not (self.root / ".bare").exists():  # which has no env
+                command += ["/usr/bin/env", "-i", *(f"{name}={value}" for name, value in environment.items())]
             command += ["/gpudev/bin/gpudev-devserver", *serve]
-            if (self.root / ".bare").exists():  # which has no env
-                command = [part for part in command if part not in ("/usr/bin/env", "-i")]
-                command = [part for part in command if "=" not in part]
-            return subprocess.Popen(command, stdout=output, stderr=output, env={"PATH": path})
+            return subprocess.Popen(command, stdout=output, stderr=output, env={"PATH": os.environ["PATH"]})
         command = [*_as_server(self.mode), str(self.program), *serve]
         command += ["--config", str(self.config), "--home", str(self.home)]
         given = {**environment, "PATH": os.environ["PATH"]}
         return subprocess.Popen(command, stdout=output, stderr=output, env=given, cwd="/")
 
     def remove(self) -> None:
+        for server in self.started:
+            server.stop()
         shutil.rmtree(self.top, ignore_errors=True)
 
 

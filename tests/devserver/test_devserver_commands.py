@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import resource
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -183,6 +184,25 @@ def test_fifty_sessions_at_once_are_served_and_forgotten(server: DevServer) -> N
     assert busy < 80 * MEBIBYTE
     eventually(lambda: children_of(server.pid) == [])
     eventually(lambda: len(descriptors(server.pid)) <= len(before) + 1)
+
+
+def test_a_session_that_cannot_be_started_says_so_and_the_next_one_can(container: DevServer, tmp_path: Path) -> None:
+    limits = resource.prlimit(container.pid, resource.RLIMIT_NOFILE)
+    control = ("-o", f"ControlPath={tmp_path}/c")
+    master = container.start(options=("-N", "-M", *control), stderr=subprocess.DEVNULL)
+    eventually((tmp_path / "c").exists)
+    used = len(list(Path(f"/proc/{container.pid}/fd").iterdir()))
+    refusals = 0
+    for kind in ("-T", "-tt"):
+        for spare in range(8):
+            resource.prlimit(container.pid, resource.RLIMIT_NOFILE, (used + spare, limits[1]))
+            result = container.ssh("echo started", options=(kind, *control))
+            resource.prlimit(container.pid, resource.RLIMIT_NOFILE, limits)
+            refusals += b"cannot start a process: too many open files" in result.stderr
+            assert container.ssh("echo again", options=(kind, *control)).stdout.strip() == b"again"
+    assert refusals > 0
+    master.kill()
+    master.wait()
 
 
 def descriptors(pid: int) -> set[int]:

@@ -186,20 +186,10 @@ def test_a_full_screen_program_draws_itself_anew_after_a_message(server: DevServ
     screen = open_screen(server, "less numbers", options=("-t",))
     screen.wait_for("line 23")
     assert server.tell("Soon.").stdout == b"shown in 1 terminals\n"
-    eventually(lambda: b"*** Soon. ***" in _transcript(screen))
-    eventually(lambda: "Soon" not in _text(screen) and screen.text.startswith("line 1\nline 2"))
+    screen.wait_until(lambda: b"*** Soon. ***" in screen.transcript)
+    screen.wait_until(lambda: "Soon" not in screen.text and screen.text.startswith("line 1\nline 2"))
     screen.type("q")
     assert screen.wait_for_end() == 0
-
-
-def _transcript(screen: object) -> bytes:
-    screen._read()  # type: ignore[attr-defined]
-    return screen.transcript  # type: ignore[attr-defined,no-any-return]
-
-
-def _text(screen: object) -> str:
-    screen._read()  # type: ignore[attr-defined]
-    return screen.text  # type: ignore[attr-defined,no-any-return]
 
 
 def test_a_new_shell_is_greeted_with_the_last_message_that_still_holds(

@@ -14,10 +14,12 @@ var (
 	// What Kubernetes puts into every container describes the cluster, and what describes our own process is not the
 	// session's. Everything else the image or the pod has set is there for whoever works in it.
 	notForSessions = regexp.MustCompile(
-		`^(KUBERNETES_.*|[A-Z0-9_]+_SERVICE_(HOST|PORT.*)|[A-Z0-9_]+_PORT(_[0-9]+_(TCP|UDP|SCTP).*)?|` +
+		`^(KUBERNETES_.*|[A-Z0-9_]+_SERVICE_(HOST|PORT.*)|[A-Z0-9_]+_PORT_[0-9]+_(TCP|UDP|SCTP).*|` +
 			`HOME|USER|LOGNAME|SHELL|TERM|PWD|OLDPWD|SHLVL|MAIL|_|SUDO_.*|SSH_.*|XDG_.*|` +
 			`GODEBUG|GOGC|GOMEMLIMIT|GOMAXPROCS|GOTRACEBACK|DEBIAN_FRONTEND)$`)
-	variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+	// One of those names is like any other; its value gives it away.
+	addressOfService = regexp.MustCompile(`^(tcp|udp|sctp)://`)
+	variableName     = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 )
 
 const longestFromClient = 1024
@@ -51,7 +53,9 @@ func (v *variables) list() []string {
 // takeContainer takes over what the image and the pod have set for everybody.
 func (v *variables) takeContainer(environ []string) {
 	for _, entry := range environ {
-		if name, value, ok := strings.Cut(entry, "="); ok && !notForSessions.MatchString(name) {
+		name, value, ok := strings.Cut(entry, "=")
+		isService := strings.HasSuffix(name, "_PORT") && addressOfService.MatchString(value)
+		if ok && !isService && !notForSessions.MatchString(name) {
 			v.set(name, value)
 		}
 	}
