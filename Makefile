@@ -1,7 +1,7 @@
 # What people and CI type. Everything happens in .venv, which tools/bootstrap builds from the lock files.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help up down test check bench format lock clean
+.PHONY: help up down test kube check bench format lock clean
 
 PYTHON := .venv/bin/python
 CODE := src tests bench
@@ -21,7 +21,11 @@ down: ## Stop it again; what is stored stays
 
 test: ## Set everything up and run all tests (ARGS="tests/embedded -k postgres")
 	@tools/bootstrap dev
-	@tools/with-test-tools $(PYTHON) -m pytest -n 2 --dist worksteal $(ARGS)
+	@tools/with-test-tools tools/with-kube $(PYTHON) -m pytest -n 2 --dist worksteal $(ARGS)
+
+kube: ## Build the Kubernetes the tests run on (10 minutes, once per machine)
+	@tools/bootstrap dev
+	@$(PYTHON) tests/support/kube_binaries.py
 
 check: ## Format, lint, strict types, layers and the fast tests
 	@tools/bootstrap dev

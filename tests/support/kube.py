@@ -22,8 +22,9 @@ import ssl
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
@@ -39,11 +40,10 @@ _PATIENCE_SECONDS = 60.0
 class ControlPlane:
     """`faults=False` leaves only the fast stage: what benchmarks want."""
 
-    node_mark = "fake"
-
     def __init__(self, folder: Path, *, faults: bool = True) -> None:
         self.folder = folder
         self.kubeconfig = folder / "kubeconfig"
+        self.node_mark = "fake"
         self._binaries = ensure_binaries()
         self._faults = faults
         self._processes = Processes(folder)
@@ -57,7 +57,8 @@ class ControlPlane:
             self.start_apiserver()
             self._write_kubeconfig(self.kubeconfig, self.url, ADMIN_TOKEN)
             self._start_controllers()
-            self._processes.start("kwok", *kwok_command(self, self._binaries, self._faults))
+            # No heartbeats: a node is lost when a test says so, and a thousand of them cost nothing.
+            start_kwok(self, self._processes, self._binaries, faults=self._faults, lease_seconds=0)
             self._wait_until("the namespace default has its service account", self._has_default_account)
             self._wait_until("KWOK answers", self._kwok_answers)
         except BaseException:
@@ -166,7 +167,7 @@ class ControlPlane:
             *common,
             f"--service-account-private-key-file={self._ensure_signing_key()}",
             f"--root-ca-file={self.certificate_authority}",
-            "--node-monitor-grace-period=300s",
+            "--node-monitor-grace-period=24h",
             "--kube-api-qps=200",
             "--kube-api-burst=400",
         )
@@ -205,7 +206,7 @@ class ControlPlane:
     def _get(self, path: str) -> bytes | None:
         return _get(f"{self.url}{path}", Authorization=f"Bearer {ADMIN_TOKEN}")
 
-    def _wait_until(self, what: str, is_true: Any) -> None:
+    def _wait_until(self, what: str, is_true: Callable[[], bool]) -> None:
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while not is_true():
             self._processes.check()
@@ -214,22 +215,53 @@ class ControlPlane:
             time.sleep(0.05)
 
 
-def kwok_command(plane: ControlPlane, binaries: Path, faults: bool) -> list[str]:
-    """KWOK plays the kubelet of every node that carries our mark. It renews their leases rarely: nothing here watches
-    heartbeats, a node is lost when a test says so."""
-    log = plane.folder / "pod.log"
+class ExistingCluster:
+    """A cluster somebody else runs. Only KWOK is ours, for nodes that carry this run's mark."""
+
+    def __init__(self, folder: Path, kubeconfig: Path) -> None:
+        self.folder = folder
+        self.kubeconfig = kubeconfig
+        self.node_mark = f"gpu-dev-tests-{random.randrange(16**8):08x}"
+        (self.kwok_port,) = free_ports(1)
+        self._processes = Processes(folder)
+
+    def __enter__(self) -> "ExistingCluster":
+        self.folder.mkdir(parents=True, exist_ok=True)
+        # Here somebody does watch heartbeats.
+        start_kwok(self, self._processes, ensure_binaries(), lease_seconds=40)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._processes.stop_all()
+
+
+class Cluster(Protocol):
+    """What tests need of either."""
+
+    folder: Path
+    kubeconfig: Path
+    node_mark: str
+    kwok_port: int
+
+
+def start_kwok(
+    cluster: Cluster, processes: Processes, binaries: Path, *, faults: bool = True, lease_seconds: int
+) -> None:
+    """KWOK plays the kubelet of every node that carries our mark."""
+    log = cluster.folder / "pod.log"
     log.touch()
-    stages = write_stages(plane.folder / "stages.yaml", log=log, faults=faults)
-    return [
+    stages = write_stages(cluster.folder / "stages.yaml", log=log, faults=faults)
+    processes.start(
+        "kwok",
         str(binaries / "kwok"),
-        f"--kubeconfig={plane.kubeconfig}",
+        f"--kubeconfig={cluster.kubeconfig}",
         f"--config={stages}",
         "--manage-all-nodes=false",
-        f"--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node={plane.node_mark}",
-        "--node-lease-duration-seconds=200",
+        f"--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node={cluster.node_mark}",
+        f"--node-lease-duration-seconds={lease_seconds}",
         "--cidr=10.128.0.0/9",
-        f"--server-address=127.0.0.1:{plane.kwok_port}",
-    ]
+        f"--server-address=127.0.0.1:{cluster.kwok_port}",
+    )
 
 
 def free_ports(count: int) -> list[int]:

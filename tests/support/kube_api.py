@@ -8,9 +8,10 @@ Kinds go by their plural as in a path: "pods", "nodes", "services", "networkpoli
 """
 
 import asyncio
+import json
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -102,6 +103,21 @@ class KubeApi:
         answer = await self._http.get(_path("pods", namespace, pod, "log"), params=query)
         _check(answer)
         return answer.text
+
+    async def watch(
+        self, kind: str, namespace: str | None = None, *, resource_version: str = ""
+    ) -> AsyncIterator[tuple[str, Object]]:
+        """What changes, until the line breaks; an ERROR in the stream is raised as a refusal."""
+        query = {"watch": "1", "resourceVersion": resource_version}
+        async with self._http.stream("GET", _path(kind, namespace), params=query, timeout=None) as answer:
+            if answer.is_error:
+                await answer.aread()
+            _check(answer)
+            async for line in answer.aiter_lines():
+                event = json.loads(line)
+                if event["type"] == "ERROR":
+                    raise KubeRefused(str(event["object"]))
+                yield event["type"], event["object"]
 
     async def service_account_token(self, name: str, namespace: str) -> str:
         """As a pod of that account would hold it, by the TokenRequest API; the account is made where missing."""

@@ -107,4 +107,8 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    print(ensure_binaries())
+    try:
+        print(ensure_binaries())
+    except (OSError, RuntimeError) as problem:
+        _say(str(problem))
+        sys.exit(1)

@@ -4,6 +4,7 @@ Their status is written here and by nobody else, so a node that a test calls los
 reacts as ever: it taints nodes that are not ready and evicts their pods when their tolerations end.
 """
 
+import asyncio
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,7 +21,23 @@ class FakeNodes:
         self._suffix = suffix
         self.names: list[str] = []
 
-    async def add(
+    async def add(self, name: str, **like: Any) -> str:
+        """Answers its name in the cluster once pods may be placed there. What it is like: see `_create`."""
+        full = await self._create(name, **like)
+        await self._api.wait("nodes", full, None, _is_welcomed)
+        return full
+
+    async def add_many(self, prefix: str, count: int, **like: Any) -> list[str]:
+        """Many at once, all alike: PREFIX0, PREFIX1 and so on."""
+        names: list[str] = []
+        for start in range(0, count, 50):
+            batch = range(start, min(start + 50, count))
+            names += await asyncio.gather(*(self._create(f"{prefix}{number}", **like) for number in batch))
+        for name in names:
+            await self._api.wait("nodes", name, None, _is_welcomed, seconds=120)
+        return names
+
+    async def _create(
         self,
         name: str,
         *,
@@ -35,7 +52,7 @@ class FakeNodes:
         taints: list[dict[str, str]] | None = None,
         external_ip: str | None = None,
     ) -> str:
-        """Answers its name in the cluster. `gpu_type=None`: it carries no type label, only its instance type."""
+        """`gpu_type=None`: no type label, only its instance type says what it is."""
         full = f"{name}{self._suffix}"
         marks = {
             "kubernetes.io/hostname": full,
@@ -51,8 +68,8 @@ class FakeNodes:
             "spec": {"taints": taints or []},
             "status": self._status(full, gpus, cpus, memory, external_ip),
         }
-        await self._api.create("nodes", manifest)
         self.names.append(full)
+        await self._api.create("nodes", manifest)
         return full
 
     def _status(self, name: str, gpus: int, cpus: int, memory: str, external_ip: str | None) -> Object:
@@ -103,10 +120,14 @@ class FakeNodes:
         await self._set_condition(name, "True" if ready else "False")
 
     async def lose(self, name: str) -> None:
-        """Its kubelet has fallen silent: nothing is known, and nothing on it will ever end properly."""
-        for pod in await self._api.list("pods", fields=f"spec.nodeName={name}"):
-            await self._api.play(pod["metadata"]["name"], pod["metadata"]["namespace"], "stuck")
+        """Its kubelet has fallen silent: nothing is known, and nothing on it will ever end properly. Written as the
+        controller manager does it when a node's heartbeats stop: the pods are no longer called ready."""
         await self._set_condition(name, "Unknown")
+        not_ready = {"status": {"conditions": [{"type": "Ready", "status": "False", "lastTransitionTime": _now()}]}}
+        for pod in await self._api.list("pods", fields=f"spec.nodeName={name}"):
+            pod_name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
+            await self._api.play(pod_name, namespace, "stuck")
+            await self._api.patch("pods", pod_name, not_ready, namespace, subresource="status")
 
     async def cordon(self, name: str, cordoned: bool = True) -> None:
         await self._api.patch("nodes", name, {"spec": {"unschedulable": cordoned}})
@@ -135,13 +156,18 @@ class FakeNodes:
         )
 
 
+def _is_welcomed(node: Object) -> bool:
+    """Every new node is tainted as not ready until the controller manager has looked at it once."""
+    return all(taint["key"] != "node.kubernetes.io/not-ready" for taint in node["spec"].get("taints", []))
+
+
 def _ready_condition(status: str) -> dict[str, Any]:
     reason, message = {
         "True": ("KubeletReady", "kubelet is posting ready status"),
         "False": ("KubeletNotReady", "container runtime network not ready"),
         "Unknown": ("NodeStatusUnknown", "Kubelet stopped posting node status."),
     }[status]
-    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    now = _now()
     return {
         "type": "Ready",
         "status": status,
@@ -150,3 +176,7 @@ def _ready_condition(status: str) -> dict[str, Any]:
         "lastHeartbeatTime": now,
         "lastTransitionTime": now,
     }
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
