@@ -32,8 +32,10 @@ def offers(
 ) -> Iterator[Offer]:
     """`seats`: everybody's place as planned; `around`: what the plan adds to the hours that are asked for."""
     sizes = sizes_of(facts)
+    if not sizes:
+        return
     timetable = seated(facts, seats, requests, sizes)
-    whole = max(sizes, default=0)
+    whole = sizes[-1]
     for units, node_count in [*((size, 1) for size in sizes), *((whole, count) for count in range(2, MAX_NODES + 1))]:
         for duration in (*(timedelta(hours=hours) + around for hours in _HOURS), None):
             place = timetable.find(units, node_count, FOREVER if duration is None else microseconds(duration))

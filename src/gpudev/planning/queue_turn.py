@@ -33,6 +33,8 @@ class QueueMemory:
     promises: Mapping[ReservationId, Wait] = field(default_factory=dict)
     told: Mapping[ReservationId, EstimateRecord] = field(default_factory=dict)
     """What was last kept for comparison."""
+    late: Mapping[ReservationId, LateBecause] = field(default_factory=dict)
+    """Why those who can be promised nothing at the moment were not: it goes with the next thing they are told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,7 @@ class _Turn:
         self.decisions = Decisions()
         self.told: dict[ReservationId, EstimateRecord] = {}
         self.promises: dict[ReservationId, Wait] = {}
+        self.late: dict[ReservationId, LateBecause] = {}
 
     def decide(self) -> QueueTurn:
         bound = self.memory.promises if self.turns is None else None
@@ -134,12 +137,12 @@ class _Turn:
             self.habits,
             self.known.newcomers.factors,
         )
-        return QueueTurn(self.decisions, published, QueueMemory(self.promises, self.told))
+        return QueueTurn(self.decisions, published, QueueMemory(self.promises, self.told, self.late))
 
     def _tell(self, row: Reservation, wait: Wait, estimate: Estimate, forecast: Forecast | None) -> None:
         promise = self.memory.promises.get(row.reservation_id)
         last = self.memory.told.get(row.reservation_id)
-        because: LateBecause | None = None
+        because = self.memory.late.get(row.reservation_id)
         self.promises[row.reservation_id] = _kept(promise, wait)
         if row.status is Status.PENDING:
             self.decisions.changes.append(_queue(row, estimate, self.now, self.timing.teardown_margin))
@@ -167,6 +170,8 @@ class _Turn:
             )
             self.told[row.reservation_id] = record
             self.decisions.told.append(record)
+        elif because is not None:
+            self.late[row.reservation_id] = because
 
     def _why_delayed(self, promise: Wait) -> tuple[LateBecause, str]:
         because, words = self._why_by_the_facts(promise)

@@ -98,6 +98,14 @@ class JobQuery:
 
 
 @dataclass(frozen=True, slots=True)
+class Extends:
+    """How many extensions a GPU type has seen."""
+
+    gpu_type: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class UserLimits:
     """What one user may have at once. None: no limit."""
 
@@ -154,8 +162,15 @@ class ReservationStore(Protocol):
         """`planned_seq`: the last one that the published plan knows; `around`: what each takes beside its hours."""
         ...
 
-    async def change(self, change: Change, *, now: datetime, cause: Cause | None = None) -> Reservation:
-        """One guarded write (a user's act). With a cause, a message goes with it. Raises Stale."""
+    async def change(
+        self, change: Change, *, now: datetime, cause: Cause | None = None, extends: Extends | None = None
+    ) -> Reservation:
+        """One guarded write (a user's act). With a cause, a message goes with it. Raises Stale, also when somebody
+        else of the same type was extended since `extends` was read."""
+        ...
+
+    async def extensions(self, gpu_type: str) -> Extends:
+        """To be read before the facts that an extension is decided by."""
         ...
 
     async def apply(

@@ -15,7 +15,7 @@ from gpudev.planning.extending import Granted, NotGranted, extend
 from gpudev.planning.queue_turn import promises_of
 from gpudev.planning.spans import asked_by, held_by
 from gpudev.ports.clock import Clock
-from gpudev.ports.stores import Change, NewEvent, NodeStore, PlanStore, ReservationStore, UnreleasedView
+from gpudev.ports.stores import Change, Extends, NewEvent, NodeStore, PlanStore, ReservationStore, UnreleasedView
 from gpudev.settings import Limits, Timing
 from gpudev.workflows.standing import holdings_of
 from gpudev.workflows.viewing import find_job
@@ -38,9 +38,10 @@ class Extending:
         for attempt in range(1, _ATTEMPTS + 1):
             found = await find_job(self.reservations, user, job_id)
             now = self.clock.now()
+            extends = await self.reservations.extensions(found.gpu_type)
             until = await self._decide(found, hours, now)
             try:
-                return await self._write(found, hours, until, now)
+                return await self._write(found, hours, until, now, extends)
             except Stale:
                 if attempt == _ATTEMPTS:
                     raise
@@ -80,7 +81,9 @@ class Extending:
             case _:
                 assert_never(decision)
 
-    async def _write(self, found: Reservation, hours: float, until: datetime, now: datetime) -> Reservation:
+    async def _write(
+        self, found: Reservation, hours: float, until: datetime, now: datetime, extends: Extends
+    ) -> Reservation:
         change = Change(
             reservation_id=found.reservation_id,
             status=found.status,
@@ -88,4 +91,4 @@ class Extending:
             event=NewEvent("extended", f"extended by {hours:g} hours, until {until:%Y-%m-%d %H:%M} UTC"),
             fields={"expires_at": until, "warned_minutes": None},
         )
-        return await self.reservations.change(change, now=now, cause=Cause.EXTENDED)
+        return await self.reservations.change(change, now=now, cause=Cause.EXTENDED, extends=extends)

@@ -22,7 +22,7 @@ from gpudev.domain.estimate import EstimateRecord
 from gpudev.domain.ids import DiskId, ReservationId, UserId, new_disk_id, pod_name, short_id
 from gpudev.domain.lifecycle import Status
 from gpudev.domain.reservation import Draft, Event, Reservation
-from gpudev.ports.stores import NO_LIMITS, Ahead, Change, JobQuery, Lease, QueueUpdate, UserLimits
+from gpudev.ports.stores import NO_LIMITS, Ahead, Change, Extends, JobQuery, Lease, QueueUpdate, UserLimits
 
 _SUBMIT = """
     SELECT * FROM submit_reservation(
@@ -129,8 +129,17 @@ class PostgresReservations:
         assert row is not None
         return Ahead(row["count"], row["new"], timedelta(hours=row["new_hours"]) + row["new"] * around)
 
-    async def change(self, change: Change, *, now: datetime, cause: Cause | None = None) -> Reservation:
+    async def extensions(self, gpu_type: str) -> Extends:
+        async with self._pool.acquire() as connection:
+            count = await connection.fetchval("SELECT extensions FROM gpu_types WHERE gpu_type = $1", gpu_type)
+        return Extends(gpu_type, count or 0)
+
+    async def change(
+        self, change: Change, *, now: datetime, cause: Cause | None = None, extends: Extends | None = None
+    ) -> Reservation:
         async with self._pool.transaction() as connection:
+            if extends is not None:
+                await _count_extension(connection, extends)
             done = await write_changes(connection, [change], now)
             if not done:
                 raise Stale("the reservation changed in the meantime; look again")
@@ -166,6 +175,16 @@ class PostgresReservations:
                 after,
             )
         return [rows.event(row) for row in found]
+
+
+async def _count_extension(connection: Connection, extends: Extends) -> None:
+    counted = await connection.fetchval(
+        "UPDATE gpu_types SET extensions = extensions + 1 WHERE gpu_type = $1 AND extensions = $2 RETURNING extensions",
+        extends.gpu_type,
+        extends.count,
+    )
+    if counted is None:
+        raise Stale("another reservation was extended in the meantime; look again")
 
 
 async def _find(connection: Connection, reservation_id: ReservationId) -> Reservation | None:

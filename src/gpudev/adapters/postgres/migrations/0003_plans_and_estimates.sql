@@ -47,3 +47,6 @@ ALTER TABLE reservations
 
 -- Fair share, where it is on: how much of the cluster is meant for whom, relative to others.
 ALTER TABLE api_users ADD COLUMN weight DOUBLE PRECISION NOT NULL DEFAULT 1 CHECK (weight > 0 AND weight < 1e6);
+
+-- How often anybody of this type was extended: two extensions, each fine by itself, must not both be written.
+ALTER TABLE gpu_types ADD COLUMN extensions BIGINT NOT NULL DEFAULT 0;

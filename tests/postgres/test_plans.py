@@ -1,0 +1,81 @@
+"""The published plan: what was written is what is read, in one small row."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from gpudev.adapters.postgres.plans import PostgresPlans, pack, unpack
+from gpudev.adapters.postgres.stores import Stores
+from gpudev.domain.commands import PLANNING_LEASE
+from gpudev.domain.errors import LeaseLost
+from gpudev.domain.estimate import Estimate, Offer, QueuePlan, Span
+from gpudev.domain.ids import new_reservation_id
+from gpudev.ports.stores import Lease
+
+NOW = datetime(2026, 3, 2, 9, 0, 0, 123456, tzinfo=UTC)
+EXACT = datetime(2026, 3, 2, 9, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+
+
+def plan(waiting: int = 3, made_at: datetime = EXACT, gpu_type: str = "h100") -> QueuePlan:
+    waits = {
+        new_reservation_id(): Estimate(
+            at + 1,
+            made_at + at * MINUTE,
+            Span(made_at + at * MINUTE / 2, made_at, made_at + at * MINUTE),
+            f"{at} requests ahead; first fit when reservation 3f2a1b7c ends",
+            ("node-1", f"node-{at % 50}") if at % 7 == 0 else (f"node-{at % 50}",),
+        )
+        for at in range(waiting)
+    }
+    waits[new_reservation_id()] = Estimate(waiting + 1, None, None, "there is no h100 node")
+    offers = (
+        Offer(8, 2, timedelta(hours=8), made_at + MINUTE, Span(made_at, made_at, made_at + MINUTE)),
+        Offer(8, 2, None, made_at + 2 * MINUTE, None),
+    )
+    return QueuePlan(gpu_type, made_at, 77, waits, offers, (1.0, 2.5), ((0.5, 1.0, 2.0),))
+
+
+def test_what_is_packed_is_unpacked_again() -> None:
+    told = plan()
+    read = unpack("h100", told.made_at, pack(told))
+    assert dict(read.waits) == dict(told.waits)
+    assert (read.offers, read.planned_seq, read.habits, read.factors) == (
+        told.offers,
+        told.planned_seq,
+        told.habits,
+        told.factors,
+    )
+
+
+def test_a_promise_never_becomes_earlier_by_being_written_down() -> None:
+    told = plan(made_at=NOW)
+    odd = {rid: Estimate(1, NOW + timedelta(microseconds=1), None, "") for rid in told.waits}
+    read = unpack("h100", NOW, pack(QueuePlan("h100", NOW, 1, odd)))
+    assert all(NOW < place.latest <= NOW + timedelta(milliseconds=1) for place in read.waits.values() if place.latest)
+
+
+def test_ten_thousand_are_a_few_hundred_kilobytes() -> None:
+    assert len(pack(plan(10_000))) < 500_000
+
+
+async def test_a_plan_is_read_by_whoever_asks_and_only_the_newest_counts(stores: Stores) -> None:
+    lease = await stores.leases.acquire(PLANNING_LEASE, "me", timedelta(seconds=5))
+    assert lease is not None
+    reader = PostgresPlans(stores.pool)
+    assert await reader.refresh() == {}
+    first, second, other = plan(1), plan(2), plan(1, gpu_type="t4")
+    await stores.plans.publish(lease, [first, other])
+    assert (await reader.refresh()).keys() == {"h100", "t4"}
+    await stores.plans.publish(lease, [second])
+    plans = await reader.refresh()
+    assert plans["h100"].waits.keys() == second.waits.keys()
+    assert plans["t4"].waits.keys() == other.waits.keys()
+
+
+async def test_who_has_lost_the_lease_publishes_nothing(stores: Stores) -> None:
+    lease = await stores.leases.acquire(PLANNING_LEASE, "me", timedelta(seconds=5))
+    assert lease is not None
+    with pytest.raises(LeaseLost):
+        await stores.plans.publish(Lease(lease.name, lease.holder, lease.epoch - 1), [plan()])
+    assert await PostgresPlans(stores.pool).refresh() == {}
