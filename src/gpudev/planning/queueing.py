@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 
 from gpudev.domain.capacity import Holding, Node, Share
 from gpudev.domain.ids import ReservationId
-from gpudev.planning.facts import TypeFacts, by_type, microseconds
+from gpudev.planning.facts import TypeFacts, by_type, length_of, microseconds
 from gpudev.planning.plan import Plan, Request, Start, Wait
 from gpudev.planning.reasons import Ending, why_never, why_not_now
 from gpudev.planning.timetable import Line, Place, Timetable
@@ -77,23 +77,27 @@ def plan_type(
     not, another is made in which everybody first takes the place they were promised and then, in order, gives it up
     for an earlier one if there is any, until nobody finds one.
     """
-    if not promises:
-        yield from _decide(TypePlan(facts, requests), requests)
-        return
-    decisions = list(_decide(TypePlan(facts, requests), requests))
-    if all(_is_kept(decision, promises) for decision in decisions):
-        yield from decisions
+    if promises:
+        yield from _decide(make_type_plan(facts, requests, promises), requests)
     else:
-        type_plan = TypePlan(facts, requests, promises)
-        type_plan.settle(requests)
-        yield from _decide(type_plan, requests)
+        yield from _decide(TypePlan(facts, requests), requests)
 
 
-def _is_kept(decision: Start | Wait, promises: Mapping[ReservationId, Wait]) -> bool:
-    told = promises.get(decision.reservation_id)
-    if told is None or told.starts_at is None or isinstance(decision, Start):
-        return True
-    return decision.starts_at is not None and decision.starts_at <= told.starts_at
+def make_type_plan(facts: TypeFacts, requests: Sequence[Request], promises: Mapping[ReservationId, Wait]) -> "TypePlan":
+    """The plan of `plan_type` with everybody's place in it."""
+    from_the_facts = TypePlan(facts, requests)
+    for request in requests:
+        place = from_the_facts.place(request)
+        told = promises.get(request.reservation_id)
+        if told is not None and told.starts_at is not None:
+            most = max(0, microseconds(told.starts_at - facts.now))
+            if place is None or place.start > most:
+                break
+    else:
+        return from_the_facts
+    keeping = TypePlan(facts, requests, promises)
+    keeping.settle(requests)
+    return keeping
 
 
 def _decide(type_plan: "TypePlan", requests: Sequence[Request]) -> Iterator[Start | Wait]:
@@ -284,10 +288,6 @@ class TypePlan:
         self._nodes_by_free[free] += change
         if free == line.units:
             self._whole_nodes[free] = self._whole_nodes.get(free, 0) + change
-
-
-def length_of(request: Request) -> int:
-    return max(1, microseconds(request.duration))
 
 
 def _strides(requests: Sequence[Request]) -> list[tuple[int, dict[int, int]]]:

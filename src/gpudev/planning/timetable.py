@@ -75,6 +75,22 @@ class Line:
         last = bisect_left(self.times, end, first)
         return min(self.free[first:last])
 
+    def free_at(self, moment: int) -> int:
+        return self.free[bisect_right(self.times, moment) - 1]
+
+    def room_from(self, moment: int, units: int) -> int:
+        """How long so many units are free from that moment on."""
+        for step in range(bisect_right(self.times, moment) - 1, len(self.times)):
+            if self.free[step] < units:
+                return max(0, self.times[step] - moment)
+        return FOREVER
+
+    def forget_before(self, moment: int) -> None:
+        """What was is of no interest any more."""
+        past = bisect_right(self.times, moment) - 1
+        if past > 0:
+            del self.times[:past], self.free[:past]
+
     def free_before(self, moment: int) -> int:
         step = bisect_left(self.times, moment) - 1
         return self.free[step] if step >= 0 else 0
@@ -107,6 +123,8 @@ class Timetable:
     def __init__(self, lines: Sequence[Line], sizes: Iterable[int]) -> None:
         """`lines` by rank, which is their order by name; `sizes`: the units per node that will be asked for."""
         self.lines = lines
+        self.now = 0
+        """Nothing is found before it. It may be moved on: what opened meanwhile is open now."""
         self._sizes = sorted(set(sizes))
         for line in lines:
             if line.taken:
@@ -115,14 +133,54 @@ class Timetable:
 
     def _windows(self, size: int) -> Iterator[tuple[int, int]]:
         for line in self.lines:
-            yield from line.windows[size].items() if line.taken else line.first_window(size)
+            yield from line.windows[size].items() if line.windows else line.first_window(size)
 
     def find(self, units: int, node_count: int, duration: int) -> Place | None:
         """The earliest place, or None when there will never be one."""
         if node_count > 1:
             return self._find_gang(units, node_count, duration)
+        if self.now:
+            return self._find_later(units, duration)
         key = self._indexes[units].first_at_least(duration)
         return None if key is None else Place(key >> _START_SHIFT, (key & _RANK_MASK,))
+
+    def _find_later(self, units: int, duration: int) -> Place | None:
+        """The same when time has moved on: of windows that are open already only the rest counts, and which node is
+        the fullest is seen at that moment."""
+        now = self.now
+        fullest: tuple[int, int] | None = None
+        for key, length in self._indexes[units].all_at_least(duration):
+            start, rank = key >> _START_SHIFT, key & _RANK_MASK
+            if start > now:
+                if fullest is None:
+                    return Place(start, (rank,))
+                break
+            if start + length >= now + duration:
+                candidate = (self.lines[rank].free_at(now), rank)
+                if fullest is None or candidate < fullest:
+                    fullest = candidate
+        return None if fullest is None else Place(now, (fullest[1],))
+
+    def open_now(self, units: int, duration: int) -> set[int]:
+        """The whole nodes of so many units that are free for so long from now on."""
+        ranks = set()
+        for key, length in self._indexes[units].all_at_least(duration):
+            start, rank = key >> _START_SHIFT, key & _RANK_MASK
+            if start > self.now:
+                break
+            if start + length >= self.now + duration and self.lines[rank].units == units:
+                ranks.add(rank)
+        return ranks
+
+    def ensure_size(self, size: int) -> None:
+        """For a size that nobody asked for before."""
+        if size in self._indexes:
+            return
+        self._sizes = sorted([*self._sizes, size])
+        for line in self.lines:
+            if line.windows:
+                line.windows[size] = line.find_windows(size)
+        self._indexes[size] = WindowIndex(self._windows(size))
 
     def is_free(self, place: Place, units: int, duration: int) -> bool:
         end = place.start + duration
@@ -140,6 +198,7 @@ class Timetable:
             line = self.lines[rank]
             if not line.windows:  # made only now: most lines of a short queue's plan are never taken from
                 line.windows = {size: line.find_windows(size) for size in self._sizes}
+            line.forget_before(self.now)
             line.take(place.start, end, units)
             self._reindex(line)
 
@@ -153,11 +212,13 @@ class Timetable:
         A node's windows never overlap, so that those open at one moment belong to different nodes.
         """
         open_until: list[tuple[int, int]] = []  # (the last moment it could still begin, key)
-        moment = 0
+        moment = self.now
         for key, length in self._indexes[units].all_at_least(duration):
             if self.lines[key & _RANK_MASK].units != units:
                 continue
             start = key >> _START_SHIFT
+            if start + length < moment + duration:
+                continue  # it was long enough once
             if start > moment:
                 if len(open_until) >= node_count:
                     break
