@@ -19,10 +19,10 @@ from gpudev.adapters.kubernetes.furnishing import furnish
 from gpudev.adapters.kubernetes.last_words import LastWords
 from gpudev.adapters.kubernetes.making import Maker, Order
 from gpudev.adapters.kubernetes.mirror import Mirror
-from gpudev.adapters.kubernetes.node_facts import see_nodes
 from gpudev.adapters.kubernetes.pod_death import find_death
 from gpudev.adapters.kubernetes.pod_manifest import BINARY, CONTAINER, Place, Storage
 from gpudev.adapters.kubernetes.refusals import find_refusal, plan_refusals
+from gpudev.adapters.kubernetes.seeing import Seeing
 from gpudev.adapters.kubernetes.server_facts import ServerFacts, see_server
 from gpudev.adapters.kubernetes.sizing import room_of_type, share_of
 from gpudev.adapters.kubernetes.trimming import PodRecord, ServerParts
@@ -66,6 +66,7 @@ class KubernetesCluster:
         self._api = api or connect(settings)
         self._home_claims = home_claims
         self._mirror = Mirror(self._api, settings, clock)
+        self._seeing = Seeing(self._mirror, catalogue, settings)
         self._maker = Maker(self._api, settings, self._mirror.saw)
         self._changes = Changes()
         self._last_words = LastWords(self._api, self._changes.tell)
@@ -101,7 +102,7 @@ class KubernetesCluster:
 
     async def look(self) -> ClusterSeen:
         at, now = self._mirror.check_fresh(), self._clock.now()
-        nodes = see_nodes(self._mirror.nodes.values(), self._mirror.pods_on, self._catalogue, self._settings)
+        nodes = self._seeing.nodes()
         servers: dict[ReservationId, ServerSeen] = {}
         present: set[str] = set()
         for reservation_id in self._mirror.reservations():
@@ -150,11 +151,11 @@ class KubernetesCluster:
     # What is seen
 
     def _see(self, parts: ServerParts, now: datetime) -> ServerSeen | None:
-        if self._confirmed_gone:
+        if self._confirmed_gone and self._confirmed_gone & _uids(parts):
             parts = _without(parts, self._confirmed_gone)
         if not (parts.pods or parts.services or parts.gone):
             return None
-        facts = see_server(parts, self._mirror.nodes, now, self._settings)
+        facts = self._seeing.server(parts, now)
         if facts.seen.phase is not Phase.DEAD:
             return facts.seen
         if parts.reservation_id in self._being_made:

@@ -7,7 +7,7 @@ server that never was. Whoever takes a dev server down says so first (`let_go`):
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
 from typing import Any
@@ -46,6 +46,10 @@ class Mirror:
         self._own: dict[ReservationId, dict[str, PodRecord]] = {}
         self._gone: dict[ReservationId, dict[str, GonePod]] = {}
         self._services: dict[ReservationId, dict[str, ServiceRecord]] = {}
+        self._parts: dict[ReservationId, ServerParts] = {}
+        self._on_node: dict[str, tuple[PodRecord, ...]] = {}
+        """Both are made when asked for and thrown away when something in them changes: who gets the same object as
+        before knows that nothing has."""
         self._let_go: set[ReservationId] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._node_shelf = Shelf(
@@ -114,9 +118,12 @@ class Mirror:
     def nodes(self) -> Mapping[str, NodeRecord]:
         return self._nodes
 
-    def pods_on(self, node: str) -> Sequence[PodRecord]:
+    def pods_on(self, node: str) -> tuple[PodRecord, ...]:
         """Everybody's pods bound there that still hold something, and our own that have ended."""
-        return tuple(self._by_node.get(node, {}).values())
+        found = self._on_node.get(node)
+        if found is None:
+            found = self._on_node[node] = tuple(self._by_node.get(node, {}).values())
+        return found
 
     def reservations(self) -> AbstractSet[ReservationId]:
         """All that have, or had until they were lost, anything here."""
@@ -124,12 +131,17 @@ class Mirror:
         return self._own.keys() | self._services.keys() | self._gone.keys()
 
     def parts_of(self, reservation_id: ReservationId) -> ServerParts:
-        return ServerParts(
-            reservation_id,
-            pods=tuple(self._own.get(reservation_id, {}).values()),
-            gone=tuple(self._gone.get(reservation_id, {}).values()),
-            services=tuple(self._services.get(reservation_id, {}).values()),
-        )
+        found = self._parts.get(reservation_id)
+        if found is None:
+            found = ServerParts(
+                reservation_id,
+                pods=tuple(self._own.get(reservation_id, {}).values()),
+                gone=tuple(self._gone.get(reservation_id, {}).values()),
+                services=tuple(self._services.get(reservation_id, {}).values()),
+            )
+            if found.pods or found.gone or found.services:
+                self._parts[reservation_id] = found
+        return found
 
     def sizes(self) -> dict[str, int]:
         """How many objects are kept, by kind."""
@@ -153,6 +165,7 @@ class Mirror:
         if reservation_id in self._own:
             self._let_go.add(reservation_id)
         if self._gone.pop(reservation_id, None) is not None:
+            self._parts.pop(reservation_id, None)
             self._changes.tell()
 
     # Keeping the indices
@@ -162,26 +175,33 @@ class Mirror:
             self._nodes.pop(name, None)
         else:
             self._nodes[name] = new
+        self._on_node.pop(name, None)
         self._changes.tell()
 
     def _service_changed(self, name: str, old: ServiceRecord | None, new: ServiceRecord | None) -> None:
         if old is not None:
             _take_out(self._services, old.reservation_id, name)
+            self._parts.pop(old.reservation_id, None)
         if new is not None:
             self._services.setdefault(new.reservation_id, {})[name] = new
+            self._parts.pop(new.reservation_id, None)
         self._changes.tell()
 
     def _pod_changed(self, name: str, old: PodRecord | None, new: PodRecord | None) -> None:
         if old is not None:
             if old.node is not None:
                 _take_out(self._by_node, old.node, name)
+                self._on_node.pop(old.node, None)
             if old.own is not None:
                 _take_out(self._own, old.own.reservation_id, name)
+                self._parts.pop(old.own.reservation_id, None)
         if new is not None:
             if new.node is not None:
                 self._by_node.setdefault(new.node, {})[name] = new
+                self._on_node.pop(new.node, None)
             if new.own is not None:
                 self._own.setdefault(new.own.reservation_id, {})[name] = new
+                self._parts.pop(new.own.reservation_id, None)
                 if old is None or old.uid != new.uid:
                     self._began_again(new.own.reservation_id, name)
         if _matters(old) or _matters(new):
@@ -202,6 +222,7 @@ class Mirror:
                 self._let_go.discard(reservation_id)
             return
         self._gone.setdefault(reservation_id, {})[name] = GonePod(pod, self._clock.now(), was_seen)
+        self._parts.pop(reservation_id, None)
         self._changes.tell()
 
     def _forget_old_traces(self) -> None:
@@ -211,6 +232,7 @@ class Mirror:
             rid for rid, pods in self._gone.items() if all(one.at < oldest for one in pods.values())
         ]:
             del self._gone[reservation_id]
+            self._parts.pop(reservation_id, None)
 
 
 def _matters(pod: PodRecord | None) -> bool:

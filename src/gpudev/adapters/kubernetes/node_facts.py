@@ -40,7 +40,7 @@ def see_nodes(
     settings: KubernetesSettings,
 ) -> NodesSeen:
     """In the order of their names."""
-    by_instance = _types_by_instance(catalogue)
+    by_instance = types_by_instance(catalogue)
     seen: list[Node] = []
     ignored: dict[str, str] = {}
     for record in sorted(nodes, key=lambda one: one.name):
@@ -82,7 +82,7 @@ def address_of(record: NodeRecord, preference: str) -> str:
     return next((by_kind[kind] for kind in _ADDRESSES[preference] if kind in by_kind), "")
 
 
-def _types_by_instance(catalogue: Catalogue) -> dict[str, GpuType]:
+def types_by_instance(catalogue: Catalogue) -> dict[str, GpuType]:
     """An instance type that several GPU types share tells nothing."""
     names = [gpu_type.instance_type for gpu_type in catalogue.values()]
     return {one.instance_type: one for one in catalogue.values() if names.count(one.instance_type) == 1}
