@@ -16,8 +16,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from gpudev.domain.lifecycle import TERMINAL, Status
 from gpudev.wire import codec
-from gpudev.wire.cluster import AvailabilityList, GpuAvailability, Problem
-from gpudev.wire.jobs import ExtendRequest, JobEvent, JobList, JobView, SubmitRequest
+from gpudev.wire.cluster import AvailabilityList, ClusterPlan, GpuAvailability, Problem
+from gpudev.wire.jobs import ExtendRequest, JobEvent, JobList, JobView, PriorityRequest, SubmitRequest
 
 KEY = "gpudev_test_key"
 HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ9zYkq7cbRyXc1fC2Fz0pWmYk3n0k1n5vYt3m1kQX9a"
@@ -37,6 +37,7 @@ def make_job(**changes: Any) -> JobView:
         "gpu_count": 2,
         "node_count": 1,
         "duration_hours": 4.0,
+        "priority": 0,
         "created_at": now,
         "namespace": "gpu-dev",
         "nodes": [],
@@ -55,6 +56,7 @@ def active(job: JobView, *, port: int = 31234, host_key: str = HOST_KEY) -> dict
         "queue_position": None,
         "estimated_wait_minutes": None,
         "estimated_start_at": None,
+        "eta": None,
         "wait_reason": None,
         "step": None,
         "node_ip": "127.0.0.1",
@@ -115,6 +117,11 @@ class FakeApi:
         self.asked: list[Asked] = []
         self.submitted: dict[str, JobView] = {}
         self.types: list[GpuAvailability] = [make_type("a100")]
+        self.plan: ClusterPlan | None = None
+        """None: a server of an earlier version, which has no such thing."""
+        self.not_known_yet: set[str] = set()
+        """Fields that a server of an earlier version does not send."""
+        self.operator_asks = True
         self.on_submit: Callable[[FakeApi, JobView], None] = lambda _api, _job: None
         self.troubles: dict[str, deque[Trouble]] = {}
         self.streams_end_after: deque[int] = deque()
@@ -221,6 +228,8 @@ def make_type(name: str, **changes: Any) -> GpuAvailability:
         "desired_capacity": 1,
         "queue_length": 0,
         "estimated_wait_minutes": 0,
+        "latest_wait_minutes": 0,
+        "wait_reason": None,
         "simulated": True,
         "last_availability_update": datetime.now(UTC),
         "last_availability_updated_by": "test",
@@ -274,7 +283,10 @@ class _Handler(BaseHTTPRequestHandler):
         if trouble.cut_after:
             self._cut()
         elif value is not None:
-            self._answer(status, "application/json", json.dumps(codec.write(value)).encode())
+            self._answer(status, "application/json", json.dumps(self._told(value)).encode())
+
+    def _told(self, value: Any) -> Any:
+        return _without(codec.write(value), self.server.api.not_known_yet)
 
     def _authenticate(self) -> None:
         scheme, _, key = self.headers.get("Authorization", "").partition(" ")
@@ -305,6 +317,13 @@ class _Handler(BaseHTTPRequestHandler):
                     raise Refusal(409, "conflict", "only an active reservation can be extended")
                 until = job.expires_at + timedelta(hours=ask.extension_hours)
                 return api.change(job.reservation_id, "extended", expires_at=until), 200
+            case ["POST", "v1", "jobs", job_id, "priority"]:
+                if not api.operator_asks:
+                    raise Refusal(403, "forbidden", "only operators may set priorities")
+                priority = _strict(PriorityRequest, asked.json).priority
+                return api.change(api.find(job_id).reservation_id, "priority set", priority=priority), 200
+            case ["GET", "v1", "cluster", "plan"] if api.plan is not None:
+                return _planned(api.plan, asked.query), 200
             case ["GET", "v1", "jobs", job_id, "events"]:
                 self._stream(api, api.find(job_id).reservation_id)
                 return None, 200
@@ -386,7 +405,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _event(self, kind: str, value: Any, event_id: int | None = None) -> None:
         identity = f"id: {event_id}\n" if event_id is not None else ""
-        self._chunk(f"event: {kind}\n{identity}data: {json.dumps(codec.write(value))}\n\n".encode())
+        self._chunk(f"event: {kind}\n{identity}data: {json.dumps(self._told(value))}\n\n".encode())
 
     def _chunk(self, data: bytes) -> None:
         self.wfile.write(b"%x\r\n%b\r\n" % (len(data), data))
@@ -417,6 +436,21 @@ def _list(api: FakeApi, query: dict[str, list[str]]) -> JobList:
     begin = int(query.get("cursor", ["0"])[0])
     more = str(begin + limit) if len(jobs) > begin + limit else None
     return JobList(jobs=jobs[begin : begin + limit], next_cursor=more)
+
+
+def _planned(plan: ClusterPlan, query: dict[str, list[str]]) -> ClusterPlan:
+    assert set(query) <= {"hours", "gpu_type"}
+    hours = float(query["hours"][0])
+    if not 0 < hours <= 72:
+        raise Refusal(422, "invalid", "hours: should be at most 72", "hours")
+    types = [one for one in plan.gpu_types if one.gpu_type in query.get("gpu_type", [one.gpu_type])]
+    return replace(plan, until=plan.begins + timedelta(hours=hours), gpu_types=types)
+
+
+def _without(data: Any, names: set[str]) -> Any:
+    if isinstance(data, dict):
+        return {name: _without(value, names) for name, value in data.items() if name not in names}
+    return [_without(each, names) for each in data] if isinstance(data, list) else data
 
 
 def _strict(model: type[Any], data: Any) -> Any:

@@ -275,15 +275,25 @@ def test_extend_wants_hours(cli: Cli, api: FakeApi, arguments: list[str]) -> Non
 def test_avail_shows_what_is_free_and_the_wait_for_the_rest(cli: Cli, api: FakeApi) -> None:
     api.types = [
         make_type("a100", available_gpus=3, max_reservable=2),
-        make_type("h100", available_gpus=0, queue_length=4, estimated_wait_minutes=90, simulated=False),
-        make_type("b200", available_gpus=0, estimated_wait_minutes=None),
+        make_type(
+            "h100",
+            available_gpus=0,
+            queue_length=4,
+            estimated_wait_minutes=90,
+            latest_wait_minutes=150,
+            wait_reason="0 of 1 GPUs free on any h100 node",
+            simulated=False,
+        ),
+        make_type("b200", available_gpus=0, estimated_wait_minutes=None, latest_wait_minutes=None),
         make_type("t4", total_cluster_gpus=0, running_instances=0),
         make_type("cpu-x86", total_cluster_gpus=3, available_gpus=3),
     ]
     done = cli.run("avail")
     rows = {row.split()[0]: row for row in done.stdout.splitlines()}
-    assert rows["a100"].split()[1:6] == ["3", "8", "2", "0", "none"]
-    assert "1 h 30 min" in rows["h100"]
+    assert rows["a100"].split()[1:7] == ["3", "8", "2", "0", "none", "none"]
+    assert rows["h100"].endswith("  4        1 h 30 min  2 h 30 min  the h100")
+    assert rows["h100:"] == "h100: 0 of 1 GPUs free on any h100 node"
+    assert "a100:" not in rows, "what need not wait needs no reason"
     assert "simulated" in rows["a100"]
     assert "simulated" not in rows["h100"]
     assert "not known" in rows["b200"]
@@ -295,6 +305,17 @@ def test_avail_shows_what_is_free_and_the_wait_for_the_rest(cli: Cli, api: FakeA
 def test_avail_json_is_the_apis_answer(cli: Cli, api: FakeApi) -> None:
     answer: dict[str, Any] = json.loads(cli.run("avail", "--json").stdout)
     assert answer == {"gpu_types": codec.write(api.types)}
+
+
+def test_avail_shows_one_type_alone(cli: Cli, api: FakeApi) -> None:
+    api.types = [make_type("a100"), make_type("h100"), make_type("t4", total_cluster_gpus=0, running_instances=0)]
+    assert [row.split()[0] for row in cli.run("avail", "--type", "h100").stdout.splitlines()] == ["TYPE", "h100"]
+    assert "t4" in cli.run("avail", "--type", "t4").stdout, "whoever names one wants to see it"
+    answer = json.loads(cli.run("avail", "--type", "h100", "--json").stdout)
+    assert answer == {"gpu_types": [codec.write(api.types[1])]}
+    done = cli.run("avail", "--type", "h200")
+    assert done.returncode == 4
+    assert "a100, h100, t4" in done.stderr
 
 
 def test_avail_without_nodes_says_so(cli: Cli, api: FakeApi) -> None:

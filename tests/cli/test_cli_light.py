@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from cli.fake_api import FakeApi
 from cli.harness import Cli
 from gpudev.cli import overview
+from gpudev.wire.cluster import ClusterPlan
 
 pytestmark = pytest.mark.slow
 
@@ -66,22 +68,41 @@ def test_the_help_page_is_shown_without_the_argument_parser(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["list"], ["avail"], ["status"], ["reserve", "--no-wait"], ["reserve", "--help"], ["config", "show"]]
+    "arguments",
+    [
+        ["list"],
+        ["avail"],
+        ["avail", "--plan"],
+        ["status"],
+        ["priority", "3f2a", "5"],
+        ["reserve", "--no-wait"],
+        ["reserve", "--help"],
+        ["config", "show"],
+    ],
 )
 def test_no_command_loads_what_only_a_server_or_a_screen_needs(cli: Cli, api: FakeApi, arguments: list[str]) -> None:
-    api.add(status="active")
+    api.add(status="active", reservation_id="3f2a9c1e-0000-4000-8000-000000000000")
+    now = datetime.now(UTC)
+    api.plan = ClusterPlan(begins=now, until=now, gpu_types=[])
     modules = loaded_by(cli, *arguments)
     assert not HEAVY & modules
     assert not [name for name in modules if name.startswith("gpudev.adapters")]
 
 
+def test_only_the_plan_pays_for_its_drawing(cli: Cli, api: FakeApi) -> None:
+    assert not {name for name in loaded_by(cli, "avail") if "chart" in name or "timeline" in name}
+
+
 def test_the_light_client_does_everything_but_serve(light_cli: Cli, api: FakeApi) -> None:
+    now = datetime.now(UTC)
+    api.plan = ClusterPlan(begins=now, until=now, gpu_types=[])
     api.on_submit = lambda api, job: api.activate(job.reservation_id) and None
     for arguments in (
         ["reserve", "--gpus", "2"],
         ["list"],
         ["status"],
         ["avail"],
+        ["avail", "--plan"],
         ["config", "show"],
         ["cancel", "--all", "--yes"],
     ):

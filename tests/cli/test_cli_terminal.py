@@ -133,11 +133,22 @@ def test_no_color_means_no_colour(cli: Cli, api: FakeApi) -> None:
 
 def test_a_table_fits_the_terminal_and_a_pipe_gets_all_of_it(cli: Cli, api: FakeApi) -> None:
     reason = "all GPUs are in use " * 8
-    api.add(status="queued", queue_position=1, wait_reason=reason.strip())
+    job = api.add(status="queued", queue_position=1, wait_reason=reason.strip())
     with cli.terminal("list", columns=80) as terminal:
         assert terminal.wait() == 0
+        header, row, *below = terminal.text.splitlines()
+        assert row.startswith(f"{job.reservation_id[:8]}  queued  2     a100  -")
+        assert row[header.index("NOW") :].startswith("position 1, ")
+        assert all(line.startswith("    ") for line in below), "what has no room goes on below its row"
+        assert " ".join(" ".join(below).split()).endswith(reason.strip())
+    assert reason.strip() in cli.run("list").stdout.splitlines()[1]
+
+
+def test_a_description_that_has_no_room_is_cut(cli: Cli, api: FakeApi) -> None:
+    api.types = [make_type("a100", description="a very long description " * 5)]
+    with cli.terminal("avail", columns=80) as terminal:
+        assert terminal.wait() == 0
         assert len(terminal.text.splitlines()) == 2, "no line is wrapped"
-    assert reason.strip() in cli.run("list").stdout
 
 
 def test_a_name_cannot_drive_the_terminal(cli: Cli, api: FakeApi) -> None:

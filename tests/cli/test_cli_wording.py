@@ -1,7 +1,5 @@
 """A reservation in words."""
 
-import os
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -9,23 +7,18 @@ from typing import Any
 import pytest
 
 from cli.fake_api import active, make_job
+from cli.foreseen import make_eta
+from cli.zones import zone
 from gpudev.cli import wording
 
 NOW = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
 
 
 @pytest.fixture(autouse=True)
-def in_tokyo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def in_tokyo() -> Iterator[None]:
     """Nine hours ahead of UTC, all year."""
-    before = os.environ.get("TZ")
-    monkeypatch.setenv("TZ", "JST-9")
-    time.tzset()
-    yield
-    if before is None:
-        monkeypatch.delenv("TZ")
-    else:
-        monkeypatch.setenv("TZ", before)
-    time.tzset()
+    with zone("JST-9"):
+        yield
 
 
 @pytest.mark.parametrize(
@@ -88,6 +81,32 @@ def test_another_day_is_named_by_the_readers_calendar() -> None:
 )
 def test_the_situation_says_what_matters_in_each_status(changes: dict[str, Any], text: str) -> None:
     assert wording.situation(make_job(**changes), NOW) == text
+
+
+@pytest.mark.parametrize(
+    ("minutes", "text"),
+    [
+        ((40, 20, 90, 125), "expected in about 40 min (20 min to 1 h 30 min), at the latest 20:05 JST"),
+        ((40, 20, 55, 125), "expected in about 40 min (20 to 55 min), at the latest 20:05 JST"),
+        ((90, 65, 150, 180), "expected in about 1 h 30 min (1 h 5 min to 2 h 30 min), at the latest 21:00 JST"),
+        ((40, 0, 55, 60), "expected in about 40 min (up to 55 min), at the latest 19:00 JST"),
+        ((0, -5, 20, 60), "expected any moment (up to 20 min), at the latest 19:00 JST"),
+        ((40, 40, 40, 40), "expected in about 40 min, at the latest 18:40 JST"),
+        ((None, None, None, 45), "at the latest 18:45 JST"),
+        ((600, 300, 1500, 2000), "expected in about 10 h (5 h to 1 d 1 h), at the latest 2026-03-04 03:20 JST"),
+        ((0, 0, 0, 0), "starts any moment"),
+        ((0, 0, 0, -0.2), "starts any moment"),
+        ((5, 2, 8, -10), "expected in about 5 min (2 to 8 min), at the latest 17:50 JST, which has passed"),
+    ],
+)
+def test_both_starts_are_told_with_the_stated_error(minutes: tuple[float | None, ...], text: str) -> None:
+    job = make_job(status="queued", queue_position=3, eta=make_eta(NOW, *minutes), wait_reason="all is full")
+    assert wording.situation(job, NOW) == f"position 3, {text}; all is full"
+
+
+def test_the_stated_start_goes_before_the_one_of_older_servers() -> None:
+    job = make_job(status="queued", eta=make_eta(NOW, 40, 20, 90, 125), estimated_start_at=NOW + timedelta(hours=9))
+    assert "starts about" not in wording.situation(job, NOW)
 
 
 def test_hardware_is_named_by_count_and_type_and_a_cpu_type_by_itself() -> None:

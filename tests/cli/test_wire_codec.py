@@ -10,17 +10,41 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cli.fake_api import make_job, make_type
+from cli.foreseen import make_eta, make_node, make_start
 from gpudev.wire import codec
-from gpudev.wire.cluster import AvailabilityList, ClusterStatus, Health, KeyView, NodeView, Problem
-from gpudev.wire.jobs import ExtendRequest, JobEvent, JobList, JobView, NodeShareView, SubmitRequest
+from gpudev.wire.cluster import (
+    AvailabilityList,
+    ClusterPlan,
+    ClusterStatus,
+    Health,
+    KeyView,
+    NodeView,
+    Problem,
+    TypePlan,
+)
+from gpudev.wire.jobs import ExtendRequest, JobEvent, JobList, JobView, NodeShareView, PriorityRequest, SubmitRequest
 
 NOW = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
 SAMPLES: list[Any] = [
+    make_job(status="queued", eta=make_eta(NOW, 40, 20, 90, 125)),
+    ClusterPlan(
+        begins=NOW,
+        until=NOW,
+        gpu_types=[
+            TypePlan(
+                gpu_type="t4",
+                nodes=[make_node("n", 8, NOW, (0, 8), (2.5, 0))],
+                waiting=[make_start(1, latest=NOW, nodes=["n"])],
+                waiting_in_all=3,
+            )
+        ],
+    ),
     make_job(status="active", nodes=[NodeShareView(rank=0, node="n1", gpu_count=2, gpu_indices=[0, 3])], name="日本"),
     JobList(jobs=[make_job(), make_job()], next_cursor="abc"),
     JobEvent(event_id=1, at=NOW, kind="queued", status="queued", version=2, message="waits"),
     SubmitRequest(gpu_count=2, ssh_public_keys=["ssh-ed25519 AAAA"]),
     ExtendRequest(extension_hours=1.5),
+    PriorityRequest(priority=-5),
     AvailabilityList(gpu_types=[make_type("a100")]),
     ClusterStatus(
         nodes=[
@@ -78,6 +102,13 @@ def test_what_an_older_server_does_not_say_yet_is_null() -> None:
     data = codec.write(make_job(warning="soon"))
     del data["warning"]
     assert codec.read(JobView, data).warning is None
+
+
+@pytest.mark.parametrize("name", ["eta", "priority"])
+def test_a_job_of_the_version_before_estimates_and_priorities_can_be_read(name: str) -> None:
+    data = codec.write(make_job(status="queued"))
+    del data[name]
+    assert not getattr(codec.read(JobView, data), name)
 
 
 def test_a_field_that_must_be_there_is_named_when_it_is_not() -> None:

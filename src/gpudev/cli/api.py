@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode
 from gpudev.cli.exits import CliError, Exit
 from gpudev.cli.transport import SILENCE_SECONDS, Answer, Request, Stream, Transport, Unreachable
 from gpudev.wire import codec
-from gpudev.wire.jobs import ExtendRequest, JobList, JobView, SubmitRequest
+from gpudev.wire.jobs import ExtendRequest, JobList, JobView, PriorityRequest, SubmitRequest
 
 _T = TypeVar("_T")
 _EXITS = {401: Exit.AUTH, 403: Exit.AUTH, 404: Exit.NOT_FOUND}
@@ -60,6 +60,9 @@ class Api:
 
     def extend(self, job_id: str, request: ExtendRequest) -> Reply[JobView]:
         return self._ask(JobView, "POST", f"{_job_path(job_id)}/extend", codec.write(request), repeatable=False)
+
+    def prioritise(self, job_id: str, request: PriorityRequest) -> Reply[JobView]:
+        return self._ask(JobView, "POST", f"{_job_path(job_id)}/priority", codec.write(request), repeatable=True)
 
     def read(self, model: type[_T], path: str) -> Reply[_T]:
         """Whatever else is there to be read."""

@@ -1,6 +1,7 @@
 """What reaches the screen: text made safe for a terminal, colour where it is wanted, JSON untouched."""
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -9,6 +10,7 @@ from contextlib import suppress
 _CONTROLS = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], "?")
 _CONTROLS_BUT_NEWLINE = {code: sign for code, sign in _CONTROLS.items() if code != 0x0A}
 _NARROWEST = 12
+_BELOW = "    "
 _COLOURS = {"red": "31", "green": "32", "yellow": "33", "cyan": "36", "dim": "2", "bold": "1"}
 
 
@@ -71,22 +73,65 @@ def paint(text: str, colour: str | None) -> str:
     return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m"
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], colours: Sequence[str | None] = ()) -> str:
-    """Columns of plain text, two spaces apart; `colours` paints each row's second column."""
+def table(
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    colours: Sequence[str | None] = (),
+    *,
+    unabridged: bool = False,
+) -> str:
+    """Columns of plain text, two spaces apart; `colours` paints each row's second column.
+
+    What does not fit a terminal would wrap and tear the columns apart: the last column is cut, or goes on below its
+    row where it is to be `unabridged`. Piped elsewhere, everything is in its place.
+    """
     cleaned = [[clean(cell) for cell in row] for row in rows]
     widths = [max(_width(row[i]) for row in (header, *cleaned)) for i in range(len(header))]
+    below: list[list[str]] = [[] for _ in cleaned]
     if stdout_is_terminal():
-        # What does not fit would wrap and tear the columns apart; piped elsewhere, everything is there.
         room = terminal_columns() - sum(widths[:-1]) - 2 * (len(widths) - 1)
         widths[-1] = max(_NARROWEST, min(widths[-1], room))
-        cleaned = [[*row[:-1], cut(row[-1], widths[-1])] for row in cleaned]
+        for index, row in enumerate(cleaned):
+            row[-1], rest = split(row[-1], widths[-1]) if unabridged else (cut(row[-1], widths[-1]), "")
+            below[index] = wrap(rest, terminal_columns() - len(_BELOW))
     lines = [paint(_aligned(header, widths), "bold")]
     for index, row in enumerate(cleaned):
         cells = [_padded(cell, width) for cell, width in zip(row, widths, strict=True)]
         if colours:
             cells[1] = paint(cells[1], colours[index])
-        lines.append("  ".join(cells).rstrip())
+        lines += ["  ".join(cells).rstrip(), *(_BELOW + line for line in below[index])]
     return "\n".join(lines)
+
+
+def split(text: str, width: int) -> tuple[str, str]:
+    """What fits into so many columns, broken where a sentence pauses, and the rest."""
+    if _width(text) <= width:
+        return text, ""
+    pauses = [match.end() for match in re.finditer(r"[,;] | (?=\()", text) if _width(text[: match.end()]) <= width]
+    at = pauses[-1] if pauses else 0
+    return text[:at].rstrip(" ,;"), text[at:]
+
+
+def hang(label: str, text: str, indent: int) -> str:
+    """`text` behind its label: on a terminal in lines that fit it, all but the first indented; elsewhere one line."""
+    columns = terminal_columns()
+    if not sys.stdout.isatty() or _width(label + text) <= columns:
+        return label + text
+    first, *others = wrap(text, columns - indent, columns - _width(label)) or [""]
+    return "\n".join([label + first, *(" " * indent + line for line in others)])
+
+
+def wrap(text: str, width: int, first_width: int | None = None) -> list[str]:
+    """Broken between words. A word that is too long for a line has one to itself."""
+    lines: list[str] = []
+    room = width if first_width is None else first_width
+    for word in text.split():
+        if lines and _width(lines[-1]) + 1 + _width(word) <= room:
+            lines[-1] += f" {word}"
+        else:
+            room = width if lines else room
+            lines.append(word)
+    return lines
 
 
 def cut(text: str, width: int) -> str:

@@ -18,6 +18,9 @@ SECTIONS: dict[str, dict[str, str]] = {
         "config": "Get, set and show settings",
         "completion": "Print a shell's completion script",
     },
+    "For operators": {
+        "priority": "Let one who waits go before others, or after them",
+    },
     "One machine": {
         "up": "Start the whole system on this machine",
         "down": "Stop it",
@@ -32,6 +35,7 @@ LOCATIONS: dict[str, str] = {
     "extend": "gpudev.cli.commands.extend:extend",
     "cancel": "gpudev.cli.commands.cancel:cancel",
     "avail": "gpudev.cli.commands.avail:avail",
+    "priority": "gpudev.cli.commands.priority:priority",
     "login": "gpudev.cli.commands.login:login",
     "config": "gpudev.cli.commands.config:config",
     "completion": "gpudev.cli.commands.completion:completion",

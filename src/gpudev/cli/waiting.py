@@ -6,6 +6,7 @@ Three ways to show it: a countdown drawn in place on a terminal, a line per chan
 import gc
 import sys
 import time
+from datetime import datetime
 from typing import Protocol
 
 from gpudev.cli import output, wording
@@ -15,9 +16,12 @@ from gpudev.cli.following import Following, GivenUp, Lost, Seen, patience
 from gpudev.cli.session import Session
 from gpudev.cli.transport import Unreachable
 from gpudev.domain.lifecycle import Status
-from gpudev.wire.jobs import JobView
+from gpudev.wire.jobs import EtaView, JobView
 
 _TICK = 0.5
+_LABEL = 13
+_MOST_LINES = 3
+"""For one fact: however long a reason is, the countdown stays small."""
 _UNDRAWN = 0.15
 """What is ready sooner than this never flickers up as a countdown."""
 
@@ -129,17 +133,29 @@ class Lines:
 
     def __init__(self) -> None:
         self._told: object = None
+        self._expected: datetime | None = None
 
     def show(self, job: JobView) -> None:
         if self._told is None:
             self._say(wording.headline(job))
-        start = job.estimated_start_at
+        now = wording.utc_now()
+        start = job.eta.latest if job.eta else job.estimated_start_at
         minute = None if start is None else start.replace(second=0, microsecond=0)
         state = (job.status, job.queue_position, minute, job.wait_reason, job.step)
         says_nothing = state == (Status.PENDING, None, None, None, None)
-        if state != self._told and not says_nothing and not _is_settled(job):
-            self._say(f"{job.status}: {wording.situation(job, wording.utc_now())}")
+        is_news = state != self._told or self._has_moved(job.eta, now)
+        if is_news and not says_nothing and not _is_settled(job):
+            self._say(f"{job.status}: {wording.situation(job, now)}")
+            self._expected = job.eta.expected if job.eta else None
         self._told = state
+
+    def _has_moved(self, eta: EtaView | None, now: datetime) -> bool:
+        """What is expected creeps all the time; a tenth of the wait is worth a line."""
+        expected = eta.expected if eta else None
+        if expected is None or self._expected is None:
+            return expected is not self._expected
+        shift = abs((expected - self._expected).total_seconds())
+        return shift >= max(60.0, 0.1 * (expected - now).total_seconds())
 
     def lose(self, why: str) -> None:
         if self._told != why:
@@ -193,25 +209,27 @@ class Countdown:
     def _lines(self, job: JobView) -> list[str]:
         now = wording.utc_now()
         short = wording.short_id(job.reservation_id)
+        width = max(_LABEL + 10, _columns() - _LABEL)
         lines = [wording.headline(job)]
-        waited = wording.clock(time.monotonic() - self._since[0])
-        if job.status == Status.PREPARING:
-            lines.append(f"  Preparing  {job.step or 'getting it ready'} ({waited})")
-        else:
-            place = "to be planned" if job.queue_position is None else f"position {job.queue_position} in the queue"
-            lines.append(f"  Waiting    {place} ({waited})")
-            lines.append(f"  Start      {_countdown(job)}")
-            if job.wait_reason:
-                lines.append(f"  Because    {job.wait_reason}")
-        if job.warning:
-            lines.append(f"  Note       {job.warning}")
-        if self._trouble:
-            lines.append(f"  Trouble    trying again: {self._trouble}")
+        for name, text in self._facts(job, now):
+            first, *others = output.wrap(text, width)[:_MOST_LINES] or [""]
+            lines += [f"  {name:<{_LABEL - 2}}{first}", *(" " * _LABEL + line for line in others)]
         lines.append(f"  Ctrl-C leaves it as it is; `gpu-dev status {short}` shows it ({now.astimezone():%H:%M:%S})")
         return lines
 
+    def _facts(self, job: JobView, now: datetime) -> list[tuple[str, str]]:
+        waited = wording.clock(time.monotonic() - self._since[0])
+        if job.status == Status.PREPARING:
+            facts = [("Preparing", f"{job.step or 'getting it ready'} ({waited})")]
+        else:
+            place = "to be planned" if job.queue_position is None else f"position {job.queue_position} in the queue"
+            facts = [("Waiting", f"{place} ({waited})"), *_countdown(job, now), ("Because", job.wait_reason or "")]
+        trouble = f"trying again: {self._trouble}" if self._trouble else ""
+        facts += [("Note", job.warning or ""), ("Trouble", trouble)]
+        return [(name, text) for name, text in facts if text]
+
     def _paint(self, lines: list[str]) -> None:
-        width = max(20, output.terminal_columns() - 1)
+        width = _columns()
         over = f"\x1b[{self._drawn}A\r\x1b[J" if self._drawn else ""
         cut = [output.cut(output.clean(line), width) for line in lines]
         if cut:
@@ -221,11 +239,27 @@ class Countdown:
         self._drawn = len(lines)
 
 
-def _countdown(job: JobView) -> str:
-    now = wording.utc_now()
-    if job.estimated_start_at is None:
-        return wording.start_estimate(job, now)
-    left = (job.estimated_start_at - now).total_seconds()
-    if left <= 0:
-        return "any moment now"
-    return f"in {wording.clock(left)} (about {wording.local_time(job.estimated_start_at, now)})"
+def _columns() -> int:
+    """One less than there are: a line that ends in the last one may or may not begin another."""
+    return max(20, output.terminal_columns() - 1)
+
+
+def _countdown(job: JobView, now: datetime) -> list[tuple[str, str]]:
+    eta = job.eta
+    if eta is None:
+        start = job.estimated_start_at
+        if start is None:
+            return [("Start", wording.start_estimate(job, now))]
+        return [("Start", _until(start, now, f" (about {wording.local_time(start, now)})"))]
+    latest = wording.promise(eta.latest, now).removeprefix("at the latest ")
+    facts = [("Latest", f"{latest}, {_until(eta.latest, now)}" if eta.latest > now else latest)]
+    if eta.expected is None:
+        return facts
+    likely = wording.likely_waits(eta, now)
+    interval = f" ({wording.share(eta.confidence)}: {likely})" if likely else ""
+    return [("Expected", _until(eta.expected, now, interval)), *facts]
+
+
+def _until(start: datetime, now: datetime, more: str = "") -> str:
+    left = (start - now).total_seconds()
+    return (f"in {wording.clock(left)}" if left > 0 else "any moment now") + more

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 from gpudev.domain.lifecycle import TERMINAL, Status
-from gpudev.wire.jobs import JobView
+from gpudev.wire.jobs import EtaView, JobView
 
 _COLOURS = {
     Status.PENDING: "yellow",
@@ -12,6 +12,8 @@ _COLOURS = {
     Status.ACTIVE: "green",
     Status.FAILED: "red",
 }
+_A_MOMENT = 30.0
+"""Seconds that are not worth counting."""
 
 
 def utc_now() -> datetime:
@@ -33,9 +35,13 @@ def has_ended(job: JobView) -> bool:
 
 
 def hardware(job: JobView) -> str:
+    return amount(job.gpu_count, job.gpu_type, job.node_count)
+
+
+def amount(gpu_count: int, gpu_type: str, node_count: int) -> str:
     """'2 x a100', or a CPU type's name alone."""
-    nodes = f" on {job.node_count} nodes" if job.node_count > 1 else ""
-    return f"{job.gpu_count} x {job.gpu_type}{nodes}" if job.gpu_count else job.gpu_type
+    nodes = f" on {node_count} nodes" if node_count > 1 else ""
+    return f"{gpu_count} x {gpu_type}{nodes}" if gpu_count else gpu_type
 
 
 def span(seconds: float) -> str:
@@ -70,7 +76,17 @@ def headline(job: JobView) -> str:
 
 
 def start_estimate(job: JobView, now: datetime) -> str:
-    """'starts about 14:05 CET (in 45 min)', or that nobody knows."""
+    """'expected in about 40 min (20 min to 1 h 30 min), at the latest 14:05 CET', or that nobody knows."""
+    if job.eta is None:
+        return _start_of_older_server(job, now)
+    if abs((job.eta.latest - now).total_seconds()) < _A_MOMENT:
+        return "starts any moment"
+    parts = (expectation(job.eta, now), promise(job.eta.latest, now))
+    return ", ".join(part for part in parts if part)
+
+
+def _start_of_older_server(job: JobView, now: datetime) -> str:
+    """It says one time only; or nothing, and so does one that knows no start."""
     start = job.estimated_start_at
     if start is None:
         if job.estimated_wait_minutes is None:
@@ -80,6 +96,45 @@ def start_estimate(job: JobView, now: datetime) -> str:
     if left <= 0:
         return "starts any moment"
     return f"starts about {local_time(start, now)} (in {span(left)})"
+
+
+def expectation(eta: EtaView, now: datetime) -> str:
+    """'expected in about 40 min (20 min to 1 h 30 min)'; empty: nothing is known yet."""
+    if eta.expected is None:
+        return ""
+    likely = likely_waits(eta, now)
+    return f"expected {in_about(eta.expected, now)}{f' ({likely})' if likely else ''}"
+
+
+def in_about(expected: datetime, now: datetime) -> str:
+    left = (expected - now).total_seconds()
+    return "any moment" if left < _A_MOMENT else f"in about {span(left)}"
+
+
+def likely_waits(eta: EtaView, now: datetime) -> str:
+    """'20 to 45 min', 'up to 45 min'; empty where it would say nothing."""
+    if eta.interval_from is None or eta.interval_to is None:
+        return ""
+    least, most = ((time - now).total_seconds() for time in (eta.interval_from, eta.interval_to))
+    if most < _A_MOMENT:
+        return ""
+    if least < _A_MOMENT:
+        return f"up to {span(most)}"
+    shortest, longest = span(least), span(most)
+    if shortest == longest:
+        return ""
+    same_unit = shortest.endswith(" min") and longest.endswith(" min") and " h " not in shortest + longest
+    return f"{shortest.removesuffix(' min')} to {longest}" if same_unit else f"{shortest} to {longest}"
+
+
+def promise(latest: datetime, now: datetime) -> str:
+    """'at the latest 14:05 CET'. One that is broken is not hidden."""
+    late = (now - latest).total_seconds() > _A_MOMENT
+    return f"at the latest {local_time(latest, now)}{', which has passed' if late else ''}"
+
+
+def share(confidence: float) -> str:
+    return f"{100 * confidence:.0f} %"
 
 
 def remaining(job: JobView, now: datetime) -> str:

@@ -50,8 +50,8 @@ def _confirmed(jobs: list[JobView]) -> bool:
     now = wording.utc_now()
     for job in jobs:
         now_is = wording.situation(job, now)
-        line = f"  {wording.short_id(job.reservation_id)}  {wording.hardware(job)}  {job.status}  {now_is}"
-        output.say(output.clean(line))
+        label = f"  {wording.short_id(job.reservation_id)}  {wording.hardware(job)}  {job.status}  "
+        output.say(output.hang(output.clean(label), output.clean(now_is), 12))
     running = any(job.status == Status.ACTIVE for job in jobs)
     what = "this reservation" if len(jobs) == 1 else f"these {len(jobs)} reservations"
     warning = ", and everything that runs there" if running else ""

@@ -51,6 +51,6 @@ def list_jobs(
         )
         for job in jobs
     ]
-    output.say(output.table(_HEADER, rows, [wording.colour_of(job.status) for job in jobs]))
+    output.say(output.table(_HEADER, rows, [wording.colour_of(job.status) for job in jobs], unabridged=True))
     if reply.value.next_cursor is not None:
         output.say(f"There are more than these {len(jobs)}; `--limit` shows them.")

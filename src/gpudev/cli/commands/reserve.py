@@ -136,6 +136,6 @@ def ready_text(job: JobView) -> str:
 def _accepted(job: JobView) -> str:
     short = wording.short_id(job.reservation_id)
     now_is = wording.situation(job, wording.utc_now())
-    return output.clean(f"Reserved: {short} ({wording.hardware(job)}), {job.status}: {now_is}") + (
-        f"\n  gpu-dev status {short}\n  gpu-dev connect {short}"
-    )
+    label = output.clean(f"Reserved: {short} ({wording.hardware(job)}), {job.status}: ")
+    told = output.hang(label, output.clean(now_is), len("Reserved: "))
+    return f"{told}\n  gpu-dev status {short}\n  gpu-dev connect {short}"

@@ -1,6 +1,7 @@
 """`gpu-dev status`."""
 
 import json
+from datetime import datetime
 
 import click
 
@@ -14,6 +15,7 @@ from gpudev.domain.lifecycle import Status
 from gpudev.wire import codec
 from gpudev.wire.jobs import JobEvent, JobView
 
+_LABEL = 13
 _SILENCE_SECONDS = 2.0
 """A live reservation's stream does not end. Its history is whole with the line of the version we know of; for one
 whose last change left no line, it is whole when nothing more is said."""
@@ -32,12 +34,13 @@ def status(job_id: str | None, with_events: bool, as_json: bool, api_url: str | 
         output.say_json(_with_events(reply.raw, history) if with_events else reply.raw)
         return
     for name, text in _facts(reply.value):
-        output.say(f"{name:<13}{output.clean(text)}")
+        output.say(output.hang(f"{name:<{_LABEL}}", output.clean(text), _LABEL))
     if history:
         output.say()
     now = wording.utc_now()
     for event in history:
-        output.say(f"{wording.local_time(event.at, now)}  {event.kind:<10}  {output.clean(event.message)}")
+        label = f"{wording.local_time(event.at, now)}  {output.clean(event.kind):<10}  "
+        output.say(output.hang(label, output.clean(event.message), len(label)))
 
 
 def _facts(job: JobView) -> list[tuple[str, str]]:
@@ -52,8 +55,9 @@ def _facts(job: JobView) -> list[tuple[str, str]]:
         ("Hardware", wording.hardware(job)),
         ("Duration", wording.span(job.duration_hours * 3600)),
         ("Created", wording.local_time(job.created_at, now)),
+        ("Priority", str(job.priority) if job.priority else ""),
         ("Position", str(job.queue_position) if waiting and job.queue_position is not None else ""),
-        ("Estimate", wording.start_estimate(job, now) if waiting else ""),
+        *(_start(job, now) if waiting else ()),
         ("Because", job.wait_reason or ""),
         ("Step", job.step or ""),
         ("Started", wording.local_time(job.launched_at, now) if job.launched_at else ""),
@@ -69,6 +73,21 @@ def _facts(job: JobView) -> list[tuple[str, str]]:
         ("Note", job.warning or ""),
     ]
     return [(name, text) for name, text in facts if text]
+
+
+def _start(job: JobView, now: datetime) -> list[tuple[str, str]]:
+    if job.eta is None:
+        return [("Estimate", wording.start_estimate(job, now))]
+    expected, latest = job.eta.expected, job.eta.latest
+    left = (latest - now).total_seconds()
+    promise = wording.promise(latest, now).removeprefix("at the latest ")
+    facts = [("Latest", f"{promise} (in {wording.span(left)}), if nobody leaves early" if left > 0 else promise)]
+    if expected is None:
+        return facts
+    likely = wording.likely_waits(job.eta, now)
+    interval = f" ({wording.share(job.eta.confidence)}: {likely})" if likely else ""
+    when = f"{wording.in_about(expected, now)}, {wording.local_time(expected, now)}{interval}"
+    return [("Expected", when), *facts]
 
 
 def _freed(job: JobView) -> str:
