@@ -2,9 +2,10 @@
 
 from datetime import timedelta
 
+from gpudev.domain.capacity import Node, Share
 from gpudev.domain.ids import ReservationId
-from gpudev.planning.orphans import decide_orphans
-from gpudev.ports.cluster import Phase, ServerSeen
+from gpudev.planning.orphans import count_orphans, decide_orphans
+from gpudev.ports.cluster import ClusterSeen, Phase, ServerSeen
 from planning.situations import NOW, rid
 
 GRACE = timedelta(seconds=30)
@@ -34,3 +35,17 @@ def test_the_grace_period_begins_anew_when_it_had_gone_or_had_an_owner() -> None
     assert gone.first_seen == {}
     back = decide_orphans(servers(1), set(), gone.first_seen, NOW, GRACE)
     assert (back.report, back.remove) == ((rid(1),), ())
+
+
+def test_what_orphans_hold_is_used_and_what_the_owned_hold_is_not_counted_twice() -> None:
+    held = {
+        rid(1): ServerSeen(rid(1), Phase.READY, held=(Share(0, "a", 2), Share(1, "b", 3))),
+        rid(2): ServerSeen(rid(2), Phase.DEAD, held=(Share(0, "a", 1),)),
+        rid(3): ServerSeen(rid(3), Phase.READY, held=(Share(0, "a", 4),)),
+    }
+    nodes = (Node("a", "h100", 8, foreign_units=1), Node("b", "h100", 8, foreign_units=6), Node("c", "h100", 8))
+    seen = ClusterSeen(NOW, nodes, held)
+    counted = count_orphans(seen, {rid(3)})
+    assert [node.foreign_units for node in counted.nodes] == [4, 8, 0]
+    assert counted.servers == held
+    assert count_orphans(seen, {rid(1), rid(2), rid(3)}) is seen

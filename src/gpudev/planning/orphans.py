@@ -2,13 +2,14 @@
 a row that becomes visible late is never answered with a kill. It refuses to know disks: those are never removed
 because a record is missing."""
 
+from collections import Counter
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from gpudev.domain.ids import ReservationId
-from gpudev.ports.cluster import ServerSeen
+from gpudev.ports.cluster import ClusterSeen, ServerSeen
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,3 +35,23 @@ def decide_orphans(
     remove = tuple(rid for rid, at in since.items() if now - at >= grace)
     report = tuple(rid for rid, at in since.items() if now - at < grace)
     return Orphans(report, remove, since)
+
+
+def count_orphans(seen: ClusterSeen, owners: AbstractSet[ReservationId]) -> ClusterSeen:
+    """The same look, with what orphans hold counted as foreign: no row says that it is used, and until they are gone
+    nobody can have it. The same order holds as for `decide_orphans`."""
+    used: Counter[str] = Counter()
+    for reservation_id in seen.servers.keys() - owners:
+        for share in seen.servers[reservation_id].held:
+            used[share.node] += share.units
+    if not used:
+        return seen
+    return replace(
+        seen,
+        nodes=tuple(
+            replace(node, foreign_units=min(node.units, node.foreign_units + used[node.name]))
+            if node.name in used
+            else node
+            for node in seen.nodes
+        ),
+    )
