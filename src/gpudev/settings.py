@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from pathlib import Path
 from types import MappingProxyType
@@ -163,13 +163,13 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
             database=env.get("POSTGRES_DB", "gpudev"),
         ),
         limits=_section(env, Limits(), "GPU_DEV_"),
-        timing=_section(env, Timing(), "GPU_DEV_"),
+        timing=_timing(env),
         fair_share=FairShare(
             on=_read(env, "GPU_DEV_FAIR_SHARE", _switch, False),
             half_life_hours=_read(env, "GPU_DEV_FAIR_SHARE_HALF_LIFE_HOURS", _positive, 168.0),
             patience_hours=_read(env, "GPU_DEV_FAIR_SHARE_PATIENCE_HOURS", _positive, 24.0),
         ),
-        cluster=env.get("GPU_DEV_CLUSTER", "local"),
+        cluster=_read(env, "GPU_DEV_CLUSTER", _cluster, "local"),
         kubernetes=_kubernetes(env),
         state_dir=state_dir(env),
         nodes_file=_read(env, "GPU_DEV_NODES_FILE", Path, None),
@@ -180,6 +180,14 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         github_url=env.get("GPU_DEV_GITHUB_URL", "https://github.com").rstrip("/"),
         log_format=env.get("GPU_DEV_LOG_FORMAT", "json"),
     )
+
+
+def _timing(env: Mapping[str, str]) -> Timing:
+    timing = _section(env, Timing(), "GPU_DEV_")
+    if env.get("GPU_DEV_CLUSTER") == "kubernetes" and not env.get("GPU_DEV_PREPARING_MARGIN"):
+        # A large image may be pulled for minutes. What never takes longer than it may, breaks no promise.
+        timing = replace(timing, preparing_margin=timing.preparing_deadline)
+    return timing
 
 
 def given(environ: Mapping[str, str]) -> dict[str, str]:
@@ -250,6 +258,12 @@ def _reader(field_type: Any, default: Any) -> Callable[[str], Any]:
             return lambda text: tuple(part_type(part.strip()) for part in text.split(","))
         case _:
             return int
+
+
+def _cluster(text: str) -> str:
+    if text not in ("local", "kubernetes"):
+        raise ValueError("it may be local or kubernetes")
+    return text
 
 
 def _switch(text: str) -> bool:

@@ -258,3 +258,27 @@ async def test_availability_is_published_for_those_without_a_cluster(world: Worl
     assert rows["h100"].updated_at == world.clock.now()
     nodes, _ = await world.stores.nodes.nodes("h100")
     assert [node.name for node in nodes] == ["node-1"]
+
+
+async def test_the_backstop_ends_what_is_over_and_starts_nobody(world: World) -> None:
+    over, running = await world.submit(4, hours=1), await world.submit(4, hours=4)
+    await world.turn()
+    waiting = await world.submit(8, user="bob")
+    await world.turn()
+    backstop = make_processor(world.stores, world.cluster, world.clock, world.settings.timing)
+    other = open_stores(world.settings)
+    try:
+        backstop._leases = other.leases
+        assert not await backstop.expire(), "the processor is at work"
+        assert world.processor._lease is not None
+        await world.stores.leases.release(world.processor._lease)
+        world.clock.move(hours=2)
+        assert await backstop.expire()
+    finally:
+        await other.close()
+    row = await world.get(over)
+    assert (row.status, row.reservation_ended, row.is_released) == (Status.EXPIRED, world.clock.now(), True)
+    assert await world.status(running) is Status.ACTIVE
+    assert await world.status(waiting) is Status.QUEUED
+    await world.turn()
+    assert len(world.cluster.servers) == 1, "the processor took over again, and the waiting one needs the whole node"

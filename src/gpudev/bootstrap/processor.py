@@ -1,4 +1,4 @@
-"""The processor's parts, on this machine's local cluster."""
+"""The processor's parts, on this machine or on Kubernetes."""
 
 import asyncio
 import contextlib
@@ -31,37 +31,54 @@ _HOUSEKEEPING_EVERY = timedelta(hours=1)
 @dataclass(frozen=True, slots=True)
 class RunningProcessor:
     processor: Processor
-    cluster: LocalCluster
+    cluster: Cluster
     stores: Stores
 
 
 @contextlib.asynccontextmanager
 async def open_processor(settings: Settings) -> AsyncIterator[RunningProcessor]:
-    nodes = nodes_of_this_machine(settings)
     stores = open_stores(settings, max_connections=8)
-    cluster = local_cluster(settings, nodes)
-    clock = SystemClock()
-    await cluster.start()
     try:
         await wait_for_schema(stores)
-        await stores.catalogue.describe(gpu_types(nodes))
-        processor = make_processor(stores, cluster, clock, settings.timing, settings.fair_share)
-        listener = Listener(
-            settings.database,
-            NOTIFY_CHANNEL,
-            heard=lambda _: processor.wake(),
-            on_connect=ensure_queue_notifications,
-        )
-        listener.start()
-        housekeeping = asyncio.create_task(keep_house(stores), name="housekeeping")
+        cluster = await open_cluster(settings, stores)
+        await cluster.start()
         try:
-            yield RunningProcessor(processor, cluster, stores)
+            async with _listening(settings, stores, cluster) as processor:
+                yield RunningProcessor(processor, cluster, stores)
         finally:
-            housekeeping.cancel()
-            await listener.close()
+            await cluster.close()
     finally:
-        await cluster.close()
         await stores.close()
+
+
+async def open_cluster(settings: Settings, stores: Stores) -> Cluster:
+    """Not started yet."""
+    if settings.cluster == "kubernetes":
+        # Imported only here: one machine does without Kubernetes' client.
+        from gpudev.adapters.kubernetes.cluster import KubernetesCluster
+
+        return KubernetesCluster(settings.kubernetes, await stores.catalogue.catalogue(), SystemClock())
+    nodes = nodes_of_this_machine(settings)
+    await stores.catalogue.describe(gpu_types(nodes))
+    return local_cluster(settings, nodes)
+
+
+@contextlib.asynccontextmanager
+async def _listening(settings: Settings, stores: Stores, cluster: Cluster) -> AsyncIterator[Processor]:
+    processor = make_processor(stores, cluster, SystemClock(), settings.timing, settings.fair_share)
+    listener = Listener(
+        settings.database,
+        NOTIFY_CHANNEL,
+        heard=lambda _: processor.wake(),
+        on_connect=ensure_queue_notifications,
+    )
+    listener.start()
+    housekeeping = asyncio.create_task(keep_house(stores), name="housekeeping")
+    try:
+        yield processor
+    finally:
+        housekeeping.cancel()
+        await listener.close()
 
 
 def nodes_of_this_machine(settings: Settings) -> LocalNodes:

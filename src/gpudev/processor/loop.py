@@ -105,6 +105,28 @@ class Processor:
             log.warning("lease.lost", holder=self._holder)
         return self._lease is not None
 
+    async def expire(self, rounds: int = 5) -> bool:
+        """The backstop for a system whose processor is away: end what is over and clear it away, start nobody.
+        False when a processor is at work, which does this all the time."""
+        if not await self.acquire_lease() or (lease := self._lease) is None:
+            return False
+        try:
+            for _ in range(rounds):
+                seen = await self._look()
+                now = self._clock.now()
+                ended = [r for r in await self._unreleased.refresh() if r.needs_teardown or _is_over(r, now)]
+                if not ended:
+                    break
+                decisions = decide_running(ended, seen, now, self._timing)
+                done = await self._write(lease, decisions, [], now)
+                self._log_changes(decisions, done)
+                self._act(decisions, done)
+                await self.effects.settle()
+        finally:
+            await self._leases.release(lease)
+            self._lease = None
+        return True
+
     async def turn(self) -> None:
         """Look, decide, write, then start the effects."""
         lease = self._lease
@@ -261,6 +283,10 @@ class Processor:
             except Exception:
                 log.exception("watch.broken")
             await asyncio.sleep(1)
+
+
+def _is_over(reservation: Reservation, now: datetime) -> bool:
+    return reservation.expires_at is not None and reservation.expires_at <= now
 
 
 def _named(message: QueueMessage) -> ReservationId | None:
