@@ -1,10 +1,11 @@
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from devserver.harness import CONTAINER, IS_ROOT, ORDINARY, Builder, DevServer
+from devserver.harness import CONTAINER, ORDINARY, Builder, DevServer, can_contain
 from devserver.program import CannotCompile, compiled_program
 from sshd.harness import Screen
 
@@ -29,6 +30,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def program() -> Path:
+    if sys.platform != "linux":
+        pytest.skip("NOT TESTED: dev servers in containers run on Linux only")
     try:
         return compiled_program()
     except CannotCompile as error:
@@ -41,8 +44,10 @@ def build(program: Path) -> Iterator[Build]:
     builders: list[Builder] = []
 
     def build_one(mode: str = CONTAINER, **more: Any) -> Builder:
-        if mode == CONTAINER and not IS_ROOT:
-            pytest.skip("NOT TESTED: only root can make a container (mount and process namespaces) for the dev server")
+        if mode == CONTAINER and not can_contain():
+            pytest.skip(
+                "NOT TESTED: only root, with mount and process namespaces, can make a container for a dev server"
+            )
         builders.append(Builder(program, mode, **more))
         return builders[-1]
 

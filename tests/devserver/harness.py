@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import IO
 
@@ -173,6 +174,14 @@ class Builder:
         for server in self.started:
             server.stop()
         shutil.rmtree(self.top, ignore_errors=True)
+
+
+@cache
+def can_contain() -> bool:
+    """Whether we are root and may mount: in many containers root may not."""
+    probe = ["unshare", "--mount", "--pid", "--fork", "sh", "-c"]
+    mounting = "mount --make-rprivate / && mount -t proc proc /proc && mount -t devpts -o newinstance devpts /dev/pts"
+    return IS_ROOT and subprocess.run([*probe, mounting], capture_output=True, check=False).returncode == 0
 
 
 def _as_server(mode: str) -> list[str]:

@@ -180,8 +180,8 @@ def test_fifty_sessions_at_once_are_served_and_forgotten(server: DevServer) -> N
         gate.touch()
         assert [person.result().stdout for person in waiting] == [b"through\n"] * 50
     print(f"resident: idle {idle // 1024} KiB, with 50 sessions {busy // 1024} KiB")
-    assert idle < 24 * MEBIBYTE
-    assert busy < 80 * MEBIBYTE
+    assert idle < 16 * MEBIBYTE
+    assert busy < 48 * MEBIBYTE
     eventually(lambda: children_of(server.pid) == [])
     eventually(lambda: len(descriptors(server.pid)) <= len(before) + 1)
 
