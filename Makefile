@@ -26,6 +26,7 @@ test: ## Set everything up and run all tests (ARGS="tests/embedded -k postgres")
 kube: ## Build the Kubernetes the tests run on (10 minutes, once per machine)
 	@tools/bootstrap dev
 	@$(PYTHON) tests/support/kube_binaries.py
+	@$(PYTHON) tests/support/kube_node.py prepare
 
 check: ## Format, lint, strict types, layers and the fast tests
 	@tools/bootstrap dev

@@ -17,6 +17,7 @@ import pytest
 from support.kube import Cluster, ControlPlane, ExistingCluster
 from support.kube_api import KubeApi
 from support.kube_binaries import find_binaries
+from support.kube_node import RealNode, why_not
 from support.kube_nodes import FakeNodes
 
 
@@ -71,3 +72,41 @@ async def fake_nodes(kube: Cluster, kube_api: KubeApi) -> AsyncIterator[FakeNode
     nodes = FakeNodes(kube_api, kube.node_mark, kwok_port=kube.kwok_port, suffix=f"-{uuid.uuid4().hex[:6]}")
     yield nodes
     await nodes.remove_all()
+
+
+@pytest.fixture(scope="session")
+def real_node(kube_binaries: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealNode]:
+    """One on which pods really run, with a control plane (`real_node.plane`) of its own."""
+    if reason := why_not():
+        pytest.skip(f"NO REAL NODE TO TEST WITH: {reason}")
+    folder = tmp_path_factory.mktemp("node")
+    with ControlPlane(folder / "kube") as plane, RealNode(plane, folder / "node") as node:
+        asyncio.run(_welcome(node))
+        yield node
+
+
+async def _welcome(node: RealNode) -> None:
+    api = await KubeApi.connect(node.plane.kubeconfig)
+    await node.ready(api)
+    await api.close()
+
+
+@pytest.fixture
+async def real_api(real_node: RealNode) -> AsyncIterator[KubeApi]:
+    api = await KubeApi.connect(real_node.plane.kubeconfig)
+    yield api
+    await api.close()
+
+
+@pytest.fixture
+async def real_namespace(real_api: KubeApi) -> AsyncIterator[str]:
+    """A fresh one; its pods have ended when the test does."""
+    name = f"test-{uuid.uuid4().hex[:8]}"
+    await real_api.create("namespaces", {"metadata": {"name": name}})
+    yield name
+    pods = [pod["metadata"]["name"] for pod in await real_api.list("pods", name)]
+    for pod in pods:
+        await real_api.delete("pods", pod, name, grace=1)
+    for pod in pods:
+        await real_api.wait_gone("pods", pod, name, seconds=60)
+    await real_api.delete("namespaces", name)

@@ -129,10 +129,13 @@ class ControlPlane:
         lines = (f"2026-01-01T00:00:00.000000000Z stdout F {line}\n" for line in text.splitlines())
         (self.folder / "pod.log").write_text("".join(lines))
 
-    def kubeconfig_with(self, *, token: str = ADMIN_TOKEN, server: str | None = None) -> Path:
-        """Another kubeconfig for the same cluster: somebody else's token, or the address of a proxy before it."""
+    def kubeconfig_with(
+        self, *, token: str = ADMIN_TOKEN, server: str | None = None, called: str | None = None
+    ) -> Path:
+        """Another kubeconfig for the same cluster: somebody else's token, or the address of a proxy before it.
+        `called` is the name in the certificate, where it is not that address."""
         path = self.folder / f"kubeconfig-{random.randrange(16**8):08x}"
-        self._write_kubeconfig(path, server or self.url, token)
+        self._write_kubeconfig(path, server or self.url, token, called)
         return path
 
     @property
@@ -184,12 +187,15 @@ class ControlPlane:
             path.write_bytes(key.private_bytes(*form, serialization.NoEncryption()))
         return path
 
-    def _write_kubeconfig(self, path: Path, server: str, token: str) -> None:
+    def _write_kubeconfig(self, path: Path, server: str, token: str, called: str | None = None) -> None:
         authority = base64.b64encode(self.certificate_authority.read_bytes()).decode()
+        cluster = {"server": server, "certificate-authority-data": authority}
+        if called is not None:
+            cluster["tls-server-name"] = called
         document = {
             "apiVersion": "v1",
             "kind": "Config",
-            "clusters": [{"name": "test", "cluster": {"server": server, "certificate-authority-data": authority}}],
+            "clusters": [{"name": "test", "cluster": cluster}],
             "users": [{"name": "test", "user": {"token": token}}],
             "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
             "current-context": "test",

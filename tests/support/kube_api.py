@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import httpx2
-from kubernetes_asyncio import client, config
 
 Object = dict[str, Any]
 _GROUPS = {
@@ -46,6 +45,8 @@ class KubeApi:
     @classmethod
     async def connect(cls, kubeconfig: Path) -> "KubeApi":
         """By any kubeconfig: token, client certificate or a program that makes a token."""
+        from kubernetes_asyncio import client, config  # here: seconds to load, and not everyone who imports us connects
+
         found = client.Configuration()
         await config.load_kube_config(str(kubeconfig), client_configuration=found)
         context = ssl.create_default_context(cafile=found.ssl_ca_cert)

@@ -1,16 +1,21 @@
 """A bad line to the API server: a TCP proxy that cuts every connection each few seconds, or falls silent.
 
-async with CuttingProxy(plane.port, every=2) as line:
-    kubeconfig = plane.kubeconfig_with(server=line.url)
+    async with CuttingProxy(plane.port, every=2) as line:
+        kubeconfig = plane.kubeconfig_with(server=line.url)
+
+Run as a program, it is a good line: `kube_cutting.py ADDRESS PORT` carries PORT of this machine to another of its
+addresses.
 """
 
 import asyncio
 import contextlib
+import sys
 
 
 class CuttingProxy:
-    def __init__(self, port: int, *, every: float | None = None) -> None:
+    def __init__(self, port: int, *, every: float | None = None, listen: tuple[str, int] = ("127.0.0.1", 0)) -> None:
         self._target = port
+        self._listen = listen
         self._every = every
         self._ways: set[asyncio.Task[None]] = set()
         self._open_line = asyncio.Event()
@@ -18,7 +23,7 @@ class CuttingProxy:
         self.cuts = 0
 
     async def __aenter__(self) -> "CuttingProxy":
-        self._server = await asyncio.start_server(self._connect, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._connect, *self._listen)
         self.port: int = self._server.sockets[0].getsockname()[1]
         self.url = f"https://127.0.0.1:{self.port}"
         self._cutter = asyncio.create_task(self._cut_regularly())
@@ -75,3 +80,12 @@ class CuttingProxy:
             target.write(data)
             await target.drain()
         target.write_eof()
+
+
+async def _carry_forever(address: str, port: int) -> None:
+    async with CuttingProxy(port, listen=(address, port)):
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(_carry_forever(sys.argv[1], int(sys.argv[2])))
