@@ -3,7 +3,7 @@
 import importlib
 import sys
 
-NAMES = ("cli", "start", "api", "planner", "scheduling")
+NAMES = ("cli", "start", "api", "planner", "scheduling", "kubernetes")
 
 
 def main(chosen: list[str]) -> int:

@@ -1,0 +1,38 @@
+"""`python -m bench.kubernetes_processor`: a real processor over the Kubernetes cluster that the environment names."""
+
+import asyncio
+
+from gpudev import settings
+from gpudev.adapters.kubernetes.cluster import KubernetesCluster
+from gpudev.adapters.postgres.listening import Listener
+from gpudev.adapters.postgres.migrating import ensure_queue_notifications
+from gpudev.adapters.postgres.queue import NOTIFY_CHANNEL
+from gpudev.adapters.postgres.stores import open_stores
+from gpudev.bootstrap.processor import make_processor
+from gpudev.bootstrap.running import configure_logging
+from gpudev.domain.gpu import load_catalogue
+from gpudev.ports.clock import SystemClock
+
+
+async def main() -> None:
+    chosen = settings.load()
+    configure_logging(chosen)
+    stores = open_stores(chosen)
+    clock = SystemClock()
+    cluster = KubernetesCluster(chosen.kubernetes, load_catalogue(), clock)
+    await cluster.start()
+    processor = make_processor(stores, cluster, clock, chosen.timing)
+    listener = Listener(
+        chosen.database, NOTIFY_CHANNEL, heard=lambda _: processor.wake(), on_connect=ensure_queue_notifications
+    )
+    listener.start()
+    await processor.run()
+
+
+if __name__ == "__main__":
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(main())
+    else:
+        uvloop.run(main())
