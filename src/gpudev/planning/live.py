@@ -108,14 +108,24 @@ class LivePlan:
     def turn(self, nodes: Sequence[Node], holdings: Sequence[Holding], queue: Sequence[Request], now: datetime) -> Turn:
         """Takes over everything that is true now, by what changed if that is little."""
         full_plans = self._full_plans
-        held = {holding.reservation_id: holding for holding in holdings}
-        asked = {request.reservation_id: request for request in queue}
-        gone = [who for who in self._room.held if who not in held]
-        gone += [request.reservation_id for request in self._waiting if request.reservation_id not in asked]
-        came = [request for who, request in asked.items() if who not in self._waiting]
+        # By number: ids compare and hash slowly, and there are many thousands.
+        held = {holding.reservation_id.int: holding for holding in holdings}
+        asked = {request.reservation_id.int: request for request in queue}
+        known_held = {who.int: holding for who, holding in self._room.held.items()}
+        known_asked = {request.reservation_id.int: request for request in self._waiting}
+        gone = [known_held[who].reservation_id for who in known_held.keys() - held.keys()]
+        gone += [known_asked[who].reservation_id for who in known_asked.keys() - asked.keys()]
+        came = [asked[who] for who in asked.keys() - known_asked.keys()]
         answers: list[Start | Wait] = []
-        if len(gone) + len(came) <= _MANY and self._are_as_known(nodes, held, asked) and self._move_ends(held, now):
-            for who in gone:
+        if (
+            len(gone) + len(came) <= _MANY
+            and self._nodes == tuple(nodes)
+            and held.keys() <= known_held.keys()
+            and held.keys().isdisjoint(asked)
+            and all(_alike(asked[who], known_asked[who]) for who in asked.keys() & known_asked.keys())
+            and self._move_ends([(known_held[who], holding) for who, holding in held.items()], now)
+        ):
+            for who in sorted(gone):
                 self._leave(who)
             answers += self.wake(now)
             answers += [self.arrive(request, now) for request in sorted(came, key=order_of)]
@@ -132,9 +142,17 @@ class LivePlan:
 
     def waits(self) -> Iterator[Wait]:
         """Everybody who waits, in the queue's order."""
-        best, whole = self._room.most_free(), self._room.whole_nodes()
+        free = self._room.free_now()
+        ends: dict[tuple[int, int], ReservationId] = {}
+        for request in self._waiting:
+            seat = self._seats.get(request.reservation_id)
+            if seat is not None:
+                end = seat.start + length_of(request)
+                for rank in seat.ranks:
+                    ends.setdefault((rank, end), request.reservation_id)
         for position, request in enumerate(self._waiting, 1):
-            yield self._tell(request, self._seats.get(request.reservation_id), position, best, whole)
+            seat = self._seats.get(request.reservation_id)
+            yield self._tell(request, seat, position, free, ends)
 
     def wait_of(self, reservation_id: ReservationId) -> Wait | None:
         request = self._waiting.find(reservation_id)
@@ -173,26 +191,13 @@ class LivePlan:
         if not self._room.keep_the_overdue():
             self.replan(now)
 
-    def _are_as_known(
-        self,
-        nodes: Sequence[Node],
-        held: Mapping[ReservationId, Holding],
-        asked: Mapping[ReservationId, Request],
-    ) -> bool:
-        """Except for who came and who is gone, and until when somebody stays."""
-        known = self._room.held
-        return (
-            tuple(nodes) == self._nodes
-            and all(who in known and holding.shares == known[who].shares for who, holding in held.items())
-            and all(asked.get(request.reservation_id, request) == request for request in self._waiting)
-            and held.keys().isdisjoint(asked)
-        )
-
-    def _move_ends(self, held: Mapping[ReservationId, Holding], now: datetime) -> bool:
-        """False: somebody stays longer than others were told."""
+    def _move_ends(self, held: Iterable[tuple[Holding, Holding]], now: datetime) -> bool:
+        """As they were and as they are. False: somebody is elsewhere, or stays longer than others were told."""
         self._advance(now)
-        moved = [holding for who, holding in held.items() if holding.until != self._room.held[who].until]
-        return all(self._room.move_end(holding) for holding in moved)
+        changed = [(was, holding) for was, holding in held if holding is not was]
+        if any(holding.shares != was.shares for was, holding in changed):
+            return False
+        return all(self._room.move_end(holding) for was, holding in changed if holding.until != was.until)
 
     def _leave(self, reservation_id: ReservationId) -> None:
         request = self._waiting.find(reservation_id)
@@ -346,26 +351,45 @@ class LivePlan:
 
     def _wait(self, request: Request, place: Place | None) -> Wait:
         position = self._waiting.position(request)
-        return self._tell(request, place, position, self._room.most_free(), self._room.whole_nodes())
+        ends: dict[tuple[int, int], ReservationId] = {}
+        neighbours = {who for rank in (place.ranks if place is not None else ()) for who in self._seats_at[rank]}
+        known = [other for who in neighbours if (other := self._waiting.find(who)) is not None]
+        for other in sorted(known, key=order_of):
+            seat = self._seats[other.reservation_id]
+            for rank in seat.ranks:
+                ends.setdefault((rank, seat.start + length_of(other)), other.reservation_id)
+        return self._tell(request, place, position, self._room.free_now(), ends)
 
-    def _tell(self, request: Request, place: Place | None, position: int, best: int, whole: Mapping[int, int]) -> Wait:
+    def _tell(
+        self,
+        request: Request,
+        place: Place | None,
+        position: int,
+        free: tuple[int, Mapping[int, int]],
+        ends: Mapping[tuple[int, int], ReservationId],
+    ) -> Wait:
+        """`free`: the most on one node now, and the whole nodes by size.
+        `ends`: (rank, time) at which somebody who waits has run, and the first of them in the queue."""
         if place is None:
             reason = why_never(request, self._nodes, self._room.nodes)
             return Wait(request.reservation_id, position, None, (), reason)
-        reason = why_not_now(
-            request, best, whole.get(request.units_per_node, 0), position - 1, self._ending_before(place)
-        )
+        ending = next(filter(None, (self._room.ending_at(rank, place.start) for rank in place.ranks)), None)
+        if ending is None:
+            waiting = next((who for rank in place.ranks if (who := ends.get((rank, place.start)))), None)
+            ending = None if waiting is None else Ending(waiting, waiting=True)
+        best, whole = free
+        reason = why_not_now(request, best, whole.get(request.units_per_node, 0), position - 1, ending)
         names = tuple(self._room.nodes[rank].name for rank in place.ranks)
         return Wait(request.reservation_id, position, self._moment(place.start), names, reason)
 
-    def _ending_before(self, place: Place) -> Ending | None:
-        for rank in place.ranks:
-            ending = self._room.ending_at(rank, place.start)
-            if ending is not None:
-                return ending
-        for rank in place.ranks:
-            for who in sorted(self._seats_at[rank]):
-                request = self._waiting.find(who)
-                if request is not None and self._seats[who].start + length_of(request) == place.start:
-                    return Ending(who, waiting=True)
-        return None
+
+def _alike(one: Request, other: Request) -> bool:
+    """The same person's request: has anything changed that the plan depends on?"""
+    return one is other or (
+        one.duration == other.duration
+        and one.priority == other.priority
+        and one.turn == other.turn
+        and one.seq == other.seq
+        and one.units_per_node == other.units_per_node
+        and one.node_count == other.node_count
+    )

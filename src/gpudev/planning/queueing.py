@@ -249,9 +249,11 @@ class TypePlan:
             request.reservation_id, position, starts_at, tuple(facts.nodes[rank].name for rank in place.ranks), reason
         )
 
-    def can_any_start(self, shortest: dict[int, int]) -> bool:
+    def can_any_start(self, shortest: Mapping[int, timedelta]) -> bool:
         """`shortest`: the least duration asked for, by units per node."""
-        return any(self.timetable.can_start_now(units, duration) for units, duration in shortest.items())
+        return any(
+            self.timetable.can_start_now(units, max(1, microseconds(least))) for units, least in shortest.items()
+        )
 
     def _choose_indices(self, request: Request, rank: int) -> tuple[int, ...]:
         """The lowest that are free; enough are, since whoever has an index also counts as a unit."""
@@ -290,14 +292,14 @@ class TypePlan:
             self._whole_nodes[free] = self._whole_nodes.get(free, 0) + change
 
 
-def _strides(requests: Sequence[Request]) -> list[tuple[int, dict[int, int]]]:
+def _strides(requests: Sequence[Request]) -> list[tuple[int, dict[int, timedelta]]]:
     """The beginnings of strides of requests, each with the least duration by units per node from there to the end."""
-    strides: list[tuple[int, dict[int, int]]] = []
-    shortest: dict[int, int] = {}
+    strides: list[tuple[int, dict[int, timedelta]]] = []
+    shortest: dict[int, timedelta] = {}
     for first in range((len(requests) - 1) // _STRIDE * _STRIDE, -1, -_STRIDE):
         for request in requests[first : first + _STRIDE]:
-            duration = length_of(request)
-            units = request.units_per_node
-            shortest[units] = min(duration, shortest.get(units, duration))
+            least = shortest.get(request.units_per_node)
+            if least is None or request.duration < least:
+                shortest[request.units_per_node] = request.duration
         strides.append((first, dict(shortest)))
     return strides[::-1]

@@ -119,17 +119,15 @@ class Room:
         free = [index for index in range(node.units) if index not in taken]
         return tuple(free[: request.units_per_node])
 
-    def most_free(self) -> int:
-        """On one node, now."""
-        return max((line.free_at(self.now) for line in self.timetable.lines), default=0)
-
-    def whole_nodes(self) -> dict[int, int]:
-        """How many nodes of so many units are free altogether now."""
-        whole: dict[int, int] = {}
+    def free_now(self) -> tuple[int, dict[int, int]]:
+        """The most units on one node, and how many nodes of so many units are free altogether."""
+        most, whole = 0, dict[int, int]()
         for line in self.timetable.lines:
-            if line.free_at(self.now) == line.units:
-                whole[line.units] = whole.get(line.units, 0) + 1
-        return whole
+            free = line.free_at(self.now)
+            most = max(most, free)
+            if free == line.units:
+                whole[free] = whole.get(free, 0) + 1
+        return most, whole
 
     def ending_at(self, rank: int, moment: int) -> Ending | None:
         ending = [who for who, (until, _) in self._held_at[rank].items() if until == moment]

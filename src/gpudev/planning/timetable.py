@@ -103,16 +103,17 @@ class Line:
     def find_windows(self, units: int) -> dict[int, int]:
         """All stretches with at least `units` free, as key to length."""
         found: dict[int, int] = {}
+        times, rank = self.times, self.rank
         opened = -1
         for step, free in enumerate(self.free):
             if free >= units:
                 if opened < 0:
-                    opened = step
+                    opened, key = step, (times[step] << _UNIT_BITS | free) << _RANK_BITS | rank  # as `_key` makes it
             elif opened >= 0:
-                found[self._key(opened)] = self.times[step] - self.times[opened]
+                found[key] = times[step] - times[opened]
                 opened = -1
         if opened >= 0:
-            found[self._key(opened)] = FOREVER
+            found[key] = FOREVER
         return found
 
     def _key(self, step: int) -> int:

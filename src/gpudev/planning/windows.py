@@ -44,7 +44,7 @@ class WindowIndex:
                         yield self._keys[block][position], own
 
     def add(self, key: int, length: int) -> None:
-        block = self._block_of(key)
+        block = max(0, bisect_right(self._firsts, key) - 1)
         keys = self._keys[block]
         position = bisect_left(keys, key)
         keys.insert(position, key)
@@ -57,7 +57,7 @@ class WindowIndex:
 
     def remove(self, key: int) -> None:
         """The key must be there."""
-        block = self._block_of(key)
+        block = max(0, bisect_right(self._firsts, key) - 1)
         keys, lengths = self._keys[block], self._lengths[block]
         position = bisect_left(keys, key)
         del keys[position]
@@ -67,12 +67,8 @@ class WindowIndex:
             return
         if position == 0:
             self._firsts[block] = keys[0]
-        if length == self._longest[block]:
+        if length == self._longest[block] and length not in lengths:  # most often another one is as long
             self._longest[block] = max(lengths)
-
-    def _block_of(self, key: int) -> int:
-        block = bisect_right(self._firsts, key)
-        return block - 1 if block else 0
 
     def _split(self, block: int) -> None:
         for parts in (self._keys, self._lengths):
