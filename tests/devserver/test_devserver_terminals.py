@@ -81,7 +81,8 @@ def test_ctrl_z_and_job_control_work(server: DevServer, open_screen: OpenScreen)
 def test_ctrl_d_ends_the_shell(server: DevServer, open_screen: OpenScreen) -> None:
     screen = open_screen(server)
     screen.type("echo rea''dy\n")
-    screen.wait_for("ready")
+    # Before the prompt the terminal is still the kernel's, where the key means something else.
+    screen.wait_until(lambda: "\nready\n" in screen.text and screen.text.endswith("$"))
     screen.type(b"\x04")
     assert screen.wait_for_end() == 0
 
