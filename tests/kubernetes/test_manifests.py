@@ -82,7 +82,7 @@ def test_a_pod_is_given_no_power_over_the_cluster_or_the_node() -> None:
 def test_what_brings_the_ssh_server_along_is_nobody_and_can_write_nowhere_else() -> None:
     [init] = _pod(server_spec())["spec"]["initContainers"]
     assert init["image"] == SETTINGS.init_image
-    assert init["args"] == ["install", "--to", "/gpudev/bin"]
+    assert init["command"] == ["/gpudev-devserver", "install", "--to", "/gpudev/bin"]
     security = init["securityContext"]
     assert security["runAsNonRoot"] is True
     assert security["allowPrivilegeEscalation"] is False
@@ -180,14 +180,16 @@ def test_the_members_of_a_gang_find_each_other_by_name() -> None:
 
 def test_each_member_is_told_its_own_rank_under_the_same_file_name() -> None:
     spec = server_spec("a", "b")
-    secret = manifests.secret(
-        spec, _keys(gang=True), SETTINGS, home_is_kept=False, addresses={0: "10.0.0.4", 1: "10.0.0.5"}
-    )
+    secret = manifests.secret(spec, _keys(gang=True), SETTINGS, home_is_kept=False)
     for rank in (0, 1):
         items = {item["path"]: item["key"] for item in _volume(_pod(spec, rank), "config")["secret"]["items"]}
         assert f"NODE_RANK={rank}\n" in _file(secret, items["environment"])
         assert set(items.values()) <= secret["data"].keys()
-    assert _file(secret, "hosts").splitlines()[1].split() == [
+
+
+def test_the_members_addresses_become_lines_of_a_hosts_file() -> None:
+    spec = server_spec("a", "b")
+    assert papers.host_lines(spec.pod_name, {1: "10.0.0.5", 0: "10.0.0.4"}).splitlines()[1].split() == [
         "10.0.0.5",
         f"{spec.pod_name}-1.{spec.pod_name}-gang",
         f"{spec.pod_name}-1",
@@ -215,7 +217,7 @@ def test_the_private_keys_are_in_the_secret_and_nowhere_else() -> None:
 
 def test_whoever_logs_in_reads_where_they_are_and_what_is_kept() -> None:
     spec = server_spec("a", "b", units=8, disk_id=new_disk_id(), disk_name="work")
-    greeting = _file(manifests.secret(spec, _keys(gang=True), SETTINGS, home_is_kept=True), "motd-1")
+    greeting = _file(manifests.secret(spec, _keys(gang=True), SETTINGS, home_is_kept=True), "greeting-1")
     assert "16 × h100 on b" in greeting
     assert "your disk 'work', kept for next time" in greeting
     assert "torchrun --nnodes $WORLD_SIZE --nproc-per-node 8 --node-rank $NODE_RANK" in greeting

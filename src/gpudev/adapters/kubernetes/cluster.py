@@ -16,6 +16,7 @@ import structlog
 from gpudev.adapters.kubernetes.api import KubernetesApi, connect
 from gpudev.adapters.kubernetes.ending import end_all, end_pods
 from gpudev.adapters.kubernetes.furnishing import furnish
+from gpudev.adapters.kubernetes.gang_hosts import GangHosts
 from gpudev.adapters.kubernetes.last_words import LastWords
 from gpudev.adapters.kubernetes.making import Maker, Order
 from gpudev.adapters.kubernetes.mirror import Mirror
@@ -70,6 +71,7 @@ class KubernetesCluster:
         self._maker = Maker(self._api, settings, self._mirror.saw)
         self._changes = Changes()
         self._last_words = LastWords(self._api, self._changes.tell)
+        self._gang_hosts = GangHosts(self._api)
         self._locks: WeakValueDictionary[ReservationId, asyncio.Lock] = WeakValueDictionary()
         self._being_made: set[ReservationId] = set()
         self._found_dead: frozenset[str] = frozenset()
@@ -96,6 +98,7 @@ class KubernetesCluster:
             self._passing_on.cancel()
             await asyncio.gather(self._passing_on, return_exceptions=True)
         await self._last_words.close()
+        await self._gang_hosts.close()
         await self._mirror.close()
         self._changes.close()
         await self._api.close()
@@ -109,6 +112,8 @@ class KubernetesCluster:
             parts = self._mirror.parts_of(reservation_id)
             present |= _uids(parts)
             seen = self._see(parts, now)
+            if len(parts.pods) > 1:
+                self._gang_hosts.consider(parts)
             if seen is not None:
                 servers[reservation_id] = seen
         self._confirmed_gone &= present
@@ -137,6 +142,7 @@ class KubernetesCluster:
         outlive its pod."""
         async with self._lock(reservation_id):
             self._mirror.let_go(reservation_id)
+            self._gang_hosts.forget(reservation_id)
             is_gone = await end_all(self._api, reservation_id)
             if is_gone:
                 self._confirmed_gone |= _uids(self._mirror.parts_of(reservation_id))

@@ -30,6 +30,8 @@ PLANNED_NODE = "gpu-dev/planned-node"
 """Annotation: where the plan put this member."""
 HOST_KEY = "gpu-dev/host-key"
 """Annotation: the public half of the ssh host key, so that a look needs no secret."""
+HOSTS_MARK = "gpu-dev/hosts"
+"""Annotation: changes when a gang's hosts file does."""
 
 _LABEL_LENGTH = 63
 _DIGEST_LENGTH = 16

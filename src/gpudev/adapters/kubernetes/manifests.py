@@ -1,8 +1,6 @@
 """Everything a dev server is made of besides its pods: Secret, Services, policy, claims. Pure: a specification in,
 objects as the API server takes them out."""
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 from gpudev.adapters.kubernetes import labels as names
@@ -16,20 +14,13 @@ from gpudev.settings import KubernetesSettings
 EFS_CLASS = "gpu-dev-efs"
 
 
-def secret(
-    spec: ServerSpec,
-    keys: Keys,
-    settings: KubernetesSettings,
-    *,
-    home_is_kept: bool,
-    addresses: Mapping[int, str] = MappingProxyType({}),
-) -> dict[str, Any]:
+def secret(spec: ServerSpec, keys: Keys, settings: KubernetesSettings, *, home_is_kept: bool) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": _metadata(spec, spec.pod_name, settings, keys.host.public),
         "type": "Opaque",
-        "data": secret_data(spec, keys, addresses, home_is_kept),
+        "data": secret_data(spec, keys, home_is_kept),
     }
 
 

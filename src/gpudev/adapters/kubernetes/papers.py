@@ -21,7 +21,7 @@ HOST_KEY = "host_key"
 MESH_KEY = "mesh_key"
 AUTHORIZED_KEYS = "authorized_keys"
 ENVIRONMENT = "environment"
-GREETING = "motd"
+GREETING = "greeting"
 HOSTS = "hosts"
 MASTER_PORT = 29500
 HOME = "/home/dev"
@@ -40,12 +40,12 @@ class Keys:
     """By which the members of a gang reach each other; None: there is one member."""
 
 
-def secret_data(spec: ServerSpec, keys: Keys, addresses: Mapping[int, str], home_is_kept: bool) -> dict[str, str]:
-    """`addresses`: the members' addresses as far as they are known, by rank."""
+def secret_data(spec: ServerSpec, keys: Keys, home_is_kept: bool) -> dict[str, str]:
+    """The members' addresses come later: nobody knows them yet."""
     files = {
         HOST_KEY: keys.host.private,
         AUTHORIZED_KEYS: _authorized_keys(spec, keys),
-        HOSTS: _hosts(spec, addresses),
+        HOSTS: "",
     }
     if keys.mesh is not None:
         files[MESH_KEY] = keys.mesh.private
@@ -83,10 +83,18 @@ def environment(spec: ServerSpec, share: Share) -> dict[str, str]:
     return {name: one_line(value) for name, value in values.items() if _VARIABLE.fullmatch(name)}
 
 
-def member_host(spec: ServerSpec, rank: int) -> str:
+def member_host(name: str, rank: int) -> str:
     """The name by which the other members reach this one: resolved by the cluster's DNS through the headless Service,
     whatever the cluster's domain is called, and by the hosts file."""
-    return f"{member_name(spec.pod_name, rank)}.{gang_service_name(spec.pod_name)}"
+    return f"{member_name(name, rank)}.{gang_service_name(name)}"
+
+
+def host_lines(name: str, addresses: Mapping[int, str]) -> str:
+    """Lines for /etc/hosts, by rank."""
+    return "".join(
+        f"{address}\t{member_host(name, rank)}\t{member_name(name, rank)}\n"
+        for rank, address in sorted(addresses.items())
+    )
 
 
 def encode(text: str) -> str:
@@ -104,12 +112,12 @@ def one_line(text: str) -> str:
 
 
 def _gang_environment(spec: ServerSpec, share: Share) -> dict[str, str]:
-    hosts = [member_host(spec, other.rank) for other in spec.shares]
+    hosts = [member_host(spec.pod_name, other.rank) for other in spec.shares]
     return {
         "RANK": str(share.rank),
         "NODE_RANK": str(share.rank),
         "WORLD_SIZE": str(len(spec.shares)),
-        "MASTER_ADDR": member_host(spec, 0),
+        "MASTER_ADDR": member_host(spec.pod_name, 0),
         "MASTER_PORT": str(MASTER_PORT),
         "GPU_DEV_NODE_COUNT": str(len(spec.shares)),
         "GPU_DEV_GPUS_PER_NODE": str(share.units),
@@ -126,14 +134,6 @@ def _authorized_keys(spec: ServerSpec, keys: Keys) -> str:
     if keys.mesh is not None:
         lines.append(f"{keys.mesh.public} gang")
     return "".join(f"{line}\n" for line in lines if line)
-
-
-def _hosts(spec: ServerSpec, addresses: Mapping[int, str]) -> str:
-    """Lines for /etc/hosts: for clusters whose DNS is slow to know new names, or absent."""
-    return "".join(
-        f"{address}\t{member_host(spec, rank)}\t{member_name(spec.pod_name, rank)}\n"
-        for rank, address in sorted(addresses.items())
-    )
 
 
 def _greeting(spec: ServerSpec, share: Share, home_is_kept: bool) -> str:

@@ -155,7 +155,7 @@ def _init_container(settings: KubernetesSettings) -> dict[str, Any]:
         "name": "install",
         "image": settings.init_image,
         "imagePullPolicy": pull_policy(settings.init_image, settings),
-        "args": ["install", "--to", _BIN],
+        "command": ["/gpudev-devserver", "install", "--to", _BIN],
         "resources": {"requests": _INIT, "limits": _INIT},
         "securityContext": {
             "runAsNonRoot": True,
