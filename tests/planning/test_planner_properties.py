@@ -2,17 +2,18 @@
 that is broken in just that way. A property that catches nobody would prove nothing."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from gpudev.planning.plan import Start
-from gpudev.planning.queueing import plan_starts
+from gpudev.planning.plan import Plan, Start
+from gpudev.planning.queueing import plan_queue, plan_starts
 from planning import broken_planners as broken
 from planning import properties as claims
 from planning.properties import Claim, real_planner
 from planning.reference import Planner
-from planning.situations import Situation, situations
+from planning.situations import Situation, hours, situations
 
 CLAIMS: list[tuple[Claim, list[Planner]]] = [
     (claims.no_node_ever_gives_more_than_it_has, [broken.forgets_what_is_held, broken.counts_on_totals]),
@@ -44,6 +45,37 @@ def test_it_holds_for_the_planner(claim: Claim) -> None:
     @given(situations())
     def holds(situation: Situation) -> None:
         claim(real_planner, situation)
+
+    holds()
+
+
+def planner_that_keeps_promises(situation: Situation) -> Plan:
+    """Promised was what a plan said when those of even number were not there yet and everybody stayed longer."""
+    longer = tuple(h if h.until is None else replace(h, until=h.until + hours(1)) for h in situation.holdings)
+    before = replace(situation.with_queue([r for r in situation.queue if r.seq % 2]), holdings=longer)
+    told = real_planner(before).wait_of()
+    s = situation
+    return plan_queue(s.nodes, s.holdings, s.queue, s.now, s.margin, promises=told)
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        claims.no_node_ever_gives_more_than_it_has,
+        claims.nobody_shares_a_gpu,
+        claims.gangs_are_whole,
+        claims.the_same_facts_give_the_same_plan,
+        claims.positions_are_a_permutation,
+    ],
+    ids=lambda claim: claim.__name__,
+)
+def test_it_holds_for_plans_that_keep_promises(claim: Claim) -> None:
+    """Whatever was promised. (What broken planners these claims catch is shown below.)"""
+
+    @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @given(situations(at_most=12))
+    def holds(situation: Situation) -> None:
+        claim(planner_that_keeps_promises, situation)
 
     holds()
 
