@@ -7,6 +7,7 @@ What the API server understood and refused is Refused, with its message. It know
 import asyncio
 import contextlib
 import random
+import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -21,7 +22,9 @@ _ATTEMPTS = 4
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 2.0
 _CONNECT_WITHIN_S = 5.0
-_ANSWER_WITHIN_S = 30.0
+_ANSWER_WITHIN_S = 15.0
+_NO_ATTEMPT_AFTER_S = 10.0
+"""On a line that has fallen silent one attempt is enough: whoever asked will ask again."""
 _TOO_BUSY = 429
 _UNAUTHORIZED = 401
 _GONE = 410
@@ -68,14 +71,15 @@ class Transport:
         """The answer's body. Raises Unavailable, Refused, Expired."""
         data = None if body is None else orjson.dumps(body)
         timeout = aiohttp.ClientTimeout(total=_ANSWER_WITHIN_S, sock_connect=_CONNECT_WITHIN_S)
+        began_at = time.monotonic()
         for attempt in range(_ATTEMPTS):
-            is_last = attempt == _ATTEMPTS - 1
             try:
                 async with self._exchange(
                     method, path, params, timeout, data=data, content_type=content_type if data else None
                 ) as response:
                     return await response.read()
             except _TryAgain as problem:
+                is_last = attempt == _ATTEMPTS - 1 or time.monotonic() - began_at > _NO_ATTEMPT_AFTER_S
                 if is_last or not (problem.never_done or method in _REPEATABLE):
                     raise problem.meaning from problem.__cause__
                 await asyncio.sleep(problem.pause or _pause(attempt))
