@@ -14,8 +14,7 @@ _WAITS = ((1 / 60, "1 min"), (1 / 6, "10 min"), (1, "1 h"), (4, "4 h"), (12, "12
 _DOTS = 700
 
 
-def main() -> None:
-    weeks = list(measure())
+def draw(weeks: Sequence[Week]) -> None:
     ours = [week for week in weeks if week.policy == "ours"]
     folder = ROOT / "docs" / "images"
     folder.mkdir(parents=True, exist_ok=True)
@@ -77,4 +76,4 @@ def _by_day(estimates: Sequence[Estimate]) -> list[tuple[float, float]]:
 
 
 if __name__ == "__main__":
-    main()
+    draw(measure())

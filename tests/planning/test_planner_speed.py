@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from gpudev.planning.live import LivePlan
 from gpudev.planning.queueing import plan_queue, plan_starts
-from planning.situations import NOW
+from planning.situations import NOW, ask
 from planning.workload import busy_cluster
 
 
@@ -34,3 +35,15 @@ def test_time_grows_with_the_queue_and_the_cluster_not_with_their_product() -> N
     small = busy_cluster(nodes=250, running=1250, queued=2500)
     large = busy_cluster(nodes=1000, running=5000, queued=10_000)
     assert seconds(lambda: plan_queue(*large, NOW)) < 9 * seconds(lambda: plan_queue(*small, NOW))
+
+
+@pytest.mark.slow
+def test_one_arrival_and_one_end_beside_ten_thousand_that_wait() -> None:
+    """Where it was written: 0.5 ms and 0.3 ms."""
+    nodes, holdings, queue = busy_cluster(nodes=1000, running=5000, queued=10_000)
+    live = LivePlan("h100", nodes, holdings, queue, now=NOW)
+    live.wake(NOW)
+    newcomers = iter(ask(number, 2, 3) for number in range(20_001, 20_010))
+    leavers = iter(holding.reservation_id for holding in holdings[::500])
+    assert seconds(lambda: live.arrive(next(newcomers), NOW)) < 0.02
+    assert seconds(lambda: live.end(next(leavers), NOW)) < 0.02
