@@ -6,7 +6,7 @@ import pytest
 
 from gpudev.adapters.postgres.stores import Stores, open_stores
 from gpudev.bootstrap.processor import make_processor
-from gpudev.domain.capacity import Node
+from gpudev.domain.capacity import Node, Share
 from gpudev.domain.commands import RESERVATION_QUEUE
 from gpudev.domain.errors import ClusterError, LeaseLost, Unavailable
 from gpudev.domain.ids import new_reservation_id
@@ -203,6 +203,19 @@ async def test_an_orphan_is_reported_first_and_removed_after_the_grace_period(wo
     await world.turn()
     assert stray not in world.cluster.servers
     assert world.cluster.put_aside == [stray], "no record knows it, so its files must stay"
+
+
+async def test_what_an_orphan_holds_is_promised_to_nobody_until_it_is_gone(world: World) -> None:
+    stray = new_reservation_id()
+    world.cluster.servers[stray] = ServerSeen(stray, Phase.READY, held=(Share(0, "node-1", 4),))
+    rid = await world.submit(8)
+    await world.turn()
+    assert await world.status(rid) is Status.QUEUED
+    world.clock.move(seconds=31)
+    await world.turn()
+    await world.turn()
+    assert stray not in world.cluster.servers
+    assert await world.status(rid) is Status.ACTIVE
 
 
 async def test_one_change_that_the_database_refuses_stops_no_other(world: World) -> None:

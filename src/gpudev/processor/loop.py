@@ -20,7 +20,7 @@ from gpudev.domain.commands import PLANNING_LEASE, RESERVATION_QUEUE
 from gpudev.domain.errors import LeaseLost, Unavailable
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.reservation import Reservation
-from gpudev.planning.orphans import decide_orphans
+from gpudev.planning.orphans import count_orphans, decide_orphans
 from gpudev.planning.turn import Decisions, decide_running
 from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import Cluster, ClusterSeen
@@ -135,10 +135,12 @@ class Processor:
         messages = await self._queue.read(RESERVATION_QUEUE, self._timing.message_lease, _MESSAGES_PER_TURN)
         seen = await self._look()
         reservations = await self._unreleased.refresh()
+        if seen is not None:
+            seen = count_orphans(seen, {reservation.reservation_id for reservation in reservations})
         now = self._clock.now()
         await self._queues.prepare(lease, now)
         decisions = decide_running(reservations, seen, now, self._timing)
-        broken = self._queues.decide(reservations, seen, now, decisions) if seen is not None else {}
+        broken = await self._decide_queues(reservations, seen, now, decisions)
         looked_at = await self._sort_messages(messages, seen, reservations, broken, now)
         done = await self._write(lease, decisions, looked_at, now)
         self._log_changes(decisions, done)
@@ -150,6 +152,15 @@ class Processor:
         self._next_at = decisions.next_at
         if done or len(messages) == _MESSAGES_PER_TURN:
             self.wake()
+
+    async def _decide_queues(
+        self, reservations: Sequence[Reservation], seen: ClusterSeen | None, now: datetime, decisions: Decisions
+    ) -> dict[str, str]:
+        if seen is None:
+            return {}
+        if self._queues.is_long(reservations):  # heartbeats and effects go on meanwhile
+            return await asyncio.to_thread(self._queues.decide, reservations, seen, now, decisions)
+        return self._queues.decide(reservations, seen, now, decisions)
 
     async def _write(
         self, lease: Lease, decisions: Decisions, looked_at: list[int], now: datetime

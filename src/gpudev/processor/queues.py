@@ -11,7 +11,10 @@ from gpudev.domain.reservation import Reservation
 from gpudev.domain.users import Usage
 from gpudev.planning.fair_share import fair_turns
 from gpudev.planning.forecasting import NOTHING_KNOWN, Experience, learn
-from gpudev.planning.queue_turn import QueueMemory, QueueTurn, decide_queue, promises_of
+from gpudev.planning.long_queue import LONG, LongQueue
+from gpudev.planning.queue_telling import QueueMemory
+from gpudev.planning.queue_turn import QueueTurn, decide_queue, promises_of
+from gpudev.planning.scene import Known, Scene, gather
 from gpudev.planning.turn import Decisions
 from gpudev.ports.cluster import ClusterSeen
 from gpudev.ports.stores import EstimateStore, Lease, PlanStore, UserStore
@@ -34,7 +37,13 @@ class Queues:
         users: UserStore,
         timing: Timing,
         fair_share: FairShare,
+        *,
+        from_long: int = LONG,
     ) -> None:
+        """`from_long`: from how many on a queue is followed instead of planned anew every time."""
+        self._from_long = from_long
+        self._long: dict[str, LongQueue] = {}
+        self._known: dict[str, Known] = {}
         self._users = users
         self._fair_share = fair_share
         self._usage: Mapping[UserId, Usage] = {}
@@ -52,6 +61,7 @@ class Queues:
         """Before the first turn with a lease: remember what the processor before us promised. Now and then: learn."""
         if lease.epoch != self._epoch:
             self._memories = await self._recall(now)
+            self._long = {}
             self._published, self._unpublished = {}, {}
             self._epoch = lease.epoch
         if self._learnt_at is None or not timedelta(0) <= now - self._learnt_at < _LEARN_EVERY:
@@ -69,15 +79,21 @@ class Queues:
         waited_for = {r.gpu_type for r in reservations if r.status.is_waiting}
         for gpu_type in sorted(waited_for | {node.gpu_type for node in seen.nodes}):
             try:
-                turn = self._turn(reservations, seen, now, gpu_type)
+                turn = self._turn(self._scene(reservations, seen, now, gpu_type))
             except Exception as error:
                 log.exception("plan.broken", gpu_type=gpu_type)
                 broken[gpu_type] = f"{type(error).__name__}: {error}"
+                self._long.pop(gpu_type, None)
                 continue
             self._memories[gpu_type] = turn.memory
-            self._unpublished[gpu_type] = turn.plan
+            if turn.plan is not None:
+                self._unpublished[gpu_type] = turn.plan
             decisions.add(turn.decisions)
         return broken
+
+    def is_long(self, reservations: Sequence[Reservation]) -> bool:
+        """Whether deciding may take so long that others should not wait for it."""
+        return sum(1 for row in reservations if row.status.is_waiting) >= self._from_long
 
     async def publish(self, lease: Lease, now: datetime) -> None:
         due = [plan for plan in self._unpublished.values() if self._is_due(plan, now)]
@@ -88,17 +104,20 @@ class Queues:
             self._published[plan.gpu_type] = plan
             del self._unpublished[plan.gpu_type]
 
-    def _turn(self, reservations: Sequence[Reservation], seen: ClusterSeen, now: datetime, gpu_type: str) -> QueueTurn:
-        return decide_queue(
-            reservations,
-            seen.nodes,
-            now,
-            self._timing,
-            gpu_type,
-            memory=self._memories.get(gpu_type),
-            experience=self._experience.get(gpu_type, NOTHING_KNOWN),
-            turns=self._turns(reservations, gpu_type, now),
-        )
+    def _scene(self, reservations: Sequence[Reservation], seen: ClusterSeen, now: datetime, gpu_type: str) -> Scene:
+        turns = self._turns(reservations, gpu_type, now)
+        known = self._known.setdefault(gpu_type, Known())
+        return gather(reservations, seen.nodes, now, self._timing, gpu_type, turns=turns, known=known)
+
+    def _turn(self, scene: Scene) -> QueueTurn:
+        memory = self._memories.get(scene.gpu_type) or QueueMemory()
+        experience = self._experience.get(scene.gpu_type, NOTHING_KNOWN)
+        # Half as many as make it long keep it so: a queue of about that length does not go back and forth.
+        enough = self._from_long // 2 if scene.gpu_type in self._long else self._from_long
+        if len(scene.waiting) >= enough:
+            return self._long.setdefault(scene.gpu_type, LongQueue()).turn(scene, memory, experience)
+        self._long.pop(scene.gpu_type, None)
+        return decide_queue(scene, memory, experience)
 
     def _turns(
         self, reservations: Sequence[Reservation], gpu_type: str, now: datetime
@@ -115,7 +134,7 @@ class Queues:
             for outcome in await self._estimates.outcomes_since(now)
             if outcome.started_at is None
         }
-        return {gpu_type: QueueMemory(promised, told) for gpu_type, promised in promises.items()}
+        return {gpu_type: QueueMemory(promised, dict(told)) for gpu_type, promised in promises.items()}
 
     def _is_due(self, plan: QueuePlan, now: datetime) -> bool:
         last = self._published.get(plan.gpu_type)
