@@ -16,6 +16,10 @@ class WatchedScreen(Screen):
     def wait_until(self, claim: Callable[[], bool]) -> None:
         self._read_until(claim, 30.0, "it was never so")
 
+    def wait_for_prompt_after(self, line: str) -> None:
+        """Only then the shell reads keys itself: before, they are the kernel's, where some mean something else."""
+        self.wait_until(lambda: f"\n{line}\n" in f"\n{self.text}" and self.text.endswith("$"))
+
 
 OpenScreen = Callable[..., WatchedScreen]
 Build = Callable[..., Builder]

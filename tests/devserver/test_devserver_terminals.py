@@ -15,6 +15,20 @@ from sshd.harness import eventually
 
 pytestmark = pytest.mark.slow
 
+# Unlike some programs it cannot miss a change of size that comes just before it waits for a key.
+FULL_SCREEN_PROGRAM = """
+draw() {
+    set -- $(stty size)
+    printf '\\033[H\\033[2J%s x %s' "$2" "$1"
+    printf '\\033[%s;1Hbottom' "$1"
+}
+trap draw WINCH
+draw
+while :; do
+    read -rsn1 -t 0.1 key
+    if [ "$key" = q ]; then exit 6; fi
+done
+"""
 WAITING_PROGRAM = "sh -c 'echo rea''dy; exec sleep 100'"
 
 
@@ -47,16 +61,15 @@ def test_the_terminal_has_the_size_of_the_persons_window_and_follows_it(
 def test_a_full_screen_program_is_drawn_and_redrawn_when_the_window_changes(
     server: DevServer, open_screen: OpenScreen
 ) -> None:
-    (server.home / "numbers").write_text("".join(f"{number}\n" for number in range(1, 501)))
-    screen = open_screen(server, "less numbers", options=("-t",), columns=80, rows=24)
-    screen.wait_for("\n23")
-    assert screen.text.splitlines()[0] == "1"
+    (server.home / "program").write_text(FULL_SCREEN_PROGRAM)
+    screen = open_screen(server, "bash program", options=("-t",), columns=80, rows=24)
+    screen.wait_for("80 x 24")
+    screen.wait_until(lambda: screen.text.splitlines()[23:] == ["bottom"])
     screen.resize(100, 40)
-    screen.wait_for("\n39")
-    screen.type("G")
-    screen.wait_for("500")
+    screen.wait_for("100 x 40")
+    screen.wait_until(lambda: screen.text.splitlines()[39:] == ["bottom"])
     screen.type("q")
-    assert screen.wait_for_end() == 0
+    assert screen.wait_for_end() == 6
 
 
 def test_ctrl_c_interrupts_the_program_and_not_the_shell(server: DevServer, open_screen: OpenScreen) -> None:
@@ -81,8 +94,7 @@ def test_ctrl_z_and_job_control_work(server: DevServer, open_screen: OpenScreen)
 def test_ctrl_d_ends_the_shell(server: DevServer, open_screen: OpenScreen) -> None:
     screen = open_screen(server)
     screen.type("echo rea''dy\n")
-    # Before the prompt the terminal is still the kernel's, where the key means something else.
-    screen.wait_until(lambda: "\nready\n" in screen.text and screen.text.endswith("$"))
+    screen.wait_for_prompt_after("ready")
     screen.type(b"\x04")
     assert screen.wait_for_end() == 0
 
@@ -147,7 +159,7 @@ def test_a_message_appears_at_once_in_all_open_terminals(server: DevServer, open
     screens = [open_screen(server), open_screen(server)]
     for screen in screens:
         screen.type("echo rea''dy\n")
-        screen.wait_for("ready")
+        screen.wait_for_prompt_after("ready")
         screen.type("half a comm")
         screen.wait_for("half a comm")
     told = server.tell("Your reservation ends in 15 minutes.\n")
@@ -170,7 +182,7 @@ def test_a_message_wider_than_the_screen_hides_nothing(
 ) -> None:
     screen = open_screen(container, columns=40, rows=12)
     screen.type(f"clear; seq {lines_before}; echo rea''dy\n")
-    screen.wait_for("ready\n")
+    screen.wait_for_prompt_after("ready")
     screen.type("typed")
     screen.wait_for("$ typed")
     container.tell("0123456789" * 6)
@@ -183,14 +195,15 @@ def test_a_message_wider_than_the_screen_hides_nothing(
 
 
 def test_a_full_screen_program_draws_itself_anew_after_a_message(server: DevServer, open_screen: OpenScreen) -> None:
-    (server.home / "numbers").write_text("".join(f"line {number}\n" for number in range(1, 501)))
-    screen = open_screen(server, "less numbers", options=("-t",))
-    screen.wait_for("line 23")
+    (server.home / "program").write_text(FULL_SCREEN_PROGRAM)
+    screen = open_screen(server, "bash program", options=("-t",))
+    screen.wait_until(lambda: screen.text.endswith("bottom"))
+    before = screen.text
     assert server.tell("Soon.").stdout == b"shown in 1 terminals\n"
     screen.wait_until(lambda: b"*** Soon. ***" in screen.transcript)
-    screen.wait_until(lambda: "Soon" not in screen.text and screen.text.startswith("line 1\nline 2"))
+    screen.wait_until(lambda: screen.text == before)
     screen.type("q")
-    assert screen.wait_for_end() == 0
+    assert screen.wait_for_end() == 6
 
 
 def test_a_new_shell_is_greeted_with_the_last_message_that_still_holds(
