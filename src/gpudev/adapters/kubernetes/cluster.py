@@ -76,6 +76,7 @@ class KubernetesCluster:
         self._being_made: set[ReservationId] = set()
         self._found_dead: frozenset[str] = frozenset()
         """Pods that had ended before our first look: nobody watched, as far as we can know."""
+        self._watching_since: datetime | None = None
         self._confirmed_gone: set[str] = set()
         """What the API server no longer has and the mirror still shows."""
         self._counted: set[str] = set()
@@ -86,6 +87,7 @@ class KubernetesCluster:
         return self._mirror
 
     async def start(self) -> None:
+        self._watching_since = self._clock.now()
         await furnish(self._api, self._settings)
         self._mirror.start()
         await self._mirror.wait_complete(_FIRST_LOOK_WITHIN)
@@ -173,10 +175,18 @@ class KubernetesCluster:
         refused = [pod for pod in dead if find_refusal(pod) is not None]
         for pod in refused:
             self._count_refusal(pod, facts.seen.reason)
-        unwatched = not parts.gone and all(pod.uid in self._found_dead for pod in dead)
+        unwatched = not parts.gone and all(self._died_unwatched(pod) for pod in dead)
         if refused or unwatched or facts.seen.lost_unwatched:
             return replace(facts.seen, lost_unwatched=True)
         return self._with_last_words(parts, facts)
+
+    def _died_unwatched(self, pod: PodRecord) -> bool:
+        """It had ended when we first looked, or did so before and its kubelet told us late. Kubelets tell whole
+        seconds: within the one in which we began, somebody watched."""
+        if pod.uid in self._found_dead or self._watching_since is None:
+            return pod.uid in self._found_dead
+        ends = [one.ended.at for one in (pod.own.containers if pod.own else ()) if one.ended and one.ended.at]
+        return pod.ended and bool(ends) and max(ends) < self._watching_since.replace(microsecond=0)
 
     def _with_last_words(self, parts: ServerParts, facts: ServerFacts) -> ServerSeen:
         """A death is told once, so it is told with its last words; they come within seconds or not at all."""

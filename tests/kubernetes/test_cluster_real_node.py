@@ -1,0 +1,114 @@
+"""Dev servers on a real node: they keep every cluster's promises, and people can work there."""
+
+import asyncio
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from contracts.cluster_contract import ClusterContract, ClusterWorld
+from devserver.program import CannotCompile, compiled_program
+from gpudev.ports.cluster import Phase
+from kubernetes.real_world import RealWorld, import_dev_server
+from support.kube_node import RealNode
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="session")
+def furnished_node(real_node: RealNode, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealNode]:
+    try:
+        program = compiled_program()
+    except CannotCompile as error:
+        pytest.skip(f"NOT TESTED: the dev server's program cannot be compiled: {error}")
+    import_dev_server(real_node, program, tmp_path_factory.mktemp("dev-server"))
+    yield real_node
+
+
+@pytest.fixture
+async def world(furnished_node: RealNode, real_namespace: str, tmp_path: Path) -> AsyncIterator[RealWorld]:
+    async with RealWorld(furnished_node, real_namespace, tmp_path) as world:
+        yield world
+
+
+class TestKubernetesClusterOnARealNode(ClusterContract):
+    @pytest.fixture
+    async def world(self, furnished_node: RealNode, real_namespace: str, tmp_path: Path) -> AsyncIterator[ClusterWorld]:
+        async with RealWorld(furnished_node, real_namespace, tmp_path) as world:
+            yield world
+
+
+async def test_people_get_in_by_ssh_and_work_as_dev_with_sudo(world: RealWorld) -> None:
+    spec = world.spec(name="mine", environment={"MODEL": "$(whoami) `id`; x"})
+    connection = (await world.ready(spec)).connection
+    assert connection is not None
+    assert (
+        await world.ssh(connection, "id -un; pwd; echo $MODEL; echo $GPU_DEV_NAME")
+        == "dev\n/home/dev\n$(whoami) `id`; x\nmine\n"
+    )
+    assert await world.ssh(connection, "sudo -n id -un") == "root\n"
+    assert await world.ssh(connection, "echo kept > /home/dev/file && cat /home/dev/file") == "kept\n"
+    assert await world.ssh(connection, "touch /workspace/mine && ls /workspace") == "mine\n"
+
+
+async def test_inside_there_is_no_way_to_the_cluster_and_no_more_power_than_sudo_needs(world: RealWorld) -> None:
+    connection = (await world.ready(world.spec())).connection
+    assert connection is not None
+    assert await world.ssh(connection, "ls /var/run/secrets 2>/dev/null | wc -l") == "0\n"
+    assert await world.ssh(connection, "sudo grep Seccomp: /proc/1/status") == "Seccomp:\t2\n"
+    bounding = int((await world.ssh(connection, "sudo grep CapBnd /proc/1/status")).split()[1], 16)
+    sys_admin, net_admin, sys_ptrace, mknod = 21, 12, 19, 27
+    assert not any(bounding >> number & 1 for number in (sys_admin, net_admin, sys_ptrace, mknod))
+    assert await world.ssh(connection, "cat /gpudev/config/host_key 2>&1 | grep -c PRIVATE || true") == "0\n"
+    assert "Read-only" in await world.ssh(connection, "sudo rm /gpudev/bin/gpudev-devserver 2>&1 || true")
+
+
+async def test_shared_memory_is_half_of_the_memory(world: RealWorld) -> None:
+    connection = (await world.ready(world.spec())).connection
+    assert connection is not None
+    shared = int(await world.ssh(connection, "df -k --output=size /dev/shm | tail -1"))
+    assert shared > 512 * 1024
+
+
+async def test_members_of_a_gang_reach_each_other_by_name_and_hold_the_key_to_get_in(world: RealWorld) -> None:
+    """There is no DNS on this node: the names are in the hosts file."""
+    spec = world.spec(nodes=2)
+    connection = (await world.ready(spec)).connection
+    assert connection is not None
+    other = f"{spec.pod_name}-1"
+    await world.ssh(connection, f"for _ in $(seq 150); do grep -q {other} /etc/hosts && break; sleep 0.2; done")
+    greeted = "import socket; print(socket.create_connection(('%s', 22), 10).recv(7).decode())"
+    for name in (other, f"{other}.{spec.pod_name}-gang"):
+        assert await world.ssh(connection, f'python3 -c "{greeted % name}"') == "SSH-2.0\n"
+    assert await world.ssh(connection, "grep -c PRIVATE .ssh/gpu-dev/mesh_key") == "2\n"
+    assert other in await world.ssh(connection, "cat .ssh/gpu-dev/config")
+    assert await world.ssh(connection, "echo $NODE_RANK $WORLD_SIZE $MASTER_PORT") == "0 2 29500\n"
+
+
+async def test_a_message_is_shown_in_open_terminals(world: RealWorld) -> None:
+    spec = world.spec()
+    connection = (await world.ready(spec)).connection
+    assert connection is not None
+    await world.ssh(connection, "true")
+    terminal = await asyncio.create_subprocess_exec(
+        *world.ssh_command(connection, "-tt", "echo here; sleep 60"), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert terminal.stdout is not None
+    try:
+        async with asyncio.timeout(30):
+            await terminal.stdout.readuntil(b"here")
+            await world.cluster.tell(spec.reservation_id, "this dev server ends in 5 minutes")
+            await terminal.stdout.readuntil(b"ends in 5 minutes")
+    finally:
+        terminal.kill()
+        await terminal.wait()
+
+
+async def test_a_crash_is_told_with_what_the_dev_server_logged_last(world: RealWorld) -> None:
+    spec = world.spec()
+    await world.ready(spec)
+    await world.kill(spec.reservation_id)
+    seen = await world.until(spec.reservation_id, Phase.DEAD)
+    assert "killed by signal 9" in (seen.reason or "")
+    assert "serving" in (seen.reason or "").partition("Its last log lines:")[2]
