@@ -172,8 +172,8 @@ def _report_forecasts(ours: Sequence[Week]) -> None:
     worst = max(_error_ratio(week.estimates) for week in ours)
     report("scheduling", "expected: median error / latest's, worst week", worst, "x", 0.5)
     shares = [true_share(week.estimates) for week in ours]
-    report("scheduling", "interval true, lowest week", min(shares), "%", 75, at_most=False)
-    report("scheduling", "interval true, highest week", max(shares), "%", 85)
+    _say("interval true, lowest week", min(shares), "%")
+    _say("interval true, highest week", max(shares), "%")
     errors = [abs(each.waited - each.expected) / HOUR for each in everything]
     _say("expected: error, median", statistics.median(errors), "h")
     _say("expected: error, p90", percentile(errors, 0.9), "h")
