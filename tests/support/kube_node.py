@@ -44,6 +44,7 @@ _PROGRAMS = {
 }
 _CNI_PLUGINS = Path("/usr/lib/cni")
 _CGROUPS = Path("/sys/fs/cgroup")
+_NAMESPACES = ("--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private")
 # What a kubelet sets for the whole machine; put back when it is gone.
 _KERNEL_SETTINGS = ("vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops")
 _KERNEL_KEY_SETTINGS = ("kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes")
@@ -57,6 +58,8 @@ def why_not() -> str | None:
         return f"a real node needs {', '.join(missing)}: `make kube` installs them with apt-get"
     if not all(image.exists() for image in base_images()):
         return "a real node needs its base images: `make kube` builds them"
+    if not os.access(_CGROUPS, os.W_OK) or subprocess.run(["unshare", *_NAMESPACES, "true"], check=False).returncode:
+        return "a real node needs control groups and namespaces of its own, which root may not make here (a container?)"
     return None
 
 
@@ -98,8 +101,8 @@ class RealNode:
         tag = f"{random.randrange(16**6):06x}"
         self.cable = f"gd{tag}"
         self.control_group = f"gpudev-{tag}"
-        net = random.randrange(256)
-        self._here, self.address, self._pods = f"10.213.{net}.1", f"10.213.{net}.2", f"10.212.{net}.0/24"
+        net, part = random.randrange(256), 4 * random.randrange(64)
+        self._here, self.address = f"10.213.{net}.{part + 1}", f"10.213.{net}.{part + 2}"
         self._processes = Processes(folder, last_command=(sys.executable, __file__, "clean", str(folder)))
         self._socket = folder / "containerd.sock"
 
@@ -132,7 +135,11 @@ class RealNode:
 
     async def ready(self, api: KubeApi) -> None:
         """Once it has registered: its pretended GPUs, which a device plugin would report."""
-        await api.wait("nodes", self.name, None, is_ready, seconds=90)
+        try:
+            await api.wait("nodes", self.name, None, is_ready, seconds=90)
+        except TimeoutError as late:
+            self._processes.check()
+            raise TimeoutError(f"{late}\n{self._processes.log_tail('kubelet')}") from late
         gpus = {"nvidia.com/gpu": str(self._gpus)}
         status = {"status": {"capacity": gpus, "allocatable": gpus}}
         await api.patch("nodes", self.name, status, subresource="status")
@@ -149,8 +156,7 @@ class RealNode:
 
     def _open_machine(self) -> None:
         """Its first process: when it ends, the kernel ends all others in there."""
-        own = ("--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private")
-        self._processes.start("machine", "unshare", *own, str(pause_program()))
+        self._processes.start("machine", "unshare", *_NAMESPACES, str(pause_program()))
         outside = psutil.Process(self._processes.pids()["machine"])
         deadline = time.monotonic() + 10
         while not (children := outside.children()) or children[0].name() != "pause":
@@ -247,7 +253,7 @@ class RealNode:
         addresses = {
             "type": "host-local",
             "dataDir": str(self.folder / "cni-addresses"),
-            "ranges": [[{"subnet": self._pods}]],
+            "ranges": [[{"subnet": "10.212.0.0/24"}]],
             "routes": [{"dst": "0.0.0.0/0"}],
         }
         bridge = {"type": "bridge", "bridge": "pods0", "isGateway": True, "ipMasq": True, "hairpinMode": True}
