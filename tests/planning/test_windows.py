@@ -20,7 +20,6 @@ lengths = st.integers(1, 20)
 def test_it_finds_what_a_dictionary_has(first: set[int], changes: list[tuple[int, int]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(windows, "_BLOCK", 2)
-        patch.setattr(windows, "_GROUP", 2)
         index, model = WindowIndex((key, FOREVER) for key in first), dict.fromkeys(first, FOREVER)
         for key, length in changes:
             if key in model:
@@ -57,5 +56,4 @@ def test_it_stays_right_while_thousands_come_and_go() -> None:
 def test_the_plan_does_not_depend_on_the_size_of_blocks(situation: Situation) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(windows, "_BLOCK", 1)
-        patch.setattr(windows, "_GROUP", 2)
         it_says_what_the_reference_says(real_planner, situation)

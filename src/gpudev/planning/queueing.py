@@ -56,7 +56,7 @@ def plan_starts(
     """The starts of `plan_queue` and nothing else, for less: it ends when nobody left could start now."""
     starts: list[Start] = []
     for facts, requests in by_type(nodes, holdings, queue, now, margin):
-        type_plan = TypePlan(facts, requests)
+        type_plan = TypePlan(facts, requests, in_words=False)
         for first, shortest in _strides(requests):
             if not type_plan.can_any_start(shortest):
                 break
@@ -84,7 +84,18 @@ def plan_type(
 
 
 def make_type_plan(facts: TypeFacts, requests: Sequence[Request], promises: Mapping[ReservationId, Wait]) -> "TypePlan":
-    """The plan of `plan_type` with everybody's place in it."""
+    """The plan of `plan_type` with everybody's place in it. A promise binds those of its own priority and below: who
+    has a higher one is planned first, as if the others were not there."""
+    priorities = sorted({request.priority for request in requests}, reverse=True)
+    bound: dict[ReservationId, Wait] = {}
+    for priority in priorities[:-1]:
+        first = [request for request in requests if request.priority >= priority]
+        own = {who: promises[who] for who in (r.reservation_id for r in first) if who in promises and who not in bound}
+        bound |= _make(facts, first, own | bound).places(first)
+    return _make(facts, requests, {**promises, **bound} if bound else promises)
+
+
+def _make(facts: TypeFacts, requests: Sequence[Request], promises: Mapping[ReservationId, Wait]) -> "TypePlan":
     from_the_facts = TypePlan(facts, requests)
     for request in requests:
         place = from_the_facts.place(request)
@@ -133,9 +144,16 @@ class TypePlan:
     promises those who were promised a place have it from the beginning."""
 
     def __init__(
-        self, facts: TypeFacts, requests: Sequence[Request], promises: Mapping[ReservationId, Wait] | None = None
+        self,
+        facts: TypeFacts,
+        requests: Sequence[Request],
+        promises: Mapping[ReservationId, Wait] | None = None,
+        *,
+        in_words: bool = True,
     ) -> None:
+        """`in_words`: whether anybody will be told why they wait."""
         self._facts = facts
+        self._in_words = in_words
         lines = facts.lines()
         self.seats: dict[ReservationId, Place] = {}
         """Everybody's place: first the promised ones, each kept free for its owner, then whatever was found."""
@@ -198,6 +216,17 @@ class TypePlan:
         self.seats[request.reservation_id] = better
         return better is not seat
 
+    def places(self, requests: Sequence[Request]) -> dict[ReservationId, Wait]:
+        """Everybody's place as a promise; what is said in words does not matter."""
+        told = {}
+        for request in requests:
+            place = self.place_of(request)
+            if place is not None:
+                names = tuple(self._facts.nodes[rank].name for rank in place.ranks)
+                starts_at = self._facts.now + timedelta(microseconds=place.start)
+                told[request.reservation_id] = Wait(request.reservation_id, 0, starts_at, names, "")
+        return told
+
     def _keep_seats(
         self, lines: Sequence[Line], requests: Sequence[Request], promises: Mapping[ReservationId, Wait]
     ) -> None:
@@ -216,7 +245,7 @@ class TypePlan:
 
     def _take(self, place: Place, units: int, duration: int) -> None:
         """Negative units give it back."""
-        now = place.start == 0
+        now = place.start == 0 and self._in_words
         if now:
             for rank in place.ranks:
                 self._count_free(rank, -1)

@@ -1,7 +1,7 @@
 """An ordered index of windows: stretches of time in which a node has enough free for one size of request.
 
 It answers "the first window, in order, that is at least this long" without looking at every window. Windows live in
-blocks of a few dozen, each of which knows its longest, and so do groups of blocks: short holes are passed over at once.
+blocks of a few dozen, each of which knows its longest, so that whole blocks of short holes are passed over at once.
 It refuses to know what a key means beyond its order.
 """
 
@@ -12,12 +12,10 @@ FOREVER = 1 << 62
 """The length of a window that never closes, and the time at which it does not."""
 _BLOCK = 64
 """Splits at twice this. Measured: 64 and 96 are alike; smaller costs walking, larger costs moving."""
-_GROUP = 16
-"""Blocks."""
 
 
 class WindowIndex:
-    __slots__ = ("_firsts", "_keys", "_lengths", "_longest", "_summits")
+    __slots__ = ("_firsts", "_keys", "_lengths", "_longest")
 
     def __init__(self, windows: Iterable[tuple[int, int]]) -> None:
         """Of (key, length)."""
@@ -27,17 +25,14 @@ class WindowIndex:
         self._lengths = [[length for _, length in block] for block in blocks]
         self._firsts = [block[0] if block else 0 for block in self._keys]
         self._longest = [max(block, default=0) for block in self._lengths]
-        self._group()
 
     def first_at_least(self, length: int) -> int | None:
         """The smallest key whose window is long enough."""
-        for group, summit in enumerate(self._summits):
-            if summit >= length:
-                for block, longest in enumerate(self._longest[group * _GROUP : (group + 1) * _GROUP], group * _GROUP):
-                    if longest >= length:
-                        for position, own in enumerate(self._lengths[block]):
-                            if own >= length:
-                                return self._keys[block][position]
+        for block, longest in enumerate(self._longest):
+            if longest >= length:
+                for position, own in enumerate(self._lengths[block]):
+                    if own >= length:
+                        return self._keys[block][position]
         return None
 
     def all_at_least(self, length: int) -> Iterator[tuple[int, int]]:
@@ -56,9 +51,7 @@ class WindowIndex:
         self._lengths[block].insert(position, length)
         if position == 0:
             self._firsts[block] = key
-        if length > self._longest[block]:
-            self._longest[block] = length
-            self._summits[block // _GROUP] = max(self._summits[block // _GROUP], length)
+        self._longest[block] = max(self._longest[block], length)
         if len(keys) > 2 * _BLOCK:
             self._split(block)
 
@@ -76,8 +69,6 @@ class WindowIndex:
             self._firsts[block] = keys[0]
         if length == self._longest[block] and length not in lengths:  # most often another one is as long
             self._longest[block] = max(lengths)
-            first = block // _GROUP * _GROUP
-            self._summits[block // _GROUP] = max(self._longest[first : first + _GROUP])
 
     def _split(self, block: int) -> None:
         for parts in (self._keys, self._lengths):
@@ -85,17 +76,10 @@ class WindowIndex:
             parts[block : block + 1] = [whole[:_BLOCK], whole[_BLOCK:]]
         self._firsts.insert(block + 1, self._keys[block + 1][0])
         self._longest[block : block + 1] = [max(self._lengths[block]), max(self._lengths[block + 1])]
-        self._group()
 
     def _drop(self, block: int) -> None:
         if len(self._keys) == 1:
             self._longest[block] = 0
-        else:
-            for parts in (self._keys, self._lengths, self._firsts, self._longest):
-                del parts[block]
-        self._group()
-
-    def _group(self) -> None:
-        """Whenever blocks come or go, which is rare."""
-        firsts = range(0, len(self._longest), _GROUP)
-        self._summits = [max(self._longest[first : first + _GROUP]) for first in firsts]
+            return
+        for parts in (self._keys, self._lengths, self._firsts, self._longest):
+            del parts[block]
