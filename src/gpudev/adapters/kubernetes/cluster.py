@@ -88,9 +88,13 @@ class KubernetesCluster:
 
     async def start(self) -> None:
         self._watching_since = self._clock.now()
-        await furnish(self._api, self._settings)
-        self._mirror.start()
-        await self._mirror.wait_complete(_FIRST_LOOK_WITHIN)
+        try:
+            await furnish(self._api, self._settings)
+            self._mirror.start()
+            await self._mirror.wait_complete(_FIRST_LOOK_WITHIN)
+        except BaseException:
+            await self.close()
+            raise
         parts = [self._mirror.parts_of(reservation_id) for reservation_id in self._mirror.reservations()]
         self._found_dead = frozenset(pod.uid for one in parts for pod in one.pods if pod.ended)
         self._passing_on = asyncio.create_task(self._pass_changes_on(), name="changes of the cluster")

@@ -1,0 +1,31 @@
+"""The rights a processor needs in the cluster, and no others: whoever installs it grants exactly these."""
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    group: str
+    """An API group; empty: the core one."""
+    resources: tuple[str, ...]
+    verbs: tuple[str, ...]
+
+    def rule(self) -> dict[str, Any]:
+        return {"apiGroups": [self.group], "resources": list(self.resources), "verbs": list(self.verbs)}
+
+
+EVERYWHERE = (Right("", ("nodes", "pods"), ("get", "list", "watch")),)
+"""What others run counts too: their GPUs are not ours to give."""
+
+_KEEPING = ("get", "list", "create", "patch", "delete")
+AMONG_DEV_SERVERS = (
+    Right("", ("pods", "secrets"), _KEEPING),
+    Right("", ("services",), (*_KEEPING, "watch")),
+    Right("", ("pods/log",), ("get",)),
+    Right("", ("pods/exec",), ("get", "create")),
+    Right("", ("persistentvolumeclaims",), ("get", "create")),
+    Right("networking.k8s.io", ("networkpolicies",), _KEEPING),
+)
+"""In the namespace of the dev servers. The namespace itself (and with EFS the storage class) may be made by whoever
+installs; with a right to create it, the processor makes what is missing."""
