@@ -45,6 +45,10 @@ class Life:
                 units, nodes = SHAPES[which % len(SHAPES)]
                 request = ask(len(self.everybody) + 1, units, long, nodes=nodes, priority=int(which % 7 == 0))
                 self.queue[request.reservation_id] = self.everybody[request.reservation_id] = request
+                # A priority goes before what others were promised.
+                self.told = {
+                    who: at for who, at in self.told.items() if self.everybody[who].priority >= request.priority
+                }
                 self.tell_arrival(request)
             case "leave" if self.running:
                 self.end(sorted(self.running)[which % len(self.running)])

@@ -3,7 +3,8 @@ however often the plan is made anew and whoever joins the queue meanwhile."""
 
 import heapq
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from dataclasses import replace
+from datetime import datetime, timedelta
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -194,18 +195,47 @@ def test_a_planner_that_lets_gpus_idle_for_the_sake_of_seats_is_caught() -> None
 
 
 def test_whoever_gives_up_a_seat_leaves_room_to_those_ahead_at_once() -> None:
-    """The second gives up its seat on b for a; only then could the first start on b, and it does. (The newcomer with
-    priority and the one with the seat on c are there so that a plan from the facts alone would break a promise.)"""
-    newcomer, first, second = ask(9, 8, 10, priority=1), ask(1, 8, 3), ask(2, 8, 1)
+    """The second gives up its seat on b for a; only then could the first start on b, and it does. (The very
+    first, whom nobody promised anything, and the one with the seat on c are there so that a plan from the facts alone
+    would break a promise.)"""
+    unpromised, first, second = ask(0, 8, 10), ask(1, 8, 3), ask(2, 8, 1)
     on_a, on_c = ask(3, 8, 9), ask(4, 8, 3)
     told = {
         rid(number): Wait(rid(number), 1, NOW + hours(after), (node,), "")
         for number, after, node in [(1, 5, "b"), (2, 1, "b"), (3, 1, "a"), (4, 1, "c")]
     }
     situation = Situation(
-        (h100("a"), h100("b"), h100("c")), (held(91, 1, ("c", range(8))),), (newcomer, first, second, on_a, on_c)
+        (h100("a"), h100("b"), h100("c")), (held(91, 1, ("c", range(8))),), (unpromised, first, second, on_a, on_c)
     )
     plan = keeping_promises(situation, told)
     nobody_could_start_beside_everybody(situation, plan)
     assert {start.reservation_id for start in plan.starts} == {rid(1), rid(2)}
     assert plan.wait_of()[rid(4)].starts_at == NOW + hours(1)
+
+
+class TestPriorities:
+    """One node that is full for two hours; two wait for all of it, each for four hours."""
+
+    nodes = (h100("a"),)
+    holdings = (held(90, 2, ("a", range(8))),)
+
+    def starts(self, queue: list[Request], promises: dict[ReservationId, Wait]) -> dict[int, timedelta]:
+        plan = plan_queue(self.nodes, self.holdings, queue, NOW, promises=promises)
+        return {w.reservation_id.int >> 96: w.starts_at - NOW for w in plan.waits if w.starts_at is not None}
+
+    def test_a_higher_one_goes_before_what_others_were_promised(self) -> None:
+        first, second = ask(1, 8, 4), ask(2, 8, 4)
+        told = plan_queue(self.nodes, self.holdings, [first, second], NOW).wait_of()
+        assert self.starts([first, second], dict(told)) == {1: hours(2), 2: hours(6)}
+        urgent = replace(second, priority=1)
+        assert self.starts([first, urgent], dict(told)) == {1: hours(6), 2: hours(2)}
+
+    def test_those_of_one_priority_keep_their_promises_among_themselves(self) -> None:
+        """The second was promised hour 2 when the first came back to wait behind a later one."""
+        first, second, urgent = ask(1, 8, 4), ask(2, 8, 4), ask(3, 8, 1, priority=1)
+        told = {second.reservation_id: Wait(second.reservation_id, 1, NOW + hours(3), ("a",), "")}
+        assert self.starts([first, second, urgent], told) == {3: hours(2), 2: hours(3), 1: hours(7)}
+
+    def test_a_lower_one_never_moves_anybody(self) -> None:
+        first, later = ask(1, 8, 4), ask(2, 8, 1, priority=-1)
+        assert self.starts([first, later], {}) == {1: hours(2), 2: hours(6)}

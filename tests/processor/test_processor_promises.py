@@ -11,7 +11,9 @@ from gpudev.domain.capacity import Node
 from gpudev.domain.estimate import LateBecause, QueuePlan
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.lifecycle import Status
+from gpudev.domain.users import Role
 from gpudev.planning.eta_report import report
+from gpudev.ports.stores import Change, NewEvent
 from gpudev.settings import FairShare
 from support.world import World
 
@@ -258,3 +260,19 @@ class TestFairShare:
     async def test_who_has_waited_long_enough_goes_first_whatever_they_used(self, world: World) -> None:
         waiting = await self.heavy_and_light(world, FairShare(on=True, patience_hours=0.01))
         assert await world.status(waiting[0]) is Status.ACTIVE
+
+
+async def test_an_operators_priority_goes_before_promises_and_the_others_are_told(world: World) -> None:
+    await world.stores.users.add_user("olga", Role.OPERATOR)
+    await world.submit(8, hours=4)
+    waiting = [await world.submit(8, hours=4, user="bob") for _ in range(2)]
+    await world.turn()
+    row = await world.get(waiting[1])
+    event = NewEvent("priority", "olga set its priority to 10")
+    await world.stores.reservations.change(
+        Change(row.reservation_id, row.status, row.version, event, fields={"priority": 10}), now=world.clock.now()
+    )
+    await world.turn()
+    assert [(await world.get(rid)).queue_position for rid in waiting] == [2, 1]
+    (message,) = await messages(world, waiting[0], "delayed")
+    assert "operator" in message

@@ -72,6 +72,8 @@ class LivePlan:
         """Gives it the earliest place beside everybody else's."""
         self._advance(now)
         self._face_the_overdue(now)
+        if self._waiting.outranked_by(request):
+            return self._arrive_first(request, now)
         timetable, duration = self._room.timetable, length_of(request)
         timetable.ensure_size(request.units_per_node)
         place = timetable.find(request.units_per_node, request.node_count, duration)
@@ -83,6 +85,16 @@ class LivePlan:
         timetable.take(place, request.units_per_node, duration)
         self._sit(request, place)
         return self._wait(request, place)
+
+    def _arrive_first(self, request: Request, now: datetime) -> Start | Wait:
+        """Those with a lower priority give way: everybody is planned anew."""
+        self._waiting.add(request)
+        self.replan(now)
+        seat = self._seats.get(request.reservation_id)
+        if seat is not None and seat.start <= self._room.now and self._is_there(seat.ranks, request.units_per_node):
+            self._stand_up(request)
+            return self._start(request, seat.ranks, taken_until=seat.start + length_of(request))
+        return self._wait(request, seat)
 
     def end(self, reservation_id: ReservationId, now: datetime) -> tuple[Start, ...]:
         """Somebody's GPUs are free, or somebody who waited has given up. Those who start now."""
@@ -120,6 +132,7 @@ class LivePlan:
         if (
             len(gone) + len(came) <= _MANY
             and self._nodes == tuple(nodes)
+            and not any(self._waiting.outranked_by(request) for request in came)
             and held.keys() <= known_held.keys()
             and held.keys().isdisjoint(asked)
             and all(_alike(asked[who], known_asked[who]) for who in asked.keys() & known_asked.keys())

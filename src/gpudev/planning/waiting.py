@@ -75,6 +75,10 @@ class Waiting:
     def position(self, request: Request) -> int:
         return bisect_left(self._orders, order_of(request)) + 1
 
+    def outranked_by(self, request: Request) -> bool:
+        """Whether anybody waits whose priority is lower: its promise does not bind that one."""
+        return bool(self._orders) and self._by_order[self._orders[-1]].priority < request.priority
+
     def sizes(self) -> Iterable[int]:
         """The units that those ask for who need one node."""
         return self._by_size
