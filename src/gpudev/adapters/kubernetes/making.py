@@ -83,8 +83,9 @@ class Maker:
         keys = await self._ensure_secret(order, made)
         host_key = keys.host.public
         wanted = [manifests.ssh_service(spec, settings, host_key), *manifests.gang_objects(spec, settings, host_key)]
-        steps = [self._ensure(order, manifest, made) for manifest in wanted]
-        steps += [self._ensure_pod(order, place, host_key, made) for place in order.places]
+        # Pods first: they have the longest way to go.
+        steps = [self._ensure_pod(order, place, host_key, made) for place in order.places]
+        steps += [self._ensure(order, manifest, made) for manifest in wanted]
         # All of them come to an end before any failure is told, so that what was made is known.
         outcomes = await asyncio.gather(*steps, return_exceptions=True)
         failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
