@@ -43,7 +43,7 @@ async def test_what_is_held_is_not_available_and_two_half_free_nodes_are_no_whol
     assert row["queue_length"] == 1
     assert row["latest_wait_minutes"] == 481
     assert 0 < row["estimated_wait_minutes"] < 480
-    assert "0 of 1 GPUs free" in row["wait_reason"]
+    assert "0 of 1 GPU free" in row["wait_reason"]
 
 
 async def test_a_full_cluster_tells_how_long_one_gpu_would_take(ada: httpx2.AsyncClient, api: Api) -> None:

@@ -281,7 +281,7 @@ def test_avail_shows_what_is_free_and_the_wait_for_the_rest(cli: Cli, api: FakeA
             queue_length=4,
             estimated_wait_minutes=90,
             latest_wait_minutes=150,
-            wait_reason="0 of 1 GPUs free on any h100 node",
+            wait_reason="0 of 1 GPU free on any h100 node",
             simulated=False,
         ),
         make_type("b200", available_gpus=0, estimated_wait_minutes=None, latest_wait_minutes=None),
@@ -292,7 +292,7 @@ def test_avail_shows_what_is_free_and_the_wait_for_the_rest(cli: Cli, api: FakeA
     rows = {row.split()[0]: row for row in done.stdout.splitlines()}
     assert rows["a100"].split()[1:7] == ["3", "8", "2", "0", "none", "none"]
     assert rows["h100"].endswith("  4        1 h 30 min  2 h 30 min  the h100")
-    assert rows["h100:"] == "h100: 0 of 1 GPUs free on any h100 node"
+    assert rows["h100:"] == "h100: 0 of 1 GPU free on any h100 node"
     assert "a100:" not in rows, "what need not wait needs no reason"
     assert "simulated" in rows["a100"]
     assert "simulated" not in rows["h100"]

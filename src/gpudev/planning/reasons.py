@@ -23,7 +23,9 @@ class Ending:
 def why_not_now(request: Request, best: int, whole: int, ahead: int, ending: Ending | None) -> str:
     """`best`: the most units free on one node now; `whole`: the nodes that are free altogether; `ahead`: how many
     wait before it."""
-    parts = [_gang_now(request, whole) if request.node_count > 1 else _single_now(request, best)]
+    # A place that was told is kept also from those who now stand before its owner.
+    to_whom = "those ahead" if ahead else "others"
+    parts = [_gang_now(request, whole, to_whom) if request.node_count > 1 else _single_now(request, best, to_whom)]
     if ahead:
         parts.append(f"{ahead} {'request' if ahead == 1 else 'requests'} ahead")
     if ending is not None:
@@ -48,17 +50,18 @@ def why_never(request: Request, known: Sequence[Node], offering: Sequence[Node])
     return f"foreign work leaves at most {max(0, best)} of {request.units_per_node} {unit} on any {gpu_type} node"
 
 
-def _single_now(request: Request, best: int) -> str:
+def _single_now(request: Request, best: int, to_whom: str) -> str:
     need = request.units_per_node
     if best >= need:
-        return f"{need} {_unit(request)} free on one {request.gpu_type} node are promised to those ahead"
+        are = "is" if need == 1 else "are"
+        return f"{need} {_unit(request)} free on one {request.gpu_type} node {are} promised to {to_whom}"
     return f"{max(0, best)} of {need} {_unit(request)} free on any {request.gpu_type} node"
 
 
-def _gang_now(request: Request, whole: int) -> str:
+def _gang_now(request: Request, whole: int, to_whom: str) -> str:
     need = f"waits for {request.node_count} whole free nodes"
     if whole >= request.node_count:
-        return f"{need}; those free now are promised to those ahead"
+        return f"{need}; those free now are promised to {to_whom}"
     return f"{need}; {whole} of {request.node_count} free now"
 
 
@@ -70,4 +73,5 @@ def _when(ending: Ending) -> str:
 
 
 def _unit(request: Request) -> str:
-    return "slots" if request.slots else "GPUs"
+    unit = "slot" if request.slots else "GPU"
+    return unit if request.units_per_node == 1 else f"{unit}s"
