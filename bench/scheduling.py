@@ -5,11 +5,12 @@ of people, two loads, four seeds each: one week says little, since the ratio of 
 from week to week though nothing but the seed differs.
 
 The kinds differ in how much of the time they ask for they use: careful people about a half, usual ones a third,
-careless ones a fifth. Published logs of systems where people must say how long they will stay lie between the first
-two: on average they used roughly a third to a half (Mu'alem and Feitelson, IEEE TPDS 2001; Tsafrir, Etsion and
-Feitelson, IEEE TPDS 2007). So the goal for the mean wait is held to these two. The careless ones are there to see what
-happens beyond, and are printed: promises cost more the less people mean what they ask for, because room is kept for
-ends that do not come, while EASY promises something to the first in the queue only.
+careless ones a fifth. That people ask for far more than they use, in few round values, is what studies of such systems
+agree on (Mu'alem and Feitelson, IEEE TPDS 2001; Tsafrir, Etsion and Feitelson, JSSPP 2005 and IEEE TPDS 2007); how much
+more differs from place to place. The goal for the mean wait is held to the first two kinds. The careless are there to
+see what happens beyond, and are printed with their own figure and in the figure over everybody: promises cost more the
+less people mean what they ask for, because room is kept for ends that do not come, while EASY promises something to
+the first in the queue only.
 """
 
 import statistics
@@ -33,8 +34,8 @@ PEOPLE = {
     "usual": People(),
     "careless": People(median_need=0.6 * HOUR, overstating=1.2, uncertainty=1.0, take_default=0.5),
 }
-AS_PUBLISHED = ("careful", "usual")
-"""The kinds of people that published logs support."""
+HELD_TO = ("careful", "usual")
+"""The kinds of people whom the goal for the mean wait is about."""
 COLD = 100
 """How many of the first forecasts of a week count as made after a cold start."""
 
@@ -149,8 +150,8 @@ def _report_goals(ours: Sequence[Week], easy: Sequence[Week]) -> None:
         ratios = [mine.mean_wait / theirs.mean_wait for mine, theirs in own]
         _say(f"mean wait of ours / EASY's, {people} people, lowest week", min(ratios), "x")
         _say(f"mean wait of ours / EASY's, {people} people, highest week", max(ratios), "x")
-    published = [pair for pair in pairs if pair[0].people in AS_PUBLISHED]
-    report("scheduling", f"mean wait of ours / EASY's, {' and '.join(AS_PUBLISHED)}", _ratio(published), "x", 1.1)
+    published = [pair for pair in pairs if pair[0].people in HELD_TO]
+    report("scheduling", f"mean wait of ours / EASY's, {' and '.join(HELD_TO)}", _ratio(published), "x", 1.1)
     _say("mean wait of ours / EASY's, all kinds", _ratio(pairs), "x")
     allowed = sum(week.allowed_idle for week in ours)
     report("scheduling", "ours: idle GPUs that the rules would have allowed to use", allowed, "s", 0)
