@@ -68,7 +68,7 @@ async def _measure(plane: ControlPlane, folder: Path) -> None:
 
 
 async def _visible_when_idle(api: KubernetesApi, submitter: Submitter) -> None:
-    """One after the other, each when the one before runs."""
+    """One after the other, each when the one before runs and everything has come to rest."""
     took: list[float] = []
     async with _watched_pods(api, "gpu-dev") as pods:
         for number in range(_SINGLE + 5):
@@ -78,7 +78,7 @@ async def _visible_when_idle(api: KubernetesApi, submitter: Submitter) -> None:
             if number >= 5:  # the first ones warm everything up
                 took.append((seen_at - begun) * 1000)
             await pods.ready(pod_name(reservation_id))
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.4)
     report("kubernetes", "submit to pod object visible, idle, p50", percentile(took, 0.5), "ms", None)
     report("kubernetes", "submit to pod object visible, idle, p99", percentile(took, 0.99), "ms", 50)
 
