@@ -5,11 +5,11 @@ import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
-from gpudev.planning.forecasting import Experience, TypeForecast
+from gpudev.planning.forecasting import Experience
 from gpudev.planning.live import LivePlan
 from gpudev.planning.plan import Start, Wait
 from gpudev.planning.queue_telling import QueueMemory, Teller
-from gpudev.planning.queue_turn import QueueTurn, tell_everybody
+from gpudev.planning.queue_turn import Forecasting, QueueTurn, tell_everybody
 from gpudev.planning.scene import Scene
 
 LONG = 500
@@ -24,7 +24,7 @@ class LongQueue:
         """`cost`: measures what a full turn took, in seconds."""
         self._cost = cost
         self._live: LivePlan | None = None
-        self._forecast: TypeForecast | None = None
+        self._forecast: Forecasting | None = None
         self._tell_at: datetime | None = None
         self._is_changed = False
 
@@ -80,7 +80,9 @@ class LongQueue:
         for wait in newcomers:
             own, forecast = requests[wait.reservation_id], None
             if wait.starts_at is not None:
-                forecast = self._forecast.of_newcomer(own.units_per_node, own.node_count, own.duration, wait.starts_at)
+                forecast = self._forecast.get().of_newcomer(
+                    own.units_per_node, own.node_count, own.duration, wait.starts_at
+                )
             teller.wait(wait, forecast)
         teller.decisions.look_again(self._tell_at if self._is_changed else None)
         teller.decisions.look_again(self._live.next_at)

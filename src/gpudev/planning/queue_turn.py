@@ -1,12 +1,13 @@
 """One turn of one GPU type's queue: the plan that keeps what was promised, everybody's forecast, and what of both is
 told and published."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from gpudev.domain.estimate import Estimate, QueuePlan
 from gpudev.domain.ids import ReservationId
-from gpudev.planning.forecasting import NOTHING_KNOWN, Experience, Known, TypeForecast
+from gpudev.planning.forecasting import NOTHING_KNOWN, Experience, Forecast, Known, TypeForecast
 from gpudev.planning.outlook import offers, sizes_of
 from gpudev.planning.plan import Start, Wait
 from gpudev.planning.queue_telling import QueueMemory, Teller
@@ -16,9 +17,21 @@ from gpudev.planning.turn import Decisions
 
 
 @dataclass(frozen=True, slots=True)
+class PlanDraft:
+    """A plan that could be published. Making it costs, so it is made only if it is."""
+
+    gpu_type: str
+    made_at: datetime
+    waiting: int
+    mark: object
+    """Two drafts with equal marks say the same (what is expected creeps with the time; that alone is no news)."""
+    make: Callable[[], QueuePlan]
+
+
+@dataclass(frozen=True, slots=True)
 class QueueTurn:
     decisions: Decisions
-    plan: QueuePlan | None
+    draft: PlanDraft | None
     """None: the one published before is near enough."""
     memory: QueueMemory
 
@@ -27,37 +40,76 @@ def decide_queue(scene: Scene, memory: QueueMemory | None = None, experience: Ex
     """Everybody is planned anew: for queues of usual length."""
     memory = (memory or QueueMemory()).only(scene.waiting)
     bound = None if scene.is_fair_share else memory.promises
-    answers = list(plan_type(scene.facts(), scene.requests, bound))
+    answers = list(plan_type(scene.facts(), scene.requests, bound)) if scene.requests else []
     return tell_everybody(scene, answers, memory, experience)[0]
 
 
 def tell_everybody(
-    scene: Scene, answers: Iterable[Start | Wait], memory: QueueMemory, experience: Experience
-) -> tuple[QueueTurn, TypeForecast]:
+    scene: Scene, answers: Sequence[Start | Wait], memory: QueueMemory, experience: Experience
+) -> tuple[QueueTurn, "Forecasting"]:
     """`answers`: to everybody who waits, in the queue's order."""
-    plan = {each.reservation_id: each for each in answers}
-    facts, known = scene.facts(), Known.of(experience)
-    forecast = TypeForecast(facts, scene.requests, scene.began(), known, sizes_of(facts))
-    latest = {each.reservation_id: each.starts_at for each in plan.values() if isinstance(each, Wait)}
-    came = {who: row.created_at for who, row in scene.waiting.items()}
-    forecasts = forecast.of_waiting(latest, came)
+    forecasting = Forecasting(scene, experience)
+    waits = [each for each in answers if isinstance(each, Wait)]
+    forecasts: Mapping[ReservationId, Forecast] = {}
+    if waits:
+        came = {who: row.created_at for who, row in scene.waiting.items()}
+        forecasts = forecasting.get().of_waiting({wait.reservation_id: wait.starts_at for wait in waits}, came)
     teller = Teller(scene, memory)
     estimates: dict[ReservationId, Estimate] = {}
-    for each in plan.values():
+    for each in answers:
         if isinstance(each, Start):
             teller.start(each)
         else:
             estimates[each.reservation_id] = teller.wait(each, forecasts.get(each.reservation_id))
-    published = QueuePlan(
-        scene.gpu_type,
-        scene.now,
-        max((row.seq for row in scene.waiting.values()), default=0),
-        estimates,
-        tuple(offers(facts, plan, scene.requests, forecast, scene.timing.around_a_stay)),
-        experience.habits.counts,
-        known.newcomers.factors,
+    draft = _draft(scene, answers, estimates, forecasting)
+    return QueueTurn(teller.decisions, draft, teller.memory), forecasting
+
+
+class Forecasting:
+    """The forecast of one moment, made when it is first asked for."""
+
+    def __init__(self, scene: Scene, experience: Experience) -> None:
+        self._scene = scene
+        self.experience = experience
+        self.known = Known.of(experience)
+        self._made: TypeForecast | None = None
+
+    def get(self) -> TypeForecast:
+        if self._made is None:
+            facts = self._scene.facts()
+            began = self._scene.began()
+            self._made = TypeForecast(facts, self._scene.requests, began, self.known, sizes_of(facts))
+        return self._made
+
+
+def _draft(
+    scene: Scene,
+    answers: Sequence[Start | Wait],
+    estimates: Mapping[ReservationId, Estimate],
+    forecasting: Forecasting,
+) -> PlanDraft:
+    planned_seq = max((row.seq for row in scene.waiting.values()), default=0)
+
+    def make() -> QueuePlan:
+        plan = {each.reservation_id: each for each in answers}
+        around = scene.timing.around_a_stay
+        return QueuePlan(
+            scene.gpu_type,
+            scene.now,
+            planned_seq,
+            estimates,
+            tuple(offers(scene.facts(), plan, scene.requests, forecasting.get(), around)),
+            forecasting.experience.habits.counts,
+            forecasting.known.newcomers.factors,
+        )
+
+    mark = (
+        planned_seq,
+        tuple((who, told.position, told.latest, told.reason) for who, told in estimates.items()),
+        tuple((holding.reservation_id, holding.until) for holding in scene.holdings),
+        tuple(scene.nodes),
     )
-    return QueueTurn(teller.decisions, published, teller.memory), forecast
+    return PlanDraft(scene.gpu_type, scene.now, len(estimates), mark, make)
 
 
 def promises_of(plan: QueuePlan) -> dict[ReservationId, Wait]:

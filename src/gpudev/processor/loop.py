@@ -147,7 +147,7 @@ class Processor:
         self._act(decisions, done)
         if seen is not None:
             self._sweep_orphans(seen, reservations, now)
-            await self._queues.publish(lease, now)
+            await self._queues.publish(lease)
             await self._publisher.publish(lease, seen, await self._present(reservations, bool(done)), now)
         self._next_at = decisions.next_at
         if done or len(messages) == _MESSAGES_PER_TURN:

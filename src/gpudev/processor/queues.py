@@ -5,7 +5,6 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from gpudev.domain.estimate import QueuePlan
 from gpudev.domain.ids import ReservationId, UserId
 from gpudev.domain.reservation import Reservation
 from gpudev.domain.users import Usage
@@ -18,15 +17,13 @@ from gpudev.planning.scene import Known, Scene, gather
 from gpudev.planning.turn import Decisions
 from gpudev.ports.cluster import ClusterSeen
 from gpudev.ports.stores import EstimateStore, Lease, PlanStore, UserStore
+from gpudev.processor.plan_publishing import PlanPublisher
 from gpudev.settings import FairShare, Timing
 
 log = structlog.get_logger(__name__)
 _LEARN_EVERY = timedelta(minutes=1)
 _STAYS_PER_TYPE, _OUTCOMES_PER_TYPE = 1000, 2500
 """What is learnt from: as much as the habits and the track record remember."""
-_PUBLISH_AT_LEAST_EVERY = timedelta(seconds=30)
-_SHORT, _SECONDS_PER_WAITING = 200, 1 / 2000
-"""A short plan is published at once, one of ten thousand every five seconds."""
 
 
 class Queues:
@@ -54,15 +51,14 @@ class Queues:
         self._memories: dict[str, QueueMemory] = {}
         self._experience: Mapping[str, Experience] = {}
         self._learnt_at: datetime | None = None
-        self._published: dict[str, QueuePlan] = {}
-        self._unpublished: dict[str, QueuePlan] = {}
+        self._publisher = PlanPublisher(plans)
 
     async def prepare(self, lease: Lease, now: datetime) -> None:
         """Before the first turn with a lease: remember what the processor before us promised. Now and then: learn."""
         if lease.epoch != self._epoch:
             self._memories = await self._recall(now)
             self._long = {}
-            self._published, self._unpublished = {}, {}
+            self._publisher.forget()
             self._epoch = lease.epoch
         if self._learnt_at is None or not timedelta(0) <= now - self._learnt_at < _LEARN_EVERY:
             stays = await self._estimates.stays(_STAYS_PER_TYPE)
@@ -86,8 +82,8 @@ class Queues:
                 self._long.pop(gpu_type, None)
                 continue
             self._memories[gpu_type] = turn.memory
-            if turn.plan is not None:
-                self._unpublished[gpu_type] = turn.plan
+            if turn.draft is not None:
+                self._publisher.offer(turn.draft)
             decisions.add(turn.decisions)
         return broken
 
@@ -95,14 +91,8 @@ class Queues:
         """Whether deciding may take so long that others should not wait for it."""
         return sum(1 for row in reservations if row.status.is_waiting) >= self._from_long
 
-    async def publish(self, lease: Lease, now: datetime) -> None:
-        due = [plan for plan in self._unpublished.values() if self._is_due(plan, now)]
-        if not due:
-            return
-        await self._plans.publish(lease, due)
-        for plan in due:
-            self._published[plan.gpu_type] = plan
-            del self._unpublished[plan.gpu_type]
+    async def publish(self, lease: Lease) -> None:
+        await self._publisher.publish(lease)
 
     def _scene(self, reservations: Sequence[Reservation], seen: ClusterSeen, now: datetime, gpu_type: str) -> Scene:
         turns = self._turns(reservations, gpu_type, now)
@@ -135,26 +125,3 @@ class Queues:
             if outcome.started_at is None
         }
         return {gpu_type: QueueMemory(promised, dict(told)) for gpu_type, promised in promises.items()}
-
-    def _is_due(self, plan: QueuePlan, now: datetime) -> bool:
-        last = self._published.get(plan.gpu_type)
-        if last is None:
-            return True
-        age = now - last.made_at
-        if age >= _PUBLISH_AT_LEAST_EVERY:
-            return True
-        waiting = len(plan.waits)
-        is_time = waiting <= _SHORT or age >= timedelta(seconds=waiting * _SECONDS_PER_WAITING)
-        return is_time and _differ(last, plan)
-
-
-def _differ(one: QueuePlan, other: QueuePlan) -> bool:
-    """Expected starts creep with the time; that alone is no news."""
-    if one.waits.keys() != other.waits.keys() or one.planned_seq != other.planned_seq:
-        return True
-    return any(
-        (told.position, told.latest, told.reason) != (now.position, now.latest, now.reason)
-        for told, now in zip(one.waits.values(), other.waits.values(), strict=True)
-    ) or [(o.units, o.node_count, o.duration, o.latest > one.made_at) for o in one.offers] != [
-        (o.units, o.node_count, o.duration, o.latest > other.made_at) for o in other.offers
-    ]
