@@ -58,7 +58,7 @@ def create_app(services: Services, lifespan: Lifespan[FastAPI] | None = None) ->
 
 def _jobs(services: Services, unreleased: UnreleasedView) -> JobEndpoints:
     settings = services.settings
-    viewing = Viewing(services.plans, services.clock, settings.timing)
+    viewing = Viewing(services.plans, services.clock, settings.timing, settings.kubernetes.namespace)
     return JobEndpoints(
         reservations=services.reservations,
         viewing=viewing,
@@ -73,6 +73,7 @@ def _jobs(services: Services, unreleased: UnreleasedView) -> JobEndpoints:
             plans=services.plans,
             timing=settings.timing,
             fixed_cluster=settings.cluster == "local",
+            has_disks=settings.cluster == "local",
         ),
         cancelling=Cancelling(services.reservations, services.clock),
         extending=Extending(

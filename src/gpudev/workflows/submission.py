@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import assert_never
 
 from gpudev.domain.capacity import Node
-from gpudev.domain.disk import check_disk_name
+from gpudev.domain.disk import NO_DISK, check_disk_name
 from gpudev.domain.errors import IdTaken, Invalid, LimitReached
 from gpudev.domain.gpu import Catalogue
 from gpudev.domain.ids import new_reservation_id
@@ -54,6 +54,8 @@ class Submission:
     timing: Timing
     fixed_cluster: bool
     """True: no node will ever be added (one machine)."""
+    has_disks: bool = True
+    """False: every home is scratch space here, and whoever names a disk is told so instead of given one."""
 
     async def submit(self, user: User, request: SubmitRequest, idempotency_key: str | None) -> Submitted:
         fingerprint = _fingerprint(request)
@@ -63,6 +65,7 @@ class Submission:
             if earlier is not None:
                 return Submitted(await self._with_place(earlier, (await self.nodes())[0]), replayed=True)
         _check_names(request)
+        disk_name = self._disk_name(request)
         nodes, seen_at = await self.nodes()
         # Until a processor has looked, an empty list of nodes says nothing about what there is.
         admitted = await self._admit(user, request, nodes, fixed_cluster=self.fixed_cluster and seen_at is not None)
@@ -79,11 +82,21 @@ class Submission:
             github_user=request.github_user,
             name=request.name,
             image=request.image,
-            disk_name=request.disk_name,
+            disk_name=disk_name,
         )
         written = await self._write(draft, idempotency_key, fingerprint)
         replayed = written.reservation_id != draft.reservation_id
         return Submitted(await self._with_place(written, nodes), replayed)
+
+    def _disk_name(self, request: SubmitRequest) -> str | None:
+        if self.has_disks or request.disk_name == NO_DISK:
+            return request.disk_name
+        if request.disk_name is not None:
+            raise Invalid(
+                "this cluster has no disks: /home/dev is scratch space; leave the disk out, or ask for 'none'",
+                field="disk_name",
+            )
+        return NO_DISK
 
     async def _admit(
         self, user: User, request: SubmitRequest, nodes: Sequence[Node], *, fixed_cluster: bool

@@ -69,6 +69,8 @@ class Viewing:
     plans: PlanStore
     clock: Clock
     timing: Timing
+    namespace: str = WORKLOAD_NAMESPACE
+    """Where dev servers are, for whoever looks at the cluster itself."""
 
     async def view(self, reservation: Reservation) -> JobView:
         (view,) = await self.views([reservation])
@@ -79,7 +81,7 @@ class Viewing:
         if any(one.status.is_waiting for one in reservations):
             plans = await self.plans.refresh()
         now = self.clock.now()
-        return [job_view(one, now, plans.get(one.gpu_type), self.timing) for one in reservations]
+        return [job_view(one, now, plans.get(one.gpu_type), self.timing, self.namespace) for one in reservations]
 
 
 def told(reservation: Reservation, plan: QueuePlan | None) -> Estimate | None:
@@ -98,7 +100,13 @@ def told(reservation: Reservation, plan: QueuePlan | None) -> Estimate | None:
     )
 
 
-def job_view(reservation: Reservation, now: datetime, plan: QueuePlan | None, timing: Timing) -> JobView:
+def job_view(
+    reservation: Reservation,
+    now: datetime,
+    plan: QueuePlan | None,
+    timing: Timing,
+    namespace: str = WORKLOAD_NAMESPACE,
+) -> JobView:
     waiting = reservation.status.is_waiting
     connection = reservation.connection if reservation.status is Status.ACTIVE else None
     estimate = told(reservation, plan) if waiting else None
@@ -132,7 +140,7 @@ def job_view(reservation: Reservation, now: datetime, plan: QueuePlan | None, ti
         disk_name=reservation.disk_name,
         image=reservation.image,
         pod_name=reservation.pod_name,
-        namespace=WORKLOAD_NAMESPACE,
+        namespace=namespace,
         nodes=[
             NodeShareView(rank=s.rank, node=s.node, gpu_count=_gpus(reservation, s.units), gpu_indices=[*s.gpu_indices])
             for s in reservation.shares
