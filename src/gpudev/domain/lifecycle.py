@@ -32,7 +32,8 @@ class Status(StrEnum):
 MOVES: Mapping[Status, frozenset[Status]] = {
     Status.PENDING: frozenset({Status.QUEUED, Status.PREPARING, Status.CANCELLED, Status.FAILED}),
     Status.QUEUED: frozenset({Status.PREPARING, Status.CANCELLED, Status.FAILED}),
-    Status.PREPARING: frozenset({Status.ACTIVE, Status.CANCELLED, Status.FAILED}),
+    # Back to waiting when the cluster refuses its place, before it ever ran there.
+    Status.PREPARING: frozenset({Status.ACTIVE, Status.QUEUED, Status.CANCELLED, Status.FAILED}),
     Status.ACTIVE: frozenset({Status.EXPIRED, Status.CANCELLED, Status.FAILED}),
     Status.EXPIRED: frozenset(),
     Status.CANCELLED: frozenset(),

@@ -104,11 +104,17 @@ class Reservation:
     def needs_teardown(self) -> bool:
         return self.status.is_terminal and self.released_at is None
 
+    @property
+    def is_leaving(self) -> bool:
+        """It waits again, and what it had in a place that was refused is still being taken away. Until that is gone it
+        holds the place and gets no other."""
+        return self.status.is_waiting and bool(self.shares)
+
     def holding(self) -> Holding | None:
         """What it keeps others from using; None when it has (or never had) nothing."""
         if self.is_released or not self.shares:
             return None
-        until = None if self.status.is_terminal else self.planned_end()
+        until = None if self.status.is_terminal or self.is_leaving else self.planned_end()
         return Holding(self.reservation_id, self.gpu_type, self.shares, until)
 
     def planned_end(self) -> datetime | None:

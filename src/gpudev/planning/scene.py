@@ -84,7 +84,7 @@ def gather(
     """`reservations`: everything unreleased, of any type; `nodes`: all there are. `turns`: whose turn it is by fair
     share, where that is on."""
     known = known or Known()
-    waiting = [row for row in reservations if row.gpu_type == gpu_type and row.status.is_waiting]
+    waiting = [row for row in reservations if row.gpu_type == gpu_type and row.status.is_waiting and not row.is_leaving]
     own_nodes = [node for node in nodes if node.gpu_type == gpu_type]
     names = {node.name for node in own_nodes}
     # Whatever is held there, by whichever type: a node may have come back as another one.

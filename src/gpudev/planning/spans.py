@@ -43,6 +43,8 @@ def _freed_by(reservation: Reservation, now: datetime, timing: Timing) -> dateti
         return None if ended is None else ended + timing.teardown_margin
     if reservation.status is Status.ACTIVE and reservation.expires_at is not None:
         return reservation.expires_at + timing.teardown_margin
+    if reservation.is_leaving:
+        return None
     begun = reservation.preparing_at or now
     # Its time begins when it is ready. One that takes longer than planned may be ready at any moment.
     ready_by = max(begun + timing.preparing_margin, now)

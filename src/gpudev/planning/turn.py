@@ -4,11 +4,12 @@ Puts the single decisions together (expiry, readiness; `queue_turn` adds the que
 effects to carry out. At most one change per reservation and turn: each is guarded by the version that was read.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import assert_never
 
+from gpudev.domain.capacity import Node
 from gpudev.domain.estimate import EstimateRecord
 from gpudev.domain.ids import ReservationId, short_id
 from gpudev.domain.lifecycle import Status
@@ -16,6 +17,7 @@ from gpudev.domain.reservation import Reservation
 from gpudev.planning.expiry import Expire, Warn, decide_expiry
 from gpudev.planning.expiry import Nothing as NotYet
 from gpudev.planning.readiness import Activate, Fail, Launch, Nothing, Progress, Reconnect, decide_readiness
+from gpudev.planning.replacing import find_obstacle, units_held
 from gpudev.ports.cluster import ClusterSeen, Phase
 from gpudev.ports.stores import Change, NewEvent, QueueUpdate, connection_fields
 from gpudev.settings import Timing
@@ -33,6 +35,8 @@ class Decisions:
     starts: list[Reservation] = field(default_factory=list)
     """To be launched as soon as the change that places them is written."""
     teardowns: list[Reservation] = field(default_factory=list)
+    withdrawals: list[Reservation] = field(default_factory=list)
+    """Those that wait again, with something left in a place that was refused."""
     messages: list[tuple[ReservationId, str]] = field(default_factory=list)
     """To be shown in the dev server's terminals, once the change that says so is written."""
     next_at: datetime | None = None
@@ -45,6 +49,7 @@ class Decisions:
         self.launches += other.launches
         self.starts += other.starts
         self.teardowns += other.teardowns
+        self.withdrawals += other.withdrawals
         self.messages += other.messages
         self.look_again(other.next_at)
 
@@ -54,20 +59,45 @@ class Decisions:
 
 
 def decide_running(
-    reservations: Iterable[Reservation], seen: ClusterSeen | None, now: datetime, timing: Timing
+    reservations: Sequence[Reservation], seen: ClusterSeen | None, now: datetime, timing: Timing
 ) -> Decisions:
     """What time and the cluster mean for those that run, are being prepared or have ended. Without a view of
     the cluster only time decides: unknown is unknown."""
     decisions = Decisions()
+    refused = _Refused.of(seen, reservations) if seen is not None else None
     for reservation in reservations:
         if reservation.needs_teardown:
             _decide_ended(reservation, decisions)
-            continue
-        if not reservation.status.holds_capacity or _decide_time(reservation, now, timing, decisions):
-            continue
-        if seen is not None and not _decide_lost(reservation, seen, decisions):
+        elif reservation.is_leaving:
+            decisions.withdrawals.append(reservation)
+        elif not reservation.status.holds_capacity or _decide_time(reservation, now, timing, decisions):
+            pass
+        elif seen is not None and refused is not None and (why := refused.find(reservation)) is not None:
+            decisions.changes.append(_requeue(reservation, why))
+        elif seen is not None and not _decide_lost(reservation, seen, decisions):
             _decide_server(reservation, seen, now, timing, decisions)
     return decisions
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """Who was placed and is refused there, for a reason that can be seen."""
+
+    reasons: Mapping[ReservationId, str]
+    nodes: Mapping[str, Node]
+    held: Mapping[str, int]
+
+    @classmethod
+    def of(cls, seen: ClusterSeen, reservations: Iterable[Reservation]) -> "_Refused | None":
+        reasons = {rid: server.refused for rid, server in seen.servers.items() if server.refused is not None}
+        return cls(reasons, {node.name: node for node in seen.nodes}, units_held(reservations)) if reasons else None
+
+    def find(self, reservation: Reservation) -> str | None:
+        reason = self.reasons.get(reservation.reservation_id)
+        if reason is None or reservation.status is not Status.PREPARING:
+            return None
+        obstacle = find_obstacle(reservation, self.nodes, self.held)
+        return f"{obstacle} ({reason})" if obstacle is not None else None
 
 
 def failed_launch(reservation: Reservation, error: str, now: datetime, timing: Timing, most: int) -> Change:
@@ -101,6 +131,11 @@ def postponed_launch(reservation: Reservation, now: datetime, timing: Timing) ->
         event=None,
         fields={"next_attempt_at": now + timing.retry_backoff},
     )
+
+
+def withdrawn(reservation: Reservation) -> Change:
+    """All it had in a place that was refused is gone: it may be placed anew."""
+    return Change(reservation.reservation_id, reservation.status, reservation.version, event=None, shares=())
 
 
 def released(reservation: Reservation) -> Change:
@@ -189,6 +224,13 @@ def _decide_server(
             decisions.look_again(next_at)
         case other:
             assert_never(other)
+
+
+def _requeue(reservation: Reservation, why: str) -> Change:
+    """Back to its place in the queue, which goes by arrival. What it holds it keeps until that is seen to be gone."""
+    event = NewEvent("queued", f"waits for another place: {why}")
+    fields: dict[str, object] = {"preparing_at": None, "step": None, "next_attempt_at": None, "launch_attempts": 0}
+    return _change(reservation, Status.QUEUED, event, fields)
 
 
 def _change(reservation: Reservation, to: Status, event: NewEvent, fields: dict[str, object]) -> Change:

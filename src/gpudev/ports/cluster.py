@@ -56,6 +56,8 @@ class ServerSeen:
     """When ready."""
     lost_unwatched: bool = False
     """Dead, and it died while nobody watched (reboot, control plane down): it may be started again."""
+    refused: str | None = None
+    """Why the place it was given does not take it: so far while starting, for good when dead. It never ran there."""
     held: tuple[Share, ...] = ()
     """What it takes of which nodes right now, where that can be seen. A reservation's row says the same; one without a
     row (an orphan) uses this until it is gone."""

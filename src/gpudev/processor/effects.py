@@ -11,7 +11,7 @@ from gpudev.domain.commands import MAX_FAILURES
 from gpudev.domain.errors import ClusterError, GpuDevError, Stale, Unavailable
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.reservation import Reservation
-from gpudev.planning.turn import failed_launch, postponed_launch, released
+from gpudev.planning.turn import failed_launch, postponed_launch, released, withdrawn
 from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import Cluster, ServerSpec
 from gpudev.ports.stores import ReservationStore
@@ -23,6 +23,7 @@ log = structlog.get_logger(__name__)
 class Kind(StrEnum):
     LAUNCH = "launch"
     TEARDOWN = "teardown"
+    WITHDRAW = "withdraw"
     REMOVE_ORPHAN = "remove_orphan"
     TELL = "tell"
 
@@ -53,6 +54,11 @@ class Effects:
 
     def tear_down(self, reservation: Reservation) -> None:
         self._start(Kind.TEARDOWN, reservation.reservation_id, lambda: self._tear_down(reservation))
+
+    def withdraw(self, reservation: Reservation) -> None:
+        """Not while it is still being launched there: what is made after the look would stay."""
+        if (Kind.LAUNCH, reservation.reservation_id) not in self._running:
+            self._start(Kind.WITHDRAW, reservation.reservation_id, lambda: self._withdraw(reservation))
 
     def remove_orphan(self, reservation_id: ReservationId) -> None:
         self._start(Kind.REMOVE_ORPHAN, reservation_id, lambda: self._remove_orphan(reservation_id))
@@ -113,6 +119,10 @@ class Effects:
     async def _tear_down(self, reservation: Reservation) -> None:
         await self._ensure_gone(reservation.reservation_id)
         await self._reservations.change(released(reservation), now=self._clock.now())
+
+    async def _withdraw(self, reservation: Reservation) -> None:
+        await self._ensure_gone(reservation.reservation_id)
+        await self._reservations.change(withdrawn(reservation), now=self._clock.now())
 
     async def _remove_orphan(self, reservation_id: ReservationId) -> None:
         """One that no row knows at all (a lost or restored database) is ended, but its files stay: nothing that

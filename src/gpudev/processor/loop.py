@@ -136,7 +136,7 @@ class Processor:
         seen = await self._look()
         reservations = await self._unreleased.refresh()
         if seen is not None:
-            seen = count_orphans(seen, {reservation.reservation_id for reservation in reservations})
+            seen = count_orphans(seen, _owners(reservations))
         now = self._clock.now()
         await self._queues.prepare(lease, now)
         decisions = decide_running(reservations, seen, now, self._timing)
@@ -229,6 +229,8 @@ class Processor:
             self.effects.launch(reservation)
         for reservation in decisions.teardowns:
             self.effects.tear_down(reservation)
+        for reservation in decisions.withdrawals:
+            self.effects.withdraw(reservation)
         for reservation_id, message in decisions.messages:
             if reservation_id in done:
                 self.effects.tell(reservation_id, message)
@@ -240,8 +242,9 @@ class Processor:
             log.info(f"reservation.{kind}", reservation_id=str(change.reservation_id), fate=fate)
 
     def _sweep_orphans(self, seen: ClusterSeen, reservations: Sequence[Reservation], now: datetime) -> None:
-        owners = {reservation.reservation_id for reservation in reservations}
-        orphans = decide_orphans(seen.servers, owners, self._orphans_since, now, self._timing.orphan_grace)
+        orphans = decide_orphans(
+            seen.servers, _owners(reservations), self._orphans_since, now, self._timing.orphan_grace
+        )
         for reservation_id in orphans.report:
             if reservation_id not in self._orphans_since:
                 log.warning("orphan.found", reservation_id=str(reservation_id))
@@ -294,6 +297,11 @@ class Processor:
             except Exception:
                 log.exception("watch.broken")
             await asyncio.sleep(1)
+
+
+def _owners(reservations: Sequence[Reservation]) -> set[ReservationId]:
+    """Who may have a dev server: whoever has a place. One that waits has none, or none any more."""
+    return {reservation.reservation_id for reservation in reservations if reservation.shares}
 
 
 def _is_over(reservation: Reservation, now: datetime) -> bool:

@@ -45,7 +45,7 @@ class Cancelling:
             event=NewEvent("cancelled", f"cancelled by {user.username}"),
             to=Status.CANCELLED,
             fields={"cancelled_at": now, "step": None},
-            # One that still waits has nothing that could outlive it: its disk is free this moment.
-            release=found.status.is_waiting,
+            # One that waits and holds nothing has nothing that could outlive it: its disk is free this moment.
+            release=found.status.is_waiting and not found.is_leaving,
         )
         return await self.reservations.change(change, now=now, cause=Cause.CANCELLED)

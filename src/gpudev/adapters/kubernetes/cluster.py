@@ -22,7 +22,7 @@ from gpudev.adapters.kubernetes.making import Maker, Order
 from gpudev.adapters.kubernetes.mirror import Mirror
 from gpudev.adapters.kubernetes.pod_death import find_death
 from gpudev.adapters.kubernetes.pod_manifest import BINARY, CONTAINER, Place, Storage
-from gpudev.adapters.kubernetes.refusals import find_refusal, plan_refusals
+from gpudev.adapters.kubernetes.refusals import find_refusal, plan_refusals, why_refused
 from gpudev.adapters.kubernetes.seeing import Seeing
 from gpudev.adapters.kubernetes.server_facts import ServerFacts, see_server
 from gpudev.adapters.kubernetes.sizing import room_of_type, share_of
@@ -147,6 +147,8 @@ class KubernetesCluster:
         """`keep_files` changes nothing: disks and shared storage are never removed here, and scratch space cannot
         outlive its pod."""
         async with self._lock(reservation_id):
+            for pod in self._mirror.parts_of(reservation_id).pods:
+                self._count_refusal(pod, why_refused(pod))
             self._mirror.let_go(reservation_id)
             self._gang_hosts.forget(reservation_id)
             is_gone = await end_all(self._api, reservation_id)
@@ -269,7 +271,7 @@ class KubernetesCluster:
 
 
 def _starting(seen: ServerSeen, step: str) -> ServerSeen:
-    return replace(seen, phase=Phase.STARTING, step=step, reason=None, lost_unwatched=False)
+    return replace(seen, phase=Phase.STARTING, step=step, reason=None, lost_unwatched=False, refused=None)
 
 
 def _uids(parts: ServerParts) -> set[str]:

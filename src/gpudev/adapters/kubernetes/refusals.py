@@ -16,7 +16,7 @@ _BY_KUBELET = ("OutOf", "UnexpectedAdmissionError", "NodeAffinity", "TopologyAff
 
 
 def find_refusal(pod: PodRecord) -> str | None:
-    """Who refused it; None: nobody did. Asked of pods that are dead."""
+    """Who refuses it; None: nobody does. The scheduler may still change its mind; a pod that is dead stays refused."""
     if pod.own is None:
         return None
     if pod.node is None and not pod.deleting:
@@ -25,3 +25,14 @@ def find_refusal(pod: PodRecord) -> str | None:
     if pod.ended and pod.own.reason.startswith(_BY_KUBELET):
         return "kubelet"
     return None
+
+
+def why_refused(pod: PodRecord) -> str | None:
+    """The same in the words of whoever does."""
+    match find_refusal(pod), pod.own:
+        case "scheduler", own if own is not None and own.scheduled is not None:
+            return own.scheduled.message.strip() or "Unschedulable"
+        case "kubelet", own if own is not None:
+            return f"{own.reason}: {own.message.strip()}".removesuffix(": ")
+        case _:
+            return None

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 
 from gpudev.adapters.kubernetes.node_facts import address_of
 from gpudev.adapters.kubernetes.pod_death import find_death, is_pull_failing, taken_away
+from gpudev.adapters.kubernetes.refusals import why_refused
 from gpudev.adapters.kubernetes.trimming import GonePod, NodeRecord, OwnRecord, PodRecord, ServerParts
 from gpudev.domain.capacity import Share
 from gpudev.domain.reservation import Connection
@@ -43,7 +44,8 @@ def see_server(
     facts = _find_deaths(parts, members, nodes, now, settings)
     if facts is None:
         facts = ServerFacts(_alive(parts, members, nodes, now, settings))
-    return replace(facts, seen=replace(facts.seen, held=held))
+    refused = next((why for one in members if (why := why_refused(one.pod)) is not None), None)
+    return replace(facts, seen=replace(facts.seen, held=held, refused=refused))
 
 
 @dataclass(frozen=True, slots=True)
