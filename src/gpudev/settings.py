@@ -70,6 +70,23 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
+class Reconciling:
+    """How what is recorded is kept true to what there is."""
+
+    node_group_prefix: str = "pytorch-gpu-dev"
+    """Groups of nodes are called PREFIX-gpu-nodes-TYPE… and PREFIX-cpu-nodes…; apart from any other prefix."""
+    groups_every: timedelta = timedelta(minutes=1)
+    """How often the processor asks the cloud for its groups of nodes."""
+    disks_every: timedelta = timedelta(minutes=5)
+    """How often the processor compares the recorded disks with the cloud's volumes."""
+    stale_request_after: timedelta = timedelta(minutes=5)
+    """A waiting request that a working processor has not looked at for this long is sent again, then cancelled."""
+    volume_gb_month: float = 0.08
+    """What a GB of a volume costs in a month, for the report of orphans."""
+    snapshot_gb_month: float = 0.05
+
+
+@dataclass(frozen=True, slots=True)
 class KubernetesSettings:
     """How the cluster is reached, what its nodes mean and what dev servers are made of. An empty text: none."""
 
@@ -137,6 +154,7 @@ class Settings:
     cluster: str = "local"
     """Where dev servers run: local (this machine) or kubernetes."""
     kubernetes: KubernetesSettings = KubernetesSettings()
+    reconciling: Reconciling = Reconciling()
     state_dir: Path = Path("~/.local/share/gpu-dev")
     """Embedded and local mode: database, disks, dev servers' folders, logs."""
     nodes_file: Path | None = None
@@ -171,6 +189,7 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         ),
         cluster=_read(env, "GPU_DEV_CLUSTER", _cluster, "local"),
         kubernetes=_kubernetes(env),
+        reconciling=_section(env, Reconciling(), "GPU_DEV_"),
         state_dir=state_dir(env),
         nodes_file=_read(env, "GPU_DEV_NODES_FILE", Path, None),
         api_host=env.get("GPU_DEV_API_HOST", "127.0.0.1"),

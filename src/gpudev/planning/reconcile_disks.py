@@ -1,0 +1,239 @@
+"""Recorded disks against the cloud's volumes: what is to be written so that the records say what there is.
+
+The cloud is right about what exists, its size, who has it attached and how many snapshots there are. It is not asked
+who may use a disk, whether its owner deleted it or what is being done to it. Nothing is ever removed here, and a link
+from a record to a volume is never exchanged for another: that would put somebody's files under another name.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpudev.domain.disk import check_disk_name
+from gpudev.domain.errors import Invalid
+from gpudev.domain.users import check_username
+from gpudev.ports.cloud import DISK_ID_TAG, DISK_NAME_TAGS, OWNER_TAG, Snapshot, SnapshotState, Volume
+from gpudev.ports.reconciling import DiskRecord, DiskWrite, ImportDisk, UpdateDisk
+
+_Key = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicate:
+    """Volumes beside the one that counts, for an operator to sort out."""
+
+    username: str
+    disk_name: str
+    linked: str | None
+    """The volume that counts. None: the recorded one is gone, and none of these takes its place by itself."""
+    others: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    volume_id: str
+    reason: str
+
+
+@dataclass(slots=True)
+class Statistics:
+    aws_volumes: int = 0
+    db_records: int = 0
+    synced: int = 0
+    updated: int = 0
+    created: int = 0
+    errors: int = 0
+    orphaned_db_active: int = 0
+    orphaned_db_deleted: int = 0
+
+
+@dataclass(slots=True)
+class DiskPlan:
+    writes: list[DiskWrite] = field(default_factory=list)
+    statistics: Statistics = field(default_factory=Statistics)
+    """As far as they are known before writing: synced, volumes, records and orphans."""
+    duplicates: list[Duplicate] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+    """Volumes that lack a tag."""
+    errors: list[str] = field(default_factory=list)
+    left_alone: list[DiskRecord] = field(default_factory=list)
+    """Being worked on."""
+
+
+def plan_disks(
+    volumes: Sequence[Volume], snapshots: Sequence[Snapshot] | None, records: Sequence[DiskRecord]
+) -> DiskPlan:
+    """`volumes` and `records` are complete. `snapshots` None: they could not be listed, and what is recorded about
+    them stays."""
+    plan = DiskPlan()
+    plan.statistics.aws_volumes, plan.statistics.db_records = len(volumes), len(records)
+    matching = _match(volumes, records, plan)
+    by_volume = None if snapshots is None else _by_volume(snapshots)
+    for record in records:
+        mine = matching.of_record.get(record.disk_id, [])
+        _decide_record(record, mine, by_volume, plan)
+    for (username, disk_name), unknown in matching.unknown.items():
+        first, *others = unknown
+        plan.writes.append(_import(username, disk_name, first, by_volume))
+        _report(plan, username, disk_name, first, others)
+    return plan
+
+
+def _decide_record(
+    record: DiskRecord,
+    volumes: Sequence[Volume],
+    snapshots: Mapping[str, Sequence[Snapshot]] | None,
+    plan: DiskPlan,
+) -> None:
+    volume = _chosen(record, volumes)
+    _report(plan, record.username, record.disk_name, volume, [one for one in volumes if one is not volume])
+    if volume is None:
+        if record.is_deleted:
+            plan.statistics.orphaned_db_deleted += 1
+            return
+        plan.statistics.orphaned_db_active += 1
+    if record.is_being_worked_on:
+        plan.left_alone.append(record)
+        return
+    if volume is None:
+        _write(record, _without_volume(record), "its volume does not exist", plan)
+    elif not _write(record, _as_volume(record, volume, snapshots), f"as volume {volume.volume_id} is", plan):
+        plan.statistics.synced += 1
+
+
+def _chosen(record: DiskRecord, volumes: Sequence[Volume]) -> Volume | None:
+    """The one it is linked to; of a record without a link, the oldest that is called so. A link to a volume that is
+    not there stays: another of the same name holds other files."""
+    if record.volume_id is not None:
+        return next((one for one in volumes if one.volume_id == record.volume_id), None)
+    return volumes[0] if volumes else None
+
+
+def _as_volume(
+    record: DiskRecord, volume: Volume, snapshots: Mapping[str, Sequence[Snapshot]] | None
+) -> dict[str, Any]:
+    attached = bool(volume.attached_to)
+    found: dict[str, Any] = {
+        "ebs_volume_id": volume.volume_id,
+        "size_gb": volume.size_gb,
+        "in_use": attached or record.is_held,
+        "reservation_id": record.reservation_id if attached or record.is_held else None,
+    }
+    if snapshots is not None:
+        found |= _snapshot_fields(snapshots.get(volume.volume_id, ()))
+    return found
+
+
+def _without_volume(record: DiskRecord) -> dict[str, Any]:
+    return {"in_use": record.is_held, "reservation_id": record.reservation_id if record.is_held else None}
+
+
+def _snapshot_fields(snapshots: Sequence[Snapshot]) -> dict[str, Any]:
+    usable = [one.created_at for one in snapshots if one.state is not SnapshotState.ERROR]
+    return {
+        "snapshot_count": len(snapshots),
+        "is_backing_up": any(one.state is SnapshotState.PENDING for one in snapshots),
+        "last_snapshot_at": max(usable, default=None),
+    }
+
+
+def _import(
+    username: str, disk_name: str, volume: Volume, snapshots: Mapping[str, Sequence[Snapshot]] | None
+) -> ImportDisk:
+    fields: dict[str, Any] = {
+        "ebs_volume_id": volume.volume_id,
+        "size_gb": volume.size_gb,
+        "in_use": bool(volume.attached_to),
+        "created_at": volume.created_at,
+    }
+    if snapshots is not None:
+        fields |= _snapshot_fields(snapshots.get(volume.volume_id, ()))
+    return ImportDisk(username, disk_name, fields)
+
+
+def _write(record: DiskRecord, wanted: Mapping[str, Any], reason: str, plan: DiskPlan) -> bool:
+    recorded = {column: getattr(record, _ATTRIBUTES.get(column, column)) for column in wanted}
+    changes = {column: (recorded[column], new) for column, new in wanted.items() if recorded[column] != new}
+    if changes:
+        plan.writes.append(UpdateDisk(record.disk_id, record.mark, record.disk_name, record.username, reason, changes))
+    return bool(changes)
+
+
+_ATTRIBUTES = {"ebs_volume_id": "volume_id"}
+
+
+@dataclass(slots=True)
+class _Matching:
+    of_record: defaultdict[Any, list[Volume]] = field(default_factory=lambda: defaultdict(list))
+    unknown: defaultdict[_Key, list[Volume]] = field(default_factory=lambda: defaultdict(list))
+    """Of nobody we know, by whose and how they are called."""
+
+
+def _match(volumes: Iterable[Volume], records: Sequence[DiskRecord], plan: DiskPlan) -> _Matching:
+    """Whose each volume is, the oldest first: by the recorded link, by our own id in its tags, or by its name."""
+    matching = _Matching()
+    known = _Records(records)
+    for volume in sorted(volumes, key=lambda one: (one.created_at, one.volume_id)):
+        record = known.linked_to(volume)
+        if record is None:
+            key = _key(volume, plan)
+            if key is None:
+                continue
+            record = known.meant_by(volume, key)
+            if record is None:
+                matching.unknown[key].append(volume)
+                continue
+        matching.of_record[record.disk_id].append(volume)
+    return matching
+
+
+class _Records:
+    def __init__(self, records: Sequence[DiskRecord]) -> None:
+        # Where a deleted and a living one name the same volume, the living one has it.
+        by_life = sorted(records, key=lambda one: not one.is_deleted)
+        self._by_link = {one.volume_id: one for one in by_life if one.volume_id is not None}
+        self._by_id = {str(one.disk_id): one for one in records}
+        self._living = {(one.username, one.disk_name): one for one in records if not one.is_deleted}
+        # A deleted one that was never linked may be what a volume belongs to; the last deleted name counts.
+        self._deleted = {
+            (one.username, one.disk_name): one
+            for one in sorted(records, key=lambda one: one.created_at)
+            if one.is_deleted and one.volume_id is None
+        }
+
+    def linked_to(self, volume: Volume) -> DiskRecord | None:
+        return self._by_link.get(volume.volume_id)
+
+    def meant_by(self, volume: Volume, key: _Key) -> DiskRecord | None:
+        tagged = self._by_id.get(volume.tags.get(DISK_ID_TAG, ""))
+        if tagged is not None and tagged.username == key[0]:
+            return tagged
+        return self._living.get(key) or self._deleted.get(key)
+
+
+def _key(volume: Volume, plan: DiskPlan) -> _Key | None:
+    """Whose it is and how it is called; None: it does not say, or says what cannot be."""
+    username, disk_name = volume.owner, volume.disk_name
+    if not username or not disk_name:
+        missing = f"the tag {OWNER_TAG}" if not username else f"a tag {' or '.join(DISK_NAME_TAGS)}"
+        plan.skipped.append(Skipped(volume.volume_id, f"it lacks {missing}"))
+        return None
+    try:
+        return check_username(username), check_disk_name(disk_name)
+    except Invalid as error:
+        plan.errors.append(f"volume {volume.volume_id} cannot be imported: {error}")
+        return None
+
+
+def _report(plan: DiskPlan, username: str, disk_name: str, linked: Volume | None, others: Sequence[Volume]) -> None:
+    if others:
+        ids = tuple(one.volume_id for one in others)
+        plan.duplicates.append(Duplicate(username, disk_name, linked.volume_id if linked else None, ids))
+
+
+def _by_volume(snapshots: Iterable[Snapshot]) -> Mapping[str, Sequence[Snapshot]]:
+    found: defaultdict[str, list[Snapshot]] = defaultdict(list)
+    for snapshot in snapshots:
+        found[snapshot.volume_id].append(snapshot)
+    return found

@@ -1,0 +1,25 @@
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gpudev.adapters.postgres.stores import Stores
+from gpudev.bootstrap.processor import make_processor
+from gpudev.domain.capacity import Node
+from gpudev.settings import Settings
+from support.clock import ManualClock
+from support.paper_cloud import PaperCloud
+from support.paper_cluster import PaperCluster
+from support.world import World
+
+
+@pytest.fixture
+def cloud() -> PaperCloud:
+    return PaperCloud()
+
+
+@pytest.fixture
+async def world(stores: Stores, clock: ManualClock, settings: Settings) -> AsyncIterator[World]:
+    cluster = PaperCluster([Node("node-1", "h100", 8)], clock)
+    processor = make_processor(stores, cluster, clock, settings.timing)
+    yield World(stores, cluster, clock, processor, settings)
+    await processor.effects.cancel()

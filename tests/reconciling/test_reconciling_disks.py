@@ -1,0 +1,433 @@
+"""Disks against volumes on a real database: the three rules, what is and what is not reconciled, the statistics, the
+edge cases, and what must never happen."""
+
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from gpudev.adapters.postgres.disks import PostgresDiskRecords
+from gpudev.adapters.postgres.stores import Stores
+from gpudev.domain.errors import ClusterError, Unavailable
+from gpudev.ports.cloud import DISK_ID_TAG, SnapshotState
+from gpudev.ports.reconciling import DiskRecord
+from gpudev.workflows.reconciling_disks import DisksReport, ReconcilingDisks
+from support.clock import ManualClock
+from support.paper_cloud import BEGINNING, PaperCloud
+from support.world import World
+
+
+@pytest.fixture
+def records(stores: Stores) -> PostgresDiskRecords:
+    return PostgresDiskRecords(stores.pool)
+
+
+@pytest.fixture
+def reconciling(cloud: PaperCloud, records: PostgresDiskRecords, clock: ManualClock) -> ReconcilingDisks:
+    return ReconcilingDisks(cloud, records, clock, by="test")
+
+
+async def all_rows(stores: Stores) -> list[dict[str, Any]]:
+    async with stores.pool.acquire() as connection:
+        return [dict(row) for row in await connection.fetch("SELECT * FROM disks ORDER BY user_id, created_at")]
+
+
+async def only(records: PostgresDiskRecords) -> DiskRecord:
+    (found,) = await records.records()
+    return found
+
+
+async def add(stores: Stores, username: str = "ada", disk_name: str = "work", **columns: Any) -> UUID:
+    """A recorded disk; columns by their names."""
+    disk_id = uuid4()
+    columns = {"created_at": BEGINNING, "last_used": BEGINNING, **columns}
+    async with stores.pool.transaction() as connection:
+        await connection.execute("INSERT INTO api_users (username) VALUES ($1) ON CONFLICT DO NOTHING", username)
+        await connection.execute(
+            """
+            INSERT INTO disks SELECT (jsonb_populate_record(NULL::disks, $2::jsonb || jsonb_build_object(
+                'user_id', (SELECT user_id FROM api_users WHERE username = $1)))).*
+            """,
+            username,
+            {
+                "disk_id": str(disk_id),
+                "disk_name": disk_name,
+                "in_use": False,
+                "is_deleted": False,
+                "is_backing_up": False,
+                "snapshot_count": 0,
+                **{name: getattr(value, "isoformat", lambda v=value: v)() for name, value in columns.items()},
+            },
+        )
+    return disk_id
+
+
+def counts(report: DisksReport) -> dict[str, int]:
+    return {name: count for name, count in asdict(report.statistics).items() if count}
+
+
+# --- The three rules ---------------------------------------------------------------------------------------------
+
+
+async def test_rule_1_a_volume_that_is_not_recorded_is_imported(
+    stores: Stores, cloud: PaperCloud, reconciling: ReconcilingDisks, records: PostgresDiskRecords
+) -> None:
+    await add(stores, disk_name="other", ebs_volume_id="vol-0", size_gb=100)
+    cloud.volume("vol-0", disk="other")
+    cloud.volume("vol-1", size_gb=250, attached=True, day=3)
+    cloud.snapshot("snap-1", "vol-1", day=4)
+    cloud.snapshot("snap-2", "vol-1", day=5, state=SnapshotState.PENDING)
+    report = await reconciling.run()
+    assert report.succeeded
+    (row,) = [one for one in await all_rows(stores) if one["disk_name"] == "work"]
+    assert (row["ebs_volume_id"], row["size_gb"], row["in_use"], row["is_deleted"]) == ("vol-1", 250, True, False)
+    assert (row["operation_id"], row["last_used"], row["reservation_id"]) == (None, None, None)
+    assert (row["snapshot_count"], row["is_backing_up"]) == (2, True)
+    assert row["last_snapshot_at"] == BEGINNING + timedelta(days=5)
+    user = await stores.users.find_user("ada")
+    assert user is not None
+    assert (row["user_id"], user.is_active) == (user.user_id, True)
+    (event,) = await records.history(row["disk_id"])
+    assert (event["kind"], event["changes"]["size_gb"]) == ("imported", [None, 250])
+
+
+async def test_rule_2a_an_active_record_whose_volume_is_gone_is_kept_and_set_free(
+    stores: Stores, reconciling: ReconcilingDisks
+) -> None:
+    gone = await add(stores, ebs_volume_id="vol-1", size_gb=100, in_use=True, reservation_id=str(uuid4()))
+    (before,) = await all_rows(stores)
+    report = await reconciling.run()
+    (after,) = await all_rows(stores)
+    assert after == {**before, "in_use": False, "reservation_id": None}
+    assert counts(report) == {"db_records": 1, "updated": 1, "orphaned_db_active": 1}
+    assert after["disk_id"] == gone
+
+
+async def test_rule_2b_a_deleted_record_whose_volume_is_gone_stays_as_it_is(
+    stores: Stores, reconciling: ReconcilingDisks
+) -> None:
+    await add(stores, ebs_volume_id="vol-1", is_deleted=True, in_use=True, reservation_id=str(uuid4()))
+    before = await all_rows(stores)
+    report = await reconciling.run()
+    assert await all_rows(stores) == before
+    assert counts(report) == {"db_records": 1, "orphaned_db_deleted": 1}
+
+
+async def test_rule_3_what_is_in_both_follows_the_cloud_and_what_is_ours_stays(
+    stores: Stores, cloud: PaperCloud, reconciling: ReconcilingDisks, records: PostgresDiskRecords
+) -> None:
+    disk_id = await add(
+        stores,
+        size_gb=100,
+        in_use=False,
+        reservation_id=str(uuid4()),
+        snapshot_count=7,
+        is_backing_up=True,
+        last_used=BEGINNING,
+        latest_snapshot_content_s3="s3://contents",
+        operation_id=str(uuid4()),
+        operation_status="failed",
+        operation_error="no room",
+    )
+    (before,) = await all_rows(stores)
+    cloud.volume("vol-1", size_gb=200)
+    cloud.snapshot("snap-1", "vol-1", day=8)
+    report = await reconciling.run()
+    (after,) = await all_rows(stores)
+    assert after == before | {
+        "ebs_volume_id": "vol-1",
+        "size_gb": 200,
+        "in_use": False,
+        "reservation_id": None,
+        "snapshot_count": 1,
+        "is_backing_up": False,
+        "last_snapshot_at": BEGINNING + timedelta(days=8),
+    }
+    assert counts(report) == {"aws_volumes": 1, "db_records": 1, "updated": 1}
+    (event,) = await records.history(disk_id)  # type: ignore[arg-type]
+    assert event["kind"] == "reconciled"
+    assert event["changes"]["size_gb"] == [100, 200]
+    assert event["changes"]["ebs_volume_id"] == [None, "vol-1"]
+    assert "in_use" not in event["changes"]
+
+
+async def test_a_deleted_disk_whose_volume_is_kept_follows_the_cloud_and_stays_deleted(
+    stores: Stores, cloud: PaperCloud, reconciling: ReconcilingDisks
+) -> None:
+    await add(stores, ebs_volume_id="vol-1", size_gb=100, is_deleted=True)
+    cloud.volume("vol-1", size_gb=200)
+    await reconciling.run()
+    (after,) = await all_rows(stores)
+    assert (after["size_gb"], after["is_deleted"]) == (200, True)
+
+
+async def test_a_new_disk_of_a_deleted_ones_name_is_imported_beside_it(
+    stores: Stores, cloud: PaperCloud, reconciling: ReconcilingDisks
+) -> None:
+    await add(stores, ebs_volume_id="vol-1", is_deleted=True)
+    cloud.volume("vol-2", day=9)
+    await reconciling.run()
+    assert {(row["ebs_volume_id"], row["is_deleted"]) for row in await all_rows(stores)} == {
+        ("vol-1", True),
+        ("vol-2", False),
+    }
+
+
+# --- Statistics --------------------------------------------------------------------------------------------------
+
+
+async def test_the_eight_statistics(stores: Stores, cloud: PaperCloud, reconciling: ReconcilingDisks) -> None:
+    await add(stores, disk_name="same", ebs_volume_id="vol-same", size_gb=100)
+    await add(stores, disk_name="grown", ebs_volume_id="vol-grown", size_gb=100)
+    await add(stores, disk_name="gone", ebs_volume_id="vol-gone")
+    await add(stores, disk_name="deleted", ebs_volume_id="vol-deleted", is_deleted=True)
+    cloud.volume("vol-same", disk="same")
+    cloud.volume("vol-grown", disk="grown", size_gb=300)
+    cloud.volume("vol-new", disk="new")
+    cloud.volume("vol-odd", disk="Not A Name")
+    assert counts(await reconciling.run()) == {
+        "aws_volumes": 4,
+        "db_records": 4,
+        "synced": 1,
+        "updated": 1,
+        "created": 1,
+        "errors": 1,
+        "orphaned_db_active": 1,
+        "orphaned_db_deleted": 1,
+    }
+
+
+async def test_a_second_pass_finds_nothing_to_do(
+    stores: Stores, cloud: PaperCloud, reconciling: ReconcilingDisks
+) -> None:
+    for number in range(5):
+        cloud.volume(f"vol-{number}", disk=f"disk-{number}")
+    await reconciling.run()
+    before = await all_rows(stores)
+    assert counts(await reconciling.run()) == {"aws_volumes": 5, "db_records": 5, "synced": 5}
+    assert await all_rows(stores) == before
+
+
+# --- Edge cases of the specification -----------------------------------------------------------------------------
+
+
+async def test_multiple_volumes_for_the_same_user_and_disk_name_link_to_the_oldest_and_are_reported(
+    cloud: PaperCloud, reconciling: ReconcilingDisks, records: PostgresDiskRecords
+) -> None:
+    cloud.volume("vol-b", day=2)
+    cloud.volume("vol-a", day=1)
+    cloud.volume("vol-c", day=3)
+    report = await reconciling.run()
+    assert (await only(records)).volume_id == "vol-a"
+    (duplicate,) = report.duplicates
+    assert (duplicate.linked, duplicate.others) == ("vol-a", ("vol-b", "vol-c"))
+
+
+async def test_a_recorded_link_is_never_exchanged_for_an_older_volume_of_the_same_name(
+    stores: Stores, cloud: PaperCloud, reconciling: ReconcilingDisks, records: PostgresDiskRecords
+) -> None:
+    await add(stores, ebs_volume_id="vol-b")
+    cloud.volume("vol-a", day=1)
+    cloud.volume("vol-b", day=2)
+    report = await reconciling.run()
+    assert (await only(records)).volume_id == "vol-b"
+    assert report.duplicates[0].others == ("vol-a",)
+
+
+async def test_a_volume_of_the_name_of_one_that_is_gone_is_reported_and_does_not_take_its_place(
+    stores: Stores, cloud: PaperCloud, reconciling: ReconcilingDisks, records: PostgresDiskRecords
+) -> None:
+    await add(stores, ebs_volume_id="vol-gone")
+    cloud.volume("vol-copy", day=2)
+    report = await reconciling.run()
+    assert (await only(records)).volume_id == "vol-gone"
+    assert (report.duplicates[0].linked, report.duplicates[0].others) == (None, ("vol-copy",))
+    assert report.statistics.orphaned_db_active == 1
+
+
+@pytest.mark.parametrize(("owner", "disk", "reason"), [
+    ("ada", None, "disk-name or disk_name"),
+    (None, "work", "gpu-dev-user"),
+    ("ada", "", "disk-name or disk_name"),
+])  # fmt: skip
+async def test_a_volume_missing_required_tags_is_skipped_with_a_warning(
+    stores: Stores, cloud: PaperCloud, reconciling: ReconcilingDisks, owner: str, disk: str, reason: str
+) -> None:
+    cloud.volume("vol-1", owner, disk)
+    report = await reconciling.run()
+    assert await all_rows(stores) == []
+    assert reason in report.skipped[0].reason
+    assert report.succeeded
+
+
+async def test_a_volume_may_say_disk_name_either_way(
+    cloud: PaperCloud, reconciling: ReconcilingDisks, records: PostgresDiskRecords
+) -> None:
+    cloud.volume("vol-1", disk=None, disk_name="work")
+    await reconciling.run()
+    assert (await only(records)).disk_name == "work"
+
+
+async def test_snapshot_query_failures_leave_snapshot_fields_alone_and_the_rest_goes_on(
+    stores: Stores, cloud: PaperCloud, reconciling: ReconcilingDisks
+) -> None:
+    await add(stores, ebs_volume_id="vol-1", size_gb=100, snapshot_count=4, is_backing_up=True)
+    cloud.volume("vol-1", size_gb=300)
+    cloud.refuse_snapshots = Unavailable("request limit exceeded")
+    report = await reconciling.run()
+    (row,) = await all_rows(stores)
+    assert (row["size_gb"], row["snapshot_count"], row["is_backing_up"]) == (300, 4, True)
+    assert not report.succeeded
+    assert report.statistics.errors == 1
+    assert "request limit exceeded" in report.errors[0]
+
+
+async def test_database_constraint_violations_are_counted_and_the_others_are_written(
+    stores: Stores, cloud: PaperCloud, reconciling: ReconcilingDisks
+) -> None:
+    for number in range(3):
+        await add(stores, disk_name=f"disk-{number}", ebs_volume_id=f"vol-{number}", size_gb=100)
+        cloud.volume(f"vol-{number}", disk=f"disk-{number}", size_gb=200 + number)
+    async with stores.pool.acquire() as connection:
+        await connection.execute("ALTER TABLE disks ADD CHECK (size_gb <> 201)")
+    report = await reconciling.run()
+    assert [row["size_gb"] for row in sorted(await all_rows(stores), key=lambda row: str(row["disk_name"]))] == [
+        200,
+        100,
+        202,
+    ]
+    assert (report.statistics.updated, report.statistics.errors) == (2, 1)
+    assert "ada/disk-1" in report.errors[0]
+
+
+# --- What must never happen --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("refusal", [Unavailable("page 3 did not come"), ClusterError("ec2:DescribeVolumes denied")])
+async def test_an_incomplete_volume_listing_stops_before_any_write(
+    stores: Stores, cloud: PaperCloud, reconciling: ReconcilingDisks, refusal: Unavailable
+) -> None:
+    await add(stores, ebs_volume_id="vol-1", in_use=True, reservation_id=str(uuid4()))
+    before = await all_rows(stores)
+    cloud.refuse_volumes = refusal
+    report = await reconciling.run()
+    assert await all_rows(stores) == before
+    assert not report.succeeded
+    assert counts(report) == {"errors": 1}
+
+
+async def test_a_disk_of_a_reservation_that_is_not_over_keeps_it_though_nothing_is_attached(
+    world: World, cloud: PaperCloud, reconciling: ReconcilingDisks, records: PostgresDiskRecords
+) -> None:
+    world.cluster.ready_at_once = False
+    rid = await world.submit(1, disk="work")
+    await world.turn()
+    cloud.volume("vol-1")
+    await reconciling.run()
+    held = await only(records)
+    assert (held.volume_id, held.reservation_id, held.in_use) == ("vol-1", rid, True)
+    await world.cancel(rid)
+    world.cluster.slow_to_go = True
+    await world.turn()
+    await reconciling.run()
+    assert (await only(records)).reservation_id == rid, "it is still being cleared away"
+
+
+async def test_a_reservation_that_is_over_is_cleared_only_when_the_volume_is_unattached(
+    stores: Stores, cloud: PaperCloud, reconciling: ReconcilingDisks, records: PostgresDiskRecords
+) -> None:
+    over = uuid4()
+    await add(stores, ebs_volume_id="vol-1", size_gb=100, in_use=True, reservation_id=str(over))
+    cloud.volume("vol-1", attached=True)
+    await reconciling.run()
+    assert (await only(records)).reservation_id == over
+    cloud.made.clear()
+    cloud.volume("vol-1")
+    await reconciling.run()
+    assert ((await only(records)).reservation_id, (await only(records)).in_use) == (None, False)
+
+
+async def test_a_volume_of_an_unknown_user_is_imported_under_a_new_inactive_user(
+    stores: Stores, cloud: PaperCloud, reconciling: ReconcilingDisks, records: PostgresDiskRecords
+) -> None:
+    await add(stores, "ada", "work", ebs_volume_id="vol-1", size_gb=100)
+    cloud.volume("vol-1", "ada")
+    cloud.volume("vol-2", "ghost")
+    await reconciling.run()
+    ghost = await stores.users.find_user("ghost")
+    assert ghost is not None
+    assert not ghost.is_active
+    assert {(one.username, one.volume_id) for one in await records.records()} == {("ada", "vol-1"), ("ghost", "vol-2")}
+
+
+async def test_a_disk_with_an_operation_in_flight_is_left_alone(
+    stores: Stores, cloud: PaperCloud, reconciling: ReconcilingDisks
+) -> None:
+    await add(stores, ebs_volume_id="vol-1", size_gb=100, operation_id=str(uuid4()), operation_status="resizing")
+    before = await all_rows(stores)
+    cloud.volume("vol-1", size_gb=200)
+    report = await reconciling.run()
+    assert await all_rows(stores) == before
+    assert "under way" in report.left_alone[0]
+
+
+async def test_a_row_that_somebody_writes_meanwhile_is_left_to_the_next_pass(
+    stores: Stores, cloud: PaperCloud, reconciling: ReconcilingDisks
+) -> None:
+    await add(stores, ebs_volume_id="vol-1", size_gb=100)
+    cloud.volume("vol-1", size_gb=200)
+    listed = cloud.snapshots
+
+    async def meanwhile() -> Any:
+        async with stores.pool.acquire() as connection:
+            await connection.execute("UPDATE disks SET operation_id = gen_random_uuid(), operation_status = 'growing'")
+        return await listed()
+
+    cloud.snapshots = meanwhile  # type: ignore[method-assign]
+    report = await reconciling.run()
+    assert (await all_rows(stores))[0]["size_gb"] == 100
+    assert "somebody else wrote it" in report.left_alone[0]
+    assert report.succeeded
+
+
+async def test_a_volume_that_carries_our_own_id_is_known_by_it(
+    stores: Stores, cloud: PaperCloud, reconciling: ReconcilingDisks, records: PostgresDiskRecords
+) -> None:
+    disk_id = await add(stores, disk_name="renamed")
+    volume = cloud.volume("vol-1", disk="old-name")
+    cloud.made[0] = type(volume)(
+        volume.volume_id, 100, volume.created_at, None, (), {**volume.tags, DISK_ID_TAG: str(disk_id)}
+    )
+    await reconciling.run()
+    assert ((await only(records)).disk_name, (await only(records)).volume_id) == ("renamed", "vol-1")
+
+
+async def test_anothers_disk_id_in_a_tag_hands_nothing_over(
+    stores: Stores, cloud: PaperCloud, reconciling: ReconcilingDisks, records: PostgresDiskRecords
+) -> None:
+    hers = await add(stores, "ada", "work")
+    volume = cloud.volume("vol-1", "eve", "loot")
+    cloud.made[0] = type(volume)(
+        volume.volume_id, 100, volume.created_at, None, (), {**volume.tags, DISK_ID_TAG: str(hers)}
+    )
+    await reconciling.run()
+    linked = {one.username: one.volume_id for one in await records.records()}
+    assert linked == {"ada": None, "eve": "vol-1"}
+
+
+async def test_a_dry_run_shows_every_change_and_writes_nothing(
+    stores: Stores, cloud: PaperCloud, reconciling: ReconcilingDisks
+) -> None:
+    await add(stores, disk_name="grown", ebs_volume_id="vol-1", size_gb=100)
+    cloud.volume("vol-1", disk="grown", size_gb=200)
+    cloud.volume("vol-2", "ghost", "new")
+    before = await all_rows(stores)
+    dry = await reconciling.run(dry_run=True)
+    assert await all_rows(stores) == before
+    assert await stores.users.find_user("ghost") is None
+    real = await reconciling.run()
+    assert dry.changes == real.changes
+    assert dry.statistics == real.statistics
+    assert {(one.kind, one.disk_name) for one in dry.changes} == {("update", "grown"), ("import", "new")}
