@@ -19,6 +19,7 @@ from gpudev.bootstrap.running import wait_for_schema
 from gpudev.domain.errors import Unavailable
 from gpudev.ports.clock import Clock, SystemClock
 from gpudev.ports.cluster import Cluster
+from gpudev.processor.looking import Looking
 from gpudev.processor.loop import Processor
 from gpudev.processor.publishing import Publisher
 from gpudev.processor.queues import Queues
@@ -115,6 +116,7 @@ def make_processor(
         cluster=cluster,
         queues=Queues(stores.plans, stores.estimates, stores.users, timing, fair_share or FairShare()),
         publisher=Publisher(stores.nodes, stores.catalogue),
+        looking=Looking(stores.looks),
         clock=clock,
         timing=timing,
     )

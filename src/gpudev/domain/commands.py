@@ -22,6 +22,7 @@ class Cause(StrEnum):
     EXTENDED = "extended"
     RETRIED = "retried"
     PRIORITISED = "prioritised"
+    RESENT = "resent"
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,8 @@ class Draft:
     disk_name: str | None = None
     """A named disk; None: the user's default disk if it is free, else scratch. NO_DISK: scratch."""
     priority: int = 0
+    max_wait: timedelta | None = None
+    """None: it waits as long as it takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,10 @@ class Reservation:
     """The smallest expiry warning already given for the present expires_at; extending clears it."""
     launch_attempts: int = 0
     next_attempt_at: datetime | None = None
+    wait_until: datetime | None = None
+    """While it waits: when its owner gives it up. None: never."""
+    resent_at: datetime | None = None
+    """When it was last sent again because nobody had looked at it."""
     connection: Connection | None = None
     shares: tuple[Share, ...] = field(default=())
 

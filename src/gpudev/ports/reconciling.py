@@ -11,9 +11,8 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from gpudev.domain.ids import DiskId, ReservationId, UserId
-from gpudev.domain.reservation import Reservation
 from gpudev.ports.cluster import ClusterSeen
-from gpudev.ports.stores import AvailabilityRow
+from gpudev.ports.stores import AvailabilityRow, Lease
 
 
 class Pass(StrEnum):
@@ -134,8 +133,8 @@ class Looks:
 
 
 class LookStore(Protocol):
+    async def note(self, lease: Lease, by_type: Mapping[str, Sequence[int]], now: datetime) -> None:
+        """Whom the holder of the lease has just looked at, with the cluster in sight. Nothing if it is another's."""
+        ...
+
     async def looks(self) -> Looks: ...
-
-
-class RequestStore(Protocol):
-    async def waiting(self) -> list[Reservation]: ...

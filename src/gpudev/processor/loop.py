@@ -20,12 +20,14 @@ from gpudev.domain.commands import PLANNING_LEASE, RESERVATION_QUEUE
 from gpudev.domain.errors import LeaseLost, Unavailable
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.reservation import Reservation
+from gpudev.planning.neglect import decide_max_wait, still_waiting
 from gpudev.planning.orphans import count_orphans, decide_orphans
 from gpudev.planning.turn import Decisions, decide_running
 from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import Cluster, ClusterSeen
 from gpudev.ports.stores import Lease, LeaseStore, Queue, QueueMessage, ReservationStore, UnreleasedView
 from gpudev.processor.effects import Effects
+from gpudev.processor.looking import Looking
 from gpudev.processor.publishing import Publisher
 from gpudev.processor.queues import Queues
 from gpudev.settings import Timing
@@ -47,6 +49,7 @@ class Processor:
         cluster: Cluster,
         queues: Queues,
         publisher: Publisher,
+        looking: Looking,
         clock: Clock,
         timing: Timing,
     ) -> None:
@@ -57,6 +60,7 @@ class Processor:
         self._cluster = cluster
         self._queues = queues
         self._publisher = publisher
+        self._looking = looking
         self._clock = clock
         self._timing = timing
         self._woken = asyncio.Event()
@@ -139,8 +143,10 @@ class Processor:
             seen = count_orphans(seen, _owners(reservations))
         now = self._clock.now()
         await self._queues.prepare(lease, now)
-        decisions = decide_running(reservations, seen, now, self._timing)
-        broken = await self._decide_queues(reservations, seen, now, decisions)
+        decisions = decide_running(reservations, seen, now, self._timing, self.effects.may_lack)
+        given_up = decide_max_wait(reservations, now)
+        decisions.add(given_up)
+        broken = await self._decide_queues(still_waiting(reservations, given_up), seen, now, decisions)
         looked_at = await self._sort_messages(messages, seen, reservations, broken, now)
         done = await self._write(lease, decisions, looked_at, now)
         self._log_changes(decisions, done)
@@ -148,6 +154,7 @@ class Processor:
         if seen is not None:
             self._sweep_orphans(seen, reservations, now)
             await self._queues.publish(lease)
+            await self._looking.note(lease, reservations, broken, now)
             await self._publisher.publish(lease, seen, await self._present(reservations, bool(done)), now)
         self._next_at = decisions.next_at
         if done or len(messages) == _MESSAGES_PER_TURN:

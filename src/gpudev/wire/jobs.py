@@ -38,6 +38,10 @@ class SubmitRequest:
         default=None,
         metadata=_doc("Disk for /home/dev; 'none': scratch; absent: your default disk if free", max_length=63),
     )
+    max_wait_hours: float | None = field(
+        default=None,
+        metadata=_doc("Cancelled if it has not started after so many hours; absent: it waits on", strict=True),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +119,9 @@ class JobView:
     ssh_command: str | None
     ssh_host_key: str | None = field(metadata=_doc("The dev server's public host key (known_hosts form, no host)"))
     warning: str | None = field(metadata=_doc("Something the owner should know now (expiry near, scratch home)"))
+    wait_until: datetime | None = field(
+        default=None, metadata=_doc("While it waits: when it is cancelled if it has not started (max_wait_hours)")
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

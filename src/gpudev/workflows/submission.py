@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import assert_never
 
 from gpudev.domain.capacity import Node
@@ -31,6 +31,7 @@ from gpudev.workflows.standing import LONG_LINE, stand, stand_in_long_line
 
 _ID_ATTEMPTS = 3
 _MOST_LIVE_COUNTED = 10_000
+_LONGEST_WAIT_HOURS = 24 * 365
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}")
 
 
@@ -83,6 +84,7 @@ class Submission:
             name=request.name,
             image=request.image,
             disk_name=disk_name,
+            max_wait=_max_wait(request),
         )
         written = await self._write(draft, idempotency_key, fingerprint)
         replayed = written.reservation_id != draft.reservation_id
@@ -186,6 +188,15 @@ def _check_names(request: SubmitRequest) -> None:
         check_disk_name(request.disk_name)
     if request.github_user is not None:
         check_github_user(request.github_user)
+
+
+def _max_wait(request: SubmitRequest) -> timedelta | None:
+    hours = request.max_wait_hours
+    if hours is None:
+        return None
+    if not 0 < hours <= _LONGEST_WAIT_HOURS:
+        raise Invalid(f"max_wait_hours must be more than 0 and at most {_LONGEST_WAIT_HOURS}", field="max_wait_hours")
+    return timedelta(hours=hours)
 
 
 def _fingerprint(request: SubmitRequest) -> str:

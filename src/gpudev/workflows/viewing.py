@@ -151,6 +151,7 @@ def job_view(
         ssh_command=connection.ssh_command if connection else None,
         ssh_host_key=connection.host_key if connection else None,
         warning=_warning(reservation, now),
+        wait_until=reservation.wait_until if waiting else None,
     )
 
 

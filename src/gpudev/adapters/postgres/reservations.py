@@ -32,6 +32,10 @@ _SUBMIT_WITHIN_LIMITS = """
     SELECT * FROM submit_within_limits(
         $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)
 """
+_SUBMIT_WITH_MAX_WAIT = """
+    SELECT * FROM submit_with_max_wait(
+        $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)
+"""
 
 
 class PostgresReservations:
@@ -220,8 +224,11 @@ async def _submit(
     limits: UserLimits,
 ) -> asyncpg.Record:
     """Row, history, disk claim and message in one call (migration 0002 has it); the id may be an earlier one's."""
-    statement, first = _SUBMIT, tuple[int | None, ...]()
-    if limits != NO_LIMITS:
+    statement, first = _SUBMIT, tuple[object, ...]()
+    if draft.max_wait is not None:
+        statement = _SUBMIT_WITH_MAX_WAIT
+        first = (now + draft.max_wait, limits.most_queued, limits.most_gpus)
+    elif limits != NO_LIMITS:
         statement, first = _SUBMIT_WITHIN_LIMITS, (limits.most_queued, limits.most_gpus)
     try:
         written = await connection.fetchrow(
@@ -276,6 +283,7 @@ def _just_submitted(draft: Draft, written: asyncpg.Record, now: datetime) -> Res
         priority=draft.priority,
         disk_id=None if disk_id is None else DiskId(disk_id),
         disk_name=None if disk_id is None else draft.disk_name or DEFAULT_DISK,
+        wait_until=None if draft.max_wait is None else now + draft.max_wait,
     )
 
 

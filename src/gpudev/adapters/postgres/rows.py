@@ -55,6 +55,8 @@ def reservation(row: asyncpg.Record) -> Reservation:
         warned_minutes=row["warned_minutes"],
         launch_attempts=row["launch_attempts"],
         next_attempt_at=row["next_attempt_at"],
+        wait_until=row["wait_until"],
+        resent_at=row["resent_at"],
         connection=_connection(row),
         shares=tuple(Share(rank, node, units, tuple(indices)) for rank, node, units, indices in row["shares"] or ()),
     )

@@ -2,9 +2,13 @@
 
 from dataclasses import dataclass
 
+from gpudev.adapters.postgres.availability import PostgresAvailability
+from gpudev.adapters.postgres.disks import PostgresDiskRecords
 from gpudev.adapters.postgres.estimates import PostgresEstimates
 from gpudev.adapters.postgres.facts import PostgresCatalogue, PostgresDisks, PostgresNodes
 from gpudev.adapters.postgres.leases import PostgresLeases
+from gpudev.adapters.postgres.looks import PostgresLooks
+from gpudev.adapters.postgres.passes import PostgresPassLocks
 from gpudev.adapters.postgres.plans import PostgresPlans
 from gpudev.adapters.postgres.pool import Pool
 from gpudev.adapters.postgres.queue import PostgresQueue
@@ -27,6 +31,10 @@ class Stores:
     unreleased: UnreleasedSnapshot
     plans: PostgresPlans
     estimates: PostgresEstimates
+    availability: PostgresAvailability
+    disk_records: PostgresDiskRecords
+    looks: PostgresLooks
+    passes: PostgresPassLocks
 
     async def close(self) -> None:
         await self.leases.close()
@@ -48,4 +56,8 @@ def open_stores(settings: Settings, *, max_connections: int = 8) -> Stores:
         unreleased=UnreleasedSnapshot(pool),
         plans=PostgresPlans(pool),
         estimates=PostgresEstimates(pool),
+        availability=PostgresAvailability(pool),
+        disk_records=PostgresDiskRecords(pool),
+        looks=PostgresLooks(pool),
+        passes=PostgresPassLocks(pool),
     )

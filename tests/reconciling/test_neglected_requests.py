@@ -1,0 +1,214 @@
+"""Requests that nobody looks at, and those whose owner would wait only so long."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import pytest
+
+from gpudev.adapters.postgres.stores import Stores
+from gpudev.domain.commands import RESERVATION_QUEUE
+from gpudev.domain.errors import Unavailable
+from gpudev.domain.ids import ReservationId, new_reservation_id
+from gpudev.domain.lifecycle import Status
+from gpudev.domain.reservation import Draft, Reservation
+from gpudev.planning.neglect import GiveUp, SendAgain, decide_max_wait, decide_neglected, still_waiting
+from gpudev.ports.reconciling import Looks
+from gpudev.processor.queues import Queues
+from gpudev.settings import Reconciling
+from gpudev.workflows.neglecting import NeglectedRequests
+from planning.reservations import preparing
+from planning.situations import NOW
+from support.world import World
+
+PATIENCE = timedelta(minutes=5)
+
+
+def minutes(count: float) -> timedelta:
+    return timedelta(minutes=count)
+
+
+def waiting(since: float = 30, *, resent: float | None = None, **more: object) -> Reservation:
+    """`since` and `resent`: minutes ago."""
+    return replace(
+        preparing(),
+        status=Status.QUEUED,
+        preparing_at=None,
+        created_at=NOW - minutes(since),
+        resent_at=None if resent is None else NOW - minutes(resent),
+        **{"shares": (), **more},  # type: ignore[arg-type]
+    )
+
+
+def looks(
+    last: float | None = 0.1, since: float | None = 60, looked: float | None = None, seqs: Iterable[int] = (1,)
+) -> Looks:
+    """In minutes ago. `looked`: when the type's queue was looked at."""
+    by_type = {} if looked is None else {"h100": (NOW - minutes(looked), frozenset(seqs))}
+    return Looks(_ago(last), _ago(since), by_type)
+
+
+def _ago(count: float | None) -> datetime | None:
+    return None if count is None else NOW - minutes(count)
+
+
+@pytest.mark.parametrize(("row", "seen", "expected"), [
+    (waiting(), looks(looked=0.2), None),
+    (waiting(), looks(looked=4.9), None),
+    (waiting(), looks(looked=5), SendAgain),
+    (waiting(), looks(), SendAgain),
+    (waiting(), looks(looked=0.2, seqs=[2, 3]), SendAgain),
+    (waiting(4.9), looks(), None),
+    # While no processor is at work, nobody is neglected.
+    (waiting(), looks(last=None), None),
+    (waiting(), looks(last=1.1), None),
+    # One that has just come back gets its time.
+    (waiting(600), looks(since=4.9, looked=300), None),
+    (waiting(600), looks(since=5, looked=300), SendAgain),
+    # Sent again: once, then it has as long again, and is given up if that did not help.
+    (waiting(resent=4.9), looks(looked=20), None),
+    (waiting(resent=5), looks(looked=20), GiveUp),
+    (waiting(resent=20), looks(looked=0.2), None),
+    (waiting(60, resent=40), looks(looked=20), SendAgain),
+    (waiting(60, resent=50), looks(since=6), SendAgain),
+    (preparing(created_at=NOW - minutes(60)), looks(), None),
+])  # fmt: skip
+def test_who_is_neglected(row: Reservation, seen: Looks, expected: type | None) -> None:
+    decided = decide_neglected([row], seen, NOW, PATIENCE)
+    assert [type(one) for one in decided] == ([] if expected is None else [expected])
+
+
+def test_whoever_would_not_wait_longer_is_cancelled_and_the_next_is_awaited() -> None:
+    over, later = waiting(wait_until=NOW), waiting(wait_until=NOW + minutes(3))
+    decided = decide_max_wait([over, later, waiting(), preparing(wait_until=NOW)], NOW)
+    (change,) = decided.changes
+    assert (change.to, change.release) == (Status.CANCELLED, True)
+    assert change.event is not None
+    assert change.event.message == "it waited 30 minutes, the longest it was to wait"
+    assert decided.next_at == NOW + minutes(3)
+
+
+def test_one_that_still_holds_a_place_is_cancelled_without_letting_it_go() -> None:
+    leaving = waiting(wait_until=NOW, shares=preparing().shares)
+    decided = decide_max_wait([leaving], NOW)
+    assert not decided.changes[0].release
+    assert still_waiting([leaving], decided) == [leaving]
+
+
+# --- On a real database ------------------------------------------------------------------------------------------
+
+
+def neglected(world: World) -> NeglectedRequests:
+    return NeglectedRequests(world.stores.reservations, world.stores.looks, world.clock, Reconciling())
+
+
+async def messages(stores: Stores) -> int:
+    return next(state.length for state in await stores.queue.states() if state.queue == RESERVATION_QUEUE)
+
+
+async def test_a_request_that_waits_in_its_queue_for_hours_is_not_stale(world: World) -> None:
+    await world.submit(8)
+    second = await world.submit(8, user="bob")
+    await world.turn()
+    for _ in range(12):
+        world.clock.move(seconds=30)
+        await world.turn(1)
+    assert (await neglected(world).run()).sent_again == []
+    assert await world.status(second) is Status.QUEUED
+
+
+async def test_a_request_whose_type_cannot_be_planned_is_sent_again_then_cancelled_with_the_reason(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.submit(8)
+    second = await world.submit(8, user="bob")
+    await world.turn()
+
+    def broken(*_: object) -> None:
+        raise ArithmeticError("a bug")
+
+    monkeypatch.setattr(Queues, "_turn", broken)
+    await _minutes_pass(world, 5.5)
+    report = await neglected(world).run(dry_run=True)
+    assert (len(report.sent_again), await world.kinds(second)) == (1, ["submitted", "queued"])
+    assert len((await neglected(world).run()).sent_again) == 1
+    assert await messages(world.stores) == 1
+    assert (await neglected(world).run()).sent_again == [], "once is enough"
+    async with world.stores.pool.acquire() as connection:  # a message that fails three times would end it otherwise
+        await connection.execute("SELECT pgmq.purge_queue('gpu_reservations')")
+    await _minutes_pass(world, 5.5)
+    assert len((await neglected(world).run()).cancelled) == 1
+    row = await world.get(second)
+    assert row.status is Status.CANCELLED
+    assert "not even after it was sent again" in (row.failure_reason or "")
+    assert row.released_at is not None
+    assert await world.kinds(second) == ["submitted", "queued", "sent_again", "cancelled"]
+
+
+async def test_nothing_is_stale_while_no_processor_is_alive(world: World) -> None:
+    rid = await world.submit(8)
+    await world.turn()
+    waiting_one = await world.submit(8, user="bob")
+    await world.processor._leases.release(world.processor._lease)  # type: ignore[arg-type]
+    world.clock.move(hours=3)
+    assert (await neglected(world).run()).sent_again == []
+    assert await world.status(waiting_one) is Status.PENDING
+    assert await world.status(rid) is Status.ACTIVE
+
+
+async def test_a_processor_that_cannot_see_its_cluster_neglects_nobody(world: World) -> None:
+    await world.submit(8)
+    second = await world.submit(8, user="bob")
+    await world.turn()
+    world.cluster.refuse_look = Unavailable("the API server is away")
+    await _minutes_pass(world, 30)
+    report = await neglected(world).run()
+    assert (report.sent_again, report.cancelled) == ([], [])
+    assert await world.status(second) is Status.QUEUED
+
+
+async def test_a_request_with_a_longest_wait_is_cancelled_when_that_is_over_and_nobody_starts_it(world: World) -> None:
+    first = await world.submit(8)
+    await world.turn()
+    second = await _submit_with_max_wait(world, timedelta(hours=2))
+    await world.turn()
+    assert (await world.get(second)).wait_until == world.clock.now() + timedelta(hours=2)
+    world.clock.move(hours=2)
+    await world.cancel(first)
+    await world.turn()
+    row = await world.get(second)
+    assert row.status is Status.CANCELLED
+    assert row.failure_reason == "it waited 2 hours, the longest it was to wait"
+    assert row.preparing_at is None
+
+
+async def test_a_longest_wait_ends_when_it_starts(world: World) -> None:
+    rid = await _submit_with_max_wait(world, timedelta(minutes=1))
+    await world.turn()
+    world.clock.move(hours=1)
+    await world.turn()
+    assert await world.status(rid) is Status.ACTIVE
+
+
+async def _submit_with_max_wait(world: World, longest: timedelta) -> ReservationId:
+    draft = Draft(
+        reservation_id=new_reservation_id(),
+        user_id=await world.user("bob"),
+        username="bob",
+        gpu_type="h100",
+        gpu_count=8,
+        node_count=1,
+        duration=timedelta(hours=4),
+        ssh_public_keys=("ssh-ed25519 AAAA test",),
+        disk_name="none",
+        max_wait=longest,
+    )
+    await world.stores.reservations.submit(draft, idempotency_key=None, fingerprint="", now=world.clock.now())
+    return draft.reservation_id
+
+
+async def _minutes_pass(world: World, count: float) -> None:
+    """With the processor turning all the time."""
+    for _ in range(round(count * 2)):
+        world.clock.move(seconds=30)
+        await world.turn(1)
