@@ -18,7 +18,7 @@ from gpudev.domain.ids import ReservationId
 from gpudev.ports.stores import Lease
 
 PLANS_CHANNEL = "queue_plans"
-_MILLISECOND = timedelta(milliseconds=1)
+_MICROSECOND = timedelta(microseconds=1)
 
 
 class PostgresPlans:
@@ -65,7 +65,7 @@ def pack(plan: QueuePlan) -> bytes:
         "waits": [
             [
                 told.position,
-                _milliseconds(told.latest, plan.made_at),
+                _microseconds(told.latest, plan.made_at),
                 _span(told.span, plan.made_at),
                 told.reason,
                 [number[name] for name in told.nodes],
@@ -76,8 +76,8 @@ def pack(plan: QueuePlan) -> bytes:
             [
                 offer.units,
                 offer.node_count,
-                None if offer.duration is None else offer.duration // _MILLISECOND,
-                _milliseconds(offer.latest, plan.made_at),
+                None if offer.duration is None else offer.duration // _MICROSECOND,
+                _microseconds(offer.latest, plan.made_at),
                 _span(offer.span, plan.made_at),
             ]
             for offer in plan.offers
@@ -92,8 +92,8 @@ def unpack(gpu_type: str, made_at: datetime, packed: bytes) -> QueuePlan:
         Offer(
             units,
             node_count,
-            None if duration is None else duration * _MILLISECOND,
-            made_at + latest * _MILLISECOND,
+            None if duration is None else duration * _MICROSECOND,
+            made_at + latest * _MICROSECOND,
             _read_span(span, made_at),
         )
         for units, node_count, duration, latest, span in body["offers"]
@@ -121,7 +121,7 @@ class _PackedWaits(Mapping[ReservationId, Estimate]):
         position, latest, span, reason, nodes = self._waits[self._at[reservation_id.hex]]
         return Estimate(
             position,
-            None if latest is None else self._made_at + latest * _MILLISECOND,
+            None if latest is None else self._made_at + latest * _MICROSECOND,
             _read_span(span, self._made_at),
             reason,
             tuple(self._names[node] for node in nodes),
@@ -134,16 +134,16 @@ class _PackedWaits(Mapping[ReservationId, Estimate]):
         return len(self._at)
 
 
-def _milliseconds(at: datetime | None, since: datetime) -> int | None:
-    """Rounded up: a promise must not become earlier by being written down."""
-    return None if at is None else -((since - at) // _MILLISECOND)
+def _microseconds(at: datetime | None, since: datetime) -> int | None:
+    """Exactly: a promise must not become another one by being written down."""
+    return None if at is None else (at - since) // _MICROSECOND
 
 
 def _span(span: Span | None, since: datetime) -> list[int | None] | None:
     if span is None:
         return None
-    return [_milliseconds(at, since) for at in (span.expected, span.earliest, span.latest_likely)]
+    return [_microseconds(at, since) for at in (span.expected, span.earliest, span.latest_likely)]
 
 
 def _read_span(parts: list[int] | None, since: datetime) -> Span | None:
-    return None if parts is None else Span(*(since + part * _MILLISECOND for part in parts))
+    return None if parts is None else Span(*(since + part * _MICROSECOND for part in parts))
