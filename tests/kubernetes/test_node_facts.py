@@ -133,6 +133,17 @@ def test_a_cpu_node_has_three_slots_whatever_gpus_say() -> None:
     assert (found.units, found.foreign_units) == (3, 0)
 
 
+def test_a_pod_named_like_a_dev_server_takes_a_slot_of_a_cpu_node_whoever_made_it() -> None:
+    made = node(gpu_type="cpu-x86", gpus=0, cpu="32", memory="64Gi")
+    others = [pod("gpu-dev-1234abcd"), pod("gpu-dev-9876fedc"), pod("coredns")]
+    assert only(see(made, others)).foreign_units == 2
+
+
+def test_a_cpu_node_offers_slots_only_where_a_label_says_so() -> None:
+    seen = see(node(gpu_type=None, instance_type="c7i.8xlarge", gpus=0, cpu="32", memory="64Gi"))
+    assert (seen.nodes, list(seen.ignored)) == ((), ["n1"])
+
+
 def test_foreign_work_takes_a_cpu_nodes_slots() -> None:
     made = node(gpu_type="cpu-x86", gpus=0, cpu="32", memory="64Gi")
     assert only(see(made, [pod(requests={"cpu": "16"})])).foreign_units == 2

@@ -19,6 +19,8 @@ from gpudev.domain.capacity import Node
 from gpudev.domain.gpu import Catalogue, GpuType
 from gpudev.settings import KubernetesSettings
 
+DEV_SERVER_PREFIX = "gpu-dev-"
+"""Whoever's a pod of such a name is, it takes a user slot of a CPU node."""
 _ADDRESSES = {
     "external": ("ExternalIP", "InternalIP", "Hostname"),
     "internal": ("InternalIP", "ExternalIP", "Hostname"),
@@ -83,23 +85,27 @@ def address_of(record: NodeRecord, preference: str) -> str:
 
 
 def types_by_instance(catalogue: Catalogue) -> dict[str, GpuType]:
-    """An instance type that several GPU types share tells nothing."""
+    """An instance type that several GPU types share tells nothing. Neither does a CPU type's: the control plane's own
+    nodes are of such types too, and only a label says that one is for users."""
     names = [gpu_type.instance_type for gpu_type in catalogue.values()]
-    return {one.instance_type: one for one in catalogue.values() if names.count(one.instance_type) == 1}
+    return {
+        one.instance_type: one for one in catalogue.values() if names.count(one.instance_type) == 1 and not one.is_cpu
+    }
 
 
 def _foreign_units(record: NodeRecord, gpu_type: GpuType, units: int, pods: Iterable[PodRecord]) -> int:
     """What foreign pods leave us too little of, counted in units."""
-    used = Demand()
+    used, users = Demand(), 0
     for pod in pods:
         if pod.own is None and not pod.ended:
             used += pod.demand
+            users += pod.name.startswith(DEV_SERVER_PREFIX)
     if not units:
         return 0
     room = record.room or room_of_type(gpu_type)
     one = share_of(room, 1, units)
     left = min(
-        units if gpu_type.is_cpu else units - used.gpus,
+        units - users if gpu_type.is_cpu else units - used.gpus,
         (room.cpu_millis - used.cpu_millis) // one.cpu_millis,
         (room.memory_mib - used.memory_mib) // one.memory_mib,
     )
