@@ -70,7 +70,9 @@ def test_a_ready_pod_with_a_node_port_is_ready_with_the_way_in() -> None:
 
 
 def test_ready_needs_the_service_and_its_port() -> None:
-    assert "opening the way" in step_of(ready_pod(), services=[])
+    lost = see(ready_pod(), services=[]).seen
+    assert (lost.phase, lost.lost_unwatched) == (Phase.DEAD, True), "it is made again"
+    assert "its service" in (lost.reason or "")
     assert "opening the way" in step_of(ready_pod(), services=[service(port=None)])
 
 

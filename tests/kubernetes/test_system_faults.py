@@ -121,6 +121,18 @@ async def test_a_gang_dies_as_one_and_says_which_member_it_was(system: KubeSyste
     assert await system.objects() == {kind: [] for kind in KINDS}
 
 
+async def test_a_service_that_somebody_deletes_is_made_again_and_the_dev_server_goes_on(system: KubeSystem) -> None:
+    job = await system.reserve("--gpus", "1")
+    pod = await system.api.get("pods", job["pod_name"], system.namespace)
+    await system.api.delete("services", job["pod_name"], system.namespace)
+    await eventually(lambda: _said(system, job, "reconnected"), "the way in did not come back", seconds=10)
+    service = await system.api.get("services", job["pod_name"], system.namespace)
+    row = await system.see(job, lambda row: row.step is None, "it is not as it was")
+    assert row.connection is not None
+    assert row.connection.port == service["spec"]["ports"][0]["nodePort"]
+    assert (await system.pods())[job["pod_name"]]["metadata"]["uid"] == pod["metadata"]["uid"]
+
+
 # --- Nodes ------------------------------------------------------------------------------------------------------
 
 

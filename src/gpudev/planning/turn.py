@@ -4,7 +4,7 @@ Puts the single decisions together (expiry, readiness; `queue_turn` adds the que
 effects to carry out. At most one change per reservation and turn: each is guarded by the version that was read.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import assert_never
@@ -59,10 +59,15 @@ class Decisions:
 
 
 def decide_running(
-    reservations: Sequence[Reservation], seen: ClusterSeen | None, now: datetime, timing: Timing
+    reservations: Sequence[Reservation],
+    seen: ClusterSeen | None,
+    now: datetime,
+    timing: Timing,
+    may_lack: Callable[[Reservation], bool] = lambda _: False,
 ) -> Decisions:
     """What time and the cluster mean for those that run, are being prepared or have ended. Without a view of
-    the cluster only time decides: unknown is unknown."""
+    the cluster only time decides: unknown is unknown. `may_lack`: of whom something may not have been made, because
+    whoever began to launch it did not get to the end."""
     decisions = Decisions()
     refused = _Refused.of(seen, reservations) if seen is not None else None
     for reservation in reservations:
@@ -76,6 +81,8 @@ def decide_running(
             decisions.changes.append(_requeue(reservation, why))
         elif seen is not None and not _decide_lost(reservation, seen, decisions):
             _decide_server(reservation, seen, now, timing, decisions)
+            if may_lack(reservation):
+                _decide_rest(reservation, now, decisions)
     return decisions
 
 
@@ -217,7 +224,7 @@ def _decide_server(
             decisions.changes.append(_note(reservation, NewEvent("step", step), {"step": step}))
         case Launch(restart):
             if restart and reservation.step is None:
-                event = NewEvent("restarted", "its dev server was lost with the machine; starting it again")
+                event = NewEvent("restarted", "its dev server was lost; starting it again")
                 decisions.changes.append(_note(reservation, event, {"step": "starting again"}))
             decisions.launches.append(reservation)
         case Nothing(next_at):
@@ -231,6 +238,18 @@ def _requeue(reservation: Reservation, why: str) -> Change:
     event = NewEvent("queued", f"waits for another place: {why}")
     fields: dict[str, object] = {"preparing_at": None, "step": None, "next_attempt_at": None, "launch_attempts": 0}
     return _change(reservation, Status.QUEUED, event, fields)
+
+
+def _decide_rest(reservation: Reservation, now: datetime, decisions: Decisions) -> None:
+    """Its launch is completed, however far the dev server is: what is there already stays as it is."""
+    rid = reservation.reservation_id
+    is_over = any(change.reservation_id == rid and change.to is Status.FAILED for change in decisions.changes[-1:])
+    if is_over or any(other.reservation_id == rid for other in decisions.launches[-1:]):
+        return
+    if reservation.next_attempt_at is None or reservation.next_attempt_at <= now:
+        decisions.launches.append(reservation)
+    else:
+        decisions.look_again(reservation.next_attempt_at)
 
 
 def _change(reservation: Reservation, to: Status, event: NewEvent, fields: dict[str, object]) -> Change:

@@ -10,6 +10,7 @@ import structlog
 from gpudev.domain.commands import MAX_FAILURES
 from gpudev.domain.errors import ClusterError, GpuDevError, Stale, Unavailable
 from gpudev.domain.ids import ReservationId
+from gpudev.domain.lifecycle import Status
 from gpudev.domain.reservation import Reservation
 from gpudev.planning.turn import failed_launch, postponed_launch, released, withdrawn
 from gpudev.ports.clock import Clock
@@ -48,9 +49,19 @@ class Effects:
         self._done = done
         self._slots = asyncio.Semaphore(at_once)
         self._running: dict[tuple[Kind, ReservationId], asyncio.Task[None]] = {}
+        self._asked: set[ReservationId] = set()
+        self._unfinished: set[ReservationId] = set()
+        """Whose launch we have begun, and of these, not brought to an end."""
 
     def launch(self, reservation: Reservation) -> None:
         self._start(Kind.LAUNCH, reservation.reservation_id, lambda: self._launch(reservation))
+
+    def may_lack(self, reservation: Reservation) -> bool:
+        """Whether something of it may not have been made: its launch broke off, or whoever began it is no more."""
+        rid = reservation.reservation_id
+        if (Kind.LAUNCH, rid) in self._running:
+            return False
+        return rid in self._unfinished or (reservation.status is Status.PREPARING and rid not in self._asked)
 
     def tear_down(self, reservation: Reservation) -> None:
         self._start(Kind.TEARDOWN, reservation.reservation_id, lambda: self._tear_down(reservation))
@@ -102,8 +113,11 @@ class Effects:
         current = await self._reservations.find(reservation.reservation_id)
         if current is None or not current.status.holds_capacity:
             return  # ended since it was decided
+        self._asked.add(current.reservation_id)
+        self._unfinished.add(current.reservation_id)
         try:
             await self._cluster.ensure_server(spec_of(current))
+            self._unfinished.discard(current.reservation_id)
         except Unavailable:
             now = self._clock.now()
             await self._reservations.change(postponed_launch(current, now, self._timing), now=now)
@@ -118,11 +132,17 @@ class Effects:
 
     async def _tear_down(self, reservation: Reservation) -> None:
         await self._ensure_gone(reservation.reservation_id)
+        self._forget(reservation.reservation_id)
         await self._reservations.change(released(reservation), now=self._clock.now())
 
     async def _withdraw(self, reservation: Reservation) -> None:
         await self._ensure_gone(reservation.reservation_id)
+        self._forget(reservation.reservation_id)
         await self._reservations.change(withdrawn(reservation), now=self._clock.now())
+
+    def _forget(self, reservation_id: ReservationId) -> None:
+        self._asked.discard(reservation_id)
+        self._unfinished.discard(reservation_id)
 
     async def _remove_orphan(self, reservation_id: ReservationId) -> None:
         """One that no row knows at all (a lost or restored database) is ended, but its files stay: nothing that

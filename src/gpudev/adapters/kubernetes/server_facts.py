@@ -109,6 +109,10 @@ def _alive(
         step = _find_step(member, nodes, now)
         if step is not None:
             return ServerSeen(rid, Phase.STARTING, step=_name(member.own, len(members)) + step)
+    if not parts.services:
+        # Its launch broke off, or somebody took it away: starting it again makes what is missing and nothing else.
+        reason = "its service, the way to its ssh server, is not there"
+        return ServerSeen(rid, Phase.DEAD, reason=reason, lost_unwatched=True)
     connection = _find_connection(parts, members[0], nodes, settings)
     if connection is None:
         return ServerSeen(rid, Phase.STARTING, step="opening the way to its ssh server")
