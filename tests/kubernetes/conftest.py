@@ -79,7 +79,7 @@ def real_node(kube_binaries: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     """One on which pods really run, with a control plane (`real_node.plane`) of its own."""
     if reason := why_not():
         pytest.skip(f"NO REAL NODE TO TEST WITH: {reason}")
-    folder = tmp_path_factory.mktemp("node")
+    folder = tmp_path_factory.mktemp("n")  # the kubelet's sockets lie deep below it, and their paths must be short
     with ControlPlane(folder / "kube") as plane, RealNode(plane, folder / "node") as node:
         asyncio.run(_welcome(node))
         yield node

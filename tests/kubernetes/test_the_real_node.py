@@ -101,11 +101,12 @@ async def test_a_program_that_uses_too_much_memory_is_killed_and_the_pod_says_so
 
 
 async def test_a_stopped_node_leaves_no_process_mount_cable_or_control_group(
-    kube_binaries: Path, tmp_path: Path
+    kube_binaries: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     if reason := why_not():
         pytest.skip(f"NO REAL NODE TO TEST WITH: {reason}")
-    with ControlPlane(tmp_path / "kube") as plane, RealNode(plane, tmp_path / "node") as node:
+    folder = tmp_path_factory.mktemp("n")  # the kubelet's sockets lie deep below it, and their paths must be short
+    with ControlPlane(folder / "kube") as plane, RealNode(plane, folder / "node") as node:
         api = await KubeApi.connect(plane.kubeconfig)
         await node.ready(api)
         await api.create("pods", pod("a", DEV_IMAGE, ["sleep", "12345"]), "default")
