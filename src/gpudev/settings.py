@@ -140,6 +140,50 @@ class KubernetesSettings:
             raise ValueError("GPU_DEV_WATCH_TIMEOUT must be less than GPU_DEV_STALE_AFTER")
 
 
+@dataclass(frozen=True, slots=True)
+class AwsSettings:
+    """How AWS is asked. Credentials and AWS_ENDPOINT_URL are found as every AWS program finds them."""
+
+    region: str = "us-east-2"
+    connect_timeout: timedelta = timedelta(seconds=5)
+    read_timeout: timedelta = timedelta(seconds=30)
+    """How long an answer may pause."""
+    call_deadline: timedelta = timedelta(seconds=120)
+    """How long one call (a page of a listing) may take, with all its attempts."""
+    attempts: int = 6
+    """How often one call is tried at most; the pauses between are the AWS library's."""
+    settle_time: timedelta = timedelta(seconds=30)
+    """For how long AWS may not see yet what we just made."""
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1:
+            raise ValueError("GPU_DEV_AWS_ATTEMPTS must be at least 1")
+
+
+@dataclass(frozen=True, slots=True)
+class GcpSettings:
+    """How Google Cloud is asked. Credentials are found as every Google Cloud program finds them."""
+
+    project: str = ""
+    """None: the credentials' own."""
+    region: str = ""
+    """Only groups and disks of this region (or of its zones) are ours. None: of all regions."""
+    disk_type: str = "pd-balanced"
+    """Of disks that are made."""
+    endpoint: str = ""
+    """Another address than Google's, for tests: no credentials are ever sent there."""
+    call_timeout: timedelta = timedelta(seconds=30)
+    """How long one attempt of one call may take."""
+    attempts: int = 5
+    """How often one call is tried at most."""
+    operation_patience: timedelta = timedelta(minutes=2)
+    """How long a change is waited for before its caller is told to ask again later."""
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1:
+            raise ValueError("GPU_DEV_GCP_ATTEMPTS must be at least 1")
+
+
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise ValueError(f"the environment variable {name} holds {value!r}; it may be {', '.join(allowed)}")
@@ -154,6 +198,8 @@ class Settings:
     cluster: str = "local"
     """Where dev servers run: local (this machine) or kubernetes."""
     kubernetes: KubernetesSettings = KubernetesSettings()
+    aws: AwsSettings = AwsSettings()
+    gcp: GcpSettings = GcpSettings()
     reconciling: Reconciling = Reconciling()
     state_dir: Path = Path("~/.local/share/gpu-dev")
     """Embedded and local mode: database, disks, dev servers' folders, logs."""
@@ -189,6 +235,8 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         ),
         cluster=_read(env, "GPU_DEV_CLUSTER", _cluster, "local"),
         kubernetes=_kubernetes(env),
+        aws=_section(env, AwsSettings(), "GPU_DEV_AWS_", {"region": "AWS_REGION"}),
+        gcp=_section(env, GcpSettings(), "GPU_DEV_GCP_"),
         reconciling=_section(env, Reconciling(), "GPU_DEV_"),
         state_dir=state_dir(env),
         nodes_file=_read(env, "GPU_DEV_NODES_FILE", Path, None),

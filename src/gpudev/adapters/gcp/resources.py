@@ -1,0 +1,138 @@
+"""What GCP calls things, and its disks, snapshots and groups in the port's words.
+
+A volume's id is the disk's path (`projects/P/zones/Z/disks/N`), which is also its handle for the CSI driver; a
+snapshot's is `projects/P/global/snapshots/N`. Knows no client: it reads the fields of Google's messages, whoever
+made them. An answer that does not look like GCP's is nobody's answer.
+"""
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from gpudev.adapters.gcp.labels import tags_of
+from gpudev.domain.errors import ClusterError, Unavailable
+from gpudev.ports.cloud import NodeGroup, Snapshot, SnapshotState, Volume
+
+_DISK = re.compile(r"(?:^|/)projects/([^/]+)/(zones|regions)/([^/]+)/disks/([^/]+)$")
+_SNAPSHOT = re.compile(r"(?:^|/)projects/([^/]+)/global/snapshots/([^/]+)$")
+
+_SNAPSHOT_STATES = {
+    "CREATING": SnapshotState.PENDING,
+    "UPLOADING": SnapshotState.PENDING,
+    "READY": SnapshotState.COMPLETED,
+    "FAILED": SnapshotState.ERROR,
+    # Nothing can be restored from it any more.
+    "DELETING": SnapshotState.ERROR,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DiskPath:
+    project: str
+    scope: str
+    """zones or regions"""
+    location: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"projects/{self.project}/{self.scope}/{self.location}/disks/{self.name}"
+
+    @property
+    def zone(self) -> str | None:
+        """None: it is a region's, a copy in each of two zones."""
+        return self.location if self.scope == "zones" else None
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotPath:
+    project: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"projects/{self.project}/global/snapshots/{self.name}"
+
+
+def find_disk_path(link: str) -> DiskPath | None:
+    found = _DISK.search(link)
+    return DiskPath(*found.groups()) if found else None
+
+
+def zonal_disk_path(volume_id: str) -> DiskPath:
+    """For what is asked of one disk: regions' disks are seen, and left alone."""
+    path = find_disk_path(volume_id)
+    if path is None:
+        raise ClusterError(f"{volume_id!r} is no disk of GCP (projects/PROJECT/zones/ZONE/disks/NAME).")
+    if path.zone is None:
+        raise ClusterError(f"{volume_id!r} is a regional disk; only zonal disks are managed.")
+    return path
+
+
+def snapshot_path(snapshot_id: str) -> SnapshotPath:
+    found = _SNAPSHOT.search(snapshot_id)
+    if found is None:
+        raise ClusterError(f"{snapshot_id!r} is no snapshot of GCP (projects/PROJECT/global/snapshots/NAME).")
+    return SnapshotPath(*found.groups())
+
+
+def disk_path_of(disk: Any) -> DiskPath:
+    path = find_disk_path(disk.self_link)
+    if path is None:
+        raise Unavailable(f"GCP told of a disk without an address of its own: {disk.self_link[:200]!r}.")
+    return path
+
+
+def volume_of(disk: Any) -> Volume:
+    path = disk_path_of(disk)
+    return Volume(
+        volume_id=str(path),
+        size_gb=disk.size_gb,
+        created_at=_moment(disk.creation_timestamp),
+        zone=path.zone,
+        attached_to=tuple(sorted(last_part(user) for user in disk.users)),
+        tags=tags_of(disk.labels),
+    )
+
+
+def snapshot_of(snapshot: Any) -> Snapshot:
+    found, source = _SNAPSHOT.search(snapshot.self_link), find_disk_path(snapshot.source_disk)
+    if found is None:
+        raise Unavailable(f"GCP told of a snapshot without an address of its own: {snapshot.self_link[:200]!r}.")
+    if snapshot.status not in _SNAPSHOT_STATES:
+        raise Unavailable(f"GCP told of a snapshot whose state {snapshot.status[:80]!r} is unknown here.")
+    return Snapshot(
+        snapshot_id=str(SnapshotPath(*found.groups())),
+        volume_id=str(source) if source else snapshot.source_disk,
+        state=_SNAPSHOT_STATES[snapshot.status],
+        created_at=_moment(snapshot.creation_timestamp),
+        size_gb=snapshot.disk_size_gb,
+        tags=tags_of(snapshot.labels),
+    )
+
+
+def node_group_of(group: Any) -> NodeGroup:
+    """`current_actions.none` counts the instances that run and have nothing planned for them: those in service."""
+    return NodeGroup(name=group.name, desired=group.target_size, in_service=group.current_actions.none)
+
+
+def last_part(link: str) -> str:
+    return link.rpartition("/")[2]
+
+
+def is_in_region(scope: str, region: str) -> bool:
+    """`scope` is a path with zones/ZONE or regions/REGION in it. No region: everywhere."""
+    found = re.search(r"(zones|regions)/([^/]+)", scope)
+    if not region or found is None:
+        return True
+    location = found.group(2)
+    return location == region if found.group(1) == "regions" else location.rpartition("-")[0] == region
+
+
+def _moment(text: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise Unavailable(f"GCP told a time that is none: {text[:80]!r}.") from error
+    if moment.tzinfo is None:
+        raise Unavailable(f"GCP told a time without its zone: {text[:80]!r}.")
+    return moment.astimezone(UTC)
