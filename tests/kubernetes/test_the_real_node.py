@@ -112,8 +112,8 @@ async def test_a_stopped_node_leaves_no_process_mount_cable_or_control_group(
         await api.create("pods", pod("a", DEV_IMAGE, ["sleep", "12345"]), "default")
         await api.wait("pods", "a", "default", is_ready, seconds=60)
         await api.close()
-        during = traces(tmp_path, node)
-    left = traces(tmp_path, node)
+        during = traces(folder, node)
+    left = traces(folder, node)
     assert during.pop("mounts") == [], "they are seen in the node's own namespace only"
     assert all(during.values()), during
     assert not any(left.values()), left
