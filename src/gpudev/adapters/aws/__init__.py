@@ -1,0 +1,1 @@
+"""AWS: Auto Scaling Groups, EBS volumes and snapshots."""

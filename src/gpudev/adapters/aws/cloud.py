@@ -1,0 +1,24 @@
+"""The Cloud port on AWS. Region, credentials and address are found as every AWS program finds them (AWS_REGION,
+AWS_ENDPOINT_URL, the pod's role …)."""
+
+from gpudev.adapters.aws.calling import AwsCaller
+from gpudev.adapters.aws.disks import AwsDisks
+from gpudev.adapters.aws.viewing import AwsView
+from gpudev.settings import AwsSettings
+
+
+class AwsCloud(AwsView, AwsDisks):
+    def __init__(self, settings: AwsSettings) -> None:
+        caller = AwsCaller(settings)
+        AwsView.__init__(self, caller)
+        AwsDisks.__init__(self, caller, settings)
+
+    @property
+    def name(self) -> str:
+        return "aws"
+
+    async def start(self) -> None:
+        await self._caller.start()
+
+    async def close(self) -> None:
+        await self._caller.close()

@@ -1,0 +1,58 @@
+"""Every AWS action that is ever called, and which of them each part may use.
+
+`calling` takes nothing but an `Action`, so what is not here cannot be asked for. The sets are what an administrator
+grants: a test fails when a part needs more than its set, or less.
+"""
+
+import re
+from enum import StrEnum
+
+
+class Action(StrEnum):
+    """By its name in IAM."""
+
+    DESCRIBE_GROUPS = "autoscaling:DescribeAutoScalingGroups"
+    DESCRIBE_VOLUMES = "ec2:DescribeVolumes"
+    DESCRIBE_SNAPSHOTS = "ec2:DescribeSnapshots"
+    DESCRIBE_MODIFICATIONS = "ec2:DescribeVolumesModifications"
+    CREATE_VOLUME = "ec2:CreateVolume"
+    MODIFY_VOLUME = "ec2:ModifyVolume"
+    DELETE_VOLUME = "ec2:DeleteVolume"
+    CREATE_SNAPSHOT = "ec2:CreateSnapshot"
+    DELETE_SNAPSHOT = "ec2:DeleteSnapshot"
+    CREATE_TAGS = "ec2:CreateTags"
+    """Also asked of whoever makes a volume or a snapshot that has tags from the start."""
+
+    @property
+    def service(self) -> str:
+        return self.value.partition(":")[0]
+
+    @property
+    def operation(self) -> str:
+        return self.value.partition(":")[2]
+
+    @property
+    def method(self) -> str:
+        """As the AWS library calls it."""
+        return re.sub(r"(?<!^)(?=[A-Z])", "_", self.operation).lower()
+
+
+RECONCILE_AVAILABILITY = frozenset({Action.DESCRIBE_GROUPS})
+"""`gpu-dev-server reconcile availability`."""
+
+RECONCILE_DISKS = frozenset({Action.DESCRIBE_VOLUMES, Action.DESCRIBE_SNAPSHOTS})
+"""`gpu-dev-server reconcile disks` and `report orphans`."""
+
+DISK_OPERATIONS = frozenset(Action) - {Action.DESCRIBE_GROUPS}
+"""Making, growing, copying and removing disks: the processor alone."""
+
+REACHING_EKS = frozenset({"eks:DescribeCluster", "sts:GetCallerIdentity"})
+"""Beside any of them, where the cluster is EKS and is reached from outside of it. AWS allows everybody the latter."""
+
+
+def policy(actions: frozenset[Action]) -> dict[str, object]:
+    """An IAM policy that allows exactly these."""
+    return {
+        "Version": "2012-10-17",
+        "Statement": [{"Effect": "Allow", "Action": sorted(actions), "Resource": "*"}],
+    }

@@ -1,0 +1,56 @@
+"""What AWS tells of volumes, snapshots and groups, as the port's values."""
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from gpudev.domain.errors import Unavailable
+from gpudev.ports.cloud import NodeGroup, Snapshot, SnapshotState, Volume
+
+_GOING = frozenset({"deleting", "deleted"})
+_IN_SERVICE = "InService"
+_DETACHED = "detached"
+_STATES = {
+    "pending": SnapshotState.PENDING,
+    "completed": SnapshotState.COMPLETED,
+    "error": SnapshotState.ERROR,
+    "recoverable": SnapshotState.ERROR,  # in the recycle bin: it cannot be restored as it is
+    "recovering": SnapshotState.PENDING,
+}
+
+
+def volume_from(told: Mapping[str, Any]) -> Volume | None:
+    """None: it is on its way out, from which nothing comes back."""
+    if told.get("State") in _GOING:
+        return None
+    return Volume(
+        told["VolumeId"],
+        told["Size"],
+        told["CreateTime"],
+        told.get("AvailabilityZone"),
+        tuple(
+            sorted(
+                attachment["InstanceId"]
+                for attachment in told.get("Attachments", ())
+                if attachment.get("State") != _DETACHED and "InstanceId" in attachment
+            )
+        ),
+        tags_from(told),
+    )
+
+
+def snapshot_from(told: Mapping[str, Any]) -> Snapshot:
+    state = _STATES.get(told["State"])
+    if state is None:
+        raise Unavailable(f"AWS tells of a snapshot in the unknown state {told['State']!r}")
+    return Snapshot(told["SnapshotId"], told["VolumeId"], state, told["StartTime"], told["VolumeSize"], tags_from(told))
+
+
+def group_from(told: Mapping[str, Any]) -> NodeGroup:
+    running = sum(instance.get("LifecycleState") == _IN_SERVICE for instance in told.get("Instances", ()))
+    return NodeGroup(told["AutoScalingGroupName"], told["DesiredCapacity"], running)
+
+
+def tags_from(told: Mapping[str, Any]) -> dict[str, str]:
+    # There are few keys and tens of thousands of tags.
+    return {sys.intern(tag["Key"]): tag["Value"] for tag in told.get("Tags", ())}

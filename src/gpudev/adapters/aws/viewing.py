@@ -1,0 +1,52 @@
+"""What can be seen of our account: groups of nodes, volumes and snapshots, each listing whole or not at all."""
+
+from gpudev.adapters.aws.calling import AwsCaller
+from gpudev.adapters.aws.permissions import Action
+from gpudev.adapters.aws.reading import group_from, snapshot_from, volume_from
+from gpudev.ports.cloud import OWNER_TAG, NodeGroup, Snapshot, Volume
+
+_PAGE = 1000
+_PAGE_OF_GROUPS = 100
+"""As many as AWS gives at once."""
+
+
+class AwsView:
+    def __init__(self, caller: AwsCaller) -> None:
+        self._caller = caller
+        self._volume_ids: frozenset[str] | None = None
+        """Of the listing just before: their snapshots are ours though nobody tagged them. Used once, since later
+        there may be other volumes."""
+
+    async def node_groups(self, prefix: str) -> list[NodeGroup]:
+        # Auto Scaling finds groups by whole names and tags only, so all are looked at.
+        found: dict[str, NodeGroup] = {}
+        parameters = {"MaxRecords": _PAGE_OF_GROUPS}
+        async for page in self._caller.pages(Action.DESCRIBE_GROUPS, "AutoScalingGroups", parameters):
+            for group in map(group_from, page):
+                if group.name.startswith(prefix):
+                    found[group.name] = group
+        return sorted(found.values(), key=lambda group: group.name)
+
+    async def volumes(self) -> list[Volume]:
+        # By id: a listing that is read while things change may tell of one twice.
+        found: dict[str, Volume] = {}
+        parameters = {"Filters": [{"Name": "tag-key", "Values": [OWNER_TAG]}], "MaxResults": _PAGE}
+        async for page in self._caller.pages(Action.DESCRIBE_VOLUMES, "Volumes", parameters):
+            found.update({volume.volume_id: volume for volume in map(volume_from, page) if volume is not None})
+        self._volume_ids = frozenset(found)
+        return sorted(found.values(), key=lambda volume: (volume.created_at, volume.volume_id))
+
+    async def snapshots(self) -> list[Snapshot]:
+        """In one listing of the whole account: asking for each volume's takes a request for every 200 of them."""
+        found: dict[str, Snapshot] = {}
+        parameters = {"OwnerIds": ["self"], "MaxResults": _PAGE}
+        async for page in self._caller.pages(Action.DESCRIBE_SNAPSHOTS, "Snapshots", parameters):
+            found.update({snapshot.snapshot_id: snapshot for snapshot in map(snapshot_from, page)})
+        volume_ids, self._volume_ids = self._volume_ids, None
+        if volume_ids is None:
+            volume_ids = frozenset(volume.volume_id for volume in await self.volumes())
+            self._volume_ids = None
+        return sorted(
+            (snapshot for snapshot in found.values() if OWNER_TAG in snapshot.tags or snapshot.volume_id in volume_ids),
+            key=lambda snapshot: (snapshot.created_at, snapshot.snapshot_id),
+        )
