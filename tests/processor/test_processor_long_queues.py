@@ -140,3 +140,12 @@ async def test_an_extension_moves_nobody_and_is_followed(world: World) -> None:
     world.clock.move(to=(await world.get(first)).expires_at)
     await world.turn(4)
     assert await world.status(waiting) is Status.ACTIVE
+
+
+async def test_very_many_at_once_are_all_told(world: World) -> None:
+    await world.submit(8, hours=4)
+    await world.turn()
+    crowd = [await world.submit(8, hours=1, user=f"user-{number}") for number in range(40)]
+    await world.turn(1)
+    assert [(await world.get(rid)).queue_position for rid in crowd] == list(range(1, 41))
+    assert {await world.status(rid) for rid in crowd} == {Status.QUEUED}

@@ -30,18 +30,19 @@ class LongQueue:
 
     def turn(self, scene: Scene, memory: QueueMemory, experience: Experience) -> QueueTurn:
         began = self._cost()
-        starts, newcomers = self._follow(scene, memory)
+        starts, newcomers, is_fresh = self._follow(scene, memory)
         self._is_changed = self._is_changed or bool(starts or newcomers)
         is_time = self._tell_at is None or scene.now >= self._tell_at
-        if not (self._forecast is None or (self._is_changed and is_time)):
+        if not is_fresh and not (self._is_changed and is_time):
             return self._tell_some(scene, starts, newcomers, memory)
-        turn = self._tell_all(scene, starts, memory, experience)
+        turn = self._tell_all(scene, starts, memory, experience, is_fresh=is_fresh)
         self._tell_at = scene.now + max(_LEAST_PAUSE, timedelta(seconds=_SHARE_OF_TIME * (self._cost() - began)))
         self._is_changed = False
         return turn
 
-    def _follow(self, scene: Scene, memory: QueueMemory) -> tuple[list[Start], list[Wait]]:
-        """Who starts because of what happened since, and whose place is new."""
+    def _follow(self, scene: Scene, memory: QueueMemory) -> tuple[list[Start], list[Wait], bool]:
+        """Who starts because of what happened since, whose place is new, and whether everybody's may be: then all
+        were planned anew just now."""
         margin = scene.timing.teardown_margin
         if self._live is None or scene.is_fair_share:
             promises = None if scene.is_fair_share else memory.promises
@@ -54,17 +55,17 @@ class LongQueue:
                 margin=margin,
                 promises=promises,
             )
-            self._is_changed = True
-            return list(self._live.wake(scene.now)), []
+            return list(self._live.wake(scene.now)), [], True
         turn = self._live.turn(scene.nodes, scene.holdings, scene.requests, scene.now)
-        if turn.remade:
-            self._tell_at = None  # everybody's place may be new
-        return list(turn.starts), [] if turn.remade else list(turn.waits)
+        return list(turn.starts), [] if turn.remade else list(turn.waits), turn.remade
 
-    def _tell_all(self, scene: Scene, starts: list[Start], memory: QueueMemory, experience: Experience) -> QueueTurn:
+    def _tell_all(
+        self, scene: Scene, starts: list[Start], memory: QueueMemory, experience: Experience, *, is_fresh: bool
+    ) -> QueueTurn:
         assert self._live is not None
-        self._live.replan(scene.now)
-        starts += self._live.wake(scene.now)
+        if not is_fresh:
+            self._live.replan(scene.now)
+            starts += self._live.wake(scene.now)
         answers: list[Start | Wait] = [*starts, *self._live.waits()]
         turn, self._forecast = tell_everybody(scene, answers, memory.only(scene.waiting), experience)
         turn.decisions.look_again(self._live.next_at)
