@@ -27,6 +27,7 @@ class GcpStub:
         self.listings = Listings(self.project)
         self.faults: list[Fault] = []
         self.called: list[Request] = []
+        self.headers: list[dict[str, str]] = []
         self.policy: frozenset[str] | None = None
         """What the caller may do. None: everything."""
         self.denied: set[str] = set()
@@ -83,6 +84,7 @@ class GcpStub:
         body = await http.json() if http.can_read_body else None
         request = Request(http.method, action, http.path, dict(http.query), body)
         self.called.append(request)
+        self.headers.append({name.lower(): value for name, value in http.headers.items()})
         self.project.tick()
         effect = next((fault.effect for fault in self.faults if fault.strikes(request)), None)
         if effect == Reset(after_the_effect=False):

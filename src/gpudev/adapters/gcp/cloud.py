@@ -23,7 +23,7 @@ class GcpCloud:
     def __init__(self, settings: GcpSettings, pace: Pace | None = None) -> None:
         self._region = settings.region
         self._caller = Caller(settings, pace or Pace())
-        self._disks = Disks(self._caller, settings.disk_type)
+        self._disks = Disks(self._caller)
 
     @property
     def name(self) -> str:

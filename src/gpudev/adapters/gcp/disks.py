@@ -27,9 +27,8 @@ def name_of(token: str) -> str:
 
 
 class Disks:
-    def __init__(self, caller: Caller, disk_type: str) -> None:
+    def __init__(self, caller: Caller) -> None:
         self._caller = caller
-        self._disk_type = disk_type
 
     async def find(self, path: DiskPath) -> Any | None:
         try:
@@ -53,10 +52,9 @@ class Disks:
     async def _find_named(self, name: str) -> DiskPath | None:
         """In whatever zone: asking again with another one makes no second disk."""
         answers = await listing.pages(self._caller, listing.DISKS, asking=f'name = "{name}"')
-        found = [
-            disk for disk in listing.whole(answers, listing.DISKS, "", lambda scoped: scoped.disks) if disk.name == name
-        ]
-        return disk_path_of(found[0]) if found else None
+        region = self._caller.settings.region
+        disks = listing.whole(answers, listing.DISKS, region, lambda scoped: scoped.disks)
+        return next((disk_path_of(disk) for disk in disks if disk.name == name), None)
 
     async def _create(
         self, path: DiskPath, token: str, size_gb: int, tags: Mapping[str, str], from_snapshot: str | None
@@ -65,7 +63,7 @@ class Disks:
             "Disk",
             name=path.name,
             size_gb=size_gb,
-            type_=f"projects/{path.project}/zones/{path.zone}/diskTypes/{self._disk_type}",
+            type_=f"projects/{path.project}/zones/{path.zone}/diskTypes/{self._caller.settings.disk_type}",
             labels=labels_of({**tags, TOKEN_TAG: token}),
         )
         if from_snapshot is not None:
