@@ -198,6 +198,8 @@ class Settings:
     cluster: str = "local"
     """Where dev servers run: local (this machine) or kubernetes."""
     kubernetes: KubernetesSettings = KubernetesSettings()
+    cloud: str = "none"
+    """Behind the cluster, with its groups of nodes, volumes and snapshots: none, aws or gcp."""
     aws: AwsSettings = AwsSettings()
     gcp: GcpSettings = GcpSettings()
     reconciling: Reconciling = Reconciling()
@@ -235,6 +237,7 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         ),
         cluster=_read(env, "GPU_DEV_CLUSTER", _cluster, "local"),
         kubernetes=_kubernetes(env),
+        cloud=_read(env, "GPU_DEV_CLOUD", _cloud, "none"),
         aws=_section(env, AwsSettings(), "GPU_DEV_AWS_", {"region": "AWS_REGION"}),
         gcp=_section(env, GcpSettings(), "GPU_DEV_GCP_"),
         reconciling=_section(env, Reconciling(), "GPU_DEV_"),
@@ -330,6 +333,12 @@ def _reader(field_type: Any, default: Any) -> Callable[[str], Any]:
 def _cluster(text: str) -> str:
     if text not in ("local", "kubernetes"):
         raise ValueError("it may be local or kubernetes")
+    return text
+
+
+def _cloud(text: str) -> str:
+    if text not in ("none", "aws", "gcp"):
+        raise ValueError("it may be none, aws or gcp")
     return text
 
 

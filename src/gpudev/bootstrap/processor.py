@@ -15,13 +15,14 @@ from gpudev.adapters.postgres.listening import Listener
 from gpudev.adapters.postgres.migrating import ensure_queue_notifications
 from gpudev.adapters.postgres.queue import NOTIFY_CHANNEL
 from gpudev.adapters.postgres.stores import Stores, open_stores
-from gpudev.bootstrap.running import wait_for_schema
+from gpudev.bootstrap.keeping import keep_reconciling
+from gpudev.bootstrap.running import check_schema, wait_for_schema
 from gpudev.domain.errors import Unavailable
 from gpudev.ports.clock import Clock, SystemClock
 from gpudev.ports.cluster import Cluster
 from gpudev.processor.looking import Looking
 from gpudev.processor.loop import Processor
-from gpudev.processor.publishing import Publisher
+from gpudev.processor.publishing import GroupsSeen, Publisher
 from gpudev.processor.queues import Queues
 from gpudev.settings import FairShare, Settings, Timing
 
@@ -52,6 +53,23 @@ async def open_processor(settings: Settings) -> AsyncIterator[RunningProcessor]:
         await stores.close()
 
 
+@contextlib.asynccontextmanager
+async def open_backstop(settings: Settings) -> AsyncIterator[RunningProcessor]:
+    """For `expire`: a processor that is not run, and so does nothing by itself."""
+    stores = open_stores(settings, max_connections=8)
+    try:
+        await check_schema(stores)
+        cluster = await open_cluster(settings, stores)
+        await cluster.start()
+        try:
+            processor = make_processor(stores, cluster, SystemClock(), settings.timing, settings.fair_share)
+            yield RunningProcessor(processor, cluster, stores)
+        finally:
+            await cluster.close()
+    finally:
+        await stores.close()
+
+
 async def open_cluster(settings: Settings, stores: Stores) -> Cluster:
     """Not started yet."""
     if settings.cluster == "kubernetes":
@@ -66,7 +84,8 @@ async def open_cluster(settings: Settings, stores: Stores) -> Cluster:
 
 @contextlib.asynccontextmanager
 async def _listening(settings: Settings, stores: Stores, cluster: Cluster) -> AsyncIterator[Processor]:
-    processor = make_processor(stores, cluster, SystemClock(), settings.timing, settings.fair_share)
+    groups = GroupsSeen(has_cloud=settings.cloud != "none")
+    processor = make_processor(stores, cluster, SystemClock(), settings.timing, settings.fair_share, groups=groups)
     listener = Listener(
         settings.database,
         NOTIFY_CHANNEL,
@@ -74,11 +93,16 @@ async def _listening(settings: Settings, stores: Stores, cluster: Cluster) -> As
         on_connect=ensure_queue_notifications,
     )
     listener.start()
-    housekeeping = asyncio.create_task(keep_house(stores), name="housekeeping")
+    keeping = [
+        asyncio.create_task(keep_house(stores), name="housekeeping"),
+        asyncio.create_task(keep_reconciling(settings, stores, groups, processor), name="reconciling"),
+    ]
     try:
         yield processor
     finally:
-        housekeeping.cancel()
+        for task in keeping:
+            task.cancel()
+        await asyncio.gather(*keeping, return_exceptions=True)
         await listener.close()
 
 
@@ -106,7 +130,13 @@ async def keep_house(stores: Stores) -> None:
 
 
 def make_processor(
-    stores: Stores, cluster: Cluster, clock: Clock, timing: Timing, fair_share: FairShare | None = None
+    stores: Stores,
+    cluster: Cluster,
+    clock: Clock,
+    timing: Timing,
+    fair_share: FairShare | None = None,
+    *,
+    groups: GroupsSeen | None = None,
 ) -> Processor:
     return Processor(
         reservations=stores.reservations,
@@ -115,7 +145,7 @@ def make_processor(
         leases=stores.leases,
         cluster=cluster,
         queues=Queues(stores.plans, stores.estimates, stores.users, timing, fair_share or FairShare()),
-        publisher=Publisher(stores.nodes, stores.catalogue),
+        publisher=Publisher(stores.nodes, stores.catalogue, groups),
         looking=Looking(stores.looks),
         clock=clock,
         timing=timing,

@@ -1,5 +1,6 @@
 """`report`: what the server knows about itself, for operators."""
 
+import asyncio
 import json
 from dataclasses import asdict
 from typing import Any
@@ -7,7 +8,9 @@ from typing import Any
 import click
 
 from gpudev.adapters.postgres.stores import Stores
-from gpudev.operating.running import with_stores
+from gpudev.bootstrap.reconciling import open_reconciling
+from gpudev.operating.running import server_settings, with_stores
+from gpudev.planning.disk_orphans import Orphan
 from gpudev.ports.clock import SystemClock
 from gpudev.wire.stats import EtaErrors, EtaReportView, EtaStatistics
 from gpudev.workflows.judging import Judging
@@ -39,6 +42,29 @@ def eta(days: float, gpu_type: str | None, as_json: bool) -> None:
         when = f"started {breach.started_at:%Y-%m-%d %H:%M:%S}" if breach.started_at else "still waits"
         promised = f"promised by {breach.latest:%Y-%m-%d %H:%M:%S}"
         click.echo(f"  {breach.reservation_id[:8]}  {breach.gpu_type:<12}  {promised}, {when}: {breach.cause}")
+
+
+@report.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def orphans(as_json: bool) -> None:
+    """Volumes and snapshots that nobody uses, with size, age and what they cost in a month. Removes nothing."""
+    settings = server_settings()
+
+    async def find() -> list[Orphan]:
+        async with open_reconciling(settings) as parts:
+            return await parts.disks().orphans(settings.reconciling)
+
+    found = asyncio.run(find())
+    cost = sum(one.monthly_cost for one in found)
+    if as_json:
+        rows = [asdict(one) | {"age": one.age.total_seconds()} for one in found]
+        click.echo(json.dumps({"orphans": rows, "monthly_cost": cost}))
+        return
+    for one in found:
+        age = f"{one.age.days} days"
+        price = f"{one.monthly_cost:.2f}"
+        click.echo(f"{one.kind:<8}  {one.id:<22}  {one.size_gb:>6} GB  {age:>9}  {price:>9}/month  {one.reason}")
+    click.echo(f"{len(found)} orphans, {sum(one.size_gb for one in found)} GB, {cost:.2f} a month")
 
 
 def _line(part: EtaStatistics) -> str:

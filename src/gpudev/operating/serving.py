@@ -1,4 +1,4 @@
-"""`api`, `processor`, `expire`, `migrate`: the long-running services and the schema they need."""
+"""`api`, `processor`, `migrate`: the long-running services and the schema they need."""
 
 import asyncio
 import json
@@ -62,26 +62,6 @@ def processor() -> None:
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def expire(as_json: bool) -> None:
-    """End what is over and clear it away, once: the backstop for when no processor runs. Starts nobody."""
-    from gpudev.bootstrap.processor import open_processor
-
-    chosen = server_settings()
-    configure_logging(chosen)
-
-    async def run() -> bool:
-        async with open_processor(chosen) as running:
-            return await running.processor.expire()
-
-    acted = asyncio.run(run())
-    if as_json:
-        click.echo(json.dumps({"acted": acted}))
-    elif not acted:
-        click.echo("a processor is at work and does this all the time; nothing to do")
-
-
-@click.command()
 @click.option("--status", is_flag=True, help="Only show what is applied and what is not.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def migrate(status: bool, as_json: bool) -> None:
@@ -105,4 +85,4 @@ def migrate(status: bool, as_json: bool) -> None:
         click.echo(f"{state.number:04}  {state.name:<24}  {when}")
 
 
-COMMANDS = (api, processor, expire, migrate)
+COMMANDS = (api, processor, migrate)

@@ -2,9 +2,10 @@
 Now and then only: what matters is minutes."""
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 
+from gpudev.domain.ids import ReservationId
 from gpudev.domain.reservation import Reservation
 from gpudev.ports.reconciling import LookStore
 from gpudev.ports.stores import Lease
@@ -31,3 +32,9 @@ class Looking:
                 by_type[row.gpu_type].append(row.seq)
         await self._store.note(lease, by_type, now)
         self._last = (lease.epoch, now)
+
+    async def orphans_seen(self) -> Mapping[ReservationId, datetime]:
+        return await self._store.orphans_seen()
+
+    async def set_orphans_seen(self, first_seen: Mapping[ReservationId, datetime]) -> None:
+        await self._store.set_orphans_seen(first_seen)

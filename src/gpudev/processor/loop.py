@@ -18,15 +18,17 @@ import structlog
 
 from gpudev.domain.commands import PLANNING_LEASE, RESERVATION_QUEUE
 from gpudev.domain.errors import LeaseLost, Unavailable
-from gpudev.domain.ids import ReservationId
+from gpudev.domain.ids import ReservationId, short_id
 from gpudev.domain.reservation import Reservation
 from gpudev.planning.neglect import decide_max_wait, still_waiting
 from gpudev.planning.orphans import count_orphans, decide_orphans
+from gpudev.planning.overdue import decide_overdue
 from gpudev.planning.turn import Decisions, decide_running
 from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import Cluster, ClusterSeen
 from gpudev.ports.stores import Lease, LeaseStore, Queue, QueueMessage, ReservationStore, UnreleasedView
 from gpudev.processor.effects import Effects
+from gpudev.processor.expiry_report import ExpiryReport
 from gpudev.processor.looking import Looking
 from gpudev.processor.publishing import Publisher
 from gpudev.processor.queues import Queues
@@ -109,27 +111,63 @@ class Processor:
             log.warning("lease.lost", holder=self._holder)
         return self._lease is not None
 
-    async def expire(self, rounds: int = 5) -> bool:
-        """The backstop for a system whose processor is away: end what is over and clear it away, start nobody.
-        False when a processor is at work, which does this all the time."""
+    async def expire(self, rounds: int = 5, *, dry_run: bool = False) -> ExpiryReport | None:
+        """The backstop for a system whose processor is away: end what is over, warn, and clear away, start nobody.
+        None when a processor is at work, which does this all the time."""
+        report = ExpiryReport()
+        if dry_run:
+            if await self._leases.is_held(PLANNING_LEASE):
+                return None
+            await self._expire_once(None, report)
+            return report
         if not await self.acquire_lease() or (lease := self._lease) is None:
-            return False
+            return None
         try:
             for _ in range(rounds):
-                seen = await self._look()
-                now = self._clock.now()
-                ended = [r for r in await self._unreleased.refresh() if r.needs_teardown or _is_over(r, now)]
-                if not ended:
-                    break
-                decisions = decide_running(ended, seen, now, self._timing)
-                done = await self._write(lease, decisions, [], now)
-                self._log_changes(decisions, done)
-                self._act(decisions, done)
+                is_more_to_do = await self._expire_once(lease, report)
                 await self.effects.settle()
+                if not is_more_to_do:
+                    break
+            left = [row for row in await self._unreleased.refresh() if row.needs_teardown]
+            report.unfinished = [short_id(row.reservation_id) for row in left]
         finally:
             await self._leases.release(lease)
             self._lease = None
-        return True
+        return report
+
+    async def _expire_once(self, lease: Lease | None, report: ExpiryReport) -> bool:
+        """True: there may be more to do afterwards. `lease` None: only say what would be done."""
+        seen = await self._look()
+        report.errors = [] if seen is not None else ["the cluster cannot be seen, so only time decided"]
+        reservations = await self._unreleased.refresh()
+        now = self._clock.now()
+        decisions = decide_overdue(reservations, seen, now, self._timing)
+        done = frozenset(change.reservation_id for change in decisions.changes)
+        if lease is not None:
+            done = await self._write(lease, decisions, [], now)
+            self._log_changes(decisions, done)
+            self._act(decisions, done)
+        report.note(decisions, done)
+        if seen is not None:
+            await self._expire_orphans(seen, reservations, now, report, act=lease is not None)
+        return bool(decisions.changes or decisions.teardowns)
+
+    async def _expire_orphans(
+        self, seen: ClusterSeen, reservations: Sequence[Reservation], now: datetime, report: ExpiryReport, *, act: bool
+    ) -> None:
+        """The grace period goes from run to run, so what was seen first when is kept."""
+        known = await self._looking.orphans_seen()
+        orphans = decide_orphans(seen.servers, _owners(reservations), known, now, self._timing.orphan_grace)
+        report.orphans = [str(one) for one in orphans.report]
+        report.removed = [*dict.fromkeys([*report.removed, *(str(one) for one in orphans.remove)])]
+        if act:
+            await self._looking.set_orphans_seen(orphans.first_seen)
+            for reservation_id in orphans.remove:
+                self.effects.remove_orphan(reservation_id)
+
+    @property
+    def is_planning(self) -> bool:
+        return self._lease is not None
 
     async def turn(self) -> None:
         """Look, decide, write, then start the effects."""
@@ -309,10 +347,6 @@ class Processor:
 def _owners(reservations: Sequence[Reservation]) -> set[ReservationId]:
     """Who may have a dev server: whoever has a place. One that waits has none, or none any more."""
     return {reservation.reservation_id for reservation in reservations if reservation.shares}
-
-
-def _is_over(reservation: Reservation, now: datetime) -> bool:
-    return reservation.expires_at is not None and reservation.expires_at <= now
 
 
 def _named(message: QueueMessage) -> ReservationId | None:

@@ -2,12 +2,12 @@
 
 import socket
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from gpudev.domain.capacity import Node
 from gpudev.domain.reservation import Reservation
-from gpudev.planning.availability import availability
+from gpudev.planning.reconcile_availability import GroupsOfTypes, plan_availability
 from gpudev.ports.cluster import ClusterSeen
 from gpudev.ports.stores import AvailabilityRow, CatalogueStore, Lease, NodeStore
 
@@ -15,8 +15,18 @@ _AT_LEAST_EVERY = timedelta(seconds=30)
 """Also without a change, so that the age people see stays small."""
 
 
+@dataclass(slots=True)
+class GroupsSeen:
+    """The cloud's groups of nodes as last seen, kept up to date by whoever asks the cloud."""
+
+    has_cloud: bool = False
+    groups: GroupsOfTypes | None = None
+    """None: there is no cloud, or it has not answered yet."""
+
+
 class Publisher:
-    def __init__(self, nodes: NodeStore, catalogue: CatalogueStore) -> None:
+    def __init__(self, nodes: NodeStore, catalogue: CatalogueStore, groups: GroupsSeen | None = None) -> None:
+        self._groups = groups or GroupsSeen()
         self._nodes = nodes
         self._catalogue = catalogue
         self._hostname = socket.gethostname()[:100]
@@ -45,19 +55,26 @@ class Publisher:
         for gpu_type in (await self._catalogue.catalogue()).values():
             nodes = [node for node in seen.nodes if node.gpu_type == gpu_type.name]
             # Whatever is held on its nodes, by whichever type: a node may have come back as another one.
-            now_free = availability(gpu_type, nodes, holdings if nodes else [])
-            rows.append(
-                AvailabilityRow(
-                    gpu_type=gpu_type.name,
-                    total_cluster_gpus=now_free.total,
-                    available_gpus=now_free.available,
-                    max_reservable=now_free.max_reservable,
-                    full_nodes_available=now_free.full_nodes_available,
-                    running_instances=now_free.running_instances,
-                    desired_capacity=now_free.running_instances,
-                    max_per_node=now_free.max_per_node,
-                    updated_at=None,
-                    updated_by=None,
-                )
-            )
+            held = holdings if nodes else []
+            planned = plan_availability(gpu_type, nodes, held, self._groups.groups, at=seen.at, by=self._hostname)
+            rows.append(replace(planned.row, updated_at=None, updated_by=None))
+        if self._groups.has_cloud and self._groups.groups is None:
+            return await self._with_groups_as_known(rows)
         return rows
+
+    async def _with_groups_as_known(self, rows: Sequence[AvailabilityRow]) -> list[AvailabilityRow]:
+        """What only the cloud could tell stays as it was last told."""
+        before = {row.gpu_type: row for row in await self._catalogue.availability()}
+        kept = []
+        for row in rows:
+            known = before.get(row.gpu_type)
+            if known is not None and known.updated_at is not None:
+                total = row.total_cluster_gpus or known.total_cluster_gpus
+                row = replace(  # noqa: PLW2901
+                    row,
+                    total_cluster_gpus=total,
+                    running_instances=known.running_instances,
+                    desired_capacity=known.desired_capacity,
+                )
+            kept.append(row)
+        return kept

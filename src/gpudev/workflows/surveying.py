@@ -24,6 +24,8 @@ from gpudev.workflows.standing import holdings_of, stand
 from gpudev.workflows.viewing import minutes_until, wait_minutes
 
 _LAST_IN_LINE = 2**62
+_LIVE_FOR = timedelta(minutes=1)
+"""A processor that runs says what it sees at least this often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,31 +89,55 @@ class Surveying:
 
 
 def describe(facts: Facts, duration: timedelta, now: datetime, timing: Timing) -> GpuAvailability:
-    numbers = availability(facts.gpu_type, facts.nodes, holdings_of(facts.unreleased, now, timing))
+    row = _freshest(facts, now, timing)
     one_more = _one_more(facts, duration, now, timing)
     waiting = sum(1 for one in facts.unreleased if one.status.is_waiting)
-    updated_at = facts.seen_at or (facts.observed.updated_at if facts.observed else None)
     return GpuAvailability(
         gpu_type=facts.gpu_type.name,
         description=facts.gpu_type.description,
         instance_type=facts.gpu_type.instance_type,
-        max_per_node=numbers.max_per_node,
+        max_per_node=row.max_per_node,
         multinode=facts.gpu_type.multinode,
-        total_cluster_gpus=numbers.total,
-        available_gpus=numbers.available,
-        max_reservable=numbers.max_reservable,
-        full_nodes_available=numbers.full_nodes_available,
-        running_instances=numbers.running_instances,
-        desired_capacity=facts.observed.desired_capacity if facts.observed else numbers.running_instances,
+        total_cluster_gpus=row.total_cluster_gpus,
+        available_gpus=row.available_gpus,
+        max_reservable=row.max_reservable,
+        full_nodes_available=row.full_nodes_available,
+        running_instances=row.running_instances,
+        desired_capacity=row.desired_capacity,
         queue_length=waiting,
         estimated_wait_minutes=wait_minutes(one_more, now),
         latest_wait_minutes=minutes_until(one_more.latest, now) if one_more and one_more.latest else None,
         wait_reason=one_more.reason if one_more and one_more.latest != now else None,
         simulated=any(node.simulated for node in facts.nodes),
-        last_availability_update=updated_at,
-        last_availability_updated_by=facts.observed.updated_by if facts.observed else None,
-        age_seconds=None if updated_at is None else max(0.0, (now - updated_at).total_seconds()),
+        last_availability_update=row.updated_at,
+        last_availability_updated_by=row.updated_by,
+        age_seconds=None if row.updated_at is None else max(0.0, (now - row.updated_at).total_seconds()),
     )
+
+
+def _freshest(facts: Facts, now: datetime, timing: Timing) -> AvailabilityRow:
+    """What the processor's live view says; what is recorded where that is newer (no processor runs, and somebody has
+    looked once). What only a cloud knows is always as it was recorded."""
+    recorded = facts.observed if facts.observed is not None and facts.observed.updated_at is not None else None
+    if recorded is not None and not _is_live(facts.seen_at, recorded.updated_at):
+        return recorded
+    live = availability(facts.gpu_type, facts.nodes, holdings_of(facts.unreleased, now, timing))
+    return AvailabilityRow(
+        gpu_type=live.gpu_type,
+        total_cluster_gpus=live.total if facts.nodes or not recorded else recorded.total_cluster_gpus,
+        available_gpus=live.available,
+        max_reservable=live.max_reservable,
+        full_nodes_available=live.full_nodes_available,
+        running_instances=recorded.running_instances if recorded else live.running_instances,
+        desired_capacity=recorded.desired_capacity if recorded else live.running_instances,
+        max_per_node=live.max_per_node,
+        updated_at=facts.seen_at,
+        updated_by=recorded.updated_by if recorded else None,
+    )
+
+
+def _is_live(seen_at: datetime | None, recorded_at: datetime | None) -> bool:
+    return seen_at is not None and (recorded_at is None or recorded_at - seen_at <= _LIVE_FOR)
 
 
 def node_views(nodes: Sequence[Node], holdings: Sequence[Holding]) -> list[NodeView]:

@@ -1,7 +1,10 @@
 """Availability rows on PostgreSQL, for whoever looks once: facts never replace later ones."""
 
+import asyncpg
+
 from gpudev.adapters.postgres.facts import PostgresCatalogue
 from gpudev.adapters.postgres.pool import Pool
+from gpudev.domain.errors import Conflict
 from gpudev.ports.stores import AvailabilityRow
 
 
@@ -17,6 +20,12 @@ class PostgresAvailability:
         return await PostgresCatalogue(self._pool).availability()
 
     async def write_if_newer(self, row: AvailabilityRow) -> bool:
+        try:
+            return await self._write(row)
+        except asyncpg.PostgresError as error:
+            raise Conflict(f"the database refuses it: {error}") from error
+
+    async def _write(self, row: AvailabilityRow) -> bool:
         async with self._pool.acquire() as connection:
             done = await connection.fetchval(
                 """

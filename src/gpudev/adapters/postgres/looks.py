@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 
 from gpudev.adapters.postgres.pool import Pool
 from gpudev.domain.commands import PLANNING_LEASE
+from gpudev.domain.ids import ReservationId
 from gpudev.ports.reconciling import Looks
 from gpudev.ports.stores import Lease
 
@@ -38,6 +39,21 @@ class PostgresLooks:
                     """,
                     [(gpu_type, now, list(seqs)) for gpu_type, seqs in by_type.items()],
                 )
+
+    async def orphans_seen(self) -> Mapping[ReservationId, datetime]:
+        async with self._pool.acquire() as connection:
+            found = await connection.fetch("SELECT reservation_id, first_seen FROM orphans_seen")
+        return {ReservationId(row["reservation_id"]): row["first_seen"] for row in found}
+
+    async def set_orphans_seen(self, first_seen: Mapping[ReservationId, datetime]) -> None:
+        async with self._pool.transaction() as connection:
+            await connection.execute(
+                "DELETE FROM orphans_seen WHERE reservation_id <> ALL($1::uuid[])", list(first_seen)
+            )
+            await connection.executemany(
+                "INSERT INTO orphans_seen (reservation_id, first_seen) VALUES ($1, $2) ON CONFLICT DO NOTHING",
+                list(first_seen.items()),
+            )
 
     async def looks(self) -> Looks:
         async with self._pool.acquire() as connection:

@@ -1,0 +1,98 @@
+"""What a processor does now and then beside planning, as the one-shot commands do it: the cloud's groups of nodes, the
+disk pass, neglected requests. Only while it plans, so that several processors do it once.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from datetime import timedelta
+
+import structlog
+
+from gpudev.adapters.postgres.stores import Stores
+from gpudev.bootstrap.cloud import open_cloud
+from gpudev.bootstrap.reconciling import our_name
+from gpudev.domain.errors import GpuDevError
+from gpudev.planning.reconcile_availability import group_prefix, sort_groups, stranger_warnings
+from gpudev.ports.clock import SystemClock
+from gpudev.ports.cloud import CloudView
+from gpudev.ports.reconciling import Pass
+from gpudev.processor.loop import Processor
+from gpudev.processor.publishing import GroupsSeen
+from gpudev.settings import Settings
+from gpudev.workflows.neglecting import NeglectedRequests
+from gpudev.workflows.reconciling_disks import ReconcilingDisks
+
+log = structlog.get_logger(__name__)
+_NEGLECT_EVERY = timedelta(minutes=1)
+
+
+async def keep_reconciling(settings: Settings, stores: Stores, groups: GroupsSeen, processor: Processor) -> None:
+    """Until cancelled."""
+    async with open_cloud(settings) as cloud:
+        keeper = Keeper(settings, stores, cloud, groups)
+        every = settings.reconciling
+        loops = [_repeat("neglect", _NEGLECT_EVERY, processor, keeper.neglected)]
+        if cloud is not None:
+            loops.append(_repeat("groups", every.groups_every, processor, keeper.groups))
+            loops.append(_repeat("disks", every.disks_every, processor, keeper.disks))
+        await asyncio.gather(*loops)
+
+
+class Keeper:
+    """Each pass once, as the processor does it: what another is at is left to that one."""
+
+    def __init__(self, settings: Settings, stores: Stores, cloud: CloudView | None, groups: GroupsSeen) -> None:
+        self._settings = settings.reconciling
+        self._stores = stores
+        self._cloud = cloud
+        self._groups = groups
+
+    async def neglected(self) -> None:
+        requests = NeglectedRequests(self._stores.reservations, self._stores.looks, SystemClock(), self._settings)
+        async with self._stores.passes.hold(Pass.EXPIRY, wait=False) as busy:
+            if busy is None:
+                report = await requests.run()
+                if report.sent_again or report.cancelled:
+                    log.warning("requests.neglected", sent_again=report.sent_again, cancelled=report.cancelled)
+
+    async def groups(self) -> None:
+        assert self._cloud is not None
+        prefix = self._settings.node_group_prefix
+        found = await self._cloud.node_groups(group_prefix(prefix))
+        before, self._groups.groups = (
+            self._groups.groups,
+            sort_groups(found, prefix, await self._stores.availability.type_names()),
+        )
+        if before is None or before.strangers != self._groups.groups.strangers:
+            for warning in stranger_warnings(self._groups.groups):
+                log.warning("groups.stranger", warning=warning)
+
+    async def disks(self) -> None:
+        assert self._cloud is not None
+        async with self._stores.passes.hold(Pass.DISKS, wait=False) as busy:
+            if busy is not None:
+                log.info("disks.busy", by=busy)
+                return
+            reconciling = ReconcilingDisks(self._cloud, self._stores.disk_records, SystemClock(), our_name())
+            report = await reconciling.run()
+        log.info("disks.reconciled", **asdict(report.statistics))
+        for error in report.errors:
+            log.error("disks.error", error=error)
+        for duplicate in report.duplicates:
+            log.warning("disks.duplicate", **asdict(duplicate))
+        for skipped in report.skipped:
+            log.warning("disks.skipped", **asdict(skipped))
+
+
+async def _repeat(name: str, every: timedelta, processor: Processor, act: Callable[[], Awaitable[None]]) -> None:
+    """The loop that catches everything: it logs, and the next time tries again."""
+    while True:
+        try:
+            if processor.is_planning:
+                await act()
+        except GpuDevError as error:
+            log.warning("reconciling.failed", what=name, error=str(error))
+        except Exception:
+            log.exception("reconciling.broken", what=name)
+        await asyncio.sleep(every.total_seconds() if processor.is_planning else 1)

@@ -1,0 +1,80 @@
+"""The parts of the passes that keep records true, for those who run one once."""
+
+import contextlib
+import os
+import socket
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from gpudev.adapters.postgres.stores import Stores, open_stores
+from gpudev.bootstrap.cloud import open_cloud
+from gpudev.bootstrap.running import check_schema
+from gpudev.domain.errors import Invalid
+from gpudev.ports.clock import SystemClock
+from gpudev.ports.cloud import CloudView
+from gpudev.ports.reconciling import ClusterView
+from gpudev.settings import Settings
+from gpudev.workflows.reconciling_availability import ReconcilingAvailability
+from gpudev.workflows.reconciling_disks import ReconcilingDisks
+
+
+def our_name() -> str:
+    """Who updated something: the pod's name, where there is one."""
+    return (os.environ.get("HOSTNAME") or socket.gethostname())[:100]
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciling:
+    settings: Settings
+    stores: Stores
+    cloud: CloudView | None
+
+    def disks(self) -> ReconcilingDisks:
+        if self.cloud is None:
+            raise Invalid("no cloud is configured, so there are no volumes to compare disks with: set GPU_DEV_CLOUD")
+        return ReconcilingDisks(self.cloud, self.stores.disk_records, SystemClock(), our_name())
+
+    @contextlib.asynccontextmanager
+    async def availability(self) -> AsyncIterator[ReconcilingAvailability]:
+        async with self._cluster() as cluster:
+            yield ReconcilingAvailability(
+                cluster=cluster,
+                cloud=self.cloud,
+                unreleased=self.stores.unreleased,
+                catalogue=self.stores.catalogue.catalogue,
+                store=self.stores.availability,
+                clock=SystemClock(),
+                prefix=self.settings.reconciling.node_group_prefix,
+                by=our_name(),
+            )
+
+    @contextlib.asynccontextmanager
+    async def _cluster(self) -> AsyncIterator[ClusterView]:
+        if self.settings.cluster == "kubernetes":
+            from gpudev.adapters.kubernetes.reading import KubernetesReading
+
+            reading = KubernetesReading(self.settings.kubernetes, self.stores.catalogue.catalogue, SystemClock())
+            try:
+                yield reading
+            finally:
+                await reading.close()
+            return
+        from gpudev.bootstrap.processor import open_cluster
+
+        cluster = await open_cluster(self.settings, self.stores)
+        await cluster.start()
+        try:
+            yield cluster
+        finally:
+            await cluster.close()
+
+
+@contextlib.asynccontextmanager
+async def open_reconciling(settings: Settings) -> AsyncIterator[Reconciling]:
+    stores = open_stores(settings, max_connections=3)
+    try:
+        await check_schema(stores)
+        async with open_cloud(settings) as cloud:
+            yield Reconciling(settings, stores, cloud)
+    finally:
+        await stores.close()

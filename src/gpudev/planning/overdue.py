@@ -1,0 +1,31 @@
+"""What is over, for a system whose processor is away: whatever time alone would have ended, warned of or given up
+since. Nobody is started, and nothing is taken for lost because it was not watched.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from gpudev.domain.lifecycle import Status
+from gpudev.domain.reservation import Reservation
+from gpudev.planning.neglect import decide_max_wait
+from gpudev.planning.turn import Decisions, decide_running
+from gpudev.ports.cluster import ClusterSeen
+from gpudev.settings import Timing
+
+
+def decide_overdue(
+    reservations: Sequence[Reservation], seen: ClusterSeen | None, now: datetime, timing: Timing
+) -> Decisions:
+    over = [row for row in reservations if row.needs_teardown or _is_over(row, now, timing)]
+    decisions = decide_running(over, seen, now, timing)
+    running = [row for row in reservations if row.status is Status.ACTIVE and not _is_over(row, now, timing)]
+    # Without a view only time decides: a warning, or nothing.
+    decisions.add(decide_running(running, None, now, timing))
+    decisions.add(decide_max_wait(reservations, now))
+    return decisions
+
+
+def _is_over(row: Reservation, now: datetime, timing: Timing) -> bool:
+    if row.status is Status.PREPARING and row.preparing_at is not None:
+        return row.preparing_at + timing.preparing_deadline <= now
+    return row.expires_at is not None and row.expires_at <= now

@@ -1,0 +1,189 @@
+"""Phase 1 on a real database: what is written, what stays, and what people are told."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from gpudev.adapters.postgres.plans import PostgresPlans
+from gpudev.adapters.postgres.snapshot import UnreleasedSnapshot
+from gpudev.adapters.postgres.stores import Stores
+from gpudev.bootstrap.processor import make_processor
+from gpudev.domain.capacity import Node, Share
+from gpudev.domain.errors import ClusterError, GpuDevError, Unavailable
+from gpudev.domain.ids import new_reservation_id
+from gpudev.planning.reconcile_availability import sort_groups
+from gpudev.ports.cloud import NodeGroup
+from gpudev.ports.cluster import ClusterSeen, Phase, ServerSeen
+from gpudev.ports.stores import AvailabilityRow
+from gpudev.processor.publishing import GroupsSeen
+from gpudev.wire.cluster import GpuAvailability
+from gpudev.workflows.reconciling_availability import ReconcilingAvailability
+from gpudev.workflows.surveying import Surveying
+from support.paper_cloud import PaperCloud
+from support.world import World
+
+
+def reconciling(world: World, cloud: PaperCloud | None, **changes: Any) -> ReconcilingAvailability:
+    parts = ReconcilingAvailability(
+        cluster=world.cluster,
+        cloud=cloud,
+        unreleased=UnreleasedSnapshot(world.stores.pool),
+        catalogue=world.stores.catalogue.catalogue,
+        store=world.stores.availability,
+        clock=world.clock,
+        prefix="pytorch-gpu-dev",
+        by="the-cron-job",
+    )
+    return replace(parts, **changes)
+
+
+async def rows(stores: Stores) -> Mapping[str, AvailabilityRow]:
+    return {row.gpu_type: row for row in await stores.catalogue.availability()}
+
+
+async def told(world: World, gpu_type: str = "h100") -> GpuAvailability:
+    """What GET /v1/gpu/availability says."""
+    stores = world.stores
+    surveying = Surveying(
+        UnreleasedSnapshot(stores.pool),
+        stores.nodes,
+        stores.catalogue,
+        PostgresPlans(stores.pool),
+        world.clock,
+        world.settings.limits,
+        world.settings.timing,
+    )
+    found = {one.gpu_type: one for one in (await surveying.availability()).gpu_types}
+    return found[gpu_type]
+
+
+async def test_every_column_is_written_with_when_and_by_whom(world: World, cloud: PaperCloud) -> None:
+    cloud.groups = [
+        NodeGroup("pytorch-gpu-dev-gpu-nodes-h100-1", 3, 2),
+        NodeGroup("pytorch-gpu-dev-gpu-nodes-t4", 2, 1),
+    ]
+    world.cluster.nodes = (Node("a", "h100", 8), Node("b", "h100", 8, foreign_units=2))
+    report = await reconciling(world, cloud).run()
+    assert report.succeeded
+    found = await rows(world.stores)
+    assert found["h100"] == AvailabilityRow("h100", 16, 14, 8, 1, 2, 3, 8, world.clock.now(), "the-cron-job")
+    assert found["t4"] == AvailabilityRow("t4", 4, 0, 0, 0, 1, 2, 4, world.clock.now(), "the-cron-job")
+    assert report.updated["h100"]["available_gpus"] == (0, 14)
+    patterns = [warning for warning in report.warnings if "gpu-nodes-" in warning]
+    assert any("pytorch-gpu-dev-gpu-nodes-a100*" in warning for warning in patterns)
+    assert not any("gpu-nodes-h100*" in warning for warning in patterns)
+
+
+async def test_what_is_promised_or_orphaned_counts_as_used(world: World) -> None:
+    world.cluster.ready_at_once = False
+    await world.submit(2)
+    await world.turn()
+    orphan = new_reservation_id()
+    world.cluster.servers[orphan] = ServerSeen(orphan, Phase.READY, held=(Share(0, "node-1", 3),))
+    await reconciling(world, None).run()
+    assert (await rows(world.stores))["h100"].available_gpus == 3
+
+
+@pytest.mark.parametrize("refusal", [Unavailable("page 2 did not come"), ClusterError("not allowed")])
+@pytest.mark.parametrize("part", ["cluster", "groups"])
+async def test_facts_that_could_not_be_read_completely_change_nothing_and_the_age_tells(
+    world: World, cloud: PaperCloud, part: str, refusal: GpuDevError
+) -> None:
+    await reconciling(world, cloud).run()
+    before = await rows(world.stores)
+    world.clock.move(minutes=7)
+    world.cluster.nodes = ()
+    if part == "cluster":
+        world.cluster.refuse_look = refusal
+    else:
+        cloud.refuse_groups = refusal
+    report = await reconciling(world, cloud).run()
+    assert not report.succeeded
+    assert str(refusal) in report.errors[0]
+    assert await rows(world.stores) == before
+    assert (await told(world)).age_seconds == 7 * 60
+    assert (await told(world)).available_gpus == 8
+
+
+async def test_one_types_failure_does_not_stop_the_others(world: World) -> None:
+    async with world.stores.pool.acquire() as connection:
+        await connection.execute("ALTER TABLE gpu_types ADD CHECK (gpu_type <> 'h100' OR available_gpus < 8)")
+    world.cluster.nodes = (Node("a", "h100", 8), Node("t", "t4", 4))
+    report = await reconciling(world, None).run()
+    assert [error.split()[0] for error in report.errors] == ["h100"]
+    assert (await rows(world.stores))["t4"].available_gpus == 4
+    assert (await rows(world.stores))["h100"].updated_at is None
+
+
+async def test_older_facts_never_replace_newer_ones(world: World) -> None:
+    class SlowLook:
+        async def look(self) -> ClusterSeen:
+            seen = await world.cluster.look()
+            await world.submit(2)
+            world.clock.move(seconds=40)
+            await world.turn()  # the processor has seen more by now
+            return seen
+
+    report = await reconciling(world, None, cluster=SlowLook()).run()
+    assert "h100" in report.kept
+    assert (await rows(world.stores))["h100"].available_gpus == 6
+
+
+async def test_a_dry_run_shows_what_would_change_and_changes_nothing(world: World) -> None:
+    before = await rows(world.stores)
+    report = await reconciling(world, None).run(dry_run=True)
+    assert report.updated["h100"]["available_gpus"] == (0, 8)
+    assert await rows(world.stores) == before
+
+
+async def test_people_see_the_live_view_while_a_processor_runs_and_the_one_shots_facts_when_none_does(
+    world: World,
+) -> None:
+    await world.turn()
+    world.clock.move(seconds=20)
+    await world.submit(2)
+    assert (await told(world)).age_seconds == 20
+    world.clock.move(minutes=30)
+    world.cluster.nodes = (Node("node-1", "h100", 8), Node("node-2", "h100", 8))
+    await reconciling(world, None).run()
+    world.clock.move(seconds=5)
+    seen = await told(world)
+    assert (seen.total_cluster_gpus, seen.age_seconds, seen.last_availability_updated_by) == (16, 5, "the-cron-job")
+
+
+async def test_the_processor_publishes_the_same_numbers_with_the_groups_it_knows(world: World) -> None:
+    groups = GroupsSeen(has_cloud=True)
+    world.processor = make_processor(world.stores, world.cluster, world.clock, world.settings.timing, groups=groups)
+    found = [NodeGroup("pytorch-gpu-dev-gpu-nodes-h100", 5, 4)]
+    groups.groups = sort_groups(found, "pytorch-gpu-dev", ["h100"])
+    await world.turn()
+    row = (await rows(world.stores))["h100"]
+    assert (row.running_instances, row.desired_capacity, row.available_gpus) == (4, 5, 8)
+    groups.groups = None  # as after a restart, before the cloud has answered
+    world.processor._publisher._at = None
+    await world.turn()
+    row = (await rows(world.stores))["h100"]
+    assert (row.running_instances, row.desired_capacity) == (4, 5)
+
+
+async def test_a_type_that_is_not_offered_keeps_its_groups_from_its_namesake(world: World, cloud: PaperCloud) -> None:
+    async with world.stores.pool.acquire() as connection:
+        await connection.execute(
+            """
+            INSERT INTO gpu_types (gpu_type, instance_type, max_gpus, cpus, memory_gb, is_active)
+            VALUES ('h100-spot', 'p5.48xlarge', 8, 192, 2048, false)
+            """
+        )
+    cloud.groups = [NodeGroup("pytorch-gpu-dev-gpu-nodes-h100-spot-1", 9, 9)]
+    await reconciling(world, cloud).run()
+    assert (await rows(world.stores))["h100"].desired_capacity == 1
+
+
+async def test_the_age_is_told_to_people(world: World) -> None:
+    assert (await told(world)).age_seconds is None
+    await reconciling(world, None).run()
+    world.clock.move(to=world.clock.now() + timedelta(hours=2))
+    assert (await told(world)).age_seconds == 7200
