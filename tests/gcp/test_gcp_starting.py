@@ -95,7 +95,8 @@ async def test_credentials_that_cannot_be_read_are_refused(monkeypatch: pytest.M
 def test_googles_packages_are_not_imported_before_a_cloud_is_started() -> None:
     program = (
         "import sys, gpudev.adapters.gcp.cloud as c; from gpudev.settings import GcpSettings;"
-        "c.GcpCloud(GcpSettings()); print([n for n in sys.modules if n.split('.')[0] in ('google', 'grpc', 'requests')])"
+        "c.GcpCloud(GcpSettings());"
+        "print([name for name in sys.modules if name.split('.')[0] in ('google', 'grpc', 'requests')])"
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
