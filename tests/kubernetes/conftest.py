@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from devserver.program import CannotCompile, compiled_program
+from kubernetes.real_world import import_dev_server
 from support.kube import Cluster, ControlPlane, ExistingCluster
 from support.kube_api import KubeApi
 from support.kube_binaries import find_binaries
@@ -110,3 +112,13 @@ async def real_namespace(real_api: KubeApi) -> AsyncIterator[str]:
     for pod in pods:
         await real_api.wait_gone("pods", pod, name, seconds=60)
     await real_api.delete("namespaces", name)
+
+
+@pytest.fixture(scope="session")
+def furnished_node(real_node: RealNode, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealNode]:
+    try:
+        program = compiled_program()
+    except CannotCompile as error:
+        pytest.skip(f"NOT TESTED: the dev server's program cannot be compiled: {error}")
+    import_dev_server(real_node, program, tmp_path_factory.mktemp("dev-server"))
+    yield real_node

@@ -2,28 +2,17 @@
 
 import asyncio
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from contracts.cluster_contract import ClusterContract, ClusterWorld
-from devserver.program import CannotCompile, compiled_program
 from gpudev.ports.cluster import Phase
-from kubernetes.real_world import RealWorld, import_dev_server
+from kubernetes.real_world import RealWorld
 from support.kube_node import RealNode
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-
-
-@pytest.fixture(scope="session")
-def furnished_node(real_node: RealNode, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealNode]:
-    try:
-        program = compiled_program()
-    except CannotCompile as error:
-        pytest.skip(f"NOT TESTED: the dev server's program cannot be compiled: {error}")
-    import_dev_server(real_node, program, tmp_path_factory.mktemp("dev-server"))
-    yield real_node
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import subprocess
 import time
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -171,3 +172,20 @@ async def test_asking_does_not_hold_up_the_event_loop(world: LocalWorld) -> None
         await world.until(spec.reservation_id, Phase.READY)
     heart.cancel()
     assert longest < 1.0
+
+
+async def test_files_are_copied_there_and_back_also_where_its_uid_has_no_name(
+    world: LocalWorld, tmp_path: Path
+) -> None:
+    seen = await world.ready(world.spec())
+    sent, back = tmp_path / "sent", tmp_path / "back"
+    sent.write_bytes(b"some bytes" * 1000)
+    ssh = world.ssh_command(seen)
+    assert seen.connection is not None
+    options = [*ssh[1 : ssh.index("-p")], "-P", str(seen.connection.port)]
+    for pair in ([str(sent), f"{ssh[-1]}:copy"], [f"{ssh[-1]}:copy", str(back)]):
+        done = await asyncio.to_thread(
+            subprocess.run, ["scp", "-q", *options, *pair], capture_output=True, timeout=60, check=False
+        )
+        assert done.returncode == 0, done.stderr
+    assert back.read_bytes() == sent.read_bytes()

@@ -5,6 +5,7 @@ In a child, because opening a named pipe or a dead network mount blocks, and mus
 
 import gc
 import os
+import pwd
 from collections.abc import Coroutine, Iterable
 from typing import Any, cast
 
@@ -17,6 +18,10 @@ _PROTOCOL_VERSION = 3  # what OpenSSH's clients speak
 
 
 def find_sftp_server(places: Iterable[str]) -> str | None:
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:  # a uid without a name, which OpenSSH's refuses to serve
+        return None
     return next((place for place in places if os.access(place, os.X_OK)), None)
 
 
