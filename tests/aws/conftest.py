@@ -1,13 +1,25 @@
 """An AWS of our own, and the adapter that is sent to it."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from aiobotocore.endpoint import AioEndpoint
 
 from aws.world import HASTY, send_to
 from gpudev.adapters.aws.cloud import AwsCloud
 from support.aws_stub import AwsStub
+
+
+@pytest.fixture(autouse=True)
+def no_long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How long the AWS library pauses between its attempts is its own affair; nobody sits through it here."""
+
+    async def pause(self: AioEndpoint, seconds: float) -> None:
+        await asyncio.sleep(min(seconds, 0.01))
+
+    monkeypatch.setattr(AioEndpoint, "_sleep", pause)
 
 
 @pytest.fixture

@@ -28,5 +28,6 @@ class TestDisks(_OverTheStub, CloudDisksContract):
     pass
 
 
+@pytest.mark.slow
 class TestFaults(_OverTheStub, CloudFaultsContract):
     pass

@@ -20,7 +20,7 @@ HASTY = AwsSettings(
     connect_timeout=timedelta(seconds=1),
     read_timeout=timedelta(seconds=2),
     call_deadline=timedelta(seconds=10),
-    settle_time=timedelta(seconds=2),
+    settle_time=timedelta(seconds=1),
 )
 """Gives up soon, so that tests of what lasts end soon."""
 

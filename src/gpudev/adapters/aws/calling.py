@@ -6,6 +6,7 @@ requests. It knows nothing of what is called.
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -37,8 +38,7 @@ class AwsCaller:
             raise Unavailable('AWS needs its library: pip install "gpu-dev[server,aws]"') from error
         self._errors = (BotoCoreError, ResponseParserError, NotAws, TimeoutError, OSError)
         session = get_session()
-        # Reading what the library knows of EC2 takes a good while of nothing but work.
-        await asyncio.to_thread(_read_models, session.get_component("data_loader"))
+        session.register_component("data_loader", await asyncio.to_thread(_models))
         for service in _SERVICES:
             self._clients[service] = await self._open_client(session, AioConfig, service, self._settings.attempts)
         self._once = await self._open_client(session, AioConfig, "ec2", 1)
@@ -108,9 +108,15 @@ class AwsCaller:
             asked["NextToken"] = token
 
 
-def _read_models(loader: Any) -> None:
+@functools.cache
+def _models() -> Any:
+    """What the library knows of the services. Reading it takes a good while of nothing but work: once is enough."""
+    from botocore.loaders import Loader
+
+    loader = Loader()
     for service in _SERVICES:
         loader.load_service_model(service, "service-2")
         loader.load_service_model(service, "endpoint-rule-set-1")
     loader.load_data("endpoints")
     loader.load_data("partitions")
+    return loader

@@ -39,26 +39,9 @@ class AwsDisks:
     async def ensure_volume(
         self, token: str, *, size_gb: int, zone: str, tags: Mapping[str, str], from_snapshot: str | None = None
     ) -> Volume:
-        if (found := await self._volume_of(token)) is not None:
-            return found
-        wanted: dict[str, Any] = {
-            "ClientToken": token,
-            "AvailabilityZone": zone,
-            "Size": size_gb,
-            "VolumeType": _VOLUME_TYPE,
-            "Encrypted": True,
-            "TagSpecifications": [_tagged("volume", token, tags)],
-        }
-        if from_snapshot is not None:
-            wanted["SnapshotId"] = from_snapshot
-        told = await self._of_the_new(from_snapshot, lambda: self._caller.call(Action.CREATE_VOLUME, wanted))
-        if "VolumeId" not in told:
-            raise Unavailable("what answered the creation of a volume was not AWS")
-        volume = volume_from(told)
-        if volume is None:
-            raise ClusterError(f"the volume {told['VolumeId']} of this creation was removed")
-        self._made.add(volume.volume_id)
-        return volume
+        async with self._alone(token):
+            found = await self._volume_of(token)
+            return found or await self._make_volume(token, size_gb, zone, tags, from_snapshot)
 
     async def grow_volume(self, volume_id: str, size_gb: int) -> Volume:
         """As large as it is now: EC2 grows it meanwhile, and whoever asks again sees it."""
@@ -179,6 +162,28 @@ class AwsDisks:
         return False
 
     # --- acting ----------------------------------------------------------------------------------------------------
+
+    async def _make_volume(
+        self, token: str, size_gb: int, zone: str, tags: Mapping[str, str], from_snapshot: str | None
+    ) -> Volume:
+        wanted: dict[str, Any] = {
+            "ClientToken": token,
+            "AvailabilityZone": zone,
+            "Size": size_gb,
+            "VolumeType": _VOLUME_TYPE,
+            "Encrypted": True,
+            "TagSpecifications": [_tagged("volume", token, tags)],
+        }
+        if from_snapshot is not None:
+            wanted["SnapshotId"] = from_snapshot
+        told = await self._of_the_new(from_snapshot, lambda: self._caller.call(Action.CREATE_VOLUME, wanted))
+        if "VolumeId" not in told:
+            raise Unavailable("what answered the creation of a volume was not AWS")
+        volume = volume_from(told)
+        if volume is None:
+            raise ClusterError(f"the volume {told['VolumeId']} of this creation was removed")
+        self._made.add(volume.volume_id)
+        return volume
 
     async def _create_snapshot(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
         attempts = self._settings.attempts
