@@ -239,7 +239,7 @@ async def system_on(
 ) -> AsyncIterator[KubeSystem]:
     """`settings`: environment variables beside `SHORT`. `kubeconfig`: what the processor is given."""
     home = folder / "home"
-    key = home / ".ssh" / "id_ed25519"
+    key = home / ".gpu-dev" / "id_ed25519"
     key.parent.mkdir(parents=True)
     await asyncio.to_thread(subprocess.run, ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
     port = free_port()

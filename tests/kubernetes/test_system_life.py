@@ -54,6 +54,7 @@ async def test_reserve_gives_a_pod_with_a_way_in_and_cancel_leaves_nothing(
     node = await system.api.get("nodes", pod["spec"]["nodeName"])
     address = next(a["address"] for a in node["status"]["addresses"] if a["type"] == "InternalIP")
     assert job["ssh_command"] == f"ssh -p {service['spec']['ports'][0]['nodePort']} dev@{address}"
+    assert service["spec"]["publishNotReadyAddresses"], "nodes learn the way before anybody is told of it"
     assert job["ssh_host_key"].startswith("ssh-ed25519 ")
     assert job["namespace"] == system.namespace
     await system.check_objects()

@@ -7,13 +7,16 @@ import os
 import re
 import shlex
 import shutil
+import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from gpudev import places
 from gpudev.cli import ssh_keys
+from gpudev.cli.address import is_loopback
 from gpudev.cli.exits import CliError, Exit, local_error
 from gpudev.wire.jobs import JobView
 
@@ -21,6 +24,8 @@ _HOST_KEY = r"[A-Za-z0-9@.-]{1,64} [A-Za-z0-9+/]{16,8192}={0,3}"
 _HOST = r"[A-Za-z0-9][A-Za-z0-9.:-]{0,254}"
 _USER = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}"
 _FORGET_AFTER_SECONDS = 60 * 86400
+_FRESH_FOR = timedelta(seconds=15)
+_PATIENCE_SECONDS = 5.0
 _USUAL_KEYS = ("id_rsa", "id_ecdsa", "id_ecdsa_sk", "id_ed25519", "id_ed25519_sk")
 
 
@@ -58,6 +63,25 @@ def command_line(program: str, job: JobView, command: Sequence[str], env: Mappin
         arguments.append("-t")
     # Behind `--` nothing is an option any more, whatever it looks like.
     return [*arguments, "--", f"{user}@{host}", *_remote_command(command)]
+
+
+def is_fresh(job: JobView, now: datetime) -> bool:
+    """Whether it became ready so lately, on another machine, that the network there may still be learning the way."""
+    since = now - job.launched_at if job.launched_at is not None else None
+    return since is not None and since < _FRESH_FOR and not is_loopback(job.node_ip or "")
+
+
+def wait_until_answers(job: JobView, patience: float = _PATIENCE_SECONDS) -> None:
+    """Until its ssh server greets. ssh itself would give up at the first refusal; what it says after this stands."""
+    deadline = time.monotonic() + patience
+    while (left := deadline - time.monotonic()) > 0:
+        try:
+            with socket.create_connection((job.node_ip or "", job.node_port or 0), timeout=min(left, 1.0)) as line:
+                if line.recv(4) == b"SSH-":
+                    return
+        except OSError:
+            pass
+        time.sleep(0.1)
 
 
 def become(arguments: Sequence[str]) -> None:

@@ -33,6 +33,8 @@ def ssh_service(spec: ServerSpec, settings: KubernetesSettings, host_key: str) -
         "spec": {
             "type": "NodePort",
             "selector": {names.RESERVATION_ID: str(spec.reservation_id), names.RANK: "0"},
+            # The nodes learn the way while the pod starts, not up to a second after people were told that it is ready.
+            "publishNotReadyAddresses": True,
             "ports": [{"name": "ssh", "port": SSH_PORT, "targetPort": SSH_PORT, "protocol": "TCP"}],
         },
     }

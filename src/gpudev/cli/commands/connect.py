@@ -49,6 +49,8 @@ def connect(command: tuple[str, ...], job_id: str | None, no_wait: bool, api_url
             raise _not_ready(reply.value)
         reply = wait_until_ready(session, reply, quiet=not output.stdout_is_terminal())
         check_ready(reply.value)
+    if ssh.is_fresh(reply.value, wording.utc_now()):
+        ssh.wait_until_answers(reply.value)
     ssh.become(ssh.command_line(program, reply.value, command, session.env, tty=output.can_ask()))
 
 

@@ -1,0 +1,123 @@
+"""The whole system over a node on which pods really run: from `gpu-dev reserve` to work in there, and to its end."""
+
+import asyncio
+import os
+import subprocess
+from collections.abc import AsyncIterator
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from devserver.program import CannotCompile, compiled_program
+from gpudev.embedded.postgres import EmbeddedPostgres
+from kubernetes.real_world import INIT_IMAGE, import_dev_server
+from kubernetes.system import KINDS, Job, KubeSystem, fresh_database, system_on
+from support.kube_api import KubeApi
+from support.kube_images import DEV_IMAGE
+from support.kube_node import RealNode
+from support.system import CLI
+from support.terminal import Terminal
+
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
+NAMESPACE = "gpu-dev"
+SETTINGS = {
+    "GPU_DEV_INIT_IMAGE": INIT_IMAGE,
+    "GPU_DEV_TERMINATION_GRACE": "2",
+    "GPU_DEV_PREPARING_DEADLINE": "60",
+    "GPU_DEV_WARNING_MINUTES": "5",
+}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def system(
+    real_node: RealNode, postgres: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[KubeSystem]:
+    try:
+        program = await asyncio.to_thread(compiled_program)
+    except CannotCompile as error:
+        pytest.skip(f"NOT TESTED: the dev server's program cannot be compiled: {error}")
+    await asyncio.to_thread(import_dev_server, real_node, program, tmp_path_factory.mktemp("dev-server"))
+    api = await KubeApi.connect(real_node.plane.kubeconfig)
+    folder = tmp_path_factory.mktemp("system")
+    async with (
+        fresh_database(postgres) as database,
+        system_on(real_node.plane.kubeconfig, api, database, folder, namespace=NAMESPACE, **SETTINGS) as running,
+    ):
+        await running.sees_nodes(real_node.name)
+        yield running
+        await running.clear()
+    await api.close()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def job(system: KubeSystem) -> Job:
+    return await system.reserve("--gpus", "1", "--image", DEV_IMAGE, "--name", "mine")
+
+
+async def inside(system: KubeSystem, job: Job, command: str) -> str:
+    said, _ = await system.run("connect", job["job_id"][:8], "--", command)
+    return said
+
+
+async def test_reserve_gives_a_shell_as_dev_with_sudo_and_a_home(
+    system: KubeSystem, job: Job, real_node: RealNode
+) -> None:
+    assert job["status"] == "active"
+    assert job["ssh_command"] == f"ssh -p {job['node_port']} dev@{real_node.address}"
+    assert await inside(system, job, "whoami; pwd") == "dev\n/home/dev\n"
+    assert await inside(system, job, "sudo -n whoami") == "root\n"
+    assert await inside(system, job, "echo kept > /home/dev/note && cat /home/dev/note") == "kept\n"
+    assert await inside(system, job, "echo $GPU_DEV_NAME $NVIDIA_DRIVER_CAPABILITIES") == (
+        "mine compute,utility,video,graphics\n"
+    )
+
+
+async def test_the_command_that_is_printed_works_as_it_stands(system: KubeSystem, job: Job) -> None:
+    home = system.people.home
+    known = home / "known"
+    known.write_text(f"[{job['node_ip']}]:{job['node_port']} {job['ssh_host_key']}\n")
+    plain = [*job["ssh_command"].split(), "-F", "none", "-o", f"UserKnownHostsFile={known}", "-o", "BatchMode=yes"]
+    plain += ["-o", "StrictHostKeyChecking=yes", "-i", str(home / ".gpu-dev" / "id_ed25519"), "echo in"]
+    done = await asyncio.to_thread(subprocess.run, plain, capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stdout) == (0, "in\n"), done.stderr
+
+
+async def test_scp_carries_files_both_ways(system: KubeSystem, job: Job, tmp_path: Path) -> None:
+    sent, returned = tmp_path / "sent", tmp_path / "returned"
+    sent.write_bytes(os.urandom(3_000_000))
+    options = [*system.people.ssh_options(job), "-P", str(job["node_port"])]
+    there = f"dev@{job['node_ip']}:carried"
+    for source, target in ((str(sent), there), (there, str(returned))):
+        await asyncio.to_thread(
+            subprocess.run, ["scp", "-q", *options, source, target], check=True, timeout=60, capture_output=True
+        )
+    assert returned.read_bytes() == sent.read_bytes()
+
+
+async def test_a_warning_appears_in_an_open_terminal(system: KubeSystem) -> None:
+    brief = await system.ask("reserve", "--gpus", "1", "--hours", "0.0845", "--image", DEV_IMAGE, "--yes")
+    # Five minutes and four seconds: the warning comes while the terminal is open, or greets whoever opens it late.
+    await asyncio.to_thread(_wait_for_warning, system, brief)
+    await system.run("cancel", brief["job_id"], "--yes")
+    await system.released(brief)
+
+
+def _wait_for_warning(system: KubeSystem, job: Job) -> None:
+    connect = [*CLI, "connect", job["job_id"]]
+    with Terminal(connect, rows=24, columns=100, env=system.people.environment) as terminal:
+        terminal.wait_for("$", seconds=20)
+        terminal.wait_for("in 5 minutes", seconds=30)
+
+
+async def test_cancel_ends_what_runs_there_and_leaves_nothing(system: KubeSystem, job: Job) -> None:
+    """Last: it ends the one that the others use."""
+    await inside(system, job, "nohup setsid sleep 987650 >/dev/null 2>&1 & disown")
+    assert system.people.processes_with("sleep 987650")
+    await system.run("cancel", job["job_id"], "--yes")
+    await system.released(job)
+    assert system.people.processes_with("sleep 987650") == []
+    assert await system.objects() == {kind: [] for kind in KINDS}
+    events = {event["kind"]: datetime.fromisoformat(event["at"]) for event in await system.events(job)}
+    assert (events["released"] - events["cancelled"]).total_seconds() < 15
