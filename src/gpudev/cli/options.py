@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import click
 
@@ -49,6 +49,22 @@ class Hours(click.ParamType):  # type: ignore[type-arg]
         return hours
 
 
+class Span(click.ParamType):  # type: ignore[type-arg]
+    """A length of time such as 90m, 2h or 1d, in hours; a number alone is hours."""
+
+    name = "time"
+    _HOURS: ClassVar[dict[str, float]] = {"m": 1 / 60, "h": 1, "d": 24, "": 1}
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)([mhd]?)", str(value).strip().lower())
+        hours = float(found[1]) * self._HOURS[found[2]] if found else 0.0
+        if hours <= 0:
+            self.fail(f"{str(value)[:80]!r} is no length of time: it looks like 90m, 2h or 1d.", param, ctx)
+        return hours
+
+
 class PlainText(click.ParamType):  # type: ignore[type-arg]
     """One line of text that can be sent and shown."""
 
@@ -63,6 +79,7 @@ class PlainText(click.ParamType):  # type: ignore[type-arg]
 
 ID = ReservationId()
 HOURS = Hours()
+SPAN = Span()
 TEXT = PlainText()
 
 

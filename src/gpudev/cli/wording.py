@@ -152,7 +152,8 @@ def situation(job: JobView, now: datetime) -> str:
         case Status.PENDING | Status.QUEUED:
             place = f"position {job.queue_position}, " if job.queue_position is not None else ""
             why = f"; {job.wait_reason}" if job.wait_reason else ""
-            return f"{place}{start_estimate(job, now)}{why}"
+            until = f"; cancelled if it has not started by {local_time(job.wait_until, now)}" if job.wait_until else ""
+            return f"{place}{start_estimate(job, now)}{why}{until}"
         case Status.PREPARING:
             return job.step or "being prepared"
         case Status.ACTIVE:

@@ -10,7 +10,7 @@ import click
 from gpudev.cli import asking, output, ssh_keys, wording
 from gpudev.cli.api import Reply
 from gpudev.cli.exits import CliError, Exit
-from gpudev.cli.options import HOURS, TEXT, api_options
+from gpudev.cli.options import HOURS, SPAN, TEXT, api_options
 from gpudev.cli.preferences import Preferences
 from gpudev.cli.session import Session
 from gpudev.cli.transport import Unreachable
@@ -27,6 +27,7 @@ from gpudev.wire.jobs import JobView, SubmitRequest
 @click.option("--image", type=TEXT, help="Container image.")
 @click.option("--github-user", type=TEXT, help="Whose published GitHub keys may log in.")
 @click.option("--key", "key_file", type=click.Path(path_type=Path), help="File of public keys that may log in.")
+@click.option("--max-wait", type=SPAN, help="Cancel it if it has not started after this long, such as 90m or 2h.")
 @click.option("--no-wait", is_flag=True, help="Do not wait for the dev server.")
 @click.option("--yes", "-y", is_flag=True, help="Ask nothing; take the defaults.")
 @api_options
@@ -62,6 +63,7 @@ def _request(
     image: str | None,
     github_user: str | None,
     key_file: Path | None,
+    max_wait: float | None,
 ) -> SubmitRequest:
     chosen = session.preferences
     access = ssh_keys.choose(session, github_user, key_file)
@@ -75,6 +77,7 @@ def _request(
         name=name,
         image=image,
         disk_name=disk or chosen.default_disk,
+        max_wait_hours=max_wait,
     )
 
 

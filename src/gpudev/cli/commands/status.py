@@ -59,6 +59,7 @@ def _facts(job: JobView) -> list[tuple[str, str]]:
         ("Position", str(job.queue_position) if waiting and job.queue_position is not None else ""),
         *(_start(job, now) if waiting else ()),
         ("Because", job.wait_reason or ""),
+        ("Waits until", wording.local_time(job.wait_until, now) if waiting and job.wait_until else ""),
         ("Step", job.step or ""),
         ("Started", wording.local_time(job.launched_at, now) if job.launched_at else ""),
         ("Expires", wording.remaining(job, now).removeprefix("ends ") if active else ""),
