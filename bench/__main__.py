@@ -3,7 +3,7 @@
 import importlib
 import sys
 
-NAMES = ("cli", "start", "api", "planner", "scheduling", "kubernetes")
+NAMES = ("cli", "start", "api", "planner", "scheduling", "kubernetes", "reconcile")
 
 
 def main(chosen: list[str]) -> int:

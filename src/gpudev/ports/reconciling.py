@@ -62,7 +62,7 @@ class DiskRecord:
         return self.operation_id is not None and self.operation_status not in OPERATION_OVER
 
 
-OPERATION_OVER = ("completed", "failed")
+OPERATION_OVER = ("completed", "done", "failed")
 
 
 @dataclass(frozen=True, slots=True)

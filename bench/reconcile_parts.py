@@ -1,0 +1,194 @@
+"""`python -m bench.reconcile_parts PART`: one measurement in a process of its own. Prints seconds and the most memory
+that the process ever had, as JSON. The environment says which cluster, cloud and database."""
+
+import asyncio
+import contextlib
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from gpudev.adapters.aws.calling import AwsCaller
+from gpudev.adapters.aws.cloud import AwsCloud
+from gpudev.adapters.aws.permissions import Action
+from gpudev.adapters.kubernetes.api import connect
+from gpudev.adapters.kubernetes.cluster import KubernetesCluster
+from gpudev.adapters.kubernetes.kinds import NODE, POD, Kind
+from gpudev.adapters.kubernetes.reading import KubernetesReading
+from gpudev.adapters.postgres.stores import open_stores
+from gpudev.domain.gpu import Catalogue, load_catalogue
+from gpudev.planning.reconcile_availability import plan_availability
+from gpudev.ports.clock import SystemClock
+from gpudev.ports.cloud import OWNER_TAG
+from gpudev.ports.cluster import ClusterSeen
+from gpudev.ports.stores import AvailabilityRow
+from gpudev.settings import KubernetesSettings, load
+from gpudev.workflows.reconciling_availability import ReconcilingAvailability
+from gpudev.workflows.reconciling_disks import ReconcilingDisks
+
+_PAGE = 500
+_LIVE_ROUNDS = 30
+
+
+async def bare_pages() -> dict[str, Any]:
+    """The same pages, fetched and decoded, both kinds at once."""
+    api = connect(_kubernetes())
+
+    async def fetch(kind: Kind) -> int:
+        params = {"limit": str(_PAGE)}
+        count = 0
+        while True:
+            answer = orjson.loads(await api._transport.request("GET", kind.path(), params))
+            count += len(answer["items"])
+            if not answer["metadata"].get("continue"):
+                return count
+            params = {"limit": str(_PAGE), "continue": answer["metadata"]["continue"]}
+
+    began = time.perf_counter()
+    nodes, pods = await asyncio.gather(fetch(NODE), fetch(POD))
+    took = time.perf_counter() - began
+    await api.close()
+    return {"seconds": took, "nodes": nodes, "pods": pods}
+
+
+async def cold() -> dict[str, Any]:
+    """`reconcile availability` without writing: what there is, read and worked out."""
+    async with _availability() as reconciling:
+        began = time.perf_counter()
+        report = await reconciling.run(dry_run=True)
+        took = time.perf_counter() - began
+    assert report.succeeded, report.errors
+    return {"seconds": took, "available": report.updated["h100"]["available_gpus"][1]}
+
+
+async def live() -> dict[str, Any]:
+    """From the mirror that a processor keeps: each time after something has changed."""
+    cluster = KubernetesCluster(_kubernetes(), load_catalogue(), SystemClock())
+    await cluster.start()
+    took = []
+    try:
+        seen = await cluster.look()
+        for number in range(_LIVE_ROUNDS):
+            node = seen.nodes[number].name
+            cluster.mirror._on_node.pop(node, None)  # as a pod of its that came or went
+            began = time.perf_counter()
+            seen = await cluster.look()
+            _plan(seen)
+            took.append(time.perf_counter() - began)
+    finally:
+        await cluster.close()
+    return {"seconds": sorted(took)[len(took) // 2], "worst": max(took), "nodes": len(seen.nodes)}
+
+
+async def bare_listing() -> dict[str, Any]:
+    """Volumes and snapshots, all pages, and nothing else."""
+    caller = AwsCaller(load().aws)
+    await caller.start()
+    of_volumes = {"Filters": [{"Name": "tag-key", "Values": [OWNER_TAG]}], "MaxResults": 1000}
+    began = time.perf_counter()
+    volumes = [one async for page in caller.pages(Action.DESCRIBE_VOLUMES, "Volumes", of_volumes) for one in page]
+    of_snapshots = {"OwnerIds": ["self"], "MaxResults": 1000}
+    pages = caller.pages(Action.DESCRIBE_SNAPSHOTS, "Snapshots", of_snapshots)
+    snapshots = [one async for page in pages for one in page]
+    took = time.perf_counter() - began
+    await caller.close()
+    return {"seconds": took, "volumes": len(volumes), "snapshots": len(snapshots)}
+
+
+async def library_listing() -> dict[str, Any]:
+    """The same, as the AWS library reads it by itself."""
+    from aiobotocore.session import get_session
+
+    async with get_session().create_client("ec2", region_name=load().aws.region) as client:
+        began = time.perf_counter()
+        volumes = client.get_paginator("describe_volumes").paginate(
+            Filters=[{"Name": "tag-key", "Values": [OWNER_TAG]}], PaginationConfig={"PageSize": 1000}
+        )
+        snapshots = client.get_paginator("describe_snapshots").paginate(
+            OwnerIds=["self"], PaginationConfig={"PageSize": 1000}
+        )
+        count = [len(page["Volumes"]) async for page in volumes] + [len(page["Snapshots"]) async for page in snapshots]
+        return {"seconds": time.perf_counter() - began, "things": sum(count)}
+
+
+async def disks() -> dict[str, Any]:
+    """`reconcile disks`."""
+    settings = load()
+    stores, cloud = open_stores(settings), AwsCloud(settings.aws)
+    await cloud.start()
+    await stores.pool.ping()
+    began = time.perf_counter()
+    report = await ReconcilingDisks(cloud, stores.disk_records, SystemClock(), "bench").run()
+    took = time.perf_counter() - began
+    await cloud.close()
+    await stores.close()
+    assert report.succeeded, report.errors[:3]
+    return {"seconds": took, "synced": report.statistics.synced, "created": report.statistics.created}
+
+
+class _NoRows:
+    """A database that knows nothing: what is measured is the cluster."""
+
+    async def refresh(self) -> list[Any]:
+        return []
+
+    async def type_names(self) -> list[str]:
+        return list(load_catalogue())
+
+    async def availability(self) -> list[AvailabilityRow]:
+        return []
+
+    async def write_if_newer(self, _row: AvailabilityRow) -> bool:
+        return True
+
+
+@contextlib.asynccontextmanager
+async def _availability() -> AsyncIterator[ReconcilingAvailability]:
+    async def catalogue() -> Catalogue:
+        return load_catalogue()
+
+    reading, nothing = KubernetesReading(_kubernetes(), catalogue, SystemClock()), _NoRows()
+    yield ReconcilingAvailability(reading, None, nothing, catalogue, nothing, SystemClock(), "pytorch-gpu-dev", "bench")
+    await reading.close()
+
+
+def _plan(seen: ClusterSeen) -> None:
+    for gpu_type in load_catalogue().values():
+        nodes = [node for node in seen.nodes if node.gpu_type == gpu_type.name]
+        plan_availability(gpu_type, nodes, [], None, at=seen.at, by="bench")
+
+
+def _kubernetes() -> KubernetesSettings:
+    """Our namespace is one that every cluster has, so that nobody has to make it."""
+    return KubernetesSettings(access="kubeconfig", kubeconfig=os.environ["KUBECONFIG"], namespace="default")
+
+
+PARTS: dict[str, Callable[[], Awaitable[dict[str, Any]]]] = {
+    "bare_pages": bare_pages,
+    "cold": cold,
+    "live": live,
+    "bare_listing": bare_listing,
+    "library_listing": library_listing,
+    "disks": disks,
+}
+
+
+async def _run(part: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+    return await part()
+
+
+def main(part: str) -> None:
+    found = asyncio.run(_run(PARTS[part]))
+    found["mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+    main(sys.argv[1])

@@ -1,0 +1,83 @@
+"""One look by whoever does not stay: the same facts as the mirror's, with no more rights than a look needs."""
+
+import pytest
+
+from gpudev.adapters.kubernetes import reading as reading_module
+from gpudev.adapters.kubernetes.reading import RIGHTS, KubernetesReading
+from gpudev.domain.errors import ClusterError, Unavailable
+from gpudev.domain.gpu import Catalogue, load_catalogue
+from gpudev.ports.clock import SystemClock
+from gpudev.ports.cluster import Phase
+from kubernetes.cluster_world import KubernetesWorld
+from kubernetes.test_cluster_rights import _grant, _revoke
+from support.kube import Cluster, ControlPlane
+from support.kube_api import KubeApi
+from support.kube_nodes import FakeNodes
+
+pytestmark = pytest.mark.slow
+
+
+async def catalogue() -> Catalogue:
+    return load_catalogue()
+
+
+def _foreign(name: str, node: str, gpus: int) -> dict[str, object]:
+    container = {"name": "main", "image": "example/x:1", "resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}
+    return {"metadata": {"name": name}, "spec": {"nodeName": node, "containers": [container]}}
+
+
+async def test_a_single_look_sees_what_the_mirror_sees(
+    kube: Cluster, kube_api: KubeApi, fake_nodes: FakeNodes, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading_module, "_PAGE", 2)  # many pages
+    async with KubernetesWorld(kube, kube_api, fake_nodes, namespace) as world:
+        spec = world.spec()
+        await world.ready(spec)
+        await kube_api.create("pods", _foreign("stranger", world.names[1], 3), namespace)
+        await fake_nodes.cordon(world.names[2])
+        await world.until(spec.reservation_id, Phase.READY)
+        reading = KubernetesReading(world.settings, catalogue, SystemClock())
+        try:
+            seen = await reading.look()
+        finally:
+            await reading.close()
+        by_name = {node.name: node for node in seen.nodes}
+        assert by_name[world.names[1]].foreign_units == 3
+        assert not by_name[world.names[2]].schedulable
+        assert [(share.node, share.units) for share in seen.servers[spec.reservation_id].held] == [(world.names[0], 1)]
+        mirrored = await world.cluster.look()
+        assert seen.nodes == mirrored.nodes
+        assert seen.servers.keys() == mirrored.servers.keys()
+
+
+async def test_a_look_needs_to_list_nodes_and_pods_and_nothing_else(
+    kube: Cluster, kube_api: KubeApi, fake_nodes: FakeNodes, namespace: str
+) -> None:
+    if not isinstance(kube, ControlPlane):
+        pytest.skip("tokens of service accounts are made on a control plane of our own")
+    name = await fake_nodes.add("a")
+    own = await _grant(kube_api, kube, namespace, [], RIGHTS)
+    try:
+        settings = KubernetesWorld(kube, kube_api, fake_nodes, namespace, kubeconfig=own).settings
+        reading = KubernetesReading(settings, catalogue, SystemClock())
+        assert name in {node.name for node in (await reading.look()).nodes}
+        await reading.close()
+    finally:
+        await _revoke(kube_api, namespace)
+    refused = KubernetesReading(settings, catalogue, SystemClock())
+    try:
+        with pytest.raises(ClusterError, match="cannot list"):
+            await refused.look()
+    finally:
+        await refused.close()
+
+
+async def test_a_look_at_a_cluster_that_is_away_is_unavailable(own_control_plane: ControlPlane) -> None:
+    settings = KubernetesWorld(own_control_plane, None, None, "default").settings  # type: ignore[arg-type]
+    own_control_plane.kill_apiserver()
+    reading = KubernetesReading(settings, catalogue, SystemClock())
+    try:
+        with pytest.raises(Unavailable):
+            await reading.look()
+    finally:
+        await reading.close()
