@@ -25,18 +25,31 @@ from gpudev.workflows.reconciling_disks import ReconcilingDisks
 
 log = structlog.get_logger(__name__)
 _NEGLECT_EVERY = timedelta(minutes=1)
+_OPEN_AGAIN_AFTER = timedelta(minutes=1)
 
 
 async def keep_reconciling(settings: Settings, stores: Stores, groups: GroupsSeen, processor: Processor) -> None:
     """Until cancelled."""
-    async with open_cloud(settings) as cloud:
-        keeper = Keeper(settings, stores, cloud, groups)
-        every = settings.reconciling
-        loops = [_repeat("neglect", _NEGLECT_EVERY, processor, keeper.neglected)]
-        if cloud is not None:
-            loops.append(_repeat("groups", every.groups_every, processor, keeper.groups))
-            loops.append(_repeat("disks", every.disks_every, processor, keeper.disks))
-        await asyncio.gather(*loops)
+    alone = Keeper(settings, stores, None, groups)
+    requests = _repeat("neglect", _NEGLECT_EVERY, processor, alone.neglected)
+    await asyncio.gather(requests, _keep_with_cloud(settings, stores, groups, processor))
+
+
+async def _keep_with_cloud(settings: Settings, stores: Stores, groups: GroupsSeen, processor: Processor) -> None:
+    """A cloud that cannot be opened (a library or credentials are missing) is tried again, and stops nothing else."""
+    while settings.cloud != "none":
+        try:
+            async with open_cloud(settings) as cloud:
+                keeper = Keeper(settings, stores, cloud, groups)
+                await asyncio.gather(
+                    _repeat("groups", settings.reconciling.groups_every, processor, keeper.groups),
+                    _repeat("disks", settings.reconciling.disks_every, processor, keeper.disks),
+                )
+        except GpuDevError as error:
+            log.error("cloud.unavailable", cloud=settings.cloud, error=str(error))
+        except Exception:
+            log.exception("cloud.broken", cloud=settings.cloud)
+        await asyncio.sleep(_OPEN_AGAIN_AFTER.total_seconds())
 
 
 class Keeper:
@@ -60,12 +73,10 @@ class Keeper:
         assert self._cloud is not None
         prefix = self._settings.node_group_prefix
         found = await self._cloud.node_groups(group_prefix(prefix))
-        before, self._groups.groups = (
-            self._groups.groups,
-            sort_groups(found, prefix, await self._stores.availability.type_names()),
-        )
-        if before is None or before.strangers != self._groups.groups.strangers:
-            for warning in stranger_warnings(self._groups.groups):
+        before, now = self._groups.groups, sort_groups(found, prefix, await self._stores.availability.type_names())
+        self._groups.groups = now
+        if before is None or before.strangers != now.strangers:
+            for warning in stranger_warnings(now):
                 log.warning("groups.stranger", warning=warning)
 
     async def disks(self) -> None:
