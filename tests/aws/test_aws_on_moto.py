@@ -15,7 +15,7 @@ from uuid import uuid4
 
 import pytest
 from botocore.session import get_session
-from moto.core import DEFAULT_ACCOUNT_ID
+from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.ec2.models import ec2_backends
 from moto.server import ThreadedMotoServer
 
@@ -69,6 +69,7 @@ def moto() -> Iterator[Moto]:
 class MotoWorld(CloudWorld, GroupsWorld):
     """Things are made as any AWS program makes them; times and states that it cannot set are set inside moto."""
 
+    cloud: AwsCloud
     zone = "us-east-2a"
 
     def __init__(self, moto: Moto, cloud: AwsCloud) -> None:
@@ -110,7 +111,9 @@ class MotoWorld(CloudWorld, GroupsWorld):
         return machine
 
     async def detach(self, volume_id: str) -> None:
-        machine = self._inside.volumes[volume_id].attachment.instance.id
+        attachment = self._inside.volumes[volume_id].attachment
+        assert attachment is not None
+        machine = attachment.instance.id
         await asyncio.to_thread(self._ec2.detach_volume, VolumeId=volume_id, InstanceId=machine)
 
     async def destroy_volume(self, volume_id: str) -> None:

@@ -10,7 +10,7 @@ from support.aws_stub.query import Filters, Pages, Request, matches_tags
 def answer(account: Account, pages: Pages, request: Request) -> str:
     """Raises Refused."""
     try:
-        act = _ACTIONS[request.service, request.action]
+        act = ACTIONS[request.service, request.action]
     except KeyError:
         raise Refused("InvalidAction", f"The action {request.action} is not valid for this web service.") from None
     return act(account, pages, request)
@@ -50,7 +50,8 @@ def _describe_snapshots(account: Account, pages: Pages, request: Request) -> str
 
 
 def _describe_modifications(account: Account, pages: Pages, request: Request) -> str:
-    ids = request.numbered("VolumeId")
+    ids, filters = request.numbered("VolumeId"), request.filters()
+    _know("DescribeVolumesModifications", filters, {"volume-id"})
     for volume_id in ids:
         account.get_volume(volume_id)
         if volume_id not in account.modifications:
@@ -60,7 +61,10 @@ def _describe_modifications(account: Account, pages: Pages, request: Request) ->
     page = pages.cut(
         request,
         account.modifications,
-        keep=lambda modification: not ids or modification.volume_id in ids,
+        keep=lambda modification: (
+            modification.volume_id in (ids or (modification.volume_id,))
+            and modification.volume_id in filters.get("volume-id", (modification.volume_id,))
+        ),
     )
     items = (f"<item>{rendering.modification_fields(modification)}</item>" for modification in page.things)
     return rendering.ec2_listing("DescribeVolumesModifications", "volumeModificationSet", items, page.next_token)
@@ -184,7 +188,7 @@ def _no_pages(request: Request) -> None:
         raise Refused("InvalidParameterCombination", "The parameter MaxResults cannot be used with ids")
 
 
-_ACTIONS: dict[tuple[str, str], Callable[[Account, Pages, Request], str]] = {
+ACTIONS: dict[tuple[str, str], Callable[[Account, Pages, Request], str]] = {
     ("ec2", "DescribeVolumes"): _describe_volumes,
     ("ec2", "DescribeSnapshots"): _describe_snapshots,
     ("ec2", "DescribeVolumesModifications"): _describe_modifications,

@@ -43,7 +43,7 @@ class Delay:
 
 @dataclass(frozen=True, slots=True)
 class Nonsense:
-    """Success, and a page that some proxy made."""
+    """Success, and a page that some proxy made: nothing was done."""
 
     body: str = "<html><body><p>Please log in to the network.</p></body></html>"
 

@@ -114,6 +114,8 @@ class AwsStub:
                 raise effect.error()
             if effect == Reset(after_the_effect=False):
                 return _break(writer)
+            if isinstance(effect, Nonsense):
+                return await _send(writer, 200, "", effect)
             self._authorise(request)
             status, text = 200, answer(self.account, self.pages, request)
         except Refused as refused:

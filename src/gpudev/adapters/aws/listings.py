@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
 _PROLOGUE = 1024
+_OF_ATTACHMENTS = {"instanceId": "InstanceId", "associatedResource": "AssociatedResource", "status": "State"}
 _Told = dict[str, Any]
 
 
@@ -44,13 +45,13 @@ def _take_out(set_name: str, key: str, read: "_Read", response: dict[str, Any]) 
     """The set's items. The library gets the rest of the response: where the listing goes on."""
     try:
         root = ElementTree.fromstring(response["body"])
-    except ElementTree.ParseError as error:
+        space = root.tag.rpartition("}")[0] + "}" if "}" in root.tag else ""
+        found = root.find(space + set_name)
+        if found is None:
+            return {}
+        items = [read(item, len(space)) for item in found]
+    except (ElementTree.ParseError, ValueError) as error:
         raise NotAws(f"an answer of AWS ends early or is damaged: {error}") from error
-    space = root.tag.rpartition("}")[0] + "}" if "}" in root.tag else ""
-    found = root.find(space + set_name)
-    if found is None:
-        return {}
-    items = [read(item, len(space)) for item in found]
     root.remove(found)
     response["body"] = ElementTree.tostring(root)
     return {key: items}
@@ -97,8 +98,7 @@ def _snapshot(item: Element, skip: int) -> _Told:
 
 
 def _attachment(item: Element, skip: int) -> _Told:
-    names = {"instanceId": "InstanceId", "status": "State"}
-    return {names[field.tag[skip:]]: field.text for field in item if field.tag[skip:] in names}
+    return {_OF_ATTACHMENTS[name]: field.text for field in item if (name := field.tag[skip:]) in _OF_ATTACHMENTS}
 
 
 def _tags(items: Element) -> list[_Told]:

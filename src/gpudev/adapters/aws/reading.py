@@ -1,7 +1,8 @@
 """What AWS tells of volumes, snapshots and groups, as the port's values."""
 
+import contextlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpudev.domain.errors import Unavailable
@@ -21,6 +22,31 @@ _STATES = {
 
 def volume_from(told: Mapping[str, Any]) -> Volume | None:
     """None: it is on its way out, from which nothing comes back."""
+    with _whole("volume"):
+        return _volume_from(told)
+
+
+def snapshot_from(told: Mapping[str, Any]) -> Snapshot:
+    with _whole("snapshot"):
+        return _snapshot_from(told)
+
+
+def group_from(told: Mapping[str, Any]) -> NodeGroup:
+    with _whole("node group"):
+        running = sum(instance.get("LifecycleState") == _IN_SERVICE for instance in told.get("Instances", ()))
+        return NodeGroup(told["AutoScalingGroupName"], told["DesiredCapacity"], running)
+
+
+@contextlib.contextmanager
+def _whole(what: str) -> Iterator[None]:
+    """What lacks something that AWS always tells was not told whole."""
+    try:
+        yield
+    except KeyError as missing:
+        raise Unavailable(f"AWS tells of a {what} without its {missing}") from missing
+
+
+def _volume_from(told: Mapping[str, Any]) -> Volume | None:
     if told.get("State") in _GOING:
         return None
     return Volume(
@@ -30,27 +56,25 @@ def volume_from(told: Mapping[str, Any]) -> Volume | None:
         told.get("AvailabilityZone"),
         tuple(
             sorted(
-                attachment["InstanceId"]
+                # AWS's own services hold volumes without a machine of ours.
+                attachment.get("InstanceId") or attachment.get("AssociatedResource") or "somebody"
                 for attachment in told.get("Attachments", ())
-                if attachment.get("State") != _DETACHED and "InstanceId" in attachment
+                if attachment.get("State") != _DETACHED
             )
         ),
-        tags_from(told),
+        _tags_from(told),
     )
 
 
-def snapshot_from(told: Mapping[str, Any]) -> Snapshot:
+def _snapshot_from(told: Mapping[str, Any]) -> Snapshot:
     state = _STATES.get(told["State"])
     if state is None:
         raise Unavailable(f"AWS tells of a snapshot in the unknown state {told['State']!r}")
-    return Snapshot(told["SnapshotId"], told["VolumeId"], state, told["StartTime"], told["VolumeSize"], tags_from(told))
+    return Snapshot(
+        told["SnapshotId"], told["VolumeId"], state, told["StartTime"], told["VolumeSize"], _tags_from(told)
+    )
 
 
-def group_from(told: Mapping[str, Any]) -> NodeGroup:
-    running = sum(instance.get("LifecycleState") == _IN_SERVICE for instance in told.get("Instances", ()))
-    return NodeGroup(told["AutoScalingGroupName"], told["DesiredCapacity"], running)
-
-
-def tags_from(told: Mapping[str, Any]) -> dict[str, str]:
+def _tags_from(told: Mapping[str, Any]) -> dict[str, str]:
     # There are few keys and tens of thousands of tags.
     return {sys.intern(tag["Key"]): tag["Value"] for tag in told.get("Tags", ())}
