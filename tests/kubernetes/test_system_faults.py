@@ -2,8 +2,6 @@
 
 import asyncio
 import contextlib
-import os
-import signal
 import uuid
 from collections.abc import AsyncIterator, Iterator
 
@@ -192,7 +190,7 @@ async def test_gpus_that_others_use_are_not_promised_and_are_used_once_they_are_
 async def test_who_is_overtaken_between_plan_and_start_gets_another_place(
     system: KubeSystem, nodes: FakeNodes, kube: Cluster
 ) -> None:
-    with scheduler_paused(kube):
+    with no_scheduler(kube):
         job = await system.until(await system.submit("--gpus", "8"), "preparing")
         taken = job["nodes"][0]["node"]
         await system.api.wait("pods", job["pod_name"], system.namespace, lambda pod: True)
@@ -208,7 +206,7 @@ async def test_who_is_overtaken_on_the_last_node_waits_until_it_is_free(
     system: KubeSystem, nodes: FakeNodes, kube: Cluster
 ) -> None:
     holders = [await system.reserve("--gpus", "8") for _ in range(2)]
-    with scheduler_paused(kube):
+    with no_scheduler(kube):
         job = await system.until(await system.submit("--gpus", "8"), "preparing")
         await system.api.wait("pods", job["pod_name"], system.namespace, lambda pod: True)
         name = await occupy(system, job["nodes"][0]["node"], 4)
@@ -224,7 +222,7 @@ async def test_who_is_overtaken_on_the_last_node_waits_until_it_is_free(
 async def test_a_node_that_was_closed_before_the_start_is_left(
     system: KubeSystem, nodes: FakeNodes, kube: Cluster
 ) -> None:
-    with scheduler_paused(kube):
+    with no_scheduler(kube):
         job = await system.until(await system.submit("--gpus", "16"), "preparing")
         closed = job["nodes"][1]["node"]
         await system.api.wait("pods", f"{job['pod_name']}-1", system.namespace, lambda pod: True)
@@ -271,16 +269,15 @@ async def test_what_carries_another_reservations_id_is_never_touched(system: Kub
 
 
 @contextlib.contextmanager
-def scheduler_paused(kube: Cluster) -> Iterator[None]:
-    """What is planned meanwhile stays a plan."""
+def no_scheduler(kube: Cluster) -> Iterator[None]:
+    """What is planned meanwhile stays a plan; then one comes that knows all there is."""
     if not isinstance(kube, ControlPlane):
-        pytest.skip("NOT TESTED: the scheduler of somebody else's cluster cannot be paused")
-    pid = kube.pids()["scheduler"]
-    os.kill(pid, signal.SIGSTOP)
+        pytest.skip("NOT TESTED: the scheduler of somebody else's cluster cannot be stopped")
+    kube.kill_scheduler()
     try:
         yield
     finally:
-        os.kill(pid, signal.SIGCONT)
+        kube.start_scheduler()
 
 
 async def occupy(system: KubeSystem, node: str, gpus: int) -> str:

@@ -13,6 +13,7 @@ import pytest_asyncio
 from devserver.program import CannotCompile, compiled_program
 from gpudev.embedded.postgres import EmbeddedPostgres
 from kubernetes.real_world import INIT_IMAGE, import_dev_server
+from kubernetes.second_node import second_node
 from kubernetes.system import KINDS, Job, KubeSystem, fresh_database, system_on
 from support.kube_api import KubeApi
 from support.kube_images import DEV_IMAGE
@@ -121,3 +122,68 @@ async def test_cancel_ends_what_runs_there_and_leaves_nothing(system: KubeSystem
     assert await system.objects() == {kind: [] for kind in KINDS}
     events = {event["kind"]: datetime.fromisoformat(event["at"]) for event in await system.events(job)}
     assert (events["released"] - events["cancelled"]).total_seconds() < 15
+
+
+async def test_the_members_of_a_gang_on_two_nodes_reach_each_other_by_name_and_by_ssh(
+    system: KubeSystem, real_node: RealNode, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Whole nodes: nobody else may be there. The images have no ssh client, so this machine's goes through member 0."""
+    folder = tmp_path_factory.mktemp("second")
+    with second_node(real_node, folder / "node") as second:
+        await second.ready(system.api)
+        (folder / "image").mkdir()
+        await asyncio.to_thread(import_dev_server, second, compiled_program(), folder / "image")
+        await system.sees_nodes(real_node.name, second.name)
+        try:
+            await _check_gang(system, {real_node.name, second.name}, folder)
+        finally:
+            await system.clear()
+    await system.api.delete("nodes", second.name)
+
+
+async def _check_gang(system: KubeSystem, nodes: set[str], folder: Path) -> None:
+    gang = await system.reserve("--gpus", "16", "--image", DEV_IMAGE)
+    assert {share["node"] for share in gang["nodes"]} == nodes
+    assert await inside(system, gang, "echo $NODE_RANK $WORLD_SIZE $MASTER_PORT") == "0 2 29500\n"
+    other = f"{gang['pod_name']}-1"
+    await inside(system, gang, f"for _ in $(seq 150); do grep -q {other} /etc/hosts && break; sleep 0.2; done")
+    through = await _through_member_0(system, gang, folder)
+    assert await _ssh(*through, f"dev@{other}", "whoami; hostname; echo $NODE_RANK") == f"dev\n{other}\n1\n"
+    listening = asyncio.create_task(inside(system, gang, f"python3 -c '{_LISTEN}'"))
+    assert await _ssh(*through, f"dev@{other}", f"python3 -c '{_CALL}'") == "met\n"
+    assert await listening == "met\n"
+    await system.check_objects()
+
+
+_MEETING = 'import os, socket; at = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))'
+_LISTEN = f'{_MEETING}; line, _ = socket.create_server(("", at[1])).accept(); line.sendall(b"met"); print("met")'
+_CALL = f"""{_MEETING}
+import time
+for _ in range(100):
+    try:
+        print(socket.create_connection(at, 10).recv(3).decode())
+        break
+    except ConnectionRefusedError:
+        time.sleep(0.1)
+"""
+
+
+async def _through_member_0(system: KubeSystem, gang: Job, folder: Path) -> list[str]:
+    """With the key that the members hold, to another member, by the name it has in there."""
+    key = folder / "mesh_key"
+    key.write_text(await inside(system, gang, "cat ~/.ssh/gpu-dev/mesh_key"))
+    key.chmod(0o600)
+    known = folder / "known"
+    known.write_text(f"gang {gang['ssh_host_key']}\n")
+    jump = " ".join([*system.people.ssh(gang), "-W", "%h:%p"])
+    options = [f"ProxyCommand={jump}", "HostKeyAlias=gang", f"UserKnownHostsFile={known}", "BatchMode=yes"]
+    options += ["StrictHostKeyChecking=yes", "IdentitiesOnly=yes"]
+    return ["-F", "none", "-i", str(key), *(word for option in options for word in ("-o", option))]
+
+
+async def _ssh(*arguments: str) -> str:
+    done = await asyncio.to_thread(
+        subprocess.run, ["ssh", *arguments], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout

@@ -117,6 +117,15 @@ class ControlPlane:
         self.kill_apiserver()
         self.start_apiserver()
 
+    def kill_scheduler(self) -> None:
+        """Pods that are created stay where nobody has put them."""
+        self._processes.stop("scheduler", signal.SIGKILL)
+
+    def start_scheduler(self) -> None:
+        """It knows all there is before it places anybody."""
+        options = ("--kube-api-qps=500", "--kube-api-burst=1000")
+        self._run("scheduler", "kube-scheduler", *self._common_options(), *options)
+
     def forget_history(self) -> None:
         """Old resource versions are gone: whoever resumes a watch from one is told 410 and must list again."""
         etcd = f"http://127.0.0.1:{self._etcd_port}/v3/kv"
@@ -163,18 +172,20 @@ class ControlPlane:
 
     def _start_controllers(self) -> None:
         """Their default request rates would make them the bottleneck of every benchmark."""
-        common = (f"--kubeconfig={self.kubeconfig}", "--leader-elect=false", "--secure-port=0")
         self._run(
             "controller-manager",
             "kube-controller-manager",
-            *common,
+            *self._common_options(),
             f"--service-account-private-key-file={self._ensure_signing_key()}",
             f"--root-ca-file={self.certificate_authority}",
             "--node-monitor-grace-period=24h",
             "--kube-api-qps=200",
             "--kube-api-burst=400",
         )
-        self._run("scheduler", "kube-scheduler", *common, "--kube-api-qps=500", "--kube-api-burst=1000")
+        self.start_scheduler()
+
+    def _common_options(self) -> tuple[str, ...]:
+        return (f"--kubeconfig={self.kubeconfig}", "--leader-elect=false", "--secure-port=0")
 
     def _run(self, name: str, program: str, *options: str) -> None:
         self._processes.start(name, str(self._binaries / program), *options)
