@@ -22,6 +22,7 @@ from gpudev.adapters.kubernetes.cluster import KubernetesCluster
 from gpudev.adapters.kubernetes.kinds import NODE, POD, Kind
 from gpudev.adapters.kubernetes.reading import KubernetesReading
 from gpudev.adapters.postgres.stores import open_stores
+from gpudev.bootstrap.running import spare_collections
 from gpudev.domain.gpu import Catalogue, load_catalogue
 from gpudev.planning.reconcile_availability import plan_availability
 from gpudev.ports.clock import SystemClock
@@ -184,6 +185,7 @@ async def _run(part: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
 
 
 def main(part: str) -> None:
+    spare_collections()  # as the commands do
     found = asyncio.run(_run(PARTS[part]))
     found["mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(json.dumps(found))

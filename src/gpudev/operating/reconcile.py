@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from gpudev.bootstrap.reconciling import Reconciling, open_reconciling
-from gpudev.bootstrap.running import configure_logging
+from gpudev.bootstrap.running import configure_logging, spare_collections
 from gpudev.operating.running import server_settings
 from gpudev.ports.reconciling import Pass, PassLocks
 from gpudev.workflows.reconciling_availability import AvailabilityReport
@@ -114,6 +114,7 @@ def run_within(deadline: float, work: Callable[[], Awaitable[_R]]) -> _R:
 async def _run(passes: Sequence[Pass], manner: Manner) -> Outcome:
     settings = server_settings()
     configure_logging(settings)
+    spare_collections()
     outcome = Outcome()
     async with open_reconciling(settings) as parts:
         if Pass.AVAILABILITY in passes:

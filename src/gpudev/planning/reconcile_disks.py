@@ -153,8 +153,11 @@ def _import(
 
 
 def _write(record: DiskRecord, wanted: Mapping[str, Any], reason: str, plan: DiskPlan) -> bool:
-    recorded = {column: getattr(record, _ATTRIBUTES.get(column, column)) for column in wanted}
-    changes = {column: (recorded[column], new) for column, new in wanted.items() if recorded[column] != new}
+    changes = {
+        column: (old, new)
+        for column, new in wanted.items()
+        if (old := getattr(record, _ATTRIBUTES.get(column, column))) != new
+    }
     if changes:
         plan.writes.append(UpdateDisk(record.disk_id, record.mark, record.disk_name, record.username, reason, changes))
     return bool(changes)
