@@ -1,0 +1,156 @@
+"""What is in a disk, for its owner to recognise it by: totals of everything and the names nearest to the top.
+
+It never follows a link and holds no more than it tells, however much there is.
+"""
+
+import contextlib
+import os
+import stat
+from bisect import insort
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from gpudev.adapters.local.trail import Trail
+
+MOST_ENTRIES = 1000
+
+
+class EntryKind(StrEnum):
+    FILE = "file"
+    FOLDER = "folder"
+    LINK = "link"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    path: str
+    kind: EntryKind
+    size: int
+    modified_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    files: int
+    """Everything that is no folder."""
+    folders: int
+    size_bytes: int
+    """The sum of the files' lengths; a file with two names counts twice."""
+    entries: tuple[Entry, ...]
+    """Those nearest to the top, by depth and then by name."""
+
+    @property
+    def is_complete(self) -> bool:
+        return len(self.entries) == self.files + self.folders
+
+    def to_json(self) -> dict[str, Any]:
+        entries = [[entry.path, entry.kind.value, entry.size, entry.modified_at.isoformat()] for entry in self.entries]
+        return {"files": self.files, "folders": self.folders, "size_bytes": self.size_bytes, "entries": entries}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "Contents":
+        entries = tuple(
+            Entry(path, EntryKind(kind), size, datetime.fromisoformat(modified_at))
+            for path, kind, size, modified_at in data["entries"]
+        )
+        return cls(data["files"], data["folders"], data["size_bytes"], entries)
+
+
+class ContentsCount:
+    """Contents in the making."""
+
+    def __init__(self, most_entries: int = MOST_ENTRIES) -> None:
+        self._most = most_entries
+        self._nearest: list[tuple[int, str, int, int, int]] = []
+        self._files = 0
+        self._folders = 0
+        self._bytes = 0
+
+    def add(self, depth: int, path: str, found: os.stat_result) -> None:
+        """`depth`: of the folder that holds it, 0 at the top."""
+        if stat.S_ISDIR(found.st_mode):
+            self._folders += 1
+        else:
+            self._files += 1
+        if stat.S_ISREG(found.st_mode):
+            self._bytes += found.st_size
+        # The deeper, the less it says about a disk, so that a cache's files do not crowd out the rest.
+        if len(self._nearest) < self._most or (depth, path) < self._nearest[-1][:2]:
+            insort(self._nearest, (depth, path, found.st_mode, found.st_size, found.st_mtime_ns))
+            del self._nearest[self._most :]
+
+    def total(self) -> Contents:
+        entries = tuple(
+            Entry(_readable(path), _kind(mode), size if stat.S_ISREG(mode) else 0, _moment(mtime_ns))
+            for _, path, mode, size, mtime_ns in self._nearest
+        )
+        return Contents(self._files, self._folders, self._bytes, entries)
+
+
+def list_contents(top: int, most_entries: int = MOST_ENTRIES, check: Callable[[], None] = lambda: None) -> Contents:
+    """`top`: the open folder. `check` is called for every entry; what it raises breaks the work off."""
+    count = ContentsCount(most_entries)
+    trail = Trail(top)
+    try:
+        way = [_count_files(trail, count, check)]
+        while way:
+            if not way[-1]:
+                way.pop()
+                if way:
+                    del way[len(way) + 1 - trail.leave() :]
+            elif (found := _enter(trail, way[-1].pop())) is not None:
+                count.add(trail.depth - 1, trail.path, found)
+                way.append(_count_files(trail, count, check))
+    finally:
+        trail.close()
+    return count.total()
+
+
+def _count_files(trail: Trail, count: ContentsCount, check: Callable[[], None]) -> list[str]:
+    """All but the folders, which are named: they are only looked at when they are entered, because something may be
+    mounted there that never answers."""
+    folders: list[str] = []
+    above = f"{trail.path}/" if trail.depth else ""
+    with os.scandir(trail.fd) as entries:
+        for entry in entries:
+            check()
+            if entry.is_dir(follow_symlinks=False):
+                folders.append(entry.name)
+                continue
+            with contextlib.suppress(FileNotFoundError):
+                found = os.stat(entry.name, dir_fd=trail.fd, follow_symlinks=False)
+                count.add(trail.depth, above + entry.name, found)
+    return folders
+
+
+def _enter(trail: Trail, name: str) -> os.stat_result | None:
+    """None: taken away, no folder any more, or closed to us."""
+    try:
+        return trail.enter(name)
+    except OSError:
+        return None
+
+
+def _kind(mode: int) -> EntryKind:
+    if stat.S_ISREG(mode):
+        return EntryKind.FILE
+    if stat.S_ISDIR(mode):
+        return EntryKind.FOLDER
+    return EntryKind.LINK if stat.S_ISLNK(mode) else EntryKind.OTHER
+
+
+def _moment(mtime_ns: int) -> datetime:
+    """A user may have set it to anything."""
+    try:
+        return datetime.fromtimestamp(mtime_ns // 10**9, UTC)
+    except (ValueError, OverflowError, OSError):
+        return datetime.fromtimestamp(0, UTC)
+
+
+def _readable(path: str) -> str:
+    """File names are bytes; what is no UTF-8 in them is shown as such."""
+    return os.fsencode(path).decode(errors="replace")

@@ -1,0 +1,359 @@
+"""A copy of a user's tree, as faithful as the file system and our rights allow, while the user may be changing it.
+
+Bytes are shared where the file system can (reflinks); else a file that has not changed since an earlier copy is linked
+to that copy's file; else it is copied. A file of the user's own tree is never linked: it would change with it. Nothing
+outside the tree is read or written, whatever is swapped for links meanwhile. It refuses to know what the copy is for.
+"""
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from gpudev.adapters.local.attributes import copy_attributes
+from gpudev.adapters.local.contents import ContentsCount
+from gpudev.adapters.local.filesystem import clone_file, copy_bytes, next_data
+from gpudev.adapters.local.known_files import KnownFiles
+from gpudev.adapters.local.trail import Trail
+
+_READING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_WRITING = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_NO_LINK = (errno.EMLINK, errno.ENAMETOOLONG, errno.EXDEV, errno.ENOENT, errno.EPERM, errno.EOPNOTSUPP)
+_MOST_NOTES = 50
+
+
+class Method(StrEnum):
+    """The best that most of a copy was made by."""
+
+    REFLINK = "reflink"
+    HARD_LINKS = "hard links"
+    """To an earlier copy, for what has not changed since; the rest was copied."""
+    COPY = "copy"
+
+
+@dataclass(slots=True)
+class Tally:
+    """How far a copy is; at its end, what was done. Others may read it meanwhile."""
+
+    files: int = 0
+    """With a name in the tree: cloned, linked, copied or a further name of one that was."""
+    folders: int = 0
+    size_bytes: int = 0
+    cloned: int = 0
+    linked: int = 0
+    copied: int = 0
+    left_out: int = 0
+    notes: list[str] = field(default_factory=list)
+    """What was not kept as it was, in words; the first of them."""
+
+    @property
+    def method(self) -> Method:
+        if self.cloned:
+            return Method.REFLINK
+        return Method.HARD_LINKS if self.linked else Method.COPY
+
+    def note(self, path: str, words: str) -> None:
+        if len(self.notes) < _MOST_NOTES:
+            self.notes.append(f"{os.fsencode(path).decode(errors='replace')}: {words}")
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """An earlier copy of the same tree, on the same file system, which nobody changes."""
+
+    top: int
+    known: KnownFiles
+
+
+@dataclass(slots=True)
+class _Folder:
+    found: os.stat_result
+    inner: list[str] = field(default_factory=list)
+    """Those in it that are still to be entered."""
+
+
+class TreeCopy:
+    def __init__(
+        self,
+        source: int,
+        target: int,
+        known: KnownFiles,
+        tally: Tally,
+        *,
+        earlier: Earlier | None = None,
+        settled_before_ns: int | None = None,
+        contents: ContentsCount | None = None,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`source` and `target` are open folders, the target an empty one that nobody else can reach. `known` is
+        filled with what has several names and, where `settled_before_ns` is told, with everything. `check` is called
+        often; what it raises breaks the work off."""
+        self._source = Trail(source)
+        self._target = Trail(target)
+        self._top = target
+        self._known = known
+        self._earlier = earlier
+        self._settled_before_ns = settled_before_ns
+        self._tally = tally
+        self._contents = contents
+        self._check = check
+        self._clones = True
+
+    def run(self) -> None:
+        try:
+            found = os.fstat(self._source.fd)
+            way = [_Folder(found, self._copy_files())]
+            while way:
+                self._check()
+                if way[-1].inner:
+                    entered = self._enter(way[-1].inner.pop())
+                    if entered is not None:
+                        way.append(entered)
+                        entered.inner = self._copy_files()
+                else:
+                    self._leave(way)
+        finally:
+            self._source.close()
+            self._target.close()
+
+    # Folders
+
+    def _enter(self, name: str) -> _Folder | None:
+        path = self._path(name)
+        try:
+            found = self._source.enter(name)
+        except OSError as error:
+            self._leave_out(path, _LeftOut(error).words)
+            return None
+        os.mkdir(name, 0o700, dir_fd=self._target.fd)
+        self._target.enter(name)
+        self._tally.folders += 1
+        if self._contents is not None:
+            self._contents.add(self._source.depth - 1, path, found)
+        return _Folder(found)
+
+    def _leave(self, way: list[_Folder]) -> None:
+        """More than one where the way back is gone; what was not reached yet in those is told."""
+        self._finish_folder(way.pop(), self._source.fd)
+        if not way:
+            return
+        for _ in range(self._source.leave() - 1):
+            self._target.leave()
+            for name in way[-1].inner:
+                self._leave_out(self._path(name), "moved away while it was being copied")
+            self._finish_folder(way.pop(), None)
+        self._target.leave()
+
+    def _finish_folder(self, folder: _Folder, source: int | None) -> None:
+        """Last, because what happens in a folder changes its times and may need rights that the user took away."""
+        mode = folder.found.st_mode
+        self._keep_attributes(source, self._target.fd, folder.found, mode=mode, new_mode=0o700, name="")
+
+    # All the rest
+
+    def _copy_files(self) -> list[str]:
+        folders: list[str] = []
+        with os.scandir(self._source.fd) as entries:
+            for entry in entries:
+                self._check()
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.name)
+                    continue
+                try:
+                    if entry.is_file(follow_symlinks=False):
+                        self._copy_file(entry.name)
+                    else:
+                        self._copy_special(entry.name)
+                except _LeftOut as left_out:
+                    self._leave_out(self._path(entry.name), left_out.words)
+        return folders
+
+    def _copy_file(self, name: str) -> None:
+        if self._earlier is not None:
+            found = self._look(name)
+            if stat.S_ISREG(found.st_mode) and self._try_earlier(name, found):
+                return
+        source, mode = self._open_file(name)
+        try:
+            found = os.fstat(source)
+            if not stat.S_ISREG(found.st_mode):
+                raise _LeftOut("replaced while it was being copied")  # opened, not read
+            if not (found.st_nlink > 1 and self._try_same(name, found)):
+                self._copy_open(source, name, found, mode or found.st_mode)
+        finally:
+            os.close(source)
+        self._count(name, found)
+
+    def _copy_open(self, source: int, name: str, found: os.stat_result, mode: int) -> None:
+        target = os.open(name, _WRITING, 0o600, dir_fd=self._target.fd)
+        try:
+            if found.st_size > 0:
+                self._copy_content(source, target, found)
+            self._keep_attributes(source, target, found, mode=mode, new_mode=0o600, name=name)
+        finally:
+            os.close(target)
+        if self._settled_before_ns is not None or found.st_nlink > 1:
+            settled = self._is_settled(source, found)
+            self._known.add(found, self._path(name), settled=settled)
+
+    def _is_settled(self, source: int, found: os.stat_result) -> bool:
+        """Memory-mapped files change without a new ctime as long as their changes have not been written out. All were,
+        after that moment: a file not touched since before it did not change while it was read."""
+        before = self._settled_before_ns
+        return before is not None and found.st_ctime_ns < before and os.fstat(source).st_ctime_ns == found.st_ctime_ns
+
+    def _copy_content(self, source: int, target: int, found: os.stat_result) -> None:
+        if self._clones:
+            if clone_file(source, target):
+                self._tally.cloned += 1
+                self._tally.size_bytes += found.st_size
+                return
+            self._clones = self._tally.cloned > 0  # one that cannot be says nothing about the others
+        self._tally.copied += 1
+        end = found.st_size
+        if found.st_blocks * 512 >= end:
+            self._copy_stretch(source, target, 0, end)
+            return
+        position: int | None = 0
+        while position is not None and position < end:
+            stretch = next_data(source, position, end)
+            position = None if stretch is None else self._copy_stretch(source, target, *stretch)
+        os.ftruncate(target, end)
+
+    def _copy_stretch(self, source: int, target: int, start: int, end: int) -> int:
+        """Where it ended; `end` also where the file was cut short meanwhile."""
+        while start < end:
+            self._check()
+            count = copy_bytes(source, target, start, end)
+            if count == 0:
+                return end
+            start += count
+            self._tally.size_bytes += count
+        return end
+
+    def _try_earlier(self, name: str, found: os.stat_result) -> bool:
+        assert self._earlier is not None
+        file = self._earlier.known.find(found.st_ino)
+        if file is None or not file.settled or not file.is_still(found):
+            return False
+        if not _try_link(self._earlier.top, file.path, self._target.fd, name):
+            return False
+        self._known.add(found, self._path(name), settled=True)
+        self._tally.linked += 1
+        self._tally.size_bytes += found.st_size
+        self._count(name, found)
+        return True
+
+    def _try_same(self, name: str, found: os.stat_result) -> bool:
+        """Another name of a file that was copied already."""
+        file = self._known.find(found.st_ino)
+        return file is not None and file.is_still(found) and _try_link(self._top, file.path, self._target.fd, name)
+
+    def _open_file(self, name: str) -> tuple[int, int | None]:
+        """And the mode it had, if that had to be changed for a moment."""
+        try:
+            try:
+                return os.open(name, _READING, dir_fd=self._source.fd), None
+            except PermissionError:
+                if os.geteuid() == 0:
+                    raise  # and nothing is tried: by now a link may have that name
+                return _open_closed(name, self._source.fd)
+        except OSError as error:
+            raise _LeftOut(error) from error
+
+    def _look(self, name: str) -> os.stat_result:
+        try:
+            return os.stat(name, dir_fd=self._source.fd, follow_symlinks=False)
+        except OSError as error:
+            raise _LeftOut(error) from error
+
+    def _read_link(self, name: str) -> str:
+        try:
+            return os.readlink(name, dir_fd=self._source.fd)
+        except OSError as error:
+            raise _LeftOut(error) from error
+
+    def _copy_special(self, name: str) -> None:
+        found = self._look(name)
+        if stat.S_ISLNK(found.st_mode):
+            os.symlink(self._read_link(name), name, dir_fd=self._target.fd)
+        elif stat.S_ISCHR(found.st_mode) and found.st_rdev == 0:
+            # "Nothing is here", in the layers of containers; anybody may make one.
+            os.mknod(name, stat.S_IFCHR | 0o600, 0, dir_fd=self._target.fd)
+        elif stat.S_ISCHR(found.st_mode) or stat.S_ISBLK(found.st_mode):
+            raise _LeftOut("a device, refused")
+        else:
+            raise _LeftOut("a pipe or socket, which holds nothing")
+        with contextlib.suppress(PermissionError):
+            os.chown(name, found.st_uid, found.st_gid, dir_fd=self._target.fd, follow_symlinks=False)
+        times = (found.st_atime_ns, found.st_mtime_ns)
+        os.utime(name, ns=times, dir_fd=self._target.fd, follow_symlinks=False)
+        self._count(name, found)
+
+    # Telling
+
+    def _keep_attributes(
+        self, source: int | None, target: int, found: os.stat_result, *, mode: int, new_mode: int, name: str
+    ) -> None:
+        for lost in copy_attributes(source, target, found, mode, new_mode):
+            self._tally.note(self._path(name), f"the attribute {lost} could not be kept")
+
+    def _count(self, name: str, found: os.stat_result) -> None:
+        self._tally.files += 1
+        if self._contents is not None:
+            self._contents.add(self._source.depth, self._path(name), found)
+
+    def _path(self, name: str) -> str:
+        return f"{self._source.path}/{name}" if self._source.depth else name
+
+    def _leave_out(self, path: str, words: str | None) -> None:
+        if words is not None:
+            self._tally.left_out += 1
+            self._tally.note(path, words)
+
+
+class _LeftOut(Exception):
+    """What the user took away or replaced meanwhile, what is mounted there, and what neither we nor the user can read.
+    Any other trouble with reading ends the copy."""
+
+    def __init__(self, why: str | OSError) -> None:
+        super().__init__(why)
+        self.words = _words(why) if isinstance(why, OSError) else why
+        """None: not worth telling, it is gone."""
+
+
+def _words(error: OSError) -> str | None:
+    match error.errno:
+        case errno.ENOENT:
+            return None
+        case errno.ELOOP | errno.ENOTDIR | errno.ENXIO:
+            return "replaced while it was being copied"
+        case errno.EXDEV:
+            return "something else is mounted there"
+        case errno.EACCES | errno.EPERM:
+            return "it cannot be read"
+        case _:
+            raise error
+
+
+def _try_link(top: int, path: str, folder: int, name: str) -> bool:
+    try:
+        os.link(path, name, src_dir_fd=top, dst_dir_fd=folder, follow_symlinks=False)
+    except OSError as error:
+        if error.errno in _NO_LINK:
+            return False
+        raise
+    return True
+
+
+def _open_closed(name: str, folder: int) -> tuple[int, int]:
+    """A file that its owner, who we are, may not read: for a moment they may. And its mode before."""
+    mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+    os.chmod(name, stat.S_IMODE(mode) | 0o400, dir_fd=folder)
+    try:
+        return os.open(name, _READING, dir_fd=folder), mode
+    finally:
+        os.chmod(name, stat.S_IMODE(mode), dir_fd=folder)

@@ -1,0 +1,125 @@
+"""What file systems can do beyond what Python has names for. It decides nothing.
+
+Where the kernel lacks a call, the nearest thing is done that is no less safe.
+"""
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+import sys
+from pathlib import Path
+
+_FICLONE = 0x40049409
+_NR_OPENAT2 = 437  # the same on every architecture
+_RESOLVE_NO_XDEV = 0x01
+_RESOLVE_NO_SYMLINKS = 0x04
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_HOW = (ctypes.c_uint64 * 3)(_FOLDER, 0, _RESOLVE_NO_XDEV | _RESOLVE_NO_SYMLINKS)
+_CANNOT_CLONE = (errno.EOPNOTSUPP, errno.ENOTTY, errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EPERM, errno.ETXTBSY)
+_NOT_COPIED_BY_KERNEL = (errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF)
+_CHUNK = 16 * 1024 * 1024
+"""At most so much between two looks at whether to stop."""
+_BUFFER = 1024 * 1024
+
+_libc = ctypes.CDLL(None, use_errno=True) if sys.platform.startswith("linux") else None
+_has_openat2 = _libc is not None
+
+
+def open_folder(name: str, folder: int | None) -> int:
+    """A folder, by one name, in an open one. A link is not followed (ELOOP, ENOTDIR) and nothing that is mounted there
+    is entered (EXDEV): both may have been put there by a user a moment ago."""
+    global _has_openat2  # noqa: PLW0603
+    if folder is None:
+        return os.open(name, _FOLDER)
+    if _has_openat2 and _libc is not None:
+        fd: int = _libc.syscall(_NR_OPENAT2, folder, os.fsencode(name), ctypes.byref(_HOW), ctypes.sizeof(_HOW))
+        if fd >= 0:
+            return fd
+        number = ctypes.get_errno()
+        if number not in (errno.ENOSYS, errno.EPERM):
+            raise OSError(number, os.strerror(number), name)
+        _has_openat2 = False  # an old kernel, or a sandbox that does not know the call
+    return _open_folder_on_device(name, folder)
+
+
+def _open_folder_on_device(name: str, folder: int) -> int:
+    fd = os.open(name, _FOLDER, dir_fd=folder)
+    if os.fstat(fd).st_dev != os.fstat(folder).st_dev:
+        os.close(fd)
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), name)
+    return fd
+
+
+def clone_file(source: int, target: int) -> bool:
+    """Let both share their blocks until one of them is written to (a reflink). False: not here."""
+    if _libc is None:
+        return False
+    try:
+        fcntl.ioctl(target, _FICLONE, source)
+    except OSError as error:
+        if error.errno in _CANNOT_CLONE:
+            return False
+        raise
+    return True
+
+
+def copy_bytes(source: int, target: int, start: int, end: int) -> int:
+    """Some bytes from `start` on, at most up to `end`: how many. 0: the source ends there."""
+    count = min(end - start, _CHUNK)
+    if hasattr(os, "copy_file_range"):
+        try:
+            return os.copy_file_range(source, target, count, start, start)
+        except OSError as error:
+            if error.errno not in _NOT_COPIED_BY_KERNEL:
+                raise
+    data = os.pread(source, min(count, _BUFFER), start)
+    done = 0
+    while done < len(data):
+        done += os.pwrite(target, data[done:], start + done)
+    return done
+
+
+def next_data(fd: int, start: int, end: int) -> tuple[int, int] | None:
+    """The first stretch at or after `start` that is no hole. None: nothing but holes up to the end."""
+    try:
+        first = os.lseek(fd, start, os.SEEK_DATA)
+        return first, min(os.lseek(fd, first, os.SEEK_HOLE), end)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            return None
+        if error.errno == errno.EINVAL:  # it knows no holes
+            return start, end
+        raise
+
+
+def sync_filesystem(fd: int) -> None:
+    """All that was written to the file system of `fd` is on the device afterwards. One call for a whole tree: a
+    thousand files written one by one would wait for the device a thousand times."""
+    if _libc is None:
+        os.sync()
+    elif _libc.syncfs(fd) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"syncfs: {os.strerror(number)}")
+
+
+def sync_folder(path: Path) -> None:
+    """The names in it are as they are now also after a loss of power."""
+    fd = os.open(path, _FOLDER)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def kind_of(fd: int) -> str | None:
+    """The file system's kind (ext4, btrfs, …), where it can be found out."""
+    device = os.fstat(fd).st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/mountinfo").read_text().splitlines():
+            own, _, rest = line.partition(" - ")
+            if own.split()[2] == wanted:
+                return rest.split()[0]
+    return None

@@ -1,0 +1,74 @@
+"""Which file of a user's tree became which file of a copy: a table on the disk, because there may be millions.
+
+Within one copy it tells names of the same file (hard links). Between two copies it tells files that have not changed:
+the kernel sets a file's ctime whenever its bytes, its rights or its attributes change, and no user can set it back.
+"""
+
+import os
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+
+_AT_ONCE = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class KnownFile:
+    path: str
+    """In the copy, from its top."""
+    ctime_ns: int
+    mtime_ns: int
+    size: int
+    settled: bool
+    """Nothing could change it any more without changing its ctime. Not so of what was being written just then."""
+
+    def is_still(self, stat: os.stat_result) -> bool:
+        return (self.ctime_ns, self.mtime_ns, self.size) == (stat.st_ctime_ns, stat.st_mtime_ns, stat.st_size)
+
+
+class KnownFiles:
+    """For one thread. Loses its last entries with the process, as the copy that it belongs to is begun again then."""
+
+    def __init__(self, path: Path, *, create: bool = False) -> None:
+        mode = "rwc" if create else "ro"
+        self._table = sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, isolation_level=None)
+        self._fresh: dict[int, KnownFile] = {}
+        if create:
+            self._table.execute("PRAGMA journal_mode = OFF")
+            self._table.execute("PRAGMA synchronous = OFF")  # the whole file system is synced when the copy is done
+            self._table.execute(
+                "CREATE TABLE files (inode INTEGER PRIMARY KEY,"
+                " path BLOB, ctime_ns INTEGER, mtime_ns INTEGER, size INTEGER, settled INTEGER)"
+            )
+
+    def add(self, stat: os.stat_result, path: str, *, settled: bool) -> None:
+        self._fresh[stat.st_ino] = KnownFile(path, stat.st_ctime_ns, stat.st_mtime_ns, stat.st_size, settled)
+        if len(self._fresh) >= _AT_ONCE:
+            self._write()
+
+    def find(self, inode: int) -> KnownFile | None:
+        if found := self._fresh.get(inode):
+            return found
+        asking = "SELECT path, ctime_ns, mtime_ns, size, settled FROM files WHERE inode = ?"
+        row = self._table.execute(asking, (_signed(inode),)).fetchone()
+        return None if row is None else KnownFile(os.fsdecode(row[0]), row[1], row[2], row[3], bool(row[4]))
+
+    def close(self) -> None:
+        if self._fresh:
+            self._write()
+        self._table.close()
+
+    def _write(self) -> None:
+        rows = [
+            (_signed(inode), os.fsencode(file.path), file.ctime_ns, file.mtime_ns, file.size, int(file.settled))
+            for inode, file in self._fresh.items()
+        ]
+        self._table.execute("BEGIN")
+        self._table.executemany("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?)", rows)
+        self._table.execute("COMMIT")
+        self._fresh.clear()
+
+
+def _signed(inode: int) -> int:
+    """SQLite's whole numbers have a sign, those of file systems have none."""
+    return inode - (1 << 64) if inode >= 1 << 63 else inode

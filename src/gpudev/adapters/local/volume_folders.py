@@ -1,0 +1,188 @@
+"""Where volumes and snapshots lie, and how a name comes to stand for something whole or not at all.
+
+Below `disks/`, so that all of it is on one file system::
+
+    <volume id>/                 the volume: a dev server's /home/dev. Those made before there were records have none.
+    .volumes/<volume id>.json    its record; there before the volume is, gone after it
+    .snapshots/<snapshot id>/    record.json, which tells when tree/ is complete; files: which file came from which
+    .drafts/<kind>-<id>          a volume or a snapshot that is being made
+    .trash/                      what is on its way out
+    .locks/<kind>-<id>           held by whoever changes it, in whatever process
+
+Only `disks/` itself may be passed through by users, never what begins with a dot. Everything here blocks.
+"""
+
+import contextlib
+import fcntl
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from pathlib import Path
+from uuid import UUID
+
+from gpudev.adapters.local.filesystem import sync_folder
+from gpudev.adapters.local.removing import remove_folder
+from gpudev.adapters.local.reporting import write_atomically
+from gpudev.adapters.local.volume_records import SnapshotRecord, VolumeRecord
+from gpudev.domain.errors import Unavailable
+
+
+class Busy(Unavailable):
+    """Somebody else is at it, here or in another process."""
+
+
+def is_id(text: str) -> bool:
+    """Ids are uuids as we write them; nothing else becomes part of a path."""
+    try:
+        return str(UUID(text)) == text
+    except ValueError:
+        return False
+
+
+class Thing(StrEnum):
+    """One token may name one of each."""
+
+    VOLUME = "volume"
+    SNAPSHOT = "snapshot"
+
+
+class VolumeFolders:
+    def __init__(self, disks: Path) -> None:
+        self.disks = disks
+        self.records = disks / ".volumes"
+        self.snapshots = disks / ".snapshots"
+        self.drafts = disks / ".drafts"
+        self.trash = disks / ".trash"
+        self.locks = disks / ".locks"
+
+    def prepare(self) -> None:
+        self.disks.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for path in (self.records, self.snapshots, self.drafts, self.trash, self.locks):
+            path.mkdir(mode=0o700, exist_ok=True)
+        sync_folder(self.disks)
+
+    # Volumes
+
+    def volume(self, volume_id: str) -> Path:
+        return self.disks / volume_id
+
+    def volume_ids(self) -> list[str]:
+        return sorted(name for name in os.listdir(self.disks) if is_id(name))  # noqa: PTH208 - half the time
+
+    def find_volume_record(self, volume_id: str) -> VolumeRecord | None:
+        """Raises BadVolumeRecord when there is one that cannot be read."""
+        text = _read(self._volume_record(volume_id))
+        return None if text is None else VolumeRecord.from_json(text)
+
+    def write_volume_record(self, volume_id: str, record: VolumeRecord) -> None:
+        self._write(self._volume_record(volume_id), record.to_json())
+
+    def remove_volume_record(self, volume_id: str) -> None:
+        self._volume_record(volume_id).unlink(missing_ok=True)
+        sync_folder(self.records)
+
+    def _volume_record(self, volume_id: str) -> Path:
+        return self.records / f"{volume_id}.json"
+
+    # Snapshots
+
+    def snapshot(self, snapshot_id: str) -> Path:
+        return self.snapshots / snapshot_id
+
+    def snapshot_ids(self) -> list[str]:
+        return sorted(name for name in os.listdir(self.snapshots) if is_id(name))  # noqa: PTH208
+
+    def find_snapshot_record(self, snapshot_id: str) -> SnapshotRecord | None:
+        text = _read(self.snapshot(snapshot_id) / "record.json")
+        return None if text is None else SnapshotRecord.from_json(text)
+
+    def write_snapshot_record(self, folder: Path, record: SnapshotRecord) -> None:
+        self._write(folder / "record.json", record.to_json())
+
+    def _write(self, path: Path, text: str) -> None:
+        """A draft of it that was left behind by a process that was killed is replaced, not added to."""
+        for left in path.parent.glob(f"{path.name}.*.new"):
+            left.unlink(missing_ok=True)
+        write_atomically(path, text, durable=True)
+        sync_folder(path.parent)
+
+    # Moving
+
+    def draft(self, thing: Thing, thing_id: str) -> Path:
+        return self.drafts / f"{thing}-{thing_id}"
+
+    def drafts_left(self) -> list[tuple[Thing, str]]:
+        names = [name.split("-", 1) for name in sorted(os.listdir(self.drafts))]  # noqa: PTH208
+        return [(Thing(kind), thing_id[:36]) for kind, thing_id in names]
+
+    def remove_drafts(self, thing: Thing, thing_id: str, check: Callable[[], None] = lambda: None) -> None:
+        """The draft and what stands beside it."""
+        for path in self.drafts.glob(f"{thing}-{thing_id}*"):
+            remove_folder(path, check)
+
+    def put(self, draft: Path, place: Path) -> None:
+        """What is whole gets its name. Its bytes are on the device already."""
+        _rename(draft, place)
+        sync_folder(place.parent)
+        sync_folder(draft.parent)
+
+    def throw_away(self, path: Path) -> Path | None:
+        """Gone from its place at once; None: it was not there."""
+        target = self.trash / f"{path.name}.{secrets.token_hex(4)}"
+        try:
+            _rename(path, target)
+        except FileNotFoundError:
+            return None
+        sync_folder(self.trash)
+        sync_folder(path.parent)
+        return target
+
+    # Locking
+
+    @contextlib.contextmanager
+    def hold(self, thing: Thing, thing_id: str, *, shared: bool = False, patience_s: float = 5.0) -> Iterator[None]:
+        """Raises Busy when somebody else keeps it longer."""
+        path = self.locks / f"{thing}-{thing_id}"
+        fd = _lock(path, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, time.monotonic() + patience_s)
+        try:
+            yield
+        finally:
+            place = self.volume(thing_id) if thing is Thing.VOLUME else self.snapshot(thing_id)
+            if not shared and not place.exists():
+                path.unlink(missing_ok=True)  # whoever waits for it notices
+            os.close(fd)
+
+
+def _lock(path: Path, kind: int, deadline: float) -> int:
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(fd, kind | fcntl.LOCK_NB)
+            if os.fstat(fd).st_nlink:  # else its last holder removed it while we opened it
+                return fd
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                os.close(fd)
+                raise Busy(f"the {path.name.replace('-', ' ', 1)} is being worked on") from None
+            time.sleep(0.01)
+        os.close(fd)
+
+
+def _rename(source: Path, target: Path) -> None:
+    try:
+        source.rename(target)
+    except PermissionError:
+        # To move a folder its owner must be allowed to change it.
+        mode = source.stat(follow_symlinks=False).st_mode & 0o7777
+        source.chmod(0o700)
+        source.rename(target)
+        target.chmod(mode)
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
