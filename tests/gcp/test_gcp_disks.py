@@ -11,7 +11,6 @@ from gcp.world import HASTY, MILLISECOND, StubWorld, settings_for
 from gpudev.adapters.gcp.cloud import GcpCloud
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.ports.cloud import OWNER_TAG, TOKEN_TAG, SnapshotState
-from gpudev.settings import GcpSettings
 from support.gcp_stub import Delay, Fault, GcpStub, Nonsense, Refuse, Request, Reset
 from support.gcp_stub.project import Failure, fingerprint
 
@@ -58,21 +57,34 @@ async def test_a_disk_is_told_when_it_is_ready_however_long_that_takes(world: St
     assert world.stub.project.disks == {}
 
 
-async def test_an_operation_that_does_not_end_holds_nobody_else_up_and_is_found_again(stub: GcpStub) -> None:
-    cloud = GcpCloud(_with(settings_for(stub), operation_patience=200 * MILLISECOND), HASTY)
+async def test_operations_that_go_on_hold_nobody_else_up(world: StubWorld) -> None:
+    world.stub.project.slowness, token = 1_000_000, str(uuid4())
+    waiting = [asyncio.create_task(world.new_volume(token)) for _ in range(20)]
+    while not world.stub.project.operations:
+        await world.cloud.node_groups("")
+    await world.cloud.node_groups("")
+    assert not any(task.done() for task in waiting)
+    _end_operations(world.stub)
+    assert len({volume.volume_id for volume in await asyncio.gather(*waiting)}) == 1
+
+
+async def test_an_operation_that_does_not_end_is_left_and_found_again(stub: GcpStub) -> None:
+    cloud = GcpCloud(replace(settings_for(stub), operation_patience=50 * MILLISECOND), HASTY)
     await cloud.start()
     world, token = StubWorld(stub, cloud), str(uuid4())
     stub.project.slowness = 1_000_000
-    waiting = [asyncio.create_task(world.new_volume(token)) for _ in range(20)]
-    for _ in range(5):
-        await cloud.node_groups("")
-    assert not any(task.done() for task in waiting)
-    assert all(isinstance(answer, Unavailable) for answer in await asyncio.gather(*waiting, return_exceptions=True))
-    for running in stub.project.operations.values():
-        running.requests_left = 0
+    for _ in range(2):
+        with pytest.raises(Unavailable):
+            await world.new_volume(token)
+    _end_operations(stub)
     assert (await world.new_volume(token)).volume_id in stub.project.disks
     assert len(stub.project.disks) == 1
     await cloud.close()
+
+
+def _end_operations(stub: GcpStub) -> None:
+    for running in stub.project.operations.values():
+        running.requests_left = 0
 
 
 async def test_what_an_operation_refused_may_be_asked_for_again(world: StubWorld) -> None:
@@ -104,8 +116,8 @@ async def test_a_removal_that_fails_on_the_way_is_told(
 
 async def test_a_snapshot_that_fails_on_the_way_is_told(world: StubWorld) -> None:
     volume, token = await world.new_volume(), str(uuid4())
-    world.stub.project.failures.append(Failure("createSnapshot", "RESOURCE_OPERATION_RATE_EXCEEDED", 429))
-    with pytest.raises(Unavailable):
+    world.stub.project.failures.append(Failure("createSnapshot", "QUOTA_EXCEEDED", 403, "Quota 'SNAPSHOTS' exceeded."))
+    with pytest.raises(ClusterError, match="SNAPSHOTS"):
         await world.cloud.ensure_snapshot(token, volume.volume_id, ours())
     begun = await world.cloud.ensure_snapshot(token, volume.volume_id, ours())
     assert begun.state is SnapshotState.PENDING
@@ -178,7 +190,7 @@ async def test_too_many_requests_told_as_forbidden_are_tried_again(world: StubWo
 
 
 async def test_an_answer_that_does_not_come_is_given_up_on(stub: GcpStub) -> None:
-    cloud = GcpCloud(_with(settings_for(stub), call_timeout=100 * MILLISECOND), HASTY)
+    cloud = GcpCloud(replace(settings_for(stub), call_timeout=100 * MILLISECOND), HASTY)
     await cloud.start()
     stub.faults.append(Fault(Delay(0.5)))
     with pytest.raises(Unavailable):
@@ -224,7 +236,3 @@ class _CancelAt:
 async def _is_cancelled(task: asyncio.Task[None]) -> bool:
     await asyncio.wait([task])
     return task.cancelled()
-
-
-def _with(settings: GcpSettings, **changes: object) -> GcpSettings:
-    return replace(settings, **changes)  # type: ignore[arg-type]

@@ -1,5 +1,6 @@
 """Listings of the stub: filters, pages, zones, and zones that cannot be asked."""
 
+import itertools
 import re
 from collections.abc import Mapping
 from enum import Enum, auto
@@ -41,10 +42,9 @@ class Listings:
         return _listing("snapshotList", token) | {"items": [resource for _, resource in found]}
 
     def _aggregated(self, kind: str, key: str, shelf: Mapping[str, Resource], query: Mapping[str, str]) -> Resource:
-        seen = {
-            path: resource for path, resource in shelf.items() if _scope(path).removeprefix("zones/") not in self.gaps
-        }
-        found, token = self._page(seen, query)
+        if self.gaps:
+            shelf = {path: shelf[path] for path in shelf if _scope(path).removeprefix("zones/") not in self.gaps}
+        found, token = self._page(shelf, query)
         items: dict[str, Any] = {f"zones/{zone}": {} for zone in self._project.zones}
         for path, resource in found:
             items.setdefault(_scope(path), {}).setdefault(key, []).append(resource)
@@ -74,13 +74,13 @@ class Listings:
         """A token names the last path of the page before: what is made or removed meanwhile moves nothing."""
         size = min(int(query.get("maxResults", 500)), self.largest_page)
         number, _, after = query.get("pageToken", "page1:").partition(":")
-        fitting = [
+        fitting = (
             (path, shelf[path])
             for path in sorted(shelf)
             if path > after and _fits(shelf[path], query.get("filter", "")) and not self._project.is_hidden(path)
-        ]
-        page = fitting[:size]
-        more = len(fitting) > size
+        )
+        page = list(itertools.islice(fitting, size))
+        more = next(fitting, None) is not None
         return page, f"page{int(number.removeprefix('page')) + 1}:{page[-1][0]}" if more else ""
 
 

@@ -12,13 +12,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from gpudev.adapters.gcp import refusals
 from gpudev.adapters.gcp.permissions import Permission
 from gpudev.domain.errors import ClusterError, GpuDevError, Unavailable
 from gpudev.settings import GcpSettings
 
+_T = TypeVar("_T")
 _THREADS = 8
 _SCOPE = "https://www.googleapis.com/auth/compute"
 
@@ -80,6 +81,11 @@ class Caller:
                     raise
             await asyncio.sleep(self.sleeping(attempt))
             attempt += 1
+
+    async def work(self, do: Callable[..., _T], *arguments: Any) -> _T:
+        """In a thread: for what takes long without waiting for anybody."""
+        async with self._free:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, do, *arguments)
 
     async def _once(self, permission: Permission, send: Callable[..., Any], request: Any, kind: str) -> Any:
         async with self._free:

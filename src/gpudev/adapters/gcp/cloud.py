@@ -1,12 +1,11 @@
 """Google Cloud behind the Cloud port."""
 
-import asyncio
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
-from gpudev.adapters.gcp import listing
 from gpudev.adapters.gcp.calling import Caller, Pace
 from gpudev.adapters.gcp.disks import Disks
+from gpudev.adapters.gcp.listing import DISKS, GROUPS, SNAPSHOTS, listed
 from gpudev.adapters.gcp.resources import (
     is_in_region,
     node_group_of,
@@ -17,6 +16,8 @@ from gpudev.adapters.gcp.resources import (
 )
 from gpudev.ports.cloud import OWNER_TAG, NodeGroup, Snapshot, Volume
 from gpudev.settings import GcpSettings
+
+_T = TypeVar("_T")
 
 
 class GcpCloud:
@@ -37,31 +38,33 @@ class GcpCloud:
 
     async def node_groups(self, prefix: str) -> list[NodeGroup]:
         """Zones may hold groups of the same name; each is told."""
-        answers = await listing.pages(self._caller, listing.GROUPS)
-        found = listing.whole(answers, listing.GROUPS, self._region, lambda scoped: scoped.instance_group_managers)
-        ours = sorted((group for group in found if group.name.startswith(prefix)), key=_name_and_place)
-        return [node_group_of(group) for group in ours]
+
+        def ours(group: Any) -> tuple[str, NodeGroup] | None:
+            return (group.self_link, node_group_of(group)) if group.name.startswith(prefix) else None
+
+        found = await listed(self._caller, GROUPS, ours)
+        return [group for _, group in sorted(found, key=lambda pair: (pair[1].name, pair[0]))]
 
     async def volumes(self) -> list[Volume]:
-        volumes = [volume_of(disk) for disk in await self._owned_disks()]
+        volumes = await self._listed_disks(volume_of)
         return sorted(volumes, key=lambda volume: (volume.created_at, volume.volume_id))
 
     async def snapshots(self) -> list[Snapshot]:
         """A disk's snapshots are known by its number: a later disk of the same name is another one."""
-        answers, disks = await asyncio.gather(listing.pages(self._caller, listing.SNAPSHOTS), self._owned_disks())
-        numbers = {str(disk.id) for disk in disks}
-        snapshots = [
-            snapshot_of(snapshot)
-            for snapshot in listing.whole_list(answers, listing.SNAPSHOTS)
-            if (OWNER_TAG in snapshot.labels or snapshot.source_disk_id in numbers)
-            and is_in_region(snapshot.source_disk, self._region)
-        ]
+        numbers = set(await self._listed_disks(lambda disk: str(disk.id)))
+
+        def ours(snapshot: Any) -> Snapshot | None:
+            is_ours = OWNER_TAG in snapshot.labels or snapshot.source_disk_id in numbers
+            return snapshot_of(snapshot) if is_ours and is_in_region(snapshot.source_disk, self._region) else None
+
+        snapshots = await listed(self._caller, SNAPSHOTS, ours)
         return sorted(snapshots, key=lambda snapshot: (snapshot.created_at, snapshot.snapshot_id))
 
-    async def _owned_disks(self) -> list[Any]:
-        answers = await listing.pages(self._caller, listing.DISKS, asking=f"labels.{OWNER_TAG}:*")
-        found = listing.whole(answers, listing.DISKS, self._region, lambda scoped: scoped.disks)
-        return [disk for disk in found if OWNER_TAG in disk.labels]
+    async def _listed_disks(self, read: Callable[[Any], _T]) -> list[_T]:
+        def ours(disk: Any) -> _T | None:
+            return read(disk) if OWNER_TAG in disk.labels else None
+
+        return await listed(self._caller, DISKS, ours, asking=f"labels.{OWNER_TAG}:*")
 
     async def find_volume(self, volume_id: str) -> Volume | None:
         disk = await self._disks.find(zonal_disk_path(volume_id))
@@ -95,7 +98,3 @@ class GcpCloud:
 
     async def remove_snapshot(self, snapshot_id: str) -> None:
         await self._disks.remove_snapshot(snapshot_path(snapshot_id))
-
-
-def _name_and_place(group: Any) -> tuple[str, str]:
-    return group.name, group.self_link

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
-from gpudev.adapters.gcp import listing, operations
+from gpudev.adapters.gcp import operations
 from gpudev.adapters.gcp.calling import Caller
 from gpudev.adapters.gcp.labels import labels_of, with_tags
+from gpudev.adapters.gcp.listing import DISKS, listed
 from gpudev.adapters.gcp.permissions import Permission
 from gpudev.adapters.gcp.refusals import AlreadyThere, Missing, Outdated
 from gpudev.adapters.gcp.resources import DiskPath, SnapshotPath, disk_path_of, find_disk_path, snapshot_path
@@ -51,10 +52,12 @@ class Disks:
 
     async def _find_named(self, name: str) -> DiskPath | None:
         """In whatever zone: asking again with another one makes no second disk."""
-        answers = await listing.pages(self._caller, listing.DISKS, asking=f'name = "{name}"')
-        region = self._caller.settings.region
-        disks = listing.whole(answers, listing.DISKS, region, lambda scoped: scoped.disks)
-        return next((disk_path_of(disk) for disk in disks if disk.name == name), None)
+
+        def named_so(disk: Any) -> DiskPath | None:
+            return disk_path_of(disk) if disk.name == name else None
+
+        found = await listed(self._caller, DISKS, named_so, asking=f'name = "{name}"')
+        return found[0] if found else None
 
     async def _create(
         self, path: DiskPath, token: str, size_gb: int, tags: Mapping[str, str], from_snapshot: str | None

@@ -1,11 +1,13 @@
 """Listings that are whole or are not told: every page, and no zone that did not answer.
 
-GCP answers an aggregated list with success also when some zones could not be asked, and says so in a warning.
+GCP answers an aggregated list with success also when some zones could not be asked, and says so in a warning. Pages
+are read in a thread, each before the next is asked for: a long listing neither holds anybody up nor is held in memory
+in Google's form.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from gpudev.adapters.gcp.calling import Caller
 from gpudev.adapters.gcp.permissions import Permission
@@ -13,15 +15,11 @@ from gpudev.adapters.gcp.refusals import NotAllowed
 from gpudev.adapters.gcp.resources import is_in_region
 from gpudev.domain.errors import ClusterError, Unavailable
 
-PAGE = 500
+_T = TypeVar("_T")
+_PAGE = 500
 """The most that GCP puts on a page."""
 _HARMLESS = frozenset(
-    {
-        "NO_RESULTS_ON_PAGE",
-        "DEPRECATED_RESOURCE_USED",
-        "DEPRECATED_TYPE_USED",
-        "EXPERIMENTAL_TYPE_USED",
-    }
+    {"NO_RESULTS_ON_PAGE", "DEPRECATED_RESOURCE_USED", "DEPRECATED_TYPE_USED", "EXPERIMENTAL_TYPE_USED"}
 )
 """Any other warning may mean that something is missing."""
 
@@ -33,6 +31,8 @@ class Listing:
     method: str
     request: str
     kind: str
+    key: str | None = None
+    """What a zone's part is called, where a listing has one for each zone and region."""
 
 
 GROUPS = Listing(
@@ -41,21 +41,27 @@ GROUPS = Listing(
     "aggregated_list",
     "AggregatedListInstanceGroupManagersRequest",
     "compute#instanceGroupManagerAggregatedList",
+    "instance_group_managers",
 )
 DISKS = Listing(
-    Permission.LIST_DISKS, "Disks", "aggregated_list", "AggregatedListDisksRequest", "compute#diskAggregatedList"
+    Permission.LIST_DISKS,
+    "Disks",
+    "aggregated_list",
+    "AggregatedListDisksRequest",
+    "compute#diskAggregatedList",
+    "disks",
 )
 SNAPSHOTS = Listing(Permission.LIST_SNAPSHOTS, "Snapshots", "list", "ListSnapshotsRequest", "compute#snapshotList")
 
 
-async def pages(caller: Caller, listing: Listing, *, asking: str = "", page: int = PAGE) -> list[Any]:
-    """All pages of what fits the filter `asking`. The messages are the raw ones, which read many times faster."""
+async def listed(caller: Caller, listing: Listing, read: Callable[[Any], _T | None], *, asking: str = "") -> list[_T]:
+    """What `read` makes of everything that fits the filter `asking`, in our region. None: it is none of ours."""
     send = getattr(caller.client(listing.client), listing.method)
     request_type = getattr(caller.messages, listing.request)
-    answers: list[Any] = []
+    region, found = caller.settings.region, list[_T]()
     token, seen = "", set[str]()
     while True:
-        request = request_type(project=caller.project, max_results=page)
+        request = request_type(project=caller.project, max_results=_PAGE)
         if asking:
             request.filter = asking
         if token:
@@ -66,37 +72,31 @@ async def pages(caller: Caller, listing: Listing, *, asking: str = "", page: int
             raise
         except ClusterError as error:
             raise Unavailable(f"GCP's listing ({listing.permission}) broke off: {error}") from error
-        answers.append(type(answer).pb(answer))
+        found += await caller.work(_read_page, answer, listing, region, read)
         token = answer.next_page_token
         if not token:
-            return answers
+            return found
         if token in seen:
             raise Unavailable(f"GCP's listing ({listing.permission}) goes round in circles.")
         seen.add(token)
 
 
-def whole(answers: Iterable[Any], listing: Listing, region: str, pick: Callable[[Any], Iterable[Any]]) -> list[Any]:
-    """What all scopes of aggregated lists hold, of this region."""
-    found: list[Any] = []
-    for answer in answers:
-        missing = [scope for scope in answer.unreachables if is_in_region(scope, region)]
-        if missing:
-            raise Unavailable(f"GCP could not ask all zones ({listing.permission}): {', '.join(missing)}.")
-        # A warning for the whole page need not name the zones that are missing.
-        _refuse_gaps(answer.warning, "all zones", listing)
-        for scope, scoped in answer.items.items():
-            if is_in_region(scope, region):
-                _refuse_gaps(scoped.warning, scope, listing)
-                found.extend(pick(scoped))
-    return found
+def _read_page(answer: Any, listing: Listing, region: str, read: Callable[[Any], _T | None]) -> list[_T]:
+    page = type(answer).pb(answer)  # the raw message, which reads many times faster
+    # A warning for the whole page need not name the zones that are missing.
+    _refuse_gaps(page.warning, "the project", listing)
+    items = page.items if listing.key is None else _all_scopes(page, listing, listing.key, region)
+    return [ours for item in items if (ours := read(item)) is not None]
 
 
-def whole_list(answers: Iterable[Any], listing: Listing) -> list[Any]:
-    found: list[Any] = []
-    for answer in answers:
-        _refuse_gaps(answer.warning, "the project", listing)
-        found.extend(answer.items)
-    return found
+def _all_scopes(page: Any, listing: Listing, key: str, region: str) -> Iterator[Any]:
+    missing = [scope for scope in page.unreachables if is_in_region(scope, region)]
+    if missing:
+        raise Unavailable(f"GCP could not ask all zones ({listing.permission}): {', '.join(missing)}.")
+    for scope, scoped in page.items.items():
+        if is_in_region(scope, region):
+            _refuse_gaps(scoped.warning, scope, listing)
+            yield from getattr(scoped, key)
 
 
 def _refuse_gaps(warning: Any, scope: str, listing: Listing) -> None:
