@@ -66,6 +66,7 @@ def api_services(
         settings=settings,
         ping=stores.pool.ping,
         is_planning=lambda: stores.leases.is_held(PLANNING_LEASE),
+        plans_seconds=0.0,
     )
 
 

@@ -12,7 +12,7 @@ from gpudev.api.health import HealthEndpoints
 from gpudev.api.jobs import JobEndpoints
 from gpudev.api.keys import KeyEndpoints
 from gpudev.api.middleware import Requests
-from gpudev.api.remembering import OneAtATime, Remembered
+from gpudev.api.remembering import OneAtATime, Remembered, RememberedPlans
 from gpudev.api.services import Services
 from gpudev.api.stats import StatsEndpoints
 from gpudev.ports.stores import UnreleasedView
@@ -58,7 +58,9 @@ def create_app(services: Services, lifespan: Lifespan[FastAPI] | None = None) ->
 
 def _jobs(services: Services, unreleased: UnreleasedView) -> JobEndpoints:
     settings = services.settings
-    viewing = Viewing(services.plans, services.clock, settings.timing, settings.kubernetes.namespace)
+    # Whoever decides something by the plan reads it anew; whoever only looks may see what was true a moment ago.
+    plans = RememberedPlans(services.plans, services.plans_seconds)
+    viewing = Viewing(plans, services.clock, settings.timing, settings.kubernetes.namespace)
     return JobEndpoints(
         reservations=services.reservations,
         viewing=viewing,

@@ -2,11 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Generic, TypeVar
 
+from gpudev.domain.estimate import QueuePlan
 from gpudev.domain.reservation import Reservation
-from gpudev.ports.stores import UnreleasedView
+from gpudev.ports.stores import PlanStore, UnreleasedView
 
 T = TypeVar("T")
 
@@ -46,6 +47,16 @@ class Remembered(Generic[T]):
         ended = self._monotonic()
         self._value, self._until = value, ended + max(self._seconds, self._times * (ended - began))
         return value
+
+
+class RememberedPlans:
+    """The published plans for many who only look: a moment old at most."""
+
+    def __init__(self, plans: PlanStore, seconds: float) -> None:
+        self._remembered = Remembered(plans.refresh, seconds)
+
+    async def refresh(self) -> Mapping[str, QueuePlan]:
+        return await self._remembered.get()
 
 
 class OneAtATime:

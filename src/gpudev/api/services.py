@@ -36,3 +36,5 @@ class Services:
     """A round trip to the database; raises when it does not answer."""
     is_planning: Callable[[], Awaitable[bool]]
     """Whether some processor's heartbeat is fresh."""
+    plans_seconds: float = 0.05
+    """For how long a published plan is looked at without asking whether there is a newer one."""

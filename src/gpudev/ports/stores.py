@@ -190,14 +190,16 @@ class ReservationStore(Protocol):
     async def events(self, reservation_id: ReservationId, after: int = 0) -> list[Event]: ...
 
 
-class PlanStore(Protocol):
+class PlanView(Protocol):
     """The queue's plan as the processor last made it, for those who tell people about it."""
-
-    async def publish(self, lease: Lease, plans: Sequence[QueuePlan]) -> None: ...
 
     async def refresh(self) -> Mapping[str, QueuePlan]:
         """By GPU type; cheap while nothing changed."""
         ...
+
+
+class PlanStore(PlanView, Protocol):
+    async def publish(self, lease: Lease, plans: Sequence[QueuePlan]) -> None: ...
 
 
 class EstimateStore(Protocol):

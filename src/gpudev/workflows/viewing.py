@@ -17,7 +17,7 @@ from gpudev.domain.lifecycle import Status
 from gpudev.domain.reservation import WORKLOAD_NAMESPACE, Event, Reservation
 from gpudev.domain.users import Role, User
 from gpudev.ports.clock import Clock
-from gpudev.ports.stores import PlanStore, ReservationStore
+from gpudev.ports.stores import PlanView, ReservationStore
 from gpudev.settings import Timing
 from gpudev.wire.jobs import EtaView, JobEvent, JobView, NodeShareView
 
@@ -66,7 +66,7 @@ def whose(user: User, everybody: bool) -> UserId | None:
 class Viewing:
     """Tells reservations; where those who wait stand comes from the published plan."""
 
-    plans: PlanStore
+    plans: PlanView
     clock: Clock
     timing: Timing
     namespace: str = WORKLOAD_NAMESPACE

@@ -118,7 +118,17 @@ class _PackedWaits(Mapping[ReservationId, Estimate]):
         self._made_at = made_at
 
     def __getitem__(self, reservation_id: ReservationId) -> Estimate:
-        position, latest, span, reason, nodes = self._waits[self._at[reservation_id.hex]]
+        return self._unpack(self._at[reservation_id.hex])
+
+    def __contains__(self, reservation_id: object) -> bool:
+        return isinstance(reservation_id, UUID) and reservation_id.hex in self._at
+
+    def get(self, reservation_id: ReservationId, default: Any = None) -> Any:
+        at = self._at.get(reservation_id.hex)
+        return default if at is None else self._unpack(at)
+
+    def _unpack(self, at: int) -> Estimate:
+        position, latest, span, reason, nodes = self._waits[at]
         return Estimate(
             position,
             None if latest is None else self._made_at + latest * _MICROSECOND,
