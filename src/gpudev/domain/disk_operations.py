@@ -1,0 +1,262 @@
+"""What is done to disks, one row for each act, and what is recorded of the snapshots and volumes that we made.
+
+A record is what makes something ours: whatever the cloud has and no record names is never restored from, counted or
+removed. Nothing here knows how a cloud is asked.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import NewType
+from uuid import UUID, uuid5
+
+from gpudev.domain.ids import DiskId, ReservationId, UserId
+
+OperationId = NewType("OperationId", UUID)
+RecordedSnapshotId = NewType("RecordedSnapshotId", UUID)
+"""Our own id of a snapshot, which is also the token of its creation."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskSettings:
+    """What disks may be and how long what is on them is kept."""
+
+    default_size_gb: int = 100
+    """Of a disk that is made by using it."""
+    min_size_gb: int = 1
+    max_size_gb: int = 4096
+    max_per_user: int = 10
+    max_gb_per_user: int = 8192
+    zone: str = ""
+    """Where volumes are made that nobody waits for. None: each when it is first used, where that is."""
+    retention: timedelta = timedelta(days=30)
+    """How long a deleted disk can be had back."""
+    keep_last: int = 5
+    """So many of a disk's automatic snapshots stay, the newest…"""
+    keep_daily_days: int = 14
+    """…and beside them one for each of so many days."""
+    keep_asked: timedelta = timedelta(days=90)
+    """How long snapshots stay that their owner asked for."""
+    poll_every: timedelta = timedelta(seconds=2)
+    """How often something that takes its time is looked at."""
+    retry_backoff: timedelta = timedelta(seconds=2)
+    """After the n-th failure in a row: this times 2^(n-1), and never more than `longest_backoff`."""
+    longest_backoff: timedelta = timedelta(minutes=5)
+    max_refusals: int = 3
+    """What the cloud refuses this often is given up. What it does not answer is asked again without end."""
+
+
+class OperationKind(StrEnum):
+    CREATE = "create"
+    SNAPSHOT = "snapshot"
+    RESTORE = "restore"
+    UNDELETE = "undelete"
+    CLONE = "clone"
+    RESIZE = "resize"
+    RENAME = "rename"
+    DELETE = "delete"
+    PURGE = "purge"
+    PRUNE = "prune"
+    MAKE_READY = "make_ready"
+    PUT_AWAY = "put_away"
+
+    @property
+    def is_ours(self) -> bool:
+        """The system does it by itself; it waits its turn where a person would be refused."""
+        return self in _BY_THE_SYSTEM
+
+
+_BY_THE_SYSTEM = frozenset({OperationKind.PURGE, OperationKind.PRUNE, OperationKind.MAKE_READY, OperationKind.PUT_AWAY})
+
+
+class OperationState(StrEnum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+
+    @property
+    def is_over(self) -> bool:
+        return self in (OperationState.DONE, OperationState.FAILED)
+
+
+class SnapshotStatus(StrEnum):
+    BEGINNING = "beginning"
+    """Recorded; the cloud may or may not have heard of it."""
+    PENDING = "pending"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    """It never became one."""
+    LOST = "lost"
+    """It was one, and the cloud says that there is none. That may be a mistake, so it is not tidied up either."""
+    REMOVING = "removing"
+    REMOVED = "removed"
+
+    @property
+    def is_good(self) -> bool:
+        """It holds what was on the volume when it was taken, or will as soon as the cloud has finished it."""
+        return self in (SnapshotStatus.PENDING, SnapshotStatus.COMPLETED)
+
+
+class Why(StrEnum):
+    """What a snapshot was taken for."""
+
+    END_OF_RESERVATION = "end of reservation"
+    ASKED = "asked"
+    BEFORE_RESTORE = "before restore"
+    BEFORE_MOVE = "before move"
+    FOR_CLONE = "for clone"
+
+
+class VolumeStatus(StrEnum):
+    MAKING = "making"
+    KEPT = "kept"
+    RETIRED = "retired"
+    """Another volume took its place; what was on it is in the snapshot `saved_in`."""
+    REMOVED = "removed"
+    """Also one that was never made."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskState:
+    """A disk as operations see and change it."""
+
+    disk_id: DiskId
+    user_id: UserId
+    username: str
+    name: str
+    created_at: datetime
+    size_gb: int | None = None
+    volume_id: str | None = None
+    zone: str | None = None
+    saved_as: RecordedSnapshotId | None = None
+    """The snapshot that holds exactly what is on the volume (or will be, where there is none yet). None: no snapshot
+    does, because a dev server could write since."""
+    holder: ReservationId | None = None
+    """The reservation that has it and is not released."""
+    is_deleted: bool = False
+    deleted_at: datetime | None = None
+    purge_started_at: datetime | None = None
+    purged_at: datetime | None = None
+    contents: str | None = None
+    """Where the listing of what was last on it is kept."""
+    mark: int = 0
+    """The row's version as it was read. 0: it is new."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRecord:
+    snapshot_id: RecordedSnapshotId
+    disk_id: DiskId
+    operation_id: OperationId
+    volume_id: str
+    why: Why
+    status: SnapshotStatus
+    created_at: datetime
+    cloud_id: str | None = None
+    size_gb: int | None = None
+    contents: str | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeRecord:
+    """A volume that we made, or are making."""
+
+    token: UUID
+    disk_id: DiskId
+    operation_id: OperationId
+    """That made it."""
+    status: VolumeStatus
+    zone: str
+    size_gb: int
+    made_at: datetime
+    from_snapshot: RecordedSnapshotId | None = None
+    volume_id: str | None = None
+    retired_by: OperationId | None = None
+    saved_in: RecordedSnapshotId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    operation_id: OperationId
+    kind: OperationKind
+    user_id: UserId
+    disk_id: DiskId
+    asked_at: datetime
+    state: OperationState = OperationState.WAITING
+    step: str = "waiting"
+    """What is going on, in words."""
+    blocks: frozenset[DiskId] = frozenset()
+    """Disks that no later operation may touch yet."""
+    attempts: int = 0
+    """Failures in a row."""
+    refusals: int = 0
+    """Of these, how often the cloud said no."""
+    next_attempt_at: datetime | None = None
+    error: str | None = None
+    result: str | None = None
+    finished_at: datetime | None = None
+    reservation_id: ReservationId | None = None
+    source_id: DiskId | None = None
+    """The disk to clone."""
+    snapshot_id: RecordedSnapshotId | None = None
+    """To be restored or cloned."""
+    size_gb: int | None = None
+    zone: str | None = None
+    name: str | None = None
+    contents: str | None = None
+    seq: int = 0
+    """Order of arrival. 0: it is new."""
+    version: int = 0
+
+    def token_of_snapshot(self, number: int) -> RecordedSnapshotId:
+        """Of the number-th snapshot that it takes: the same after every restart."""
+        return RecordedSnapshotId(uuid5(self.operation_id, f"snapshot {number}"))
+
+    @property
+    def token_of_volume(self) -> UUID:
+        return uuid5(self.operation_id, "volume")
+
+
+@dataclass(frozen=True, slots=True)
+class UserDisks:
+    """Everything of one user that a request is decided by."""
+
+    user_id: UserId
+    username: str
+    disks: Mapping[DiskId, DiskState] = field(default_factory=dict)
+    """All that are not purged, the deleted ones too."""
+    unfinished: tuple[Operation, ...] = ()
+    snapshots: tuple[SnapshotRecord, ...] = ()
+    """All that are not removed."""
+    volumes: tuple[VolumeRecord, ...] = ()
+    """All that are not removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperationFacts:
+    """Everything that is recorded and one operation's next step is decided by."""
+
+    operation: Operation
+    disk: DiskState
+    source: DiskState | None = None
+    snapshots: tuple[SnapshotRecord, ...] = ()
+    """Of the disk, those the operation took or names, and those that disks and volumes here are saved in."""
+    volumes: tuple[VolumeRecord, ...] = ()
+    """Of the disk, those removed too."""
+    before: Operation | None = None
+    """One that must come first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """One write: all of it, or nothing where the operation or the disk is no longer as it was read."""
+
+    operation: Operation
+    disk: DiskState | None = None
+    snapshots: tuple[SnapshotRecord, ...] = ()
+    volumes: tuple[VolumeRecord, ...] = ()
+    event: str | None = None
+    """A line of the disk's history."""

@@ -1,0 +1,200 @@
+"""What an operation on a disk has in sight, and the parts that several kinds of operations are made of.
+
+`saved` means: what is on the volume is in a recorded snapshot that was begun after the last dev server let go of it.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from gpudev.domain.disk_operations import (
+    DiskSettings,
+    DiskState,
+    Operation,
+    OperationFacts,
+    OperationKind,
+    RecordedSnapshotId,
+    SnapshotRecord,
+    SnapshotStatus,
+    VolumeRecord,
+    VolumeStatus,
+    Why,
+)
+from gpudev.planning.disk_calls import EnsureSnapshot, EnsureVolume, Fail, Record, RemoveVolume, Seen, Step, Wait
+from gpudev.ports.cloud import DISK_ID_TAG, DISK_NAME_TAGS, OWNER_TAG, RECORDED_TAG, SnapshotState, Volume
+
+MOST_SNAPSHOTS = 2
+"""How often an operation begins a snapshot that comes to nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    facts: OperationFacts
+    seen: Seen
+    now: datetime
+    settings: DiskSettings
+
+    @property
+    def operation(self) -> Operation:
+        return self.facts.operation
+
+    @property
+    def disk(self) -> DiskState:
+        return self.facts.disk
+
+    # --- what is there ---------------------------------------------------------------------------------------------
+
+    def volume_of(self, disk: DiskState) -> Volume | None:
+        """None: it never had one, or the cloud says that it is gone."""
+        return None if disk.volume_id is None else self.seen.volumes[disk.volume_id]
+
+    def snapshot(self, snapshot_id: RecordedSnapshotId | None) -> SnapshotRecord | None:
+        return next((one for one in self.facts.snapshots if one.snapshot_id == snapshot_id), None)
+
+    def good(self, snapshot_id: RecordedSnapshotId | None) -> SnapshotRecord | None:
+        found = self.snapshot(snapshot_id)
+        return found if found is not None and found.status.is_good else None
+
+    def made_volume(self) -> VolumeRecord | None:
+        """The volume that this operation has made."""
+        return next((one for one in self._own_volumes() if one.volume_id is not None), None)
+
+    def had_a_volume(self) -> bool:
+        return any(one.volume_id is not None for one in self.facts.volumes)
+
+    def tags(self, disk: DiskState) -> dict[str, str]:
+        return {OWNER_TAG: disk.username, DISK_NAME_TAGS[0]: disk.name, DISK_ID_TAG: str(disk.disk_id)}
+
+    # --- steps that come before all others -------------------------------------------------------------------------
+
+    def changed_snapshots(self) -> Step | None:
+        """What became of snapshots since it was last written down."""
+        changed = tuple(
+            new
+            for one in self.facts.snapshots
+            if one.cloud_id in self.seen.snapshots and (new := judge(one, self.seen)) != one
+        )
+        return Record("looking at snapshots", snapshots=changed) if changed else None
+
+    def begun(self) -> Step | None:
+        """What the cloud was asked for and may have made, though its answer was lost: it is asked for again before
+        anything else is decided, so that nothing is made and forgotten."""
+        for volume in self._own_volumes():
+            if volume.status is VolumeStatus.MAKING:
+                return self._ensure_volume(volume)
+        for snapshot in self._own_snapshots():
+            if snapshot.status is SnapshotStatus.BEGINNING:
+                return self._ensure_snapshot(snapshot)
+        return None
+
+    # --- parts -----------------------------------------------------------------------------------------------------
+
+    def until_detached(self, volume: Volume) -> Wait | None:
+        if not volume.attached_to:
+            return None
+        return self._look_again(f"volume {volume.volume_id} is still attached to {', '.join(volume.attached_to)}")
+
+    def until_complete(self, record: SnapshotRecord) -> Wait | None:
+        if record.status is SnapshotStatus.COMPLETED:
+            return None
+        return self._look_again("the snapshot is being taken")
+
+    def save(self, disk: DiskState, why: Why) -> Step | SnapshotRecord:
+        """A snapshot of exactly what is on its volume, which nobody has: the one there is, or a new one."""
+        return self.good(disk.saved_as) or self.own_snapshot(disk, why)
+
+    def own_snapshot(self, disk: DiskState, why: Why) -> Step | SnapshotRecord:
+        own = [one for one in self._own_snapshots() if one.disk_id == disk.disk_id]
+        taken = next((one for one in own if one.status.is_good), None)
+        if taken is not None:
+            return taken
+        if len(own) >= MOST_SNAPSHOTS:
+            return Fail(f"no snapshot could be taken: {own[-1].error or own[-1].status}")
+        assert disk.volume_id is not None  # nobody takes a snapshot of nothing
+        operation = self.operation
+        record = SnapshotRecord(
+            operation.token_of_snapshot(len(own)),
+            disk.disk_id,
+            operation.operation_id,
+            disk.volume_id,
+            why,
+            SnapshotStatus.BEGINNING,
+            self.now,
+            contents=operation.contents,
+        )
+        return Record("taking a snapshot", snapshots=(record,))
+
+    def new_volume(self, base: SnapshotRecord | None, zone: str) -> Step:
+        """Written down before it is asked for; `begun` goes on from there."""
+        operation, disk = self.operation, self.disk
+        size = max(disk.size_gb or self.settings.default_size_gb, (base and base.size_gb) or 0)
+        record = VolumeRecord(
+            operation.token_of_volume,
+            disk.disk_id,
+            operation.operation_id,
+            VolumeStatus.MAKING,
+            zone,
+            size,
+            self.now,
+            from_snapshot=None if base is None else base.snapshot_id,
+        )
+        return Record(f"making a volume in {zone}", volumes=(record,))
+
+    def removal_of_replaced(self) -> Step | None:
+        """Volumes that others took the place of, once what was on them is in a finished snapshot of ours. What the
+        cloud does not let go is left to the next pruning."""
+        operation = self.operation
+        for volume in self.facts.volumes:
+            if volume.status is not VolumeStatus.RETIRED:
+                continue
+            if operation.kind is not OperationKind.PRUNE and volume.retired_by != operation.operation_id:
+                continue
+            there = None if volume.volume_id is None else self.seen.volumes[volume.volume_id]
+            if there is None:
+                return Record("removing the old volume", volumes=(replace(volume, status=VolumeStatus.REMOVED),))
+            saved = self.snapshot(volume.saved_in)
+            is_saved = saved is not None and saved.status is SnapshotStatus.COMPLETED
+            if is_saved and not there.attached_to and operation.refusals < self.settings.max_refusals:
+                return RemoveVolume(volume, there.volume_id)
+        return None
+
+    def _look_again(self, why: str) -> Wait:
+        return Wait(self.now + self.settings.poll_every, why)
+
+    def _own_volumes(self) -> Iterable[VolumeRecord]:
+        mine = self.operation.operation_id
+        return (one for one in self.facts.volumes if one.operation_id == mine)
+
+    def _own_snapshots(self) -> list[SnapshotRecord]:
+        mine = [one for one in self.facts.snapshots if one.operation_id == self.operation.operation_id]
+        return sorted(mine, key=lambda one: one.created_at)
+
+    def _ensure_volume(self, record: VolumeRecord) -> Step:
+        base = self.snapshot(record.from_snapshot)
+        if record.from_snapshot is not None and (base is None or base.cloud_id is None):
+            return Fail("the snapshot is gone")  # and never an empty volume in its place
+        return EnsureVolume(
+            record.token,
+            record.size_gb,
+            record.zone,
+            self.tags(self.disk),
+            None if base is None else base.cloud_id,
+        )
+
+    def _ensure_snapshot(self, record: SnapshotRecord) -> EnsureSnapshot:
+        disk = next(one for one in (self.disk, self.facts.source) if one and one.disk_id == record.disk_id)
+        return EnsureSnapshot(record, {**self.tags(disk), RECORDED_TAG: str(record.snapshot_id)})
+
+
+def judge(record: SnapshotRecord, seen: Seen) -> SnapshotRecord:
+    """A snapshot's record, as what was seen of it makes it."""
+    if record.cloud_id is None or not record.status.is_good:
+        return record
+    found = seen.snapshots[record.cloud_id]
+    if found is None:
+        return replace(record, status=SnapshotStatus.LOST, error="the cloud says that it is gone")
+    if found.state is SnapshotState.ERROR:
+        return replace(record, status=SnapshotStatus.FAILED, error="the cloud could not finish it")
+    if found.state is SnapshotState.COMPLETED:
+        return replace(record, status=SnapshotStatus.COMPLETED, size_gb=found.size_gb)
+    return record

@@ -1,0 +1,80 @@
+"""Where operations on disks and what is recorded of their snapshots and volumes are kept."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from gpudev.domain.disk_operations import (
+    Changes,
+    DiskState,
+    Operation,
+    OperationFacts,
+    OperationId,
+    SnapshotRecord,
+    UserDisks,
+)
+from gpudev.domain.ids import DiskId, UserId
+
+Decide = Callable[[UserDisks], Changes | None]
+"""Pure: it is called while all of a user's disks are locked. None: there is nothing to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Upkeep:
+    """A disk that time may have decided something about."""
+
+    user_id: UserId
+    disk_id: DiskId
+
+
+class DiskOperationStore(Protocol):
+    async def accept(
+        self, user_id: UserId, decide: Decide, *, now: datetime, by: str, key: str | None = None
+    ) -> Operation | None:
+        """Load everything of the user, decide and write, as one: no other request of the user and no submit that
+        claims a disk comes between. The operation's message goes with it. An earlier request of the same user with
+        the same key is answered again, whatever `decide` would say. Raises what `decide` raises."""
+        ...
+
+    async def load(self, operation_id: OperationId) -> OperationFacts | None: ...
+
+    async def write(self, changes: Changes, *, now: datetime, by: str) -> Operation:
+        """Raises Stale, having written nothing."""
+        ...
+
+    async def due(self, now: datetime, limit: int = 100) -> list[OperationId]:
+        """Those not over that may go on now, by arrival."""
+        ...
+
+    async def next_due(self) -> datetime | None: ...
+
+    async def unsettled(self, limit: int = 100) -> list[SnapshotRecord]:
+        """Snapshots that the cloud had not finished when their operation was over."""
+        ...
+
+    async def settle(self, record: SnapshotRecord) -> bool:
+        """What became of such a one. False: it is no longer pending."""
+        ...
+
+    async def deleted_before(self, moment: datetime) -> list[Upkeep]:
+        """Disks that may be purged."""
+        ...
+
+    async def with_snapshots(self) -> list[Upkeep]:
+        """Disks that may have something to prune."""
+        ...
+
+    async def find_operation(self, operation_id: OperationId) -> Operation | None: ...
+
+    async def operations(self, disk_id: DiskId, limit: int = 50) -> list[Operation]:
+        """The newest first."""
+        ...
+
+    async def disks(self, user_id: UserId) -> list[DiskState]:
+        """All that are not purged, the deleted ones too, by name and age."""
+        ...
+
+    async def snapshots(self, disk_id: DiskId) -> Sequence[SnapshotRecord]:
+        """All that are recorded, the newest first; the removed ones too."""
+        ...

@@ -1,0 +1,204 @@
+"""The store of disk operations in memory, held to the same contract as the one on PostgreSQL."""
+
+from dataclasses import replace
+from datetime import datetime
+
+from disks.memory_cloud import Trouble
+from gpudev.domain.disk_operations import (
+    Changes,
+    DiskState,
+    Operation,
+    OperationFacts,
+    OperationId,
+    RecordedSnapshotId,
+    SnapshotRecord,
+    SnapshotStatus,
+    UserDisks,
+    VolumeRecord,
+    VolumeStatus,
+)
+from gpudev.domain.errors import DiskHeld, Stale
+from gpudev.domain.ids import DiskId, ReservationId, UserId
+from gpudev.ports.disks import Decide, Upkeep
+
+
+class MemoryDiskStore:
+    """`trouble` may end the process before or after a write; what was written stays, as in a database."""
+
+    def __init__(self, trouble: Trouble | None = None) -> None:
+        self.trouble = trouble or Trouble()
+        self.users: dict[UserId, str] = {}
+        self.all_disks: dict[DiskId, DiskState] = {}
+        self.all_operations: dict[OperationId, Operation] = {}
+        self.all_snapshots: dict[RecordedSnapshotId, SnapshotRecord] = {}
+        self.all_volumes: dict[object, VolumeRecord] = {}
+        self.events: list[tuple[DiskId, str]] = []
+        self._keys: dict[tuple[UserId, str], OperationId] = {}
+        self._seq = 0
+
+    # --- what reservations do (in the database: submit and release) -----------------------------------------------
+
+    def claim(self, disk_id: DiskId, reservation_id: ReservationId) -> None:
+        disk = self.all_disks[disk_id]
+        if disk.holder is not None or disk.is_deleted:
+            raise DiskHeld("it is held or deleted")
+        self._put(replace(disk, holder=reservation_id))
+
+    def release(self, disk_id: DiskId) -> None:
+        self._put(replace(self.all_disks[disk_id], holder=None))
+
+    # --- the port --------------------------------------------------------------------------------------------------
+
+    async def accept(
+        self, user_id: UserId, decide: Decide, *, now: datetime, by: str, key: str | None = None
+    ) -> Operation | None:
+        dies = self.trouble.before("accept")
+        operation = self._accept(user_id, decide, key)
+        self.trouble.done("accept", dies)
+        return operation
+
+    def _accept(self, user_id: UserId, decide: Decide, key: str | None) -> Operation | None:
+        if key is not None and (user_id, key) in self._keys:
+            return self.all_operations[self._keys[user_id, key]]
+        changes = decide(self._of(user_id))
+        if changes is None:
+            return None
+        self._seq += 1
+        operation = replace(changes.operation, seq=self._seq, version=1)
+        self.all_operations[operation.operation_id] = operation
+        self._write_rest(changes)
+        if key is not None:
+            self._keys[user_id, key] = operation.operation_id
+        return operation
+
+    async def load(self, operation_id: OperationId) -> OperationFacts | None:
+        operation = self.all_operations.get(operation_id)
+        if operation is None:
+            return None
+        disk = self.all_disks[operation.disk_id]
+        source = None if operation.source_id is None else self.all_disks.get(operation.source_id)
+        volumes = tuple(one for one in self.all_volumes.values() if one.disk_id == disk.disk_id)
+        named = {operation.snapshot_id, disk.saved_as, source and source.saved_as}
+        named |= {one.saved_in for one in volumes} | {one.from_snapshot for one in volumes}
+        snapshots = tuple(
+            one
+            for one in self.all_snapshots.values()
+            if one.disk_id == disk.disk_id or one.operation_id == operation_id or one.snapshot_id in named
+        )
+        earlier = [
+            one
+            for one in self.all_operations.values()
+            if one.seq < operation.seq and not one.state.is_over and one.blocks & operation.blocks
+        ]
+        before = min(earlier, key=lambda one: one.seq, default=None)
+        return OperationFacts(operation, disk, source, snapshots, volumes, before)
+
+    async def write(self, changes: Changes, *, now: datetime, by: str) -> Operation:
+        dies = self.trouble.before("write")
+        operation = changes.operation
+        before = self.all_operations[operation.operation_id]
+        if before.version != operation.version:
+            raise Stale("the operation went on meanwhile")
+        if changes.disk is not None and self.all_disks[changes.disk.disk_id].mark != changes.disk.mark:
+            raise Stale("the disk was changed meanwhile")
+        written = replace(operation, version=operation.version + 1)
+        self.all_operations[operation.operation_id] = written
+        self._write_rest(changes)
+        freed = before.blocks - operation.blocks
+        for other in self.all_operations.values():
+            if not other.state.is_over and other.blocks & freed and other.seq > operation.seq:
+                self.all_operations[other.operation_id] = replace(other, next_attempt_at=None)
+        self.trouble.done("write", dies)
+        return written
+
+    async def due(self, now: datetime, limit: int = 100) -> list[OperationId]:
+        due = [one for one in self._unfinished() if one.next_attempt_at is None or one.next_attempt_at <= now]
+        return [one.operation_id for one in due][:limit]
+
+    async def next_due(self) -> datetime | None:
+        return min((one.next_attempt_at or one.asked_at for one in self._unfinished()), default=None)
+
+    async def unsettled(self, limit: int = 100) -> list[SnapshotRecord]:
+        return [
+            one
+            for one in self.all_snapshots.values()
+            if one.status is SnapshotStatus.PENDING and self.all_operations[one.operation_id].state.is_over
+        ][:limit]
+
+    async def settle(self, record: SnapshotRecord) -> bool:
+        dies = self.trouble.before("settle")
+        if self.all_snapshots[record.snapshot_id].status is not SnapshotStatus.PENDING:
+            return False
+        self.all_snapshots[record.snapshot_id] = record
+        self.trouble.done("settle", dies)
+        return True
+
+    async def deleted_before(self, moment: datetime) -> list[Upkeep]:
+        return [
+            Upkeep(one.user_id, one.disk_id)
+            for one in self.all_disks.values()
+            if one.is_deleted and one.purged_at is None and one.deleted_at is not None and one.deleted_at <= moment
+        ]
+
+    async def with_snapshots(self) -> list[Upkeep]:
+        some = {one.disk_id for one in self.all_snapshots.values() if one.status is not SnapshotStatus.REMOVED}
+        some |= {one.disk_id for one in self.all_volumes.values() if one.status is VolumeStatus.RETIRED}
+        return [
+            Upkeep(one.user_id, one.disk_id)
+            for one in self.all_disks.values()
+            if one.disk_id in some and one.purge_started_at is None
+        ]
+
+    async def find_operation(self, operation_id: OperationId) -> Operation | None:
+        return self.all_operations.get(operation_id)
+
+    async def operations(self, disk_id: DiskId, limit: int = 50) -> list[Operation]:
+        mine = [one for one in self.all_operations.values() if one.disk_id == disk_id]
+        return sorted(mine, key=lambda one: -one.seq)[:limit]
+
+    async def disks(self, user_id: UserId) -> list[DiskState]:
+        mine = self._of(user_id).disks.values()
+        return sorted(mine, key=lambda one: (one.name, one.created_at, one.disk_id))
+
+    async def snapshots(self, disk_id: DiskId) -> list[SnapshotRecord]:
+        mine = [one for one in self.all_snapshots.values() if one.disk_id == disk_id]
+        return sorted(mine, key=lambda one: one.created_at, reverse=True)
+
+    # --- within ----------------------------------------------------------------------------------------------------
+
+    def _of(self, user_id: UserId) -> UserDisks:
+        disks = {
+            one.disk_id: one for one in self.all_disks.values() if one.user_id == user_id and one.purged_at is None
+        }
+        return UserDisks(
+            user_id,
+            self.users[user_id],
+            disks,
+            tuple(one for one in self._unfinished() if one.user_id == user_id),
+            tuple(
+                one
+                for one in self.all_snapshots.values()
+                if one.disk_id in disks and one.status is not SnapshotStatus.REMOVED
+            ),
+            tuple(
+                one
+                for one in self.all_volumes.values()
+                if one.disk_id in disks and one.status is not VolumeStatus.REMOVED
+            ),
+        )
+
+    def _unfinished(self) -> list[Operation]:
+        return sorted((one for one in self.all_operations.values() if not one.state.is_over), key=lambda one: one.seq)
+
+    def _write_rest(self, changes: Changes) -> None:
+        if changes.disk is not None:
+            self._put(changes.disk)
+        self.all_snapshots |= {one.snapshot_id: one for one in changes.snapshots}
+        self.all_volumes |= {one.token: one for one in changes.volumes}
+        if changes.event is not None:
+            self.events.append((changes.operation.disk_id, changes.event))
+
+    def _put(self, disk: DiskState) -> None:
+        """Every write of a row gives it another mark. Who holds it is not of this row."""
+        held = self.all_disks.get(disk.disk_id)
+        self.all_disks[disk.disk_id] = replace(disk, mark=(held.mark if held else 0) + 1)
