@@ -69,6 +69,8 @@ def _apart(labels: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     """The labels that stand for themselves, and the exact texts that still hold."""
     plain = {key: value for key, value in labels.items() if not _EXACT_KEY.fullmatch(key)}
     chunks = [labels[key] for key in sorted(labels) if _EXACT_KEY.fullmatch(key)]
+    if not chunks:
+        return plain, {}
     exact = {
         key: value
         for key, value in _unpacked("".join(chunks)).items()
