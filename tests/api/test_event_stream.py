@@ -103,6 +103,7 @@ async def test_a_place_in_the_line_that_moves_is_told(ada: httpx2.AsyncClient, a
     await api.world.turn()
     async with follow(address, ada, view) as stream:
         assert (await anext(stream)).data["queue_position"] == 2
+        api.world.clock.move(seconds=1)  # what is newer is told: the row, until the plan that goes with it is published
         await ada.post(f"/v1/jobs/{ahead['job_id']}/cancel")
         await api.world.turn()
         async with asyncio.timeout(3):

@@ -88,7 +88,7 @@ def told(reservation: Reservation, plan: QueuePlan | None) -> Estimate | None:
     """Where one who waits stands: by its row, or by the plan if that is newer. None: nobody has looked yet."""
     planned = plan.waits.get(reservation.reservation_id) if plan else None
     written = reservation.last_queue_update
-    if plan is not None and planned is not None and (written is None or plan.made_at > written):
+    if plan is not None and planned is not None and (written is None or plan.made_at >= written):
         return planned
     if reservation.queue_position is None:
         return None
