@@ -67,6 +67,7 @@ async def _measure_availability(plane: ControlPlane) -> None:
     live = _part("live", environment)
     report("reconcile", f"{where}: availability from the live watch, p50", live["seconds"] * 1000, "ms", 50)
     report("reconcile", f"{where}: availability from the live watch, worst", live["worst"] * 1000, "ms", None)
+    report("reconcile", f"{where}: a whole look, {_OURS} dev servers starting", live["look"] * 1000, "ms", None)
     report("reconcile", f"{where}: memory with the live watch", live["mib"], "MiB", None)
 
 
