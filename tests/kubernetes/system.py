@@ -87,7 +87,7 @@ class KubeSystem:
         found: list[Job] = (await self.ask("status", job["job_id"], "--events"))["events"]
         return found
 
-    async def until(self, job: Job, status: str, *, seconds: float = 30) -> Job:
+    async def until(self, job: Job, status: str, *, seconds: float = 60) -> Job:
         """Read from the database as often as it takes, and then told by the client."""
         await self.see(
             job, lambda row: row.status.value == status, f"{job['job_id']} did not become {status}", seconds=seconds
@@ -99,7 +99,7 @@ class KubeSystem:
             await self.see(job, lambda row: row.is_released, f"{job['job_id']} was not released")
 
     async def see(
-        self, job: Job, is_so: Callable[[Reservation], bool], otherwise: str, *, seconds: float = 30
+        self, job: Job, is_so: Callable[[Reservation], bool], otherwise: str, *, seconds: float = 60
     ) -> Reservation:
         rid = ReservationId(uuid.UUID(job["job_id"]))
 
@@ -288,7 +288,7 @@ async def _answers(people: System) -> bool | None:
     return done.returncode == 0 or None
 
 
-async def eventually(look: Callable[[], Awaitable[_T | None]], otherwise: str, *, seconds: float = 30) -> _T:
+async def eventually(look: Callable[[], Awaitable[_T | None]], otherwise: str, *, seconds: float = 60) -> _T:
     """What `look` gives as soon as it gives something."""
     deadline = time.monotonic() + seconds
     while True:
