@@ -1,0 +1,242 @@
+"""Rows of disks, their operations, snapshots and volumes: to values, and the statements that write them."""
+
+from typing import Any
+
+import asyncpg
+
+from gpudev.domain.disk_operations import (
+    DiskState,
+    Operation,
+    OperationId,
+    OperationKind,
+    OperationState,
+    RecordedSnapshotId,
+    SnapshotRecord,
+    SnapshotStatus,
+    VolumeRecord,
+    VolumeStatus,
+    Why,
+)
+from gpudev.domain.ids import DiskId, ReservationId, UserId
+
+# A row's xmin is its version: whoever writes it changes it, also one who knows nothing of us.
+SELECT_DISK = """
+    SELECT d.*, d.xmin::text::bigint AS mark, u.username,
+           (SELECT r.reservation_id FROM reservations r WHERE r.disk_id = d.disk_id AND r.released_at IS NULL) AS holder
+    FROM disks d JOIN api_users u USING (user_id)
+"""
+INSERT_DISK = """
+    INSERT INTO disks (disk_id, user_id, disk_name, created_at, size_gb, zone)
+    VALUES ($1, $2, $3, $4, $5, $6)
+"""
+UPDATE_DISK = """
+    UPDATE disks d
+    SET disk_name = $3, size_gb = $4, ebs_volume_id = $5, zone = $6, saved_as = $7, is_deleted = $8, deleted_at = $9,
+        purge_started_at = $10, purged_at = $11, latest_snapshot_content_s3 = $12
+    WHERE d.disk_id = $1 AND d.xmin::text::bigint = $2
+    RETURNING d.disk_id
+"""
+INSERT_OPERATION = """
+    INSERT INTO disk_operations (operation_id, kind, user_id, disk_id, state, step, blocks, asked_at, request_key,
+                                 reservation_id, source_id, snapshot_id, size_gb, zone, name, contents)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
+    RETURNING *
+"""
+UPDATE_OPERATION = """
+    UPDATE disk_operations
+    SET state = $3, step = $4, blocks = $5, attempts = $6, refusals = $7, next_attempt_at = $8, error = $9,
+        result = $10, finished_at = $11, version = version + 1
+    WHERE operation_id = $1 AND version = $2 AND finished_at IS NULL
+    RETURNING *
+"""
+WRITE_SNAPSHOT = """
+    INSERT INTO disk_snapshots (snapshot_id, disk_id, operation_id, volume_id, why, status, created_at, cloud_id,
+                                size_gb, contents, error)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+    ON CONFLICT (snapshot_id) DO UPDATE
+    SET status = EXCLUDED.status, cloud_id = EXCLUDED.cloud_id, size_gb = EXCLUDED.size_gb,
+        contents = EXCLUDED.contents, error = EXCLUDED.error
+"""
+SETTLE_SNAPSHOT = """
+    UPDATE disk_snapshots SET status = $2, size_gb = $3, error = $4
+    WHERE snapshot_id = $1 AND status = 'pending' RETURNING snapshot_id
+"""
+WRITE_VOLUME = """
+    INSERT INTO disk_volumes (token, disk_id, operation_id, status, zone, size_gb, made_at, from_snapshot, volume_id,
+                              retired_by, saved_in)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+    ON CONFLICT (token) DO UPDATE
+    SET status = EXCLUDED.status, size_gb = EXCLUDED.size_gb, volume_id = EXCLUDED.volume_id,
+        retired_by = EXCLUDED.retired_by, saved_in = EXCLUDED.saved_in
+"""
+
+
+def disk_update(disk: DiskState) -> tuple[Any, ...]:
+    return (
+        disk.disk_id,
+        disk.mark,
+        disk.name,
+        disk.size_gb,
+        disk.volume_id,
+        disk.zone,
+        disk.saved_as,
+        disk.is_deleted,
+        disk.deleted_at,
+        disk.purge_started_at,
+        disk.purged_at,
+        disk.contents,
+    )
+
+
+def new_operation(operation: Operation, key: str | None) -> tuple[Any, ...]:
+    return (
+        operation.operation_id,
+        operation.kind,
+        operation.user_id,
+        operation.disk_id,
+        operation.state,
+        operation.step,
+        list(operation.blocks),
+        operation.asked_at,
+        key,
+        operation.reservation_id,
+        operation.source_id,
+        operation.snapshot_id,
+        operation.size_gb,
+        operation.zone,
+        operation.name,
+        operation.contents,
+    )
+
+
+def operation_update(operation: Operation) -> tuple[Any, ...]:
+    return (
+        operation.operation_id,
+        operation.version,
+        operation.state,
+        operation.step,
+        list(operation.blocks),
+        operation.attempts,
+        operation.refusals,
+        operation.next_attempt_at,
+        operation.error,
+        operation.result,
+        operation.finished_at,
+    )
+
+
+def snapshot_values(one: SnapshotRecord) -> tuple[Any, ...]:
+    return (
+        one.snapshot_id,
+        one.disk_id,
+        one.operation_id,
+        one.volume_id,
+        one.why,
+        one.status,
+        one.created_at,
+        one.cloud_id,
+        one.size_gb,
+        one.contents,
+        one.error,
+    )
+
+
+def volume_values(one: VolumeRecord) -> tuple[Any, ...]:
+    return (
+        one.token,
+        one.disk_id,
+        one.operation_id,
+        one.status,
+        one.zone,
+        one.size_gb,
+        one.made_at,
+        one.from_snapshot,
+        one.volume_id,
+        one.retired_by,
+        one.saved_in,
+    )
+
+
+def disk(row: asyncpg.Record) -> DiskState:
+    return DiskState(
+        disk_id=DiskId(row["disk_id"]),
+        user_id=UserId(row["user_id"]),
+        username=row["username"],
+        name=row["disk_name"],
+        created_at=row["created_at"],
+        size_gb=row["size_gb"],
+        volume_id=row["ebs_volume_id"],
+        zone=row["zone"],
+        saved_as=_snapshot_id(row["saved_as"]),
+        holder=None if row["holder"] is None else ReservationId(row["holder"]),
+        is_deleted=row["is_deleted"],
+        deleted_at=row["deleted_at"],
+        purge_started_at=row["purge_started_at"],
+        purged_at=row["purged_at"],
+        contents=row["latest_snapshot_content_s3"],
+        mark=row["mark"],
+    )
+
+
+def operation(row: asyncpg.Record) -> Operation:
+    return Operation(
+        operation_id=OperationId(row["operation_id"]),
+        kind=OperationKind(row["kind"]),
+        user_id=UserId(row["user_id"]),
+        disk_id=DiskId(row["disk_id"]),
+        asked_at=row["asked_at"],
+        state=OperationState(row["state"]),
+        step=row["step"],
+        blocks=frozenset(DiskId(one) for one in row["blocks"]),
+        attempts=row["attempts"],
+        refusals=row["refusals"],
+        next_attempt_at=row["next_attempt_at"],
+        error=row["error"],
+        result=row["result"],
+        finished_at=row["finished_at"],
+        reservation_id=None if row["reservation_id"] is None else ReservationId(row["reservation_id"]),
+        source_id=None if row["source_id"] is None else DiskId(row["source_id"]),
+        snapshot_id=_snapshot_id(row["snapshot_id"]),
+        size_gb=row["size_gb"],
+        zone=row["zone"],
+        name=row["name"],
+        contents=row["contents"],
+        seq=row["seq"],
+        version=row["version"],
+    )
+
+
+def snapshot(row: asyncpg.Record) -> SnapshotRecord:
+    return SnapshotRecord(
+        snapshot_id=RecordedSnapshotId(row["snapshot_id"]),
+        disk_id=DiskId(row["disk_id"]),
+        operation_id=OperationId(row["operation_id"]),
+        volume_id=row["volume_id"],
+        why=Why(row["why"]),
+        status=SnapshotStatus(row["status"]),
+        created_at=row["created_at"],
+        cloud_id=row["cloud_id"],
+        size_gb=row["size_gb"],
+        contents=row["contents"],
+        error=row["error"],
+    )
+
+
+def volume(row: asyncpg.Record) -> VolumeRecord:
+    return VolumeRecord(
+        token=row["token"],
+        disk_id=DiskId(row["disk_id"]),
+        operation_id=OperationId(row["operation_id"]),
+        status=VolumeStatus(row["status"]),
+        zone=row["zone"],
+        size_gb=row["size_gb"],
+        made_at=row["made_at"],
+        from_snapshot=_snapshot_id(row["from_snapshot"]),
+        volume_id=row["volume_id"],
+        retired_by=None if row["retired_by"] is None else OperationId(row["retired_by"]),
+        saved_in=_snapshot_id(row["saved_in"]),
+    )
+
+
+def _snapshot_id(value: Any) -> RecordedSnapshotId | None:
+    return None if value is None else RecordedSnapshotId(value)
