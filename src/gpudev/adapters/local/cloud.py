@@ -6,7 +6,6 @@ crash, it is begun again when it is asked for or looked at the next time.
 """
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -52,7 +51,7 @@ class LocalCloud:
     async def start(self) -> None:
         self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="disks")
         await asyncio.to_thread(self._prepare)
-        self._later(self._clean)
+        self._later(lambda: self._folders.clean(self._cleaning.check))
 
     async def close(self) -> None:
         self._cleaning.stopped = True
@@ -219,15 +218,6 @@ class LocalCloud:
         except (OSError, GpuDevError) as error:
             if not isinstance(error, Stopped):
                 log.warning("disks.cleaning_failed", error=str(error))
-
-    def _clean(self) -> None:
-        """What works that ended with their process left behind. What is being made now is locked."""
-        for path in self._folders.trash.iterdir():
-            remove_folder(path, self._cleaning.check)
-        for thing, thing_id in self._folders.drafts_left():
-            with contextlib.suppress(Busy), self._folders.hold(thing, thing_id, patience_s=0):
-                self._folders.remove_drafts(thing, thing_id, self._cleaning.check)
-        self._volumes.forget_unmade()
 
 
 def _id_from(token: str) -> str:

@@ -10,6 +10,9 @@ from pathlib import Path
 
 from gpudev.adapters.local.trail import NOT_A_FOLDER, Trail
 
+_MOST_PASSES = 5
+"""Of one folder: somebody may be filling it as fast as it is emptied."""
+
 
 def remove_folder(path: Path, check: Callable[[], None] = lambda: None) -> None:
     """`check` is called between any two removals; what it raises breaks the work off."""
@@ -22,14 +25,14 @@ def remove_folder(path: Path, check: Callable[[], None] = lambda: None) -> None:
     except FileNotFoundError:
         return
     try:
-        _empty(top, check)
+        empty_folder(top, check)
     finally:
         os.close(top)
     with contextlib.suppress(FileNotFoundError):  # somebody else removes the same
         path.rmdir()
 
 
-def _empty(top: int, check: Callable[[], None]) -> None:
+def empty_folder(top: int, check: Callable[[], None] = lambda: None) -> None:
     trail = Trail(top)
     try:
         way = [("", _remove_files(trail.fd, check))]
@@ -54,8 +57,9 @@ def _empty(top: int, check: Callable[[], None]) -> None:
 
 def _remove_files(folder: int, check: Callable[[], None]) -> list[str]:
     """Everything but the folders, which are named. It may hold millions: no list of them is made."""
-    while True:
-        folders: list[str] = []
+    folders: list[str] = []
+    for _ in range(_MOST_PASSES):
+        folders.clear()
         removed = 0
         with os.scandir(folder) as entries:
             for entry in entries:
@@ -67,7 +71,8 @@ def _remove_files(folder: int, check: Callable[[], None]) -> list[str]:
                         os.unlink(entry.name, dir_fd=folder)
                         removed += 1
         if removed == 0:  # some file systems pass over names while others are being removed
-            return folders
+            break
+    return folders
 
 
 def _enter(trail: Trail, name: str) -> bool:

@@ -28,6 +28,8 @@ from gpudev.adapters.local.reporting import write_atomically
 from gpudev.adapters.local.volume_records import SnapshotRecord, VolumeRecord
 from gpudev.domain.errors import Unavailable
 
+_ID_LENGTH = 36
+
 
 class Busy(Unavailable):
     """Somebody else is at it, here or in another process."""
@@ -62,6 +64,9 @@ class VolumeFolders:
         for path in (self.records, self.snapshots, self.drafts, self.trash, self.locks):
             path.mkdir(mode=0o700, exist_ok=True)
         sync_folder(self.disks)
+
+    def place(self, thing: Thing, thing_id: str) -> Path:
+        return self.volume(thing_id) if thing is Thing.VOLUME else self.snapshot(thing_id)
 
     # Volumes
 
@@ -115,7 +120,7 @@ class VolumeFolders:
 
     def drafts_left(self) -> list[tuple[Thing, str]]:
         names = [name.split("-", 1) for name in sorted(os.listdir(self.drafts))]  # noqa: PTH208
-        return [(Thing(kind), thing_id[:36]) for kind, thing_id in names]
+        return [(Thing(kind), thing_id[:_ID_LENGTH]) for kind, thing_id in names]
 
     def remove_drafts(self, thing: Thing, thing_id: str, check: Callable[[], None] = lambda: None) -> None:
         """The draft and what stands beside it."""
@@ -139,6 +144,24 @@ class VolumeFolders:
         sync_folder(path.parent)
         return target
 
+    def clean(self, check: Callable[[], None]) -> None:
+        """Remove what was left behind by work that ended with its process. What is worked on now is locked."""
+        for path in sorted(self.trash.iterdir()):
+            remove_folder(path, check)
+        for thing, thing_id in self.drafts_left():
+            with contextlib.suppress(Busy), self.hold(thing, thing_id, patience_s=0):
+                self.remove_drafts(thing, thing_id, check)
+        for path in sorted(self.records.iterdir()):
+            volume_id = path.name[:_ID_LENGTH]
+            with contextlib.suppress(Busy), self.hold(Thing.VOLUME, volume_id, patience_s=0):
+                if path.suffix != ".json" or not self.volume(volume_id).exists():
+                    path.unlink(missing_ok=True)
+        for path in sorted(self.locks.iterdir()):
+            kind, _, thing_id = path.name.partition("-")
+            if not self.place(Thing(kind), thing_id).exists():
+                with contextlib.suppress(Busy), self.hold(Thing(kind), thing_id, patience_s=0):
+                    pass  # letting go of it removes it
+
     # Locking
 
     @contextlib.contextmanager
@@ -149,8 +172,7 @@ class VolumeFolders:
         try:
             yield
         finally:
-            place = self.volume(thing_id) if thing is Thing.VOLUME else self.snapshot(thing_id)
-            if not shared and not place.exists():
+            if not shared and not self.place(thing, thing_id).exists():
                 path.unlink(missing_ok=True)  # whoever waits for it notices
             os.close(fd)
 

@@ -137,15 +137,6 @@ class Volumes:
             self._folders.remove_volume_record(volume_id)
             return rubbish
 
-    def forget_unmade(self) -> None:
-        """Records of volumes that never came to be, or are gone."""
-        for path in self._folders.records.glob("*.json"):
-            volume_id = path.stem
-            if is_id(volume_id) and not self._folders.volume(volume_id).exists():
-                with contextlib.suppress(Busy), self._folders.hold(Thing.VOLUME, volume_id, patience_s=0):
-                    if not self._folders.volume(volume_id).exists():
-                        self._folders.remove_volume_record(volume_id)
-
     def _copy_skeleton(self, draft: Path, job: Job) -> None:
         with opened(draft) as target, self._known(draft) as known:
             if SKELETON.is_dir():
