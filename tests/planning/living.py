@@ -80,6 +80,8 @@ class Life:
 
     def tell_arrival(self, request: Request) -> None:
         self.hear([self.live.arrive(request, self.now)])
+        if request.priority:  # everybody was planned anew: others may have become free to start
+            self.tell_time()
 
     def tell_end(self, who: ReservationId) -> None:
         self.hear(self.live.end(who, self.now))

@@ -87,7 +87,8 @@ class LivePlan:
         return self._wait(request, place)
 
     def _arrive_first(self, request: Request, now: datetime) -> Start | Wait:
-        """Those with a lower priority give way: everybody is planned anew."""
+        """Those with a lower priority give way: everybody is planned anew. Who else may start now is what the next
+        `wake` says."""
         self._waiting.add(request)
         self.replan(now)
         seat = self._seats.get(request.reservation_id)
