@@ -3,7 +3,7 @@
 import importlib
 import sys
 
-NAMES = ("cli", "start", "api", "planner", "scheduling", "kubernetes", "reconcile")
+NAMES = ("cli", "start", "api", "planner", "scheduling", "kubernetes", "reconcile", "disks")
 
 
 def main(chosen: list[str]) -> int:

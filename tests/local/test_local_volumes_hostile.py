@@ -99,6 +99,45 @@ def test_a_file_that_is_replaced_between_two_looks_is_left_out(
     assert not (tmp_path / "copy" / "file").exists()
 
 
+def test_a_name_that_is_told_twice_is_kept_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it may be of a folder that changes while it is read."""
+    folder = tmp_path / "folder"
+    (folder / "inner").mkdir(parents=True)
+    (folder / "inner" / "file").write_text("harmless")
+    (folder / "link").symlink_to("inner")
+    real_look = os.scandir
+
+    @contextlib.contextmanager
+    def look_twice(fd: int) -> Iterator[Any]:
+        with real_look(fd) as entries:
+            found = list(entries)
+        yield [*found, *found]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "scandir", look_twice)
+        tally = copy(folder, tmp_path / "copy")
+    assert tally.left_out == 3
+    assert sorted(path.name for path in (tmp_path / "copy").rglob("*")) == ["file", "inner", "link"]
+    assert (tmp_path / "copy" / "inner" / "file").read_text() == "harmless"
+
+
+def test_a_link_that_is_replaced_between_two_looks_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "link").symlink_to("nowhere")
+    real_read = os.readlink
+
+    def swap_then_read(name: str, **more: Any) -> str:
+        (folder / "link").unlink()
+        (folder / "link").mkdir()
+        return real_read(name, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "readlink", swap_then_read)
+        tally = copy(folder, tmp_path / "copy")
+    assert tally.notes == ["link: replaced while it was being copied"]
+
+
 @pytest.mark.usefixtures("_kernel")
 def test_a_folder_that_is_replaced_between_two_looks_is_left_out(
     tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch

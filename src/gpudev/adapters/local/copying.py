@@ -23,6 +23,8 @@ _READING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOE
 _WRITING = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_LINK = (errno.EMLINK, errno.ENAMETOOLONG, errno.EXDEV, errno.ENOENT, errno.EPERM, errno.EOPNOTSUPP)
 _MOST_NOTES = 50
+_SEEN_TWICE = "replaced while it was being copied; what it was before is kept"
+"""A folder that changes while it is read may tell the same name twice."""
 
 
 class Method(StrEnum):
@@ -124,11 +126,16 @@ class TreeCopy:
     def _enter(self, name: str) -> _Folder | None:
         path = self._path(name)
         try:
+            os.mkdir(name, 0o700, dir_fd=self._target.fd)
+        except FileExistsError:
+            self._leave_out(path, _SEEN_TWICE)
+            return None
+        try:
             found = self._source.enter(name)
         except OSError as error:
+            os.rmdir(name, dir_fd=self._target.fd)
             self._leave_out(path, _LeftOut(error).words)
             return None
-        os.mkdir(name, 0o700, dir_fd=self._target.fd)
         self._target.enter(name)
         self._tally.folders += 1
         if self._contents is not None:
@@ -169,6 +176,8 @@ class TreeCopy:
                         self._copy_special(entry.name)
                 except _LeftOut as left_out:
                     self._leave_out(self._path(entry.name), left_out.words)
+                except FileExistsError:
+                    self._leave_out(self._path(entry.name), _SEEN_TWICE)
         return folders
 
     def _copy_file(self, name: str) -> None:
@@ -274,6 +283,8 @@ class TreeCopy:
         try:
             return os.readlink(name, dir_fd=self._source.fd)
         except OSError as error:
+            if error.errno == errno.EINVAL:  # no link any more
+                raise _LeftOut("replaced while it was being copied") from error
             raise _LeftOut(error) from error
 
     def _copy_special(self, name: str) -> None:
