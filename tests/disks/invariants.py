@@ -19,12 +19,12 @@ class Watcher:
         self._sizes: dict[DiskId, int] = {}
 
     def check(self) -> None:
-        self.what_was_last_seen_is_there()
+        self.nothing_of_others_is_touched()
         self.one_volume_belongs_to_one_disk()
         self.only_holders_have_a_disk_attached()
-        self.nothing_of_others_is_touched()
         self.removed_volumes_may_go()
         self.removed_snapshots_may_go()
+        self.what_was_last_seen_is_there()
         self.quotas_names_and_sizes_hold()
 
     def what_was_last_seen_is_there(self) -> None:

@@ -1,6 +1,6 @@
 """A cloud in memory whose volumes hold something, for promises about what they hold. It can die around any call."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -25,9 +25,13 @@ class Trouble:
     lost_answers: dict[str, GpuDevError] = field(default_factory=dict)
     """By the call's name: what its caller hears though it was carried out."""
     names: list[str] = field(default_factory=list)
+    listener: Callable[[], None] | None = None
+    """Hears of every call before it is carried out."""
 
     def before(self, name: str) -> bool:
         """Whether the process dies after this one."""
+        if self.listener is not None:
+            self.listener()
         self.calls += 1
         self.names.append(name)
         dies = self.crash_at is not None and self.calls == self.crash_at

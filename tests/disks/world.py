@@ -125,6 +125,7 @@ class DiskWorld:
         self.deleted_at[disk_id] = self.clock.now()
 
     def undelete(self, disk_id: DiskId, name: str | None = None) -> None:
+        self.look()
         self.ask(self.owner(disk_id), UndeleteDisk(disk_id, name))
         del self.deleted_at[disk_id]
 
@@ -144,7 +145,8 @@ class DiskWorld:
         assert volume_id is not None
         self.cloud.attach(volume_id, str(stay.reservation_id))
         stay.volume_id = volume_id
-        found, left = self.cloud.contents[volume_id], self.last_seen[stay.disk_id]
+        self.look()
+        found, left = self.cloud.contents[volume_id], self.last_seen.get(stay.disk_id, "")
         assert found == left, f"bytes: {left!r} was left on the disk and {found!r} is on it"
         return True
 

@@ -100,8 +100,10 @@ class Context:
         return self._look_again("the snapshot is being taken")
 
     def save(self, disk: DiskState, why: Why) -> Step | SnapshotRecord:
-        """A snapshot of exactly what is on its volume, which nobody has: the one there is, or a new one."""
-        return self.good(disk.saved_as) or self.own_snapshot(disk, why)
+        """A snapshot of exactly what is on its volume, which nobody has: the one there is, or a new one. What a clone
+        was made from does not count: it goes with the other disk."""
+        saved = self.good(disk.saved_as)
+        return saved if saved and saved.disk_id == disk.disk_id else self.own_snapshot(disk, why)
 
     def own_snapshot(self, disk: DiskState, why: Why) -> Step | SnapshotRecord:
         own = [one for one in self._own_snapshots() if one.disk_id == disk.disk_id]
@@ -153,8 +155,9 @@ class Context:
             if there is None:
                 return Record("removing the old volume", volumes=(replace(volume, status=VolumeStatus.REMOVED),))
             saved = self.snapshot(volume.saved_in)
-            is_saved = saved is not None and saved.status is SnapshotStatus.COMPLETED
-            if is_saved and not there.attached_to and operation.refusals < self.settings.max_refusals:
+            if saved is None or saved.status is not SnapshotStatus.COMPLETED or saved.disk_id != volume.disk_id:
+                continue
+            if not there.attached_to and operation.refusals < self.settings.max_refusals:
                 return RemoveVolume(volume, there.volume_id)
         return None
 

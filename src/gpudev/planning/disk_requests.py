@@ -171,7 +171,7 @@ class _Desk:
         if disk.deleted_at + self.settings.retention > self.now or self._touching(disk.disk_id):
             return None
         theirs = [one for one in self.facts.snapshots if one.disk_id == disk.disk_id]
-        if self._needed_by_operations() & {one.snapshot_id for one in theirs}:
+        if self._needed_by_others(disk) & {one.snapshot_id for one in theirs}:
             return None
         return Changes(
             self._operation(OperationKind.PURGE, disk),
@@ -272,16 +272,22 @@ class _Desk:
 
     def _is_replaced_and_saved(self, disk: DiskState) -> bool:
         """An old volume of it is still there, and may go."""
-        complete = {one.snapshot_id for one in self.facts.snapshots if one.status is SnapshotStatus.COMPLETED}
+        mine = [one for one in self.facts.snapshots if one.disk_id == disk.disk_id]
+        complete = {one.snapshot_id for one in mine if one.status is SnapshotStatus.COMPLETED}
         return any(
             one.disk_id == disk.disk_id and one.status is VolumeStatus.RETIRED and one.saved_in in complete
             for one in self.facts.volumes
         )
 
-    def _needed_by_operations(self) -> set[RecordedSnapshotId]:
+    def _needed_by_others(self, disk: DiskState) -> set[RecordedSnapshotId]:
+        """By what is under way, and by clones that are nowhere else yet."""
         under_way = {one.operation_id for one in self.facts.unfinished}
-        needed = {one.snapshot_id for one in self.facts.unfinished if one.snapshot_id is not None}
-        return needed | {one.snapshot_id for one in self.facts.snapshots if one.operation_id in under_way}
+        needed = {one.snapshot_id for one in self.facts.unfinished}
+        needed |= {one.snapshot_id for one in self.facts.snapshots if one.operation_id in under_way}
+        needed |= {one.from_snapshot for one in self.facts.volumes if one.status is VolumeStatus.MAKING}
+        others = [one for one in self.facts.disks.values() if one.disk_id != disk.disk_id]
+        needed |= {one.saved_as for one in others if one.volume_id is None}
+        return {one for one in needed if one is not None}
 
     def _snapshot(self, snapshot_id: RecordedSnapshotId, disk: DiskState) -> SnapshotRecord:
         """Only what we took and recorded of this very disk."""

@@ -1,0 +1,217 @@
+"""Each promise about disks is broken by something that looks reasonable, and is seen to be broken.
+
+A mutant replaces one decision; the lives of disks that keep every promise otherwise (`test_disk_life`) then do not.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from disks import lives
+from disks.memory_cloud import MemoryCloud
+from disks.memory_store import MemoryDiskStore
+from gpudev.domain.disk_operations import (
+    DiskState,
+    OperationKind,
+    RecordedSnapshotId,
+    SnapshotRecord,
+    SnapshotStatus,
+    VolumeRecord,
+    VolumeStatus,
+    Why,
+)
+from gpudev.domain.disk_requests import ResizeDisk
+from gpudev.planning import disk_requests, disk_steps
+from gpudev.planning.disk_calls import EnsureSnapshot, Finish, RemoveVolume, Step
+from gpudev.planning.disk_context import Context
+from gpudev.ports.cloud import RECORDED_TAG, Volume
+from gpudev.ports.disks import Upkeep
+
+Patch = pytest.MonkeyPatch
+
+
+def any_snapshot_will_do(patch: Patch) -> None:
+    """Before a volume is given up, there is some good snapshot of the disk; it need not be of what is on it now."""
+
+    def save(self: Context, disk: DiskState, why: Why) -> Step | SnapshotRecord:
+        old = [one for one in self.facts.snapshots if one.disk_id == disk.disk_id and one.status.is_good]
+        return old[0] if old else self.own_snapshot(disk, why)
+
+    patch.setattr(Context, "save", save)
+
+
+def saved_once_is_saved_for_ever(patch: Patch) -> None:
+    def ready(context: Context, zone: str | None, how: str) -> Step:
+        return Finish(how, replace(context.disk, zone=zone))
+
+    patch.setattr(disk_steps, "_ready", ready)
+
+
+def an_empty_volume_for_a_lost_one(patch: Patch) -> None:
+    patch.setattr(disk_steps, "_make_from_records", lambda context: context.new_volume(None, "zone-a"))
+
+
+def the_newest_snapshot_with_the_tag(patch: Patch) -> None:
+    """Restores from whatever carries our tag: a scanner's copy does, too."""
+    original = MemoryCloud.ensure_volume
+
+    async def ensure_volume(self: MemoryCloud, token: str, **wanted: Any) -> Volume:
+        chosen = self.snapshots_there.get(wanted.get("from_snapshot") or "")
+        if chosen is not None:
+            tag = chosen.tags[RECORDED_TAG]
+            alike = [one for one in self.snapshots_there.values() if one.tags.get(RECORDED_TAG) == tag]
+            wanted["from_snapshot"] = alike[-1].snapshot_id
+        return await original(self, token, **wanted)
+
+    patch.setattr(MemoryCloud, "ensure_volume", ensure_volume)
+
+
+def attached_is_no_matter(patch: Patch) -> None:
+    patch.setattr(Context, "until_detached", lambda self, volume: None)
+
+
+def a_clone_shares_the_volume(patch: Patch) -> None:
+    def clone(context: Context) -> Step:
+        assert context.facts.source is not None
+        return Finish("fast", replace(context.disk, volume_id=context.facts.source.volume_id, zone="zone-a"))
+
+    patch.setattr(disk_steps, "_clone", clone)
+
+
+def no_time_to_think_again(patch: Patch) -> None:
+    """Purges what was deleted, whenever that was."""
+    original = disk_requests._Desk.purge
+
+    def purge(self: Any, request: Any) -> Any:
+        return original(replace(self, settings=replace(self.settings, retention=timedelta(0))), request)
+
+    async def deleted_before(self: MemoryDiskStore, moment: datetime) -> list[Upkeep]:
+        return [Upkeep(one.user_id, one.disk_id) for one in self.all_disks.values() if one.is_deleted]
+
+    patch.setattr(disk_requests._Desk, "purge", purge)
+    patch.setattr(MemoryDiskStore, "deleted_before", deleted_before)
+
+
+def old_ones_go_even_the_last(patch: Patch) -> None:
+    original = disk_requests.prunable
+
+    def prunable(snapshots: Any, protected: Any, now: datetime, settings: Any) -> list[SnapshotRecord]:
+        old = [one for one in snapshots if one.created_at < now - timedelta(days=100)]
+        return old or original(snapshots, protected, now, settings)
+
+    patch.setattr(disk_requests, "prunable", prunable)
+
+
+def a_snapshot_that_has_begun_is_as_good_as_done(patch: Patch) -> None:
+    """The volume goes while the cloud still copies from it."""
+
+    def removal(self: Context) -> Step | None:
+        for one in self.facts.volumes:
+            if one.status is VolumeStatus.RETIRED and one.volume_id is not None:
+                return RemoveVolume(one, one.volume_id)
+        return None
+
+    def until_complete(self: Context, record: SnapshotRecord) -> Step | None:
+        return None if record.why is Why.BEFORE_RESTORE else original(self, record)
+
+    original = Context.until_complete
+    patch.setattr(Context, "until_complete", until_complete)
+    patch.setattr(Context, "removal_of_replaced", removal)
+
+
+def what_is_linked_is_ours(patch: Patch) -> None:
+    original = disk_steps._purge
+
+    def purge(context: Context) -> Step:
+        disk = context.disk
+        if disk.volume_id is not None:
+            operation_id = context.operation.operation_id
+            record = VolumeRecord(
+                uuid4(), disk.disk_id, operation_id, VolumeStatus.KEPT, "zone-a", 1, context.now, volume_id="other"
+            )
+            return RemoveVolume(record, disk.volume_id)
+        return original(context)
+
+    patch.setattr(disk_steps, "_purge", purge)
+
+
+def asked_for_before_it_is_written_down(patch: Patch) -> None:
+    original = Context.own_snapshot
+
+    def own_snapshot(self: Context, disk: DiskState, why: Why) -> Step | SnapshotRecord:
+        found = original(self, disk, why)
+        if isinstance(found, SnapshotRecord) or disk.volume_id is None:
+            return found
+        new = RecordedSnapshotId(uuid4())
+        operation_id = self.operation.operation_id
+        status = SnapshotStatus.BEGINNING
+        record = SnapshotRecord(new, disk.disk_id, operation_id, disk.volume_id, why, status, self.now)
+        return EnsureSnapshot(record, self.tags(disk))
+
+    patch.setattr(Context, "own_snapshot", own_snapshot)
+
+
+def old_volumes_are_left(patch: Patch) -> None:
+    patch.setattr(Context, "removal_of_replaced", lambda self: None)
+
+
+def nobody_counts(patch: Patch) -> None:
+    patch.setattr(disk_requests._Desk, "_within_quota", lambda *_, **__: None)
+
+
+def names_are_only_names(patch: Patch) -> None:
+    patch.setattr(disk_requests._Desk, "_free_name", lambda _, name: name)
+
+
+def disks_may_shrink(patch: Patch) -> None:
+    def resize(self: Any, request: ResizeDisk) -> Any:
+        disk = self._living(request.disk_id)
+        operation = self._operation(OperationKind.RESIZE, disk, size_gb=request.size_gb)
+        return disk_requests.Changes(operation, replace(disk, size_gb=request.size_gb))
+
+    patch.setattr(disk_requests._Desk, "resize", resize)
+
+
+Mutant = Callable[[Patch], None]
+MUTANTS: Mapping[Mutant, tuple[lives.Life, str]] = {
+    any_snapshot_will_do: (lives.restore_what_was_not_saved, "bytes"),
+    saved_once_is_saved_for_ever: (lives.restore_an_older_one, "bytes|retention"),
+    an_empty_volume_for_a_lost_one: (lives.lose_the_volume, "bytes"),
+    the_newest_snapshot_with_the_tag: (lives.restore_an_older_one, "bytes"),
+    attached_is_no_matter: (lives.come_back, "writers"),
+    a_clone_shares_the_volume: (lives.clone, "writers"),
+    no_time_to_think_again: (lives.delete_and_have_back, "retention"),
+    old_ones_go_even_the_last: (lives.prune, "retention"),
+    a_snapshot_that_has_begun_is_as_good_as_done: (lives.restore_what_was_not_saved, "retention"),
+    what_is_linked_is_ours: (lives.purge_what_others_made, "others"),
+    old_volumes_are_left: (lives.move_between_zones, "leaks"),
+    nobody_counts: (lives.want_too_much, "quota"),
+    names_are_only_names: (lives.want_too_much, "names"),
+    disks_may_shrink: (lives.want_too_much, "sizes"),
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_a_mutant_breaks_the_promise_it_is_about(mutant: Mutant, monkeypatch: Patch) -> None:
+    life, promise = MUTANTS[mutant]
+    lives.live(life)
+    mutant(monkeypatch)
+    with pytest.raises(AssertionError, match=f"^({promise}): "):
+        lives.live(life)
+
+
+def test_what_is_asked_for_before_it_is_written_down_is_lost_by_a_crash_at_one_moment(monkeypatch: Patch) -> None:
+    asked_for_before_it_is_written_down(monkeypatch)
+    calls = lives.live(lives.come_back).trouble.calls  # without a crash nobody notices
+    leaks = []
+    for crash_at in range(1, calls + 1):
+        try:
+            lives.live(lives.come_back, crash_at=crash_at, after=True)
+        except AssertionError as error:
+            leaks.append(str(error))
+    assert leaks
+    assert all(one.startswith("leaks: ") for one in leaks)

@@ -1,0 +1,527 @@
+"""The next step of each operation, as tables: what is recorded and seen, and what follows."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from gpudev.domain.disk_operations import (
+    DiskSettings,
+    DiskState,
+    Operation,
+    OperationFacts,
+    OperationId,
+    OperationKind,
+    OperationState,
+    SnapshotRecord,
+    SnapshotStatus,
+    VolumeRecord,
+    VolumeStatus,
+    Why,
+)
+from gpudev.domain.ids import DiskId, ReservationId, UserId
+from gpudev.planning.disk_calls import (
+    EnsureSnapshot,
+    EnsureVolume,
+    Fail,
+    Finish,
+    GrowVolume,
+    Record,
+    RemoveSnapshot,
+    RemoveVolume,
+    Seen,
+    Step,
+    TagVolume,
+    Wait,
+)
+from gpudev.planning.disk_outcomes import after_call, after_refusal, after_silence, conclude
+from gpudev.planning.disk_steps import next_step, what_to_look_at
+from gpudev.ports.cloud import DISK_ID_TAG, OWNER_TAG, RECORDED_TAG, Snapshot, SnapshotState, Volume
+
+NOW = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
+SETTINGS = DiskSettings(default_size_gb=10)
+DISK, OTHER = DiskId(UUID(int=1)), DiskId(UUID(int=2))
+RESERVATION = ReservationId(UUID(int=9))
+EARLIER = OperationId(UUID(int=7))
+TAGS = {OWNER_TAG: "ada", "disk-name": "work", DISK_ID_TAG: str(DISK)}
+
+
+def disk(**changes: Any) -> DiskState:
+    made = DiskState(DISK, UserId(1), "ada", "work", NOW, 10, "vol-1", "zone-a", holder=RESERVATION, mark=1)
+    return replace(made, **changes)
+
+
+def operation(kind: OperationKind, **changes: Any) -> Operation:
+    made = Operation(OperationId(UUID(int=8)), kind, UserId(1), DISK, NOW, reservation_id=RESERVATION, seq=2, version=1)
+    return replace(made, **changes)
+
+
+def snapshot(number: int = 1, **changes: Any) -> SnapshotRecord:
+    made = SnapshotRecord(
+        Operation(EARLIER, OperationKind.PUT_AWAY, UserId(1), DISK, NOW).token_of_snapshot(number),
+        DISK,
+        EARLIER,
+        "vol-1",
+        Why.END_OF_RESERVATION,
+        SnapshotStatus.COMPLETED,
+        NOW,
+        f"snap-{number}",
+        10,
+    )
+    return replace(made, **changes)
+
+
+def volume_record(**changes: Any) -> VolumeRecord:
+    made = VolumeRecord(uuid4(), DISK, EARLIER, VolumeStatus.KEPT, "zone-a", 10, NOW, volume_id="vol-1")
+    return replace(made, **changes)
+
+
+def volume(volume_id: str = "vol-1", **changes: Any) -> Volume:
+    return replace(Volume(volume_id, 10, NOW, "zone-a", (), TAGS), **changes)
+
+
+def seen_snapshot(record: SnapshotRecord, state: SnapshotState = SnapshotState.COMPLETED) -> Snapshot:
+    assert record.cloud_id is not None
+    return Snapshot(record.cloud_id, record.volume_id, state, NOW, 10)
+
+
+SAVED = snapshot(1)
+
+
+def step_of(facts: OperationFacts, *volumes: Volume, snapshots: dict[str, Snapshot | None] | None = None) -> Step:
+    """With everything seen as it is recorded, but for what is given."""
+    look = what_to_look_at(facts)
+    there: dict[str, Volume | None] = dict.fromkeys(look.volumes)
+    there |= {one.volume_id: one for one in volumes if one.volume_id in look.volumes}
+    records = {one.cloud_id: one for one in facts.snapshots}
+    states = {SnapshotStatus.PENDING: SnapshotState.PENDING, SnapshotStatus.COMPLETED: SnapshotState.COMPLETED}
+    told: dict[str, Snapshot | None] = {
+        one: seen_snapshot(records[one], states[records[one].status]) for one in look.snapshots
+    }
+    return next_step(facts, Seen(there, told | (snapshots or {})), NOW, SETTINGS)
+
+
+def make_ready(**changes: Any) -> Operation:
+    return operation(OperationKind.MAKE_READY, **changes)
+
+
+Row = tuple[OperationFacts, tuple[Volume, ...], type[Step], str]
+
+MAKING_READY: dict[str, Row] = {
+    "a disk that was never used gets a new volume where the dev server will be": (
+        OperationFacts(make_ready(zone="zone-b"), disk(volume_id=None, zone=None, size_gb=None)),
+        (),
+        Record,
+        "making a volume in zone-b",
+    ),
+    "a volume that is there and free is ready": (
+        OperationFacts(make_ready(zone="zone-a"), disk()),
+        (volume(),),
+        Finish,
+        "volume vol-1 is ready, as it was left",
+    ),
+    "one that a machine still has is waited for": (
+        OperationFacts(make_ready(zone="zone-a"), disk()),
+        (volume(attached_to=("i-1",)),),
+        Wait,
+        "still attached to i-1",
+    ),
+    "one in another zone is saved first": (
+        OperationFacts(make_ready(zone="zone-b"), disk()),
+        (volume(),),
+        Record,
+        "taking a snapshot",
+    ),
+    "one in another zone that is saved is made anew there": (
+        OperationFacts(make_ready(zone="zone-b"), disk(saved_as=SAVED.snapshot_id), snapshots=(SAVED,)),
+        (volume(),),
+        Record,
+        "making a volume in zone-b",
+    ),
+    "a snapshot that is not finished is waited for before a move": (
+        OperationFacts(
+            make_ready(zone="zone-b"),
+            disk(saved_as=SAVED.snapshot_id),
+            snapshots=(replace(SAVED, status=SnapshotStatus.PENDING),),
+        ),
+        (volume(),),
+        Wait,
+        "being taken",
+    ),
+    "a volume that is gone comes back from the snapshot of exactly what was on it": (
+        OperationFacts(make_ready(zone="zone-a"), disk(saved_as=SAVED.snapshot_id), snapshots=(SAVED,)),
+        (),
+        Record,
+        "making a volume in zone-a",
+    ),
+    "a volume that is gone with what was on it fails in words": (
+        OperationFacts(make_ready(zone="zone-a"), disk(), snapshots=(SAVED,)),
+        (),
+        Fail,
+        "restore one of its snapshots",
+    ),
+    "a disk that had a volume nobody knows any more fails in words": (
+        OperationFacts(make_ready(zone="zone-a"), disk(volume_id=None), volumes=(volume_record(),)),
+        (),
+        Fail,
+        "an operator has to look",
+    ),
+    "a disk whose snapshot was lost is not made empty": (
+        OperationFacts(
+            make_ready(zone="zone-a"),
+            disk(volume_id=None, saved_as=SAVED.snapshot_id),
+            snapshots=(replace(SAVED, status=SnapshotStatus.LOST),),
+        ),
+        (),
+        Fail,
+        "an operator has to look",
+    ),
+    "without a zone nothing is made": (
+        OperationFacts(make_ready(), disk(volume_id=None, zone=None)),
+        (),
+        Fail,
+        "in which zone",
+    ),
+    "a disk that another reservation holds is not made ready": (
+        OperationFacts(make_ready(), disk(holder=None)),
+        (volume(),),
+        Fail,
+        "does not hold it",
+    ),
+    "a deleted disk is not made ready": (
+        OperationFacts(make_ready(), disk(is_deleted=True)),
+        (volume(),),
+        Fail,
+        "deleted",
+    ),
+    "one that comes later waits": (
+        OperationFacts(make_ready(), disk(), before=operation(OperationKind.RESTORE, step="making a volume")),
+        (volume(),),
+        Wait,
+        "waits for restore (making a volume)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MAKING_READY)
+def test_making_ready(name: str) -> None:
+    facts, volumes, kind, words = MAKING_READY[name]
+    step = step_of(facts, *volumes)
+    assert isinstance(step, kind)
+    assert words in str(step)
+
+
+RESTORE = operation(OperationKind.RESTORE, snapshot_id=SAVED.snapshot_id, reservation_id=None)
+FREE = disk(holder=None)
+OTHERS: dict[str, Row] = {
+    "restoring saves what is there first": (
+        OperationFacts(RESTORE, FREE, snapshots=(SAVED,)),
+        (volume(),),
+        Record,
+        "taking a snapshot",
+    ),
+    "restoring needs no second snapshot of the same": (
+        OperationFacts(RESTORE, replace(FREE, saved_as=SAVED.snapshot_id), snapshots=(SAVED,)),
+        (volume(),),
+        Record,
+        "making a volume in zone-a",
+    ),
+    "restoring a disk whose volume is gone has nothing to save": (
+        OperationFacts(RESTORE, FREE, snapshots=(SAVED,)),
+        (),
+        Record,
+        "making a volume in zone-a",
+    ),
+    "restoring waits while a machine has the volume": (
+        OperationFacts(RESTORE, FREE, snapshots=(SAVED,)),
+        (volume(attached_to=("i-1",)),),
+        Wait,
+        "still attached",
+    ),
+    "restoring what is lost fails": (
+        OperationFacts(RESTORE, FREE, snapshots=(replace(SAVED, status=SnapshotStatus.LOST),)),
+        (volume(),),
+        Fail,
+        "the snapshot is gone",
+    ),
+    "restoring where no zone is known leaves it to the next use": (
+        OperationFacts(RESTORE, replace(FREE, volume_id=None, zone=None), snapshots=(SAVED,)),
+        (),
+        Finish,
+        "when it is next used",
+    ),
+    "putting away takes a snapshot": (
+        OperationFacts(operation(OperationKind.PUT_AWAY), disk()),
+        (volume(),),
+        Record,
+        "end of reservation",
+    ),
+    "putting away waits for the machine to let go": (
+        OperationFacts(operation(OperationKind.PUT_AWAY), disk()),
+        (volume(attached_to=("i-1",)),),
+        Wait,
+        "still attached",
+    ),
+    "putting away what nobody could write to needs no snapshot": (
+        OperationFacts(operation(OperationKind.PUT_AWAY), disk(saved_as=SAVED.snapshot_id), snapshots=(SAVED,)),
+        (volume(),),
+        Finish,
+        "snapshot",
+    ),
+    "putting away frees the disk also when its volume is gone": (
+        OperationFacts(operation(OperationKind.PUT_AWAY), disk()),
+        (),
+        Finish,
+        "its volume vol-1 is gone",
+    ),
+    "growing asks for it": (
+        OperationFacts(operation(OperationKind.RESIZE, size_gb=20), disk()),
+        (volume(),),
+        GrowVolume,
+        "20",
+    ),
+    "growing is done when it is seen": (
+        OperationFacts(operation(OperationKind.RESIZE, size_gb=20), disk()),
+        (volume(size_gb=20),),
+        Finish,
+        "20 GB",
+    ),
+    "growing what was never used is written down": (
+        OperationFacts(operation(OperationKind.RESIZE, size_gb=20), disk(volume_id=None)),
+        (),
+        Finish,
+        "20 GB",
+    ),
+    "a new name is written on the volume": (
+        OperationFacts(operation(OperationKind.RENAME), disk(name="play")),
+        (volume(),),
+        TagVolume,
+        "play",
+    ),
+    "a name that is there already needs nothing": (
+        OperationFacts(operation(OperationKind.RENAME), disk()),
+        (volume(),),
+        Finish,
+        "done",
+    ),
+    "nothing is purged that nobody allowed to": (
+        OperationFacts(operation(OperationKind.PURGE), disk(is_deleted=True), volumes=(volume_record(),)),
+        (volume(),),
+        Fail,
+        "nobody said",
+    ),
+    "purging begins with marked snapshots": (
+        OperationFacts(
+            operation(OperationKind.PURGE),
+            disk(is_deleted=True, purge_started_at=NOW),
+            snapshots=(replace(SAVED, status=SnapshotStatus.REMOVING),),
+            volumes=(volume_record(),),
+        ),
+        (volume(),),
+        RemoveSnapshot,
+        "snap-1",
+    ),
+    "purging removes a volume that we made": (
+        OperationFacts(
+            operation(OperationKind.PURGE), disk(is_deleted=True, purge_started_at=NOW), volumes=(volume_record(),)
+        ),
+        (volume(),),
+        RemoveVolume,
+        "vol-1",
+    ),
+    "purging leaves a volume that others made": (
+        OperationFacts(operation(OperationKind.PURGE), disk(is_deleted=True, purge_started_at=NOW)),
+        (volume(),),
+        Finish,
+        "was not made here and is left",
+    ),
+    "pruning touches no snapshot that is not marked": (
+        OperationFacts(operation(OperationKind.PRUNE), disk(), snapshots=(SAVED, snapshot(2))),
+        (volume(),),
+        Finish,
+        "done",
+    ),
+    "a replaced volume stays until what was on it is in a finished snapshot": (
+        OperationFacts(
+            operation(OperationKind.PRUNE),
+            disk(volume_id="vol-2"),
+            snapshots=(replace(SAVED, status=SnapshotStatus.PENDING),),
+            volumes=(volume_record(status=VolumeStatus.RETIRED, saved_in=SAVED.snapshot_id),),
+        ),
+        (volume(), volume("vol-2")),
+        Finish,
+        "done",
+    ),
+    "a replaced volume goes when it is": (
+        OperationFacts(
+            operation(OperationKind.PRUNE),
+            disk(volume_id="vol-2"),
+            snapshots=(SAVED,),
+            volumes=(volume_record(status=VolumeStatus.RETIRED, saved_in=SAVED.snapshot_id),),
+        ),
+        (volume(), volume("vol-2")),
+        RemoveVolume,
+        "vol-1",
+    ),
+    "a snapshot of another disk is no safe place for this one": (
+        OperationFacts(
+            operation(OperationKind.PRUNE),
+            disk(volume_id="vol-2"),
+            snapshots=(replace(SAVED, disk_id=OTHER),),
+            volumes=(volume_record(status=VolumeStatus.RETIRED, saved_in=SAVED.snapshot_id),),
+        ),
+        (volume(), volume("vol-2")),
+        Finish,
+        "done",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_operations(name: str) -> None:
+    facts, volumes, kind, words = OTHERS[name]
+    step = step_of(facts, *volumes)
+    assert isinstance(step, kind)
+    assert words in str(step)
+
+
+def test_what_was_begun_comes_before_everything_else() -> None:
+    """The answer may have been lost; what the cloud made must not be forgotten, even if we would decide otherwise."""
+    mine = operation(OperationKind.MAKE_READY)
+    making = volume_record(operation_id=mine.operation_id, status=VolumeStatus.MAKING, volume_id=None)
+    step = step_of(OperationFacts(mine, disk(holder=None, volume_id=None), volumes=(making,)))
+    assert step == EnsureVolume(making.token, 10, "zone-a", TAGS, None)
+    beginning = snapshot(operation_id=mine.operation_id, status=SnapshotStatus.BEGINNING, cloud_id=None)
+    step = step_of(OperationFacts(mine, disk(holder=None), snapshots=(beginning,)))
+    assert step == EnsureSnapshot(beginning, {**TAGS, RECORDED_TAG: str(beginning.snapshot_id)})
+
+
+def test_a_volume_from_a_snapshot_that_is_not_known_is_never_made_empty() -> None:
+    mine = operation(OperationKind.MAKE_READY)
+    making = volume_record(
+        operation_id=mine.operation_id, status=VolumeStatus.MAKING, volume_id=None, from_snapshot=SAVED.snapshot_id
+    )
+    step = step_of(OperationFacts(mine, disk(volume_id=None), volumes=(making,)))
+    assert isinstance(step, Fail)
+
+
+@pytest.mark.parametrize(
+    ("state", "status"),
+    [
+        (SnapshotState.COMPLETED, SnapshotStatus.COMPLETED),
+        (SnapshotState.ERROR, SnapshotStatus.FAILED),
+        (None, SnapshotStatus.LOST),
+    ],
+)
+def test_what_became_of_a_snapshot_is_written_down_first(state: SnapshotState | None, status: SnapshotStatus) -> None:
+    pending = replace(SAVED, status=SnapshotStatus.PENDING)
+    facts = OperationFacts(RESTORE, FREE, snapshots=(pending,))
+    step = step_of(facts, volume(), snapshots={"snap-1": state and seen_snapshot(SAVED, state)})
+    assert isinstance(step, Record)
+    assert [one.status for one in step.snapshots] == [status]
+
+
+def test_two_snapshots_that_came_to_nothing_are_enough() -> None:
+    mine = operation(OperationKind.PUT_AWAY)
+    failed = tuple(
+        snapshot(number, operation_id=mine.operation_id, status=SnapshotStatus.FAILED, error="no room")
+        for number in (1, 2)
+    )
+    assert isinstance(step_of(OperationFacts(mine, disk(), snapshots=failed[:1]), volume()), Record)
+    step = step_of(OperationFacts(mine, disk(), snapshots=failed), volume())
+    assert isinstance(step, Finish), "the disk must become free all the same"
+    assert "no room" in step.result
+    asked = replace(mine, kind=OperationKind.SNAPSHOT)
+    assert isinstance(step_of(OperationFacts(asked, disk(), snapshots=failed), volume()), Fail)
+
+
+def test_from_ready_on_no_snapshot_holds_what_is_on_the_disk() -> None:
+    facts = OperationFacts(make_ready(zone="zone-a"), disk(saved_as=SAVED.snapshot_id), snapshots=(SAVED,))
+    step = step_of(facts, volume())
+    assert isinstance(step, Finish)
+    assert step.disk is not None
+    assert step.disk.saved_as is None
+
+
+def begun(kind: OperationKind, holder: ReservationId | None, attached: bool) -> DiskState | None:
+    mine = operation(kind)
+    record = snapshot(operation_id=mine.operation_id, status=SnapshotStatus.BEGINNING, cloud_id=None)
+    facts = OperationFacts(mine, disk(holder=holder), snapshots=(record,))
+    seen = Seen({"vol-1": volume(attached_to=("i-1",) if attached else ())})
+    answer = Snapshot("snap-9", "vol-1", SnapshotState.PENDING, NOW, 10)
+    changes = after_call(facts, seen, EnsureSnapshot(record, {}), answer, now=NOW, settings=SETTINGS)
+    assert [(one.cloud_id, one.status) for one in changes.snapshots] == [("snap-9", SnapshotStatus.PENDING)]
+    return changes.disk
+
+
+@pytest.mark.parametrize(
+    ("kind", "holder", "attached", "is_saved"),
+    [
+        (OperationKind.PUT_AWAY, RESERVATION, False, True),
+        (OperationKind.PUT_AWAY, RESERVATION, True, False),
+        (OperationKind.SNAPSHOT, None, False, True),
+        (OperationKind.SNAPSHOT, RESERVATION, False, False),
+        (OperationKind.SNAPSHOT, RESERVATION, True, False),
+    ],
+)
+def test_a_disk_counts_as_saved_only_if_nobody_could_write(
+    kind: OperationKind, holder: ReservationId | None, attached: bool, is_saved: bool
+) -> None:
+    saved = begun(kind, holder, attached)
+    assert (saved is not None and saved.saved_as is not None) is is_saved
+
+
+def refused(kind: OperationKind, call: Callable[[OperationFacts], Any], times: int) -> Any:
+    mine = operation(kind, refusals=times - 1, attempts=times - 1)
+    facts = OperationFacts(mine, disk(), snapshots=(SAVED,), volumes=(volume_record(),))
+    return after_refusal(facts, call(facts), "no", NOW, SETTINGS)
+
+
+def test_what_is_refused_is_asked_again_a_few_times_and_then_given_up_in_words() -> None:
+    def call(facts: OperationFacts) -> GrowVolume:
+        return GrowVolume("vol-1", 20)
+
+    pauses = []
+    for times in (1, 2):
+        again = refused(OperationKind.RESIZE, call, times).operation
+        assert (again.state, again.error) == (OperationState.RUNNING, "no")
+        pauses.append(again.next_attempt_at - NOW)
+    assert pauses == [timedelta(seconds=2), timedelta(seconds=4)]
+    over = refused(OperationKind.RESIZE, call, 3).operation
+    assert (over.state, over.error, over.finished_at) == (OperationState.FAILED, "no", NOW)
+
+
+def test_a_tag_or_an_old_volume_does_not_fail_what_is_done() -> None:
+    over = refused(OperationKind.RENAME, lambda facts: TagVolume("vol-1", {}), 3).operation
+    assert over.state is OperationState.DONE
+    left = refused(OperationKind.RESTORE, lambda facts: RemoveVolume(facts.volumes[0], "vol-1"), 3).operation
+    assert left.state is OperationState.RUNNING
+    assert left.refusals == SETTINGS.max_refusals
+    failed = refused(OperationKind.PURGE, lambda facts: RemoveVolume(facts.volumes[0], "vol-1"), 3).operation
+    assert failed.state is OperationState.FAILED
+
+
+def test_silence_is_never_taken_for_an_answer() -> None:
+    mine = operation(OperationKind.RESIZE)
+    for attempt in range(200):
+        mine = after_silence(OperationFacts(mine, disk()), "no answer", NOW, SETTINGS).operation
+        assert (mine.state, mine.attempts, mine.refusals) == (OperationState.RUNNING, attempt + 1, 0)
+    assert mine.next_attempt_at == NOW + SETTINGS.longest_backoff
+
+
+def test_a_clone_that_fails_gives_its_name_back_and_is_no_empty_disk() -> None:
+    facts = OperationFacts(operation(OperationKind.CLONE), disk(volume_id=None, holder=None))
+    changes = conclude(facts, Fail("the snapshot is gone"), NOW)
+    assert changes.disk is not None
+    assert (changes.disk.is_deleted, changes.disk.deleted_at) == (True, NOW)
+
+
+def test_what_is_over_blocks_nobody() -> None:
+    mine = operation(OperationKind.SNAPSHOT, blocks=frozenset({DISK}))
+    for step in (Finish("done"), Fail("no")):
+        changes = conclude(OperationFacts(mine, disk()), step, NOW)
+        assert changes.operation.blocks == frozenset()
+        assert changes.operation.finished_at == NOW
