@@ -12,7 +12,7 @@ from gpudev.adapters.local.cloud import LocalCloud
 from gpudev.adapters.local.folders import StateFolder
 from gpudev.adapters.local.records import Record
 from gpudev.adapters.local.removing import remove_folder
-from gpudev.adapters.local.volume_folders import VolumeFolders
+from gpudev.adapters.local.volume_folders import Thing, VolumeFolders
 from gpudev.adapters.local.volume_records import SnapshotRecord, VolumeRecord
 from gpudev.domain.capacity import Share
 from gpudev.domain.ids import DiskId, ReservationId, UserId
@@ -68,8 +68,9 @@ class VolumeWorld(CloudWorld):
     async def give_volume(self, *, tags: Mapping[str, str], created_at: datetime = LONG_AGO, size_gb: int = 10) -> str:
         volume_id = str(uuid4())
         record = VolumeRecord(size_gb, created_at, self.zone, volume_id, tags)
-        await asyncio.to_thread(self.folders.write_volume_record, volume_id, record)
-        self.folders.volume(volume_id).mkdir()
+        with self.folders.hold(Thing.VOLUME, volume_id):  # else it may be cleaned away as the half of one
+            self.folders.write_volume_record(volume_id, record)
+            self.folders.volume(volume_id).mkdir()
         return volume_id
 
     async def give_snapshot(
