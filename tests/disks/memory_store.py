@@ -17,7 +17,7 @@ from gpudev.domain.disk_operations import (
     VolumeRecord,
     VolumeStatus,
 )
-from gpudev.domain.errors import DiskHeld, Stale
+from gpudev.domain.errors import DiskHeld, GpuDevError, Stale
 from gpudev.domain.ids import DiskId, ReservationId, UserId
 from gpudev.ports.disks import Decide, Upkeep
 
@@ -53,7 +53,11 @@ class MemoryDiskStore:
         self, user_id: UserId, decide: Decide, *, now: datetime, by: str, key: str | None = None
     ) -> Operation | None:
         dies = self.trouble.before("accept")
-        operation = self._accept(user_id, decide, key)
+        try:
+            operation = self._accept(user_id, decide, key)
+        except GpuDevError:
+            self.trouble.done("accept", dies)
+            raise
         self.trouble.done("accept", dies)
         return operation
 

@@ -139,6 +139,21 @@ def test_two_that_work_on_the_same_do_it_once() -> None:
     assert len(world.cloud.snapshots_there) == 2
 
 
+def test_a_snapshot_that_cannot_be_seen_stops_no_other_from_being_settled() -> None:
+    world = DiskWorld()
+    stays = [world.reserve(world.create(ADA, name)) for name in ("one", "two")]
+    world.settle()
+    for stay in stays:
+        world.end(stay)
+    world.work()
+    world.cloud.complete_snapshots()
+    world.trouble.errors["find_snapshot"] = [ClusterError("no permission")]
+    first = now_or_never(world.actor.settle_snapshots())
+    assert (first.count, len(first.errors)) == (1, 1)
+    second = now_or_never(world.actor.settle_snapshots())
+    assert (second.count, second.errors) == (1, ())
+
+
 def test_growing_is_waited_for() -> None:
     world = DiskWorld()
     disk = world.create(ADA, "work", zone="zone-a")

@@ -58,6 +58,10 @@ class DiskMachine(RuleBasedStateMachine):
                 if self.world.start(stay):
                     self.world.write(stay)
                 self.world.end(stay)
+                self.world.work()
+                if self.world.release(stay):  # before its machine let go: only a disk that never was attached
+                    self.watcher.check()
+                    break
                 self.world.let_go(stay)
                 self.world.settle()
                 assert self.world.release(stay)
@@ -90,6 +94,13 @@ class DiskMachine(RuleBasedStateMachine):
             self.world.let_go(stay)
             self.world.work()
             self.world.release(stay)
+
+    @precondition(lambda self: self.world.stays)
+    @rule(choice=CHOICE)
+    def release(self, choice: int) -> None:
+        """As soon as it is put away, whoever has it attached."""
+        self.world.work()
+        self.world.release(self._stay(choice))
 
     @precondition(lambda self: self.world.living())
     @rule(choice=CHOICE)

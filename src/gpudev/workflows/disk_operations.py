@@ -42,6 +42,15 @@ _MOST_STALE = 5
 
 
 @dataclass(frozen=True, slots=True)
+class Settled:
+    """What became of snapshots that nobody waits for."""
+
+    count: int
+    errors: tuple[str, ...] = ()
+    """Why some could not be looked at."""
+
+
+@dataclass(frozen=True, slots=True)
 class DiskOperations:
     store: DiskOperationStore
     cloud: CloudDisks
@@ -87,15 +96,20 @@ class DiskOperations:
             moved += changes.operation.next_attempt_at is None
         return moved > 0
 
-    async def settle_snapshots(self) -> int:
-        """Snapshots that nobody waits for: whether the cloud has finished them."""
-        settled = 0
+    async def settle_snapshots(self) -> Settled:
+        """Snapshots that nobody waits for: whether the cloud has finished them. One that cannot be seen stops no
+        other, and is looked at again."""
+        settled, errors = 0, []
         for record in await self.store.unsettled():
-            if record.cloud_id is not None:
-                seen = Seen(snapshots={record.cloud_id: await self.cloud.find_snapshot(record.cloud_id)})
-                new = judge(record, seen)
-                settled += new != record and await self.store.settle(new)
-        return settled
+            assert record.cloud_id is not None  # of every pending one
+            try:
+                found = await self.cloud.find_snapshot(record.cloud_id)
+            except (Unavailable, ClusterError) as error:
+                errors.append(f"snapshot {record.cloud_id}: {error}")
+                continue
+            new = judge(record, Seen(snapshots={record.cloud_id: found}))
+            settled += new != record and await self.store.settle(new)
+        return Settled(settled, tuple(errors))
 
     async def tidy(self) -> list[Operation]:
         """Ask for what time has decided: old snapshots go, and disks whose time to be restored is over."""
