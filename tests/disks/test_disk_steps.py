@@ -1,28 +1,30 @@
 """The next step of each operation, as tables: what is recorded and seen, and what follows."""
 
-from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import UUID, uuid4
 
 import pytest
 
+from disks.step_facts import (
+    NOW,
+    OTHER,
+    SAVED,
+    TAGS,
+    disk,
+    operation,
+    seen_snapshot,
+    snapshot,
+    step_of,
+    volume,
+    volume_record,
+)
 from gpudev.domain.disk_operations import (
-    DiskSettings,
-    DiskState,
     Operation,
     OperationFacts,
-    OperationId,
     OperationKind,
-    OperationState,
-    SnapshotRecord,
     SnapshotStatus,
-    VolumeRecord,
     VolumeStatus,
-    Why,
 )
-from gpudev.domain.ids import DiskId, ReservationId, UserId
 from gpudev.planning.disk_calls import (
     EnsureSnapshot,
     EnsureVolume,
@@ -32,76 +34,11 @@ from gpudev.planning.disk_calls import (
     Record,
     RemoveSnapshot,
     RemoveVolume,
-    Seen,
     Step,
     TagVolume,
     Wait,
 )
-from gpudev.planning.disk_outcomes import after_call, after_refusal, after_silence, conclude
-from gpudev.planning.disk_steps import next_step, what_to_look_at
-from gpudev.ports.cloud import DISK_ID_TAG, OWNER_TAG, RECORDED_TAG, Snapshot, SnapshotState, Volume
-
-NOW = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
-SETTINGS = DiskSettings(default_size_gb=10)
-DISK, OTHER = DiskId(UUID(int=1)), DiskId(UUID(int=2))
-RESERVATION = ReservationId(UUID(int=9))
-EARLIER = OperationId(UUID(int=7))
-TAGS = {OWNER_TAG: "ada", "disk-name": "work", DISK_ID_TAG: str(DISK)}
-
-
-def disk(**changes: Any) -> DiskState:
-    made = DiskState(DISK, UserId(1), "ada", "work", NOW, 10, "vol-1", "zone-a", holder=RESERVATION, mark=1)
-    return replace(made, **changes)
-
-
-def operation(kind: OperationKind, **changes: Any) -> Operation:
-    made = Operation(OperationId(UUID(int=8)), kind, UserId(1), DISK, NOW, reservation_id=RESERVATION, seq=2, version=1)
-    return replace(made, **changes)
-
-
-def snapshot(number: int = 1, **changes: Any) -> SnapshotRecord:
-    made = SnapshotRecord(
-        Operation(EARLIER, OperationKind.PUT_AWAY, UserId(1), DISK, NOW).token_of_snapshot(number),
-        DISK,
-        EARLIER,
-        "vol-1",
-        Why.END_OF_RESERVATION,
-        SnapshotStatus.COMPLETED,
-        NOW,
-        f"snap-{number}",
-        10,
-    )
-    return replace(made, **changes)
-
-
-def volume_record(**changes: Any) -> VolumeRecord:
-    made = VolumeRecord(uuid4(), DISK, EARLIER, VolumeStatus.KEPT, "zone-a", 10, NOW, volume_id="vol-1")
-    return replace(made, **changes)
-
-
-def volume(volume_id: str = "vol-1", **changes: Any) -> Volume:
-    return replace(Volume(volume_id, 10, NOW, "zone-a", (), TAGS), **changes)
-
-
-def seen_snapshot(record: SnapshotRecord, state: SnapshotState = SnapshotState.COMPLETED) -> Snapshot:
-    assert record.cloud_id is not None
-    return Snapshot(record.cloud_id, record.volume_id, state, NOW, 10)
-
-
-SAVED = snapshot(1)
-
-
-def step_of(facts: OperationFacts, *volumes: Volume, snapshots: dict[str, Snapshot | None] | None = None) -> Step:
-    """With everything seen as it is recorded, but for what is given."""
-    look = what_to_look_at(facts)
-    there: dict[str, Volume | None] = dict.fromkeys(look.volumes)
-    there |= {one.volume_id: one for one in volumes if one.volume_id in look.volumes}
-    records = {one.cloud_id: one for one in facts.snapshots}
-    states = {SnapshotStatus.PENDING: SnapshotState.PENDING, SnapshotStatus.COMPLETED: SnapshotState.COMPLETED}
-    told: dict[str, Snapshot | None] = {
-        one: seen_snapshot(records[one], states[records[one].status]) for one in look.snapshots
-    }
-    return next_step(facts, Seen(there, told | (snapshots or {})), NOW, SETTINGS)
+from gpudev.ports.cloud import RECORDED_TAG, SnapshotState, Volume
 
 
 def make_ready(**changes: Any) -> Operation:
@@ -444,84 +381,3 @@ def test_from_ready_on_no_snapshot_holds_what_is_on_the_disk() -> None:
     assert isinstance(step, Finish)
     assert step.disk is not None
     assert step.disk.saved_as is None
-
-
-def begun(kind: OperationKind, holder: ReservationId | None, attached: bool) -> DiskState | None:
-    mine = operation(kind)
-    record = snapshot(operation_id=mine.operation_id, status=SnapshotStatus.BEGINNING, cloud_id=None)
-    facts = OperationFacts(mine, disk(holder=holder), snapshots=(record,))
-    seen = Seen({"vol-1": volume(attached_to=("i-1",) if attached else ())})
-    answer = Snapshot("snap-9", "vol-1", SnapshotState.PENDING, NOW, 10)
-    changes = after_call(facts, seen, EnsureSnapshot(record, {}), answer, now=NOW, settings=SETTINGS)
-    assert [(one.cloud_id, one.status) for one in changes.snapshots] == [("snap-9", SnapshotStatus.PENDING)]
-    return changes.disk
-
-
-@pytest.mark.parametrize(
-    ("kind", "holder", "attached", "is_saved"),
-    [
-        (OperationKind.PUT_AWAY, RESERVATION, False, True),
-        (OperationKind.PUT_AWAY, RESERVATION, True, False),
-        (OperationKind.SNAPSHOT, None, False, True),
-        (OperationKind.SNAPSHOT, RESERVATION, False, False),
-        (OperationKind.SNAPSHOT, RESERVATION, True, False),
-    ],
-)
-def test_a_disk_counts_as_saved_only_if_nobody_could_write(
-    kind: OperationKind, holder: ReservationId | None, attached: bool, is_saved: bool
-) -> None:
-    saved = begun(kind, holder, attached)
-    assert (saved is not None and saved.saved_as is not None) is is_saved
-
-
-def refused(kind: OperationKind, call: Callable[[OperationFacts], Any], times: int) -> Any:
-    mine = operation(kind, refusals=times - 1, attempts=times - 1)
-    facts = OperationFacts(mine, disk(), snapshots=(SAVED,), volumes=(volume_record(),))
-    return after_refusal(facts, call(facts), "no", NOW, SETTINGS)
-
-
-def test_what_is_refused_is_asked_again_a_few_times_and_then_given_up_in_words() -> None:
-    def call(facts: OperationFacts) -> GrowVolume:
-        return GrowVolume("vol-1", 20)
-
-    pauses = []
-    for times in (1, 2):
-        again = refused(OperationKind.RESIZE, call, times).operation
-        assert (again.state, again.error) == (OperationState.RUNNING, "no")
-        pauses.append(again.next_attempt_at - NOW)
-    assert pauses == [timedelta(seconds=2), timedelta(seconds=4)]
-    over = refused(OperationKind.RESIZE, call, 3).operation
-    assert (over.state, over.error, over.finished_at) == (OperationState.FAILED, "no", NOW)
-
-
-def test_a_tag_or_an_old_volume_does_not_fail_what_is_done() -> None:
-    over = refused(OperationKind.RENAME, lambda facts: TagVolume("vol-1", {}), 3).operation
-    assert over.state is OperationState.DONE
-    left = refused(OperationKind.RESTORE, lambda facts: RemoveVolume(facts.volumes[0], "vol-1"), 3).operation
-    assert left.state is OperationState.RUNNING
-    assert left.refusals == SETTINGS.max_refusals
-    failed = refused(OperationKind.PURGE, lambda facts: RemoveVolume(facts.volumes[0], "vol-1"), 3).operation
-    assert failed.state is OperationState.FAILED
-
-
-def test_silence_is_never_taken_for_an_answer() -> None:
-    mine = operation(OperationKind.RESIZE)
-    for attempt in range(200):
-        mine = after_silence(OperationFacts(mine, disk()), "no answer", NOW, SETTINGS).operation
-        assert (mine.state, mine.attempts, mine.refusals) == (OperationState.RUNNING, attempt + 1, 0)
-    assert mine.next_attempt_at == NOW + SETTINGS.longest_backoff
-
-
-def test_a_clone_that_fails_gives_its_name_back_and_is_no_empty_disk() -> None:
-    facts = OperationFacts(operation(OperationKind.CLONE), disk(volume_id=None, holder=None))
-    changes = conclude(facts, Fail("the snapshot is gone"), NOW)
-    assert changes.disk is not None
-    assert (changes.disk.is_deleted, changes.disk.deleted_at) == (True, NOW)
-
-
-def test_what_is_over_blocks_nobody() -> None:
-    mine = operation(OperationKind.SNAPSHOT, blocks=frozenset({DISK}))
-    for step in (Finish("done"), Fail("no")):
-        changes = conclude(OperationFacts(mine, disk()), step, NOW)
-        assert changes.operation.blocks == frozenset()
-        assert changes.operation.finished_at == NOW
