@@ -215,8 +215,11 @@ class DiskWorld:
         self.work()
 
     def settle(self) -> None:
-        """Until everything that was asked for is over."""
+        """Until everything that was asked for is over; machines of what has ended let go in the end."""
         for _ in range(50):
+            for stay in self.stays.values():
+                if stay.ended:
+                    self.let_go(stay)
             self.work()
             self.cloud.complete_snapshots()
             self.clock.move(seconds=10)
