@@ -45,17 +45,17 @@ def test_it_goes_on_as_soon_as_the_ssh_server_greets(job: JobView) -> None:
             time.sleep(0.3)
             opened.append(time.monotonic())
             listener.listen()
-            while not answered.is_set():
-                connection, _ = listener.accept()
-                with connection:
-                    connection.sendall(b"SSH-2.0-test\r\n")
+            connection, _ = listener.accept()
+            with connection:
+                connection.sendall(b"SSH-2.0-test\r\n")
 
-        answered = threading.Event()
-        threading.Thread(target=open_late, daemon=True).start()
+        server = threading.Thread(target=open_late, daemon=True)
+        server.start()
         ssh.wait_until_answers(replace(job, node_ip="127.0.0.1", node_port=listener.getsockname()[1]), patience=10)
         assert opened
         assert time.monotonic() - opened[0] < 2
-        answered.set()
+        server.join(timeout=10)
+        assert not server.is_alive()
 
 
 def test_one_that_never_answers_is_left_to_ssh(job: JobView, port: int) -> None:

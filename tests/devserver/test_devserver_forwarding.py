@@ -8,7 +8,7 @@ import struct
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, suppress, suppress
 from pathlib import Path
 
 import pytest
@@ -28,7 +28,7 @@ def echo_service(listener: socket.socket, seen: list[int] | None = None) -> Iter
     """Sends back, turned to upper case, whatever it is sent; `seen` are the uids of those who came."""
 
     def answer(connection: socket.socket) -> None:
-        with connection:
+        with connection, suppress(ConnectionError):  # whoever goes away mid-sentence is no fault of the service
             if seen is not None:
                 credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
                 seen.append(struct.unpack("3i", credentials)[1])
