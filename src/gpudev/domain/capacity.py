@@ -23,6 +23,8 @@ class Node:
     """Which GPUs foreign work uses, where that is known (one machine); counted in foreign_units."""
     simulated: bool = False
     address: str = ""
+    zone: str | None = None
+    """Where it is, as volumes see it. None: volumes do not care."""
 
     @property
     def offers(self) -> bool:

@@ -15,6 +15,15 @@ from gpudev.domain.reservation import Connection
 
 
 @dataclass(frozen=True, slots=True)
+class HomeVolume:
+    """The cloud's volume that a disk's files are on right now. It changes when a disk is restored or moved."""
+
+    volume_id: str
+    size_gb: int
+    zone: str
+
+
+@dataclass(frozen=True, slots=True)
 class ServerSpec:
     """Everything needed to start a dev server. All of it is data; none of it ever becomes script text."""
 
@@ -33,6 +42,8 @@ class ServerSpec:
     name: str | None = None
     expires_at: datetime | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+    volume: HomeVolume | None = None
+    """Of the disk, made ready before anything starts."""
 
 
 class Phase(StrEnum):
