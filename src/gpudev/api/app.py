@@ -13,6 +13,7 @@ from gpudev.api.jobs import JobEndpoints
 from gpudev.api.keys import KeyEndpoints
 from gpudev.api.middleware import Requests
 from gpudev.api.remembering import OneAtATime, Remembered, RememberedPlans
+from gpudev.api.routing import check_routes
 from gpudev.api.services import Services
 from gpudev.api.stats import StatsEndpoints
 from gpudev.ports.stores import UnreleasedView
@@ -49,6 +50,7 @@ def create_app(services: Services, lifespan: Lifespan[FastAPI] | None = None) ->
         KeyEndpoints(services.users, app.state.authentication, services.settings.api_key_ttl).router(),
         HealthEndpoints(services.ping, services.is_planning).router(),
     ):
+        check_routes(router)
         app.include_router(router)
     problems.install(app)
     app.add_middleware(Requests)

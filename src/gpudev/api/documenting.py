@@ -6,6 +6,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import TypeAdapter
 
+from gpudev.api.access import Rule, rule_of
 from gpudev.wire.cluster import Problem
 
 DESCRIPTION = """
@@ -71,5 +72,14 @@ def document(app: FastAPI) -> dict[str, Any]:
         schemas.pop("HTTPValidationError", None)
         schemas.pop("ValidationError", None)
         schemas["Problem"] = TypeAdapter(Problem).json_schema() | {"examples": [_EXAMPLE_PROBLEM]}
+        for path, operations in made["paths"].items():
+            for method, operation in operations.items():
+                _say_who_may(operation, rule_of([method.upper()], path))
         app.openapi_schema = made
     return app.openapi_schema
+
+
+def _say_who_may(operation: dict[str, Any], rule: Rule) -> None:
+    operation["x-required-role"] = rule.needs.value
+    operation["x-own-things-only"] = rule.own
+    operation["description"] = f"{operation.get('description', '')}\n\n{rule.said}".strip()

@@ -10,12 +10,13 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Annotated, Any, get_origin
 
 import orjson
-from fastapi import Depends, Request, Response, Security
+from fastapi import APIRouter, Depends, Request, Response, Security
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope
 
+from gpudev.api.access import Needs, NotInTable, check_role, rule_of
 from gpudev.api.authentication import Authentication
 from gpudev.domain.errors import Invalid
 from gpudev.domain.users import ApiKey
@@ -37,15 +38,18 @@ _bearer = _Documented(auto_error=False, bearerFormat="gpudev_…", description="
 class V1Route(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
+        rule = rule_of(self.methods, self.path)
         takes_body = self.body_field is not None
         # By name, whether it may be given more than once.
         query = {field.alias: get_origin(field.field_info.annotation) is list for field in self.dependant.query_params}
 
         async def handle_checked(request: Request) -> Response:
-            authentication: Authentication = request.app.state.authentication
-            key = await authentication.authenticate(request.headers.get("authorization"))
-            request.state.caller = key
-            request.state.username = key.user.username
+            if rule.needs is not Needs.OPEN:
+                authentication: Authentication = request.app.state.authentication
+                key = await authentication.authenticate(request.headers.get("authorization"))
+                request.state.caller = key
+                request.state.username = key.user.username
+                check_role(rule, key.user)
             if request.scope["query_string"]:
                 _check_query(request, query)
             if takes_body:
@@ -54,6 +58,16 @@ class V1Route(APIRoute):
             return await handle(request)
 
         return handle_checked
+
+
+def check_routes(router: APIRouter) -> None:
+    """Every endpoint has its line in the table of access, and is one that enforces it."""
+    for route in router.routes:
+        if not isinstance(route, APIRoute):
+            raise NotInTable(f"{route} is no endpoint of which the table of access knows anything")
+        rule = rule_of(route.methods, route.path)
+        if rule.needs is not Needs.OPEN and not isinstance(route, V1Route):
+            raise NotInTable(f"{route.path} needs {rule.needs}, but only a V1Route checks that")
 
 
 async def _caller(request: Request, _documented: Annotated[Any, Security(_bearer)]) -> ApiKey:

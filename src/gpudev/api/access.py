@@ -1,0 +1,105 @@
+"""Who may ask for what: the one table of all endpoints, and the check that holds a caller against it.
+
+To add an endpoint, add its line to TABLE: method and path template as its route has them, then what it needs.
+`own` says that a path or a list is about the caller's own things: another user's answer 404, and operators see all.
+`login` marks where people prove who they are: open, limited per address, and in the audit log whatever comes of it.
+An endpoint without a line is refused when the app is made; tests/api/test_access.py tries every line with every role.
+Which thing belongs to whom is not known here: the workflows look for what is the caller's.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+
+from gpudev.domain.errors import Forbidden
+from gpudev.domain.users import Role, User
+
+
+class Needs(StrEnum):
+    OPEN = "open"
+    USER = "user"
+    OPERATOR = "operator"
+    ADMIN = "admin"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    needs: Needs
+    own: bool = False
+    login: bool = False
+
+    @property
+    def said(self) -> str:
+        """For the OpenAPI document."""
+        match self.needs:
+            case Needs.OPEN:
+                return "Needs no key."
+            case Needs.USER:
+                return "Needs a key; of the caller's own things only (operators: of everybody's)." if self.own else ""
+            case Needs.OPERATOR | Needs.ADMIN:
+                return f"Needs the role `{self.needs}`."
+
+
+_OPEN = Rule(Needs.OPEN)
+_LOGIN = Rule(Needs.OPEN, login=True)
+_USER = Rule(Needs.USER)
+_OWN = Rule(Needs.USER, own=True)
+_OPERATOR = Rule(Needs.OPERATOR)
+_ADMIN = Rule(Needs.ADMIN)
+
+TABLE: Mapping[str, Rule] = MappingProxyType(
+    {
+        # Health
+        "GET /health": _OPEN,
+        "GET /health/live": _OPEN,
+        "GET /health/ready": _OPEN,
+        # Logging in, and keys
+        "GET /v1/auth/methods": _OPEN,
+        "POST /v1/auth/nonce": _LOGIN,
+        "POST /v1/auth/aws-login": _LOGIN,
+        "POST /v1/auth/oidc-login": _LOGIN,
+        "POST /v1/auth/invitation-login": _LOGIN,
+        "POST /v1/keys/rotate": _OWN,
+        "DELETE /v1/keys/current": _OWN,
+        # Reservations
+        "POST /v1/jobs/submit": _OWN,
+        "GET /v1/jobs": _OWN,
+        "GET /v1/jobs/{job_id}": _OWN,
+        "POST /v1/jobs/{job_id}/cancel": _OWN,
+        "POST /v1/jobs/{job_id}/extend": _OWN,
+        "POST /v1/jobs/{job_id}/priority": _OPERATOR,
+        "GET /v1/jobs/{job_id}/events": _OWN,
+        # Disks
+        "POST /v1/disks": _OWN,
+        "GET /v1/disks": _OWN,
+        "GET /v1/disks/{name}": _OWN,
+        "DELETE /v1/disks/{name}": _OWN,
+        # The cluster
+        "GET /v1/gpu/availability": _USER,
+        "GET /v1/cluster/status": _USER,
+        "GET /v1/cluster/plan": _USER,
+        "GET /v1/stats/eta": _USER,
+    }
+)
+_RANK = {Role.USER: 1, Role.OPERATOR: 2, Role.ADMIN: 3}
+_LEAST = {Needs.OPEN: 0, Needs.USER: 1, Needs.OPERATOR: 2, Needs.ADMIN: 3}
+
+
+class NotInTable(Exception):
+    """A programming error: nobody decided who may use this endpoint."""
+
+
+def rule_of(methods: Iterable[str] | None, path: str) -> Rule:
+    (method,) = methods or ("?",)
+    try:
+        return TABLE[f"{method} {path}"]
+    except KeyError:
+        raise NotInTable(f"{method} {path} has no line in gpudev.api.access.TABLE: who may use it?") from None
+
+
+def check_role(rule: Rule, user: User) -> None:
+    if _RANK[user.role] < _LEAST[rule.needs]:
+        raise Forbidden(
+            f"this is for {'admins' if rule.needs is Needs.ADMIN else 'operators'}; your role is {user.role}"
+        )
