@@ -184,6 +184,37 @@ class GcpSettings:
             raise ValueError("GPU_DEV_GCP_ATTEMPTS must be at least 1")
 
 
+@dataclass(frozen=True, slots=True)
+class OidcSettings:
+    """Login through an OpenID Connect provider. Without an issuer: none."""
+
+    issuer: str = ""
+    """Its address, exactly as its tokens say it."""
+    client_id: str = ""
+    """Whom its tokens must be for: a public client, allowed to redirect to http://127.0.0.1 on any port."""
+    client_secret: str = ""
+    """Only where a provider gives one to programs on people's own machines. Every client gets it: it is no secret."""
+    scopes: tuple[str, ...] = ("openid", "email", "profile", "offline_access")
+    username_claim: str = "email"
+    """Becomes the user's name. An email must be a verified one."""
+    groups_claim: str = "groups"
+    admin_groups: tuple[str, ...] = ()
+    operator_groups: tuple[str, ...] = ()
+    user_groups: tuple[str, ...] = ()
+    """None of these three: everybody the issuer vouches for is a user, and roles are given here. Else who is in none
+    of the groups is a user all the same, unless there are user groups: then they are refused."""
+    email_domains: tuple[str, ...] = ()
+    """Only verified emails of these domains. None: of any."""
+    timeout: timedelta = timedelta(seconds=5)
+    """How long the issuer has for one answer."""
+
+    def __post_init__(self) -> None:
+        if self.issuer and not self.client_id:
+            raise ValueError("GPU_DEV_OIDC_ISSUER needs GPU_DEV_OIDC_CLIENT_ID beside it")
+        if self.issuer and "openid" not in self.scopes:
+            raise ValueError("GPU_DEV_OIDC_SCOPES must have openid among them")
+
+
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise ValueError(f"the environment variable {name} holds {value!r}; it may be {', '.join(allowed)}")
@@ -203,6 +234,7 @@ class Settings:
     aws: AwsSettings = AwsSettings()
     gcp: GcpSettings = GcpSettings()
     reconciling: Reconciling = Reconciling()
+    oidc: OidcSettings = OidcSettings()
     state_dir: Path = Path("~/.local/share/gpu-dev")
     """Embedded and local mode: database, disks, dev servers' folders, logs."""
     nodes_file: Path | None = None
@@ -211,6 +243,13 @@ class Settings:
     api_port: int = 7480
     ssh_host: str = "127.0.0.1"
     """Local mode: the address dev servers' ssh servers listen on and people connect to."""
+    listen: str = ""
+    """ADDRESS:PORT where the API also listens, with TLS, for others than this machine. None: nowhere."""
+    tls_cert: Path | None = None
+    """The certificate for that, with its chain (PEM). None: one of our own making."""
+    tls_key: Path | None = None
+    invited_key_ttl: timedelta | None = timedelta(days=30)
+    """How long the key lasts that an invitation is exchanged for. None: it does not end by itself."""
     api_key_ttl: timedelta | None = timedelta(hours=2)
     github_url: str = "https://github.com"
     log_format: str = "json"
@@ -241,11 +280,16 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         aws=_section(env, AwsSettings(), "GPU_DEV_AWS_", {"region": "AWS_REGION"}),
         gcp=_section(env, GcpSettings(), "GPU_DEV_GCP_"),
         reconciling=_section(env, Reconciling(), "GPU_DEV_"),
+        oidc=_section(env, OidcSettings(), "GPU_DEV_OIDC_"),
         state_dir=state_dir(env),
         nodes_file=_read(env, "GPU_DEV_NODES_FILE", Path, None),
         api_host=env.get("GPU_DEV_API_HOST", "127.0.0.1"),
         api_port=_read(env, "GPU_DEV_API_PORT", int, 7480),
         ssh_host=env.get("GPU_DEV_SSH_HOST", "127.0.0.1"),
+        listen=env.get("GPU_DEV_LISTEN", ""),
+        tls_cert=_read(env, "GPU_DEV_TLS_CERT", Path, None),
+        tls_key=_read(env, "GPU_DEV_TLS_KEY", Path, None),
+        invited_key_ttl=_read(env, "GPU_DEV_INVITED_KEY_DAYS", _days, timedelta(days=30)),
         api_key_ttl=_ttl(env),
         github_url=env.get("GPU_DEV_GITHUB_URL", "https://github.com").rstrip("/"),
         log_format=env.get("GPU_DEV_LOG_FORMAT", "json"),
@@ -348,6 +392,13 @@ def _switch(text: str) -> bool:
         return known[text.strip().lower()]
     except KeyError:
         raise ValueError("say on or off") from None
+
+
+def _days(text: str) -> timedelta | None:
+    days = float(text)
+    if not 0 <= days <= 36_500:
+        raise ValueError("must be a number of days, or 0 for no end")
+    return timedelta(days=days) if days else None
 
 
 def _positive(text: str) -> float:
