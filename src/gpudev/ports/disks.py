@@ -28,6 +28,47 @@ class Upkeep:
     disk_id: DiskId
 
 
+@dataclass(frozen=True, slots=True)
+class DiskOverview:
+    """A disk as its owner sees it."""
+
+    state: DiskState
+    last_used: datetime | None = None
+    snapshot_count: int = 0
+    """Of those that can be restored."""
+    last_snapshot_at: datetime | None = None
+    is_backing_up: bool = False
+    """A snapshot of it is not finished yet."""
+    latest: Operation | None = None
+    """Under way, or else the last that was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskEvent:
+    """A line of a disk's history."""
+
+    at: datetime
+    kind: str
+    message: str
+    by: str
+
+
+class DiskViews(Protocol):
+    """What only looks at disks."""
+
+    async def of_user(self, user_id: UserId) -> list[DiskOverview]:
+        """All that are not purged, the deleted ones too, by name and age."""
+        ...
+
+    async def find(self, disk_id: DiskId) -> DiskOverview | None:
+        """A purged one, too."""
+        ...
+
+    async def history(self, disk_id: DiskId, limit: int = 100) -> list[DiskEvent]:
+        """What happened to it last, the oldest first."""
+        ...
+
+
 class DiskOperationStore(Protocol):
     async def accept(
         self, user_id: UserId, decide: Decide, *, now: datetime, by: str, key: str | None = None

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 
 from gpudev.adapters.postgres.availability import PostgresAvailability
+from gpudev.adapters.postgres.disk_operations import PostgresDiskOperations
+from gpudev.adapters.postgres.disk_views import PostgresDiskViews
 from gpudev.adapters.postgres.disks import PostgresDiskRecords
 from gpudev.adapters.postgres.estimates import PostgresEstimates
 from gpudev.adapters.postgres.facts import PostgresCatalogue, PostgresDisks, PostgresNodes
@@ -33,6 +35,8 @@ class Stores:
     estimates: PostgresEstimates
     availability: PostgresAvailability
     disk_records: PostgresDiskRecords
+    disk_operations: PostgresDiskOperations
+    disk_views: PostgresDiskViews
     looks: PostgresLooks
     passes: PostgresPassLocks
 
@@ -58,6 +62,8 @@ def open_stores(settings: Settings, *, max_connections: int = 8) -> Stores:
         estimates=PostgresEstimates(pool),
         availability=PostgresAvailability(pool),
         disk_records=PostgresDiskRecords(pool),
+        disk_operations=PostgresDiskOperations(pool),
+        disk_views=PostgresDiskViews(pool),
         looks=PostgresLooks(pool),
         passes=PostgresPassLocks(pool),
     )
