@@ -304,7 +304,12 @@ class UserStore(Protocol):
         ...
 
     async def rotate_key(self, key_id: int, ttl: timedelta | None) -> IssuedKey:
-        """Issue a new key and revoke this one, in one transaction."""
+        """Issue a new key and revoke this one, in one transaction. The key of somebody whom a provider vouched for
+        is replaced by one that ends when it would have ended."""
+        ...
+
+    async def revoke_key(self, key_id: int) -> bool:
+        """Whether it was still in use until now."""
         ...
 
 

@@ -8,6 +8,7 @@ from gpudev.adapters.postgres.disk_views import PostgresDiskViews
 from gpudev.adapters.postgres.disks import PostgresDiskRecords
 from gpudev.adapters.postgres.estimates import PostgresEstimates
 from gpudev.adapters.postgres.facts import PostgresCatalogue, PostgresDisks, PostgresNodes
+from gpudev.adapters.postgres.identities import PostgresAccounts, PostgresNonces
 from gpudev.adapters.postgres.leases import PostgresLeases
 from gpudev.adapters.postgres.looks import PostgresLooks
 from gpudev.adapters.postgres.passes import PostgresPassLocks
@@ -27,6 +28,8 @@ class Stores:
     nodes: PostgresNodes
     catalogue: PostgresCatalogue
     users: PostgresUsers
+    accounts: PostgresAccounts
+    nonces: PostgresNonces
     disks: PostgresDisks
     leases: PostgresLeases
     queue: PostgresQueue
@@ -54,6 +57,8 @@ def open_stores(settings: Settings, *, max_connections: int = 8) -> Stores:
         nodes=PostgresNodes(pool),
         catalogue=PostgresCatalogue(pool),
         users=PostgresUsers(pool),
+        accounts=PostgresAccounts(pool),
+        nonces=PostgresNonces(pool),
         disks=PostgresDisks(pool),
         leases=PostgresLeases(pool),
         queue=PostgresQueue(pool, settings.timing.retry_backoff),

@@ -31,16 +31,16 @@ class PostgresUsers:
             )
         if row is None:
             raise Conflict(f"there is already a user {username!r}")
-        return _user(row)
+        return user_of(row)
 
     async def find_user(self, username: str) -> User | None:
         async with self._pool.acquire() as connection:
             row = await connection.fetchrow("SELECT * FROM api_users WHERE username = $1", username)
-        return None if row is None else _user(row)
+        return None if row is None else user_of(row)
 
     async def list_users(self) -> list[User]:
         async with self._pool.acquire() as connection:
-            return [_user(row) for row in await connection.fetch("SELECT * FROM api_users ORDER BY username")]
+            return [user_of(row) for row in await connection.fetch("SELECT * FROM api_users ORDER BY username")]
 
     async def set_weight(self, username: str, weight: float) -> None:
         async with self._pool.acquire() as connection:
@@ -100,12 +100,26 @@ class PostgresUsers:
 
     async def rotate_key(self, key_id: int, ttl: timedelta | None) -> IssuedKey:
         async with self._pool.transaction() as connection:
-            user_id = await connection.fetchval(
-                "UPDATE api_keys SET is_active = false WHERE key_id = $1 AND is_active RETURNING user_id", key_id
+            old = await connection.fetchrow(
+                """
+                UPDATE api_keys k SET is_active = false FROM api_users u
+                WHERE k.key_id = $1 AND k.is_active AND u.user_id = k.user_id
+                RETURNING k.user_id, k.expires_at, u.identity_subject IS NOT NULL AS vouched_for
+                """,
+                key_id,
             )
-            if user_id is None:
+            if old is None:
                 raise Unauthenticated("this key was revoked; log in again")
-            return await _issue(connection, UserId(user_id), ttl, "rotated")
+            # Whoever vouched for them is asked again when the time is over: rotating buys no more of it.
+            latest = old["expires_at"] if old["vouched_for"] else None
+            return await _issue(connection, UserId(old["user_id"]), ttl, "rotated", no_later_than=latest)
+
+    async def revoke_key(self, key_id: int) -> bool:
+        async with self._pool.acquire() as connection:
+            revoked = await connection.fetchval(
+                "UPDATE api_keys SET is_active = false WHERE key_id = $1 AND is_active RETURNING true", key_id
+            )
+        return bool(revoked)
 
 
 def hash_key(secret: str) -> str:
@@ -113,21 +127,29 @@ def hash_key(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
-async def _issue(connection: Connection, user_id: UserId, ttl: timedelta | None, description: str) -> IssuedKey:
+async def _issue(
+    connection: Connection,
+    user_id: UserId,
+    ttl: timedelta | None,
+    description: str,
+    *,
+    no_later_than: datetime | None = None,
+) -> IssuedKey:
     secret = KEY_PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
     expires_at = await connection.fetchval(
         """
         INSERT INTO api_keys (user_id, key_hash, key_prefix, expires_at, description)
-        VALUES ($1, $2, $3, clock_timestamp() + $4::interval, $5) RETURNING expires_at
+        VALUES ($1, $2, $3, least(clock_timestamp() + $4::interval, $6::timestamptz), $5) RETURNING expires_at
         """,
         user_id,
         hash_key(secret),
         secret[:16],
         ttl,
         description,
+        no_later_than,
     )
     return IssuedKey(secret, expires_at)
 
 
-def _user(row: asyncpg.Record) -> User:
+def user_of(row: asyncpg.Record) -> User:
     return User(UserId(row["user_id"]), row["username"], Role(row["role"]), row["is_active"], row["email"])

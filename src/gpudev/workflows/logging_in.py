@@ -1,0 +1,38 @@
+"""Somebody who was vouched for gets a key: found again or made a user, and given a key that ends.
+
+Every way in goes through here: who vouched for a person, and how, is known to the provider alone.
+"""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from gpudev.domain.errors import Forbidden, Invalid
+from gpudev.domain.users import IssuedKey, User, check_username
+from gpudev.ports.clock import Clock
+from gpudev.ports.identity import AccountStore, Person
+from gpudev.ports.stores import UserStore
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedIn:
+    user: User
+    key: IssuedKey
+
+
+@dataclass(frozen=True, slots=True)
+class LoggingIn:
+    accounts: AccountStore
+    users: UserStore
+    clock: Clock
+    ttl: timedelta | None
+
+    async def log_in(self, person: Person, came_from: str | None) -> LoggedIn:
+        """Raises Forbidden when this person may not come in."""
+        try:
+            check_username(person.username)
+        except Invalid as error:
+            raise Forbidden(f"you cannot be a user here by that name: {error}") from error
+        user = await self.accounts.enrol(person, came_from=came_from, now=self.clock.now())
+        # Disabled in between? Then the key is none: every use of it looks at its user.
+        key = await self.users.issue_key(user.user_id, self.ttl, f"{person.provider} login")
+        return LoggedIn(user, key)
