@@ -121,6 +121,12 @@ class KubernetesSettings:
     efs_file_system_id: str = ""
     efs_security_group_id: str = ""
     efs_subnet_ids: tuple[str, ...] = ()
+    disk_driver: str = ""
+    """The CSI driver that attaches disks' volumes; none: the usual one of the cloud."""
+    disk_zone_label: str = ""
+    """The label by which that driver tells a node's zone."""
+    disk_fs_type: str = "ext4"
+    """What a new disk is formatted with. One that is formatted stays as it is."""
     stale_after: timedelta = timedelta(seconds=15)
     """Without a sign of life from the API server for this long, no decision is made."""
     watch_timeout: timedelta = timedelta(seconds=10)
@@ -255,6 +261,18 @@ class Settings:
     log_format: str = "json"
     """json, or console for people."""
 
+    @property
+    def has_disks(self) -> bool:
+        """Whether there is anything that named disks can be kept on."""
+        return self.cluster == "local" or self.cloud in _DISK_DRIVERS
+
+
+_DISK_DRIVERS = {
+    "aws": ("ebs.csi.aws.com", "topology.ebs.csi.aws.com/zone"),
+    "gcp": ("pd.csi.storage.gke.io", "topology.gke.io/zone"),
+}
+"""By cloud: what attaches its volumes on Kubernetes, and the label by which that tells a node's zone."""
+
 
 def load(environ: Mapping[str, str] | None = None) -> Settings:
     """Settings from the environment. A value that cannot be read raises ValueError naming its variable."""
@@ -346,7 +364,9 @@ _KUBERNETES_NAMES = {
 
 
 def _kubernetes(env: Mapping[str, str]) -> KubernetesSettings:
-    return _section(env, KubernetesSettings(), "GPU_DEV_", _KUBERNETES_NAMES)
+    own = _section(env, KubernetesSettings(), "GPU_DEV_", _KUBERNETES_NAMES)
+    driver, label = _DISK_DRIVERS.get(env.get("GPU_DEV_CLOUD", ""), ("", ""))
+    return replace(own, disk_driver=own.disk_driver or driver, disk_zone_label=own.disk_zone_label or label)
 
 
 def _section(env: Mapping[str, str], default: _T, prefix: str, names: Mapping[str, str] = MappingProxyType({})) -> _T:
