@@ -8,6 +8,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar, get_args
 
+from gpudev.domain.aws_login import endpoint_of
+from gpudev.domain.errors import Invalid
+from gpudev.domain.disk_operations import DiskSettings
 from gpudev.places import state_dir
 
 _T = TypeVar("_T")
@@ -62,6 +65,11 @@ class Timing:
     """How long preparing a dev server may take by plan: its time begins when it is ready."""
     teardown_margin: timedelta = timedelta(seconds=30)
     """How long after its planned end a reservation's GPUs may still be busy being freed."""
+    disk_deadline: timedelta = timedelta(hours=1)
+    """How long making a disk ready may take (restoring a large one) before its reservation fails. The preparing
+    deadline begins when the disk is ready."""
+    put_away_patience: timedelta = timedelta(minutes=5)
+    """How long a reservation that is over waits for its disk's snapshot to begin before it lets go without."""
 
     @property
     def around_a_stay(self) -> timedelta:
@@ -191,6 +199,33 @@ class GcpSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class AwsLoginSettings:
+    """Login with AWS credentials. Without accounts: none."""
+
+    accounts: tuple[str, ...] = ()
+    """Whose roles count, by number."""
+    roles: tuple[str, ...] = ("SSOCloudDevGpuReservation",)
+    """Who holds one of these (a role, or a permission set of AWS's single sign-on) may come in."""
+    regions: tuple[str, ...] = ("us-east-2",)
+    """For which regions' STS requests may be signed. AWS's other partitions have regions of their own."""
+    sts_url: str = ""
+    """Another way to STS than its public address (a VPC endpoint). Never from a request."""
+    timeout: timedelta = timedelta(seconds=10)
+    """How long STS has for one answer."""
+
+    def __post_init__(self) -> None:
+        if not all(len(account) == 12 and account.isascii() and account.isdigit() for account in self.accounts):
+            raise ValueError("GPU_DEV_AWS_LOGIN_ACCOUNTS must be account numbers of 12 digits")
+        if self.accounts and not (all(self.roles) and self.roles and self.regions):
+            raise ValueError("GPU_DEV_AWS_LOGIN_ACCOUNTS needs GPU_DEV_AWS_LOGIN_ROLES and GPU_DEV_AWS_LOGIN_REGIONS")
+        for region in self.regions:
+            try:
+                endpoint_of(region)
+            except Invalid as error:
+                raise ValueError(f"GPU_DEV_AWS_LOGIN_REGIONS: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
 class OidcSettings:
     """Login through an OpenID Connect provider. Without an issuer: none."""
 
@@ -236,10 +271,15 @@ class Settings:
     """Where dev servers run: local (this machine) or kubernetes."""
     kubernetes: KubernetesSettings = KubernetesSettings()
     cloud: str = "none"
-    """Behind the cluster, with its groups of nodes, volumes and snapshots: none, aws or gcp."""
+    """Behind the cluster, with its groups of nodes, volumes and snapshots: none, aws or gcp; local: folders of this
+    machine."""
+    disks: DiskSettings = DiskSettings()
     aws: AwsSettings = AwsSettings()
     gcp: GcpSettings = GcpSettings()
     reconciling: Reconciling = Reconciling()
+    aws_login: AwsLoginSettings = AwsLoginSettings()
+    server_names: tuple[str, ...] = ()
+    """As whom people reach the API: HOST, or HOST:PORT where the port is not the usual one."""
     oidc: OidcSettings = OidcSettings()
     state_dir: Path = Path("~/.local/share/gpu-dev")
     """Embedded and local mode: database, disks, dev servers' folders, logs."""
@@ -261,12 +301,27 @@ class Settings:
     log_format: str = "json"
     """json, or console for people."""
 
+    def __post_init__(self) -> None:
+        if self.aws_login.accounts and not self.server_names:
+            raise ValueError("GPU_DEV_AWS_LOGIN_ACCOUNTS needs GPU_DEV_SERVER_NAMES: what people sign must name us")
+
+    @property
+    def has_remote_cloud(self) -> bool:
+        """One that has groups of nodes, and volumes that come and go without us."""
+        return self.cloud in _DISK_DRIVERS
+
+    @property
+    def manages_volumes(self) -> bool:
+        """Whether dev servers here can use the cloud's volumes: one machine has folders, others have not."""
+        return self.cloud != "none" and (self.cloud == "local") == (self.cluster == "local")
+
     @property
     def has_disks(self) -> bool:
         """Whether there is anything that named disks can be kept on."""
         return self.cluster == "local" or self.cloud in _DISK_DRIVERS
 
 
+LOCAL_ZONE = "this-machine"
 _DISK_DRIVERS = {
     "aws": ("ebs.csi.aws.com", "topology.ebs.csi.aws.com/zone"),
     "gcp": ("pd.csi.storage.gke.io", "topology.gke.io/zone"),
@@ -294,10 +349,13 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         ),
         cluster=_read(env, "GPU_DEV_CLUSTER", _cluster, "local"),
         kubernetes=_kubernetes(env),
-        cloud=_read(env, "GPU_DEV_CLOUD", _cloud, "none"),
+        cloud=_cloud_of(env),
+        disks=_disks(env),
         aws=_section(env, AwsSettings(), "GPU_DEV_AWS_", {"region": "AWS_REGION"}),
         gcp=_section(env, GcpSettings(), "GPU_DEV_GCP_"),
         reconciling=_section(env, Reconciling(), "GPU_DEV_"),
+        aws_login=_section(env, AwsLoginSettings(), "GPU_DEV_AWS_LOGIN_"),
+        server_names=_read(env, "GPU_DEV_SERVER_NAMES", _names, ()),
         oidc=_section(env, OidcSettings(), "GPU_DEV_OIDC_"),
         state_dir=state_dir(env),
         nodes_file=_read(env, "GPU_DEV_NODES_FILE", Path, None),
@@ -319,7 +377,24 @@ def _timing(env: Mapping[str, str]) -> Timing:
     if env.get("GPU_DEV_CLUSTER") == "kubernetes" and not env.get("GPU_DEV_PREPARING_MARGIN"):
         # A large image may be pulled for minutes. What never takes longer than it may, breaks no promise.
         timing = replace(timing, preparing_margin=timing.preparing_deadline)
+    if env.get("GPU_DEV_CLOUD") in _DISK_DRIVERS and not env.get("GPU_DEV_TEARDOWN_MARGIN"):
+        # Before a snapshot begins, the node has to let go of the volume.
+        timing = replace(timing, teardown_margin=timedelta(minutes=2))
     return timing
+
+
+def _cloud_of(env: Mapping[str, str]) -> str:
+    """One machine keeps disks in folders of its own."""
+    is_local = _read(env, "GPU_DEV_CLUSTER", _cluster, "local") == "local"
+    return str(_read(env, "GPU_DEV_CLOUD", _cloud, "local" if is_local else "none"))
+
+
+def _disks(env: Mapping[str, str]) -> DiskSettings:
+    usual = DiskSettings()
+    if _cloud_of(env) == "local":
+        # There is one place only, and looking at it costs nothing.
+        usual = replace(usual, zone=LOCAL_ZONE, poll_every=timedelta(milliseconds=200))
+    return _section(env, usual, "GPU_DEV_DISK_")
 
 
 def given(environ: Mapping[str, str]) -> dict[str, str]:
@@ -401,8 +476,8 @@ def _cluster(text: str) -> str:
 
 
 def _cloud(text: str) -> str:
-    if text not in ("none", "aws", "gcp"):
-        raise ValueError("it may be none, aws or gcp")
+    if text not in ("none", "local", "aws", "gcp"):
+        raise ValueError("it may be none, local, aws or gcp")
     return text
 
 
@@ -419,6 +494,10 @@ def _days(text: str) -> timedelta | None:
     if not 0 <= days <= 36_500:
         raise ValueError("must be a number of days, or 0 for no end")
     return timedelta(days=days) if days else None
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name for part in text.split(",") if (name := part.strip().lower()))
 
 
 def _positive(text: str) -> float:
