@@ -2,15 +2,15 @@
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar, get_args
 
 from gpudev.domain.aws_login import endpoint_of
-from gpudev.domain.errors import Invalid
 from gpudev.domain.disk_operations import DiskSettings
+from gpudev.domain.errors import Invalid
 from gpudev.places import state_dir
 
 _T = TypeVar("_T")
@@ -273,7 +273,7 @@ class Settings:
     cloud: str = "none"
     """Behind the cluster, with its groups of nodes, volumes and snapshots: none, aws or gcp; local: folders of this
     machine."""
-    disks: DiskSettings = DiskSettings()
+    disks: DiskSettings = field(default_factory=DiskSettings)
     aws: AwsSettings = AwsSettings()
     gcp: GcpSettings = GcpSettings()
     reconciling: Reconciling = Reconciling()
@@ -447,10 +447,10 @@ def _kubernetes(env: Mapping[str, str]) -> KubernetesSettings:
 def _section(env: Mapping[str, str], default: _T, prefix: str, names: Mapping[str, str] = MappingProxyType({})) -> _T:
     """A section's fields from PREFIX_FIELD variables, or those of other `names`; timedeltas are given in seconds."""
     values = {}
-    for field in fields(default):  # type: ignore[arg-type]
-        variable = names.get(field.name, prefix + field.name.upper())
-        standard = getattr(default, field.name)
-        values[field.name] = _read(env, variable, _reader(field.type, standard), standard)
+    for one in fields(default):  # type: ignore[arg-type]
+        variable = names.get(one.name, prefix + one.name.upper())
+        standard = getattr(default, one.name)
+        values[one.name] = _read(env, variable, _reader(one.type, standard), standard)
     return type(default)(**values)
 
 
