@@ -12,9 +12,9 @@ import pytest
 
 from contracts.cloud_worlds import ours
 from gpudev.adapters.local import copying, filesystem
-from gpudev.adapters.local.contents import Contents, EntryKind
 from gpudev.adapters.local.folders import StateFolder
 from gpudev.adapters.local.volume_folders import Thing
+from gpudev.domain.disk_contents import Contents, EntryKind
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.domain.ids import DiskId, new_disk_id
 from gpudev.ports.cloud import SnapshotState

@@ -5,16 +5,18 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
+from gpudev.domain.disk_contents import Contents
 from gpudev.domain.disk_operations import (
     Changes,
     DiskState,
     Operation,
     OperationFacts,
     OperationId,
+    RecordedSnapshotId,
     SnapshotRecord,
     UserDisks,
 )
-from gpudev.domain.ids import DiskId, UserId
+from gpudev.domain.ids import DiskId, ReservationId, UserId
 
 Decide = Callable[[UserDisks], Changes | None]
 """Pure: it is called while all of a user's disks are locked. None: there is nothing to do."""
@@ -118,4 +120,35 @@ class DiskOperationStore(Protocol):
 
     async def snapshots(self, disk_id: DiskId) -> Sequence[SnapshotRecord]:
         """All that are recorded, the newest first; the removed ones too."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class HeldDisk:
+    """A reservation's disk, and what was last asked for it on the reservation's behalf."""
+
+    disk: DiskState
+    ready: Operation | None = None
+    """The newest that makes it ready."""
+    readied: int = 0
+    """How often that was asked for."""
+    away: Operation | None = None
+    """The newest that puts it away."""
+
+
+class HeldDisks(Protocol):
+    async def find(self, disk_id: DiskId, reservation_id: ReservationId) -> HeldDisk | None: ...
+
+
+class DiskContents(Protocol):
+    """Listings of what is in snapshots, kept as long as these are."""
+
+    async def find(self, snapshot_id: RecordedSnapshotId) -> Contents | None: ...
+
+    async def keep(self, snapshot_id: RecordedSnapshotId, contents: Contents, *, now: datetime) -> None:
+        """Twice is once."""
+        ...
+
+    async def missing(self, limit: int = 100) -> list[SnapshotRecord]:
+        """Complete snapshots without one, the oldest first."""
         ...

@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gpudev.adapters.local.contents import MOST_ENTRIES, Contents, list_contents
+from gpudev.adapters.local.contents import MOST_ENTRIES, list_contents
 from gpudev.adapters.local.copying import TreeCopy
 from gpudev.adapters.local.filesystem import sync_filesystem
 from gpudev.adapters.local.folders import StateFolder
@@ -22,6 +22,7 @@ from gpudev.adapters.local.removing import remove_folder
 from gpudev.adapters.local.snapshots import pending_snapshots
 from gpudev.adapters.local.volume_folders import Busy, Thing, VolumeFolders, is_id
 from gpudev.adapters.local.volume_records import VolumeRecord
+from gpudev.domain.disk_contents import Contents
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.ports.cloud import SnapshotState, Volume
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from gpudev.adapters.postgres.availability import PostgresAvailability
+from gpudev.adapters.postgres.disk_holding import PostgresDiskContents, PostgresHeldDisks
 from gpudev.adapters.postgres.disk_operations import PostgresDiskOperations
 from gpudev.adapters.postgres.disk_views import PostgresDiskViews
 from gpudev.adapters.postgres.disks import PostgresDiskRecords
@@ -40,6 +41,8 @@ class Stores:
     disk_records: PostgresDiskRecords
     disk_operations: PostgresDiskOperations
     disk_views: PostgresDiskViews
+    held_disks: PostgresHeldDisks
+    disk_contents: PostgresDiskContents
     looks: PostgresLooks
     passes: PostgresPassLocks
 
@@ -69,6 +72,8 @@ def open_stores(settings: Settings, *, max_connections: int = 8) -> Stores:
         disk_records=PostgresDiskRecords(pool),
         disk_operations=PostgresDiskOperations(pool),
         disk_views=PostgresDiskViews(pool),
+        held_disks=PostgresHeldDisks(pool),
+        disk_contents=PostgresDiskContents(pool),
         looks=PostgresLooks(pool),
         passes=PostgresPassLocks(pool),
     )

@@ -1,0 +1,66 @@
+"""Disks that reservations hold, and what is in disks' snapshots, on PostgreSQL."""
+
+from datetime import datetime
+
+from gpudev.adapters.postgres import disk_rows
+from gpudev.adapters.postgres.pool import Pool
+from gpudev.domain.disk_contents import Contents
+from gpudev.domain.disk_operations import OperationKind, RecordedSnapshotId, SnapshotRecord
+from gpudev.domain.ids import DiskId, ReservationId
+from gpudev.ports.disks import HeldDisk
+
+_OPERATIONS = """
+    SELECT DISTINCT ON (kind) *, count(*) OVER (PARTITION BY kind) AS times
+    FROM disk_operations WHERE reservation_id = $1 AND disk_id = $2 ORDER BY kind, seq DESC
+"""
+_MISSING = """
+    SELECT s.* FROM disk_snapshots s
+    WHERE s.status = 'completed' AND s.cloud_id IS NOT NULL
+      AND NOT EXISTS (SELECT FROM disk_contents c WHERE c.snapshot_id = s.snapshot_id)
+    ORDER BY s.created_at LIMIT $1
+"""
+
+
+class PostgresHeldDisks:
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def find(self, disk_id: DiskId, reservation_id: ReservationId) -> HeldDisk | None:
+        """The disk is read last: what an operation that is over has made of it is seen."""
+        async with self._pool.acquire() as connection:
+            found = await connection.fetch(_OPERATIONS, reservation_id, disk_id)
+            row = await connection.fetchrow(disk_rows.SELECT_DISK + "WHERE d.disk_id = $1", disk_id)
+        if row is None:
+            return None
+        operations = {one["kind"]: one for one in found}
+        ready = operations.get(OperationKind.MAKE_READY)
+        away = operations.get(OperationKind.PUT_AWAY)
+        return HeldDisk(
+            disk_rows.disk(row),
+            ready=None if ready is None else disk_rows.operation(ready),
+            readied=0 if ready is None else ready["times"],
+            away=None if away is None else disk_rows.operation(away),
+        )
+
+
+class PostgresDiskContents:
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def find(self, snapshot_id: RecordedSnapshotId) -> Contents | None:
+        async with self._pool.acquire() as connection:
+            found = await connection.fetchval("SELECT contents FROM disk_contents WHERE snapshot_id = $1", snapshot_id)
+        return None if found is None else Contents.from_json(found)
+
+    async def keep(self, snapshot_id: RecordedSnapshotId, contents: Contents, *, now: datetime) -> None:
+        async with self._pool.acquire() as connection:
+            await connection.execute(
+                "INSERT INTO disk_contents (snapshot_id, kept_at, contents) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
+                snapshot_id,
+                now,
+                contents.to_json(),
+            )
+
+    async def missing(self, limit: int = 100) -> list[SnapshotRecord]:
+        async with self._pool.acquire() as connection:
+            return [disk_rows.snapshot(row) for row in await connection.fetch(_MISSING, limit)]

@@ -1,0 +1,48 @@
+"""What is in a disk, for its owner to recognise it by: totals of everything and the names nearest to the top."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+
+class EntryKind(StrEnum):
+    FILE = "file"
+    FOLDER = "folder"
+    LINK = "link"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    path: str
+    kind: EntryKind
+    size: int
+    modified_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    files: int
+    """Everything that is no folder."""
+    folders: int
+    size_bytes: int
+    """The sum of the files' lengths; a file with two names counts twice."""
+    entries: tuple[Entry, ...]
+    """Those nearest to the top, by depth and then by name."""
+
+    @property
+    def is_complete(self) -> bool:
+        return len(self.entries) == self.files + self.folders
+
+    def to_json(self) -> dict[str, Any]:
+        entries = [[entry.path, entry.kind.value, entry.size, entry.modified_at.isoformat()] for entry in self.entries]
+        return {"files": self.files, "folders": self.folders, "size_bytes": self.size_bytes, "entries": entries}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "Contents":
+        entries = tuple(
+            Entry(path, EntryKind(kind), size, datetime.fromisoformat(modified_at))
+            for path, kind, size, modified_at in data["entries"]
+        )
+        return cls(data["files"], data["folders"], data["size_bytes"], entries)
