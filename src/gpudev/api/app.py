@@ -5,8 +5,12 @@ from starlette.types import Lifespan
 
 from gpudev import __version__
 from gpudev.api import problems
+from gpudev.api.auth import AuthEndpoints
+from gpudev.api.auth_door import Door
+from gpudev.api.auth_methods import login_methods
 from gpudev.api.authentication import Authentication
 from gpudev.api.cluster import ClusterEndpoints
+from gpudev.api.disks import DiskEndpoints
 from gpudev.api.documenting import DESCRIPTION, document
 from gpudev.api.health import HealthEndpoints
 from gpudev.api.jobs import JobEndpoints
@@ -16,11 +20,14 @@ from gpudev.api.remembering import OneAtATime, Remembered, RememberedPlans
 from gpudev.api.routing import check_routes
 from gpudev.api.services import Services
 from gpudev.api.stats import StatsEndpoints
+from gpudev.domain.disk_operations import DiskSettings
 from gpudev.ports.stores import UnreleasedView
 from gpudev.workflows.cancelling import Cancelling
 from gpudev.workflows.extending import Extending
 from gpudev.workflows.foreseeing import Foreseeing
 from gpudev.workflows.judging import Judging
+from gpudev.workflows.logging_in import LoggingIn
+from gpudev.workflows.managing_disks import ManagingDisks
 from gpudev.workflows.prioritising import Prioritising
 from gpudev.workflows.submission import Submission
 from gpudev.workflows.surveying import Surveying
@@ -46,8 +53,10 @@ def create_app(services: Services, lifespan: Lifespan[FastAPI] | None = None) ->
     for router in (
         _jobs(services, unreleased).router(),
         _cluster(services, unreleased).router(),
+        DiskEndpoints(_disks(services)).router(),
         StatsEndpoints(Judging(services.estimates, services.clock)).router(),
         KeyEndpoints(services.users, app.state.authentication, services.settings.api_key_ttl).router(),
+        _auth(services).router(),
         HealthEndpoints(services.ping, services.is_planning).router(),
     ):
         check_routes(router)
@@ -56,6 +65,17 @@ def create_app(services: Services, lifespan: Lifespan[FastAPI] | None = None) ->
     app.add_middleware(Requests)
     app.openapi = lambda: document(app)  # type: ignore[method-assign]
     return app
+
+
+def _auth(services: Services) -> AuthEndpoints:
+    logging_in = LoggingIn(services.accounts, services.users, services.clock, services.settings.api_key_ttl)
+    return AuthEndpoints(
+        methods=login_methods(services.settings),
+        aws=services.aws_login,
+        nonces=services.nonces,
+        door=Door(logging_in),
+        clock=services.clock,
+    )
 
 
 def _jobs(services: Services, unreleased: UnreleasedView) -> JobEndpoints:
@@ -92,6 +112,11 @@ def _jobs(services: Services, unreleased: UnreleasedView) -> JobEndpoints:
         prioritising=Prioritising(services.reservations, services.clock),
         watching=Watching(services.reservations, services.changes, viewing),
     )
+
+
+def _disks(services: Services) -> ManagingDisks:
+    has_disks = services.settings.cluster == "local"
+    return ManagingDisks(services.disks, services.disk_views, services.clock, DiskSettings(), has_disks)
 
 
 def _cluster(services: Services, unreleased: UnreleasedView) -> ClusterEndpoints:

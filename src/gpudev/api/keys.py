@@ -1,4 +1,4 @@
-"""The endpoint for API keys: a new one for an old one."""
+"""The endpoints for the API key that one holds: a new one for it, and its end."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -33,14 +33,30 @@ class KeyEndpoints:
             summary="Replace this API key",
             responses=problems(401, 503),
         )
+        router.add_api_route(
+            "/current",
+            self.revoke,
+            methods=["DELETE"],
+            status_code=204,
+            response_class=Response,
+            summary="End this API key",
+            responses=problems(401, 503),
+        )
         return router
 
     async def rotate(self, caller: Caller) -> Response:
         """Gives a new key, shown this once, and revokes the one this request was made with. A key without an end
-        is replaced by a key without an end."""
+        is replaced by a key without an end; one that came from a login, by one that ends when it would have ended."""
         ttl = None if caller.expires_at is None else self.ttl
         issued = await self.users.rotate_key(caller.key_id, ttl)
         self.authentication.forget(caller.key_id)
         log.info("key.rotated", username=caller.user.username, key_id=caller.key_id)
         view = KeyView(api_key=issued.secret, expires_at=issued.expires_at, username=caller.user.username)
         return JsonAnswer(view, headers={"Cache-Control": "no-store"})
+
+    async def revoke(self, caller: Caller) -> Response:
+        """Logs out: the key this request was made with is none any more."""
+        await self.users.revoke_key(caller.key_id)
+        self.authentication.forget(caller.key_id)
+        log.info("key.revoked", username=caller.user.username, key_id=caller.key_id)
+        return Response(status_code=204)

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from gpudev.ports.changes import ReservationChanges
 from gpudev.ports.clock import Clock
-from gpudev.ports.identity import Identity, KeySource
+from gpudev.ports.disks import DiskOperationStore, DiskViews
+from gpudev.ports.identity import AccountStore, Identity, IdentityProvider, KeySource, NonceStore, SignedRequest
 from gpudev.ports.stores import (
     CatalogueStore,
     EstimateStore,
@@ -27,6 +28,10 @@ class Services:
     nodes: NodeStore
     catalogue: CatalogueStore
     users: UserStore
+    disks: DiskOperationStore
+    disk_views: DiskViews
+    accounts: AccountStore
+    nonces: NonceStore
     identity: Identity
     keys: KeySource
     changes: ReservationChanges
@@ -36,5 +41,7 @@ class Services:
     """A round trip to the database; raises when it does not answer."""
     is_planning: Callable[[], Awaitable[bool]]
     """Whether some processor's heartbeat is fresh."""
+    aws_login: IdentityProvider[SignedRequest] | None = None
+    """None: nobody logs in with AWS."""
     plans_seconds: float = 0.05
     """For how long a published plan is looked at without asking whether there is a newer one."""

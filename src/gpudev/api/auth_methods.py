@@ -1,0 +1,21 @@
+"""Which ways in there are, by the settings."""
+
+from gpudev.settings import Settings
+from gpudev.wire.auth import LoginMethod
+
+
+def login_methods(settings: Settings) -> list[LoginMethod]:
+    """In the order in which a client should prefer them."""
+    methods = []
+    if settings.aws_login.accounts:
+        methods.append(
+            LoginMethod(
+                kind="aws",
+                server_names=list(settings.server_names),
+                roles=list(settings.aws_login.roles),
+                regions=list(settings.aws_login.regions),
+            )
+        )
+    if settings.cluster == "local":
+        methods.append(LoginMethod(kind="local"))
+    return methods

@@ -1,0 +1,59 @@
+"""The question "who am I?" that a person signs for AWS and sends through us: what it says, and where it may go.
+
+Client and server agree on it here. The client signs exactly this, the server forwards nothing else.
+"""
+
+import re
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from gpudev.domain.errors import Invalid
+
+METHOD = "POST"
+BODY = "Action=GetCallerIdentity&Version=2011-06-15"
+CONTENT_TYPE = "application/x-www-form-urlencoded; charset=utf-8"
+SERVER_HEADER = "X-GPU-Dev-Server"
+"""Which server it is meant for, as its sender reaches it: another server has no use for it."""
+NONCE_HEADER = "X-GPU-Dev-Nonce"
+"""What that server gave out for one login."""
+_REGION = re.compile(r"[a-z]{2,4}(-[a-z]{2,12}){1,2}-[0-9]{1,2}")
+_PARTITIONS = (
+    ("cn-", "aws-cn", "amazonaws.com.cn"),
+    ("us-gov-", "aws-us-gov", "amazonaws.com"),
+    ("us-iso-", "aws-iso", "c2s.ic.gov"),
+    ("us-isob-", "aws-iso-b", "sc2s.sgov.gov"),
+    ("eu-isoe-", "aws-iso-e", "cloud.adc-e.uk"),
+    ("us-isof-", "aws-iso-f", "csp.hci.ic.gov"),
+    ("eusc-", "aws-eusc", "amazonaws.eu"),
+    ("", "aws", "amazonaws.com"),
+)
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """AWS's token service in one region."""
+
+    region: str
+    partition: str
+    host: str
+
+    @property
+    def url(self) -> str:
+        return f"https://{self.host}/"
+
+
+def endpoint_of(region: str) -> Endpoint:
+    if not _REGION.fullmatch(region):
+        raise Invalid(f"{region[:40]!r} is no AWS region")
+    partition, domain = next((name, domain) for prefix, name, domain in _PARTITIONS if region.startswith(prefix))
+    return Endpoint(region, partition, f"sts.{region}.{domain}")
+
+
+def server_name(api_url: str) -> str:
+    """What a server is called by whoever reaches it at this address: its host, and its port unless that is usual."""
+    parts = urlsplit(api_url)
+    host = parts.hostname or ""
+    shown = f"[{host}]" if ":" in host else host
+    port = parts.port
+    return shown if port in (None, _DEFAULT_PORTS.get(parts.scheme)) else f"{shown}:{port}"
