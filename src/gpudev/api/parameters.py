@@ -84,6 +84,41 @@ IdempotencyKey = Annotated[
         json_schema_extra={"minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"},
     ),
 ]
+OperationKey = Annotated[
+    Annotated[str, AfterValidator(_visible)] | None,
+    Header(
+        description="Any text of your own, 1 to 255 visible ASCII characters. The same key and request again give the "
+        "same operation again (with `Idempotent-Replay: true`); with another request they are refused.",
+        examples=["8e0e5f0a-2c0e-4f5c-9f6e-2d7a4f1b6c11"],
+        json_schema_extra={"minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"},
+    ),
+]
+DiskName = Annotated[
+    str,
+    Path(
+        description="A disk's name",
+        examples=["data"],
+        # As with ids: described here, checked where names are understood.
+        json_schema_extra={"pattern": "^[a-z0-9-]{1,63}$"},
+    ),
+]
+OperationRef = Annotated[
+    str,
+    Path(
+        description="An operation's id, or its first 4 or more hex digits",
+        examples=["7d1c55e0"],
+        json_schema_extra={"pattern": "^[0-9a-fA-F-]{4,36}$"},
+    ),
+]
+OfSnapshot = Annotated[
+    str | None,
+    Query(
+        description="Of this snapshot (its id, or its first 4 or more hex digits); absent: the last listing",
+        examples=["9b0a77c2"],
+        json_schema_extra={"pattern": "^[0-9a-fA-F-]{4,36}$"},
+    ),
+]
+Deleted = Annotated[bool, Query(description="Also look among those that were deleted and can be restored")]
 LastEventId = Annotated[
     int,
     Header(

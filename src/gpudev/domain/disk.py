@@ -26,10 +26,14 @@ class Disk:
     is_deleted: bool = False
 
 
-def check_disk_name(name: str) -> str:
+def check_disk_name(name: str, field: str = "disk_name") -> str:
     if not _NAME.fullmatch(name):
-        raise Invalid(
-            f"{name[:80]!r} is no disk name: use 1 to 63 of a-z, 0-9 and '-'",
-            field="disk_name",
-        )
+        raise Invalid(f"{name[:80]!r} is no disk name: use 1 to 63 of a-z, 0-9 and '-'", field=field)
     return name
+
+
+def check_new_disk_name(name: str, field: str = "disk_name") -> str:
+    """One that a disk may be given."""
+    if name == NO_DISK:
+        raise Invalid(f"{NO_DISK!r} means no disk; choose another name", field=field)
+    return check_disk_name(name, field)

@@ -1,0 +1,94 @@
+"""Which disk, snapshot or operation a person means: by a name, or by the beginning of an id.
+
+Only what is the asker's own is ever given to these functions; what is not there and what is another's are one to them.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+from uuid import UUID
+
+from gpudev.domain.disk import check_disk_name
+from gpudev.domain.disk_operations import DiskState, Operation, SnapshotRecord, SnapshotStatus
+from gpudev.domain.errors import AmbiguousId, Conflict, Invalid, NotFound
+from gpudev.domain.ids import short_id
+
+_T = TypeVar("_T")
+_ID = re.compile(r"[0-9a-fA-F]{4,32}")
+
+
+def living_disk(disks: Iterable[DiskState], name: str) -> DiskState:
+    """Raises NotFound, which tells of a deleted one where there is one."""
+    called_so = _called(disks, name)
+    for disk in called_so:
+        if not disk.is_deleted:
+            return disk
+    raise NotFound(f"you have no disk {name!r}{_but_deleted(called_so)}")
+
+
+def living_or_deleted_disk(disks: Iterable[DiskState], name: str) -> DiskState:
+    """The living one, else the one that was deleted last."""
+    called_so = _called(disks, name)
+    if not called_so:
+        raise NotFound(f"you have no disk {name!r}, and none of that name can be restored")
+    return called_so[0]
+
+
+def deleted_disk(disks: Iterable[DiskState], name: str, disk_id: str | None = None) -> DiskState:
+    """The one that was deleted last, or the one with this id."""
+    called_so = _called(disks, name)
+    deleted = [disk for disk in called_so if disk.is_deleted]
+    if disk_id is not None:
+        by_id = [(disk.disk_id, disk) for disk in deleted]
+        return _by_id(by_id, disk_id, "disk_id", f"none of your deleted disks {name!r} has the id")
+    if deleted:
+        return deleted[0]
+    if called_so:
+        raise Conflict(f"Disk {name!r} is not deleted; say which snapshot to go back to.")
+    raise NotFound(f"you have no disk {name!r}, and none of that name can be restored")
+
+
+def snapshot_of(snapshots: Iterable[SnapshotRecord], disk: DiskState, text: str) -> SnapshotRecord:
+    theirs = [(one.snapshot_id, one) for one in snapshots if one.disk_id == disk.disk_id and is_shown(one)]
+    return _by_id(theirs, text, "snapshot_id", f"disk {disk.name!r} has no snapshot")
+
+
+def operation_of(operations: Iterable[Operation], disk_name: str, text: str) -> Operation:
+    candidates = [(one.operation_id, one) for one in operations]
+    return _by_id(candidates, text, "operation_id", f"disk {disk_name!r} has no operation")
+
+
+def is_shown(snapshot: SnapshotRecord) -> bool:
+    """What is gone, or never became one, is no snapshot to its owner."""
+    return snapshot.status not in (SnapshotStatus.FAILED, SnapshotStatus.REMOVING, SnapshotStatus.REMOVED)
+
+
+def _called(disks: Iterable[DiskState], name: str) -> list[DiskState]:
+    """The living one first, then those deleted, the last one first. None that is being purged."""
+    check_disk_name(name)
+    found = [disk for disk in disks if disk.name == name and disk.purge_started_at is None]
+    living = [disk for disk in found if not disk.is_deleted]
+    deleted = [disk for disk in found if disk.is_deleted]
+    return living + sorted(deleted, key=lambda disk: disk.deleted_at or disk.created_at, reverse=True)
+
+
+def _but_deleted(deleted: Sequence[DiskState]) -> str:
+    if not deleted or deleted[0].deleted_at is None:
+        return ""
+    day = deleted[0].deleted_at.date().isoformat()
+    return f"; the one deleted on {day} can be restored: `gpu-dev disk restore {deleted[0].name}`"
+
+
+def _by_id(candidates: Sequence[tuple[UUID, _T]], text: str, field: str, nothing: str) -> _T:
+    digits = text.replace("-", "").lower()
+    if len(text) > 36 or not _ID.fullmatch(digits):
+        raise Invalid(f"{text[:80]!r} is no id: give all of it, or its first 4 or more hex digits", field=field)
+    found = [(one_id, one) for one_id, one in candidates if one_id.hex.startswith(digits)]
+    if not found:
+        raise NotFound(f"{nothing} {text!r}")
+    if len(found) > 1:
+        shorts = [short_id(one_id) for one_id, _ in found[:5]]
+        if len(set(shorts)) < len(shorts):
+            shorts = [str(one_id) for one_id, _ in found[:5]]
+        raise AmbiguousId(f"{text!r} could be {' or '.join(shorts)}; give more digits")
+    return found[0][1]
