@@ -1,0 +1,106 @@
+"""Which signed requests are forwarded to AWS: exactly the question "who am I?", asked for this server, just now.
+
+Pure. Nothing is parsed that can be compared: address, body and most headers have one right value each. What is
+accepted is handed on as our own words with the few values that are the sender's, and each of these has a narrow form.
+Whether the signature is right is AWS's to say, and whether the nonce is ours is the store's.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from gpudev.domain.aws_login import BODY, CONTENT_TYPE, METHOD, NONCE_HEADER, SERVER_HEADER, Endpoint
+from gpudev.domain.errors import Invalid, Unauthenticated
+from gpudev.ports.identity import SignedRequest
+
+FRESH_FOR = timedelta(minutes=5)
+"""As long as AWS itself takes a signature. Clocks may differ by as much."""
+_TIME = "%Y%m%dT%H%M%SZ"
+_FORMS: Mapping[str, re.Pattern[str]] = {
+    "Host": re.compile(r"[a-z0-9.-]{1,255}"),
+    "Content-Type": re.compile(re.escape(CONTENT_TYPE)),
+    "X-Amz-Date": re.compile(r"[0-9]{8}T[0-9]{6}Z"),
+    "X-Amz-Security-Token": re.compile(r"[A-Za-z0-9+/=_-]{1,8192}"),
+    SERVER_HEADER: re.compile(r"[a-z0-9.:\[\]-]{1,255}"),
+    NONCE_HEADER: re.compile(r"[A-Za-z0-9_-]{16,128}"),
+    "Authorization": re.compile(
+        r"AWS4-HMAC-SHA256 "
+        r"Credential=[A-Z0-9]{16,128}/(?P<date>[0-9]{8})/(?P<region>[a-z0-9-]{1,32})/(?P<service>[a-z0-9-]{1,32})/"
+        r"aws4_request, "
+        r"SignedHeaders=(?P<signed>[a-z0-9;-]{1,512}), "
+        r"Signature=[0-9a-f]{64}"
+    ),
+}
+"""Every header there is to be, and none besides. Credentials of a role always have a token."""
+_SIGNED = ";".join(sorted(name.lower() for name in _FORMS if name != "Authorization"))
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """What may be forwarded. Every word of it is ours or has been checked."""
+
+    endpoint: Endpoint
+    headers: Sequence[tuple[str, str]]
+    nonce: str
+
+
+class SignedShape:
+    def __init__(self, endpoints: Sequence[Endpoint], server_names: Sequence[str]) -> None:
+        self._endpoints = {endpoint.url: endpoint for endpoint in endpoints}
+        self._server_names = frozenset(server_names)
+
+    def check(self, request: SignedRequest, now: datetime) -> Accepted:
+        """Raises Invalid, or Unauthenticated when only its time is wrong."""
+        if request.method != METHOD:
+            raise Invalid(f"sign a {METHOD} request", field="method")
+        endpoint = self._endpoints.get(request.url)
+        if endpoint is None:
+            raise Invalid(f"sign a request to {' or '.join(self._endpoints)}", field="url")
+        if request.body != BODY:
+            raise Invalid(f"the body that is signed must be {BODY}", field="body")
+        headers = _check_headers(request.headers)
+        if headers["Host"] != endpoint.host:
+            raise Invalid(f"the Host that is signed must be {endpoint.host}", field="headers")
+        if headers[SERVER_HEADER] not in self._server_names:
+            names = ", ".join(sorted(self._server_names))
+            raise Invalid(f"this request was signed for another server; this one is {names}", field="headers")
+        _check_authorization(headers, endpoint)
+        _check_time(headers["X-Amz-Date"], now)
+        return Accepted(endpoint, tuple(headers.items()), headers[NONCE_HEADER])
+
+
+def _check_headers(given: Mapping[str, str]) -> dict[str, str]:
+    """By the names we write, in our order."""
+    values = {name.lower(): value for name, value in given.items()}
+    expected = {name.lower() for name in _FORMS}
+    if len(values) != len(given) or values.keys() != expected:
+        raise Invalid(f"the headers must be {', '.join(_FORMS)}, each once, and no others", field="headers")
+    checked = {name: values[name.lower()] for name in _FORMS}
+    for name, value in checked.items():
+        if not _FORMS[name].fullmatch(value):
+            raise Invalid(f"the header {name} does not have the form it must have", field="headers")
+    return checked
+
+
+def _check_authorization(headers: Mapping[str, str], endpoint: Endpoint) -> None:
+    parts = _FORMS["Authorization"].fullmatch(headers["Authorization"])
+    assert parts is not None  # its form was checked with the others'
+    if parts["service"] != "sts" or parts["region"] != endpoint.region:
+        raise Invalid(f"sign the request for the service sts in {endpoint.region}", field="headers")
+    if parts["date"] != headers["X-Amz-Date"][:8]:
+        raise Invalid("the signature's date is another than X-Amz-Date", field="headers")
+    if parts["signed"] != _SIGNED:
+        raise Invalid(f"the headers that are signed must be {_SIGNED}", field="headers")
+
+
+def _check_time(text: str, now: datetime) -> None:
+    try:
+        signed_at = datetime.strptime(text, _TIME).replace(tzinfo=UTC)
+    except ValueError as error:
+        raise Invalid("X-Amz-Date is no time", field="headers") from error
+    if abs(now - signed_at) >= FRESH_FOR:
+        raise Unauthenticated(
+            f"this request was signed at {signed_at:%Y-%m-%d %H:%M:%S} UTC and it is {now:%H:%M:%S} UTC: sign it anew, "
+            "and set your clock if it is wrong"
+        )
