@@ -1,0 +1,1 @@
+"""OpenID Connect: who an ID token is about, and whether to believe it."""

@@ -1,0 +1,75 @@
+"""Invitations: a name, a time, and whether it is still good. And the link that carries one to a colleague.
+
+The secret is in the link's fragment, which no browser and no proxy sends on to anybody.
+"""
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from urllib.parse import urlsplit
+
+from gpudev.domain.errors import Invalid
+from gpudev.domain.users import Role
+
+PATH = "/invitation"
+_FRAGMENT = re.compile(r"([A-Za-z0-9_-]{43})(?:\.([A-Za-z0-9_-]{43}))?")
+_LOOPBACK = re.compile(r"localhost|::1|127(\.[0-9]{1,3}){3}")
+
+
+class InvitationState(StrEnum):
+    OPEN = "open"
+    USED = "used"
+    REVOKED = "revoked"
+    EXPIRED = "expired"
+
+
+@dataclass(frozen=True, slots=True)
+class Invitation:
+    invitation_id: int
+    username: str
+    role: Role | None
+    """None: as recorded for whoever is a user already, else user."""
+    created_at: datetime
+    expires_at: datetime
+    used_at: datetime | None = None
+    revoked_at: datetime | None = None
+
+    def state(self, now: datetime) -> InvitationState:
+        if self.used_at is not None:
+            return InvitationState.USED
+        if self.revoked_at is not None:
+            return InvitationState.REVOKED
+        return InvitationState.EXPIRED if self.expires_at <= now else InvitationState.OPEN
+
+
+@dataclass(frozen=True, slots=True)
+class InvitationLink:
+    api_url: str
+    secret: str
+    fingerprint: str | None = None
+    """Of the server's public key (SHA-256, base64url). None: its certificate is known to everybody's authorities, or
+    the API is on the same machine."""
+
+    def __str__(self) -> str:
+        return f"{self.api_url}{PATH}#{self.secret}{f'.{self.fingerprint}' if self.fingerprint else ''}"
+
+
+def parse_link(text: str) -> InvitationLink:
+    """Raises Invalid for what is no invitation, without repeating it: it may hold most of a secret."""
+    try:
+        parts = urlsplit(text.strip())
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise Invalid("this is no invitation: its address cannot be read") from error
+    secrets = _FRAGMENT.fullmatch(parts.fragment)
+    if not host or secrets is None or not parts.path.endswith(PATH) or parts.query or "@" in parts.netloc:
+        raise Invalid(f"this is no invitation: it looks like https://HOST:PORT{PATH}#…, and all of it is needed")
+    if parts.scheme != "https" and not (parts.scheme == "http" and _LOOPBACK.fullmatch(host)):
+        raise Invalid("this invitation is not to be trusted: only https, or an address on this machine, is safe")
+    secret, fingerprint = secrets.groups()
+    shown = f"[{host}]" if ":" in host else host
+    path = parts.path.removesuffix(PATH).rstrip("/")
+    return InvitationLink(
+        f"{parts.scheme}://{shown}{f':{port}' if port is not None else ''}{path}", secret, fingerprint
+    )
