@@ -1,26 +1,34 @@
 """The REST API: puts endpoints, workflows and ports together. It decides nothing and keeps no state of its own."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import Lifespan
 
 from gpudev import __version__
 from gpudev.api import problems
+from gpudev.api.addresses import ClientAddresses
+from gpudev.api.administering import AdminEndpoints
 from gpudev.api.auth import AuthEndpoints
 from gpudev.api.auth_door import Door
 from gpudev.api.auth_methods import login_methods
+from gpudev.api.auth_oidc import TokenEndpoints
 from gpudev.api.authentication import Authentication
 from gpudev.api.cluster import ClusterEndpoints
 from gpudev.api.disks import DiskEndpoints
 from gpudev.api.documenting import DESCRIPTION, document
+from gpudev.api.guarding import Guard
 from gpudev.api.health import HealthEndpoints
 from gpudev.api.jobs import JobEndpoints
 from gpudev.api.keys import KeyEndpoints
+from gpudev.api.limiting import TokenBuckets
 from gpudev.api.middleware import Requests
 from gpudev.api.remembering import OneAtATime, Remembered, RememberedPlans
 from gpudev.api.routing import check_routes
 from gpudev.api.services import Services
 from gpudev.api.stats import StatsEndpoints
-from gpudev.domain.disk_operations import DiskSettings
 from gpudev.ports.stores import UnreleasedView
 from gpudev.workflows.cancelling import Cancelling
 from gpudev.workflows.extending import Extending
@@ -49,22 +57,60 @@ def create_app(services: Services, lifespan: Lifespan[FastAPI] | None = None) ->
         lifespan=lifespan,
     )
     unreleased = OneAtATime(services.unreleased)
-    app.state.authentication = Authentication(services.identity, services.clock)
+    app.state.guard = guard = _guard(services)
     for router in (
         _jobs(services, unreleased).router(),
         _cluster(services, unreleased).router(),
         DiskEndpoints(_disks(services)).router(),
         StatsEndpoints(Judging(services.estimates, services.clock)).router(),
-        KeyEndpoints(services.users, app.state.authentication, services.settings.api_key_ttl).router(),
+        KeyEndpoints(services.users, guard.authentication, services.settings.api_key_ttl).router(),
+        _administration(services, guard).router(),
         _auth(services).router(),
+        _tokens(services).router(),
         HealthEndpoints(services.ping, services.is_planning).router(),
     ):
         check_routes(router)
         app.include_router(router)
     problems.install(app)
     app.add_middleware(Requests)
+    if services.settings.guarding.cors_origins:
+        _open_to_pages(app, services.settings.guarding.cors_origins)
     app.openapi = lambda: document(app)  # type: ignore[method-assign]
     return app
+
+
+def _open_to_pages(app: FastAPI, origins: Sequence[str]) -> None:
+    """For pages of these origins. They send the key in a header; no cookie speaks for anybody here."""
+    app.add_middleware(
+        CORSMiddleware,
+        allow_origins=list(origins),
+        allow_methods=["GET", "POST", "DELETE"],
+        allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID", "X-Request-ID"],
+        expose_headers=["X-Request-ID", "Location", "Idempotent-Replay", "Retry-After"],
+    )
+
+
+def _guard(services: Services) -> Guard:
+    limits = services.settings.guarding
+    return Guard(
+        authentication=Authentication(
+            services.identity,
+            services.clock,
+            changes=services.access_changes,
+            wrong_keys=TokenBuckets(limits.wrong_keys_burst, limits.wrong_keys_per_minute),
+        ),
+        addresses=ClientAddresses(limits.trusted_proxies),
+        trail=services.trail,
+        clock=services.clock,
+        logins=TokenBuckets(limits.login_burst, limits.login_per_minute),
+        rotations=TokenBuckets(limits.rotations_burst, limits.rotations_per_minute),
+    )
+
+
+def _administration(services: Services, guard: Guard) -> AdminEndpoints:
+    return AdminEndpoints(
+        services.users, services.administration, services.audit_log, services.trail, guard.authentication
+    )
 
 
 def _auth(services: Services) -> AuthEndpoints:
@@ -75,6 +121,17 @@ def _auth(services: Services) -> AuthEndpoints:
         nonces=services.nonces,
         door=Door(logging_in),
         clock=services.clock,
+    )
+
+
+def _tokens(services: Services) -> TokenEndpoints:
+    settings = services.settings
+    ending = LoggingIn(services.accounts, services.users, services.clock, settings.api_key_ttl)
+    return TokenEndpoints(
+        oidc=services.oidc_login,
+        invitations=services.invitation_login,
+        oidc_door=Door(ending),
+        invitation_door=Door(replace(ending, ttl=settings.invited_key_ttl)),
     )
 
 
@@ -97,7 +154,7 @@ def _jobs(services: Services, unreleased: UnreleasedView) -> JobEndpoints:
             plans=services.plans,
             timing=settings.timing,
             fixed_cluster=settings.cluster == "local",
-            has_disks=settings.cluster == "local",
+            has_disks=settings.has_disks,
         ),
         cancelling=Cancelling(services.reservations, services.clock),
         extending=Extending(
@@ -115,8 +172,8 @@ def _jobs(services: Services, unreleased: UnreleasedView) -> JobEndpoints:
 
 
 def _disks(services: Services) -> ManagingDisks:
-    has_disks = services.settings.cluster == "local"
-    return ManagingDisks(services.disks, services.disk_views, services.clock, DiskSettings(), has_disks)
+    settings = services.settings
+    return ManagingDisks(services.disks, services.disk_views, services.clock, settings.disks, settings.has_disks)
 
 
 def _cluster(services: Services, unreleased: UnreleasedView) -> ClusterEndpoints:
