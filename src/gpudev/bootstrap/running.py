@@ -5,6 +5,7 @@ import contextlib
 import gc
 import signal
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -12,11 +13,14 @@ import orjson
 import structlog
 
 from gpudev.adapters.postgres.migrating import is_current
+from gpudev.adapters.postgres.pool import connect
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.domain.errors import Unavailable
-from gpudev.settings import Settings
+from gpudev.settings import Database, Settings
 
 log = structlog.get_logger(__name__)
+_ONE_ATTEMPT_S = 5.0
+_ASK_AGAIN_AFTER_S = 1.0
 
 
 def configure_logging(settings: Settings) -> None:
@@ -69,6 +73,23 @@ async def wait_for_schema(stores: Stores) -> None:
             log.info("schema.waiting")
             said = True
         await asyncio.sleep(0.2)
+
+
+async def wait_for_database(database: Database, seconds: float) -> None:
+    """Until it answers: whoever is installed together with it may be there first. Raises Unavailable, saying why, when
+    that takes longer."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            connection = await connect(database, timeout=_ONE_ATTEMPT_S)
+        except Unavailable as error:
+            if time.monotonic() >= deadline:
+                raise
+            log.info("database.waiting", reason=str(error))
+            await asyncio.sleep(min(_ASK_AGAIN_AFTER_S, max(0.0, deadline - time.monotonic())))
+        else:
+            await connection.close()
+            return
 
 
 async def until_stopped(work: Awaitable[None]) -> None:

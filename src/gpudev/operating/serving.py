@@ -6,7 +6,7 @@ import json
 import click
 
 from gpudev.adapters.postgres import migrating
-from gpudev.bootstrap.running import configure_logging, spare_collections, until_stopped
+from gpudev.bootstrap.running import configure_logging, spare_collections, until_stopped, wait_for_database
 from gpudev.operating.running import server_settings
 
 
@@ -20,6 +20,7 @@ def api(host: str | None, port: int | None) -> None:
 
     from gpudev.api.app import create_app
     from gpudev.bootstrap.api import open_api_services
+    from gpudev.bootstrap.listening import listening_elsewhere
 
     chosen = server_settings()
     configure_logging(chosen)
@@ -40,7 +41,8 @@ def api(host: str | None, port: int | None) -> None:
                 server_header=False,
                 proxy_headers=False,
             )
-            await uvicorn.Server(config).serve()
+            async with listening_elsewhere(config, chosen):
+                await uvicorn.Server(config).serve()
 
     uvloop.run(serve())
 
@@ -63,10 +65,21 @@ def processor() -> None:
 
 @click.command()
 @click.option("--status", is_flag=True, help="Only show what is applied and what is not.")
+@click.option(
+    "--wait",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    metavar="SECONDS",
+    help="How long a database that does not answer yet is waited for.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def migrate(status: bool, as_json: bool) -> None:
+def migrate(status: bool, wait: float, as_json: bool) -> None:
     """Bring the database's schema up to date. Safe to run twice, and from several places at once."""
-    database = server_settings().database
+    chosen = server_settings()
+    configure_logging(chosen)
+    database = chosen.database
+    if wait:
+        asyncio.run(wait_for_database(database, wait))
     if not status:
         applied = asyncio.run(migrating.migrate(database))
         if not as_json:
