@@ -1,0 +1,159 @@
+"""Certificates: making one for a machine that has none, renewing it, and telling a key by its fingerprint.
+
+A self-made certificate is renewed with the key it had: who knows the key's fingerprint goes on trusting it.
+"""
+
+import base64
+import hashlib
+import os
+import ssl
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from gpudev.domain.errors import Invalid
+
+VALID_FOR = timedelta(days=365)
+RENEW_BEFORE = timedelta(days=60)
+_ALLOWED_SKEW = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateFiles:
+    certificate: Path
+    """With its chain."""
+    key: Path
+
+    def fingerprint(self) -> str:
+        """Of the public key: SHA-256, in base64url. Raises Invalid."""
+        spki = _read_certificate(self.certificate).public_key()
+        digest = hashlib.sha256(spki.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).digest()
+        return base64.urlsafe_b64encode(digest).decode().rstrip("=")
+
+    def load_into(self, context: ssl.SSLContext) -> None:
+        """From the next connection on. Raises Invalid; the context then goes on with what it has."""
+        try:
+            # In a context of its own first: one that fails halfway would be left with half of it.
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certificate, self.key, password=_no_password)
+            context.load_cert_chain(self.certificate, self.key, password=_no_password)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
+            raise Invalid(f"{self.certificate} and {self.key} are no certificate with its key: {reason}") from error
+
+    def stamp(self) -> tuple[int, ...]:
+        """Another one once the files are others. Raises Invalid."""
+        try:
+            found = [path.stat() for path in (self.certificate, self.key)]
+        except OSError as error:
+            raise Invalid(f"{error.filename} cannot be read: {error.strerror}") from error
+        return tuple(number for stat in found for number in (stat.st_ino, stat.st_mtime_ns, stat.st_size))
+
+
+def ensure_self_made(folder: Path, host: str, now: datetime) -> CertificateFiles:
+    """This machine's own certificate for this host: made if there is none, renewed (with the same key) if it ends soon
+    or is for another host. Raises Invalid for files that cannot be used, and never replaces a key that is there."""
+    files = CertificateFiles(folder / "certificate.pem", folder / "key.pem")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not files.key.exists():
+        _write(files.key, _new_key())
+    key = _read_key(files.key)
+    if not _is_good(files.certificate, key, host, now):
+        _write(files.certificate, _make(key, host, now).public_bytes(Encoding.PEM))
+    return files
+
+
+def _is_good(path: Path, key: ec.EllipticCurvePrivateKey, host: str, now: datetime) -> bool:
+    if not path.exists():
+        return False
+    try:
+        certificate = _read_certificate(path)
+    except Invalid:
+        return False  # half of one, or somebody else's: ours to make anew
+    return (
+        certificate.public_key() == key.public_key()
+        and certificate.not_valid_before_utc <= now < certificate.not_valid_after_utc - RENEW_BEFORE
+        and list(_names(certificate)) == [_name(host)]
+    )
+
+
+def _names(certificate: x509.Certificate) -> x509.SubjectAlternativeName | tuple[()]:
+    try:
+        return certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return ()
+
+
+def _make(key: ec.EllipticCurvePrivateKey, host: str, now: datetime) -> x509.Certificate:
+    who = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gpu-dev")])
+    return (
+        x509.CertificateBuilder()
+        .subject_name(who)
+        .issuer_name(who)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _ALLOWED_SKEW)
+        .not_valid_after(now + VALID_FOR)
+        .add_extension(x509.SubjectAlternativeName([_name(host)]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+
+
+def _name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _new_key() -> bytes:
+    key = ec.generate_private_key(ec.SECP256R1())
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    try:
+        key = load_pem_private_key(path.read_bytes(), None)
+    except (OSError, ValueError, TypeError) as error:
+        raise Invalid(f"{path} is no private key: {error}; move it away, and one is made") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise Invalid(f"{path} is no key of ours; move it away, and one is made")
+    return key
+
+
+def _read_certificate(path: Path) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificates(path.read_bytes())[0]
+    except (OSError, ValueError, IndexError) as error:
+        raise Invalid(f"{path} is no certificate: {error}") from error
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Whole or not at all, and for the owner's eyes only."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.unlink(missing_ok=True)
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(descriptor)
+    fresh.replace(path)
+
+
+def _no_password() -> str:
+    """Else a key with a password would ask for it on a terminal that nobody watches."""
+    return ""

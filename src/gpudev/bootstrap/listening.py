@@ -1,0 +1,132 @@
+"""The API for others than this machine: a second door with TLS, by a given certificate or one of our own making.
+
+The door on this machine stays as it is. A certificate that is replaced on disk, or is ours and ends soon, is taken up
+without a restart. What is asked through the door is not known here.
+"""
+
+import asyncio
+import contextlib
+import copy
+import socket
+import ssl
+from collections.abc import AsyncIterator, Iterator
+
+import structlog
+import uvicorn
+
+from gpudev.adapters.tls import CertificateFiles, ensure_self_made
+from gpudev.domain.errors import Invalid, Unavailable
+from gpudev.domain.listening import ListenAddress, parse_listen
+from gpudev.ports.clock import Clock, SystemClock
+from gpudev.settings import Settings
+
+LOOK_EVERY_SECONDS = 60.0
+_BACKLOG = 2048
+log = structlog.get_logger()
+
+
+class Certificate:
+    """The certificate this system shows, as its files are now."""
+
+    def __init__(self, settings: Settings, address: ListenAddress, clock: Clock) -> None:
+        """Raises Invalid for files that cannot be used."""
+        self._settings = settings
+        self._address = address
+        self._clock = clock
+        self.files = find_certificate(settings, address, clock)
+        self._stamp = self.files.stamp()
+
+    def look_again(self, context: ssl.SSLContext) -> bool:
+        """Whether there was a new one, which is shown from now on. Raises Invalid: what was shown before still is."""
+        files = find_certificate(self._settings, self._address, self._clock)
+        stamp = files.stamp()
+        if stamp == self._stamp:
+            return False
+        files.load_into(context)
+        self.files, self._stamp = files, stamp
+        return True
+
+
+def find_certificate(settings: Settings, address: ListenAddress, clock: Clock) -> CertificateFiles:
+    """The given one; else our own, made or renewed if need be. Raises Invalid."""
+    if settings.tls_cert is not None and settings.tls_key is not None:
+        return CertificateFiles(settings.tls_cert, settings.tls_key)
+    if settings.tls_cert is not None or settings.tls_key is not None:
+        raise Invalid("a certificate (GPU_DEV_TLS_CERT) and its key (GPU_DEV_TLS_KEY) go together: give both or none")
+    try:
+        return ensure_self_made(settings.state_dir / "tls", address.host, clock.now())
+    except OSError as error:
+        raise Invalid(f"no certificate can be made in {settings.state_dir / 'tls'}: {error.strerror}") from error
+
+
+@contextlib.asynccontextmanager
+async def listening_elsewhere(
+    config: uvicorn.Config, settings: Settings, clock: Clock | None = None, every: float = LOOK_EVERY_SECONDS
+) -> AsyncIterator[ListenAddress | None]:
+    """While inside, the app of this configuration also answers where the settings say. None: nowhere."""
+    if not settings.listen:
+        yield None
+        return
+    address = parse_listen(settings.listen)
+    certificate = Certificate(settings, address, clock or SystemClock())
+    secure = _with_tls(config, certificate.files)
+    assert isinstance(secure.ssl, ssl.SSLContext)
+    listener = _bind(address)
+    server = _SecondServer(secure)
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    keeping = asyncio.create_task(_keep(certificate, secure.ssl, every))
+    log.info("api.listening", address=str(address), fingerprint=certificate.files.fingerprint())
+    try:
+        yield address
+    finally:
+        keeping.cancel()
+        server.should_exit = True
+        with contextlib.suppress(asyncio.CancelledError):
+            await keeping
+        await serving
+        listener.close()
+
+
+class _SecondServer(uvicorn.Server):
+    """Signals are the first server's business; it ends when that one has."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _with_tls(config: uvicorn.Config, files: CertificateFiles) -> uvicorn.Config:
+    """The same limits and time-outs, behind TLS."""
+    secure = copy.copy(config)
+    files.load_into(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))  # says in words what is wrong with them
+    secure.ssl_certfile, secure.ssl_keyfile = str(files.certificate), str(files.key)
+    if not secure.loaded:
+        secure.load()
+    return secure
+
+
+async def _keep(certificate: Certificate, context: ssl.SSLContext, every: float) -> None:
+    while True:
+        await asyncio.sleep(every)
+        try:
+            if await asyncio.to_thread(certificate.look_again, context):
+                log.info("api.new_certificate", fingerprint=certificate.files.fingerprint())
+        except Invalid as error:
+            log.warning("api.certificate_unusable", error=error.message)
+
+
+def _bind(address: ListenAddress) -> socket.socket:
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise Unavailable(f"{address.host} is no address of this machine: {error.strerror}") from error
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(where)
+        listener.listen(_BACKLOG)
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        raise Unavailable(f"nothing can listen on {address}: {error.strerror}") from error
+    return listener

@@ -1,0 +1,59 @@
+"""Where else than on this machine the API is reached: ADDRESS[:PORT] as people write it."""
+
+import ipaddress
+import re
+from dataclasses import dataclass
+
+from gpudev.domain.errors import Invalid
+
+DEFAULT_PORT = 7443
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True)
+class ListenAddress:
+    host: str
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"https://{self}"
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_listen(text: str) -> ListenAddress:
+    """192.0.2.7, 192.0.2.7:7443, lab.example.org, [2001:db8::7]:7443. Raises Invalid.
+
+    An address that stands for all of a machine's is refused: people are told where to come, and that is none."""
+    spelled = text.strip()
+    if bracketed := re.fullmatch(r"\[([0-9A-Fa-f:.]+)\](?::([0-9]{1,5}))?", spelled):
+        host, port = bracketed.groups()
+    elif spelled.count(":") > 1:
+        host, port = spelled, None
+    else:
+        host, _, port = spelled.partition(":")
+        if ":" in spelled and not re.fullmatch(r"[0-9]{1,5}", port):
+            raise Invalid(f"{text[:80]!r} has no port after its colon")
+    address = _find_ip(host)
+    if address is None and (not _NAME.fullmatch(host) or re.fullmatch(r"[0-9.]+", host)):
+        raise Invalid(f"{text[:80]!r} is no address: it looks like 192.0.2.7:{DEFAULT_PORT} or lab.example.org")
+    if address is not None and address.is_unspecified:
+        raise Invalid(f"{host} stands for every address of this machine: name the one by which people reach it")
+    number = int(port) if port else DEFAULT_PORT
+    if not 0 < number < 65_536:
+        raise Invalid(f"{number} is no port")
+    return ListenAddress(host if address is None else str(address), number)
+
+
+def is_loopback(host: str) -> bool:
+    address = _find_ip(host)
+    return address.is_loopback if address is not None else host == "localhost"
+
+
+def _find_ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
