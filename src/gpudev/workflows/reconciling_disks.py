@@ -4,17 +4,20 @@ A listing of volumes that fails ends the pass before any write; without the snap
 stopped anywhere and run again: what was written is whole, and what was not is found again.
 """
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, assert_never
+from typing import Any, TypeVar, assert_never
 
 from gpudev.domain.errors import GpuDevError
 from gpudev.planning.disk_orphans import Orphan, find_orphans
 from gpudev.planning.reconcile_disks import DiskPlan, Duplicate, Skipped, Statistics, plan_disks
 from gpudev.ports.clock import Clock
-from gpudev.ports.cloud import CloudView, Snapshot
+from gpudev.ports.cloud import CloudView, Snapshot, Volume
 from gpudev.ports.reconciling import DiskRecords, DiskWrite, ImportDisk, UpdateDisk
 from gpudev.settings import Reconciling
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +57,16 @@ class ReconcilingDisks:
             # Records first: a disk that is made meanwhile shows as a volume without a record at worst, and making its
             # record again changes nothing. The other way round its record would show without its volume.
             records = await self.records.records()
-            volumes = await self.cloud.volumes()
         except GpuDevError as error:
             _fail(report, f"nothing was changed: {error}")
             return report
-        plan = plan_disks(volumes, await self._snapshots(report), records)
+        volumes, snapshots = await self._listed()
+        if isinstance(volumes, GpuDevError):
+            _fail(report, f"nothing was changed: {volumes}")
+            return report
+        if isinstance(snapshots, GpuDevError):
+            _fail(report, f"snapshots could not be listed, so what is recorded about them stays: {snapshots}")
+        plan = plan_disks(volumes, None if isinstance(snapshots, GpuDevError) else snapshots, records)
         _take_over(plan, report)
         if dry_run:
             _count(plan.writes, report)
@@ -72,12 +80,12 @@ class ReconcilingDisks:
         volumes, snapshots = await self.cloud.volumes(), await self.cloud.snapshots()
         return find_orphans(volumes, snapshots, records, prices, self.clock.now())
 
-    async def _snapshots(self, report: DisksReport) -> Sequence[Snapshot] | None:
-        try:
-            return await self.cloud.snapshots()
-        except GpuDevError as error:
-            _fail(report, f"snapshots could not be listed, so what is recorded about them stays: {error}")
-            return None
+    async def _listed(self) -> tuple[Sequence[Volume] | GpuDevError, Sequence[Snapshot] | GpuDevError]:
+        """Both at once: the cloud gathers pages of the one while those of the other are read."""
+        async with asyncio.TaskGroup() as listings:
+            volumes = listings.create_task(_or_error(self.cloud.volumes()))
+            snapshots = listings.create_task(_or_error(self.cloud.snapshots()))
+        return volumes.result(), snapshots.result()
 
     async def _write(self, writes: Sequence[DiskWrite], report: DisksReport) -> None:
         try:
@@ -89,6 +97,14 @@ class ReconcilingDisks:
         report.left_alone += [f"{_name(write)}: somebody else wrote it meanwhile" for write in written.stale]
         for write, error_text in written.failed:
             _fail(report, f"{_name(write)} was not written: {error_text}")
+
+
+async def _or_error(listing: Awaitable[_T]) -> _T | GpuDevError:
+    """A listing that fails does not stop the other one."""
+    try:
+        return await listing
+    except GpuDevError as error:
+        return error
 
 
 def _take_over(plan: DiskPlan, report: DisksReport) -> None:

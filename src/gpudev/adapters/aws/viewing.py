@@ -1,5 +1,7 @@
 """What can be seen of our account: groups of nodes, volumes and snapshots, each listing whole or not at all."""
 
+import asyncio
+
 from gpudev.adapters.aws.calling import AwsCaller
 from gpudev.adapters.aws.permissions import Action
 from gpudev.adapters.aws.reading import group_from, snapshot_from, volume_from
@@ -13,9 +15,9 @@ _PAGE_OF_GROUPS = 100
 class AwsView:
     def __init__(self, caller: AwsCaller) -> None:
         self._caller = caller
-        self._volume_ids: frozenset[str] | None = None
-        """Of the listing just before: their snapshots are ours though nobody tagged them. Used once, since later
-        there may be other volumes."""
+        self._listing: asyncio.Future[frozenset[str] | None] | None = None
+        """The volumes of the listing just before, or under way: their snapshots are ours though nobody tagged them.
+        Used once, since later there may be other volumes. None: it came to nothing."""
 
     async def node_groups(self, prefix: str) -> list[NodeGroup]:
         # Auto Scaling finds groups by whole names and tags only, so all are looked at.
@@ -28,24 +30,32 @@ class AwsView:
         return sorted(found.values(), key=lambda group: group.name)
 
     async def volumes(self) -> list[Volume]:
+        self._listing = listing = asyncio.get_running_loop().create_future()
+        found: dict[str, Volume] | None = None
+        try:
+            found = await self._volumes_by_id()
+            return sorted(found.values(), key=lambda volume: (volume.created_at, volume.volume_id))
+        finally:
+            listing.set_result(None if found is None else frozenset(found))
+
+    async def _volumes_by_id(self) -> dict[str, Volume]:
         # By id: a listing that is read while things change may tell of one twice.
         found: dict[str, Volume] = {}
         parameters = {"Filters": [{"Name": "tag-key", "Values": [OWNER_TAG]}], "MaxResults": _PAGE}
         async for page in self._caller.pages(Action.DESCRIBE_VOLUMES, "Volumes", parameters):
             found.update({volume.volume_id: volume for volume in map(volume_from, page) if volume is not None})
-        self._volume_ids = frozenset(found)
-        return sorted(found.values(), key=lambda volume: (volume.created_at, volume.volume_id))
+        return found
 
     async def snapshots(self) -> list[Snapshot]:
         """In one listing of the whole account: asking for each volume's takes a request for every 200 of them."""
+        listing, self._listing = self._listing, None
         found: dict[str, Snapshot] = {}
         parameters = {"OwnerIds": ["self"], "MaxResults": _PAGE}
         async for page in self._caller.pages(Action.DESCRIBE_SNAPSHOTS, "Snapshots", parameters):
             found.update({snapshot.snapshot_id: snapshot for snapshot in map(snapshot_from, page)})
-        volume_ids, self._volume_ids = self._volume_ids, None
+        volume_ids = None if listing is None else await listing
         if volume_ids is None:
-            volume_ids = frozenset(volume.volume_id for volume in await self.volumes())
-            self._volume_ids = None
+            volume_ids = frozenset(await self._volumes_by_id())
         return sorted(
             (snapshot for snapshot in found.values() if OWNER_TAG in snapshot.tags or snapshot.volume_id in volume_ids),
             key=lambda snapshot: (snapshot.created_at, snapshot.snapshot_id),
