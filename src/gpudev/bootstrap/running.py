@@ -19,7 +19,6 @@ from gpudev.domain.errors import Unavailable
 from gpudev.settings import Database, Settings
 
 log = structlog.get_logger(__name__)
-_ONE_ATTEMPT_S = 5.0
 _ASK_AGAIN_AFTER_S = 1.0
 
 
@@ -81,7 +80,7 @@ async def wait_for_database(database: Database, seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while True:
         try:
-            connection = await connect(database, timeout=_ONE_ATTEMPT_S)
+            connection = await connect(database)
         except Unavailable as error:
             if time.monotonic() >= deadline:
                 raise
