@@ -217,9 +217,11 @@ def test_the_private_keys_are_in_the_secret_and_nowhere_else() -> None:
 
 def test_whoever_logs_in_reads_where_they_are_and_what_is_kept() -> None:
     spec = server_spec("a", "b", units=8, disk_id=new_disk_id(), disk_name="work")
-    greeting = _file(manifests.secret(spec, _keys(gang=True), SETTINGS, home_is_kept=True), "greeting-1")
+    secret = manifests.secret(spec, _keys(gang=True), SETTINGS, home_is_kept=True)
+    greeting = _file(secret, "greeting-1")
     assert "16 × h100 on b" in greeting
-    assert "your disk 'work', kept for next time" in greeting
+    assert "scratch space that ends with the reservation; your disk 'work' is on node 0" in greeting
+    assert "your disk 'work', kept for next time" in _file(secret, "greeting-0")
     assert "torchrun --nnodes $WORLD_SIZE --nproc-per-node 8 --node-rank $NODE_RANK" in greeting
 
 

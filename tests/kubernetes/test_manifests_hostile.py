@@ -9,15 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpudev.adapters.kubernetes import labels, manifests
+from gpudev.adapters.kubernetes.home_volume import home_claim, persistent_volume
 from gpudev.adapters.kubernetes.papers import Keys
 from gpudev.adapters.kubernetes.pod_manifest import Place, Storage, pod
 from gpudev.adapters.kubernetes.sizing import Room
 from gpudev.adapters.kubernetes.ssh_keys import KeyPair
-from gpudev.ports.cluster import ServerSpec
+from gpudev.ports.cluster import HomeVolume, ServerSpec
 from gpudev.settings import KubernetesSettings
 from kubernetes.specs import server_spec
 
-SETTINGS = KubernetesSettings(shared_storage_class="nfs")
+SETTINGS = KubernetesSettings(shared_storage_class="nfs", disk_driver="ebs.csi.aws.com", disk_zone_label="zone")
 KEYS = Keys(KeyPair("private host", "ssh-ed25519 host"), KeyPair("private mesh", "ssh-ed25519 mesh"))
 _LABEL = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)?")
 _NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
@@ -45,7 +46,10 @@ nasty = st.one_of(
 def _made(spec: ServerSpec) -> list[dict[str, Any]]:
     claim = manifests.shared_claim(spec.username, SETTINGS)
     assert claim is not None
+    volume = spec.volume or HomeVolume("vol-1", 1, "zone-a")
     return [
+        persistent_volume(spec, volume, SETTINGS, "ReadWriteOncePod"),
+        home_claim(spec, volume, SETTINGS, "ReadWriteOncePod"),
         manifests.secret(spec, KEYS, SETTINGS, home_is_kept=False),
         manifests.ssh_service(spec, SETTINGS, KEYS.host.public),
         *manifests.gang_objects(spec, SETTINGS, KEYS.host.public),
@@ -65,13 +69,13 @@ def _shape(value: Any) -> Any:
             return type(value).__name__
 
 
-_PLAIN = server_spec("a", "b", name="mine", image="img", environment={"A": "b"})
+_PLAIN = server_spec("a", "b", name="mine", image="img", environment={"A": "b"}, disk_name="data")
 
 
 @settings(max_examples=300, deadline=None)
-@given(username=nasty, name=nasty, image=nasty, key=nasty, value=nasty, gpu_type=nasty)
+@given(username=nasty, name=nasty, image=nasty, key=nasty, value=nasty, gpu_type=nasty, disk=nasty, volume=nasty)
 def test_nothing_typed_changes_the_structure_of_what_is_made(
-    username: str, name: str, image: str, key: str, value: str, gpu_type: str
+    username: str, name: str, image: str, key: str, value: str, gpu_type: str, disk: str, volume: str
 ) -> None:
     spec = server_spec(
         "a",
@@ -82,6 +86,8 @@ def test_nothing_typed_changes_the_structure_of_what_is_made(
         ssh_public_keys=(key,),
         environment={"A": value},
         gpu_type=gpu_type,
+        disk_name=disk,
+        volume=HomeVolume(volume, 7, "zone-b"),
     )
     made = _made(spec)
     assert _shape(made) == _shape(_made(_PLAIN))
@@ -93,13 +99,12 @@ def test_nothing_typed_changes_the_structure_of_what_is_made(
 
 
 @settings(max_examples=200, deadline=None)
-@given(username=nasty, name=nasty, value=nasty, key=nasty, image=nasty)
+@given(username=nasty, name=nasty, value=nasty, key=nasty, image=nasty, disk=nasty)
 def test_what_is_sent_is_always_text_that_can_be_sent(
-    username: str, name: str, value: str, key: str, image: str
+    username: str, name: str, value: str, key: str, image: str, disk: str
 ) -> None:
-    spec = server_spec(
-        "a", "b", username=username, name=name, image=image, environment={"A": value}, ssh_public_keys=(key,)
-    )
+    person = {"username": username, "name": name, "image": image, "disk_name": disk}
+    spec = server_spec("a", "b", **person, environment={"A": value}, ssh_public_keys=(key,))
     json.dumps(_made(spec), ensure_ascii=False).encode()
 
 

@@ -6,7 +6,7 @@ its end apart.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 from weakref import WeakValueDictionary
@@ -17,6 +17,7 @@ from gpudev.adapters.kubernetes.api import KubernetesApi, connect
 from gpudev.adapters.kubernetes.ending import end_all, end_pods
 from gpudev.adapters.kubernetes.furnishing import furnish
 from gpudev.adapters.kubernetes.gang_hosts import GangHosts
+from gpudev.adapters.kubernetes.labels import home_name
 from gpudev.adapters.kubernetes.last_words import LastWords
 from gpudev.adapters.kubernetes.making import Maker, Order
 from gpudev.adapters.kubernetes.mirror import Mirror
@@ -29,7 +30,6 @@ from gpudev.adapters.kubernetes.sizing import room_of_type, share_of
 from gpudev.adapters.kubernetes.trimming import PodRecord, ServerParts
 from gpudev.adapters.local.changes import Changes
 from gpudev.domain.capacity import Share
-from gpudev.domain.disk import DEFAULT_DISK
 from gpudev.domain.errors import ClusterError, GpuDevError
 from gpudev.domain.gpu import SLOTS_PER_CPU_NODE, Catalogue
 from gpudev.domain.ids import ReservationId
@@ -41,9 +41,6 @@ log = structlog.get_logger(__name__)
 
 _FIRST_LOOK_WITHIN = timedelta(seconds=30)
 _TELL_WITHIN = timedelta(seconds=5)
-
-HomeClaims = Callable[[ServerSpec], Awaitable[str]]
-"""Makes a dev server's disk ready and answers the name of its claim."""
 
 
 class KubernetesCluster:
@@ -59,13 +56,11 @@ class KubernetesCluster:
         clock: Clock,
         *,
         api: KubernetesApi | None = None,
-        home_claims: HomeClaims | None = None,
     ) -> None:
         self._settings = settings
         self._catalogue = catalogue
         self._clock = clock
         self._api = api or connect(settings)
-        self._home_claims = home_claims
         self._mirror = Mirror(self._api, settings, clock)
         self._seeing = Seeing(self._mirror, catalogue, settings)
         self._maker = Maker(self._api, settings, self._mirror.saw)
@@ -144,14 +139,14 @@ class KubernetesCluster:
                 self._changes.tell()
 
     async def ensure_gone(self, reservation_id: ReservationId, *, keep_files: bool = False) -> bool:
-        """`keep_files` changes nothing: disks and shared storage are never removed here, and scratch space cannot
+        """`keep_files` changes nothing: volumes and shared storage are never removed here, and scratch space cannot
         outlive its pod."""
         async with self._lock(reservation_id):
             for pod in self._mirror.parts_of(reservation_id).pods:
                 self._count_refusal(pod, why_refused(pod))
             self._mirror.let_go(reservation_id)
             self._gang_hosts.forget(reservation_id)
-            is_gone = await end_all(self._api, reservation_id)
+            is_gone = await end_all(self._api, reservation_id, has_disks=bool(self._settings.disk_driver))
             if is_gone:
                 self._confirmed_gone |= _uids(self._mirror.parts_of(reservation_id))
                 self._changes.tell()
@@ -167,7 +162,7 @@ class KubernetesCluster:
     def _see(self, parts: ServerParts, now: datetime) -> ServerSeen | None:
         if self._confirmed_gone and self._confirmed_gone & _uids(parts):
             parts = _without(parts, self._confirmed_gone)
-        if not (parts.pods or parts.services or parts.gone):
+        if not (parts.pods or parts.services or parts.volumes or parts.gone):
             return None
         facts = self._seeing.server(parts, now)
         if facts.seen.phase is not Phase.DEAD:
@@ -252,12 +247,10 @@ class KubernetesCluster:
         return Place(share, share_of(room, share.units, max(units, share.units)))
 
     async def _storage(self, spec: ServerSpec) -> Storage:
-        home = None
-        if spec.disk_id is not None and self._home_claims is not None:
-            home = await self._home_claims(spec)
-        elif spec.disk_id is not None and spec.disk_name not in (None, DEFAULT_DISK):
-            # Never scratch space in place of a disk that somebody named.
-            raise ClusterError(f"the disk {spec.disk_name!r} cannot be attached: this cluster has no disks")
+        if spec.disk_id is not None and spec.volume is None:
+            # Never scratch space in place of somebody's disk.
+            raise ClusterError(f"the disk {spec.disk_name!r} cannot be attached: no volume was made ready for it")
+        home = home_name(spec.pod_name) if spec.volume is not None else None
         return Storage(home, await self._maker.ensure_shared_claim(spec.username))
 
     async def _tell(self, pod: PodRecord, message: str) -> None:
@@ -275,7 +268,7 @@ def _starting(seen: ServerSeen, step: str) -> ServerSeen:
 
 
 def _uids(parts: ServerParts) -> set[str]:
-    return {pod.uid for pod in parts.pods} | {service.uid for service in parts.services}
+    return {one.uid for some in (parts.pods, parts.services, parts.volumes) for one in some}
 
 
 def _without(parts: ServerParts, uids: set[str]) -> ServerParts:
@@ -283,4 +276,5 @@ def _without(parts: ServerParts, uids: set[str]) -> ServerParts:
         parts,
         pods=tuple(pod for pod in parts.pods if pod.uid not in uids),
         services=tuple(service for service in parts.services if service.uid not in uids),
+        volumes=tuple(volume for volume in parts.volumes if volume.uid not in uids),
     )

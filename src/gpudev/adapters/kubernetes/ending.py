@@ -1,14 +1,16 @@
 """Takes down what was made for a reservation, whatever it is, by its label. It is gone when the API server lists none
 of it any more; nothing is believed from a mirror.
 
-Claims of disks and of shared storage carry no reservation's id: nothing here ever finds one.
+What stands for a disk's volume goes too: first its claim, which the cluster keeps until the pod is gone, then itself,
+which the cluster keeps until the claim is gone and the volume is detached. The volume stays. Claims of shared storage
+carry no reservation's id: nothing here ever finds one.
 """
 
 import asyncio
 from collections.abc import Sequence
 
 from gpudev.adapters.kubernetes.api import KubernetesApi
-from gpudev.adapters.kubernetes.kinds import NETWORK_POLICY, POD, SECRET, SERVICE, Kind, Manifest
+from gpudev.adapters.kubernetes.kinds import CLAIM, NETWORK_POLICY, POD, SECRET, SERVICE, VOLUME, Kind, Manifest
 from gpudev.adapters.kubernetes.labels import selector
 from gpudev.domain.ids import ReservationId
 
@@ -18,10 +20,11 @@ _SEEN = (POD, SERVICE)
 They go last."""
 
 
-async def end_all(api: KubernetesApi, reservation_id: ReservationId) -> bool:
+async def end_all(api: KubernetesApi, reservation_id: ReservationId, *, has_disks: bool = False) -> bool:
     """True: everything is confirmed gone. False: it has been asked to go."""
-    found = await _find(api, reservation_id, _UNSEEN + _SEEN)
-    for kinds in (_UNSEEN, _SEEN):
+    unseen, seen = (*_UNSEEN, CLAIM) if has_disks else _UNSEEN, (*_SEEN, VOLUME) if has_disks else _SEEN
+    found = await _find(api, reservation_id, (*unseen, *seen))
+    for kinds in (unseen, seen):
         await asyncio.gather(*(_delete(api, kind, one) for kind, one in found if kind in kinds))
     touched = {kind for kind, _ in found}
     return not touched or not await _find(api, reservation_id, tuple(touched))

@@ -30,6 +30,10 @@ PLANNED_NODE = "gpu-dev/planned-node"
 """Annotation: where the plan put this member."""
 HOST_KEY = "gpu-dev/host-key"
 """Annotation: the public half of the ssh host key, so that a look needs no secret."""
+VOLUME_ID = "gpu-dev/volume-id"
+"""Which of the cloud's volumes a PersistentVolume stands for."""
+DISK_NAME = "gpu-dev/disk-name"
+"""Annotation: what its owner calls the disk."""
 HOSTS_MARK = "gpu-dev/hosts"
 """Annotation: changes when a gang's hosts file does."""
 
@@ -75,6 +79,11 @@ def member_name(pod_name: str, rank: int) -> str:
 
 def gang_service_name(pod_name: str) -> str:
     return f"{pod_name}-gang"
+
+
+def home_name(pod_name: str) -> str:
+    """Of the claim of a dev server's disk, and of what it claims."""
+    return f"{pod_name}-home"
 
 
 def shared_claim_name(username: str) -> str:

@@ -14,17 +14,26 @@ import structlog
 
 from gpudev.adapters.kubernetes import labels, manifests
 from gpudev.adapters.kubernetes.api import KubernetesApi, Refused
-from gpudev.adapters.kubernetes.kinds import POD, SECRET, Kind, Manifest, kind_of
+from gpudev.adapters.kubernetes.home_volume import (
+    access_mode,
+    growth,
+    handle_of,
+    home_claim,
+    persistent_volume,
+    volumes_selector,
+)
+from gpudev.adapters.kubernetes.kinds import CLAIM, POD, SECRET, VOLUME, Kind, Manifest, kind_of
 from gpudev.adapters.kubernetes.papers import HOST_KEY, HOSTS, MESH_KEY, Keys, decode
 from gpudev.adapters.kubernetes.pod_manifest import Place, Storage, pod
 from gpudev.adapters.kubernetes.ssh_keys import key_pair_of, new_key_pair
 from gpudev.domain.errors import ClusterError, GpuDevError, Unavailable
-from gpudev.ports.cluster import ServerSpec
+from gpudev.ports.cluster import HomeVolume, ServerSpec
 from gpudev.settings import KubernetesSettings
 
 log = structlog.get_logger(__name__)
 
 _REMAINS_GONE_WITHIN_S = 5.0
+_BOUND_WITHIN_S = 5.0
 _LOOK_AGAIN_S = 0.05
 _ENDED = ("Succeeded", "Failed")
 
@@ -54,6 +63,7 @@ class Maker:
         self._saw = saw
         self._settings = settings
         self._known_claims: set[str] = set()
+        self._access_mode: str | None = None
 
     async def make(self, order: Order) -> None:
         """All of it or nothing: what was made before a refusal is taken back. Where the API server could not be asked,
@@ -80,6 +90,9 @@ class Maker:
 
     async def _make(self, order: Order, made: _Made) -> None:
         spec, settings = order.spec, self._settings
+        if spec.volume is not None:
+            # Before the pod: one that the scheduler finds without its volume is put aside for a while.
+            await self._ensure_home(order, spec.volume, made)
         keys = await self._ensure_secret(order, made)
         host_key = keys.host.public
         wanted = [manifests.ssh_service(spec, settings, host_key), *manifests.gang_objects(spec, settings, host_key)]
@@ -92,6 +105,59 @@ class Maker:
         refusals = [failure for failure in failures if not isinstance(failure, Unavailable)]
         for failure in (*refusals, *failures):
             raise failure
+
+    async def _ensure_home(self, order: Order, volume: HomeVolume, made: _Made) -> None:
+        if self._access_mode is None:
+            self._access_mode = access_mode(await self._api.server_version())
+        access = self._access_mode
+        persistent = persistent_volume(order.spec, volume, self._settings, access)
+        await self._check_nobody_has(volume, order)
+        await self._ensure_volume(order, volume, persistent, made)
+        await self._ensure_claim(order, home_claim(order.spec, volume, self._settings, access), made)
+
+    async def _check_nobody_has(self, volume: HomeVolume, order: Order) -> None:
+        """The cloud would not attach it twice, and the pod would only hang."""
+        there, _ = await self._api.list(VOLUME, selector=volumes_selector(volume))
+        for one in there:
+            if not labels.belongs_to(one, order.spec.reservation_id):
+                name = one["metadata"]["name"]
+                raise Unavailable(f"volume {volume.volume_id} is still another dev server's (PersistentVolume {name})")
+
+    async def _ensure_volume(self, order: Order, volume: HomeVolume, manifest: dict[str, Any], made: _Made) -> None:
+        for _ in range(2):
+            taken = await self._create(manifest, made)
+            if taken is None:
+                return
+            self._check_owner(VOLUME, taken, order)
+            if handle_of(taken) != volume.volume_id:
+                name = manifest["metadata"]["name"]
+                raise ClusterError(f"the PersistentVolume {name} is of volume {handle_of(taken)}; it stays as it is")
+            _check_stays(VOLUME, taken)
+            if _phase(taken) != "Released":
+                change = growth(taken, volume)
+                if change is not None:
+                    await self._api.patch(VOLUME, manifest["metadata"]["name"], change)
+                return
+            await self._remove(VOLUME, taken)  # the claim it was for is gone, and it would never take another
+        raise Unavailable(f"the PersistentVolume {manifest['metadata']['name']} keeps coming back")
+
+    async def _ensure_claim(self, order: Order, manifest: dict[str, Any], made: _Made) -> None:
+        name = manifest["metadata"]["name"]
+        taken = await self._create(manifest, made)
+        if taken is not None:
+            self._check_owner(CLAIM, taken, order)
+            _check_stays(CLAIM, taken)
+            if _phase(taken) == "Lost":  # what it had is gone, and it would never take another
+                await self._remove(CLAIM, taken)
+                await self._create(manifest, made)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_BOUND_WITHIN_S):
+                while True:
+                    found = await self._api.get(CLAIM, name)
+                    if found is not None and _phase(found) == "Bound":
+                        return
+                    await asyncio.sleep(_LOOK_AGAIN_S)
+        raise Unavailable(f"the claim {name} has not got its volume yet")
 
     async def _ensure_secret(self, order: Order, made: _Made) -> Keys:
         """The keys are made once: a dev server that is started again is the one people know."""
@@ -133,23 +199,23 @@ class Maker:
             self._check_owner(POD, taken, order)
             if _lives(taken, order.condemned) and _planned_node(taken) == place.share.node:
                 return
-            await self._remove(taken)
+            await self._remove(POD, taken)
         raise Unavailable(f"the pod {manifest['metadata']['name']} keeps coming back")
 
-    async def _remove(self, remains: Manifest) -> None:
+    async def _remove(self, kind: Kind, remains: Manifest) -> None:
         """An ended pod holds nothing any more and goes at once; another one is given its time."""
         metadata = remains["metadata"]
         name, uid = metadata["name"], metadata["uid"]
-        grace = 0 if _has_ended(remains) else None
-        await self._api.delete(POD, name, uid=uid, grace_seconds=grace)
+        grace = 0 if kind is POD and _has_ended(remains) else None
+        await self._api.delete(kind, name, uid=uid, grace_seconds=grace)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_REMAINS_GONE_WITHIN_S):
                 while True:
-                    found = await self._api.get(POD, name)
+                    found = await self._api.get(kind, name)
                     if found is None or found["metadata"]["uid"] != uid:
                         return
                     await asyncio.sleep(_LOOK_AGAIN_S)
-        raise Unavailable(f"what is left of the earlier pod {name} has not ended yet")
+        raise Unavailable(f"what is left of the earlier {kind.name} {name} has not ended yet")
 
     async def _create(self, manifest: dict[str, Any], made: _Made | None = None) -> Manifest | None:
         """None: it was created. Otherwise: what has that name already."""
@@ -190,7 +256,17 @@ def _lives(manifest: Manifest, condemned: frozenset[str]) -> bool:
 
 
 def _has_ended(manifest: Manifest) -> bool:
-    return (manifest.get("status") or {}).get("phase") in _ENDED
+    return _phase(manifest) in _ENDED
+
+
+def _check_stays(kind: Kind, taken: Manifest) -> None:
+    if "deletionTimestamp" in taken["metadata"]:
+        raise Unavailable(f"the {kind.name} {taken['metadata']['name']} is just being removed")
+
+
+def _phase(manifest: Manifest) -> str | None:
+    phase: str | None = (manifest.get("status") or {}).get("phase")
+    return phase
 
 
 def _planned_node(manifest: Manifest) -> str | None:

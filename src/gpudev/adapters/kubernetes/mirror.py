@@ -1,5 +1,6 @@
-"""The cluster as we know it: all nodes, all pods, our services, kept true by list and watch. States facts with the time
-they were true and decides nothing; when it has not heard from the API server for too long it refuses to be asked.
+"""The cluster as we know it: all nodes, all pods, our services, what stands for disks' volumes; kept true by list and
+watch. States facts with the time they were true and decides nothing; when it has not heard from the API server for too
+long it refuses to be asked.
 
 Pods of ours that disappeared while we watched leave a trace, or nobody could tell a node that was lost from a dev
 server that never was. Whoever takes a dev server down says so first (`let_go`): then it leaves none.
@@ -14,7 +15,7 @@ from typing import Any
 
 from gpudev.adapters.kubernetes import labels
 from gpudev.adapters.kubernetes.api import KubernetesApi
-from gpudev.adapters.kubernetes.kinds import NODE, POD, SERVICE, Kind, Manifest, kind_of
+from gpudev.adapters.kubernetes.kinds import NODE, POD, SERVICE, VOLUME, Kind, Manifest, kind_of
 from gpudev.adapters.kubernetes.reflecting import Reflector
 from gpudev.adapters.kubernetes.shelf import Shelf
 from gpudev.adapters.kubernetes.trimming import (
@@ -23,9 +24,11 @@ from gpudev.adapters.kubernetes.trimming import (
     PodRecord,
     ServerParts,
     ServiceRecord,
+    VolumeRecord,
     trim_node,
     trim_pod,
     trim_service,
+    trim_volume,
 )
 from gpudev.adapters.local.changes import Changes
 from gpudev.domain.errors import Unavailable
@@ -46,6 +49,7 @@ class Mirror:
         self._own: dict[ReservationId, dict[str, PodRecord]] = {}
         self._gone: dict[ReservationId, dict[str, GonePod]] = {}
         self._services: dict[ReservationId, dict[str, ServiceRecord]] = {}
+        self._volumes: dict[ReservationId, dict[str, VolumeRecord]] = {}
         self._parts: dict[ReservationId, ServerParts] = {}
         self._on_node: dict[str, tuple[PodRecord, ...]] = {}
         """Both are made when asked for and thrown away when something in them changes: who gets the same object as
@@ -57,7 +61,10 @@ class Mirror:
         )
         self._pod_shelf = Shelf(lambda pod: trim_pod(pod, settings.namespace, settings.gpu_resource), self._pod_changed)
         self._service_shelf = Shelf(trim_service, self._service_changed)
+        self._volume_shelf = Shelf(lambda volume: trim_volume(volume, settings.namespace), self._volume_changed)
+        ours = f"{labels.MANAGED_BY}={labels.OURS}"
         timing: dict[str, Any] = {"watch_timeout": settings.watch_timeout, "stale_after": settings.stale_after}
+        of_volumes = Reflector(api, VOLUME, self._volume_shelf, clock, selector=ours, **timing)
         self.reflectors: tuple[Reflector[Any], ...] = (
             Reflector(api, NODE, self._node_shelf, clock, **timing),
             Reflector(api, POD, self._pod_shelf, clock, lost=self._pod_lost, **timing),
@@ -67,9 +74,10 @@ class Mirror:
                 self._service_shelf,
                 clock,
                 namespace=settings.namespace,
-                selector=f"{labels.MANAGED_BY}={labels.OURS}",
+                selector=ours,
                 **timing,
             ),
+            *([of_volumes] if settings.disk_driver else []),
         )
 
     def start(self) -> None:
@@ -128,7 +136,7 @@ class Mirror:
     def reservations(self) -> AbstractSet[ReservationId]:
         """All that have, or had until they were lost, anything here."""
         self._forget_old_traces()
-        return self._own.keys() | self._services.keys() | self._gone.keys()
+        return self._own.keys() | self._services.keys() | self._volumes.keys() | self._gone.keys()
 
     def parts_of(self, reservation_id: ReservationId) -> ServerParts:
         found = self._parts.get(reservation_id)
@@ -138,8 +146,9 @@ class Mirror:
                 pods=tuple(self._own.get(reservation_id, {}).values()),
                 gone=tuple(self._gone.get(reservation_id, {}).values()),
                 services=tuple(self._services.get(reservation_id, {}).values()),
+                volumes=tuple(self._volumes.get(reservation_id, {}).values()),
             )
-            if found.pods or found.gone or found.services:
+            if found.pods or found.gone or found.services or found.volumes:
                 self._parts[reservation_id] = found
         return found
 
@@ -149,13 +158,18 @@ class Mirror:
             NODE.plural: len(self._node_shelf),
             POD.plural: len(self._pod_shelf),
             SERVICE.plural: len(self._service_shelf),
+            VOLUME.plural: len(self._volume_shelf),
         }
 
     # What its owner tells it
 
     def saw(self, answer: Manifest) -> None:
         """The API server's answer to a write of ours: taken in at once, before the watch tells of it."""
-        shelves: dict[Kind, Shelf[Any]] = {POD: self._pod_shelf, SERVICE: self._service_shelf}
+        shelves: dict[Kind, Shelf[Any]] = {
+            POD: self._pod_shelf,
+            SERVICE: self._service_shelf,
+            VOLUME: self._volume_shelf,
+        }
         shelf = shelves.get(kind_of(answer))
         if shelf is not None:
             shelf.put(answer, is_answer=True)
@@ -184,6 +198,15 @@ class Mirror:
             self._parts.pop(old.reservation_id, None)
         if new is not None:
             self._services.setdefault(new.reservation_id, {})[name] = new
+            self._parts.pop(new.reservation_id, None)
+        self._changes.tell()
+
+    def _volume_changed(self, name: str, old: VolumeRecord | None, new: VolumeRecord | None) -> None:
+        if old is not None:
+            _take_out(self._volumes, old.reservation_id, name)
+            self._parts.pop(old.reservation_id, None)
+        if new is not None:
+            self._volumes.setdefault(new.reservation_id, {})[name] = new
             self._parts.pop(new.reservation_id, None)
         self._changes.tell()
 

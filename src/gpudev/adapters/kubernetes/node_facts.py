@@ -64,6 +64,7 @@ def see_node(record: NodeRecord, gpu_type: GpuType, pods: Iterable[PodRecord], s
         schedulable=not record.cordoned and set(record.taints) <= set(settings.tolerated_taints),
         foreign_units=_foreign_units(record, gpu_type, units, pods),
         address=address_of(record, settings.node_address),
+        zone=record.zone,
     )
 
 

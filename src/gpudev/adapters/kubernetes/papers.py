@@ -139,11 +139,10 @@ def _authorized_keys(spec: ServerSpec, keys: Keys) -> str:
 def _greeting(spec: ServerSpec, share: Share, home_is_kept: bool) -> str:
     gpus = f"{spec.gpu_count} × {spec.gpu_type}" if spec.gpu_count else spec.gpu_type
     until = f", until {spec.expires_at:%Y-%m-%d %H:%M} UTC" if spec.expires_at else ""
-    home = (
-        f"your disk {spec.disk_name or 'default'!r}, kept for next time"
-        if home_is_kept
-        else "scratch space that ends with the reservation"
-    )
+    disk, scratch = f"your disk {spec.disk_name or 'default'!r}", "scratch space that ends with the reservation"
+    home = f"{disk}, kept for next time" if home_is_kept else scratch
+    if home_is_kept and share.rank:
+        home = f"{scratch}; {disk} is on node 0"
     lines = [
         f"gpu-dev reservation {short_id(spec.reservation_id)}: {gpus} on {share.node}{until}",
         f"{HOME} is {home}.",

@@ -53,6 +53,7 @@ class Storage:
     """Claims that exist already. None: scratch that ends with the pod."""
 
     home_claim: str | None = None
+    """Where people log in; the other members of a gang have scratch: only one pod can have a disk."""
     workspace_claim: str | None = None
 
 
@@ -67,9 +68,9 @@ def server_labels(spec: ServerSpec) -> dict[str, str]:
 
 
 def server_annotations(spec: ServerSpec, host_key: str) -> dict[str, str]:
-    annotations = {names.USERNAME: _text(spec.username), names.HOST_KEY: host_key}
+    annotations = {names.USERNAME: readable(spec.username), names.HOST_KEY: host_key}
     if spec.name is not None:
-        annotations[names.NAME] = _text(spec.name)
+        annotations[names.NAME] = readable(spec.name)
     return annotations
 
 
@@ -113,7 +114,7 @@ def _grace(settings: KubernetesSettings) -> int:
 
 
 def image_of(spec: ServerSpec, settings: KubernetesSettings) -> str:
-    return _text(spec.image or "") or settings.default_image
+    return readable(spec.image or "") or settings.default_image
 
 
 _PINNED = re.compile(r"@sha256:[0-9a-f]{64}$|:(?!latest$)[^/:@]+$")
@@ -222,7 +223,7 @@ def _volumes(spec: ServerSpec, place: Place, settings: KubernetesSettings, stora
     return [
         {"name": "bin", "emptyDir": {"sizeLimit": "64Mi"}},
         {"name": "config", "secret": secret},
-        {"name": "home", **_claim_or(storage.home_claim, {})},
+        {"name": "home", **_claim_or(storage.home_claim if place.share.rank == 0 else None, {})},
         {"name": "workspace", **_claim_or(storage.workspace_claim, {"sizeLimit": settings.workspace_size})},
         {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": place.room.shared_memory}},
     ]
@@ -232,6 +233,6 @@ def _claim_or(claim: str | None, scratch: dict[str, str]) -> dict[str, Any]:
     return {"persistentVolumeClaim": {"claimName": claim}} if claim is not None else {"emptyDir": scratch}
 
 
-def _text(text: str) -> str:
+def readable(text: str) -> str:
     """Something for people to read, whatever it was."""
     return one_line(text).encode("utf-8", "replace").decode()[:_LONGEST_ANNOTATION]

@@ -24,8 +24,11 @@ AMONG_DEV_SERVERS = (
     Right("", ("services",), (*_KEEPING, "watch")),
     Right("", ("pods/log",), ("get",)),
     Right("", ("pods/exec",), ("get", "create")),
-    Right("", ("persistentvolumeclaims",), ("get", "create")),
+    Right("", ("persistentvolumeclaims",), ("get", "list", "create", "delete")),
     Right("networking.k8s.io", ("networkpolicies",), _KEEPING),
 )
 """In the namespace of the dev servers. The namespace itself (and with EFS the storage class) may be made by whoever
 installs; with a right to create it, the processor makes what is missing."""
+
+FOR_DISKS = (Right("", ("persistentvolumes",), (*_KEEPING, "watch")),)
+"""Everywhere, and only where there are disks: what stands for a volume belongs to no namespace."""

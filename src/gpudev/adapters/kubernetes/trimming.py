@@ -20,6 +20,7 @@ from gpudev.domain.ids import ReservationId
 _ENDED = ("Succeeded", "Failed")
 _CLOSING = ("NoSchedule", "NoExecute")
 _INSTANCE_TYPE = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
+_ZONE = ("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone")
 _LONGEST_MESSAGE = 600
 
 
@@ -41,6 +42,7 @@ class NodeRecord:
     gpus: int
     room: Room | None
     """Processors and memory for pods; None where the node has not said."""
+    zone: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +128,15 @@ class ServiceRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class VolumeRecord:
+    """What stands for a disk's volume while a reservation has it."""
+
+    name: str
+    uid: str
+    reservation_id: ReservationId
+
+
+@dataclass(frozen=True, slots=True)
 class GonePod:
     """A pod of ours that is no more."""
 
@@ -144,6 +155,7 @@ class ServerParts:
     pods: Sequence[PodRecord]
     gone: Sequence[GonePod] = ()
     services: Sequence[ServiceRecord] = ()
+    volumes: Sequence[VolumeRecord] = ()
 
 
 def trim_node(node: Manifest, type_label: str, gpu_resource: str) -> NodeRecord:
@@ -163,6 +175,7 @@ def trim_node(node: Manifest, type_label: str, gpu_resource: str) -> NodeRecord:
         addresses=tuple((one["type"], one["address"]) for one in status.get("addresses") or ()),
         gpus=_whole(allocatable.get(gpu_resource)),
         room=room_of_node(allocatable),
+        zone=next((marks[key] for key in _ZONE if marks.get(key)), None),
     )
 
 
@@ -203,6 +216,15 @@ def trim_service(service: Manifest) -> ServiceRecord | None:
         node_port=next((port["nodePort"] for port in ports if port.get("nodePort")), None),
         host_key=(metadata.get("annotations") or {}).get(labels.HOST_KEY),
     )
+
+
+def trim_volume(volume: Manifest, namespace: str) -> VolumeRecord | None:
+    """`namespace`: ours. None: not made for a reservation, or for one of another installation in this cluster."""
+    metadata = volume["metadata"]
+    reservation_id = labels.find_reservation_id(metadata.get("labels"))
+    if reservation_id is None or volume["spec"].get("claimRef", {}).get("namespace") != namespace:
+        return None
+    return VolumeRecord(metadata["name"], metadata["uid"], reservation_id)
 
 
 def _trim_own(

@@ -1,0 +1,118 @@
+"""How a disk's volume becomes a dev server's /home/dev: a PersistentVolume over the cloud's volume and the claim that
+fits nothing else. Pure. Both are made for one reservation and end with it; the volume itself is never touched by them.
+"""
+
+import re
+from typing import Any
+
+from gpudev.adapters.kubernetes import labels as names
+from gpudev.adapters.kubernetes.kinds import Manifest
+from gpudev.adapters.kubernetes.labels import home_name, label_value
+from gpudev.adapters.kubernetes.pod_manifest import readable, server_labels
+from gpudev.domain.errors import ClusterError
+from gpudev.ports.cluster import HomeVolume, ServerSpec
+from gpudev.settings import KubernetesSettings
+
+_ONE_POD_SINCE = (1, 29)
+_VERSION = re.compile(r"v?(\d+)\.(\d+)")
+
+
+def access_mode(server_version: str) -> str:
+    """One pod at a time. Older API servers know only "one node at a time", and so do those that tell no version."""
+    found = _VERSION.match(server_version)
+    version = (int(found[1]), int(found[2])) if found else (0, 0)
+    return "ReadWriteOncePod" if version >= _ONE_POD_SINCE else "ReadWriteOnce"
+
+
+def persistent_volume(
+    spec: ServerSpec, volume: HomeVolume, settings: KubernetesSettings, access: str
+) -> dict[str, Any]:
+    """Retain: whatever becomes of this object, what is on the volume stays."""
+    if not settings.disk_driver:
+        raise ClusterError(f"the disk {spec.disk_name!r} cannot be attached: nothing here attaches volumes")
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {
+            "name": home_name(spec.pod_name),
+            "labels": {**server_labels(spec), names.VOLUME_ID: label_value(volume.volume_id)},
+            "annotations": _annotations(spec),
+        },
+        "spec": {
+            "capacity": {"storage": _size(volume)},
+            "accessModes": [access],
+            "persistentVolumeReclaimPolicy": "Retain",
+            "storageClassName": "",
+            "volumeMode": "Filesystem",
+            "csi": {
+                "driver": settings.disk_driver,
+                "volumeHandle": volume.volume_id,
+                "fsType": settings.disk_fs_type,
+            },
+            # For nobody else, whatever somebody's claim would fit.
+            "claimRef": {
+                "apiVersion": "v1",
+                "kind": "PersistentVolumeClaim",
+                "namespace": settings.namespace,
+                "name": home_name(spec.pod_name),
+            },
+            **_where(volume, settings),
+        },
+    }
+
+
+def home_claim(spec: ServerSpec, volume: HomeVolume, settings: KubernetesSettings, access: str) -> dict[str, Any]:
+    name = home_name(spec.pod_name)
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {
+            "name": name,
+            "namespace": settings.namespace,
+            "labels": server_labels(spec),
+            "annotations": _annotations(spec),
+        },
+        "spec": {
+            "accessModes": [access],
+            "storageClassName": "",  # not the cluster's default one: nothing is to be provisioned
+            "volumeMode": "Filesystem",
+            "volumeName": name,
+            "resources": {"requests": {"storage": _size(volume)}},
+        },
+    }
+
+
+def volumes_selector(volume: HomeVolume) -> str:
+    """Everything of ours that stands for this volume, whoever's it is."""
+    return f"{names.MANAGED_BY}={names.OURS},{names.VOLUME_ID}={label_value(volume.volume_id)}"
+
+
+def handle_of(persistent: Manifest) -> str | None:
+    handle: str | None = persistent["spec"].get("csi", {}).get("volumeHandle")
+    return handle
+
+
+def growth(persistent: Manifest, volume: HomeVolume) -> dict[str, Any] | None:
+    """What has to be changed where the volume has grown since; None: nothing."""
+    if persistent["spec"].get("capacity", {}).get("storage") == _size(volume):
+        return None
+    return {"spec": {"capacity": {"storage": _size(volume)}}}
+
+
+def _size(volume: HomeVolume) -> str:
+    return f"{max(1, volume.size_gb)}Gi"
+
+
+def _where(volume: HomeVolume, settings: KubernetesSettings) -> dict[str, Any]:
+    """The scheduler knows with this where the volume can be attached, and never tries it elsewhere."""
+    if not volume.zone or not settings.disk_zone_label:
+        return {}
+    term = {"matchExpressions": [{"key": settings.disk_zone_label, "operator": "In", "values": [volume.zone]}]}
+    return {"nodeAffinity": {"required": {"nodeSelectorTerms": [term]}}}
+
+
+def _annotations(spec: ServerSpec) -> dict[str, str]:
+    notes = {names.USERNAME: readable(spec.username)}
+    if spec.disk_name is not None:
+        notes[names.DISK_NAME] = readable(spec.disk_name)
+    return notes
