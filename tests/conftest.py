@@ -22,6 +22,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests with real processes share two cores with each other: one that fails is tried once more, and named in the
+    summary as RERUN, for a test that needs it is to be looked at. What is wrong fails twice."""
+    for item in items:
+        if item.get_closest_marker("slow") is not None:
+            item.add_marker(pytest.mark.flaky(reruns=1))
+
+
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock()
