@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 from gpudev.domain.errors import GpuDevError, Unauthenticated, Unavailable
 
 _NAMESPACE = "{https://sts.amazonaws.com/doc/2011-06-15/}"
+_PROLOGUE = re.compile(r"""\A<\?xml version=["']1\.0["'](?: encoding=["'][Uu][Tt][Ff]-8["'])?\s*\?>""")
 _CODE = re.compile(r"[A-Za-z.]{1,64}")
 _ENDED = ("ExpiredToken", "ExpiredTokenException", "RequestExpired")
 _NOT_NOW = ("Throttling", "ThrottlingException", "RequestLimitExceeded", "ServiceUnavailable", "InternalFailure")
@@ -47,9 +48,9 @@ def _parse(content_type: str, body: bytes) -> ElementTree.Element:
     if content_type.partition(";")[0].strip().lower() not in ("text/xml", "application/xml"):
         raise Unavailable(f"{_STRANGER}: it sent {content_type[:80]!r}")
     try:
-        # Decoded first: in another encoding, what is looked for next could hide.
         text = body.decode("utf-8")
-        if "<!" in text:
+        # In another encoding (the parser guesses them) declarations could hide from us and not from it.
+        if "<!" in text or "\0" in text or "<?" in _PROLOGUE.sub("", text, count=1):
             raise Unavailable(f"{_STRANGER}: declarations in its XML")
         return ElementTree.fromstring(text)
     except (UnicodeDecodeError, ElementTree.ParseError) as error:
