@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from gpudev.domain.errors import Invalid
+from gpudev.settings import Settings
 
 VALID_FOR = timedelta(days=365)
 RENEW_BEFORE = timedelta(days=60)
@@ -43,11 +44,17 @@ class CertificateFiles:
         digest = hashlib.sha256(spki.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).digest()
         return base64.urlsafe_b64encode(digest).decode().rstrip("=")
 
+    def check(self) -> None:
+        """That they can be used, and belong together. Raises Invalid."""
+        self._load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+
     def load_into(self, context: ssl.SSLContext) -> None:
         """From the next connection on. Raises Invalid; the context then goes on with what it has."""
+        self.check()  # first elsewhere: a context that fails halfway would be left with half of it
+        self._load(context)
+
+    def _load(self, context: ssl.SSLContext) -> None:
         try:
-            # In a context of its own first: one that fails halfway would be left with half of it.
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certificate, self.key, password=_no_password)
             context.load_cert_chain(self.certificate, self.key, password=_no_password)
         except (OSError, ValueError) as error:
             reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
@@ -60,6 +67,19 @@ class CertificateFiles:
         except OSError as error:
             raise Invalid(f"{error.filename} cannot be read: {error.strerror}") from error
         return tuple(number for stat in found for number in (stat.st_ino, stat.st_mtime_ns, stat.st_size))
+
+
+def find_certificate(settings: Settings, host: str, now: datetime) -> CertificateFiles:
+    """The given one; else our own for this host, made or renewed if need be. Raises Invalid."""
+    if settings.tls_cert is not None and settings.tls_key is not None:
+        return CertificateFiles(settings.tls_cert, settings.tls_key)
+    if settings.tls_cert is not None or settings.tls_key is not None:
+        raise Invalid("a certificate (GPU_DEV_TLS_CERT) and its key (GPU_DEV_TLS_KEY) go together: give both or none")
+    folder = settings.state_dir / "tls"
+    try:
+        return ensure_self_made(folder, host, now)
+    except OSError as error:
+        raise Invalid(f"no certificate can be made in {folder}: {error.strerror}") from error
 
 
 def ensure_self_made(folder: Path, host: str, now: datetime) -> CertificateFiles:

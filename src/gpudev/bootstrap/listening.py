@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Iterator
 import structlog
 import uvicorn
 
-from gpudev.adapters.tls import CertificateFiles, ensure_self_made
+from gpudev.adapters.tls import CertificateFiles, find_certificate
 from gpudev.domain.errors import Invalid, Unavailable
 from gpudev.domain.listening import ListenAddress, parse_listen
 from gpudev.ports.clock import Clock, SystemClock
@@ -33,30 +33,18 @@ class Certificate:
         self._settings = settings
         self._address = address
         self._clock = clock
-        self.files = find_certificate(settings, address, clock)
+        self.files = find_certificate(settings, address.host, clock.now())
         self._stamp = self.files.stamp()
 
     def look_again(self, context: ssl.SSLContext) -> bool:
         """Whether there was a new one, which is shown from now on. Raises Invalid: what was shown before still is."""
-        files = find_certificate(self._settings, self._address, self._clock)
+        files = find_certificate(self._settings, self._address.host, self._clock.now())
         stamp = files.stamp()
         if stamp == self._stamp:
             return False
         files.load_into(context)
         self.files, self._stamp = files, stamp
         return True
-
-
-def find_certificate(settings: Settings, address: ListenAddress, clock: Clock) -> CertificateFiles:
-    """The given one; else our own, made or renewed if need be. Raises Invalid."""
-    if settings.tls_cert is not None and settings.tls_key is not None:
-        return CertificateFiles(settings.tls_cert, settings.tls_key)
-    if settings.tls_cert is not None or settings.tls_key is not None:
-        raise Invalid("a certificate (GPU_DEV_TLS_CERT) and its key (GPU_DEV_TLS_KEY) go together: give both or none")
-    try:
-        return ensure_self_made(settings.state_dir / "tls", address.host, clock.now())
-    except OSError as error:
-        raise Invalid(f"no certificate can be made in {settings.state_dir / 'tls'}: {error.strerror}") from error
 
 
 @contextlib.asynccontextmanager
@@ -98,7 +86,7 @@ class _SecondServer(uvicorn.Server):
 def _with_tls(config: uvicorn.Config, files: CertificateFiles) -> uvicorn.Config:
     """The same limits and time-outs, behind TLS."""
     secure = copy.copy(config)
-    files.load_into(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))  # says in words what is wrong with them
+    files.check()  # says in words what is wrong with them
     secure.ssl_certfile, secure.ssl_keyfile = str(files.certificate), str(files.key)
     if not secure.loaded:
         secure.load()

@@ -76,8 +76,12 @@ class Stream:
 
 
 class Transport:
-    def __init__(self, url: str, *, when_unreachable: str = "", pauses: Sequence[float] = _PAUSES) -> None:
-        """`pauses` between tries; as many tries as pauses, and one."""
+    def __init__(
+        self, url: str, *, when_unreachable: str = "", pauses: Sequence[float] = _PAUSES, pin: str | None = None
+    ) -> None:
+        """`pauses` between tries; as many tries as pauses, and one. `pin`: the server is the one whose key has this
+        fingerprint, whatever authorities say."""
+        self._pin = pin
         self._url = url
         self._pauses = pauses
         self._when_unreachable = when_unreachable
@@ -140,14 +144,34 @@ class Transport:
         except (OSError, http.client.HTTPException) as error:
             connection.close()
             raise self._unreachable(error, sent=False) from error
+        if self._pin is not None:
+            self._check_pin(connection, self._pin)
         connection.sock.settimeout(ANSWER_SECONDS)
         return connection
+
+    def _context(self) -> ssl.SSLContext:
+        if self._pin is None:
+            return ssl.create_default_context()
+        from gpudev.cli.pinning import pinning_context
+
+        return pinning_context()
+
+    def _check_pin(self, connection: http.client.HTTPConnection, pin: str) -> None:
+        """Before a word is said: whoever answers must be the one the invitation spoke of."""
+        from gpudev.cli.pinning import shows
+
+        if isinstance(connection.sock, ssl.SSLSocket) and shows(connection.sock.getpeercert(True), pin):
+            return
+        connection.close()
+        message = f"{self._url} does not show the key that your invitation named: somebody else may be answering there"
+        step = "Ask whoever invited you; if the key was changed on purpose, a new invitation brings the new one"
+        raise Unreachable(message, sent=False, next_step=step, final=True)
 
     def _new_connection(self) -> http.client.HTTPConnection:
         host, port = (self._proxy.host, self._proxy.port) if self._proxy else (self._host, self._port)
         if not self._secure:
             return http.client.HTTPConnection(host, port, timeout=CONNECT_SECONDS)
-        context = ssl.create_default_context()
+        context = self._context()
         connection = http.client.HTTPSConnection(host, port, timeout=CONNECT_SECONDS, context=context)
         if self._proxy:
             connection.set_tunnel(self._host, self._port, self._proxy.headers)

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from gpudev import settings
@@ -28,12 +29,12 @@ def require_systemd() -> None:
     )
 
 
-def install(home: Path, nodes_file: Path | None, port: int | None) -> list[str]:
+def install(home: Path, nodes_file: Path | None, port: int | None, told: Mapping[str, str]) -> list[str]:
     """Returns what it did, in sentences."""
     require_systemd()
     path = unit_path()
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = unit_text(home=home, nodes_file=nodes_file, port=port, as_root=_is_root())
+    text = unit_text(home=home, nodes_file=nodes_file, port=port, as_root=_is_root(), told=told)
     path.write_text(text, encoding="utf-8")
     _systemctl("daemon-reload")
     _systemctl("enable", "--now", UNIT)
@@ -61,14 +62,17 @@ def unit_path() -> Path:
     return Path(base) / "systemd" / "user" / UNIT
 
 
-def unit_text(*, home: Path, nodes_file: Path | None, port: int | None, as_root: bool) -> str:
+def unit_text(
+    *, home: Path, nodes_file: Path | None, port: int | None, as_root: bool, told: Mapping[str, str] | None = None
+) -> str:
+    """`told`: settings that were given on the command line."""
     command = [sys.executable, "-m", "gpudev.main", "up", "--foreground"]
     if nodes_file is not None:
         command += ["--nodes", str(nodes_file.resolve())]
     if port is not None:
         command += ["--port", str(port)]
     # With the settings it has now, so that after a boot it listens where people look for it.
-    environment = {**settings.given(os.environ), "GPU_DEV_HOME": str(home), "HOME": str(Path.home())}
+    environment = {**settings.given(os.environ), **(told or {}), "GPU_DEV_HOME": str(home), "HOME": str(Path.home())}
     lines = [
         "[Unit]",
         "Description=gpu-dev: GPU dev servers on this machine",

@@ -17,6 +17,7 @@ from gpudev import settings as settings_module
 from gpudev.embedded import asking
 from gpudev.embedded.children import ChildSpec
 from gpudev.embedded.layout import Layout
+from gpudev.embedded.listening import environment_of
 from gpudev.embedded.postgres import EmbeddedPostgres
 from gpudev.embedded.supervisor import Service, Step, Supervisor, Task
 from gpudev.settings import Settings
@@ -47,6 +48,7 @@ def environment(settings: Settings, inherited: Mapping[str, str]) -> dict[str, s
         "GPU_DEV_API_HOST": settings.api_host,
         "GPU_DEV_API_PORT": str(settings.api_port),
         "PYTHONUNBUFFERED": "1",
+        **environment_of(settings),
     }
     told.pop("POSTGRES_PASSWORD", None)
     if settings.nodes_file is not None:

@@ -20,7 +20,7 @@ from gpudev.adapters.local.processes import ProcessIdentity
 from gpudev.cli.credentials import Credential
 from gpudev.cli.exits import CliError
 from gpudev.domain.errors import Invalid, Unavailable
-from gpudev.embedded import asking, at_boot, foreground, isolation, owner, system
+from gpudev.embedded import asking, at_boot, foreground, isolation, listening, owner, system
 from gpudev.embedded.layout import Layout, read_json, write_json
 from gpudev.embedded.pidfiles import wait_until
 from gpudev.embedded.running import find_supervisor, stop_control_plane, taking_turns
@@ -39,6 +39,10 @@ class UpOptions:
     """None: what the settings say, else detect."""
     port: int | None = None
     """None: what the settings say, and the next free one if that is taken."""
+    listen: str | None = None
+    """ADDRESS[:PORT] where others come in, with TLS. None: what the settings say, else nowhere."""
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
     foreground: bool = False
     at_boot: bool = False
     json: bool = False
@@ -73,7 +77,11 @@ class Running:
 
 def bring_up(options: UpOptions) -> int:
     teller = Teller(as_json=options.json)
-    settings = _settings(options)
+    try:
+        settings = _settings(options)
+    except StepFailed as failure:
+        teller.failure(failure)
+        return 1
     up = Undertaking(options, settings, Layout(settings.state_dir), teller)
     signal.signal(signal.SIGTERM, _interrupt)  # like Ctrl-C: what was started is stopped again
     try:
@@ -83,7 +91,9 @@ def bring_up(options: UpOptions) -> int:
         with taking_turns(up.layout):
             running = _find(up) or _start(up)
         if options.at_boot:
-            for sentence in at_boot.install(up.layout.home, settings.nodes_file, options.port):
+            for sentence in at_boot.install(
+                up.layout.home, settings.nodes_file, options.port, listening.environment_of(settings)
+            ):
                 teller.say(sentence)
     except StepFailed as failure:
         teller.failure(failure)
@@ -104,12 +114,13 @@ def bring_up(options: UpOptions) -> int:
 def _settings(options: UpOptions) -> Settings:
     settings = settings_module.load()
     home = settings.state_dir.resolve()
-    return replace(
+    chosen = replace(
         settings,
         state_dir=home,
         nodes_file=_choose_nodes_file(options.nodes_file, settings.nodes_file, Layout(home)),
         api_port=options.port if options.port is not None else settings.api_port,
     )
+    return listening.with_listening(chosen, options.listen, options.tls_cert, options.tls_key, os.environ)
 
 
 def _choose_nodes_file(asked: Path | None, configured: Path | None, layout: Layout) -> Path | None:
@@ -130,10 +141,12 @@ def _find(up: Undertaking) -> ProcessIdentity | None:
         return None
     known = read_json(up.layout.system_file) or {}
     asked = up
-    up = replace(up, settings=_as_started(up.settings, known))
+    up = replace(up, settings=listening.as_started(_as_started(up.settings, known), up.layout))
     up.teller.say(f"gpu-dev already runs here (process {supervisor.pid}).")
-    if asked.options.nodes_file is not None or asked.options.port not in (None, up.settings.api_port):
-        up.teller.say("It goes on as it was started; for other nodes or another port: `gpu-dev down` first.")
+    elsewhere = asked.options.listen is not None and asked.settings.listen != up.settings.listen
+    other = asked.options.port not in (None, up.settings.api_port) or elsewhere
+    if asked.options.nodes_file is not None or other:
+        up.teller.say("It goes on as it was started; for other nodes, ports or addresses: `gpu-dev down` first.")
     running = _make_usable(up, supervisor, str(known.get("since") or _now()))
     _tell(up, running, found=True)
     return supervisor
@@ -157,6 +170,7 @@ def _start(up: Undertaking) -> ProcessIdentity:
     except Invalid as error:
         advice = "Correct it, or start with `--nodes detect` to use what the machine has."
         raise StepFailed("Nodes file", error.message, advice=advice) from error
+    listening.check_listening(up.settings)
     stop_control_plane(up.layout)  # what a killed supervisor may have left
     free = with_free_port(up.settings, up.teller, insist=up.options.port is not None)
     up = replace(up, settings=free)
@@ -221,6 +235,7 @@ def _description(up: Undertaking, running: Running) -> dict[str, Any]:
         "nodes_file": None if nodes_file is None else str(nodes_file),
         "nodes": [asdict(node) for node in running.status.nodes],
         "username": running.credential.username,
+        **listening.describe_listening(up.settings),
     }
 
 
@@ -241,11 +256,23 @@ def _tell(up: Undertaking, running: Running, *, found: bool) -> None:
         *(describe_node(node) for node in running.status.nodes),
         running.isolation,
         f"API   {up.api_url}    documentation  {up.api_url}/docs",
+        *_others(up.settings),
         f"Data  {up.layout.home}",
         "",
         "Next: gpu-dev reserve --gpus 1 --hours 1     gpu-dev avail     gpu-dev down",
     ]
     up.teller.say("\n".join(lines))
+
+
+def _others(settings: Settings) -> list[str]:
+    if not settings.listen:
+        return []
+    told = listening.describe_listening(settings)
+    return [
+        f"Others  {told['listen_url']}    (TLS; key {told['fingerprint']})",
+        "        let a colleague in with: gpu-dev-server users invite NAME",
+        *listening.warnings(settings),
+    ]
 
 
 def describe_node(node: NodeView) -> str:

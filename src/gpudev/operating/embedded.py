@@ -21,6 +21,11 @@ from gpudev.operating.running import server_settings
     help="File that describes the nodes; `detect`: the machine's own (default: as last time).",
 )
 @click.option("--port", type=click.IntRange(1, 65535), help="Port of the API (7480, or the next free one).")
+@click.option("--listen", metavar="ADDRESS[:PORT]", help="Let others in there, with TLS (port 7443). Off by default.")
+@click.option(
+    "--tls-cert", type=click.Path(path_type=Path), help="Certificate for that, with its chain (else self-made)."
+)
+@click.option("--tls-key", type=click.Path(path_type=Path), help="Its key.")
 @click.option("--foreground", is_flag=True, help="Stay, and stop everything on Ctrl-C.")
 @click.option("--at-boot", is_flag=True, help="Also install a systemd unit that starts it at boot.")
 @click.option("--timeout", type=float, default=60.0, show_default=True, help="Seconds the start may take.")
