@@ -3,6 +3,7 @@
 To add an endpoint, add its line to TABLE: method and path template as its route has them, then what it needs.
 `own` says that a path or a list is about the caller's own things: another user's answer 404, and operators see all.
 `login` marks where people prove who they are: open, limited per address, and in the audit log whatever comes of it.
+`gives_keys` limits how often one user may ask.
 An endpoint without a line is refused when the app is made; tests/api/test_access.py tries every line with every role.
 Which thing belongs to whom is not known here: the workflows look for what is the caller's.
 """
@@ -28,6 +29,7 @@ class Rule:
     needs: Needs
     own: bool = False
     login: bool = False
+    gives_keys: bool = False
 
     @property
     def said(self) -> str:
@@ -60,7 +62,7 @@ TABLE: Mapping[str, Rule] = MappingProxyType(
         "POST /v1/auth/aws-login": _LOGIN,
         "POST /v1/auth/oidc-login": _LOGIN,
         "POST /v1/auth/invitation-login": _LOGIN,
-        "POST /v1/keys/rotate": _OWN,
+        "POST /v1/keys/rotate": Rule(Needs.USER, own=True, gives_keys=True),
         "DELETE /v1/keys/current": _OWN,
         # Reservations
         "POST /v1/jobs/submit": _OWN,
@@ -70,11 +72,31 @@ TABLE: Mapping[str, Rule] = MappingProxyType(
         "POST /v1/jobs/{job_id}/extend": _OWN,
         "POST /v1/jobs/{job_id}/priority": _OPERATOR,
         "GET /v1/jobs/{job_id}/events": _OWN,
+        "POST /v1/jobs/{job_id}/proxy-token": _OWN,
+        "GET /v1/jobs/{job_id}/ssh": _OWN,
         # Disks
         "POST /v1/disks": _OWN,
         "GET /v1/disks": _OWN,
         "GET /v1/disks/{name}": _OWN,
         "DELETE /v1/disks/{name}": _OWN,
+        "POST /v1/disks/{name}/restore": _OWN,
+        "POST /v1/disks/{name}/rename": _OWN,
+        "POST /v1/disks/{name}/resize": _OWN,
+        "POST /v1/disks/{name}/clone": _OWN,
+        "POST /v1/disks/{name}/snapshots": _OWN,
+        "GET /v1/disks/{name}/snapshots": _OWN,
+        "GET /v1/disks/{name}/contents": _OWN,
+        "GET /v1/disks/{name}/operations": _OWN,
+        "GET /v1/disks/{name}/operations/{operation_id}": _OWN,
+        # Users and their keys
+        "GET /v1/users": _ADMIN,
+        "POST /v1/users": _ADMIN,
+        "POST /v1/users/{username}/role": _ADMIN,
+        "POST /v1/users/{username}/disable": _ADMIN,
+        "POST /v1/users/{username}/enable": _ADMIN,
+        "GET /v1/keys": _ADMIN,
+        "POST /v1/keys/{key_id}/revoke": _ADMIN,
+        "GET /v1/audit": _ADMIN,
         # The cluster
         "GET /v1/gpu/availability": _USER,
         "GET /v1/cluster/status": _USER,

@@ -1,6 +1,6 @@
 """Where operations on disks and what is recorded of their snapshots and volumes are kept."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -17,6 +17,7 @@ from gpudev.domain.disk_operations import (
     UserDisks,
 )
 from gpudev.domain.ids import DiskId, ReservationId, UserId
+from gpudev.ports.cloud import Volume
 
 Decide = Callable[[UserDisks], Changes | None]
 """Pure: it is called while all of a user's disks are locked. None: there is nothing to do."""
@@ -55,6 +56,21 @@ class DiskEvent:
     by: str
 
 
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What was in a snapshot."""
+
+    snapshot_id: RecordedSnapshotId
+    as_of: datetime
+    contents: Contents
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    files: int
+    size_bytes: int
+
+
 class DiskViews(Protocol):
     """What only looks at disks."""
 
@@ -68,6 +84,14 @@ class DiskViews(Protocol):
 
     async def history(self, disk_id: DiskId, limit: int = 100) -> list[DiskEvent]:
         """What happened to it last, the oldest first."""
+        ...
+
+    async def listing(self, disk_id: DiskId, snapshot_id: RecordedSnapshotId | None = None) -> Listing | None:
+        """Of this snapshot, or of the newest that has one."""
+        ...
+
+    async def totals(self, disk_id: DiskId) -> Mapping[RecordedSnapshotId, Totals]:
+        """Of those of its snapshots that have a listing."""
         ...
 
 
@@ -140,6 +164,16 @@ class HeldDisks(Protocol):
     async def find(self, disk_id: DiskId, reservation_id: ReservationId) -> HeldDisk | None: ...
 
 
+class UnlinkedDisks(Protocol):
+    """Disks that are on no volume that was recorded, and never were."""
+
+    async def unlinked(self) -> list[DiskState]: ...
+
+    async def adopt(self, disk: DiskState, volume: Volume, zone: str, *, now: datetime) -> bool:
+        """It is on that volume, and has been all along. False: somebody wrote the disk meanwhile."""
+        ...
+
+
 class DiskContents(Protocol):
     """Listings of what is in snapshots, kept as long as these are."""
 
@@ -149,6 +183,10 @@ class DiskContents(Protocol):
         """Twice is once."""
         ...
 
-    async def missing(self, limit: int = 100) -> list[SnapshotRecord]:
-        """Complete snapshots without one, the oldest first."""
+    async def missing(self, limit: int = 1000) -> list[SnapshotRecord]:
+        """Complete snapshots without one, the newest first."""
+        ...
+
+    async def forget_removed(self) -> None:
+        """Those of snapshots that are no more."""
         ...

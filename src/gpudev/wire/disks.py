@@ -114,9 +114,9 @@ class ContentsEntry:
 class ContentsView:
     """What was on a disk when its snapshot was taken."""
 
-    as_of: datetime | None
-    snapshot_id: str | None
-    files: int
+    as_of: datetime
+    snapshot_id: str
+    files: int = field(metadata=_doc("Everything that is no folder"))
     folders: int
     size_bytes: int
     is_complete: bool = field(metadata=_doc("Whether all of it is listed, or only what is nearest to the top"))

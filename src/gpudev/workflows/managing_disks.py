@@ -53,11 +53,11 @@ from gpudev.wire.disks import (
     SnapshotView,
 )
 from gpudev.workflows.viewing_disks import (
+    Depths,
+    contents_view,
     disk_details,
     disk_view,
-    last_contents,
     operation_view,
-    snapshot_contents,
     snapshot_views,
 )
 
@@ -157,25 +157,29 @@ class ManagingDisks:
 
     async def details(self, user: User, name: str, *, deleted: bool) -> DiskDetails:
         disk = await self._find(user, name, deleted=deleted)
-        snapshots = await self.store.snapshots(disk.state.disk_id)
-        history = await self.views.history(disk.state.disk_id)
-        return disk_details(disk, snapshots, history, self.settings.retention)
+        disk_id = disk.state.disk_id
+        depths = Depths(
+            snapshots=await self.store.snapshots(disk_id),
+            totals=await self.views.totals(disk_id),
+            history=await self.views.history(disk_id),
+            listing=await self.views.listing(disk_id),
+        )
+        return disk_details(disk, depths, self.settings.retention)
 
     async def snapshots(self, user: User, name: str, *, deleted: bool) -> list[SnapshotView]:
         disk = (await self._find(user, name, deleted=deleted)).state
-        return snapshot_views(await self.store.snapshots(disk.disk_id), disk)
+        return snapshot_views(await self.store.snapshots(disk.disk_id), disk, await self.views.totals(disk.disk_id))
 
     async def contents(self, user: User, name: str, snapshot_id: str | None, *, deleted: bool) -> ContentsView:
         disk = (await self._find(user, name, deleted=deleted)).state
-        snapshots = await self.store.snapshots(disk.disk_id)
-        if snapshot_id is None:
-            found = last_contents(snapshots, disk)
-        else:
-            found = snapshot_contents(snapshot_of(snapshots, disk, snapshot_id))
-        if found is None:
-            what = f"disk {name!r}" if snapshot_id is None else f"that snapshot of disk {name!r}"
-            raise NotFound(f"there is no listing of {what}; one is made at the end of each reservation")
-        return found
+        chosen = None
+        if snapshot_id is not None:
+            chosen = snapshot_of(await self.store.snapshots(disk.disk_id), disk, snapshot_id).snapshot_id
+        listing = await self.views.listing(disk.disk_id, chosen)
+        if listing is None:
+            what = f"disk {name!r}" if chosen is None else f"that snapshot of disk {name!r}"
+            raise NotFound(f"there is no listing of {what} yet; one is made with each snapshot")
+        return contents_view(listing)
 
     async def operations(self, user: User, name: str, *, deleted: bool) -> list[OperationView]:
         disk = (await self._find(user, name, deleted=deleted)).state

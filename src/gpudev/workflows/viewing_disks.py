@@ -1,13 +1,12 @@
-"""Disks as their owners see them, in the words of the wire. Pure, but for reading a listing that was kept as JSON."""
+"""Disks as their owners see them, in the words of the wire. Pure."""
 
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from gpudev.domain.disk_operations import DiskState, Operation, SnapshotRecord
+from gpudev.domain.disk_operations import DiskState, Operation, RecordedSnapshotId, SnapshotRecord
 from gpudev.planning.disk_choices import is_shown
-from gpudev.ports.disks import DiskEvent, DiskOverview
-from gpudev.wire import codec
+from gpudev.ports.disks import DiskEvent, DiskOverview, Listing, Totals
 from gpudev.wire.disks import (
     ContentsEntry,
     ContentsView,
@@ -42,14 +41,22 @@ def disk_view(disk: DiskOverview, retention: timedelta) -> DiskView:
     )
 
 
-def disk_details(
-    disk: DiskOverview, snapshots: Sequence[SnapshotRecord], history: Iterable[DiskEvent], retention: timedelta
-) -> DiskDetails:
+@dataclass(frozen=True, slots=True)
+class Depths:
+    """What there is to know about one disk beside its row."""
+
+    snapshots: Sequence[SnapshotRecord]
+    totals: Mapping[RecordedSnapshotId, Totals]
+    history: Sequence[DiskEvent]
+    listing: Listing | None
+
+
+def disk_details(disk: DiskOverview, more: Depths, retention: timedelta) -> DiskDetails:
     return DiskDetails(
         **vars(disk_view(disk, retention)),
-        snapshots=snapshot_views(snapshots, disk.state),
-        history=[DiskEventView(at=one.at, kind=one.kind, message=one.message, by=one.by) for one in history],
-        contents=last_contents(snapshots, disk.state),
+        snapshots=snapshot_views(more.snapshots, disk.state, more.totals),
+        history=[DiskEventView(at=one.at, kind=one.kind, message=one.message, by=one.by) for one in more.history],
+        contents=None if more.listing is None else contents_view(more.listing),
     )
 
 
@@ -70,18 +77,26 @@ def operation_view(operation: Operation, disk_name: str) -> OperationView:
     )
 
 
-def snapshot_views(snapshots: Iterable[SnapshotRecord], disk: DiskState) -> list[SnapshotView]:
-    return [_snapshot_view(one, disk) for one in snapshots if is_shown(one)]
+def snapshot_views(
+    snapshots: Iterable[SnapshotRecord], disk: DiskState, totals: Mapping[RecordedSnapshotId, Totals]
+) -> list[SnapshotView]:
+    return [_snapshot_view(one, disk, totals.get(one.snapshot_id)) for one in snapshots if is_shown(one)]
 
 
-def last_contents(snapshots: Sequence[SnapshotRecord], disk: DiskState) -> ContentsView | None:
-    """The newest listing there is; `snapshots` come the newest first."""
-    of_snapshots = (snapshot_contents(one) for one in snapshots if is_shown(one))
-    return next(filter(None, of_snapshots), None) or _contents(disk.contents, None, None)
-
-
-def snapshot_contents(snapshot: SnapshotRecord) -> ContentsView | None:
-    return _contents(snapshot.contents, snapshot.created_at, str(snapshot.snapshot_id))
+def contents_view(listing: Listing) -> ContentsView:
+    contents = listing.contents
+    return ContentsView(
+        as_of=listing.as_of,
+        snapshot_id=str(listing.snapshot_id),
+        files=contents.files,
+        folders=contents.folders,
+        size_bytes=contents.size_bytes,
+        is_complete=contents.is_complete,
+        entries=[
+            ContentsEntry(path=one.path, kind=one.kind.value, size_bytes=one.size, modified_at=one.modified_at)
+            for one in contents.entries
+        ],
+    )
 
 
 def _situation(disk: DiskOverview) -> str:
@@ -99,8 +114,7 @@ def _restorable_until(state: DiskState, retention: timedelta) -> datetime | None
     return state.deleted_at + retention
 
 
-def _snapshot_view(snapshot: SnapshotRecord, disk: DiskState) -> SnapshotView:
-    contents = snapshot_contents(snapshot)
+def _snapshot_view(snapshot: SnapshotRecord, disk: DiskState, totals: Totals | None) -> SnapshotView:
     return SnapshotView(
         snapshot_id=str(snapshot.snapshot_id),
         created_at=snapshot.created_at,
@@ -109,33 +123,7 @@ def _snapshot_view(snapshot: SnapshotRecord, disk: DiskState) -> SnapshotView:
         usable=snapshot.status.is_good,
         size_gb=snapshot.size_gb,
         is_current=disk.saved_as == snapshot.snapshot_id,
-        files=None if contents is None else contents.files,
-        size_bytes=None if contents is None else contents.size_bytes,
+        files=None if totals is None else totals.files,
+        size_bytes=None if totals is None else totals.size_bytes,
         error=snapshot.error,
     )
-
-
-def _contents(text: str | None, as_of: datetime | None, snapshot_id: str | None) -> ContentsView | None:
-    """From a listing as it is kept: totals, and entries of path, kind, size and date. What is kept elsewhere, or in
-    another form, is not shown."""
-    if text is None or not text.startswith("{"):
-        return None
-    try:
-        kept = json.loads(text)
-        entries = [
-            ContentsEntry(path=path, kind=kind, size_bytes=size, modified_at=datetime.fromisoformat(modified_at))
-            for path, kind, size, modified_at in kept["entries"]
-        ]
-        files, folders = kept["files"], kept["folders"]
-        view = ContentsView(
-            as_of=as_of,
-            snapshot_id=snapshot_id,
-            files=files,
-            folders=folders,
-            size_bytes=kept["size_bytes"],
-            is_complete=len(entries) == files + folders,
-            entries=entries,
-        )
-        return codec.read(ContentsView, codec.write(view))  # whoever wrote it, it is what the model says
-    except (ValueError, KeyError, TypeError):
-        return None

@@ -4,8 +4,10 @@ from typing import Any
 
 from gpudev.adapters.postgres import disk_rows
 from gpudev.adapters.postgres.pool import Pool
+from gpudev.domain.disk_contents import Contents
+from gpudev.domain.disk_operations import RecordedSnapshotId
 from gpudev.domain.ids import DiskId, UserId
-from gpudev.ports.disks import DiskEvent, DiskOverview
+from gpudev.ports.disks import DiskEvent, DiskOverview, Listing, Totals
 
 _OF_USER = "WHERE d.user_id = $1 AND d.purged_at IS NULL ORDER BY d.disk_name, d.created_at, d.disk_id"
 # Our own records are counted: the disk's row has the cloud's view, of which copies made by others are a part.
@@ -25,6 +27,16 @@ _HISTORY = """
                    ORDER BY event_id DESC LIMIT $2) last
     ORDER BY event_id
 """
+_LISTING = """
+    SELECT s.snapshot_id, s.created_at, c.contents
+    FROM disk_snapshots s JOIN disk_contents c USING (snapshot_id)
+    WHERE s.disk_id = $1 AND ($2::uuid IS NULL OR s.snapshot_id = $2) AND s.status IN ('pending', 'completed')
+    ORDER BY s.created_at DESC, s.snapshot_id LIMIT 1
+"""
+_TOTALS = """
+    SELECT s.snapshot_id, (c.contents->>'files')::bigint AS files, (c.contents->>'size_bytes')::bigint AS size_bytes
+    FROM disk_snapshots s JOIN disk_contents c USING (snapshot_id) WHERE s.disk_id = $1
+"""
 
 
 class PostgresDiskViews:
@@ -42,6 +54,18 @@ class PostgresDiskViews:
         async with self._pool.acquire() as connection:
             rows = await connection.fetch(_HISTORY, disk_id, limit)
         return [DiskEvent(row["at"], row["kind"], row["message"], row["by"]) for row in rows]
+
+    async def listing(self, disk_id: DiskId, snapshot_id: RecordedSnapshotId | None = None) -> Listing | None:
+        async with self._pool.acquire() as connection:
+            row = await connection.fetchrow(_LISTING, disk_id, snapshot_id)
+        if row is None:
+            return None
+        return Listing(RecordedSnapshotId(row["snapshot_id"]), row["created_at"], Contents.from_json(row["contents"]))
+
+    async def totals(self, disk_id: DiskId) -> dict[RecordedSnapshotId, Totals]:
+        async with self._pool.acquire() as connection:
+            rows = await connection.fetch(_TOTALS, disk_id)
+        return {RecordedSnapshotId(row["snapshot_id"]): Totals(row["files"], row["size_bytes"]) for row in rows}
 
     async def _overviews(self, which: str, argument: Any) -> list[DiskOverview]:
         async with (
