@@ -66,6 +66,12 @@ MAKING_READY: dict[str, Row] = {
         Wait,
         "still attached to i-1",
     ),
+    "one of which a snapshot is still being copied is waited for": (
+        OperationFacts(make_ready(zone="zone-a"), disk()),
+        (volume(busy="its snapshot is still being copied"),),
+        Wait,
+        "still being copied",
+    ),
     "one in another zone is saved first": (
         OperationFacts(make_ready(zone="zone-b"), disk()),
         (volume(),),
@@ -76,7 +82,7 @@ MAKING_READY: dict[str, Row] = {
         OperationFacts(make_ready(zone="zone-b"), disk(saved_as=SAVED.snapshot_id), snapshots=(SAVED,)),
         (volume(),),
         Record,
-        "making a volume in zone-b",
+        "restoring its snapshot in zone-b",
     ),
     "a snapshot that is not finished is waited for before a move": (
         OperationFacts(
@@ -92,7 +98,7 @@ MAKING_READY: dict[str, Row] = {
         OperationFacts(make_ready(zone="zone-a"), disk(saved_as=SAVED.snapshot_id), snapshots=(SAVED,)),
         (),
         Record,
-        "making a volume in zone-a",
+        "restoring its snapshot in zone-a",
     ),
     "a volume that is gone with what was on it fails in words": (
         OperationFacts(make_ready(zone="zone-a"), disk(), snapshots=(SAVED,)),
@@ -164,13 +170,13 @@ OTHERS: dict[str, Row] = {
         OperationFacts(RESTORE, replace(FREE, saved_as=SAVED.snapshot_id), snapshots=(SAVED,)),
         (volume(),),
         Record,
-        "making a volume in zone-a",
+        "restoring its snapshot in zone-a",
     ),
     "restoring a disk whose volume is gone has nothing to save": (
         OperationFacts(RESTORE, FREE, snapshots=(SAVED,)),
         (),
         Record,
-        "making a volume in zone-a",
+        "restoring its snapshot in zone-a",
     ),
     "restoring waits while a machine has the volume": (
         OperationFacts(RESTORE, FREE, snapshots=(SAVED,)),

@@ -3,14 +3,28 @@
 import contextlib
 from collections.abc import AsyncIterator
 
+from gpudev.ports.clock import SystemClock
 from gpudev.ports.cloud import Cloud
 from gpudev.settings import Settings
 
 
 @contextlib.asynccontextmanager
 async def open_cloud(settings: Settings) -> AsyncIterator[Cloud | None]:
-    """None: there is none."""
-    cloud = _cloud(settings)
+    """None: there is none. Folders of this machine do not count: nobody changes them behind our back, and there are no
+    groups of nodes."""
+    async with _opened(_cloud(settings) if settings.has_remote_cloud else None) as cloud:
+        yield cloud
+
+
+@contextlib.asynccontextmanager
+async def open_volumes(settings: Settings) -> AsyncIterator[Cloud | None]:
+    """Where the disks of dev servers are. None: the cluster keeps them, or there are none."""
+    async with _opened(_cloud(settings) if settings.manages_volumes else None) as cloud:
+        yield cloud
+
+
+@contextlib.asynccontextmanager
+async def _opened(cloud: Cloud | None) -> AsyncIterator[Cloud | None]:
     if cloud is None:
         yield None
         return
@@ -32,5 +46,9 @@ def _cloud(settings: Settings) -> Cloud | None:
             from gpudev.adapters.gcp.cloud import GcpCloud
 
             return GcpCloud(settings.gcp)
+        case "local":
+            from gpudev.adapters.local.cloud import LocalCloud
+
+            return LocalCloud(settings.state_dir, SystemClock())
         case _:
             return None

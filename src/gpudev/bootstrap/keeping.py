@@ -37,7 +37,7 @@ async def keep_reconciling(settings: Settings, stores: Stores, groups: GroupsSee
 
 async def _keep_with_cloud(settings: Settings, stores: Stores, groups: GroupsSeen, processor: Processor) -> None:
     """A cloud that cannot be opened (a library or credentials are missing) is tried again, and stops nothing else."""
-    while settings.cloud != "none":
+    while settings.has_remote_cloud:
         try:
             async with open_cloud(settings) as cloud:
                 keeper = Keeper(settings, stores, cloud, groups)

@@ -10,16 +10,20 @@ import structlog
 
 from gpudev.adapters.local.cluster import LocalCluster
 from gpudev.adapters.local.nodes import LocalNodes, describe_nodes, gpu_types
+from gpudev.adapters.postgres.disk_operations import CHANGES_CHANNEL as DISK_CHANGES_CHANNEL
 from gpudev.adapters.postgres.housekeeping import forget_what_is_over
 from gpudev.adapters.postgres.listening import Listener
 from gpudev.adapters.postgres.migrating import ensure_queue_notifications
 from gpudev.adapters.postgres.queue import NOTIFY_CHANNEL
 from gpudev.adapters.postgres.stores import Stores, open_stores
+from gpudev.bootstrap.disks import open_disk_work
 from gpudev.bootstrap.keeping import keep_reconciling
 from gpudev.bootstrap.running import check_schema, wait_for_schema
 from gpudev.domain.errors import Unavailable
 from gpudev.ports.clock import Clock, SystemClock
 from gpudev.ports.cluster import Cluster
+from gpudev.processor.disk_work import DiskWork
+from gpudev.processor.homes import Homes
 from gpudev.processor.looking import Looking
 from gpudev.processor.loop import Processor
 from gpudev.processor.publishing import GroupsSeen, Publisher
@@ -45,7 +49,10 @@ async def open_processor(settings: Settings) -> AsyncIterator[RunningProcessor]:
         cluster = await open_cluster(settings, stores)
         await cluster.start()
         try:
-            async with _listening(settings, stores, cluster) as processor:
+            async with (
+                open_disk_work(settings, stores) as disks,
+                _listening(settings, stores, cluster, disks) as processor,
+            ):
                 yield RunningProcessor(processor, cluster, stores)
         finally:
             await cluster.close()
@@ -62,8 +69,10 @@ async def open_backstop(settings: Settings) -> AsyncIterator[RunningProcessor]:
         cluster = await open_cluster(settings, stores)
         await cluster.start()
         try:
-            processor = make_processor(stores, cluster, SystemClock(), settings.timing, settings.fair_share)
-            yield RunningProcessor(processor, cluster, stores)
+            async with open_disk_work(settings, stores) as disks:
+                clock = SystemClock()
+                processor = make_processor(stores, cluster, clock, settings.timing, settings.fair_share, disks=disks)
+                yield RunningProcessor(processor, cluster, stores)
         finally:
             await cluster.close()
     finally:
@@ -83,16 +92,25 @@ async def open_cluster(settings: Settings, stores: Stores) -> Cluster:
 
 
 @contextlib.asynccontextmanager
-async def _listening(settings: Settings, stores: Stores, cluster: Cluster) -> AsyncIterator[Processor]:
-    groups = GroupsSeen(has_cloud=settings.cloud != "none")
-    processor = make_processor(stores, cluster, SystemClock(), settings.timing, settings.fair_share, groups=groups)
-    listener = Listener(
-        settings.database,
-        NOTIFY_CHANNEL,
-        heard=lambda _: processor.wake(),
-        on_connect=ensure_queue_notifications,
+async def _listening(
+    settings: Settings, stores: Stores, cluster: Cluster, disks: DiskWork | None
+) -> AsyncIterator[Processor]:
+    groups = GroupsSeen(has_cloud=settings.has_remote_cloud)
+    processor = make_processor(
+        stores, cluster, SystemClock(), settings.timing, settings.fair_share, groups=groups, disks=disks
     )
-    listener.start()
+    listeners = [
+        Listener(
+            settings.database,
+            NOTIFY_CHANNEL,
+            heard=lambda _: processor.wake(),
+            on_connect=ensure_queue_notifications,
+        )
+    ]
+    if disks is not None:
+        listeners.append(Listener(settings.database, DISK_CHANGES_CHANNEL, heard=disks.heard))
+    for listener in listeners:
+        listener.start()
     keeping = [
         asyncio.create_task(keep_house(stores), name="housekeeping"),
         asyncio.create_task(keep_reconciling(settings, stores, groups, processor), name="reconciling"),
@@ -103,7 +121,8 @@ async def _listening(settings: Settings, stores: Stores, cluster: Cluster) -> As
         for task in keeping:
             task.cancel()
         await asyncio.gather(*keeping, return_exceptions=True)
-        await listener.close()
+        for listener in listeners:
+            await listener.close()
 
 
 def nodes_of_this_machine(settings: Settings) -> LocalNodes:
@@ -137,7 +156,10 @@ def make_processor(
     fair_share: FairShare | None = None,
     *,
     groups: GroupsSeen | None = None,
+    disks: DiskWork | None = None,
 ) -> Processor:
+    """`disks` None: they are the cluster's own affair."""
+    homes = None if disks is None else Homes(disks, stores.held_disks, stores.reservations, clock, timing)
     return Processor(
         reservations=stores.reservations,
         unreleased=stores.unreleased,
@@ -149,6 +171,8 @@ def make_processor(
         looking=Looking(stores.looks),
         clock=clock,
         timing=timing,
+        disks=disks,
+        homes=homes,
     )
 
 

@@ -71,6 +71,8 @@ class Reservation:
     disk_id: DiskId | None = None
     disk_name: str | None = None
     preparing_at: datetime | None = None
+    prepare_by: datetime | None = None
+    """When it must be ready at the latest, where that is not the usual time: its disk took long, or still does."""
     launched_at: datetime | None = None
     expires_at: datetime | None = None
     cancelled_at: datetime | None = None

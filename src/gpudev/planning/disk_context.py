@@ -94,6 +94,10 @@ class Context:
             return None
         return self._look_again(f"volume {volume.volume_id} is still attached to {', '.join(volume.attached_to)}")
 
+    def until_quiet(self, volume: Volume) -> Wait | None:
+        """Before anybody writes to it."""
+        return None if volume.busy is None else self._look_again(volume.busy)
+
     def until_complete(self, record: SnapshotRecord) -> Wait | None:
         if record.status is SnapshotStatus.COMPLETED:
             return None
@@ -140,7 +144,8 @@ class Context:
             self.now,
             from_snapshot=None if base is None else base.snapshot_id,
         )
-        return Record(f"making a volume in {zone}", volumes=(record,))
+        how = "making a volume" if base is None else "restoring its snapshot"
+        return Record(f"{how} in {zone}", volumes=(record,))
 
     def removal_of_replaced(self) -> Step | None:
         """Volumes that others took the place of, once what was on them is in a finished snapshot of ours. What the

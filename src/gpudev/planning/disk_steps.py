@@ -189,6 +189,8 @@ def _make_ready(context: Context) -> Step:
         return _make_from_records(context)
     if (attached := context.until_detached(volume)) is not None:
         return attached
+    if (busy := context.until_quiet(volume)) is not None:
+        return busy
     if operation.zone is None or volume.zone is None or volume.zone == operation.zone:
         return _ready(context, volume.zone, "as it was left")
     saved = context.save(disk, Why.BEFORE_MOVE)

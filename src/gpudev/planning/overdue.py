@@ -9,6 +9,7 @@ from gpudev.domain.lifecycle import Status
 from gpudev.domain.reservation import Reservation
 from gpudev.planning.neglect import decide_max_wait
 from gpudev.planning.turn import Decisions, decide_running
+from gpudev.planning.readiness import ready_by
 from gpudev.ports.cluster import ClusterSeen
 from gpudev.settings import Timing
 
@@ -27,5 +28,5 @@ def decide_overdue(
 
 def _is_over(row: Reservation, now: datetime, timing: Timing) -> bool:
     if row.status is Status.PREPARING and row.preparing_at is not None:
-        return row.preparing_at + timing.preparing_deadline <= now
+        return ready_by(row, timing) <= now
     return row.expires_at is not None and row.expires_at <= now

@@ -71,14 +71,21 @@ def _while_preparing(reservation: Reservation, seen: ServerSeen | None, now: dat
         return Activate(seen.connection)
     if seen is not None and seen.phase is Phase.DEAD and not seen.lost_unwatched:
         return Fail(seen.reason or _NO_REASON)
-    deadline = (reservation.preparing_at or reservation.created_at) + timing.preparing_deadline
+    begun = reservation.preparing_at or reservation.created_at
+    deadline = ready_by(reservation, timing)
     if now >= deadline:
-        return Fail(_too_slow(reservation, seen, timing.preparing_deadline))
+        return Fail(_too_slow(reservation, seen, deadline - begun))
     if seen is None or seen.phase is Phase.DEAD:
         return _launch_when_due(reservation, now, deadline, restart=False)
     if seen.step is not None and seen.step != reservation.step:
         return Progress(seen.step)
     return Nothing(deadline)
+
+
+def ready_by(reservation: Reservation, timing: Timing) -> datetime:
+    """When one that is being prepared must be ready at the latest."""
+    usual = (reservation.preparing_at or reservation.created_at) + timing.preparing_deadline
+    return reservation.prepare_by or usual
 
 
 def _while_active(reservation: Reservation, seen: ServerSeen | None, now: datetime) -> Readiness:
@@ -120,4 +127,4 @@ def _too_slow(reservation: Reservation, seen: ServerSeen | None, deadline: timed
 
 def _minutes(span: timedelta) -> str:
     seconds = span.total_seconds()
-    return f"{seconds / 60:g} minutes" if seconds >= 120 else f"{seconds:g} seconds"
+    return f"{seconds / 60:.3g} minutes" if seconds >= 120 else f"{seconds:g} seconds"

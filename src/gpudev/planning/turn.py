@@ -145,12 +145,14 @@ def withdrawn(reservation: Reservation) -> Change:
     return Change(reservation.reservation_id, reservation.status, reservation.version, event=None, shares=())
 
 
-def released(reservation: Reservation) -> Change:
+def released(reservation: Reservation, of_its_disk: str | None = None) -> Change:
+    """`of_its_disk`: what became of it, in words."""
+    told = "" if of_its_disk is None else f" (disk {reservation.disk_name!r}: {of_its_disk})"
     return Change(
         reservation.reservation_id,
         reservation.status,
         reservation.version,
-        NewEvent("released", "everything it had is gone; its GPUs and disk are free"),
+        NewEvent("released", f"everything it had is gone; its GPUs and disk are free{told}"),
         release=True,
     )
 
@@ -236,7 +238,8 @@ def _decide_server(
 def _requeue(reservation: Reservation, why: str) -> Change:
     """Back to its place in the queue, which goes by arrival. What it holds it keeps until that is seen to be gone."""
     event = NewEvent("queued", f"waits for another place: {why}")
-    fields: dict[str, object] = {"preparing_at": None, "step": None, "next_attempt_at": None, "launch_attempts": 0}
+    fields: dict[str, object] = {"preparing_at": None, "prepare_by": None, "step": None}
+    fields |= {"next_attempt_at": None, "launch_attempts": 0}
     return _change(reservation, Status.QUEUED, event, fields)
 
 

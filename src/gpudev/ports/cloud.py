@@ -41,6 +41,8 @@ class Volume:
     attached_to: tuple[str, ...] = ()
     """Machines, by the cloud's names. Empty: nobody has it."""
     tags: Mapping[str, str] = field(default_factory=dict)
+    busy: str | None = None
+    """Why nobody may write to it yet, in words. Clouds take snapshots at one instant; a folder is copied."""
 
     @property
     def owner(self) -> str | None:

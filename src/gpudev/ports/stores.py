@@ -281,6 +281,10 @@ class Queue(Protocol):
         the reservation it is about fails with the reason. True when it was dead-lettered."""
         ...
 
+    async def acknowledge(self, queue: str, messages: Sequence[int]) -> None:
+        """They have been looked at."""
+        ...
+
 
 class UserStore(Protocol):
     async def add_user(self, username: str, role: Role) -> User: ...

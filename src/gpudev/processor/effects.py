@@ -12,10 +12,12 @@ from gpudev.domain.errors import ClusterError, GpuDevError, Stale, Unavailable
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.lifecycle import Status
 from gpudev.domain.reservation import Reservation
+from gpudev.planning.disk_holding import disk_failed
 from gpudev.planning.turn import failed_launch, postponed_launch, released, withdrawn
 from gpudev.ports.clock import Clock
-from gpudev.ports.cluster import Cluster, ServerSpec
+from gpudev.ports.cluster import Cluster, HomeVolume, ServerSpec
 from gpudev.ports.stores import ReservationStore
+from gpudev.processor.homes import DiskFailed, Homes, StillWorking
 from gpudev.settings import Timing
 
 log = structlog.get_logger(__name__)
@@ -40,13 +42,18 @@ class Effects:
         timing: Timing,
         done: Callable[[], None],
         *,
+        homes: Homes | None = None,
+        zone_of: Callable[[Reservation], str | None] = lambda _: None,
         at_once: int = 32,
     ) -> None:
+        """`homes` None: disks are the cluster's own affair. `zone_of`: where a reservation's dev server will be."""
         self._cluster = cluster
         self._reservations = reservations
         self._clock = clock
         self._timing = timing
         self._done = done
+        self._homes = homes
+        self._zone_of = zone_of
         self._slots = asyncio.Semaphore(at_once)
         self._running: dict[tuple[Kind, ReservationId], asyncio.Task[None]] = {}
         self._asked: set[ReservationId] = set()
@@ -64,7 +71,9 @@ class Effects:
         return rid in self._unfinished or (reservation.status is Status.PREPARING and rid not in self._asked)
 
     def tear_down(self, reservation: Reservation) -> None:
-        self._start(Kind.TEARDOWN, reservation.reservation_id, lambda: self._tear_down(reservation))
+        """Not before its launch has ended: what is made afterwards would stay, on a disk that another has by then."""
+        launch = self._running.get((Kind.LAUNCH, reservation.reservation_id))
+        self._start(Kind.TEARDOWN, reservation.reservation_id, lambda: self._tear_down(reservation), after=launch)
 
     def withdraw(self, reservation: Reservation) -> None:
         """Not while it is still being launched there: what is made after the look would stay."""
@@ -87,21 +96,38 @@ class Effects:
             task.cancel()
         await asyncio.gather(*self._running.values(), return_exceptions=True)
 
-    def _start(self, kind: Kind, reservation_id: ReservationId, act: Callable[[], Awaitable[None]]) -> None:
+    def _start(
+        self,
+        kind: Kind,
+        reservation_id: ReservationId,
+        act: Callable[[], Awaitable[None]],
+        *,
+        after: "asyncio.Task[None] | None" = None,
+    ) -> None:
         key = (kind, reservation_id)
         if key in self._running:
             return
-        task = asyncio.create_task(self._guard(kind, reservation_id, act), name=f"{kind} {reservation_id}")
+        task = asyncio.create_task(self._guard(kind, reservation_id, act, after), name=f"{kind} {reservation_id}")
         self._running[key] = task
         task.add_done_callback(lambda _: self._running.pop(key, None))
 
-    async def _guard(self, kind: Kind, reservation_id: ReservationId, act: Callable[[], Awaitable[None]]) -> None:
+    async def _guard(
+        self,
+        kind: Kind,
+        reservation_id: ReservationId,
+        act: Callable[[], Awaitable[None]],
+        after: "asyncio.Task[None] | None",
+    ) -> None:
         """Nothing an effect raises ends the processor: the state says that it is still to be done. Only a success
         wakes the next turn; a failure waits for the sweep, so that nothing spins."""
+        if after is not None:  # without a slot, or those who wait could take them all
+            await asyncio.wait({after})
         async with self._slots:
             try:
                 await act()
                 asyncio.get_running_loop().call_soon(self._done)
+            except StillWorking as error:
+                log.info("effect.waits", kind=kind, reservation_id=str(reservation_id), what=str(error))
             except Stale:
                 log.info("effect.stale", kind=kind, reservation_id=str(reservation_id))
             except GpuDevError as error:
@@ -116,8 +142,13 @@ class Effects:
         self._asked.add(current.reservation_id)
         self._unfinished.add(current.reservation_id)
         try:
-            await self._cluster.ensure_server(spec_of(current))
+            current, volume = await self._home(current)
+            await self._cluster.ensure_server(spec_of(current, volume))
             self._unfinished.discard(current.reservation_id)
+        except (StillWorking, Stale):
+            raise
+        except DiskFailed as error:
+            await self._reservations.change(disk_failed(current, str(error)), now=self._clock.now())
         except Unavailable:
             now = self._clock.now()
             await self._reservations.change(postponed_launch(current, now, self._timing), now=now)
@@ -130,10 +161,18 @@ class Effects:
             )
             await self._reservations.change(change, now=self._clock.now())
 
+    async def _home(self, reservation: Reservation) -> tuple[Reservation, HomeVolume | None]:
+        if self._homes is None or reservation.disk_id is None:
+            return reservation, None
+        return await self._homes.make_ready(reservation, reservation.disk_id, self._zone_of(reservation))
+
     async def _tear_down(self, reservation: Reservation) -> None:
         await self._ensure_gone(reservation.reservation_id)
         self._forget(reservation.reservation_id)
-        await self._reservations.change(released(reservation), now=self._clock.now())
+        told = None
+        if self._homes is not None and reservation.disk_id is not None:
+            told = await self._homes.put_away(reservation, reservation.disk_id)
+        await self._reservations.change(released(reservation, told), now=self._clock.now())
 
     async def _withdraw(self, reservation: Reservation) -> None:
         await self._ensure_gone(reservation.reservation_id)
@@ -156,7 +195,7 @@ class Effects:
             raise Unavailable("not everything it had is gone yet")
 
 
-def spec_of(reservation: Reservation) -> ServerSpec:
+def spec_of(reservation: Reservation, volume: HomeVolume | None = None) -> ServerSpec:
     return ServerSpec(
         reservation_id=reservation.reservation_id,
         pod_name=reservation.pod_name,
@@ -171,4 +210,5 @@ def spec_of(reservation: Reservation) -> ServerSpec:
         image=reservation.image,
         name=reservation.name,
         expires_at=reservation.expires_at,
+        volume=volume,
     )

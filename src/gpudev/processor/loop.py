@@ -27,8 +27,10 @@ from gpudev.planning.turn import Decisions, decide_running
 from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import Cluster, ClusterSeen
 from gpudev.ports.stores import Lease, LeaseStore, Queue, QueueMessage, ReservationStore, UnreleasedView
+from gpudev.processor.disk_work import DiskWork
 from gpudev.processor.effects import Effects
 from gpudev.processor.expiry_report import ExpiryReport
+from gpudev.processor.homes import Homes
 from gpudev.processor.looking import Looking
 from gpudev.processor.publishing import Publisher
 from gpudev.processor.queues import Queues
@@ -54,6 +56,8 @@ class Processor:
         looking: Looking,
         clock: Clock,
         timing: Timing,
+        disks: DiskWork | None = None,
+        homes: Homes | None = None,
     ) -> None:
         self._reservations = reservations
         self._unreleased = unreleased
@@ -70,7 +74,11 @@ class Processor:
         self._lease: Lease | None = None
         self._orphans_since: dict[ReservationId, datetime] = {}
         self._next_at: datetime | None = None
-        self.effects = Effects(cluster, reservations, clock, timing, self.wake)
+        self._zones: dict[str, str | None] = {}
+        self.disks = disks
+        if disks is not None:
+            disks.moved = self.wake
+        self.effects = Effects(cluster, reservations, clock, timing, self.wake, homes=homes, zone_of=self._zone_of)
 
     def wake(self) -> None:
         """Something may have changed. Cheap, and safe to call too often."""
@@ -82,6 +90,8 @@ class Processor:
             asyncio.create_task(self._keep_lease(), name="lease"),
             asyncio.create_task(self._watch_cluster(), name="watch"),
         ]
+        if self.disks is not None:
+            helpers.append(asyncio.create_task(self.disks.run(lambda: self.is_planning), name="disks"))
         try:
             while True:
                 await self._wait()
@@ -96,6 +106,8 @@ class Processor:
                 task.cancel()
             await asyncio.gather(*helpers, return_exceptions=True)
             await self.effects.cancel()
+            if self.disks is not None:
+                await self.disks.close()
             if self._lease is not None:
                 with contextlib.suppress(Unavailable):
                     await self._leases.release(self._lease)
@@ -235,10 +247,16 @@ class Processor:
 
     async def _look(self) -> ClusterSeen | None:
         try:
-            return await self._cluster.look()
+            seen = await self._cluster.look()
         except Unavailable as error:
             log.warning("cluster.unavailable", error=str(error))
             return None
+        self._zones = {node.name: node.zone for node in seen.nodes}
+        return seen
+
+    def _zone_of(self, reservation: Reservation) -> str | None:
+        """Where its first member will be, which has the disk."""
+        return self._zones.get(reservation.shares[0].node) if reservation.shares else None
 
     async def _sort_messages(
         self,

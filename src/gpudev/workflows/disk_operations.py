@@ -48,6 +48,8 @@ class Settled:
     count: int
     errors: tuple[str, ...] = ()
     """Why some could not be looked at."""
+    left: int = 0
+    """How many are still not finished."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +96,16 @@ class DiskOperations:
                 stale += 1
                 continue
             moved += changes.operation.next_attempt_at is None
+            if changes.operation.state.is_over:
+                break
         return moved > 0
 
     async def settle_snapshots(self) -> Settled:
         """Snapshots that nobody waits for: whether the cloud has finished them. One that cannot be seen stops no
         other, and is looked at again."""
         settled, errors = 0, []
-        for record in await self.store.unsettled():
+        unsettled = await self.store.unsettled()
+        for record in unsettled:
             assert record.cloud_id is not None  # of every pending one
             try:
                 found = await self.cloud.find_snapshot(record.cloud_id)
@@ -109,7 +114,7 @@ class DiskOperations:
                 continue
             new = judge(record, Seen(snapshots={record.cloud_id: found}))
             settled += new != record and await self.store.settle(new)
-        return Settled(settled, tuple(errors))
+        return Settled(settled, tuple(errors), len(unsettled) - settled)
 
     async def tidy(self) -> list[Operation]:
         """Ask for what time has decided: old snapshots go, and disks whose time to be restored is over."""

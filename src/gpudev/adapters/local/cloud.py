@@ -33,6 +33,8 @@ log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
 _AT_ONCE = 4
 """Long works; they wait for the same device anyway."""
+_SHORTLY_S = 1.0
+"""How long whoever begins a snapshot waits for it."""
 
 
 class LocalCloud:
@@ -46,6 +48,8 @@ class LocalCloud:
         self._clock = clock
         self._threads: ThreadPoolExecutor | None = None
         self._jobs: dict[tuple[Thing, str], tuple[Job, asyncio.Task[object]]] = {}
+        self._pending: dict[str, set[str]] = {}
+        """By volume, snapshots that are not complete: nobody may write to it until they are."""
         self._cleaning = Job()
         self._under_way: set[asyncio.Task[None]] = set()
 
@@ -78,7 +82,13 @@ class LocalCloud:
         return [snapshot for snapshot in found if OWNER_TAG in snapshot.tags or snapshot.volume_id in owned]
 
     async def find_volume(self, volume_id: str) -> Volume | None:
-        return await asyncio.to_thread(self._volumes.find, volume_id)
+        found = await asyncio.to_thread(self._volumes.find, volume_id)
+        pending = self._pending.get(volume_id)
+        if found is None or not pending:
+            return found
+        for snapshot_id in pending:
+            self._complete(snapshot_id)
+        return replace(found, busy="its snapshot is still being copied")
 
     async def is_detached(self, volume_id: str) -> bool:
         found = await self.find_volume(volume_id)
@@ -149,7 +159,10 @@ class LocalCloud:
         wanted = SnapshotRecord(volume_id, 0, self._clock.now(), snapshot_id, {**tags, TOKEN_TAG: snapshot_id})
         record = await asyncio.to_thread(self._snapshots.begin, snapshot_id, wanted)
         if record.state is SnapshotState.PENDING:
-            self._complete(snapshot_id)
+            self._pending.setdefault(volume_id, set()).add(snapshot_id)
+            # A small one is complete at once, and then nobody has to look again.
+            await asyncio.wait({self._complete(snapshot_id)}, timeout=_SHORTLY_S)
+            record = await self.find_snapshot_record(snapshot_id) or record
         return record.snapshot(snapshot_id)
 
     async def remove_volume(self, volume_id: str) -> None:
@@ -167,12 +180,13 @@ class LocalCloud:
             job, task = running
             job.stopped = True
             await asyncio.wait({task})
+        self._forget(snapshot_id)
         self._remove_later(await asyncio.to_thread(self._snapshots.remove, snapshot_id))
 
     # Working
 
-    def _complete(self, snapshot_id: str) -> None:
-        self._begin((Thing.SNAPSHOT, snapshot_id), lambda job: self._snapshots.complete(snapshot_id, job))
+    def _complete(self, snapshot_id: str) -> "asyncio.Task[object]":
+        return self._begin((Thing.SNAPSHOT, snapshot_id), lambda job: self._snapshots.complete(snapshot_id, job))
 
     async def _join(self, key: tuple[Thing, str], work: Callable[[Job], object]) -> None:
         await asyncio.shield(self._begin(key, work))
@@ -189,8 +203,16 @@ class LocalCloud:
     def _ended(self, key: tuple[Thing, str], task: "asyncio.Task[object]") -> None:
         self._jobs.pop(key, None)
         error = None if task.cancelled() else task.exception()
+        if key[0] is Thing.SNAPSHOT and not task.cancelled() and not isinstance(error, Busy | Stopped):
+            self._forget(key[1])  # complete, failed, or beyond copying: nobody waits for it any longer
         if error is not None and not isinstance(error, Busy | Stopped):
             log.warning("disks.work_failed", thing=key[0].value, id=key[1], error=str(error))
+
+    def _forget(self, snapshot_id: str) -> None:
+        for volume_id, pending in [*self._pending.items()]:
+            pending.discard(snapshot_id)
+            if not pending:
+                del self._pending[volume_id]
 
     async def _in_thread(self, work: Callable[..., _T], *arguments: object) -> _T:
         if self._threads is None:
@@ -202,6 +224,9 @@ class LocalCloud:
     def _prepare(self) -> None:
         with speaking("the folder of disks cannot be used"):
             self._folders.prepare()
+            for snapshot in self._snapshots.list():
+                if snapshot.state is SnapshotState.PENDING:
+                    self._pending.setdefault(snapshot.volume_id, set()).add(snapshot.snapshot_id)
 
     def _remove_later(self, rubbish: Path | None) -> None:
         if rubbish is not None:

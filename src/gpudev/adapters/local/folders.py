@@ -4,7 +4,7 @@ Layout, below the state folder::
 
     servers/<reservation id>/   record.json, host_key, run/ (keys, messages, greeting), workspace/, home/ (scratch)
         members/<rank>/         launch.json, lock, process.json, ready, failure, ended.json, log, tmp/, var-tmp/, root/
-    disks/<disk id>/            the owner's /home/dev
+    disks/<volume id>/          the owner's /home/dev; before there were volumes, by the disk's own id
     trash/                      what is on its way out
 
 Names of folders come from ids only, never from what a user typed. Everything here blocks: call it in a thread.
@@ -33,6 +33,7 @@ from gpudev.adapters.local.reporting import (
     READY_FILE,
     write_atomically,
 )
+from gpudev.domain.errors import ClusterError
 from gpudev.domain.ids import DiskId, ReservationId
 
 _SKELETON = Path("/etc/skel")
@@ -224,6 +225,15 @@ class StateFolder:
     def ensure_disk(self, disk_id: DiskId, uid: int) -> Path:
         path = self.path / "disks" / str(disk_id)
         ensure_home(path, uid)
+        return path
+
+    def open_volume(self, volume_id: str, uid: int) -> Path:
+        """One that there is: an empty folder in its place would look like a loss, and soon be one."""
+        found = _as_id(volume_id)
+        path = self.path / "disks" / str(found)
+        if found is None or not path.is_dir() or path.is_symlink():
+            raise ClusterError(f"the folder of volume {volume_id} is gone")
+        ensure_owner(path, uid)
         return path
 
     def discard(self, folder: ServerFolder) -> Path | None:

@@ -74,7 +74,7 @@ class Launcher:
         folder = self.state.server(spec.reservation_id)
         uid = self._uid(spec)
         folder.prepare(uid, self.folder_mode)
-        home = self.state.ensure_disk(spec.disk_id, uid) if spec.disk_id else folder.ensure_scratch_home(uid)
+        home = self._ensure_home(spec, folder, uid)
         host_key = ensure_host_key(folder.host_key)
         before = _earlier_record(folder)
         listeners = self._listen(len(spec.shares), before.ports if before else ())
@@ -83,6 +83,7 @@ class Launcher:
                 spec=spec,
                 ports=tuple(listener.getsockname()[1] for listener in listeners),
                 master_port=_master_port(spec, before) if len(spec.shares) > 1 else None,
+                host=self.ssh_host,
             )
             folder.write_keys(spec.ssh_public_keys)
             for share in spec.shares:
@@ -92,6 +93,11 @@ class Launcher:
             _close(listeners)
             raise
         return Prepared(record, host_key, listeners)
+
+    def _ensure_home(self, spec: ServerSpec, folder: ServerFolder, uid: int) -> Path:
+        if spec.volume is not None:
+            return self.state.open_volume(spec.volume.volume_id, uid)
+        return self.state.ensure_disk(spec.disk_id, uid) if spec.disk_id else folder.ensure_scratch_home(uid)
 
     @property
     def folder_mode(self) -> int:
@@ -118,6 +124,8 @@ class Launcher:
             uid=uid,
             hostname=member_hostname(spec, share.rank),
             hostnames=tuple(member_hostname(spec, other.rank) for other in spec.shares),
+            # One by itself stays unseen: what it binds to its own name is for itself.
+            address=_numeric(self.ssh_host) if gang is not None else "127.0.0.1",
             home=str(home),
             workspace=str(folder.workspace),
             run=str(folder.run),
@@ -183,6 +191,14 @@ def _listen(host: str, port: int) -> socket.socket:
             return _listen(host, 0)
         raise
     return listener
+
+
+def _numeric(host: str) -> str:
+    """As a file of names has it. What cannot be looked up is refused when its socket is made."""
+    try:
+        return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
+    except OSError:
+        return "127.0.0.1"
 
 
 def _master_port(spec: ServerSpec, before: Record | None) -> int:

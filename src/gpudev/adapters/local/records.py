@@ -8,7 +8,7 @@ from uuid import UUID
 
 from gpudev.domain.capacity import Share
 from gpudev.domain.ids import DiskId, ReservationId, UserId
-from gpudev.ports.cluster import ServerSpec
+from gpudev.ports.cluster import HomeVolume, ServerSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +18,8 @@ class Record:
     """Where each member's SSH server listens, by rank."""
     master_port: int | None
     """Gangs: the port members agree on to find each other."""
+    host: str | None = None
+    """The address its SSH servers listen on; None: as the cluster that finds it would have them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +40,21 @@ def record_to_json(record: Record) -> str:
     spec["reservation_id"] = str(record.spec.reservation_id)
     spec["disk_id"] = str(record.spec.disk_id) if record.spec.disk_id else None
     spec["expires_at"] = record.spec.expires_at.isoformat() if record.spec.expires_at else None
-    return json.dumps({"spec": spec, "ports": record.ports, "master_port": record.master_port}, indent=1)
+    return json.dumps(
+        {"spec": spec, "ports": record.ports, "master_port": record.master_port, "host": record.host}, indent=1
+    )
 
 
 def record_from_json(text: str) -> Record:
     try:
         data = json.loads(text)
-        return Record(_spec(data["spec"]), tuple(data["ports"]), data["master_port"])
+        return Record(_spec(data["spec"]), tuple(data["ports"]), data["master_port"], data.get("host"))
     except (ValueError, KeyError, TypeError) as error:
         raise BadRecord(f"{type(error).__name__}: {error}") from error
 
 
 def _spec(data: dict[str, Any]) -> ServerSpec:
+    volume = data.get("volume")
     return ServerSpec(
         **{
             **data,
@@ -59,5 +64,6 @@ def _spec(data: dict[str, Any]) -> ServerSpec:
             "expires_at": datetime.fromisoformat(data["expires_at"]) if data["expires_at"] else None,
             "shares": tuple(Share(**{**share, "gpu_indices": tuple(share["gpu_indices"])}) for share in data["shares"]),
             "ssh_public_keys": tuple(data["ssh_public_keys"]),
+            "volume": None if volume is None else HomeVolume(**volume),
         }
     )

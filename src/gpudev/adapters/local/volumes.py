@@ -25,6 +25,7 @@ from gpudev.adapters.local.volume_records import VolumeRecord
 from gpudev.domain.disk_contents import Contents
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.ports.cloud import SnapshotState, Volume
+from gpudev.ports.cluster import ServerSpec
 
 SKELETON = Path("/etc/skel")
 
@@ -87,9 +88,10 @@ class Volumes:
                 record = self._state.server(reservation_id).find_record()
             except BadRecord as error:
                 raise Unavailable(f"which disk {reservation_id} has cannot be read: {error}") from error
-            if record is not None and record.spec.disk_id is not None:
+            volume_id = None if record is None else volume_of(record.spec)
+            if record is not None and volume_id is not None:
                 nodes = {share.node for share in record.spec.shares}
-                holders.setdefault(str(record.spec.disk_id), set()).update(nodes)
+                holders.setdefault(volume_id, set()).update(nodes)
         return {volume_id: tuple(sorted(nodes)) for volume_id, nodes in holders.items()}
 
     # Volumes
@@ -174,6 +176,13 @@ class Volumes:
         finally:
             known.close()
             path.unlink()
+
+
+def volume_of(spec: ServerSpec) -> str | None:
+    """The volume that is its home. Without a cloud, and before there were volumes, a disk's folder has its own id."""
+    if spec.volume is not None:
+        return spec.volume.volume_id
+    return None if spec.disk_id is None else str(spec.disk_id)
 
 
 def no_volume(volume_id: str) -> ClusterError:

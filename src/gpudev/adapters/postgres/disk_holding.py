@@ -17,7 +17,7 @@ _MISSING = """
     SELECT s.* FROM disk_snapshots s
     WHERE s.status = 'completed' AND s.cloud_id IS NOT NULL
       AND NOT EXISTS (SELECT FROM disk_contents c WHERE c.snapshot_id = s.snapshot_id)
-    ORDER BY s.created_at LIMIT $1
+    ORDER BY s.created_at DESC LIMIT $1
 """
 
 
@@ -61,6 +61,13 @@ class PostgresDiskContents:
                 contents.to_json(),
             )
 
-    async def missing(self, limit: int = 100) -> list[SnapshotRecord]:
+    async def forget_removed(self) -> None:
+        async with self._pool.acquire() as connection:
+            await connection.execute(
+                "DELETE FROM disk_contents c USING disk_snapshots s "
+                "WHERE s.snapshot_id = c.snapshot_id AND s.status = 'removed'"
+            )
+
+    async def missing(self, limit: int = 1000) -> list[SnapshotRecord]:
         async with self._pool.acquire() as connection:
             return [disk_rows.snapshot(row) for row in await connection.fetch(_MISSING, limit)]

@@ -25,6 +25,8 @@ from gpudev.domain.errors import Conflict, NotFound, Stale
 from gpudev.domain.ids import DiskId, UserId
 from gpudev.ports.disks import Decide, Upkeep
 
+CHANGES_CHANNEL = "disk_operation_changes"
+"""Where every new operation and every step of one is told, by its id."""
 _MOST_DEADLOCKS = 3
 _EARLIER_ON_THE_SAME = """
     SELECT o.* FROM disk_operations o

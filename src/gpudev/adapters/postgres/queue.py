@@ -60,6 +60,10 @@ class PostgresQueue:
                 await _fail_reservation(connection, message.body, error, now)
             return True
 
+    async def acknowledge(self, queue: str, messages: Sequence[int]) -> None:
+        async with self._pool.acquire() as connection:
+            await connection.execute("SELECT pgmq.delete($1, $2::bigint[])", queue, list(messages))
+
     async def states(self) -> list[QueueState]:
         """All our queues, for operators."""
         async with self._pool.acquire() as connection:

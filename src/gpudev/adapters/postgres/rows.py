@@ -39,6 +39,7 @@ def reservation(row: asyncpg.Record) -> Reservation:
         disk_id=None if row["disk_id"] is None else DiskId(row["disk_id"]),
         disk_name=row["disk_name"],
         preparing_at=row["preparing_at"],
+        prepare_by=row["prepare_by"],
         launched_at=row["launched_at"],
         expires_at=row["expires_at"],
         cancelled_at=row["cancelled_at"],
@@ -57,7 +58,7 @@ def reservation(row: asyncpg.Record) -> Reservation:
         next_attempt_at=row["next_attempt_at"],
         wait_until=row["wait_until"],
         resent_at=row["resent_at"],
-        connection=_connection(row),
+        connection=connection_of(row),
         shares=tuple(Share(rank, node, units, tuple(indices)) for rank, node, units, indices in row["shares"] or ()),
     )
 
@@ -107,7 +108,7 @@ def _span(row: asyncpg.Record) -> Span | None:
     return None if expected is None else Span(expected, row["expected_earliest_at"], row["expected_latest_at"])
 
 
-def _connection(row: asyncpg.Record) -> Connection | None:
+def connection_of(row: asyncpg.Record) -> Connection | None:
     if row["node_port"] is None:
         return None
     return Connection(row["node_ip"], row["node_port"], row["ssh_user"], row["ssh_host_key"] or "")

@@ -2,7 +2,10 @@
 
 from dataclasses import dataclass
 
+from gpudev.adapters.postgres.administering import PostgresAdministration
+from gpudev.adapters.postgres.auditing import PostgresAuditLog
 from gpudev.adapters.postgres.availability import PostgresAvailability
+from gpudev.adapters.postgres.disk_adopting import PostgresUnlinkedDisks
 from gpudev.adapters.postgres.disk_holding import PostgresDiskContents, PostgresHeldDisks
 from gpudev.adapters.postgres.disk_operations import PostgresDiskOperations
 from gpudev.adapters.postgres.disk_views import PostgresDiskViews
@@ -10,11 +13,13 @@ from gpudev.adapters.postgres.disks import PostgresDiskRecords
 from gpudev.adapters.postgres.estimates import PostgresEstimates
 from gpudev.adapters.postgres.facts import PostgresCatalogue, PostgresDisks, PostgresNodes
 from gpudev.adapters.postgres.identities import PostgresAccounts, PostgresNonces
+from gpudev.adapters.postgres.invitations import PostgresInvitations, PostgresUsedTokens
 from gpudev.adapters.postgres.leases import PostgresLeases
 from gpudev.adapters.postgres.looks import PostgresLooks
 from gpudev.adapters.postgres.passes import PostgresPassLocks
 from gpudev.adapters.postgres.plans import PostgresPlans
 from gpudev.adapters.postgres.pool import Pool
+from gpudev.adapters.postgres.proxy_tokens import PostgresProxyTokens
 from gpudev.adapters.postgres.queue import PostgresQueue
 from gpudev.adapters.postgres.reservations import PostgresReservations
 from gpudev.adapters.postgres.snapshot import UnreleasedSnapshot
@@ -31,6 +36,8 @@ class Stores:
     users: PostgresUsers
     accounts: PostgresAccounts
     nonces: PostgresNonces
+    invitations: PostgresInvitations
+    used_tokens: PostgresUsedTokens
     disks: PostgresDisks
     leases: PostgresLeases
     queue: PostgresQueue
@@ -42,9 +49,13 @@ class Stores:
     disk_operations: PostgresDiskOperations
     disk_views: PostgresDiskViews
     held_disks: PostgresHeldDisks
+    unlinked_disks: PostgresUnlinkedDisks
     disk_contents: PostgresDiskContents
     looks: PostgresLooks
     passes: PostgresPassLocks
+    proxy_tokens: PostgresProxyTokens
+    administration: PostgresAdministration
+    audit_log: PostgresAuditLog
 
     async def close(self) -> None:
         await self.leases.close()
@@ -62,6 +73,8 @@ def open_stores(settings: Settings, *, max_connections: int = 8) -> Stores:
         users=PostgresUsers(pool),
         accounts=PostgresAccounts(pool),
         nonces=PostgresNonces(pool),
+        invitations=PostgresInvitations(pool),
+        used_tokens=PostgresUsedTokens(pool),
         disks=PostgresDisks(pool),
         leases=PostgresLeases(pool),
         queue=PostgresQueue(pool, settings.timing.retry_backoff),
@@ -73,7 +86,11 @@ def open_stores(settings: Settings, *, max_connections: int = 8) -> Stores:
         disk_operations=PostgresDiskOperations(pool),
         disk_views=PostgresDiskViews(pool),
         held_disks=PostgresHeldDisks(pool),
+        unlinked_disks=PostgresUnlinkedDisks(pool),
         disk_contents=PostgresDiskContents(pool),
         looks=PostgresLooks(pool),
         passes=PostgresPassLocks(pool),
+        proxy_tokens=PostgresProxyTokens(pool),
+        administration=PostgresAdministration(pool),
+        audit_log=PostgresAuditLog(pool),
     )

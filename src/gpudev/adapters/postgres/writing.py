@@ -18,12 +18,12 @@ from gpudev.ports.stores import Change, QueueUpdate
 # so that any number of changes with any fields is one statement with four parameters.
 _GUARDED_UPDATE = """
     UPDATE reservations r
-    SET (status, version, preparing_at, launched_at, expires_at, cancelled_at, reservation_ended, released_at,
-         node_ip, node_port, ssh_user, ssh_command, ssh_host_key, queue_position, estimated_wait_minutes,
+    SET (status, version, preparing_at, prepare_by, launched_at, expires_at, cancelled_at, reservation_ended,
+         released_at, node_ip, node_port, ssh_user, ssh_command, ssh_host_key, queue_position, estimated_wait_minutes,
          estimated_start_at, latest_start_at, expected_start_at, expected_earliest_at, expected_latest_at,
          wait_reason, last_queue_update, step, failure_reason, warned_minutes, priority,
          launch_attempts, next_attempt_at, resent_at)
-      = (SELECT n.status, r.version + 1, n.preparing_at, n.launched_at, n.expires_at, n.cancelled_at,
+      = (SELECT n.status, r.version + 1, n.preparing_at, n.prepare_by, n.launched_at, n.expires_at, n.cancelled_at,
                 n.reservation_ended, n.released_at, n.node_ip, n.node_port, n.ssh_user, n.ssh_command,
                 n.ssh_host_key, n.queue_position, n.estimated_wait_minutes, n.estimated_start_at,
                 n.latest_start_at, n.expected_start_at, n.expected_earliest_at, n.expected_latest_at,
@@ -48,6 +48,7 @@ _SETTABLE = frozenset(
         "launch_attempts",
         "next_attempt_at",
         "preparing_at",
+        "prepare_by",
         "launched_at",
         "cancelled_at",
         "queue_position",

@@ -1,0 +1,52 @@
+"""The parts that bring disks to dev servers and back, over the cloud that the settings name."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import structlog
+
+from gpudev.adapters.local.cloud import LocalCloud
+from gpudev.adapters.postgres.stores import Stores
+from gpudev.bootstrap.cloud import open_volumes
+from gpudev.domain.disk_operations import DiskSettings
+from gpudev.ports.clock import Clock, SystemClock
+from gpudev.ports.cloud import CloudDisks
+from gpudev.processor.disk_work import DiskWork
+from gpudev.settings import Settings
+from gpudev.workflows.adopting_disks import AdoptingDisks
+from gpudev.workflows.disk_operations import DiskOperations
+
+log = structlog.get_logger(__name__)
+_LOCAL_SETTLES_EVERY = timedelta(seconds=1)
+_CLOUDS_SETTLE_EVERY = timedelta(seconds=15)
+
+
+@contextlib.asynccontextmanager
+async def open_disk_work(settings: Settings, stores: Stores) -> AsyncIterator[DiskWork | None]:
+    """None: disks are the cluster's own affair."""
+    async with open_volumes(settings) as cloud:
+        if cloud is None:
+            yield None
+            return
+        work = make_disk_work(stores, cloud, SystemClock(), settings.disks)
+        if isinstance(cloud, LocalCloud):
+            adopted = await AdoptingDisks(stores.unlinked_disks, cloud, SystemClock(), settings.disks).run()
+            if adopted:
+                log.info("disks.adopted", count=adopted)
+        try:
+            yield work
+        finally:
+            await work.close()
+
+
+def make_disk_work(stores: Stores, cloud: CloudDisks, clock: Clock, settings: DiskSettings) -> DiskWork:
+    operations = DiskOperations(stores.disk_operations, cloud, clock, settings)
+    is_local = isinstance(cloud, LocalCloud)
+    return DiskWork(
+        operations,
+        stores.queue,
+        stores.disk_contents,
+        contents_of=cloud.snapshot_contents if isinstance(cloud, LocalCloud) else None,
+        settle_every=_LOCAL_SETTLES_EVERY if is_local else _CLOUDS_SETTLE_EVERY,
+    )

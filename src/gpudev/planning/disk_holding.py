@@ -1,0 +1,137 @@
+"""A reservation's disk on its way to the dev server and back: what to ask for, what to wait for, what it means.
+
+A dev server starts on the volume of the disk its owner chose, or not at all. How operations on disks are carried out is
+no matter of this module.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from gpudev.domain.disk_operations import Operation, OperationState
+from gpudev.domain.lifecycle import Status
+from gpudev.domain.reservation import Reservation
+from gpudev.ports.cluster import HomeVolume
+from gpudev.ports.disks import HeldDisk
+from gpudev.ports.stores import Change, NewEvent
+from gpudev.settings import Timing
+
+STARTING = "starting the dev server"
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """For the operation; `key` makes asking twice the same as once."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    operation: Operation
+    step: str
+    """What for, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    volume: HomeVolume
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LetGo:
+    """Nothing keeps the reservation from letting go of its disk."""
+
+    told: str | None
+    """What became of the disk, in words."""
+
+
+def decide_ready(reservation: Reservation, held: HeldDisk, zone: str | None) -> Ask | Wait | Ready | Failed:
+    """`zone`: where the dev server will be. None: wherever the volume is."""
+    ready, disk = held.ready, held.disk
+    if ready is None and reservation.launched_at is not None and disk.volume_id is not None:
+        return Ready(_home(held))  # it has run on it since before disks were made ready
+    if ready is None:
+        return _ask_ready(reservation, held)
+    if not ready.state.is_over:
+        return Wait(ready, _step(ready))
+    if ready.state is OperationState.FAILED:
+        return Failed(ready.error or "nobody knows why")
+    if zone is not None and zone not in (ready.zone, disk.zone):
+        return _ask_ready(reservation, held)  # it was placed anew, elsewhere
+    if disk.volume_id is None:
+        return Failed("it has no volume")
+    return Ready(_home(held))
+
+
+def decide_away(reservation: Reservation, held: HeldDisk, now: datetime, timing: Timing) -> Ask | Wait | LetGo:
+    """For one that is over, and whose dev server is confirmed gone."""
+    away = held.away
+    if away is None and held.ready is None and reservation.launched_at is None:
+        return LetGo(None)  # no dev server ever had it
+    if away is None:
+        return Ask(f"away {reservation.reservation_id}")
+    if away.state is OperationState.DONE:
+        return LetGo(away.result)
+    if away.state is OperationState.FAILED:
+        return LetGo(f"not put away: {away.error}")
+    if away.asked_at + timing.put_away_patience <= now:
+        # The operation goes on, and whoever has the disk next waits for it.
+        return LetGo(f"not put away yet: {_step(away)}")
+    return Wait(away, _step(away))
+
+
+def disk_step(reservation: Reservation, step: str, now: datetime, timing: Timing) -> Change | None:
+    """Tell what its disk waits for; None: that was told. From the first time on it has the disk's deadline."""
+    text = f"disk {reservation.disk_name!r}: {step}"
+    if reservation.step == text:
+        return None
+    fields: dict[str, object] = {"step": text}
+    if reservation.status is Status.PREPARING and reservation.prepare_by is None:
+        fields["prepare_by"] = now + timing.disk_deadline
+    return _note(reservation, text, fields)
+
+
+def disk_ready(reservation: Reservation, before: str | None, held: HeldDisk, now: datetime, timing: Timing) -> Change:
+    """Tell that its disk is ready: one that was waited for, or that is on another volume than `before`."""
+    how = held.ready.result if held.ready is not None and held.disk.volume_id != before else None
+    fields: dict[str, object] = {"step": STARTING}
+    if reservation.status is Status.PREPARING and reservation.prepare_by is not None:
+        fields["prepare_by"] = now + timing.preparing_deadline
+    return _note(reservation, f"disk {reservation.disk_name!r}: {how or 'ready'}", fields)
+
+
+def disk_failed(reservation: Reservation, reason: str) -> Change:
+    told = f"its disk {reservation.disk_name!r} could not be made ready: {reason}"
+    return Change(
+        reservation.reservation_id,
+        reservation.status,
+        reservation.version,
+        NewEvent("failed", told),
+        to=Status.FAILED,
+        fields={"failure_reason": told, "step": None},
+    )
+
+
+def _ask_ready(reservation: Reservation, held: HeldDisk) -> Ask:
+    return Ask(f"ready {reservation.reservation_id} {held.readied}")
+
+
+def _home(held: HeldDisk) -> HomeVolume:
+    disk = held.disk
+    assert disk.volume_id is not None  # the caller's concern
+    return HomeVolume(disk.volume_id, disk.size_gb or 0, disk.zone or "")
+
+
+def _step(operation: Operation) -> str:
+    return f"{operation.step} ({operation.error})" if operation.error is not None else operation.step
+
+
+def _note(reservation: Reservation, text: str, fields: dict[str, object]) -> Change:
+    return Change(
+        reservation.reservation_id, reservation.status, reservation.version, NewEvent("step", text), fields=fields
+    )
