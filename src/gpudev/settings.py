@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
+from ipaddress import ip_network
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar, get_args
@@ -256,6 +257,69 @@ class OidcSettings:
             raise ValueError("GPU_DEV_OIDC_SCOPES must have openid among them")
 
 
+@dataclass(frozen=True, slots=True)
+class Guarding:
+    """What the API does against those who mean it ill. The limits count in each API process for itself."""
+
+    login_burst: int = 60
+    login_per_minute: float = 60.0
+    """Logins (each takes up to two requests) from one address; an IPv6 /64 counts as one."""
+    wrong_keys_burst: int = 60
+    wrong_keys_per_minute: float = 60.0
+    """Different wrong API keys from one address, before no key from there is looked up any more."""
+    rotations_burst: int = 10
+    rotations_per_minute: float = 10.0
+    """New keys for one user."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Addresses or networks of proxies whose X-Forwarded-For is believed."""
+    cors_origins: tuple[str, ...] = ()
+    """Origins of web pages that may ask the API in a browser. None: no other than its own."""
+    header_timeout: timedelta = timedelta(seconds=10)
+    """How long a client may take to send a request's headers, also its first ones."""
+    body_timeout: timedelta = timedelta(seconds=30)
+    """How long after that it may take to send the rest."""
+    keep_alive: timedelta = timedelta(seconds=30)
+    """How long a connection may lie idle between two requests."""
+    max_header_bytes: int = 32 * 1024
+    max_connections: int = 2000
+    """At once; whoever comes then is answered 503."""
+
+    def __post_init__(self) -> None:
+        for text in self.trusted_proxies:
+            try:
+                ip_network(text, strict=False)
+            except ValueError as error:
+                raise ValueError(f"GPU_DEV_TRUSTED_PROXIES holds {text!r}, which is no address or network") from error
+
+
+@dataclass(frozen=True, slots=True)
+class ProxySettings:
+    """ssh through HTTPS. The limits count in each process for itself."""
+
+    url: str = ""
+    """Where people reach `gpu-dev-server proxy`, if not at the API's own address: https://HOST[:PORT]."""
+    host: str = "127.0.0.1"
+    port: int = 7481
+    """Where `gpu-dev-server proxy` listens."""
+    token_ttl: timedelta = timedelta(seconds=60)
+    """How long a token opens sessions."""
+    most_per_user: int = 256
+    most: int = 2000
+    """Sessions at once."""
+    look_every: timedelta = timedelta(milliseconds=400)
+    """How often it is asked whether sessions may go on; they end within a second of being revoked."""
+    ping_every: timedelta = timedelta(seconds=20)
+    """Less than anything on the way waits before it takes a silent connection for dead (often 60 seconds)."""
+    silent_for: timedelta = timedelta(minutes=5)
+    """When a client that answers no ping is given up."""
+    connect_timeout: timedelta = timedelta(seconds=5)
+    """How long a dev server may take to accept a connection."""
+
+    def __post_init__(self) -> None:
+        if self.url and not self.url.startswith(("https://", "http://")):
+            raise ValueError("GPU_DEV_PROXY_URL must begin with https:// (or http://)")
+
+
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise ValueError(f"the environment variable {name} holds {value!r}; it may be {', '.join(allowed)}")
@@ -281,6 +345,8 @@ class Settings:
     server_names: tuple[str, ...] = ()
     """As whom people reach the API: HOST, or HOST:PORT where the port is not the usual one."""
     oidc: OidcSettings = OidcSettings()
+    guarding: Guarding = Guarding()
+    proxy: ProxySettings = ProxySettings()
     state_dir: Path = Path("~/.local/share/gpu-dev")
     """Embedded and local mode: database, disks, dev servers' folders, logs."""
     nodes_file: Path | None = None
@@ -357,6 +423,8 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         aws_login=_section(env, AwsLoginSettings(), "GPU_DEV_AWS_LOGIN_"),
         server_names=_read(env, "GPU_DEV_SERVER_NAMES", _names, ()),
         oidc=_section(env, OidcSettings(), "GPU_DEV_OIDC_"),
+        guarding=_section(env, Guarding(), "GPU_DEV_"),
+        proxy=_section(env, ProxySettings(), "GPU_DEV_PROXY_"),
         state_dir=state_dir(env),
         nodes_file=_read(env, "GPU_DEV_NODES_FILE", Path, None),
         api_host=env.get("GPU_DEV_API_HOST", "127.0.0.1"),

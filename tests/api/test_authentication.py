@@ -1,5 +1,6 @@
 """Who may ask: a valid key, in the right header, and only while it is valid."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -7,9 +8,11 @@ import pytest
 import structlog
 
 from gpudev.api.authentication import Authentication
-from gpudev.domain.errors import Unauthenticated
+from gpudev.api.limiting import TokenBuckets
+from gpudev.domain.errors import TooOften, Unauthenticated
 from gpudev.domain.ids import UserId
 from gpudev.domain.users import ApiKey, Role, User
+from gpudev.ports.changes import AccessChange, NoAccessChanges
 from support.api import Api, public_key, refused, submit
 from support.clock import ManualClock
 
@@ -114,55 +117,158 @@ class CountingIdentity:
     def __init__(self, key: ApiKey) -> None:
         self.key = key
         self.asked = 0
+        self.before_answering: Callable[[], None] = lambda: None
+        self.right: Callable[[str], bool] = lambda secret: secret == "gpudev_right"
 
     async def authenticate(self, secret: str) -> ApiKey:
         self.asked += 1
-        if secret != "gpudev_right":
+        self.before_answering()
+        if not self.right(secret):
             raise Unauthenticated("no")
         return self.key
 
 
+class Heard(NoAccessChanges):
+    """What is heard, by a test's hand."""
+
+    def __init__(self) -> None:
+        self.fresh = False
+        self.say: Callable[[AccessChange], None] = lambda _: None
+
+    def attach(self, heard: Callable[[AccessChange], None]) -> None:
+        self.say = heard
+
+    def is_fresh(self) -> bool:
+        return self.fresh
+
+
 class Remembering:
-    def __init__(self, clock: ManualClock, expires_at: datetime | None = None) -> None:
+    def __init__(self, clock: ManualClock, expires_at: datetime | None = None, *, fresh: bool = False) -> None:
         user = User(UserId(1), "ada", Role.USER)
         self.identity = CountingIdentity(ApiKey(7, user, "gpudev_ri", clock.now(), expires_at, True))
         self.seconds = 0.0
-        self.authentication = Authentication(self.identity, clock, lambda: self.seconds)
+        self.changes = Heard()
+        self.changes.fresh = fresh
+        self.wrong = TokenBuckets(3, 60, monotonic=lambda: self.seconds)
+        self.authentication = Authentication(
+            self.identity, clock, changes=self.changes, wrong_keys=self.wrong, monotonic=lambda: self.seconds
+        )
+
+    async def ask(self, secret: str = "gpudev_right", address: str = "192.0.2.1") -> ApiKey:
+        return await self.authentication.authenticate(f"Bearer {secret}", address)
 
 
-async def test_a_key_is_looked_up_once_a_second_at_most(clock: ManualClock) -> None:
+async def test_while_nothing_is_heard_a_key_is_looked_up_once_a_second(clock: ManualClock) -> None:
     case = Remembering(clock)
-    for case.seconds in (0.0, 0.5, 0.99):
-        await case.authentication.authenticate("Bearer gpudev_right")
+    for case.seconds in (0.0, 0.5, 0.89):
+        await case.ask()
     assert case.identity.asked == 1
-    case.seconds = 1.0
+    case.seconds = 0.9
     await case.authentication.authenticate("bearer gpudev_right")
     assert case.identity.asked == 2
 
 
-async def test_a_refused_key_is_not_remembered(clock: ManualClock) -> None:
-    case = Remembering(clock)
-    for _ in range(2):
-        with pytest.raises(Unauthenticated):
-            await case.authentication.authenticate("Bearer gpudev_wrong")
+async def test_while_changes_are_heard_no_request_asks_for_a_minute(clock: ManualClock) -> None:
+    case = Remembering(clock, fresh=True)
+    for case.seconds in (0.0, 1.0, 30.0, 59.9):
+        await case.ask()
+    assert case.identity.asked == 1
+    case.seconds = 60.0
+    await case.ask()
     assert case.identity.asked == 2
 
 
+async def test_when_changes_are_heard_no_more_an_old_memory_counts_nothing(clock: ManualClock) -> None:
+    case = Remembering(clock, fresh=True)
+    await case.ask()
+    case.seconds, case.changes.fresh = 1.0, False
+    await case.ask()
+    assert case.identity.asked == 2
+
+
+@pytest.mark.parametrize("change", [AccessChange(key_id=7), AccessChange(user_id=1), AccessChange()])
+async def test_what_was_changed_is_asked_for_anew(clock: ManualClock, change: AccessChange) -> None:
+    case = Remembering(clock, fresh=True)
+    await case.ask()
+    case.changes.say(AccessChange(key_id=8))
+    case.changes.say(AccessChange(user_id=2))
+    await case.ask()
+    assert case.identity.asked == 1
+    case.changes.say(change)
+    await case.ask()
+    assert case.identity.asked == 2
+
+
+async def test_an_answer_that_is_older_than_what_was_heard_is_not_remembered(clock: ManualClock) -> None:
+    case = Remembering(clock, fresh=True)
+    case.identity.before_answering = lambda: case.changes.say(AccessChange(key_id=7))
+    await case.ask()
+    case.identity.before_answering = lambda: None
+    await case.ask()
+    assert case.identity.asked == 2
+
+
+async def test_a_key_that_is_refused_again_and_again_is_looked_up_once_a_second(clock: ManualClock) -> None:
+    case = Remembering(clock, fresh=True)
+    for case.seconds in (0.0, 0.1, 0.8):
+        with pytest.raises(Unauthenticated):
+            await case.ask("gpudev_wrong")
+    assert case.identity.asked == 1
+    case.changes.say(AccessChange(user_id=1))  # enabled again, it may be right by now
+    with pytest.raises(Unauthenticated):
+        await case.ask("gpudev_wrong")
+    assert case.identity.asked == 2
+
+
+async def test_guessing_keys_ends_soon_for_that_address_alone(clock: ManualClock) -> None:
+    case = Remembering(clock)
+    await case.ask()
+    for number in range(3):
+        with pytest.raises(Unauthenticated):
+            await case.ask(f"gpudev_guess{number}")
+    asked = case.identity.asked
+    with pytest.raises(TooOften) as refusal:
+        await case.ask("gpudev_another")
+    assert 0 < refusal.value.again_in_seconds <= 1
+    assert case.identity.asked == asked, "no more queries for that address"
+    await case.ask()  # who is remembered is not kept out by others there
+    with pytest.raises(Unauthenticated):
+        await case.ask("gpudev_another", "192.0.2.2")
+    case.seconds += 1
+    with pytest.raises(Unauthenticated):
+        await case.ask("gpudev_another2")
+
+
+async def test_memory_of_keys_is_bounded(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpudev.api.authentication._MOST_REMEMBERED", 3)
+    monkeypatch.setattr("gpudev.api.authentication._MOST_WRONG", 3)
+    case = Remembering(clock, fresh=True)
+    case.identity.right = lambda secret: secret.startswith("gpudev_right")
+    for number in range(10):
+        await case.ask(f"gpudev_right{number}")
+        with pytest.raises(Unauthenticated):
+            await case.ask(f"gpudev_wrong{number}", f"192.0.2.{number}")
+    assert len(case.authentication._remembered) == 3
+    assert len(case.authentication._wrong) == 3
+    await case.ask("gpudev_right9")
+    assert case.identity.asked == 20, "the newest are kept"
+
+
 async def test_a_remembered_key_does_not_outlive_its_own_end(clock: ManualClock) -> None:
-    case = Remembering(clock, expires_at=clock.now() + timedelta(milliseconds=100))
-    await case.authentication.authenticate("Bearer gpudev_right")
+    case = Remembering(clock, expires_at=clock.now() + timedelta(milliseconds=100), fresh=True)
+    await case.ask()
     clock.move(milliseconds=100)
-    await case.authentication.authenticate("Bearer gpudev_right")
+    await case.ask()
     assert case.identity.asked == 2
 
 
 async def test_a_key_revoked_here_is_forgotten(clock: ManualClock) -> None:
     case = Remembering(clock)
-    await case.authentication.authenticate("Bearer gpudev_right")
+    await case.ask()
     case.authentication.forget(8)
-    await case.authentication.authenticate("Bearer gpudev_right")
+    await case.ask()
     assert case.identity.asked == 1
     case.authentication.forget(case.identity.key.key_id)
     case.identity.key = replace(case.identity.key, is_active=False)
-    await case.authentication.authenticate("Bearer gpudev_right")
+    await case.ask()
     assert case.identity.asked == 2

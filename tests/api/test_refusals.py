@@ -9,7 +9,7 @@ import pytest
 import structlog
 
 from gpudev.api.problems import STATUS_OF, status_of
-from gpudev.api.routing import MAX_BODY, MOST_DISCARDED
+from gpudev.api.routing import MAX_BODY, MAX_DEPTH, MOST_DISCARDED
 from gpudev.domain import errors
 from gpudev.domain.errors import Unavailable
 from support.api import Api, public_key, refused
@@ -55,10 +55,11 @@ async def test_json_that_is_no_object_is_refused(ada: httpx2.AsyncClient, subtes
 
 
 async def test_deep_and_wide_json_that_is_no_request_is_refused(ada: httpx2.AsyncClient) -> None:
-    deep: Any = "\x00"
-    for _ in range(500):
-        deep = [deep]
-    refused(await send(ada, json.dumps({"name": deep}).encode()), 422, "invalid", "name")
+    for depth, status, code, field in ((500, 400, "malformed", None), (MAX_DEPTH - 1, 422, "invalid", "name")):
+        deep: Any = "\x00"
+        for _ in range(depth):
+            deep = [deep]
+        refused(await send(ada, json.dumps({"name": deep}).encode()), status, code, field)
     wide = json.dumps({f"field{number}": number for number in range(5000)}).encode()
     detail = refused(await send(ada, wide), 422, "invalid", "field0")
     assert len(detail) < 500

@@ -16,6 +16,7 @@ from gpudev.adapters.postgres.plans import PostgresPlans
 from gpudev.adapters.postgres.snapshot import UnreleasedSnapshot
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.api.app import create_app
+from gpudev.api.auditing import AuditTrail
 from gpudev.api.authentication import KeyIdentity
 from gpudev.api.services import Services
 from gpudev.domain.commands import PLANNING_LEASE
@@ -59,10 +60,14 @@ def api_services(
         nodes=stores.nodes,
         catalogue=stores.catalogue,
         users=stores.users,
+        proxy_tokens=stores.proxy_tokens,
         disks=stores.disk_operations,
         disk_views=stores.disk_views,
         accounts=stores.accounts,
         nonces=stores.nonces,
+        administration=stores.administration,
+        audit_log=stores.audit_log,
+        trail=AuditTrail(stores.audit_log, clock),
         identity=KeyIdentity(stores.users),
         keys=keys,
         changes=changes,

@@ -1,12 +1,12 @@
 """The OpenAPI document: every error an endpoint can answer with, examples, and the words on the front page."""
 
-from typing import Any
+from typing import Any, assert_never
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import TypeAdapter
 
-from gpudev.api.access import Rule, rule_of
+from gpudev.api.access import Needs, Rule, rule_of
 from gpudev.wire.cluster import Problem
 
 DESCRIPTION = """
@@ -25,7 +25,8 @@ _MEANINGS = {
     413: "The body is larger than 1 MiB",
     415: "The body is not sent as application/json",
     422: "It can never be granted as it stands; `field` names what is wrong",
-    429: "A limit of this user is reached",
+    426: "This is a WebSocket; open it as one",
+    429: "A limit of this user is reached, or this address asks too often",
     503: "The database, or GitHub, does not answer; try again",
 }
 SUBMIT_EXAMPLES = {
@@ -83,3 +84,18 @@ def _say_who_may(operation: dict[str, Any], rule: Rule) -> None:
     operation["x-required-role"] = rule.needs.value
     operation["x-own-things-only"] = rule.own
     operation["description"] = f"{operation.get('description', '')}\n\n{rule.said}".strip()
+    for status, answer in problems(*_from_the_door(rule)).items():
+        operation["responses"].setdefault(str(status), answer)
+
+
+def _from_the_door(rule: Rule) -> tuple[int, ...]:
+    """What is answered before an endpoint is asked."""
+    match rule.needs:
+        case Needs.OPEN:
+            return (429,) if rule.login else ()
+        case Needs.USER:
+            return (401, 429)
+        case Needs.OPERATOR | Needs.ADMIN:
+            return (401, 403, 429)
+        case _ as never:
+            assert_never(never)

@@ -44,7 +44,7 @@ def _type_name(text: str) -> str:
     return text
 
 
-_Moment = Annotated[datetime, BeforeValidator(_only_iso), AfterValidator(_in_utc)]
+Moment = Annotated[datetime, BeforeValidator(_only_iso), AfterValidator(_in_utc)]
 
 JobId = Annotated[
     str,
@@ -65,10 +65,10 @@ GpuTypeFilter = Annotated[
     ),
 ]
 CreatedAfter = Annotated[
-    _Moment | None, Query(description="Only those created at or after this time", examples=["2026-03-02T09:00:00Z"])
+    Moment | None, Query(description="Only those created at or after this time", examples=["2026-03-02T09:00:00Z"])
 ]
 CreatedBefore = Annotated[
-    _Moment | None, Query(description="Only those created before this time", examples=["2026-03-03T09:00:00Z"])
+    Moment | None, Query(description="Only those created before this time", examples=["2026-03-03T09:00:00Z"])
 ]
 Days = Annotated[float, Query(gt=0, le=3650, allow_inf_nan=False, description="How many days back")]
 Hours = Annotated[float, Query(gt=0, le=72, allow_inf_nan=False, description="How many hours ahead")]

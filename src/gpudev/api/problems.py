@@ -3,6 +3,7 @@
 What was not foreseen says nothing about itself to the outside; the log has it under the same request id.
 """
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
@@ -43,6 +44,10 @@ def status_of(error: errors.GpuDevError) -> int:
     return next(STATUS_OF[kind] for kind in type(error).__mro__ if kind in STATUS_OF)
 
 
+def code_of(status: int) -> str:
+    return _CODES.get(status, HTTPStatus(status).name.lower())
+
+
 def problem(
     request_id: str | None,
     status: int,
@@ -78,6 +83,8 @@ async def _on_domain_error(request: Request, error: Exception) -> Response:
         headers["WWW-Authenticate"] = 'Bearer realm="gpu-dev"'
     if status in (429, 503):
         headers["Retry-After"] = _RETRY_AFTER_SECONDS
+    if isinstance(error, errors.TooOften):
+        headers["Retry-After"] = str(math.ceil(error.again_in_seconds))
     detail = error.message
     if status >= 500:
         log.warning("http.refused", code=error.code, error=error.message, cause=repr(error.__cause__))
@@ -100,7 +107,7 @@ async def _on_validation_error(request: Request, error: Exception) -> Response:
 async def _on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     status = error.status_code
-    code = _CODES.get(status, HTTPStatus(status).name.lower())
+    code = code_of(status)
     detail = error.detail
     if status == 404:
         detail = f"there is no {request.url.path[:200]!r} here; see /docs for what there is"

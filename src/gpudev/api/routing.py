@@ -16,13 +16,14 @@ from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope
 
-from gpudev.api.access import Needs, NotInTable, check_role, rule_of
-from gpudev.api.authentication import Authentication
+from gpudev.api.access import Needs, NotInTable, rule_of
+from gpudev.api.guarding import Guard, Recorded
 from gpudev.domain.errors import Invalid
 from gpudev.domain.users import ApiKey
 
 MAX_BODY = 1024 * 1024
 MOST_DISCARDED = 16 * MAX_BODY
+MAX_DEPTH = 32
 
 
 class _Documented(HTTPBearer):
@@ -44,12 +45,8 @@ class V1Route(APIRoute):
         query = {field.alias: get_origin(field.field_info.annotation) is list for field in self.dependant.query_params}
 
         async def handle_checked(request: Request) -> Response:
-            if rule.needs is not Needs.OPEN:
-                authentication: Authentication = request.app.state.authentication
-                key = await authentication.authenticate(request.headers.get("authorization"))
-                request.state.caller = key
-                request.state.username = key.user.username
-                check_role(rule, key.user)
+            guard: Guard = request.app.state.guard
+            await guard.admit(request, rule)
             if request.scope["query_string"]:
                 _check_query(request, query)
             if takes_body:
@@ -57,7 +54,7 @@ class V1Route(APIRoute):
                 request = _ReadRequest(request.scope, request.receive, value)
             return await handle(request)
 
-        return handle_checked
+        return Recorded(f"{next(iter(self.methods or ()))} {self.path}", rule, handle_checked)
 
 
 def check_routes(router: APIRouter) -> None:
@@ -112,6 +109,8 @@ async def _read_json(request: Request) -> Any:
         value = orjson.loads(body)
     except json.JSONDecodeError as error:
         raise HTTPException(400, f"the request body is not valid JSON: {error}") from error
+    if body.count(b"[") + body.count(b"{") > MAX_DEPTH and _is_deeper_than(value, MAX_DEPTH):
+        raise HTTPException(400, f"the request body is nested more than {MAX_DEPTH} deep")
     if not isinstance(value, dict):
         raise Invalid("the request body must be a JSON object")
     # Valid JSON, but no text for PostgreSQL. Only this escape can bring it in.
@@ -139,6 +138,20 @@ async def _read_bounded(request: Request) -> bytes:
     if size > MAX_BODY:
         raise too_large
     return bytes(body)
+
+
+def _is_deeper_than(value: Any, most: int) -> bool:
+    layer: list[Any] = [value]
+    for _ in range(most + 1):
+        layer = [
+            inner
+            for outer in layer
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+        if not layer:
+            return False
+    return True
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -3,10 +3,15 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from gpudev.ports.changes import ReservationChanges
+from gpudev.api.auditing import AuditTrail
+from gpudev.ports.administering import Administration
+from gpudev.ports.auditing import AuditLog
+from gpudev.ports.changes import UNHEARD, AccessChanges, ReservationChanges
 from gpudev.ports.clock import Clock
 from gpudev.ports.disks import DiskOperationStore, DiskViews
 from gpudev.ports.identity import AccountStore, Identity, IdentityProvider, KeySource, NonceStore, SignedRequest
+from gpudev.ports.invitations import IdToken
+from gpudev.ports.proxying import ProxyTokenStore
 from gpudev.ports.stores import (
     CatalogueStore,
     EstimateStore,
@@ -28,10 +33,14 @@ class Services:
     nodes: NodeStore
     catalogue: CatalogueStore
     users: UserStore
+    proxy_tokens: ProxyTokenStore
     disks: DiskOperationStore
     disk_views: DiskViews
     accounts: AccountStore
     nonces: NonceStore
+    administration: Administration
+    audit_log: AuditLog
+    trail: AuditTrail
     identity: Identity
     keys: KeySource
     changes: ReservationChanges
@@ -43,5 +52,11 @@ class Services:
     """Whether some processor's heartbeat is fresh."""
     aws_login: IdentityProvider[SignedRequest] | None = None
     """None: nobody logs in with AWS."""
+    access_changes: AccessChanges = UNHEARD
+    """Told when a key or a user changes."""
+    oidc_login: IdentityProvider[IdToken] | None = None
+    """None: nobody logs in with OIDC."""
+    invitation_login: IdentityProvider[str] | None = None
+    """None: nobody is invited."""
     plans_seconds: float = 0.05
     """For how long a published plan is looked at without asking whether there is a newer one."""

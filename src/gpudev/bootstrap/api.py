@@ -3,15 +3,20 @@
 import contextlib
 from collections.abc import AsyncIterator
 
+from gpudev.adapters.aws.sts import AwsIdentity
 from gpudev.adapters.github import GitHubKeys
-from gpudev.adapters.postgres.listening import ReservationChanges
+from gpudev.adapters.oidc.issuer import Issuer
+from gpudev.adapters.oidc.provider import OidcProvider
+from gpudev.adapters.postgres.listening import AccessChanges, ReservationChanges
 from gpudev.adapters.postgres.stores import open_stores
+from gpudev.api.auditing import AuditTrail
 from gpudev.api.authentication import KeyIdentity
 from gpudev.api.services import Services
 from gpudev.bootstrap.running import check_schema
 from gpudev.domain.commands import PLANNING_LEASE
 from gpudev.ports.clock import SystemClock
 from gpudev.settings import Settings
+from gpudev.workflows.inviting import Inviting
 
 
 @contextlib.asynccontextmanager
@@ -19,7 +24,14 @@ async def open_api_services(settings: Settings) -> AsyncIterator[Services]:
     stores = open_stores(settings, max_connections=10)
     changes = ReservationChanges(settings.database)
     keys = GitHubKeys(settings.github_url)
+    access = AccessChanges(settings.database)
+    trail = AuditTrail(stores.audit_log, SystemClock())
+    issuer = Issuer(settings.oidc.issuer, seconds=settings.oidc.timeout.total_seconds())
+    clock = SystemClock()
+    aws_login = AwsIdentity(settings, stores.nonces, clock) if settings.aws_login.accounts else None
     changes.start()
+    access.start()
+    trail.start()
     try:
         yield Services(
             reservations=stores.reservations,
@@ -29,19 +41,32 @@ async def open_api_services(settings: Settings) -> AsyncIterator[Services]:
             nodes=stores.nodes,
             catalogue=stores.catalogue,
             users=stores.users,
+            proxy_tokens=stores.proxy_tokens,
             disks=stores.disk_operations,
             disk_views=stores.disk_views,
             accounts=stores.accounts,
             nonces=stores.nonces,
+            administration=stores.administration,
+            audit_log=stores.audit_log,
+            trail=trail,
+            access_changes=access,
             identity=KeyIdentity(stores.users),
             keys=keys,
             changes=changes,
-            clock=SystemClock(),
+            clock=clock,
             settings=settings,
             ping=lambda: check_schema(stores),
+            aws_login=aws_login,
+            oidc_login=OidcProvider(settings.oidc, issuer, stores.used_tokens, clock) if settings.oidc.issuer else None,
+            invitation_login=Inviting(stores.invitations, clock),
             is_planning=lambda: stores.leases.is_held(PLANNING_LEASE),
         )
     finally:
+        await access.close()
+        await trail.close()
         await changes.close()
         await keys.close()
+        await issuer.close()
+        if aws_login is not None:
+            await aws_login.close()
         await stores.close()

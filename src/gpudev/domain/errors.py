@@ -86,6 +86,16 @@ class LimitReached(GpuDevError):
     code = "limit_reached"
 
 
+class TooOften(LimitReached):
+    """Nothing is wrong with it but how often it is asked."""
+
+    code = "too_often"
+
+    def __init__(self, message: str, *, again_in_seconds: float = 1.0) -> None:
+        super().__init__(message)
+        self.again_in_seconds = again_in_seconds
+
+
 class Unavailable(GpuDevError):
     """A part we need does not answer. Unknown is unknown: no decision follows from it."""
 

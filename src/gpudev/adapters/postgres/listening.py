@@ -14,13 +14,28 @@ import structlog
 
 from gpudev.adapters.postgres.pool import UNREACHABLE, Connection, connect
 from gpudev.domain.errors import Unavailable
+from gpudev.ports.changes import AccessChange
 from gpudev.settings import Database
 
 log = structlog.get_logger(__name__)
 OnConnect = Callable[[Connection], Awaitable[None]]
 CHANGES_CHANNEL = "reservation_changes"
+ACCESS_CHANNEL = "access_changes"
 _FIRST_DELAY_S = 0.05
 _HEALTHY_AFTER_S = 5.0
+
+
+class Pulse:
+    """How often a listening connection is asked whether it lives, and who wants to know. The answer comes after all
+    that was said before the question, so it also proves that nothing said until then is still on its way."""
+
+    every_s = 10.0
+
+    def is_due(self) -> bool:
+        return True
+
+    def answered(self, asked_at: float) -> None:
+        return None
 
 
 class Listener:
@@ -32,7 +47,9 @@ class Listener:
         channel: str,
         heard: Callable[[str | None], None],
         on_connect: OnConnect | None = None,
+        pulse: "Pulse | None" = None,
     ) -> None:
+        self._pulse = pulse or Pulse()
         self._database = database
         self._channel = channel
         self._heard = heard
@@ -75,9 +92,11 @@ class Listener:
             self._heard(None)
             while not ended.is_set():
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(ended.wait(), 10)
-                if not ended.is_set():
+                    await asyncio.wait_for(ended.wait(), self._pulse.every_s)
+                if not ended.is_set() and self._pulse.is_due():
+                    asked_at = time.monotonic()
                     await connection.execute("SELECT 1", timeout=5)
+                    self._pulse.answered(asked_at)
         finally:
             connection.terminate()
 
@@ -120,3 +139,58 @@ class ReservationChanges:
             chosen = list(self._watchers.get(UUID(payload), ()))
         for event in chosen:
             event.set()
+
+
+class AccessPulse(Pulse):
+    """Quick while somebody asks for it, and slow otherwise: a machine that rests is left alone."""
+
+    every_s = 0.25
+    _TRUSTED_S = 0.9
+    """How long a connection that died right after an answer is believed to hear; a second is promised."""
+    _RESTING_S = 10.0
+
+    def __init__(self) -> None:
+        self._wanted = False
+        self._asked_at = float("-inf")
+
+    def is_due(self) -> bool:
+        return self._wanted or time.monotonic() - self._asked_at > self._RESTING_S
+
+    def answered(self, asked_at: float) -> None:
+        self._wanted = False
+        self._asked_at = asked_at
+
+    def is_fresh(self) -> bool:
+        self._wanted = True
+        return time.monotonic() - self._asked_at < self._TRUSTED_S
+
+
+class AccessChanges:
+    """Tells which keys and users changed. Fulfils `ports.changes.AccessChanges`."""
+
+    def __init__(self, database: Database) -> None:
+        self._pulse = AccessPulse()
+        self._listener = Listener(database, ACCESS_CHANNEL, self._heard, pulse=self._pulse)
+        self._attached: list[Callable[[AccessChange], None]] = []
+
+    def start(self) -> None:
+        self._listener.start()
+
+    async def close(self) -> None:
+        await self._listener.close()
+
+    def attach(self, heard: Callable[[AccessChange], None]) -> None:
+        self._attached.append(heard)
+
+    def is_fresh(self) -> bool:
+        return self._pulse.is_fresh()
+
+    def _heard(self, payload: str | None) -> None:
+        kind, _, number = (payload or "").partition(":")
+        change = AccessChange()  # also for what a later version may say
+        if kind == "key" and number.isdigit():
+            change = AccessChange(key_id=int(number))
+        elif kind == "user" and number.isdigit():
+            change = AccessChange(user_id=int(number))
+        for heard in self._attached:
+            heard(change)

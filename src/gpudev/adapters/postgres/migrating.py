@@ -124,14 +124,9 @@ async def ensure_queue_notifications(connection: Connection) -> None:
     """Switch on PGMQ's insert notification for both queues.
 
     Called whenever a listener connects, not only once: PGMQ keeps the switch in an unlogged table, which a
-    crash of the server empties.
+    crash of the server empties. A function of ours does it, because a service's role may not make triggers.
     """
-    for queue in ("gpu_reservations", "disk_operations"):
-        missing = await connection.fetchval(
-            "SELECT NOT EXISTS (SELECT FROM pgmq.notify_insert_throttle WHERE queue_name = $1)", queue
-        )
-        if missing:
-            await connection.execute("SELECT pgmq.enable_notify_insert($1, 0)", queue)
+    await connection.execute("SELECT enable_queue_notifications()")
 
 
 async def _apply(connection: Connection, migration: Migration) -> None:

@@ -1,0 +1,57 @@
+"""Where a request comes from: the peer, or, behind proxies that are trusted, whom they say they speak for.
+
+Only what a trusted proxy wrote is believed: X-Forwarded-For is read from its end, and the first address that is no
+trusted proxy is the client. Whatever stands before it, the client may have written itself.
+"""
+
+import ipaddress
+from collections.abc import Sequence
+
+from starlette.requests import Request
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+_MOST_HOPS = 20
+
+
+class ClientAddresses:
+    def __init__(self, trusted: Sequence[str]) -> None:
+        """Addresses or networks. Raises ValueError for what is neither."""
+        self._trusted: list[Network] = [ipaddress.ip_network(text, strict=False) for text in trusted]
+
+    def of(self, request: Request) -> str | None:
+        """None: it came through no network (a unix socket)."""
+        peer = request.client.host if request.client else None
+        if not self._trusted or peer is None or not self._is_trusted(peer):
+            return peer
+        forwarded = ",".join(request.headers.getlist("x-forwarded-for")).split(",")
+        client = peer
+        for said in reversed(forwarded[-_MOST_HOPS:]):
+            found = _address(said)
+            if found is None:
+                break  # nobody we trust writes such a thing
+            client = found
+            if not self._is_trusted(found):
+                break
+        return client
+
+    def _is_trusted(self, text: str) -> bool:
+        try:
+            address = ipaddress.ip_address(text)
+        except ValueError:
+            return False
+        if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+            address = address.ipv4_mapped
+        return any(address in network for network in self._trusted)
+
+
+def _address(text: str) -> str | None:
+    """An address as proxies write it, some of them with a port."""
+    text = text.strip()
+    if text.startswith("["):
+        text = text[1:].partition("]")[0]
+    elif text.count(":") == 1:
+        text = text.partition(":")[0]
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError:
+        return None

@@ -1,0 +1,112 @@
+"""At the door of every /v1 endpoint: who asks, whether they may, how often; and the audit log of what came of it.
+
+What an endpoint does, and whose things it touches, is not known here.
+"""
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from gpudev.api.access import Needs, Rule, check_role
+from gpudev.api.addresses import ClientAddresses
+from gpudev.api.auditing import AuditTrail
+from gpudev.api.authentication import Authentication
+from gpudev.api.limiting import TokenBuckets, neighbourhood
+from gpudev.api.problems import code_of, status_of
+from gpudev.domain.errors import GpuDevError, Invalid, TooOften
+from gpudev.domain.users import ApiKey
+from gpudev.ports.auditing import AuditEntry, harmless
+from gpudev.ports.clock import Clock
+
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+_REFUSALS = (401, 403, 429)
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    authentication: Authentication
+    addresses: ClientAddresses
+    trail: AuditTrail
+    clock: Clock
+    logins: TokenBuckets
+    """By address."""
+    rotations: TokenBuckets
+    """By user."""
+
+    async def admit(self, request: Request, rule: Rule) -> None:
+        """Raises Unauthenticated, Forbidden, TooOften."""
+        if rule.needs is not Needs.OPEN:
+            key = await self.authentication.authenticate(
+                request.headers.get("authorization"), self.addresses.of(request)
+            )
+            request.state.caller = key
+            request.state.username = key.user.username
+            check_role(rule, key.user)
+            if rule.gives_keys and (wait := self.rotations.take(str(key.user.user_id))):
+                raise TooOften("you ask for new keys too often; wait a little", again_in_seconds=wait)
+        elif rule.login and (wait := self.logins.take(neighbourhood(self.addresses.of(request)))):
+            raise TooOften("too many logins came from your address; wait a little", again_in_seconds=wait)
+
+
+class Recorded:
+    """An endpoint with its audit log: every change and every login is noted, whatever came of it, and every refusal."""
+
+    def __init__(self, action: str, rule: Rule, handle: Handler) -> None:
+        self._action = action
+        self._always = rule.login or not action.startswith("GET ")
+        self._handle = handle
+
+    async def __call__(self, request: Request) -> Response:
+        try:
+            response = await self._handle(request)
+        except Exception as error:  # only looked at, and raised again
+            self._note(request, *_read(error), None)
+            raise
+        if self._always:
+            status = response.status_code
+            self._note(request, "ok" if status < 400 else str(status), status, response.headers.get("location"))
+        return response
+
+    def _note(self, request: Request, outcome: str, status: int, made: str | None) -> None:
+        is_refusal = status in _REFUSALS
+        if not (self._always or is_refusal):
+            return
+        guard: Guard = request.app.state.guard
+        state = request.state
+        caller: ApiKey | None = getattr(state, "caller", None)
+        target = made or " ".join(str(part) for part in request.path_params.values())
+        entry = AuditEntry(
+            at=guard.clock.now(),
+            action=self._action,
+            outcome=outcome,
+            username=getattr(state, "username", None),
+            key_prefix=caller.key_prefix if caller else None,
+            target=harmless(target) or None,
+            address=guard.addresses.of(request),
+            status=status,
+            request_id=state.request_id,
+        )
+        if is_refusal:
+            guard.trail.note_refusal(entry)
+        else:
+            guard.trail.note(entry)
+
+
+def _read(error: Exception) -> tuple[str, int]:
+    """What will be answered."""
+    match error:
+        case GpuDevError():
+            return error.code, status_of(error)
+        case RequestValidationError():
+            return Invalid.code, 422
+        case HTTPException():
+            return code_of(error.status_code), error.status_code
+        case ClientDisconnect():
+            return "disconnected", 499
+        case _:
+            return "internal", 500

@@ -1,0 +1,84 @@
+"""How often somebody may do something: token buckets in memory, one for each address or user.
+
+Each API process counts for itself, so with several of them the limits are so many times as high. Memory is bounded:
+when there are too many buckets, those are forgotten that are full again anyway, else the ones used longest ago.
+"""
+
+import ipaddress
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+_MOST_BUCKETS = 10_000
+
+
+@dataclass(slots=True)
+class _Bucket:
+    tokens: float
+    at: float
+
+
+class TokenBuckets:
+    """`burst` at once, then `per_minute`."""
+
+    def __init__(
+        self,
+        burst: float,
+        per_minute: float,
+        *,
+        most: int = _MOST_BUCKETS,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._burst = burst
+        self._per_second = per_minute / 60
+        self._most = most
+        self._monotonic = monotonic
+        self._buckets: dict[str, _Bucket] = {}
+
+    def take(self, name: str) -> float:
+        """0: it may, and this counts. Else it may not, and in so many seconds it may."""
+        wait = self.wait(name)
+        if wait == 0:
+            self.spend(name)
+        return wait
+
+    def wait(self, name: str) -> float:
+        """As `take`, but it does not count."""
+        bucket = self._buckets.get(name)
+        if bucket is None:
+            return 0.0
+        self._refill(bucket)
+        return 0.0 if bucket.tokens >= 1 else (1 - bucket.tokens) / self._per_second
+
+    def spend(self, name: str) -> None:
+        bucket = self._buckets.pop(name, None) or _Bucket(self._burst, self._monotonic())
+        self._refill(bucket)
+        bucket.tokens = max(0.0, bucket.tokens - 1)
+        if len(self._buckets) >= self._most:
+            self._forget_some()
+        self._buckets[name] = bucket  # at the end: the first ones are those used longest ago
+
+    def _refill(self, bucket: _Bucket) -> None:
+        now = self._monotonic()
+        bucket.tokens = min(self._burst, bucket.tokens + (now - bucket.at) * self._per_second)
+        bucket.at = now
+
+    def _forget_some(self) -> None:
+        for bucket in self._buckets.values():
+            self._refill(bucket)
+        self._buckets = {name: bucket for name, bucket in self._buckets.items() if bucket.tokens < self._burst}
+        for name in list(self._buckets)[: len(self._buckets) - self._most // 2]:
+            del self._buckets[name]
+
+
+def neighbourhood(address: str | None) -> str:
+    """Whom an address counts for: of IPv6, a whole /64 is in one hand."""
+    try:
+        parsed = ipaddress.ip_address(address or "")
+    except ValueError:
+        return address or "unknown"
+    if isinstance(parsed, ipaddress.IPv6Address):
+        if parsed.ipv4_mapped is not None:
+            return str(parsed.ipv4_mapped)
+        return str(ipaddress.ip_network((parsed, 64), strict=False))
+    return str(parsed)

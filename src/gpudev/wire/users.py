@@ -1,0 +1,74 @@
+"""Users, their keys and the audit log, as admins see them."""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, ClassVar, Literal
+
+RoleName = Literal["user", "operator", "admin"]
+_STRICT: dict[str, Any] = {"extra": "forbid"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewUserRequest:
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    username: str = field(metadata={"description": "Letters, digits and . _ @ + -, at most 255"})
+    role: RoleName = "user"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoleRequest:
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    role: RoleName
+
+
+@dataclass(frozen=True, kw_only=True)
+class UserView:
+    username: str
+    role: RoleName
+    is_active: bool
+    email: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class UserList:
+    users: list[UserView]
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyRecordView:
+    """Never the key itself: `key_prefix` is how its holder can tell it."""
+
+    key_id: int
+    username: str
+    key_prefix: str
+    created_at: datetime
+    expires_at: datetime | None
+    last_used_at: datetime | None
+    description: str
+    usable: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyList:
+    keys: list[KeyRecordView]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditEntryView:
+    entry_id: int
+    at: datetime
+    username: str | None
+    key_prefix: str | None
+    action: str
+    target: str | None
+    address: str | None
+    outcome: str
+    status: int | None
+    request_id: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditEntryList:
+    entries: list[AuditEntryView]
