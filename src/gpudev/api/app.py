@@ -25,6 +25,7 @@ from gpudev.api.jobs import JobEndpoints
 from gpudev.api.keys import KeyEndpoints
 from gpudev.api.limiting import TokenBuckets
 from gpudev.api.middleware import Requests
+from gpudev.api.proxying import ProxyEndpoints
 from gpudev.api.remembering import OneAtATime, Remembered, RememberedPlans
 from gpudev.api.routing import check_routes
 from gpudev.api.services import Services
@@ -37,6 +38,7 @@ from gpudev.workflows.judging import Judging
 from gpudev.workflows.logging_in import LoggingIn
 from gpudev.workflows.managing_disks import ManagingDisks
 from gpudev.workflows.prioritising import Prioritising
+from gpudev.workflows.proxying import Proxying
 from gpudev.workflows.submission import Submission
 from gpudev.workflows.surveying import Surveying
 from gpudev.workflows.viewing import Viewing
@@ -60,6 +62,7 @@ def create_app(services: Services, lifespan: Lifespan[FastAPI] | None = None) ->
     app.state.guard = guard = _guard(services)
     for router in (
         _jobs(services, unreleased).router(),
+        _proxy(services).router(),
         _cluster(services, unreleased).router(),
         DiskEndpoints(_disks(services)).router(),
         StatsEndpoints(Judging(services.estimates, services.clock)).router(),
@@ -169,6 +172,12 @@ def _jobs(services: Services, unreleased: UnreleasedView) -> JobEndpoints:
         prioritising=Prioritising(services.reservations, services.clock),
         watching=Watching(services.reservations, services.changes, viewing),
     )
+
+
+def _proxy(services: Services) -> ProxyEndpoints:
+    settings = services.settings.proxy
+    proxying = Proxying(services.reservations, services.proxy_tokens, services.clock, settings.token_ttl)
+    return ProxyEndpoints(services.reservations, proxying, settings.url)
 
 
 def _disks(services: Services) -> ManagingDisks:

@@ -1,4 +1,4 @@
-"""`api`, `processor`, `migrate`: the long-running services and the schema they need."""
+"""`api`, `proxy`, `processor`, `migrate`: the long-running services and the schema they need."""
 
 import asyncio
 import json
@@ -21,18 +21,20 @@ def api(host: str | None, port: int | None) -> None:
     from gpudev.api.app import create_app
     from gpudev.bootstrap.api import open_api_services
     from gpudev.bootstrap.listening import listening_elsewhere
+    from gpudev.bootstrap.proxy import serving_sessions
 
     chosen = server_settings()
     configure_logging(chosen)
 
     async def serve() -> None:
-        async with open_api_services(chosen) as services:
+        async with open_api_services(chosen) as services, serving_sessions(services) as sessions:
             spare_collections()
             config = uvicorn.Config(
                 create_app(services),
                 host=host or chosen.api_host,
                 port=port or chosen.api_port,
                 http="httptools",
+                ws=sessions.tunnel,  # type: ignore[arg-type]  # whatever makes a protocol will do
                 lifespan="off",
                 access_log=False,
                 log_level="warning",
@@ -43,6 +45,40 @@ def api(host: str | None, port: int | None) -> None:
             )
             async with listening_elsewhere(config, chosen):
                 await uvicorn.Server(config).serve()
+
+    uvloop.run(serve())
+
+
+@click.command()
+@click.option("--host", help="Address to listen on (GPU_DEV_PROXY_HOST).")
+@click.option("--port", type=int, help="Port to listen on (GPU_DEV_PROXY_PORT).")
+def proxy(host: str | None, port: int | None) -> None:
+    """Carry ssh through WebSockets until stopped, apart from the API (which does it too, where this does not run)."""
+    import uvicorn
+    import uvloop
+
+    from gpudev.bootstrap.proxy import open_proxy
+
+    chosen = server_settings()
+    configure_logging(chosen)
+
+    async def serve() -> None:
+        async with open_proxy(chosen) as (app, sessions):
+            spare_collections()
+            config = uvicorn.Config(
+                app,
+                host=host or chosen.proxy.host,
+                port=port or chosen.proxy.port,
+                http="httptools",
+                ws=sessions.tunnel,  # type: ignore[arg-type]  # whatever makes a protocol will do
+                lifespan="off",
+                access_log=False,
+                log_level="warning",
+                timeout_graceful_shutdown=2,
+                server_header=False,
+                proxy_headers=False,
+            )
+            await uvicorn.Server(config).serve()
 
     uvloop.run(serve())
 
@@ -98,4 +134,4 @@ def migrate(status: bool, wait: float, as_json: bool) -> None:
         click.echo(f"{state.number:04}  {state.name:<24}  {when}")
 
 
-COMMANDS = (api, processor, migrate)
+COMMANDS = (api, proxy, processor, migrate)

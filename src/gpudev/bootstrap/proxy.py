@@ -1,0 +1,63 @@
+"""The proxy's parts: within the API's process, or as a service of its own."""
+
+import contextlib
+from collections.abc import AsyncIterator
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from gpudev.adapters.postgres.stores import Stores, open_stores
+from gpudev.api.services import Services
+from gpudev.bootstrap.running import check_schema
+from gpudev.domain.errors import Unavailable
+from gpudev.ports.clock import SystemClock
+from gpudev.proxy.sessions import Sessions
+from gpudev.proxy.targets import Targets
+from gpudev.settings import Settings
+from gpudev.workflows.proxying import Proxying
+
+
+@contextlib.asynccontextmanager
+async def serving_sessions(services: Services) -> AsyncIterator[Sessions]:
+    """Beside the API, so that one port is enough."""
+    settings = services.settings
+    proxying = Proxying(services.reservations, services.proxy_tokens, services.clock, settings.proxy.token_ttl)
+    async with _kept(Sessions(proxying, Targets.of(settings), settings.proxy)) as sessions:
+        yield sessions
+
+
+@contextlib.asynccontextmanager
+async def open_proxy(settings: Settings) -> AsyncIterator[tuple[Starlette, Sessions]]:
+    """A service of its own: its sessions, and an app that tells how it is."""
+    stores = open_stores(settings, max_connections=4)
+    proxying = Proxying(stores.reservations, stores.proxy_tokens, SystemClock(), settings.proxy.token_ttl)
+    try:
+        async with _kept(Sessions(proxying, Targets.of(settings), settings.proxy)) as sessions:
+            yield _health(stores), sessions
+    finally:
+        await stores.close()
+
+
+@contextlib.asynccontextmanager
+async def _kept(sessions: Sessions) -> AsyncIterator[Sessions]:
+    sessions.start()
+    try:
+        yield sessions
+    finally:
+        await sessions.close()
+
+
+def _health(stores: Stores) -> Starlette:
+    async def live(_request: Request) -> Response:
+        return PlainTextResponse("alive\n")
+
+    async def ready(_request: Request) -> Response:
+        try:
+            await check_schema(stores)
+        except Unavailable as error:
+            return PlainTextResponse(f"{error.message.partition(': ')[0]}\n", 503)
+        return PlainTextResponse("ready\n")
+
+    return Starlette(routes=[Route("/health/live", live), Route("/health/ready", ready)])

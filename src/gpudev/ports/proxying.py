@@ -1,0 +1,21 @@
+"""Tokens of the proxy. Only hashes are kept: who reads the database can open nothing with what is there."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Protocol
+
+from gpudev.domain.proxy import Grant, Standing
+
+
+class ProxyTokenStore(Protocol):
+    async def keep(self, digest: bytes, grant: Grant, *, ends_at: datetime, now: datetime) -> None:
+        """Also forgets those that ended."""
+        ...
+
+    async def find(self, digest: bytes) -> tuple[Grant, datetime] | None:
+        """What it grants and until when it opens sessions; None: it is none."""
+        ...
+
+    async def standings(self, grants: Sequence[Grant]) -> dict[Grant, Standing]:
+        """All in one question."""
+        ...

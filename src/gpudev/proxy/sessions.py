@@ -1,0 +1,121 @@
+"""All sessions of this process: how many there may be, whether each may go on, and whether anybody is still there.
+
+One question to the database covers all of them. It is asked again and again rather than once somebody says that
+something changed: a notification can be lost, and what was revoked has to end within a second.
+"""
+
+import asyncio
+from collections import Counter
+from contextlib import suppress
+
+import structlog
+from websockets.http11 import Request
+
+from gpudev.domain.errors import LimitReached, Unavailable
+from gpudev.domain.proxy import Close, Ending
+from gpudev.proxy import door
+from gpudev.proxy.targets import Targets
+from gpudev.proxy.tunnel import Tunnel
+from gpudev.settings import ProxySettings
+from gpudev.workflows.proxying import Admitted, Proxying
+
+log = structlog.get_logger(__name__)
+_WIND_UP_SECONDS = 1.0
+
+
+class Sessions:
+    def __init__(self, proxying: Proxying, targets: Targets, settings: ProxySettings) -> None:
+        self._proxying = proxying
+        self._targets = targets
+        self._settings = settings
+        self._open: dict[Tunnel, Admitted] = {}
+        self._by_user: Counter[int] = Counter()
+        self._keeper: asyncio.Task[None] | None = None
+        self._pinged_at = float("-inf")
+        self._is_blind = False
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def start(self) -> None:
+        self._keeper = asyncio.create_task(self._keep(), name="proxy sessions")
+
+    async def close(self) -> None:
+        """Ends all of them, each with a word."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._keeper
+        for tunnel in list(self._open):
+            tunnel.end(Ending(Close.GOING_AWAY, "this server is restarting: connect again"))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_WIND_UP_SECONDS):
+                while self._open:  # noqa: ASYNC110 - each leaves by itself
+                    await asyncio.sleep(0.01)
+
+    def tunnel(self, **_: object) -> Tunnel:
+        """The protocol of one client's connection; a web server calls this when one asks for a WebSocket."""
+        return Tunnel(self)
+
+    async def open(self, tunnel: Tunnel, request: Request) -> tuple[Admitted, asyncio.Transport]:
+        """Let in and connected, or an error that says why not."""
+        asked, secret = door.read(request)
+        admitted = await self._proxying.admit(secret, asked)
+        self._enter(tunnel, admitted)
+        return admitted, await self._targets.connect(admitted.connection, tunnel.far_side)
+
+    def left(self, tunnel: Tunnel) -> None:
+        admitted = self._open.pop(tunnel, None)
+        if admitted is not None:
+            self._by_user[admitted.grant.user_id] -= 1
+            if not self._by_user[admitted.grant.user_id]:
+                del self._by_user[admitted.grant.user_id]
+
+    def _enter(self, tunnel: Tunnel, admitted: Admitted) -> None:
+        most = self._settings.most_per_user
+        if self._by_user[admitted.grant.user_id] >= most:
+            raise LimitReached(f"you have {most} sessions open through the proxy, and more are not allowed")
+        if len(self._open) >= self._settings.most:
+            raise Unavailable("the proxy has as many sessions as it can take; try again later")
+        self._open[tunnel] = admitted
+        self._by_user[admitted.grant.user_id] += 1
+
+    async def _keep(self) -> None:
+        """The one loop that goes on whatever happens."""
+        while True:
+            await asyncio.sleep(self._settings.look_every.total_seconds())
+            try:
+                await self.look()
+                self.ping()
+            except Exception:
+                log.exception("proxy.keeper_failed")
+
+    async def look(self) -> None:
+        """End those that must end now. While the database is away nothing is known, and nothing ends."""
+        grants = list({admitted.grant for admitted in self._open.values()})
+        if not grants:
+            return
+        try:
+            endings = await self._proxying.endings(grants)
+        except Unavailable as error:
+            if not self._is_blind:
+                log.warning("proxy.blind", error=error.message)
+            self._is_blind = True
+            return
+        self._is_blind = False
+        for tunnel, admitted in list(self._open.items()):
+            ending = endings.get(admitted.grant)
+            if ending is not None:
+                tunnel.end(ending)
+
+    def ping(self) -> None:
+        """Keeps every connection busy enough for what is on its way, and ends those where nobody answers."""
+        now = asyncio.get_running_loop().time()
+        if now - self._pinged_at < self._settings.ping_every.total_seconds():
+            return
+        self._pinged_at = now
+        for tunnel in list(self._open):
+            if tunnel.silent_for(now) > self._settings.silent_for.total_seconds():
+                tunnel.end(Ending(Close.SILENT, "nobody answered"))
+            else:
+                tunnel.ping()

@@ -1,0 +1,55 @@
+"""Connecting to dev servers, and to nothing else: addresses come from our records, and are checked all the same."""
+
+import asyncio
+import socket
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from datetime import timedelta
+
+from gpudev.domain.errors import Unavailable
+from gpudev.domain.reservation import Connection
+from gpudev.planning.proxying import check_address
+from gpudev.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    loopback_allowed: bool
+    """Only where dev servers run on this very machine."""
+    ours: Collection[tuple[str, int]]
+    """Addresses of the control plane itself."""
+    timeout: timedelta
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Targets":
+        database, proxy = settings.database, settings.proxy
+        ours = {(database.host, database.port), (settings.api_host, settings.api_port), (proxy.host, proxy.port)}
+        if settings.cluster == "local":
+            ours |= {("127.0.0.1", port) for _, port in ours} | {(settings.ssh_host, port) for _, port in ours}
+        return cls(settings.cluster == "local", frozenset(ours), proxy.connect_timeout)
+
+    async def connect(self, to: Connection, protocol: Callable[[], asyncio.Protocol]) -> asyncio.Transport:
+        """A name is looked up once and the addresses found are checked and used: it cannot mean something else a
+        moment later. Raises ClusterError for an address that is forbidden, Unavailable when nothing answers."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self.timeout.total_seconds()):
+                found = await loop.getaddrinfo(to.host, to.port, type=socket.SOCK_STREAM)
+                addresses = list(dict.fromkeys(str(address[0]) for *_, address in found))
+                for address in addresses:
+                    check_address(address, to.port, loopback_allowed=self.loopback_allowed, ours=self.ours)
+                return await self._first_that_answers(addresses, to.port, protocol)
+        except (OSError, TimeoutError) as error:
+            raise Unavailable(f"the dev server does not answer: {error or 'in time'}") from error
+
+    async def _first_that_answers(
+        self, addresses: list[str], port: int, protocol: Callable[[], asyncio.Protocol]
+    ) -> asyncio.Transport:
+        loop = asyncio.get_running_loop()
+        *others, last = addresses
+        for address in others:
+            try:
+                return (await loop.create_connection(protocol, address, port))[0]
+            except OSError:
+                continue
+        return (await loop.create_connection(protocol, last, port))[0]

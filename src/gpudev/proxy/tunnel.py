@@ -1,0 +1,254 @@
+"""One session: a client's WebSocket and a TCP connection to a dev server, and the bytes between them.
+
+Neither side is read while the other cannot take more, so a session holds no more than a few hundred kilobytes however
+slow one end is. An empty binary message is the end of one direction, as a half-closed connection is on the other side.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING, cast
+
+import structlog
+from websockets.exceptions import InvalidState
+from websockets.frames import Frame, Opcode
+from websockets.http11 import Request
+from websockets.protocol import State
+from websockets.server import ServerProtocol
+
+from gpudev.domain.errors import GpuDevError
+from gpudev.domain.proxy import Close, Ending
+from gpudev.proxy import door
+
+if TYPE_CHECKING:
+    from gpudev.proxy.sessions import Sessions
+
+log = structlog.get_logger(__name__)
+_HIGH_WATER = 256 * 1024
+_LOW_WATER = 64 * 1024
+_LARGEST_MESSAGE = 1024 * 1024
+_LAST_WORDS_SECONDS = 0.5
+"""How long a client has to take what was said last."""
+
+
+class Tunnel(asyncio.Protocol):
+    """The client's side; owns the other one."""
+
+    def __init__(self, sessions: "Sessions") -> None:
+        self._sessions = sessions
+        self._websocket = ServerProtocol(max_size=_LARGEST_MESSAGE)
+        self._client: asyncio.Transport
+        self._server: asyncio.Transport | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._username = ""
+        self._heard_at = 0.0
+        self._began_at = 0.0
+        self._is_lost = False
+        self._ending: Ending | None = None
+        self._client_is_done = False
+        self._server_is_done = False
+        self._received = 0
+        self._sent = 0
+
+    # The client's connection
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._client = cast(asyncio.Transport, transport)
+        self._client.set_write_buffer_limits(_HIGH_WATER, _LOW_WATER)
+        self._heard_at = self._began_at = asyncio.get_running_loop().time()
+
+    def data_received(self, data: bytes) -> None:
+        self._heard_at = asyncio.get_running_loop().time()
+        self._websocket.receive_data(data)
+        for event in self._websocket.events_received():
+            if isinstance(event, Frame):
+                self._frame(event)
+            elif isinstance(event, Request):
+                self._client.pause_reading()
+                self._opening = asyncio.get_running_loop().create_task(self._open(event))
+        self._say_what_is_due()
+
+    def eof_received(self) -> None:
+        self._websocket.receive_eof()
+
+    def pause_writing(self) -> None:
+        if self._server is not None and not self._server.is_closing():
+            self._server.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self._server is not None and not self._server.is_closing():
+            self._server.resume_reading()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._is_lost = True
+        if self._opening is not None:
+            self._opening.cancel()
+        if self._server is not None:
+            self._server.abort()
+        self._sessions.left(self)
+        if self._username:
+            self._log_end()
+
+    # Opening
+
+    async def _open(self, request: Request) -> None:
+        response = self._websocket.accept(request)
+        if response.status_code == 101:
+            try:
+                admitted, self._server = await self._sessions.open(self, request)
+                self._username = admitted.username
+                log.info("proxy.opened", user=self._username, reservation_id=str(admitted.grant.reservation_id))
+            except GpuDevError as error:
+                log.info("proxy.refused", code=error.code, error=error.message, cause=repr(error.__cause__))
+                response = door.refusal(error)
+            except Exception:
+                log.exception("proxy.unforeseen")
+                response = door.refusal(GpuDevError("something went wrong on our side"))
+        if self._is_lost:
+            return
+        self._websocket.send_response(response)
+        self._say_what_is_due()
+        if self._server is None:
+            self._client.close()
+        elif self._ending is None:
+            self._server.resume_reading()
+            self._client.resume_reading()
+
+    def far_side(self) -> asyncio.Protocol:
+        return _FarSide(self)
+
+    # Bytes from the client
+
+    def _frame(self, frame: Frame) -> None:
+        if frame.opcode is Opcode.BINARY or frame.opcode is Opcode.CONT:
+            self._from_client(frame)
+        elif frame.opcode is Opcode.TEXT:
+            self.end(Ending(Close.UNSUPPORTED, "only binary messages mean something here"))
+        elif frame.opcode is Opcode.CLOSE and self._server is not None:
+            self._server.abort()
+
+    def _from_client(self, frame: Frame) -> None:
+        if self._server is None or self._client_is_done or self._server.is_closing():
+            return
+        if frame.data:
+            self._received += len(frame.data)
+            self._server.write(frame.data)
+        elif frame.opcode is Opcode.BINARY and frame.fin:
+            self._client_is_done = True
+            if self._server_is_done:
+                self._finish()
+            else:
+                self._server.write_eof()
+
+    # Bytes from the dev server
+
+    def from_server(self, data: bytes) -> None:
+        if self._websocket.state is State.OPEN:
+            self._sent += len(data)
+            self._websocket.send_binary(data)
+            self._client.writelines(self._websocket.data_to_send())
+
+    def server_is_done(self) -> None:
+        self._server_is_done = True
+        if self._client_is_done:
+            self._finish()
+        elif self._websocket.state is State.OPEN:
+            self._websocket.send_binary(b"")
+            self._say_what_is_due()
+
+    def server_is_lost(self, error: Exception | None) -> None:
+        if error is not None or not self._server_is_done:
+            self.end(Ending(Close.BROKEN, "the dev server cut the connection"))
+        else:
+            self._finish()
+
+    def stop_reading_client(self) -> None:
+        if not self._client.is_closing():
+            self._client.pause_reading()
+
+    def go_on_reading_client(self) -> None:
+        if not self._client.is_closing():
+            self._client.resume_reading()
+
+    # Ends
+
+    def _finish(self) -> None:
+        self.end(Ending(Close.DONE, ""))
+
+    def end(self, ending: Ending) -> None:
+        """Nothing goes through from here on; the client is told why, and is gone shortly after."""
+        if self._ending is not None or self._is_lost:
+            return
+        self._ending = ending
+        if self._server is not None:
+            # What was said in full still arrives; what is cut off is cut off now.
+            self._server.close() if ending.close is Close.DONE else self._server.abort()
+        if self._websocket.state is State.OPEN:
+            self._websocket.send_close(ending.close, ending.reason)
+            self._say_what_is_due()
+        if self._opening is not None and not self._opening.done():
+            self._client.close()
+            return
+        self.go_on_reading_client()  # the answer to our goodbye
+        asyncio.get_running_loop().call_later(_LAST_WORDS_SECONDS, self._client.close)
+        asyncio.get_running_loop().call_later(2 * _LAST_WORDS_SECONDS, self._client.abort)
+
+    def _say_what_is_due(self) -> None:
+        """Answers to pings and goodbyes are the library's own; an empty text means that it is done."""
+        for data in self._websocket.data_to_send():
+            if data:
+                self._client.write(data)
+            else:
+                self._client.close()
+
+    def ping(self) -> None:
+        if self._websocket.state is State.OPEN:
+            try:
+                self._websocket.send_ping(b"")
+            except InvalidState:
+                return
+            self._say_what_is_due()
+
+    def silent_for(self, now: float) -> float:
+        """A client that we do not listen to at the moment is not silent."""
+        if not self._client.is_reading():
+            self._heard_at = now
+        return now - self._heard_at
+
+    def _log_end(self) -> None:
+        ending = self._ending or Ending(Close.DONE, "")
+        log.info(
+            "proxy.closed",
+            user=self._username,
+            close=ending.close.value,
+            reason=ending.reason,
+            seconds=round(asyncio.get_running_loop().time() - self._began_at, 3),
+            received=self._received,
+            sent=self._sent,
+        )
+
+
+class _FarSide(asyncio.Protocol):
+    """The dev server's side."""
+
+    def __init__(self, tunnel: Tunnel) -> None:
+        self._tunnel = tunnel
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        server = cast(asyncio.Transport, transport)
+        server.set_write_buffer_limits(_HIGH_WATER, _LOW_WATER)
+        server.pause_reading()  # until the client has been told that it is in
+
+    def data_received(self, data: bytes) -> None:
+        self._tunnel.from_server(data)
+
+    def eof_received(self) -> bool:
+        self._tunnel.server_is_done()
+        return True  # the other direction stays open
+
+    def pause_writing(self) -> None:
+        self._tunnel.stop_reading_client()
+
+    def resume_writing(self) -> None:
+        self._tunnel.go_on_reading_client()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._tunnel.server_is_lost(error)
