@@ -16,6 +16,17 @@ def login_methods(settings: Settings) -> list[LoginMethod]:
                 regions=list(settings.aws_login.regions),
             )
         )
+    if settings.oidc.issuer:
+        methods.append(
+            LoginMethod(
+                kind="oidc",
+                issuer=settings.oidc.issuer,
+                client_id=settings.oidc.client_id,
+                client_secret=settings.oidc.client_secret or None,
+                scopes=list(settings.oidc.scopes),
+            )
+        )
+    methods.append(LoginMethod(kind="invitation"))
     if settings.cluster == "local":
         methods.append(LoginMethod(kind="local"))
     return methods

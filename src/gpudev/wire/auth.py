@@ -16,6 +16,12 @@ class LoginMethod:
     regions: list[str] | None = field(
         default=None, metadata={"description": "aws: for which regions' STS a request may be signed"}
     )
+    issuer: str | None = field(default=None, metadata={"description": "oidc: who gives the ID tokens that are taken"})
+    client_id: str | None = field(default=None, metadata={"description": "oidc: whom these tokens must be for"})
+    client_secret: str | None = field(
+        default=None, metadata={"description": "oidc: what some issuers give to every program; it is no secret"}
+    )
+    scopes: list[str] | None = field(default=None, metadata={"description": "oidc: what to ask the issuer for"})
 
 
 @dataclass(frozen=True, kw_only=True)

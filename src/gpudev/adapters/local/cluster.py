@@ -61,7 +61,7 @@ class _Server:
     def seen(self, ssh_host: str) -> ServerSeen:
         connection = None
         if self.record is not None and self.record.ports:
-            connection = Connection(ssh_host, self.record.ports[0], LOGIN, self.host_key)
+            connection = Connection(self.record.host or ssh_host, self.record.ports[0], LOGIN, self.host_key)
         facts = [member.facts for member in self.members]
         if self.broken is not None:
             return ServerSeen(self.reservation_id, Phase.DEAD, reason=self.broken, lost_unwatched=self.lost)

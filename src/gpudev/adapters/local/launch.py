@@ -34,6 +34,8 @@ class Launch:
     devices: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
     """What must not be seen even where a folder around it is shown."""
+    address: str = "127.0.0.1"
+    """Where the members' SSH servers listen."""
     cgroup: str | None = None
     max_processes: int | None = None
     environment: Mapping[str, str] = field(default_factory=dict)

@@ -103,7 +103,7 @@ def _write_names(root: Path, launch: Launch) -> None:
             "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
         ),
         "group": f"root:x:0:\n{LOGIN}:x:{launch.uid}:\nnogroup:x:65534:\n",
-        "hosts": f"127.0.0.1 localhost {names}\n::1 localhost ip6-localhost ip6-loopback\n",
+        "hosts": f"127.0.0.1 localhost\n{launch.address} {names}\n::1 localhost ip6-localhost ip6-loopback\n",
         "hostname": f"{launch.hostname}\n",
     }
     own = root / "run" / "gpu-dev-etc"
