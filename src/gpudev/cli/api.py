@@ -35,14 +35,21 @@ class Unauthenticated(CliError):
 
 class Api:
     def __init__(
-        self, transport: Transport, url: str, key: Callable[[], str], renew: Callable[[], str | None] | None = None
+        self,
+        transport: Transport,
+        url: str,
+        key: Callable[[], str] | None,
+        renew: Callable[[str], str | None] | None = None,
     ) -> None:
-        """`key` is asked for once, when first needed; `renew` may find another when that one was not taken."""
+        """`key` is asked for once, when first needed; without it nobody in particular asks. `renew` may find another
+        when that one was not taken."""
         self._transport = transport
         self._url = url
         self._find_key = key
         self._renew = renew
         self._key: str | None = None
+        self._is_proven = True
+        """False: the key was renewed and has not been taken yet."""
 
     def submit(self, request: SubmitRequest, idempotency_key: str) -> Reply[JobView]:
         headers = {"Idempotency-Key": idempotency_key}
@@ -68,6 +75,21 @@ class Api:
         """Whatever else is there to be read."""
         return self._ask(model, "GET", path)
 
+    def post(self, model: type[_T], path: str, body: object = None, *, repeatable: bool = False) -> Reply[_T]:
+        """Whatever else is there to be done."""
+        return self._ask(model, "POST", path, body, repeatable=repeatable)
+
+    def revoke_key(self) -> None:
+        """The key this asks with is none any more."""
+        answer = self._ask_patiently("DELETE", "/v1/keys/current", None, {}, repeatable=True)
+        if answer.status not in (204, 401):
+            raise self._refusal(answer)
+
+    def act(self, model: type[_T], method: str, path: str, body: object = None, *, idempotency_key: str) -> Reply[_T]:
+        """Whatever else can be done. It is done once, however often it has to be said."""
+        headers = {"Idempotency-Key": idempotency_key}
+        return self._ask(model, method, path, body, headers=headers, repeatable=True)
+
     def events(self, job_id: str, last_event_id: str | None, *, silence: float = SILENCE_SECONDS) -> Stream:
         """The stream breaks when nothing is said for `silence` seconds."""
         headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
@@ -82,6 +104,7 @@ class Api:
         if isinstance(opened, Answer) and opened.status == 401 and self._find_another_key():
             opened = open_stream()
         if isinstance(opened, Stream):
+            self._is_proven = True
             return opened
         raise self._refusal(opened)
 
@@ -97,13 +120,7 @@ class Api:
     ) -> Reply[_T]:
         data = None if body is None else json.dumps(body, allow_nan=False).encode()
         safe = method == "GET" if repeatable is None else repeatable
-
-        def ask() -> Answer:
-            return self._transport.ask(Request(method, path, data, self._with_key(headers or {}), repeatable=safe))
-
-        answer = ask()
-        if answer.status == 401 and self._find_another_key():
-            answer = ask()
+        answer = self._ask_patiently(method, path, data, headers or {}, repeatable=safe)
         if not 200 <= answer.status < 300:
             raise self._refusal(answer)
         try:
@@ -111,15 +128,33 @@ class Api:
         except ValueError as error:
             raise self._stranger(answer, str(error)) from error
 
+    def _ask_patiently(
+        self, method: str, path: str, data: bytes | None, headers: Mapping[str, str], *, repeatable: bool
+    ) -> Answer:
+        """With another key, if this one is not taken and there is another."""
+
+        def ask() -> Answer:
+            return self._transport.ask(Request(method, path, data, self._with_key(headers), repeatable=repeatable))
+
+        answer = ask()
+        if answer.status == 401 and self._find_another_key():
+            answer = ask()
+        self._is_proven = self._is_proven or answer.status != 401
+        return answer
+
     def _with_key(self, headers: Mapping[str, str]) -> dict[str, str]:
+        if self._find_key is None:
+            return dict(headers)
         if self._key is None:
             self._key = self._find_key()
         return {**headers, "Authorization": f"Bearer {self._key}"}
 
     def _find_another_key(self) -> bool:
-        """Once: a key that is fresh and refused all the same is no matter of its age."""
-        renew, self._renew = self._renew, None
-        fresh = renew() if renew else None
+        """A key that is fresh and refused all the same is no matter of its age: then there is no other."""
+        if self._renew is None or self._key is None or not self._is_proven:
+            return False
+        self._is_proven = False
+        fresh = self._renew(self._key)
         self._key = fresh or self._key
         return fresh is not None
 
@@ -133,7 +168,7 @@ class Api:
         kind = Unauthenticated if answer.status == 401 else CliError
         detail = str(problem["detail"])
         # Where the API itself names the next step, ours would only repeat it.
-        step = "" if "`gpu-dev" in detail else _NEXT_STEPS.get(code, "")
+        step = "" if "`gpu-dev" in detail or self._find_key is None else _NEXT_STEPS.get(code, "")
         return kind(exit_code, detail, step, code=code, problem=problem)
 
     def _stranger(self, answer: Answer, what: str) -> CliError:

@@ -1,6 +1,8 @@
 """API keys of this person, one per API address, in an owner-only file."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from gpudev.cli import files
@@ -11,22 +13,43 @@ class Credential(NamedTuple):
     username: str | None = None
     expires_at: str | None = None
     """As the API said it; the API alone decides when a key has ended."""
+    login: Mapping[str, str] = MappingProxyType({})
+    """How it was got, so that the next one can be got in the same way: `method`, and what that method wants to know
+    again. Empty: it was given to us, or to the owner of this machine."""
 
 
 def find(path: Path, api_url: str) -> Credential | None:
     entry = files.read_object(path, private=True).get(api_url)
     if not isinstance(entry, dict) or not isinstance(entry.get("api_key"), str):
         return None
-    return Credential(entry["api_key"], entry.get("username"), entry.get("expires_at"))
+    login = entry.get("login")
+    return Credential(
+        entry["api_key"], entry.get("username"), entry.get("expires_at"), login if isinstance(login, dict) else {}
+    )
 
 
 def store(path: Path, api_url: str, credential: Credential) -> None:
     """Keep every other entry."""
     with files.changing(path):
+        store_locked(path, api_url, credential)
+
+
+def store_locked(path: Path, api_url: str, credential: Credential) -> None:
+    """Within `files.changing`."""
+    entries = files.read_object(path, private=True)
+    entries[api_url] = {
+        "api_key": credential.api_key,
+        "username": credential.username,
+        "expires_at": credential.expires_at,
+    }
+    if credential.login:
+        entries[api_url]["login"] = dict(credential.login)
+    files.write_object(path, entries)
+
+
+def forget(path: Path, api_url: str) -> None:
+    """Keep every other entry."""
+    with files.changing(path):
         entries = files.read_object(path, private=True)
-        entries[api_url] = {
-            "api_key": credential.api_key,
-            "username": credential.username,
-            "expires_at": credential.expires_at,
-        }
-        files.write_object(path, entries)
+        if entries.pop(api_url, None) is not None:
+            files.write_object(path, entries)

@@ -13,8 +13,12 @@ SECTIONS: dict[str, dict[str, str]] = {
         "cancel": "End reservations",
         "avail": "Show which GPUs are free, and the wait for those that are not",
     },
+    "Disks": {
+        "disk": "Your disks: create, list, show, snapshot, clone, delete, restore",
+    },
     "Account and settings": {
         "login": "Get an API key, or store one you were given",
+        "logout": "End that key, at the server and here",
         "config": "Get, set and show settings",
         "completion": "Print a shell's completion script",
     },
@@ -36,7 +40,9 @@ LOCATIONS: dict[str, str] = {
     "cancel": "gpudev.cli.commands.cancel:cancel",
     "avail": "gpudev.cli.commands.avail:avail",
     "priority": "gpudev.cli.commands.priority:priority",
+    "disk": "gpudev.cli.commands.disk:disk",
     "login": "gpudev.cli.commands.login:login",
+    "logout": "gpudev.cli.commands.login:logout",
     "config": "gpudev.cli.commands.config:config",
     "completion": "gpudev.cli.commands.completion:completion",
     "up": "gpudev.cli.commands.server:up",

@@ -18,8 +18,12 @@ KEY_VARIABLE = "GPU_DEV_API_KEY"
 
 
 class Session:
-    def __init__(self, api_url: str | None = None, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, api_url: str | None = None, env: Mapping[str, str] | None = None, pin: str | None = None
+    ) -> None:
+        """`pin`: the fingerprint of the key the API must show; None: the one that is kept for its address, if any."""
         self._api_url = api_url
+        self._given_pin = pin
         self.env = os.environ if env is None else env
 
     @cached_property
@@ -43,15 +47,28 @@ class Session:
         """With this key and no other."""
         return Api(self._transport(), self.address.url, lambda: check_key(key, "the key"))
 
+    def anonymous_api(self) -> Api:
+        """For what is open to everybody: the ways to log in."""
+        return Api(self._transport(), self.address.url, None)
+
     def impatient_api(self) -> Api:
         """For what is nice to know: one try, and no login."""
-        return Api(Transport(self.address.url, pauses=()), self.address.url, self._key_at_hand)
+        return Api(Transport(self.address.url, pauses=(), pin=self._pin), self.address.url, self._key_at_hand)
 
     def _transport(self) -> Transport:
         step = "`gpu-dev up` starts the system on this machine"
         if not self.address.is_local:
             step = "Check your network, and the address with `gpu-dev config show`"
-        return Transport(self.address.url, when_unreachable=step)
+        return Transport(self.address.url, when_unreachable=step, pin=self._pin)
+
+    @cached_property
+    def _pin(self) -> str | None:
+        """Without TLS there is no key to show."""
+        if self._given_pin is not None or not self.address.url.startswith("https:"):
+            return self._given_pin
+        from gpudev.cli.pinning import find_pin
+
+        return find_pin(self.env, self.address.url)
 
     def _key(self) -> str:
         """The key at hand; the owner of the system on this machine gets one without asking."""
@@ -73,12 +90,20 @@ class Session:
     def _need_key(self) -> NoReturn:
         raise CliError(Exit.AUTH, f"you are not logged in to {self.address.url}", "Run `gpu-dev login`")
 
-    def _renewed_key(self) -> str | None:
-        """A key that has ended is replaced without a word where it was the owner's own; a key that somebody gave us
-        is not, for we would become another user."""
-        if self.env.get(KEY_VARIABLE) or not self.address.embedded:
+    def _renewed_key(self, refused: str) -> str | None:
+        """A key that has ended is replaced without a word where we know how it was got, or where it was the owner's
+        own; a key that somebody gave us is not, for we would become another user."""
+        if self.env.get(KEY_VARIABLE):
             return None
-        stored = credentials.find(places.credentials_file(self.env), self.address.url)
+        stored = self.stored()
+        if stored is not None and stored.api_key != refused and not _is_over(stored):
+            return stored.api_key  # another of our programs has been here
+        if stored is not None and stored.login:
+            from gpudev.cli import logging_in
+
+            return self.keep(logging_in.log_in_again(self, stored)).api_key
+        if not self.address.embedded:
+            return None
         from gpudev.cli import owner
 
         if stored is not None and stored.username != owner.name():
@@ -88,9 +113,26 @@ class Session:
     def log_in_as_owner(self) -> credentials.Credential:
         from gpudev.cli import owner
 
-        credential = owner.log_in(places.state_dir(self.env))
+        return self.keep(owner.log_in(places.state_dir(self.env)))
+
+    def stored(self) -> credentials.Credential | None:
+        return credentials.find(places.credentials_file(self.env), self.address.url)
+
+    def keep(self, credential: credentials.Credential) -> credentials.Credential:
+        check_key(credential.api_key, "what the API gave")
         credentials.store(places.credentials_file(self.env), self.address.url, credential)
         return credential
+
+
+def _is_over(credential: credentials.Credential) -> bool:
+    from datetime import UTC, datetime
+
+    if credential.expires_at is None:
+        return False
+    try:
+        return datetime.fromisoformat(credential.expires_at) <= datetime.now(UTC)
+    except (ValueError, TypeError):
+        return True
 
 
 def check_key(text: str, where: str) -> str:

@@ -1,4 +1,4 @@
-"""`gpu-dev login`."""
+"""`gpu-dev login` and `gpu-dev logout`."""
 
 import json
 import sys
@@ -6,38 +6,79 @@ import sys
 import click
 
 from gpudev import places
-from gpudev.cli import output
-from gpudev.cli.credentials import Credential, store
-from gpudev.cli.exits import CliError, Exit
+from gpudev.cli import credentials, output
+from gpudev.cli.credentials import Credential
+from gpudev.cli.exits import CliError, Exit, usage_error
 from gpudev.cli.session import KEY_VARIABLE, Session, check_key
 
 _LONGEST_KEY = 4096
 
 
 @click.command()
+@click.option("--profile", metavar="NAME", help="Log in with this profile of your AWS configuration.")
+@click.option("--method", type=click.Choice(["aws"]), help="Of the ways the server offers, take this one.")
 @click.option("--key-stdin", is_flag=True, help="Store a key you were given; it is read from standard input.")
+@click.option("--rotate", is_flag=True, help="Replace the key you have; the old one ends at once.")
 @click.option("--api-url", metavar="URL", help="Address of the API, above all settings.")
 @click.option("--json", "as_json", is_flag=True, help="Print who you are as JSON.")
-def login(key_stdin: bool, api_url: str | None, as_json: bool) -> None:
-    """Get an API key from the system on this machine, or store one you were given."""
+def login(
+    *, profile: str | None, method: str | None, key_stdin: bool, rotate: bool, api_url: str | None, as_json: bool
+) -> None:
+    """Get an API key in the way the server offers, or store one you were given.
+
+    Where the server lets people in by their AWS credentials, these are found as every AWS program finds them; only a
+    signed request leaves this machine, never the secret key. When the key ends, commands get the next one by
+    themselves.
+    """
+    if sum((key_stdin, rotate, bool(profile or method))) > 1:
+        raise usage_error("--key-stdin, --rotate and a way to log in do not go together")
     session = Session(api_url)
     if key_stdin:
         credential = _store_given_key(session)
-    elif session.address.embedded:
+    elif rotate:
+        credential = _rotate(session)
+    elif session.address.embedded and not (profile or method):
         credential = session.log_in_as_owner()
     else:
-        raise CliError(
-            Exit.AUTH,
-            f"{session.address.url} hands out no keys to this machine",
-            "Ask its operator for one (`gpu-dev-server users add NAME`) and store it with `gpu-dev login --key-stdin`",
-        )
+        from gpudev.cli import logging_in
+
+        credential = session.keep(logging_in.log_in(session, logging_in.Options(method, profile)))
     if as_json:
         about = {"api_url": session.address.url, "username": credential.username, "expires_at": credential.expires_at}
         output.say(json.dumps(about))
     else:
         output.say(f"Logged in to {session.address.url}{f' as {credential.username}' if credential.username else ''}.")
-    if session.env.get(KEY_VARIABLE):
-        output.tell(f"Note: {KEY_VARIABLE} is set and goes before the stored key.")
+    _mention_variable(session)
+
+
+@click.command()
+@click.option("--api-url", metavar="URL", help="Address of the API, above all settings.")
+def logout(api_url: str | None) -> None:
+    """End the stored API key, at the server and here."""
+    session = Session(api_url)
+    stored = session.stored()
+    if stored is None:
+        output.say(f"There is no key for {session.address.url} here.")
+        _mention_variable(session)
+        return
+    try:
+        session.api_with(stored.api_key).revoke_key()
+    finally:
+        # Whatever the server says: who logs out wants no key lying here.
+        credentials.forget(places.credentials_file(session.env), session.address.url)
+    output.say(f"Logged out of {session.address.url}.")
+    _mention_variable(session)
+
+
+def _rotate(session: Session) -> Credential:
+    from gpudev.wire.cluster import KeyView
+
+    stored = session.stored()
+    if stored is None:
+        raise CliError(Exit.AUTH, f"there is no key for {session.address.url} here", "Run `gpu-dev login`")
+    view = session.api_with(stored.api_key).post(KeyView, "/v1/keys/rotate").value
+    ends = view.expires_at.isoformat() if view.expires_at else None
+    return session.keep(stored._replace(api_key=view.api_key, username=view.username, expires_at=ends))
 
 
 def _store_given_key(session: Session) -> Credential:
@@ -51,9 +92,7 @@ def _store_given_key(session: Session) -> Credential:
                 Exit.AUTH, f"{session.address.url} does not take this key", "Ask its operator for another"
             ) from error
         raise
-    credential = Credential(key)
-    store(places.credentials_file(session.env), session.address.url, credential)
-    return credential
+    return session.keep(Credential(key))
 
 
 def _read_key() -> str:
@@ -62,3 +101,8 @@ def _read_key() -> str:
     if sys.stdin.isatty():
         return str(click.prompt("API key", hide_input=True, err=True))
     return sys.stdin.readline(_LONGEST_KEY)
+
+
+def _mention_variable(session: Session) -> None:
+    if session.env.get(KEY_VARIABLE):
+        output.tell(f"Note: {KEY_VARIABLE} is set and goes before the stored key.")
