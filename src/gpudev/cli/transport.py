@@ -77,11 +77,18 @@ class Stream:
 
 class Transport:
     def __init__(
-        self, url: str, *, when_unreachable: str = "", pauses: Sequence[float] = _PAUSES, pin: str | None = None
+        self,
+        url: str,
+        *,
+        when_unreachable: str = "",
+        pauses: Sequence[float] = _PAUSES,
+        pin: str | None = None,
+        name: str = "the API",
     ) -> None:
         """`pauses` between tries; as many tries as pauses, and one. `pin`: the server is the one whose key has this
         fingerprint, whatever authorities say."""
         self._pin = pin
+        self._name = name
         self._url = url
         self._pauses = pauses
         self._when_unreachable = when_unreachable
@@ -185,7 +192,7 @@ class Transport:
             **request.headers,
         }
         if request.body is not None:
-            headers["Content-Type"] = "application/json"
+            headers.setdefault("Content-Type", "application/json")
         target = self._prefix + request.path
         if self._proxy and not self._secure:
             headers |= {"Host": _host_header(self._host, self._port), **self._proxy.headers}
@@ -199,7 +206,7 @@ class Transport:
             step = "Ask its operator, or add its authority to this machine's (SSL_CERT_FILE names a file of your own)"
             return Unreachable(message, sent=False, next_step=step, final=True)
         through = f" through the proxy {self._proxy.host}:{self._proxy.port}" if self._proxy else ""
-        message = f"the API at {self._url} does not answer{through} ({_reason(error)})"
+        message = f"{self._name} at {self._url} does not answer{through} ({_reason(error)})"
         return Unreachable(message, sent=sent, next_step=self._when_unreachable)
 
 
