@@ -135,6 +135,24 @@ def lets_late_ones_in_when_there_is_room(situation: Situation) -> Plan:
     return real_planner(situation.with_queue(backwards))
 
 
+def forgets_where_disks_are(situation: Situation) -> Plan:
+    return real_planner(situation.with_queue([replace(request, anchor=None) for request in situation.queue]))
+
+
+def moves_disks_whenever_it_can(situation: Situation) -> Plan:
+    """As if moving took no time."""
+    eager = [
+        replace(r, anchor=replace(r.anchor, move=timedelta(0))) if r.anchor and r.anchor.move else r
+        for r in situation.queue
+    ]
+    return real_planner(situation.with_queue(eager))
+
+
+def never_moves_a_disk(situation: Situation) -> Plan:
+    staying = [replace(r, anchor=replace(r.anchor, move=None)) if r.anchor else r for r in situation.queue]
+    return real_planner(situation.with_queue(staying))
+
+
 def counts_positions_over_all_types(situation: Situation) -> Plan:
     plan = real_planner(situation)
     return replace(plan, waits=tuple(replace(wait, position=at) for at, wait in enumerate(plan.waits, 1)))

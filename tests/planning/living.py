@@ -11,14 +11,15 @@ from gpudev.domain.capacity import Holding, Node
 from gpudev.domain.ids import ReservationId
 from gpudev.planning.live import LivePlan
 from gpudev.planning.plan import Request, Start, Wait
-from planning.reference import free_at, places_now, slots_held, slots_planned
-from planning.situations import MARGIN, NOW, Situation, ask, h100, hours
+from planning.reference import free_at, is_home, places_now, slots_held, slots_planned
+from planning.situations import MARGIN, NOW, Situation, ask, disk_in, h100, hours
 
 Happening = tuple[str, int, float]
 """What ("come", "leave", "give up", "overstay", "pass"), which, and how long."""
 MakeLive = Callable[..., LivePlan]
 SHAPES = [(1, 1), (1, 1), (2, 1), (4, 1), (4, 1), (8, 1), (8, 2), (8, 3)]
-NODES = (h100("a"), h100("b"), h100("c"))
+NODES = (h100("a", zone="zone-a"), h100("b", zone="zone-b"), h100("c", zone="zone-b"))
+DISKS = [None, disk_in("zone-a"), None, disk_in("zone-b"), None, disk_in("zone-a", move=timedelta(minutes=5)), None]
 
 
 @dataclass
@@ -43,7 +44,9 @@ class Life:
         match what:
             case "come":
                 units, nodes = SHAPES[which % len(SHAPES)]
-                request = ask(len(self.everybody) + 1, units, long, nodes=nodes, priority=int(which % 7 == 0))
+                disk = DISKS[which % len(DISKS)] if nodes == 1 else None
+                number, priority = len(self.everybody) + 1, int(which % 7 == 0)
+                request = ask(number, units, long, nodes=nodes, priority=priority, anchor=disk)
                 self.queue[request.reservation_id] = self.everybody[request.reservation_id] = request
                 # A priority goes before what others were promised.
                 self.told = {
@@ -137,6 +140,14 @@ class Life:
                 names = {share.node for share in answer.shares}
                 assert len(names) == len(answer.shares) == request.node_count, "half a gang"
                 assert all(len(share.gpu_indices) == request.units_per_node for share in answer.shares)
+
+    def check_zones(self) -> None:
+        nodes = {node.name: node for node in self.nodes}
+        for answer in [*self.said, *self.live.waits()]:
+            request = self.everybody[answer.reservation_id]
+            names = answer.nodes if isinstance(answer, Wait) else [share.node for share in answer.shares]
+            is_movable = request.anchor is not None and request.anchor.move is not None
+            assert is_movable or all(is_home(nodes[name], request) for name in names), "where its disk cannot be"
 
     def check_promises(self) -> None:
         for wait in self.live.waits():

@@ -14,6 +14,7 @@ from gpudev.planning.queueing import plan_queue
 from planning.reference import (
     Planner,
     free_at,
+    is_home,
     lasting,
     places_now,
     reference_starts,
@@ -32,6 +33,51 @@ def real_planner(situation: Situation) -> Plan:
 def begins(situation: Situation, plan: Plan) -> dict[ReservationId, datetime | None]:
     starts: dict[ReservationId, datetime | None] = {s.reservation_id: situation.now for s in plan.starts}
     return starts | {wait.reservation_id: wait.starts_at for wait in plan.waits}
+
+
+def places(plan: Plan) -> dict[ReservationId, tuple[str, ...]]:
+    """The nodes of everybody who has any."""
+    found = {start.reservation_id: tuple(share.node for share in start.shares) for start in plan.starts}
+    return found | {wait.reservation_id: wait.nodes for wait in plan.waits if wait.starts_at is not None}
+
+
+def moved(situation: Situation, plan: Plan) -> set[ReservationId]:
+    """Who is to be where their disk is not."""
+    nodes = {node.name: node for node in situation.nodes}
+    requests = {request.reservation_id: request for request in situation.queue}
+    return {who for who, names in places(plan).items() if not all(is_home(nodes[n], requests[who]) for n in names)}
+
+
+def readies(situation: Situation, plan: Plan) -> dict[ReservationId, datetime | None]:
+    """When everybody has a place and their disk."""
+    found = begins(situation, plan)
+    moves = {r.reservation_id: r.anchor.move for r in situation.queue if r.anchor is not None}
+    for who in moved(situation, plan):
+        begun, move = found[who], moves[who]
+        found[who] = None if begun is None or move is None else begun + move
+    return found
+
+
+def nobody_is_placed_outside_the_zones_allowed(planner: Planner, situation: Situation) -> None:
+    requests = {request.reservation_id: request for request in situation.queue}
+    for who in moved(situation, planner(situation)):
+        anchor = requests[who].anchor
+        assert anchor is not None
+        assert anchor.move is not None, f"{who} is where its disk cannot be"
+
+
+def disks_are_moved_only_where_that_is_faster_than_waiting(planner: Planner, situation: Situation) -> None:
+    plan = planner(situation)
+    ready, order = readies(situation, plan), situation.ordered()
+    for who in moved(situation, plan):
+        at = next(at for at, request in enumerate(order) if request.reservation_id == who)
+        anchor = order[at].anchor
+        assert anchor is not None
+        staying = replace(order[at], anchor=replace(anchor, move=None))
+        alone = situation.with_queue([*order[:at], staying])
+        home, away = begins(alone, real_planner(alone))[who], ready[who]
+        assert away is not None
+        assert home is None or away < home, "waiting would have been as fast"
 
 
 def no_node_ever_gives_more_than_it_has(planner: Planner, situation: Situation) -> None:
@@ -99,12 +145,16 @@ def nothing_idles_that_somebody_could_use(planner: Planner, situation: Situation
     """Nobody waits who could start now beside what is held and beside the places of those ahead."""
     plan = planner(situation)
     planned = slots_planned(situation, plan)
-    waiting = {wait.reservation_id for wait in plan.waits}
+    waiting = plan.wait_of()
     for request in situation.queue:
-        if request.reservation_id in waiting:
+        wait = waiting.get(request.reservation_id)
+        if wait is not None:
             ahead = {other.reservation_id for other in situation.ahead_of(request)}
             slots = slots_held(situation) + [slot for slot in planned if slot.who in ahead]
             assert not places_now(situation, slots, request), f"{request.reservation_id} could start"
+            move = request.anchor.move if request.anchor is not None else None
+            if move is not None and (wait.starts_at is None or situation.now + move < wait.starts_at):
+                assert not places_now(situation, slots, request, away=True), "its disk could be moved"
 
 
 def the_same_facts_give_the_same_plan(planner: Planner, situation: Situation) -> None:
@@ -122,11 +172,12 @@ def more_free_gpus_never_delay_the_head(planner: Planner, situation: Situation) 
     if not situation.queue:
         return
     head = situation.ordered()[0]
+    who = head.reservation_id
     richer = [replace(situation, holdings=_without(situation.holdings, h)) for h in situation.holdings]
     richer.append(replace(situation, nodes=(*situation.nodes, Node("a-new-node", head.gpu_type, head.units_per_node))))
-    before = begins(situation, planner(situation))[head.reservation_id]
+    before = readies(situation, planner(situation))[who]
     for more in richer:
-        after = begins(more, planner(more))[head.reservation_id]
+        after = readies(more, planner(more))[who]
         assert before is None or (after is not None and after <= before)
 
 

@@ -68,8 +68,25 @@ def fits(node: Node, slots: Sequence[Slot], units: int, begins: datetime, long: 
     return all(free_at(node, slots, moment) >= units for moment in moments)
 
 
+def is_home(node: Node, request: Request) -> bool:
+    return request.anchor is None or node.zone is None or node.zone in request.anchor.zones
+
+
 def earliest(situation: Situation, slots: Sequence[Slot], request: Request) -> tuple[datetime, tuple[str, ...]] | None:
-    nodes = [node for node in situation.nodes if node.gpu_type == request.gpu_type]
+    """At home, or elsewhere where it is ready earlier though its disk has to be moved first."""
+    home = _earliest(situation, slots, request, [node for node in situation.nodes if is_home(node, request)])
+    if request.anchor is None or request.anchor.move is None:
+        return home
+    away = _earliest(situation, slots, request, situation.nodes)
+    if away is not None and (home is None or away[0] + request.anchor.move < home[0]):
+        return away
+    return home
+
+
+def _earliest(
+    situation: Situation, slots: Sequence[Slot], request: Request, among: Sequence[Node]
+) -> tuple[datetime, tuple[str, ...]] | None:
+    nodes = [node for node in among if node.gpu_type == request.gpu_type]
     if request.node_count > 1:
         nodes = [node for node in nodes if node.units == request.units_per_node]
     for moment in sorted({situation.now, *(slot.ends for slot in slots)}):
@@ -94,9 +111,11 @@ def reference_starts(situation: Situation) -> dict[ReservationId, tuple[datetime
     return found
 
 
-def places_now(situation: Situation, slots: Sequence[Slot], request: Request) -> list[tuple[str, ...]]:
-    """All ways to start it now beside the given slots."""
-    nodes = [node for node in situation.nodes if node.gpu_type == request.gpu_type]
+def places_now(
+    situation: Situation, slots: Sequence[Slot], request: Request, *, away: bool = False
+) -> list[tuple[str, ...]]:
+    """All ways to start it now beside the given slots, where its disk is or, `away`, anywhere."""
+    nodes = [n for n in situation.nodes if n.gpu_type == request.gpu_type and (away or is_home(n, request))]
     if request.node_count > 1:
         nodes = [node for node in nodes if node.units == request.units_per_node]
     names = [n.name for n in nodes if fits(n, slots, request.units_per_node, situation.now, request.duration)]

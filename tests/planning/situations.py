@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpudev.domain.capacity import Holding, Node, Share
 from gpudev.domain.ids import ReservationId
-from gpudev.planning.plan import Request
+from gpudev.planning.plan import Anchor, Request
 
 NOW = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
 MARGIN = timedelta(seconds=30)
@@ -43,10 +43,22 @@ def held(number: int, until_hours: float | None, *shares: tuple[str, Sequence[in
 
 
 def ask(
-    number: int, units: int, long: float = 1, *, nodes: int = 1, gpu_type: str = "h100", priority: int = 0
+    number: int,
+    units: int,
+    long: float = 1,
+    *,
+    nodes: int = 1,
+    gpu_type: str = "h100",
+    priority: int = 0,
+    anchor: Anchor | None = None,
 ) -> Request:
     """The number is id and order of arrival in one. Asking a cpu type for units means slots."""
-    return Request(rid(number), number, gpu_type, units, nodes, hours(long), priority, slots=gpu_type.startswith("cpu"))
+    is_cpu = gpu_type.startswith("cpu")
+    return Request(rid(number), number, gpu_type, units, nodes, hours(long), priority, slots=is_cpu, anchor=anchor)
+
+
+def disk_in(*zones: str, move: timedelta | None = None) -> Anchor:
+    return Anchor("data", frozenset(zones), move)
 
 
 @dataclass(frozen=True)
@@ -68,6 +80,18 @@ class Situation:
         return replace(self, queue=tuple(queue))
 
 
+_ANCHORS = st.sampled_from(
+    [
+        *[None] * 5,
+        disk_in("zone-a"),
+        disk_in("zone-b"),
+        disk_in("zone-a", "zone-b"),
+        disk_in("zone-c"),
+        disk_in("zone-a", move=timedelta(minutes=1)),
+        disk_in("zone-b", move=hours(1.5)),
+    ]
+)
+"""Most have no disk; of the others some could be moved, in no time or in longer than many would wait."""
 _HOURS = st.sampled_from([0.5, 1, 1, 2, 2, 3, 4, 6])
 
 
@@ -90,6 +114,7 @@ def _nodes(draw: st.DrawFn) -> list[Node]:
                 schedulable=draw(st.integers(0, 9)) > 0,
                 foreign_units=len(strange),
                 foreign_indices=frozenset() if gpu_type == "cpu-x86" else strange,
+                zone=draw(st.sampled_from(["zone-a", "zone-a", "zone-b", None])),
             )
         )
     return nodes
@@ -130,7 +155,8 @@ def _requests(draw: st.DrawFn, at_most: int) -> list[Request]:
         units = 1 if gpu_type == "cpu-x86" else 4 if gang else draw(st.sampled_from([1, 1, 2, 2, 4, 8]))
         nodes = draw(st.sampled_from([2, 2, 3])) if gang else 1
         long, priority = draw(_HOURS), draw(st.sampled_from([0, 0, 0, 0, 1]))
-        requests.append(ask(number, units, long, nodes=nodes, gpu_type=gpu_type, priority=priority))
+        anchor = draw(_ANCHORS)
+        requests.append(ask(number, units, long, nodes=nodes, gpu_type=gpu_type, priority=priority, anchor=anchor))
     return requests
 
 

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from gpudev.domain.capacity import Holding
 from gpudev.domain.ids import ReservationId
+from gpudev.planning.grounds import Grounds
 from gpudev.planning.live import LivePlan
 from gpudev.planning.plan import Request, Start, Wait
 from gpudev.planning.timetable import Place
@@ -80,6 +81,19 @@ class LooksForRoomOnce(LivePlan):
         yield from list(super()._start_in_room())[:1]
 
 
+class LooksForRoomEverywhere(LivePlan):
+    """Forgets where disks are when room appears."""
+
+    def _start_in_room(self) -> Iterator[Start]:
+        self._grounds = Grounds([replace(node, zone=None) for node in self._room.nodes])
+        return super()._start_in_room()
+
+
+class ForgetsWhereNewDisksAre(LivePlan):
+    def arrive(self, request: Request, now: Any) -> Start | Wait:
+        return super().arrive(replace(request, anchor=None), now)
+
+
 class CountsPositionsByStart(LivePlan):
     def waits(self) -> Iterator[Wait]:
         known = [wait for wait in super().waits() if wait.starts_at is not None]
@@ -102,6 +116,7 @@ CLAIMS: list[tuple[Check, list[MakeLive]]] = [
     (Life.check_promises, [LetsTheLastGoFirst]),
     (Life.check_idle, [NeverLooksForRoom, LooksForRoomOnce]),
     (Life.check_positions, [CountsPositionsByStart]),
+    (Life.check_zones, [LooksForRoomEverywhere, ForgetsWhereNewDisksAre]),
 ]
 CAUGHT = [(check, make) for check, makes in CLAIMS for make in makes]
 
@@ -132,6 +147,7 @@ def everything_but_promises(life: Life) -> None:
     life.check_gangs()
     life.check_idle()
     life.check_positions()
+    life.check_zones()
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -15,6 +15,7 @@ from gpudev.domain.ids import ReservationId
 from gpudev.planning.facts import Held, TypeFacts, by_type, lasting_units, microseconds
 from gpudev.planning.forecast_habits import Habits, TypicalStay
 from gpudev.planning.forecast_record import Calibration, Told, TrackRecord
+from gpudev.planning.grounds import Grounds
 from gpudev.planning.plan import Request
 from gpudev.planning.queueing import DEFAULT_MARGIN
 from gpudev.planning.timetable import Line, Timetable
@@ -151,6 +152,7 @@ class TypeForecast:
             for rank, (node, held_there) in enumerate(zip(facts.nodes, facts.held, strict=True))
         ]
         self._timetable = Timetable(lines, [*sizes, *(request.units_per_node for request in requests)])
+        self._grounds = Grounds(facts.nodes)
         self._starts = [(request, self._place(request)) for request in requests]
 
     def of_waiting(
@@ -181,7 +183,7 @@ class TypeForecast:
     def _place(self, request: Request) -> int | None:
         """Its start in microseconds from now; its place is taken."""
         stay = self._stay(request.duration)
-        place = self._timetable.find(request.units_per_node, request.node_count, stay)
+        place = self._grounds.find(self._timetable, request, stay)
         if place is None:
             return None
         self._timetable.take(place, request.units_per_node, stay)

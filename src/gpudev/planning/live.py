@@ -9,14 +9,16 @@ there is never planned over. Where the facts have left the plan (a node changed,
 somebody's place, much happened at once) a full plan is made, with the places so far as promises.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cache
 from heapq import heappop, heappush
 
 from gpudev.domain.capacity import Holding, Node, Share
 from gpudev.domain.ids import ReservationId
 from gpudev.planning.facts import length_of, microseconds, of_one_type
+from gpudev.planning.grounds import Grounds, Ranks
 from gpudev.planning.plan import Plan, Request, Start, Wait
 from gpudev.planning.queueing import DEFAULT_MARGIN, make_type_plan
 from gpudev.planning.reasons import Ending, why_never, why_not_now
@@ -29,6 +31,9 @@ _MANY = 32
 
 _AGAIN = 1_000_000
 """Microseconds."""
+
+FreeNow = Callable[[Ranks | None], tuple[int, Mapping[int, int]]]
+"""Among these nodes, or all: the most on one of them now, and the whole ones by size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +81,7 @@ class LivePlan:
             return self._arrive_first(request, now)
         timetable, duration = self._room.timetable, length_of(request)
         timetable.ensure_size(request.units_per_node)
-        place = timetable.find(request.units_per_node, request.node_count, duration)
+        place = self._grounds.find(timetable, request, duration)
         self._waiting.add(request)
         if place is None:
             return self._wait(request, None)
@@ -156,7 +161,7 @@ class LivePlan:
 
     def waits(self) -> Iterator[Wait]:
         """Everybody who waits, in the queue's order."""
-        free = self._room.free_now()
+        free: FreeNow = cache(self._room.free_now)
         ends: dict[tuple[int, int], ReservationId] = {}
         for request in self._waiting:
             seat = self._seats.get(request.reservation_id)
@@ -183,6 +188,7 @@ class LivePlan:
         self._full_plans += 1
         self._nodes = tuple(nodes)
         facts = of_one_type(self._gpu_type, nodes, holdings, now, self._margin)
+        self._grounds = Grounds(facts.nodes)
         self._waiting = Waiting(request for request in queue if request.gpu_type == self._gpu_type)
         type_plan = make_type_plan(facts, list(self._waiting), promises)
         self._room = Room(facts, type_plan.timetable, holdings, microseconds(self._margin))
@@ -280,9 +286,9 @@ class LivePlan:
         candidates: list[int] = []
         line = self._room.timetable.lines[rank]
         free = self._room.really_free(rank)
-        for units in self._waiting.sizes():
-            if units <= free:
-                order = self._waiting.first_within(units, line.room_from(self._room.now, units))
+        for units, zones in self._waiting.kinds():
+            if units <= free and (zones is None or rank in self._grounds.at_home(zones)):
+                order = self._waiting.first_within((units, zones), line.room_from(self._room.now, units))
                 if order is not None:
                     candidates.append(order)
         for who in self._seats_at[rank]:  # for them their own place is no obstacle
@@ -314,6 +320,8 @@ class LivePlan:
         if line.room_from(self._room.now, units) < duration and rank not in own:
             return None
         ranks = self._room.timetable.open_now(units, duration)
+        if gang.anchor is not None:
+            ranks &= self._grounds.at_home(gang.anchor.zones)
         ranks.update(each for each in own if self._fits_but_for_itself(gang, each))
         fitting = sorted(each for each in ranks if self._room.really_free(each) >= units)
         if rank not in fitting or len(fitting) < gang.node_count:
@@ -372,18 +380,17 @@ class LivePlan:
             seat = self._seats[other.reservation_id]
             for rank in seat.ranks:
                 ends.setdefault((rank, seat.start + length_of(other)), other.reservation_id)
-        return self._tell(request, place, position, self._room.free_now(), ends)
+        return self._tell(request, place, position, self._room.free_now, ends)
 
     def _tell(
         self,
         request: Request,
         place: Place | None,
         position: int,
-        free: tuple[int, Mapping[int, int]],
+        free: FreeNow,
         ends: Mapping[tuple[int, int], ReservationId],
     ) -> Wait:
-        """`free`: the most on one node now, and the whole nodes by size.
-        `ends`: (rank, time) at which somebody who waits has run, and the first of them in the queue."""
+        """`ends`: (rank, time) at which somebody who waits has run, and the first of them in the queue."""
         if place is None:
             reason = why_never(request, self._nodes, self._room.nodes)
             return Wait(request.reservation_id, position, None, (), reason)
@@ -391,8 +398,9 @@ class LivePlan:
         if ending is None:
             waiting = next((who for rank in place.ranks if (who := ends.get((rank, place.start)))), None)
             ending = None if waiting is None else Ending(waiting, waiting=True)
-        best, whole = free
-        reason = why_not_now(request, best, whole.get(request.units_per_node, 0), position - 1, ending)
+        best, whole = free(self._grounds.counted(request, place))
+        moves = self._grounds.is_away(request, place)
+        reason = why_not_now(request, best, whole.get(request.units_per_node, 0), position - 1, ending, moves=moves)
         names = tuple(self._room.nodes[rank].name for rank in place.ranks)
         return Wait(request.reservation_id, position, self._moment(place.start), names, reason)
 
@@ -406,4 +414,5 @@ def _alike(one: Request, other: Request) -> bool:
         and one.seq == other.seq
         and one.units_per_node == other.units_per_node
         and one.node_count == other.node_count
+        and one.anchor == other.anchor
     )

@@ -10,6 +10,18 @@ from gpudev.domain.reservation import Reservation
 
 
 @dataclass(frozen=True, slots=True)
+class Anchor:
+    """What keeps a request near its disk."""
+
+    disk_name: str
+    zones: frozenset[str]
+    """Where the disk's volume can be attached."""
+    move: timedelta | None = None
+    """How long it takes to make the volume anew in another zone, after its reservation was given a place there. None:
+    it cannot be."""
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """A waiting reservation, as the planner sees it. Order: higher priority first, then turn, then seq."""
 
@@ -25,6 +37,8 @@ class Request:
     """True: a user slot of a CPU node, which has no GPU index."""
     turn: int = 0
     """Whose turn it is within a priority, where something else than arrival decides that."""
+    anchor: Anchor | None = None
+    """None: any node will do."""
 
 
 def request_of(reservation: Reservation) -> Request:

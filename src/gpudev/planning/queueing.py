@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 from gpudev.domain.capacity import Holding, Node, Share
 from gpudev.domain.ids import ReservationId
 from gpudev.planning.facts import TypeFacts, by_type, length_of, microseconds
+from gpudev.planning.grounds import Grounds, Ranks
 from gpudev.planning.plan import Plan, Request, Start, Wait
 from gpudev.planning.reasons import Ending, why_never, why_not_now
 from gpudev.planning.timetable import Line, Place, Timetable
@@ -154,6 +155,7 @@ class TypePlan:
         """`in_words`: whether anybody will be told why they wait."""
         self._facts = facts
         self._in_words = in_words
+        self._grounds = Grounds(facts.nodes)
         lines = facts.lines()
         self.seats: dict[ReservationId, Place] = {}
         """Everybody's place: first the promised ones, each kept free for its owner, then whatever was found."""
@@ -163,12 +165,9 @@ class TypePlan:
         self._taken_indices: dict[int, set[int]] = {}
         self._planned_ends: dict[tuple[int, int], ReservationId] = {}
         """(rank, time): who, of those ahead, ends there then."""
-        self._nodes_by_free = [0] * (1 + max((line.units for line in lines), default=0))
-        """How many nodes have so many units free now."""
-        self._whole_nodes: dict[int, int] = {}
-        """How many nodes of so many units are free altogether now."""
-        for line in lines:
-            self._count_free(line.rank, +1)
+        self._free_now: dict[Ranks | None, _FreeNow] = {}
+        """Among all nodes, and among some of them once somebody waits for those."""
+        self._count_among(None)
 
     def place_of(self, request: Request) -> Place | None:
         """Its seat, or else the earliest place that is left. Those ahead must have been asked for before."""
@@ -182,7 +181,7 @@ class TypePlan:
     def place(self, request: Request) -> Place | None:
         """Give it the earliest place that is left, and keep it."""
         duration = length_of(request)
-        place = self.timetable.find(request.units_per_node, request.node_count, duration)
+        place = self._grounds.find(self.timetable, request, duration)
         if place is not None:
             self._take(place, request.units_per_node, duration)
             self.seats[request.reservation_id] = place
@@ -206,11 +205,11 @@ class TypePlan:
 
     def _move_up(self, request: Request, seat: Place) -> bool:
         units, duration = request.units_per_node, length_of(request)
-        place = self.timetable.find(units, request.node_count, duration)
+        place = self._grounds.find(self.timetable, request, duration)
         if (place is None or place.start >= seat.start) and not self.timetable.touches_room(seat, units):
             return False
         self._take(seat, -units, duration)
-        place = self.timetable.find(units, request.node_count, duration)
+        place = self._grounds.find(self.timetable, request, duration)
         better = place if place is not None and place.start < seat.start else seat
         self._take(better, units, duration)
         self.seats[request.reservation_id] = better
@@ -238,7 +237,9 @@ class TypePlan:
             start = max(0, microseconds(told.starts_at - self._facts.now))
             end, units = start + length_of(request), request.units_per_node
             seat = Place(start, tuple(ranks[name] for name in told.nodes))
-            if all(lines[rank].least_free(start, end) >= units for rank in seat.ranks):
+            if self._grounds.allow(request, seat.ranks) and all(
+                lines[rank].least_free(start, end) >= units for rank in seat.ranks
+            ):
                 for rank in seat.ranks:
                     lines[rank].take(start, end, units)
                 self.seats[request.reservation_id] = seat
@@ -266,12 +267,14 @@ class TypePlan:
         if place is None:
             reason = why_never(request, facts.known, facts.nodes)
             return Wait(request.reservation_id, position, None, (), reason)
+        free = self._count_among(self._grounds.counted(request, place))
         reason = why_not_now(
             request,
-            best=next((free for free in range(len(self._nodes_by_free) - 1, 0, -1) if self._nodes_by_free[free]), 0),
-            whole=self._whole_nodes.get(request.units_per_node, 0),
+            best=free.most(),
+            whole=free.whole.get(request.units_per_node, 0),
             ahead=position - 1,
             ending=self._ending_before(place),
+            moves=self._grounds.is_away(request, place),
         )
         starts_at = facts.now + timedelta(microseconds=place.start)
         return Wait(
@@ -314,11 +317,36 @@ class TypePlan:
         return None
 
     def _count_free(self, rank: int, change: int) -> None:
-        line = self.timetable.lines[rank]
+        for ranks, free in self._free_now.items():
+            if ranks is None or rank in ranks:
+                free.count(self.timetable.lines[rank], change)
+
+    def _count_among(self, ranks: Ranks | None) -> "_FreeNow":
+        free = self._free_now.get(ranks)
+        if free is None:
+            lines = self.timetable.lines
+            free = self._free_now[ranks] = _FreeNow(max((line.units for line in lines), default=0))
+            for rank in range(len(lines)) if ranks is None else ranks:
+                free.count(lines[rank], +1)
+        return free
+
+
+class _FreeNow:
+    def __init__(self, most: int) -> None:
+        self._nodes = [0] * (1 + most)
+        """How many nodes have so many units free now."""
+        self.whole: dict[int, int] = {}
+        """How many nodes of so many units are free altogether now."""
+
+    def most(self) -> int:
+        """On one node."""
+        return next((free for free in range(len(self._nodes) - 1, 0, -1) if self._nodes[free]), 0)
+
+    def count(self, line: Line, change: int) -> None:
         free = max(0, line.free[0])
-        self._nodes_by_free[free] += change
+        self._nodes[free] += change
         if free == line.units:
-            self._whole_nodes[free] = self._whole_nodes.get(free, 0) + change
+            self.whole[free] = self.whole.get(free, 0) + change
 
 
 def _strides(requests: Sequence[Request]) -> list[tuple[int, dict[int, timedelta]]]:

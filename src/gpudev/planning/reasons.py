@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from gpudev.domain.capacity import Node
 from gpudev.domain.ids import ReservationId, short_id
 from gpudev.planning.facts import lasting_units
-from gpudev.planning.plan import Request
+from gpudev.planning.plan import Anchor, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +20,15 @@ class Ending:
     """Its time is over; it is being cleared away."""
 
 
-def why_not_now(request: Request, best: int, whole: int, ahead: int, ending: Ending | None) -> str:
+def why_not_now(
+    request: Request, best: int, whole: int, ahead: int, ending: Ending | None, *, moves: bool = False
+) -> str:
     """`best`: the most units free on one node now; `whole`: the nodes that are free altogether; `ahead`: how many
-    wait before it."""
+    wait before it; `moves`: its disk is taken out of its zone then."""
     # A place that was told is kept also from those who now stand before its owner.
     to_whom = "those ahead" if ahead else "others"
-    parts = [_gang_now(request, whole, to_whom) if request.node_count > 1 else _single_now(request, best, to_whom)]
+    parts = [] if request.anchor is None else [_moving(request.anchor) if moves else _staying(request.anchor)]
+    parts += [_gang_now(request, whole, to_whom) if request.node_count > 1 else _single_now(request, best, to_whom)]
     if ahead:
         parts.append(f"{ahead} {'request' if ahead == 1 else 'requests'} ahead")
     if ending is not None:
@@ -34,6 +37,14 @@ def why_not_now(request: Request, best: int, whole: int, ahead: int, ending: End
 
 
 def why_never(request: Request, known: Sequence[Node], offering: Sequence[Node]) -> str:
+    anchor = request.anchor
+    if anchor is not None and anchor.move is None:
+        there = [[one for one in some if one.zone is None or one.zone in anchor.zones] for some in (known, offering)]
+        return f"{_staying(anchor)}; {_why_never_among(request, *there)}"
+    return _why_never_among(request, known, offering)
+
+
+def _why_never_among(request: Request, known: Sequence[Node], offering: Sequence[Node]) -> str:
     gpu_type = request.gpu_type
     if not known:
         return f"there is no {gpu_type} node"
@@ -48,6 +59,18 @@ def why_never(request: Request, known: Sequence[Node], offering: Sequence[Node])
         return f"needs {request.units_per_node} {unit} on one node; the largest {gpu_type} node ready has {largest}"
     best = max(lasting_units(node) for node in offering)
     return f"foreign work leaves at most {max(0, best)} of {request.units_per_node} {unit} on any {gpu_type} node"
+
+
+def _staying(anchor: Anchor) -> str:
+    return f"waits for {_zone(anchor)}, where disk {anchor.disk_name!r} is"
+
+
+def _moving(anchor: Anchor) -> str:
+    return f"disk {anchor.disk_name!r} will be moved out of {_zone(anchor)}, where waiting would take longer"
+
+
+def _zone(anchor: Anchor) -> str:
+    return f"zone{'s' * (len(anchor.zones) > 1)} {' or '.join(sorted(anchor.zones))}"
 
 
 def _single_now(request: Request, best: int, to_whom: str) -> str:

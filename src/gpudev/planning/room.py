@@ -119,10 +119,11 @@ class Room:
         free = [index for index in range(node.units) if index not in taken]
         return tuple(free[: request.units_per_node])
 
-    def free_now(self) -> tuple[int, dict[int, int]]:
-        """The most units on one node, and how many nodes of so many units are free altogether."""
+    def free_now(self, ranks: frozenset[int] | None = None) -> tuple[int, dict[int, int]]:
+        """The most units on one node, and how many nodes of so many units are free altogether. `ranks`: of these."""
         most, whole = 0, dict[int, int]()
-        for line in self.timetable.lines:
+        lines = self.timetable.lines
+        for line in lines if ranks is None else [lines[rank] for rank in ranks]:
             free = line.free_at(self.now)
             most = max(most, free)
             if free == line.units:

@@ -10,7 +10,7 @@ from gpudev.domain.ids import ReservationId
 from gpudev.domain.lifecycle import Status
 from gpudev.domain.reservation import Reservation
 from gpudev.planning.facts import TypeFacts, of_one_type, queue_order
-from gpudev.planning.plan import Request
+from gpudev.planning.plan import Anchor, Request
 from gpudev.planning.spans import asked_by, held_by
 from gpudev.settings import Timing
 
@@ -44,21 +44,26 @@ class Known:
     """Requests and holdings as they were last made: most rows do not change from turn to turn, and there are many."""
 
     def __init__(self) -> None:
-        self._requests: dict[ReservationId, tuple[Reservation, int, Request]] = {}
+        self._requests: dict[ReservationId, tuple[Reservation, int, Anchor | None, Request]] = {}
         self._holdings: dict[ReservationId, tuple[Reservation, Holding | None]] = {}
 
     def requests(
-        self, rows: Sequence[Reservation], timing: Timing, turns: Mapping[ReservationId, int]
+        self,
+        rows: Sequence[Reservation],
+        timing: Timing,
+        turns: Mapping[ReservationId, int],
+        anchors: Mapping[ReservationId, Anchor],
     ) -> list[Request]:
         made = {}
         for row in rows:
             turn = turns.get(row.reservation_id, 0)
+            anchor = anchors.get(row.reservation_id) if anchors else None
             before = self._requests.get(row.reservation_id)
-            if before is None or before[0] is not row or before[1] != turn:
-                before = (row, turn, asked_by(row, timing, turn))
+            if before is None or before[0] is not row or before[1] != turn or before[2] != anchor:
+                before = (row, turn, anchor, asked_by(row, timing, turn, anchor))
             made[row.reservation_id] = before
         self._requests = made
-        return sorted((request for _, _, request in made.values()), key=queue_order)
+        return sorted((request for _, _, _, request in made.values()), key=queue_order)
 
     def holdings(self, rows: Sequence[Reservation], now: datetime, timing: Timing) -> list[Holding]:
         made = {}
@@ -79,10 +84,11 @@ def gather(
     gpu_type: str,
     *,
     turns: Mapping[ReservationId, int] | None = None,
+    anchors: Mapping[ReservationId, Anchor] | None = None,
     known: Known | None = None,
 ) -> Scene:
     """`reservations`: everything unreleased, of any type; `nodes`: all there are. `turns`: whose turn it is by fair
-    share, where that is on."""
+    share, where that is on. `anchors`: of those who wait and have a disk somewhere."""
     known = known or Known()
     waiting = [row for row in reservations if row.gpu_type == gpu_type and row.status.is_waiting and not row.is_leaving]
     own_nodes = [node for node in nodes if node.gpu_type == gpu_type]
@@ -97,6 +103,6 @@ def gather(
         {row.reservation_id: row for row in waiting},
         holders,
         known.holdings(holders, now, timing),
-        known.requests(waiting, timing, turns or {}),
+        known.requests(waiting, timing, turns or {}, anchors or {}),
         is_fair_share=turns is not None,
     )

@@ -9,11 +9,11 @@ from datetime import datetime
 from gpudev.domain.capacity import Holding
 from gpudev.domain.lifecycle import Status
 from gpudev.domain.reservation import Reservation
-from gpudev.planning.plan import Request
+from gpudev.planning.plan import Anchor, Request
 from gpudev.settings import Timing
 
 
-def asked_by(reservation: Reservation, timing: Timing, turn: int = 0) -> Request:
+def asked_by(reservation: Reservation, timing: Timing, turn: int = 0, anchor: Anchor | None = None) -> Request:
     """A waiting reservation as the plan sees it."""
     return Request(
         reservation_id=reservation.reservation_id,
@@ -25,6 +25,7 @@ def asked_by(reservation: Reservation, timing: Timing, turn: int = 0) -> Request
         priority=reservation.priority,
         slots=reservation.gpu_count == 0,
         turn=turn,
+        anchor=anchor,
     )
 
 

@@ -130,27 +130,37 @@ class Timetable:
         for line in lines:
             if line.taken:
                 line.windows = {size: line.find_windows(size) for size in self._sizes}
-        self._indexes = {size: WindowIndex(self._windows(size)) for size in self._sizes}
+        self._indexes = {size: WindowIndex(self._windows(size, lines)) for size in self._sizes}
+        self._among: dict[frozenset[int], dict[int, WindowIndex]] = {}
+        """The same for some of the nodes only, once somebody has asked for them."""
 
-    def _windows(self, size: int) -> Iterator[tuple[int, int]]:
-        for line in self.lines:
+    def _windows(self, size: int, lines: Iterable[Line]) -> Iterator[tuple[int, int]]:
+        for line in lines:
             yield from line.windows[size].items() if line.windows else line.first_window(size)
 
-    def find(self, units: int, node_count: int, duration: int) -> Place | None:
-        """The earliest place, or None when there will never be one."""
+    def find(self, units: int, node_count: int, duration: int, ranks: frozenset[int] | None = None) -> Place | None:
+        """The earliest place, or None when there will never be one. `ranks`: only on these nodes."""
+        index = self._indexes[units] if ranks is None else self._index_among(ranks, units)
         if node_count > 1:
-            return self._find_gang(units, node_count, duration)
+            return self._find_gang(index, units, node_count, duration)
         if self.now:
-            return self._find_later(units, duration)
-        key = self._indexes[units].first_at_least(duration)
+            return self._find_later(index, duration)
+        key = index.first_at_least(duration)
         return None if key is None else Place(key >> _START_SHIFT, (key & _RANK_MASK,))
 
-    def _find_later(self, units: int, duration: int) -> Place | None:
+    def _index_among(self, ranks: frozenset[int], size: int) -> WindowIndex:
+        indexes = self._among.setdefault(ranks, {})
+        index = indexes.get(size)
+        if index is None:
+            index = indexes[size] = WindowIndex(self._windows(size, [self.lines[rank] for rank in sorted(ranks)]))
+        return index
+
+    def _find_later(self, index: WindowIndex, duration: int) -> Place | None:
         """The same when time has moved on: of windows that are open already only the rest counts, and which node is
         the fullest is seen at that moment."""
         now = self.now
         fullest: tuple[int, int] | None = None
-        for key, length in self._indexes[units].all_at_least(duration):
+        for key, length in index.all_at_least(duration):
             start, rank = key >> _START_SHIFT, key & _RANK_MASK
             if start > now:
                 if fullest is None:
@@ -181,7 +191,7 @@ class Timetable:
         for line in self.lines:
             if line.windows:
                 line.windows[size] = line.find_windows(size)
-        self._indexes[size] = WindowIndex(self._windows(size))
+        self._indexes[size] = WindowIndex(self._windows(size, self.lines))
 
     def is_free(self, place: Place, units: int, duration: int) -> bool:
         end = place.start + duration
@@ -207,14 +217,14 @@ class Timetable:
         key = self._indexes[units].first_at_least(duration)
         return key is not None and key >> _START_SHIFT == 0
 
-    def _find_gang(self, units: int, node_count: int, duration: int) -> Place | None:
+    def _find_gang(self, index: WindowIndex, units: int, node_count: int, duration: int) -> Place | None:
         """The earliest moment at which enough whole nodes are free together.
 
         A node's windows never overlap, so that those open at one moment belong to different nodes.
         """
         open_until: list[tuple[int, int]] = []  # (the last moment it could still begin, key)
         moment = self.now
-        for key, length in self._indexes[units].all_at_least(duration):
+        for key, length in index.all_at_least(duration):
             if self.lines[key & _RANK_MASK].units != units:
                 continue
             start = key >> _START_SHIFT
@@ -240,10 +250,17 @@ class Timetable:
             new = line.find_windows(size)
             if old == new:
                 continue
-            for key, length in old.items():
-                if new.get(key) != length:
-                    index.remove(key)
-            for key, length in new.items():
-                if old.get(key) != length:
-                    index.add(key, length)
+            _exchange(index, old, new)
+            for ranks, indexes in self._among.items():
+                if line.rank in ranks and size in indexes:
+                    _exchange(indexes[size], old, new)
             line.windows[size] = new
+
+
+def _exchange(index: WindowIndex, old: dict[int, int], new: dict[int, int]) -> None:
+    for key, length in old.items():
+        if new.get(key) != length:
+            index.remove(key)
+    for key, length in new.items():
+        if old.get(key) != length:
+            index.add(key, length)

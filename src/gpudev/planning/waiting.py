@@ -21,20 +21,28 @@ def order_of(request: Request) -> int:
     return ((priority * _LOW + turn) * _LOW + seq) * _IDS + reservation_id.int
 
 
+Alike = tuple[int, frozenset[str] | None]
+"""Units of one node, and the zones in which; None: anywhere."""
+
+
+def _alike(request: Request) -> Alike:
+    return request.units_per_node, None if request.anchor is None else request.anchor.zones
+
+
 class Waiting:
     def __init__(self, requests: Iterable[Request]) -> None:
         self._by_id = {request.reservation_id: request for request in requests}
         self._by_order = {order_of(request): request for request in self._by_id.values()}
         self._orders = sorted(self._by_order)
         self._gangs = [order for order in self._orders if self._by_order[order].node_count > 1]
-        self._by_size: dict[int, WindowIndex] = {}
-        """Of those who need one node, by units: the shorter one stays, the more gaps will do."""
-        shortness: dict[int, list[tuple[int, int]]] = {}
+        self._alike: dict[Alike, WindowIndex] = {}
+        """Of those who need one node, by units and zones: the shorter one stays, the more gaps will do."""
+        shortness: dict[Alike, list[tuple[int, int]]] = {}
         for order, request in self._by_order.items():
             if request.node_count == 1:
-                shortness.setdefault(request.units_per_node, []).append((order, FOREVER - length_of(request)))
-        for units, own in shortness.items():
-            self._by_size[units] = WindowIndex(own)
+                shortness.setdefault(_alike(request), []).append((order, FOREVER - length_of(request)))
+        for alike, own in shortness.items():
+            self._alike[alike] = WindowIndex(own)
 
     def __len__(self) -> int:
         return len(self._orders)
@@ -60,7 +68,7 @@ class Waiting:
         if request.node_count > 1:
             insort(self._gangs, order)
         else:
-            index = self._by_size.setdefault(request.units_per_node, WindowIndex(()))
+            index = self._alike.setdefault(_alike(request), WindowIndex(()))
             index.add(order, FOREVER - length_of(request))
 
     def remove(self, request: Request) -> None:
@@ -70,7 +78,7 @@ class Waiting:
         if request.node_count > 1:
             del self._gangs[bisect_left(self._gangs, order)]
         else:
-            self._by_size[request.units_per_node].remove(order)
+            self._alike[_alike(request)].remove(order)
 
     def position(self, request: Request) -> int:
         return bisect_left(self._orders, order_of(request)) + 1
@@ -79,13 +87,13 @@ class Waiting:
         """Whether anybody waits whose priority is lower: its promise does not bind that one."""
         return bool(self._orders) and self._by_order[self._orders[-1]].priority < request.priority
 
-    def sizes(self) -> Iterable[int]:
-        """The units that those ask for who need one node."""
-        return self._by_size
+    def kinds(self) -> Iterable[Alike]:
+        """What those ask for who need one node."""
+        return self._alike
 
-    def first_within(self, units: int, room: int) -> int | None:
-        """The order of the first who needs so many units of one node for no longer than that."""
-        return self._by_size[units].first_at_least(FOREVER - min(room, FOREVER))
+    def first_within(self, alike: Alike, room: int) -> int | None:
+        """The order of the first who asks for that and for no longer."""
+        return self._alike[alike].first_at_least(FOREVER - min(room, FOREVER))
 
     def gangs(self) -> Iterator[tuple[int, Request]]:
         return ((order, self._by_order[order]) for order in self._gangs)
