@@ -26,7 +26,6 @@ _MEANINGS = {
     415: "The body is not sent as application/json",
     422: "It can never be granted as it stands; `field` names what is wrong",
     426: "It answers to WebSockets only",
-    426: "This is a WebSocket; open it as one",
     429: "A limit of this user is reached, or this address asks too often",
     503: "The database, or GitHub, does not answer; try again",
 }

@@ -1,17 +1,35 @@
-"""Around every request: its id, its line in the log, and an answer even when the unforeseen happens."""
+"""Around every request: its id, its line in the log, headers that protect browsers, and an answer even when the
+unforeseen happens."""
 
 import re
 import time
 import uuid
+from collections.abc import Iterable
 
 import structlog
-from starlette.datastructures import MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gpudev.api.problems import problem
 
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:+/=-]{1,64}")
+_COMMON = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+_FOR_ALL = (*_COMMON, (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"))
+_PAGES = ("/docs",)
+_FOR_DOCS = (  # Swagger's page loads its program and its style from where FastAPI says, and nothing else
+    *_COMMON,
+    (
+        b"content-security-policy",
+        b"default-src 'none'; script-src 'unsafe-inline' https://cdn.jsdelivr.net; connect-src 'self'; "
+        b"style-src 'unsafe-inline' https://cdn.jsdelivr.net; img-src 'self' data: https://fastapi.tiangolo.com; "
+        b"frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+    ),
+)
 log = structlog.get_logger()
 
 
@@ -34,7 +52,11 @@ class Requests:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)["X-Request-ID"] = request_id
+                message["headers"] = [
+                    *message["headers"],
+                    (b"x-request-id", request_id.encode("ascii")),
+                    *_protecting(scope, message["headers"]),
+                ]
             await send(message)
 
         with structlog.contextvars.bound_contextvars(request_id=request_id):
@@ -50,6 +72,16 @@ class Requests:
                 await problem(request_id, 500, "internal", detail)(scope, receive, send_with_id)
             finally:
                 _log_request(scope, status, time.perf_counter() - begun)
+
+
+def _protecting(scope: Scope, given: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """What tells browsers to do nothing with an answer but what its reader asked for."""
+    headers = list(_FOR_DOCS if scope["path"] in _PAGES else _FOR_ALL)
+    if scope["path"].startswith("/v1") and not any(name == b"cache-control" for name, _ in given):
+        headers.append((b"cache-control", b"no-store"))
+    if scope.get("scheme") == "https":
+        headers.append((b"strict-transport-security", b"max-age=31536000"))
+    return headers
 
 
 def _request_id(scope: Scope) -> str:

@@ -19,6 +19,7 @@ def api(host: str | None, port: int | None) -> None:
     import uvloop
 
     from gpudev.api.app import create_app
+    from gpudev.api.connections import guarded_http
     from gpudev.bootstrap.api import open_api_services
     from gpudev.bootstrap.listening import listening_elsewhere
     from gpudev.bootstrap.proxy import serving_sessions
@@ -33,13 +34,14 @@ def api(host: str | None, port: int | None) -> None:
                 create_app(services),
                 host=host or chosen.api_host,
                 port=port or chosen.api_port,
-                http="httptools",
+                http=guarded_http(chosen.guarding),
                 ws=sessions.tunnel,  # type: ignore[arg-type]  # whatever makes a protocol will do
                 lifespan="off",
                 access_log=False,
                 log_level="warning",
                 timeout_graceful_shutdown=2,
-                timeout_keep_alive=30,
+                timeout_keep_alive=round(chosen.guarding.keep_alive.total_seconds()),
+                limit_concurrency=chosen.guarding.max_connections,
                 server_header=False,
                 proxy_headers=False,
             )
@@ -57,6 +59,7 @@ def proxy(host: str | None, port: int | None) -> None:
     import uvicorn
     import uvloop
 
+    from gpudev.api.connections import guarded_http
     from gpudev.bootstrap.proxy import open_proxy
 
     chosen = server_settings()
@@ -69,7 +72,7 @@ def proxy(host: str | None, port: int | None) -> None:
                 app,
                 host=host or chosen.proxy.host,
                 port=port or chosen.proxy.port,
-                http="httptools",
+                http=guarded_http(chosen.guarding),
                 ws=sessions.tunnel,  # type: ignore[arg-type]  # whatever makes a protocol will do
                 lifespan="off",
                 access_log=False,

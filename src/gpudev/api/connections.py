@@ -1,0 +1,108 @@
+"""Connections that mean to stay: a client that sends its request slowly, or endless headers, is not waited for.
+
+uvicorn's own protocol waits forever for what a client has begun to send. This one gives it so long for the headers
+(from when the connection was made, or the first byte after a pause) and so long for the rest, however it trickles in.
+"""
+
+import asyncio
+from typing import Any, ClassVar
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from gpudev.api.problems import problem
+from gpudev.settings import Guarding
+
+_REASONS = {408: b"Request Timeout", 431: b"Request Header Fields Too Large"}
+
+
+class GuardedHttp(HttpToolsProtocol):
+    limits: ClassVar[Guarding] = Guarding()
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_receiving = False
+        self._is_in_head = False
+        self._is_refused = False
+        self._head_bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait_for("headers")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_refused:
+            return
+        super().data_received(data)
+        if self._is_in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > self.limits.max_header_bytes:
+                self._refuse(431, f"the headers are larger than {self.limits.max_header_bytes} bytes")
+        elif not self._is_receiving and self._timer is None and (self.cycle is None or self.cycle.response_complete):
+            self._wait_for("headers")  # empty lines are no request, and do not keep a connection either
+
+    def handle_websocket_upgrade(self) -> None:
+        self._stop_waiting()
+        super().handle_websocket_upgrade()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._is_receiving = self._is_in_head = True
+        self._head_bytes = 0
+        if self._timer is None:
+            self._wait_for("headers")
+
+    def on_headers_complete(self) -> None:
+        self._is_in_head = False
+        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        if size > self.limits.max_header_bytes:
+            self._refuse(431, f"the headers are larger than {self.limits.max_header_bytes} bytes")
+            return
+        self._wait_for("body")
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        if not self._is_refused:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._is_receiving = False
+        self._stop_waiting()
+        if not self._is_refused:
+            super().on_message_complete()
+
+    def _wait_for(self, what: str) -> None:
+        self._stop_waiting()
+        patience = self.limits.header_timeout if what == "headers" else self.limits.body_timeout
+        self._timer = self.loop.call_later(patience.total_seconds(), self._give_up, what, patience.total_seconds())
+
+    def _stop_waiting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _give_up(self, what: str, seconds: float) -> None:
+        self._refuse(408, f"the request's {what} did not come within {seconds:g} seconds")
+
+    def _refuse(self, status: int, why: str) -> None:
+        """Says why, if no answer has begun, and closes. Whoever reads the body learns that its client is gone."""
+        self._is_refused = True
+        self._stop_waiting()
+        if self.transport.is_closing():
+            return
+        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
+            body = problem(None, status, _REASONS[status].decode().lower().replace(" ", "_"), why).body
+            self.transport.write(
+                b"HTTP/1.1 %d %s\r\ncontent-type: application/problem+json\r\ncontent-length: %d\r\n"
+                b"connection: close\r\n\r\n%b" % (status, _REASONS[status], len(body), bytes(body))
+            )
+        self.transport.close()
+
+
+def guarded_http(limits: Guarding) -> type[GuardedHttp]:
+    """What uvicorn is to make connections with."""
+    return type("GuardedHttp", (GuardedHttp,), {"limits": limits})
