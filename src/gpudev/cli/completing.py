@@ -15,3 +15,15 @@ def reservation_ids(beginning: str) -> list[tuple[str, str]]:
         return []
     found = ((wording.short_id(job.reservation_id), f"{wording.hardware(job)}, {job.status}") for job in jobs)
     return [(short, text) for short, text in found if short.startswith(beginning.lower())]
+
+
+def disk_names(beginning: str, *, deleted: bool) -> list[tuple[str, str]]:
+    """Names of this person's disks that begin so, each with how it is; `deleted`: those that can be restored, too."""
+    from gpudev.cli.disks import list_path
+    from gpudev.wire.disks import DiskList
+
+    try:
+        found = Session().impatient_api().read(DiskList, list_path(deleted=deleted)).value.disks
+    except CliError:
+        return []
+    return [(disk.disk_name, disk.state) for disk in found if disk.disk_name.startswith(beginning)]

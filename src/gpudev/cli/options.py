@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _ID = r"[0-9a-fA-F-]{4,36}"
+_DISK = r"[a-z0-9-]{1,63}"
 
 
 class ReservationId(click.ParamType):  # type: ignore[type-arg]  # only later versions of click take one
@@ -32,6 +33,46 @@ class ReservationId(click.ParamType):  # type: ignore[type-arg]  # only later ve
         from gpudev.cli.completing import reservation_ids
 
         return [CompletionItem(short, help=text) for short, text in reservation_ids(incomplete)]
+
+
+class DiskName(click.ParamType):  # type: ignore[type-arg]
+    """The name of a disk, whether there is one or not."""
+
+    name = "name"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = str(value)
+        if not re.fullmatch(_DISK, text):
+            shown = text[:80].encode("ascii", "backslashreplace").decode()
+            self.fail(f"'{shown}' is no disk name: use 1 to 63 of a-z, 0-9 and '-'.", param, ctx)
+        return text
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+        from click.shell_completion import CompletionItem
+
+        from gpudev.cli.completing import disk_names
+
+        deleted = ctx.info_name == "restore"
+        return [CompletionItem(name, help=text) for name, text in disk_names(incomplete, deleted=deleted)]
+
+
+class IdOf(click.ParamType):  # type: ignore[type-arg]
+    """The id of something, or its beginning; the server knows which are unique."""
+
+    name = "id"
+
+    def __init__(self, what: str, shown_by: str) -> None:
+        self._what = what
+        self._shown_by = shown_by
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = str(value)
+        if not re.fullmatch(_ID, text):
+            shown = text[:80].encode("ascii", "backslashreplace").decode()
+            self.fail(
+                f"'{shown}' is no {self._what} id: give its first 4 or more hex digits, as {self._shown_by} shows."
+            )
+        return text.lower()
 
 
 class Hours(click.ParamType):  # type: ignore[type-arg]
@@ -78,6 +119,9 @@ class PlainText(click.ParamType):  # type: ignore[type-arg]
 
 
 ID = ReservationId()
+DISK = DiskName()
+SNAPSHOT = IdOf("snapshot", "`gpu-dev disk snapshots`")
+DISK_ID = IdOf("disk", "`gpu-dev disk list --deleted`")
 HOURS = Hours()
 SPAN = Span()
 TEXT = PlainText()

@@ -14,6 +14,7 @@ from gpudev.cli import files
 from gpudev.cli.exits import local_error, usage_error
 
 API_URL = "api_url"
+_ALSO_CALLED = {"disk": "default_disk"}
 _REGION = r"[a-z0-9][a-z0-9-]{0,39}"
 _GPU_TYPE = r"[a-z0-9][a-z0-9.-]{0,49}"
 _PLAIN_TYPES: dict[str, type | tuple[type, ...]] = {
@@ -72,6 +73,8 @@ def parse(name: str, text: str) -> Any:
 
 
 def check_name(name: str) -> str:
+    """The setting that is meant."""
+    name = _ALSO_CALLED.get(name, name)
     if name not in _PARSERS:
         raise usage_error(f"there is no setting {name[:80]!r}", f"There are {', '.join(_PARSERS)}")
     return name

@@ -25,7 +25,7 @@ def config() -> None:
     api_url           the API's address, kept per region
     default_gpu_type  the GPU type when --type is not given
     default_hours     the hours when --hours is not given
-    default_disk      the disk when --disk is not given
+    default_disk      the disk when --disk is not given; 'none' for scratch space
     """
 
 
@@ -34,7 +34,8 @@ def config() -> None:
 @_region_option
 def get_one(name: str, region: str | None) -> None:
     """Print one setting."""
-    where = _region(preferences.check_name(name), region)
+    name = preferences.check_name(name)
+    where = _region(name, region)
     value = _value(preferences.load(_path()), name, where)
     if value is None:
         place = f" for {where}" if name == API_URL else ""
@@ -48,7 +49,8 @@ def get_one(name: str, region: str | None) -> None:
 @_region_option
 def set_one(name: str, value: str, region: str | None) -> None:
     """Set one setting."""
-    where = _region(preferences.check_name(name), region)
+    name = preferences.check_name(name)
+    where = _region(name, region)
     parsed = preferences.parse(name, value)
     preferences.store(_path(), name, parsed, where)
     output.say(f"{name} is now {_shown(parsed)}{f' for {where}' if name == API_URL else ''}.")
@@ -59,7 +61,8 @@ def set_one(name: str, value: str, region: str | None) -> None:
 @_region_option
 def unset_one(name: str, region: str | None) -> None:
     """Forget one setting."""
-    where = _region(preferences.check_name(name), region)
+    name = preferences.check_name(name)
+    where = _region(name, region)
     preferences.store(_path(), name, None, where)
     output.say(f"{name} is not set any more{f' for {where}' if name == API_URL else ''}.")
 

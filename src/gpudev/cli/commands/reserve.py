@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from gpudev.cli import asking, output, ssh_keys, wording
+from gpudev.cli import asking, new_disks, output, ssh_keys, wording
 from gpudev.cli.api import Reply
 from gpudev.cli.exits import CliError, Exit
-from gpudev.cli.options import HOURS, SPAN, TEXT, api_options
+from gpudev.cli.options import DISK, HOURS, SPAN, TEXT, api_options
 from gpudev.cli.preferences import Preferences
 from gpudev.cli.session import Session
 from gpudev.cli.transport import Unreachable
@@ -23,7 +23,7 @@ from gpudev.wire.jobs import JobView, SubmitRequest
 @click.option("--hours", type=HOURS, help="For how long, from when the dev server is ready.")
 @click.option("--type", "--gpu-type", "gpu_type", type=TEXT, help="GPU type, such as a100.")
 @click.option("--name", type=TEXT, help="A name for yourself.")
-@click.option("--disk", type=TEXT, help="Your disk that becomes /home/dev; 'none' for scratch space.")
+@click.option("--disk", type=DISK, help="Your disk that becomes /home/dev; 'none' for scratch space.")
 @click.option("--image", type=TEXT, help="Container image.")
 @click.option("--github-user", type=TEXT, help="Whose published GitHub keys may log in.")
 @click.option("--key", "key_file", type=click.Path(path_type=Path), help="File of public keys that may log in.")
@@ -41,6 +41,9 @@ def reserve(*, no_wait: bool, yes: bool, as_json: bool, api_url: str | None, **w
     session = Session(api_url)
     request = _request(session, **wishes)
     may_ask = output.can_ask() and not yes and not as_json
+    if not new_disks.is_agreed(session, request.disk_name, may_ask=may_ask, quiet=as_json):
+        output.say("Nothing was reserved.")
+        return
     reply = _submit(session, request, counted=wishes["gpus"] is not None, may_ask=may_ask)
     if not no_wait:
         reply = wait_until_ready(session, reply, quiet=as_json)
@@ -122,6 +125,11 @@ def _submit_once(session: Session, request: SubmitRequest) -> Reply[JobView]:
             raise
         step = "The reservation may have been made all the same; `gpu-dev list` shows it"
         raise CliError(Exit.UNREACHABLE, error.message, step) from error
+    except CliError as error:
+        if error.code != "disk_held":
+            raise
+        step = "`--disk none` is scratch space, `gpu-dev disk list` shows your disks"
+        raise CliError(error.exit_code, error.message, step, code=error.code, problem=error.problem) from error
 
 
 def ready_text(job: JobView) -> str:

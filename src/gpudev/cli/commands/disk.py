@@ -1,0 +1,168 @@
+"""`gpu-dev disk`: looking at disks. What is done to them is in `disk_acts`."""
+
+from datetime import datetime
+
+import click
+
+from gpudev.cli import disk_wording, output, wording
+from gpudev.cli.commands import disk_acts
+from gpudev.cli.disks import Disks
+from gpudev.cli.options import DISK, SNAPSHOT, api_options
+from gpudev.cli.session import Session
+from gpudev.wire.disks import ContentsView, DiskDetails, SnapshotView
+
+_LABEL = 13
+_DISKS = ("NAME", "STATE", "SIZE", "LAST USED", "SNAPSHOTS", "NOW")
+_SNAPSHOTS = ("ID", "STATE", "TAKEN", "CONTENTS", "WHY")
+_MOST_ENTRIES = 10
+_MOST_LINES = 10
+_deleted_option = click.option("--deleted", is_flag=True, help="Those that were deleted and can be restored, too.")
+
+
+@click.group()
+def disk() -> None:
+    """Your disks: /home/dev on one is there again next time.
+
+    \b
+    gpu-dev disk create data --size 200
+    gpu-dev reserve --disk data
+    gpu-dev disk show data
+    """
+
+
+for act in disk_acts.ALL:
+    disk.add_command(act)
+
+
+@disk.command("list")
+@_deleted_option
+@api_options
+def list_disks(deleted: bool, as_json: bool, api_url: str | None) -> None:
+    """Show your disks."""
+    reply = Disks(Session(api_url).api).all(deleted=deleted)
+    if as_json:
+        output.say_json(reply.raw)
+        return
+    disks = reply.value.disks
+    if not disks:
+        output.say(
+            "You have no disks; `gpu-dev disk create NAME` makes one, and so does `gpu-dev reserve --disk NAME`."
+        )
+        return
+    now = wording.utc_now()
+    rows = [
+        (
+            one.disk_name,
+            one.state,
+            disk_wording.gigabytes(one.size_gb),
+            disk_wording.when(one.last_used, now),
+            str(one.snapshot_count),
+            disk_wording.situation(one, now),
+        )
+        for one in disks
+    ]
+    output.say(output.table(_DISKS, rows, [disk_wording.colour_of(one) for one in disks], unabridged=True))
+
+
+@disk.command("show")
+@click.argument("name", type=DISK)
+@_deleted_option
+@api_options
+def show(name: str, deleted: bool, as_json: bool, api_url: str | None) -> None:
+    """Show one disk in full: its history, its snapshots and what was last on it."""
+    reply = Disks(Session(api_url).api).get(name, deleted=deleted)
+    if as_json:
+        output.say_json(reply.raw)
+        return
+    now, found = wording.utc_now(), reply.value
+    for label, text in _facts(found, now):
+        output.say(output.hang(f"{label:<{_LABEL}}", output.clean(text), _LABEL))
+    if found.contents is not None:
+        output.say(f"\nContents ({disk_wording.when(found.contents.as_of, now)}):")
+        _say_contents(found.contents, now, _MOST_ENTRIES)
+    if found.snapshots:
+        output.say("\nSnapshots:")
+        _say_snapshots(found.snapshots, now)
+    if found.history:
+        output.say("\nHistory:")
+    for line in found.history[-_MOST_LINES:]:
+        label = f"{wording.local_time(line.at, now)}  "
+        output.say(output.hang(label, output.clean(f"{line.message} ({line.by})"), len(label)))
+
+
+@disk.command("snapshots")
+@click.argument("name", type=DISK)
+@_deleted_option
+@api_options
+def snapshots(name: str, deleted: bool, as_json: bool, api_url: str | None) -> None:
+    """Show a disk's snapshots, the newest first."""
+    reply = Disks(Session(api_url).api).snapshots(name, deleted=deleted)
+    if as_json:
+        output.say_json(reply.raw)
+    elif reply.value.snapshots:
+        _say_snapshots(reply.value.snapshots, wording.utc_now())
+    else:
+        output.say(f"There are no snapshots of {name}; one is taken at the end of each reservation.")
+
+
+@disk.command("contents")
+@click.argument("name", type=DISK)
+@click.option("--snapshot", "snapshot_id", type=SNAPSHOT, help="Of this snapshot instead of the newest.")
+@api_options
+def contents(name: str, snapshot_id: str | None, as_json: bool, api_url: str | None) -> None:
+    """List what was on a disk when its snapshot was taken: what is nearest to the top, and totals."""
+    reply = Disks(Session(api_url).api).contents(name, snapshot_id)
+    if as_json:
+        output.say_json(reply.raw)
+        return
+    now = wording.utc_now()
+    output.say(f"{name} as of {disk_wording.when(reply.value.as_of, now)}:")
+    _say_contents(reply.value, now, len(reply.value.entries))
+
+
+def _facts(found: DiskDetails, now: datetime) -> list[tuple[str, str]]:
+    operation = found.operation
+    facts = [
+        ("Disk", f"{found.disk_name}  ({found.disk_id})"),
+        ("State", found.state),
+        ("Now", disk_wording.situation(found, now)),
+        ("Size", disk_wording.gigabytes(found.size_gb) if found.size_gb is not None else "given at the first use"),
+        ("Created", wording.local_time(found.created_at, now)),
+        ("Last used", disk_wording.when(found.last_used, now)),
+        ("Deleted", disk_wording.when(found.deleted_at, now) if found.is_deleted else ""),
+        ("Kept on", ", ".join(part for part in (found.volume_id, found.zone) if part)),
+    ]
+    if operation is not None and found.in_use and operation.state in ("waiting", "running"):
+        facts.append(("Under way", disk_wording.under_way(operation)))
+    return [(label, text) for label, text in facts if text]
+
+
+def _say_snapshots(found: list[SnapshotView], now: datetime) -> None:
+    rows = [
+        (
+            wording.short_id(one.snapshot_id),
+            _state_of(one),
+            wording.local_time(one.created_at, now),
+            disk_wording.contents_of(one),
+            one.why + (f"; {one.error}" if one.error else ""),
+        )
+        for one in found
+    ]
+    colours = ["green" if one.usable else "dim" for one in found]
+    output.say(output.table(_SNAPSHOTS, rows, colours))
+
+
+def _state_of(snapshot: SnapshotView) -> str:
+    return "current" if snapshot.is_current and snapshot.status == "completed" else snapshot.status
+
+
+def _say_contents(found: ContentsView, now: datetime, most: int) -> None:
+    for entry in found.entries[:most]:
+        size = "" if entry.kind == "folder" else disk_wording.volume_of_data(entry.size_bytes)
+        name = entry.path + ("/" if entry.kind == "folder" else "")
+        output.say(output.clean(f"  {size:>7}  {wording.local_time(entry.modified_at, now):<20}  {name}"))
+    total = (
+        f"{disk_wording.files(found.files)}, {found.folders} folders, {disk_wording.volume_of_data(found.size_bytes)}"
+    )
+    more = "" if most >= len(found.entries) and found.is_complete else " in all"
+    output.say(f"  {total}{more}")

@@ -1,0 +1,101 @@
+"""Waiting for what is done to a disk: look at the operation until it is over, and show how far it is.
+
+On a terminal one line is drawn over itself; elsewhere each new step is a line; programs see nothing of it.
+"""
+
+import gc
+import sys
+import time
+
+from gpudev.cli import output, wording
+from gpudev.cli.api import Reply
+from gpudev.cli.disks import Disks
+from gpudev.cli.exits import CliError, Exit
+from gpudev.cli.following import patience
+from gpudev.cli.session import Session
+from gpudev.cli.transport import Unreachable
+from gpudev.wire.disks import OperationView
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+_UNDRAWN = 0.3
+"""What is done sooner than this is not announced."""
+
+
+def wait_until_over(session: Session, first: Reply[OperationView], what: str, *, quiet: bool) -> Reply[OperationView]:
+    """`what` is said before each step, such as "Cloning data". Ctrl-C stops the waiting, never the operation."""
+    progress = _Progress(what, quiet=quiet)
+    try:
+        return _look_until_over(Disks(session.api), first, progress, patience(session.env))
+    except KeyboardInterrupt:
+        name = first.value.disk_name
+        step = f"`gpu-dev disk show {name}` shows how far it is"
+        raise CliError(Exit.INTERRUPTED, "stopped waiting; what was asked for goes on", step) from None
+    finally:
+        progress.close()
+
+
+def check_done(operation: OperationView) -> None:
+    """Raise what a failure means to somebody who waited."""
+    if operation.state == "failed":
+        raise CliError(
+            Exit.REFUSED,
+            f"{operation.kind} of disk {operation.disk_name!r} failed: {operation.error or 'no reason was given'}",
+            f"`gpu-dev disk show {operation.disk_name}` shows how it is",
+            code="operation_failed",
+        )
+
+
+def _look_until_over(
+    disks: Disks, reply: Reply[OperationView], progress: "_Progress", patient_for: float
+) -> Reply[OperationView]:
+    gc.enable()
+    pause, heard_at = _FIRST_PAUSE, time.monotonic()
+    while reply.value.state not in ("done", "failed"):
+        progress.show(reply.value)
+        time.sleep(pause)
+        pause = min(pause * 1.5, _LONGEST_PAUSE)
+        try:
+            reply = disks.operation(reply.value.disk_name, reply.value.operation_id)
+        except Unreachable as error:
+            if time.monotonic() - heard_at > patient_for:
+                raise
+            progress.lose(error.message)
+        else:
+            heard_at = time.monotonic()
+    return reply
+
+
+class _Progress:
+    def __init__(self, what: str, *, quiet: bool) -> None:
+        self._what = what
+        self._quiet = quiet
+        self._in_place = output.stdout_is_terminal()
+        self._since = time.monotonic()
+        self._told = ""
+        self._drawn = False
+
+    def show(self, operation: OperationView) -> None:
+        trouble = f" (trying again: {operation.error})" if operation.error else ""
+        self._tell(f"{operation.step}{trouble}")
+
+    def lose(self, why: str) -> None:
+        self._tell(f"trying again: {why}")
+
+    def close(self) -> None:
+        if self._drawn:
+            sys.stdout.write("\r\x1b[K")
+            sys.stdout.flush()
+
+    def _tell(self, text: str) -> None:
+        waited = time.monotonic() - self._since
+        if self._quiet or waited < _UNDRAWN:
+            return
+        if self._in_place:
+            line = output.clean(f"{self._what}: {text} ({wording.clock(waited)})")
+            sys.stdout.write("\r\x1b[K" + output.paint(output.cut(line, max(20, output.terminal_columns() - 1)), "dim"))
+            sys.stdout.flush()
+            self._drawn = True
+        elif text != self._told:
+            output.say(output.clean(f"{self._what}: {text}"))
+            sys.stdout.flush()
+        self._told = text

@@ -1,0 +1,35 @@
+"""A disk that is named and not there yet: whoever reserves with it makes it, and is asked or told before."""
+
+import click
+
+from gpudev.cli import output
+from gpudev.cli.exits import CliError, Exit
+from gpudev.cli.session import Session
+from gpudev.domain.disk import NO_DISK
+
+
+def is_agreed(session: Session, name: str | None, *, may_ask: bool, quiet: bool) -> bool:
+    """False: they were asked, and want none."""
+    if name is None or name == NO_DISK:
+        return True
+    missing = _why_it_is_not_there(session, name)
+    if missing is None:
+        return True
+    if may_ask:
+        return click.confirm(f"{output.clean(missing)}. Make a new, empty one?", default=True)
+    if not quiet:
+        output.say(output.clean(f"{missing}: a new, empty one is made."))
+    return True
+
+
+def _why_it_is_not_there(session: Session, name: str) -> str | None:
+    """In the API's own words, which also tell of one that was deleted. None: it is there."""
+    from gpudev.cli.disks import Disks
+
+    try:
+        Disks(session.api).get(name)
+    except CliError as error:
+        if error.exit_code is not Exit.NOT_FOUND:
+            raise
+        return error.message[:1].upper() + error.message[1:]
+    return None
