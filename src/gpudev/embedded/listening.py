@@ -92,9 +92,9 @@ def as_started(settings: Settings, layout: Layout) -> Settings:
             return replace(settings, listen="", tls_cert=None, tls_key=None)
 
 
-def warnings(settings: Settings) -> list[str]:
+def warnings() -> list[str]:
     """What somebody should know who lets others in."""
-    if not settings.listen or os.geteuid() == 0:
+    if os.geteuid() == 0:
         return []
     return [
         "Note: started by an ordinary user, all dev servers run as that user: whoever you invite could get at what is "

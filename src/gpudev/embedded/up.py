@@ -271,7 +271,7 @@ def _others(settings: Settings) -> list[str]:
     return [
         f"Others  {told['listen_url']}    (TLS; key {told['fingerprint']})",
         "        let a colleague in with: gpu-dev-server users invite NAME",
-        *listening.warnings(settings),
+        *listening.warnings(),
     ]
 
 

@@ -29,8 +29,8 @@ class IdToken:
 
 class InvitationStore(Protocol):
     async def invite(self, username: str, role: Role | None, ttl: timedelta, *, now: datetime) -> NewInvitation:
-        """For somebody new, or for a user who was made here or invited before. Conflict for a user who logs in another
-        way or is disabled."""
+        """For somebody new, or for a user who was made here or invited before, in place of whatever invitation is still
+        open for them. Conflict for a user who logs in another way or is disabled."""
         ...
 
     async def accept(self, secret: str, *, now: datetime) -> Invitation | None:

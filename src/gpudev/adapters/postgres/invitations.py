@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 import asyncpg
 
-from gpudev.adapters.postgres.pool import Pool
+from gpudev.adapters.postgres.pool import Connection, Pool
 from gpudev.domain.errors import Conflict, NotFound
 from gpudev.domain.invitations import Invitation
 from gpudev.domain.users import Role, check_username
@@ -35,6 +35,7 @@ class PostgresInvitations:
                 await connection.execute(
                     "UPDATE api_users SET identity_provider = $2 WHERE user_id = $1", row["user_id"], INVITATION
                 )
+            await _revoke(connection, username, now)
             made = await connection.fetchrow(
                 """
                 INSERT INTO invitations (secret_hash, username, role, created_at, expires_at)
@@ -65,18 +66,10 @@ class PostgresInvitations:
 
     async def revoke(self, username: str, *, now: datetime) -> int:
         async with self._pool.acquire() as connection:
-            revoked = await connection.fetch(
-                """
-                UPDATE invitations SET revoked_at = $2
-                WHERE lower(username) = lower($1) AND used_at IS NULL AND revoked_at IS NULL AND expires_at > $2
-                RETURNING invitation_id
-                """,
-                username,
-                now,
-            )
+            revoked = await _revoke(connection, username, now)
         if not revoked:
             raise NotFound(f"there is no open invitation for {username!r}")
-        return len(revoked)
+        return revoked
 
     async def list_invitations(self) -> list[Invitation]:
         async with self._pool.acquire() as connection:
@@ -97,6 +90,19 @@ class PostgresUsedTokens:
                 until,
             )
         return bool(first)
+
+
+async def _revoke(connection: Connection, username: str, now: datetime) -> int:
+    revoked = await connection.fetch(
+        """
+        UPDATE invitations SET revoked_at = $2
+        WHERE lower(username) = lower($1) AND used_at IS NULL AND revoked_at IS NULL AND expires_at > $2
+        RETURNING invitation_id
+        """,
+        username,
+        now,
+    )
+    return len(revoked)
 
 
 def _hash(secret: str) -> bytes:
