@@ -40,7 +40,6 @@ from gpudev.domain.errors import Conflict, DiskHeld, GpuDevError, Invalid, Limit
 from gpudev.domain.ids import DiskId, ReservationId, UserId, new_disk_id
 from gpudev.planning.disk_requests import accept
 from gpudev.planning.disk_retention import prunable
-from gpudev.planning.disk_zones import MoveTimes, ZoneChoice, choose_zone
 
 NOW = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
 SETTINGS = DiskSettings(max_per_user=3, max_gb_per_user=300, max_size_gb=200, keep_last=2, keep_daily_days=5)
@@ -262,33 +261,3 @@ def test_pruning_marks_what_goes_at_once_and_asks_for_nothing_otherwise() -> Non
     assert {one.status for one in changes.snapshots} == {SnapshotStatus.REMOVING}
     assert len(changes.snapshots) == 8
     assert ask(PruneDisk(WORK), busy(ada(snapshots=many), OperationKind.RESTORE)) is None
-
-
-# --- where -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("saved", "minutes", "expected"),
-    [
-        (None, {"zone-a": 0, "zone-b": 0}, ("zone-a", 0, False)),
-        (None, {"zone-a": 5, "zone-b": 0}, ("zone-a", 5, False)),
-        (None, {"zone-a": 60, "zone-b": 0}, ("zone-b", 10.5, True)),
-        (SNAPSHOT, {"zone-a": 5, "zone-b": 0}, ("zone-b", 0.5, True)),
-        (SNAPSHOT, {"zone-b": 30}, ("zone-b", 30, True)),
-        (None, {}, None),
-    ],
-)
-def test_a_disk_moves_only_where_that_is_faster_than_waiting(
-    saved: RecordedSnapshotId | None, minutes: dict[str, float], expected: tuple[str, float, bool] | None
-) -> None:
-    one = disk(WORK, "work", saved_as=saved)
-    earliest = {zone: NOW + timedelta(minutes=wait) for zone, wait in minutes.items()}
-    choice = choose_zone(one, earliest, NOW, MoveTimes(timedelta(seconds=6), timedelta(seconds=30)))
-    wanted = expected and ZoneChoice(expected[0], NOW + timedelta(minutes=expected[1]), expected[2])
-    assert choice == wanted
-
-
-def test_without_a_volume_any_zone_is_home() -> None:
-    earliest = {"zone-b": NOW, "zone-c": NOW + timedelta(minutes=1)}
-    for one in (None, disk(WORK, "work", volume_id=None)):
-        assert choose_zone(one, earliest, NOW) == ZoneChoice("zone-b", NOW, False)

@@ -22,6 +22,7 @@ from gpudev.bootstrap.running import check_schema, wait_for_schema
 from gpudev.domain.errors import Unavailable
 from gpudev.ports.clock import Clock, SystemClock
 from gpudev.ports.cluster import Cluster
+from gpudev.processor.anchoring import Anchoring
 from gpudev.processor.disk_work import DiskWork
 from gpudev.processor.homes import Homes
 from gpudev.processor.looking import Looking
@@ -160,13 +161,15 @@ def make_processor(
 ) -> Processor:
     """`disks` None: they are the cluster's own affair."""
     homes = None if disks is None else Homes(disks, stores.held_disks, stores.reservations, clock, timing)
+    anchoring = None if disks is None else Anchoring(stores.disk_places, disks.settings.move_takes)
+    share = fair_share or FairShare()
     return Processor(
         reservations=stores.reservations,
         unreleased=stores.unreleased,
         queue=stores.queue,
         leases=stores.leases,
         cluster=cluster,
-        queues=Queues(stores.plans, stores.estimates, stores.users, timing, fair_share or FairShare()),
+        queues=Queues(stores.plans, stores.estimates, stores.users, timing, share, anchoring=anchoring),
         publisher=Publisher(stores.nodes, stores.catalogue, groups),
         looking=Looking(stores.looks),
         clock=clock,

@@ -38,6 +38,9 @@ class DiskSettings:
     """…and beside them one for each of so many days."""
     keep_asked: timedelta = timedelta(days=90)
     """How long snapshots stay that their owner asked for."""
+    move_takes: timedelta = timedelta(seconds=30)
+    """How long making a volume from a finished snapshot in another zone takes by plan: a reservation that would wait
+    longer for a place where its disk is starts elsewhere."""
     poll_every: timedelta = timedelta(seconds=2)
     """How often something that takes its time is looked at."""
     retry_backoff: timedelta = timedelta(seconds=2)

@@ -1,55 +1,29 @@
-"""Where a reservation with a disk may start: where its volume is, or elsewhere when moving it is faster than waiting.
+"""Where a reservation with a disk may start: where its volume is, or elsewhere if it can be made anew there.
 
-Volumes cannot leave their zone. Moving one means: a snapshot (unless there is one of exactly what is on it), and a new
-volume from that in the other zone. Who fits on which node is no matter of this module.
+Volumes cannot leave their zone. Moving one means a new volume in the other zone, from a snapshot of exactly what is on
+it. Only where there is a finished one is a move worth thinking of: nobody knows how long the cloud takes for another,
+and meanwhile the reservation would hold GPUs it cannot use. Who fits on which node is no matter of this module.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
 
-from gpudev.domain.disk_operations import DiskState
-
-
-@dataclass(frozen=True, slots=True)
-class MoveTimes:
-    """How long the parts of a move take at most, by plan."""
-
-    snapshot_per_gb: timedelta = timedelta(seconds=6)
-    """Only what was written since the last one is copied; this is for all of it."""
-    volume: timedelta = timedelta(seconds=30)
-
-    def of(self, disk: DiskState) -> timedelta:
-        if disk.saved_as is not None:
-            return self.volume
-        return self.volume + self.snapshot_per_gb * (disk.size_gb or 0)
+from gpudev.domain.ids import DiskId, ReservationId
+from gpudev.domain.reservation import Reservation
+from gpudev.planning.plan import Anchor
+from gpudev.ports.disks import DiskPlace
 
 
-@dataclass(frozen=True, slots=True)
-class ZoneChoice:
-    zone: str
-    starts_at: datetime
-    is_move: bool
+def anchor_of(disk_name: str, place: DiskPlace, move_takes: timedelta) -> Anchor:
+    return Anchor(disk_name, frozenset({place.zone}), move_takes if place.is_saved else None)
 
 
-def zones_without_moving(disk: DiskState | None) -> frozenset[str] | None:
-    """None: any zone will do."""
-    if disk is None or disk.volume_id is None or disk.zone is None:
-        return None
-    return frozenset({disk.zone})
-
-
-def choose_zone(
-    disk: DiskState | None, earliest: Mapping[str, datetime], now: datetime, times: MoveTimes | None = None
-) -> ZoneChoice | None:
-    """`earliest`: when a place is free in each zone. The earliest start, moves included; where two are equal, the one
-    without a move, then by name. None: there is no place anywhere."""
-    at_home = zones_without_moving(disk)
-    takes = timedelta(0) if disk is None else (times or MoveTimes()).of(disk)
-    choices = []
-    for zone, free_at in earliest.items():
-        is_move = at_home is not None and zone not in at_home
-        # A move begins now and goes on while the place becomes free.
-        starts_at = max(free_at, now + takes) if is_move else free_at
-        choices.append(ZoneChoice(zone, starts_at, is_move))
-    return min(choices, key=lambda one: (one.starts_at, one.is_move, one.zone), default=None)
+def anchors_of(
+    waiting: Iterable[Reservation], places: Mapping[DiskId, DiskPlace], move_takes: timedelta
+) -> dict[ReservationId, Anchor]:
+    """Of those whose disk is somewhere. One without a volume is made where its reservation starts."""
+    return {
+        row.reservation_id: anchor_of(row.disk_name or "", place, move_takes)
+        for row in waiting
+        if row.disk_id is not None and (place := places.get(row.disk_id)) is not None
+    }

@@ -190,3 +190,18 @@ class DiskContents(Protocol):
     async def forget_removed(self) -> None:
         """Those of snapshots that are no more."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class DiskPlace:
+    """Where a disk's volume is."""
+
+    zone: str
+    is_saved: bool = False
+    """A finished snapshot holds exactly what is on it, so that it can be made anew in another zone."""
+
+
+class DiskPlaces(Protocol):
+    async def find(self, disk_ids: Sequence[DiskId]) -> Mapping[DiskId, DiskPlace]:
+        """Of those that have a volume somewhere."""
+        ...

@@ -14,7 +14,7 @@ import structlog
 
 from gpudev.domain.commands import DISK_QUEUE
 from gpudev.domain.disk_contents import Contents
-from gpudev.domain.disk_operations import OperationId, RecordedSnapshotId
+from gpudev.domain.disk_operations import DiskSettings, OperationId, RecordedSnapshotId
 from gpudev.domain.disk_requests import DiskRequest
 from gpudev.domain.errors import ClusterError, GpuDevError, Unavailable
 from gpudev.domain.ids import UserId
@@ -60,6 +60,10 @@ class DiskWork:
         """Snapshots of which nobody can tell what is in them."""
         self.moved: Callable[[], None] = lambda: None
         """Called when something happened to an operation that somebody waits for."""
+
+    @property
+    def settings(self) -> DiskSettings:
+        return self._operations.settings
 
     @property
     def _clock(self) -> Clock:

@@ -215,6 +215,7 @@ class Processor:
     ) -> dict[str, str]:
         if seen is None:
             return {}
+        await self._queues.look(reservations, seen, now)
         if self._queues.is_long(reservations):  # heartbeats and effects go on meanwhile
             return await asyncio.to_thread(self._queues.decide, reservations, seen, now, decisions)
         return self._queues.decide(reservations, seen, now, decisions)

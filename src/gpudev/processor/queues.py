@@ -17,6 +17,7 @@ from gpudev.planning.scene import Known, Scene, gather
 from gpudev.planning.turn import Decisions
 from gpudev.ports.cluster import ClusterSeen
 from gpudev.ports.stores import EstimateStore, Lease, PlanStore, UserStore
+from gpudev.processor.anchoring import Anchoring
 from gpudev.processor.plan_publishing import PlanPublisher
 from gpudev.settings import FairShare, Timing
 
@@ -35,9 +36,12 @@ class Queues:
         timing: Timing,
         fair_share: FairShare,
         *,
+        anchoring: Anchoring | None = None,
         from_long: int = LONG,
     ) -> None:
-        """`from_long`: from how many on a queue is followed instead of planned anew every time."""
+        """`anchoring` None: it does not matter where disks are. `from_long`: from how many on a queue is followed
+        instead of planned anew every time."""
+        self._anchoring = anchoring
         self._from_long = from_long
         self._long: dict[str, LongQueue] = {}
         self._known: dict[str, Known] = {}
@@ -66,6 +70,11 @@ class Queues:
             self._learnt_at = now
         if self._fair_share.on:
             self._usage = await self._users.usage(now, timedelta(hours=self._fair_share.half_life_hours))
+
+    async def look(self, reservations: Sequence[Reservation], seen: ClusterSeen, now: datetime) -> None:
+        """Before every turn: what else has to be known of those who wait."""
+        if self._anchoring is not None:
+            await self._anchoring.refresh(reservations, seen, now)
 
     def decide(
         self, reservations: Sequence[Reservation], seen: ClusterSeen, now: datetime, decisions: Decisions
@@ -97,7 +106,8 @@ class Queues:
     def _scene(self, reservations: Sequence[Reservation], seen: ClusterSeen, now: datetime, gpu_type: str) -> Scene:
         turns = self._turns(reservations, gpu_type, now)
         known = self._known.setdefault(gpu_type, Known())
-        return gather(reservations, seen.nodes, now, self._timing, gpu_type, turns=turns, known=known)
+        anchors = self._anchoring.anchors if self._anchoring is not None else None
+        return gather(reservations, seen.nodes, now, self._timing, gpu_type, turns=turns, anchors=anchors, known=known)
 
     def _turn(self, scene: Scene) -> QueueTurn:
         memory = self._memories.get(scene.gpu_type) or QueueMemory()

@@ -8,6 +8,7 @@ from gpudev.adapters.postgres.availability import PostgresAvailability
 from gpudev.adapters.postgres.disk_adopting import PostgresUnlinkedDisks
 from gpudev.adapters.postgres.disk_holding import PostgresDiskContents, PostgresHeldDisks
 from gpudev.adapters.postgres.disk_operations import PostgresDiskOperations
+from gpudev.adapters.postgres.disk_places import PostgresDiskPlaces
 from gpudev.adapters.postgres.disk_views import PostgresDiskViews
 from gpudev.adapters.postgres.disks import PostgresDiskRecords
 from gpudev.adapters.postgres.estimates import PostgresEstimates
@@ -49,6 +50,7 @@ class Stores:
     disk_operations: PostgresDiskOperations
     disk_views: PostgresDiskViews
     held_disks: PostgresHeldDisks
+    disk_places: PostgresDiskPlaces
     unlinked_disks: PostgresUnlinkedDisks
     disk_contents: PostgresDiskContents
     looks: PostgresLooks
@@ -86,6 +88,7 @@ def open_stores(settings: Settings, *, max_connections: int = 8) -> Stores:
         disk_operations=PostgresDiskOperations(pool),
         disk_views=PostgresDiskViews(pool),
         held_disks=PostgresHeldDisks(pool),
+        disk_places=PostgresDiskPlaces(pool),
         unlinked_disks=PostgresUnlinkedDisks(pool),
         disk_contents=PostgresDiskContents(pool),
         looks=PostgresLooks(pool),
