@@ -38,10 +38,13 @@ _PATIENCE_SECONDS = 60.0
 
 
 class ControlPlane:
-    """`faults=False` leaves only the fast stage: what benchmarks want."""
+    """`faults=False` leaves only the fast stage: what benchmarks want. `audited`: what service accounts asked for, and
+    what they were answered, is in `audit_log`, one JSON object a line."""
 
-    def __init__(self, folder: Path, *, faults: bool = True) -> None:
+    def __init__(self, folder: Path, *, faults: bool = True, audited: bool = False) -> None:
         self.folder = folder
+        self.audit_log = folder / "audit.log"
+        self._audited = audited
         self.kubeconfig = folder / "kubeconfig"
         self.node_mark = "fake"
         self._binaries = ensure_binaries()
@@ -110,8 +113,15 @@ class ControlPlane:
             "--max-mutating-requests-inflight=400",
             # Fake nodes name the local machine here, where KWOK answers for them; real nodes have an address only.
             "--kubelet-preferred-address-types=InternalDNS,InternalIP",
+            *(self._audit_options() if self._audited else ()),
         )
         self._wait_until("the API server is ready", lambda: self._get("/readyz") == b"ok")
+
+    def _audit_options(self) -> tuple[str, ...]:
+        accounts = {"level": "Metadata", "userGroups": ["system:serviceaccounts"], "omitStages": ["RequestReceived"]}
+        policy = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [accounts, {"level": "None"}]}
+        (self.folder / "audit-policy.json").write_text(json.dumps(policy))
+        return ("--audit-policy-file=audit-policy.json", f"--audit-log-path={self.audit_log}")
 
     def restart_apiserver(self) -> None:
         self.kill_apiserver()

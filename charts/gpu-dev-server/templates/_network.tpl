@@ -1,0 +1,61 @@
+{{/* Parts of the network policies. */}}
+
+{{- define "gpu-dev.policy" }}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata:
+  {{- include "gpu-dev.metadata" . | nindent 2 }}
+spec:
+  podSelector:
+    matchLabels:
+      {{- include "gpu-dev.selector" . | nindent 6 }}
+{{- end }}
+
+{{- define "gpu-dev.dns-egress" }}
+- ports:
+    - {protocol: UDP, port: 53}
+    - {protocol: TCP, port: 53}
+{{- end }}
+
+{{- define "gpu-dev.database-egress" }}
+{{- if .Values.postgres.enabled }}
+- to:
+    - podSelector:
+        matchLabels:
+          {{- include "gpu-dev.selector" (dict "root" . "app" "postgres") | nindent 10 }}
+  ports:
+    - {protocol: TCP, port: 5432}
+{{- else }}
+- ports:
+    - {protocol: TCP, port: {{ include "gpu-dev.database-port" . }}}
+{{- end }}
+{{- end }}
+
+{{- define "gpu-dev.service-egress" }}
+{{- include "gpu-dev.dns-egress" . }}
+{{- include "gpu-dev.database-egress" . }}
+# The Kubernetes API, clouds, identity providers, GitHub.
+- ports:
+    - {protocol: TCP, port: 443}
+    - {protocol: TCP, port: 6443}
+{{- if eq .Values.cloudProvider.name "gcp" }}
+# Workload Identity's tokens.
+- to:
+    - ipBlock: {cidr: 169.254.169.254/32}
+    - ipBlock: {cidr: 169.254.169.252/32}
+  ports:
+    - {protocol: TCP, port: 80}
+    - {protocol: TCP, port: 988}
+{{- end }}
+{{- if eq .Values.cloudProvider.name "aws" }}
+# EKS Pod Identity's agent.
+- to:
+    - ipBlock: {cidr: 169.254.170.23/32}
+  ports:
+    - {protocol: TCP, port: 80}
+{{- end }}
+{{- with .Values.networkPolicies.extraEgress }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,127 @@
+{{/* What all pods of the control plane have in common. */}}
+
+{{/* The `restricted` level of Pod Security, and nothing to write to but what is mounted. */}}
+{{- define "gpu-dev.container-security" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end }}
+
+{{- define "gpu-dev.pod-security" -}}
+runAsNonRoot: true
+runAsUser: {{ .uid }}
+runAsGroup: {{ .uid }}
+fsGroup: {{ .uid }}
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
+
+{{/* Begins a pod's spec: (dict "root" $ "app" APP "values" .Values.apiService "uid" 65532 "token" false). */}}
+{{- define "gpu-dev.pod-basics" -}}
+automountServiceAccountToken: {{ .token }}
+enableServiceLinks: false
+securityContext:
+  {{- include "gpu-dev.pod-security" . | nindent 2 }}
+{{- if .root.Values.priorityClasses.create }}
+priorityClassName: {{ .root.Values.global.prefix }}-{{ .priority | default "controlplane" }}
+{{- end }}
+{{- with .root.Values.global.imagePullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+{{- with .values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .values.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* Copies of one service apart from each other, as far as there is room. */}}
+{{- define "gpu-dev.spread" -}}
+topologySpreadConstraints:
+  {{- range $key := list "topology.kubernetes.io/zone" "kubernetes.io/hostname" }}
+  - topologyKey: {{ $key }}
+    maxSkew: 1
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      matchLabels:
+        {{- include "gpu-dev.selector" $ | nindent 8 }}
+  {{- end }}
+{{- end }}
+
+{{/* Our services' settings. Secrets are named one by one: what else is in them stays there. */}}
+{{- define "gpu-dev.settings-env" -}}
+envFrom:
+  - configMapRef:
+      name: gpu-dev-settings
+  {{- with .root.Values.settingsSecret }}
+  - secretRef:
+      name: {{ . }}
+  {{- end }}
+env:
+  - name: POSTGRES_PASSWORD
+    valueFrom:
+      secretKeyRef:
+        name: {{ include "gpu-dev.database-secret" .root }}
+        key: POSTGRES_PASSWORD
+{{- end }}
+
+{{/* One container of ours: (dict "root" $ "app" APP "values" V "args" (list "api")). What is special follows it. */}}
+{{- define "gpu-dev.server-container" -}}
+name: {{ .app }}
+image: {{ include "gpu-dev.server-image" (dict "root" .root "image" (.values.image | default dict)) }}
+imagePullPolicy: {{ include "gpu-dev.pull-policy" (dict "root" .root "image" (.values.image | default dict)) }}
+command: [gpu-dev-server]
+args: {{ toJson .args }}
+securityContext:
+  {{- include "gpu-dev.container-security" . | nindent 2 }}
+{{ include "gpu-dev.settings-env" . }}
+  {{- with .values.resources }}
+resources:
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+volumeMounts:
+  - name: tmp
+    mountPath: /tmp
+{{- end }}
+
+{{- define "gpu-dev.tmp-volume" -}}
+- name: tmp
+  emptyDir:
+    sizeLimit: 256Mi
+{{- end }}
+
+{{/* Pods begin anew when their settings or the password change. */}}
+{{- define "gpu-dev.pod-annotations" -}}
+checksum/settings: {{ include "gpu-dev.settings" .root | sha256sum }}
+{{- if not .root.Values.postgres.auth.existingSecret }}
+checksum/credentials: {{ include "gpu-dev.credentials" .root | sha256sum }}
+{{- end }}
+{{- with .values.podAnnotations }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* A service's account. Only who talks to the Kubernetes API gets a token, and says so in its pod. */}}
+{{- define "gpu-dev.service-account" -}}
+apiVersion: v1
+kind: ServiceAccount
+metadata:
+  {{- include "gpu-dev.metadata" . | nindent 2 }}
+  {{- with (.values.serviceAccount | default dict).annotations }}
+  annotations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+automountServiceAccountToken: false
+{{- end }}
