@@ -9,7 +9,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode
 
 from gpudev.cli.exits import CliError, Exit
-from gpudev.cli.transport import SILENCE_SECONDS, Answer, Request, Stream, Transport, Unreachable
+from gpudev.cli.transport import SILENCE_SECONDS, Answer, Line, Request, Stream, Transport, Unreachable
 from gpudev.wire import codec
 from gpudev.wire.jobs import ExtendRequest, JobList, JobView, PriorityRequest, SubmitRequest
 
@@ -89,6 +89,18 @@ class Api:
         """Whatever else can be done. It is done once, however often it has to be said."""
         headers = {"Idempotency-Key": idempotency_key}
         return self._ask(model, method, path, body, headers=headers, repeatable=True)
+
+    def open_tunnel(self, job_id: str) -> Line:
+        """To the ssh server of this dev server, through the proxy: a token first, then the way that it opens."""
+        from gpudev.wire.proxy import ProxyToken
+
+        token = self.post(ProxyToken, f"{_job_path(job_id)}/proxy-token", repeatable=True).value
+        transport = self._transport if token.url is None else Transport(token.url, name="the proxy")
+        path = f"/v1/jobs/{quote(token.reservation_id, safe='')}/ssh"
+        opened = transport.open_websocket(Request("GET", path, headers={"Authorization": f"Bearer {token.token}"}))
+        if isinstance(opened, Line):
+            return opened
+        raise self._refusal(opened)
 
     def events(self, job_id: str, last_event_id: str | None, *, silence: float = SILENCE_SECONDS) -> Stream:
         """The stream breaks when nothing is said for `silence` seconds."""

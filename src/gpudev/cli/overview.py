@@ -25,6 +25,9 @@ SECTIONS: dict[str, dict[str, str]] = {
     "For operators": {
         "priority": "Let one who waits go before others, or after them",
     },
+    "For programs": {
+        "proxy-command": "Carry ssh to a dev server through HTTPS (as ssh's ProxyCommand)",
+    },
     "One machine": {
         "up": "Start the whole system on this machine",
         "down": "Stop it",
@@ -40,6 +43,7 @@ LOCATIONS: dict[str, str] = {
     "cancel": "gpudev.cli.commands.cancel:cancel",
     "avail": "gpudev.cli.commands.avail:avail",
     "priority": "gpudev.cli.commands.priority:priority",
+    "proxy-command": "gpudev.cli.commands.proxy_command:proxy_command",
     "disk": "gpudev.cli.commands.disk:disk",
     "login": "gpudev.cli.commands.login:login",
     "logout": "gpudev.cli.commands.login:logout",

@@ -6,6 +6,7 @@ and certificates, and nothing of what is said.
 
 import http.client
 import os
+import socket
 import ssl
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -75,6 +76,13 @@ class Stream:
         self._response.close()
 
 
+class Line(NamedTuple):
+    """A WebSocket that was agreed upon, and what came through it already."""
+
+    socket: socket.socket
+    first: bytes
+
+
 class Transport:
     def __init__(
         self,
@@ -121,15 +129,37 @@ class Transport:
         """A stream when the API agrees; its answer when it does not. Raises Unreachable; tries once."""
         connection = self._connect()
         # The library lets go of the socket as soon as it knows that no second request will follow.
-        socket = connection.sock
+        line = connection.sock
         try:
             response = self._send(connection, request)
-            socket.settimeout(silence)
+            line.settimeout(silence)
             if response.status == 200 and response.headers.get_content_type() == "text/event-stream":
                 return Stream(response)
             answer = _read_answer(response)
             connection.close()
             return answer
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            connection.close()
+            raise self._unreachable(error, sent=True) from error
+
+    def open_websocket(self, request: Request) -> Line | Answer:
+        """The connection itself when the server agrees; its answer when it does not. Raises Unreachable; tries once."""
+        from gpudev.cli import websocket
+
+        key = websocket.new_key()
+        asking = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
+        headers = {**request.headers, **asking, "Sec-WebSocket-Key": key}
+        connection = self._connect()
+        line = connection.sock
+        try:
+            response = self._send(connection, request._replace(headers=headers))
+            if response.status != 101:
+                answer = _read_answer(response)
+                connection.close()
+                return answer
+            if response.headers.get("Sec-WebSocket-Accept") != websocket.expected_answer(key):
+                raise http.client.HTTPException("it agreed to something else")
+            return Line(line, _already_read(line, response))
         except (OSError, http.client.HTTPException, ValueError) as error:
             connection.close()
             raise self._unreachable(error, sent=True) from error
@@ -252,6 +282,15 @@ def _read_answer(response: http.client.HTTPResponse) -> Answer:
     return Answer(
         response.status, response.read(), response.headers.get_content_type(), response.headers.get("Location")
     )
+
+
+def _already_read(line: socket.socket, response: http.client.HTTPResponse) -> bytes:
+    """What came right behind the answer and lies in the library's buffer: from here on we read the socket ourselves."""
+    line.setblocking(False)
+    try:
+        return bytes(response.fp.peek())
+    except (BlockingIOError, ssl.SSLWantReadError):
+        return b""
 
 
 def _retry_after(response: http.client.HTTPResponse) -> float | None:

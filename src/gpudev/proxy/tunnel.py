@@ -45,6 +45,7 @@ class Tunnel(asyncio.Protocol):
         self._ending: Ending | None = None
         self._client_is_done = False
         self._server_is_done = False
+        self._early = b""
         self._received = 0
         self._sent = 0
 
@@ -109,8 +110,17 @@ class Tunnel(asyncio.Protocol):
         if self._server is None:
             self._client.close()
         elif self._ending is None:
-            self._server.resume_reading()
-            self._client.resume_reading()
+            self._begin(self._server)
+
+    def _begin(self, server: asyncio.Transport) -> None:
+        if self._early:
+            self.from_server(self._early)
+            self._early = b""
+        if self._server_is_done:
+            self.server_is_done()
+        else:
+            server.resume_reading()
+        self._client.resume_reading()
 
     def far_side(self) -> asyncio.Protocol:
         return _FarSide(self)
@@ -141,7 +151,9 @@ class Tunnel(asyncio.Protocol):
     # Bytes from the dev server
 
     def from_server(self, data: bytes) -> None:
-        if self._websocket.state is State.OPEN:
+        if self._websocket.state is State.CONNECTING:
+            self._early += data
+        elif self._websocket.state is State.OPEN:
             self._sent += len(data)
             self._websocket.send_binary(data)
             self._client.writelines(self._websocket.data_to_send())
@@ -235,7 +247,9 @@ class _FarSide(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         server = cast(asyncio.Transport, transport)
         server.set_write_buffer_limits(_HIGH_WATER, _LOW_WATER)
-        server.pause_reading()  # until the client has been told that it is in
+        # Until the client has been told that it is in. Not every event loop heeds it this early, so what comes all the
+        # same (a greeting) is kept.
+        server.pause_reading()
 
     def data_received(self, data: bytes) -> None:
         self._tunnel.from_server(data)

@@ -1,0 +1,273 @@
+"""Standard input and output as one end of a connection: through a WebSocket, or straight to a socket.
+
+One chunk at most is under way in each direction, and neither direction waits for the other: what the slower end does
+not take is not read from the faster one. Nothing about ssh is known here.
+"""
+
+import fcntl
+import os
+import select
+import socket
+import ssl
+import stat
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Protocol
+
+from gpudev.cli import websocket
+from gpudev.cli.transport import Unreachable
+
+_CHUNK = 128 * 1024
+_PIPE_SIZE = 1024 * 1024
+_IN, _OUT = select.POLLIN, select.POLLOUT
+_GONE = select.POLLHUP | select.POLLERR
+SILENCE_SECONDS = 90.0
+"""The server pings every 20 seconds: when it has said nothing for so long, it is not there any more."""
+_GOODBYE_SECONDS = 2.0
+
+
+class Speech(Protocol):
+    """How bytes are said on the connection."""
+
+    silence: float | None
+
+    def wrap(self, data: bytes) -> Sequence[bytes]:
+        """Our bytes, as they are sent; none: no more will come."""
+        ...
+
+    def unwrap(self, received: memoryview) -> Iterator[websocket.Event]: ...
+
+
+class Plain:
+    """As they are."""
+
+    silence: float | None = None
+
+    def wrap(self, data: bytes) -> Sequence[bytes]:
+        return (data,)
+
+    def unwrap(self, received: memoryview) -> Iterator[websocket.Event]:
+        yield websocket.Data(received)
+
+
+class Framed:
+    """In a WebSocket's messages."""
+
+    silence: float | None = SILENCE_SECONDS
+
+    def __init__(self) -> None:
+        self._reader = websocket.Reader()
+
+    def wrap(self, data: bytes) -> Sequence[bytes]:
+        return (websocket.data_header(len(data)), data)
+
+    def unwrap(self, received: memoryview) -> Iterator[websocket.Event]:
+        return self._reader.read(received)
+
+
+class Pipe:
+    def __init__(self, line: socket.socket, speech: Speech, source: int = 0, sink: int = 1) -> None:
+        self._line = line
+        self._speech = speech
+        self._source = source
+        self._sink = sink
+        self._buffer = memoryview(bytearray(2 * _CHUNK))
+        self._to_say: list[memoryview] = []
+        self._to_write: list[memoryview] = []
+        self._source_ended = False
+        self._line_ended = False
+        self._closed: websocket.Closed | None = None
+        self._retry_at_once = False
+
+    def run(self, first: bytes = b"") -> websocket.Closed | None:
+        """Until both directions have ended or the other side says goodbye, which is answered. `first`: what was
+        received already. Raises Unreachable when the connection breaks, BrokenPipeError when nobody reads us."""
+        self._line.setblocking(False)
+        with _not_blocking(self._sink), _wide(self._source):
+            try:
+                self._take(memoryview(first))
+                while not self._is_over():
+                    self._turn()
+            except websocket.BrokenProtocol as error:
+                raise Unreachable(f"what comes from the proxy makes no sense ({error})", sent=True) from error
+        return self._closed
+
+    def _is_over(self) -> bool:
+        if self._to_write:
+            return False
+        return self._closed is not None or (self._line_ended and self._source_ended and not self._to_say)
+
+    def _turn(self) -> None:
+        """Wait until something can be done, and do it."""
+        line = 0
+        poll = select.poll()
+        if self._to_say:
+            line |= _OUT
+        elif not self._source_ended:
+            poll.register(self._source, _IN)
+        if self._to_write:
+            poll.register(self._sink, _OUT)
+        elif not self._line_ended:
+            line |= _IN
+        poll.register(self._line, line)
+        ready = dict(poll.poll(self._patience()))
+        if not ready and not self._retry_at_once:
+            raise Unreachable("the connection to the proxy is dead: nothing was heard for too long", sent=True)
+        if self._source in ready:
+            self._read_source()
+        if self._sink in ready:
+            self._write_sink()
+        happened = ready.get(self._line.fileno(), 0)
+        if self._to_say and happened & (_OUT | _GONE):
+            self._say()
+        if not self._to_write and not self._line_ended and (happened & (_IN | _GONE) or self._retry_at_once):
+            self._hear()
+
+    def _patience(self) -> float | None:
+        """In milliseconds. Who cannot write is not waiting for the other side."""
+        if self._retry_at_once and not self._to_write:
+            return 0
+        return None if self._speech.silence is None or self._to_write else self._speech.silence * 1000
+
+    def _read_source(self) -> None:
+        data = os.read(self._source, _CHUNK)
+        if not data:
+            self._source_ended = True
+            if isinstance(self._speech, Plain):
+                _end_sending(self._line)
+                return
+        self._to_say = [memoryview(part) for part in self._speech.wrap(data) if part]
+        self._say()
+
+    def _say(self) -> None:
+        try:
+            if isinstance(self._line, ssl.SSLSocket):
+                # One record for header and payload.
+                self._to_say = [memoryview(b"".join(self._to_say))] if len(self._to_say) > 1 else self._to_say
+                sent = self._line.send(self._to_say[0])
+            else:
+                sent = self._line.sendmsg(self._to_say)
+        except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
+            return
+        except OSError as error:
+            # What the other side said last may still lie here, and says more than a broken connection does.
+            self._to_say, self._source_ended = [], True
+            if self._line_ended:
+                raise _cut(error) from error
+            return
+        _drop(self._to_say, sent)
+
+    def _hear(self) -> None:
+        try:
+            count = self._line.recv_into(self._buffer)
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            self._retry_at_once = False
+            return
+        except OSError as error:
+            raise _cut(error) from error
+        # A TLS record may hold more than was taken, and polling the socket does not tell.
+        self._retry_at_once = isinstance(self._line, ssl.SSLSocket) and self._line.pending() > 0
+        if count == 0:
+            if isinstance(self._speech, Framed):
+                raise _cut(None)
+            self._line_has_ended()
+            return
+        self._take(self._buffer[:count])
+
+    def _take(self, received: memoryview) -> None:
+        for event in self._speech.unwrap(received):
+            match event:
+                case websocket.Data(payload):
+                    self._to_write.append(payload)
+                case websocket.End():
+                    self._line_has_ended()
+                case websocket.Ping(payload):
+                    self._to_say.append(memoryview(websocket.pong(payload)))
+                case websocket.Closed():
+                    self._closed = event
+                    return
+        if self._to_write:
+            self._write_sink()
+        if self._line_ended and not self._to_write:
+            self._end_writing()
+
+    def _line_has_ended(self) -> None:
+        self._line_ended = True
+        if not self._to_write:
+            self._end_writing()
+
+    def _write_sink(self) -> None:
+        try:
+            written = os.writev(self._sink, self._to_write[:64])
+        except BlockingIOError:
+            return
+        _drop(self._to_write, written)
+        if self._line_ended and not self._to_write:
+            self._end_writing()
+
+    def _end_writing(self) -> None:
+        """Whoever reads us learns that no more comes."""
+        if self._sink is not None and self._sink >= 0:
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, self._sink)
+            os.close(null)
+
+
+def say_goodbye(line: socket.socket) -> None:
+    """The end of a WebSocket, without waiting long for an answer."""
+    try:
+        line.settimeout(_GOODBYE_SECONDS)
+        line.sendall(websocket.close(1000))
+        deadline = time.monotonic() + _GOODBYE_SECONDS
+        while line.recv(65536) and time.monotonic() < deadline:
+            pass
+    except OSError:
+        pass
+    finally:
+        line.close()
+
+
+def _cut(error: OSError | None) -> Unreachable:
+    why = f" ({error.strerror})" if error is not None and error.strerror else ""
+    return Unreachable(f"the connection was cut{why}", sent=True)
+
+
+def _end_sending(line: socket.socket) -> None:
+    with suppress(OSError):
+        line.shutdown(socket.SHUT_WR)
+
+
+def _drop(parts: list[memoryview], count: int) -> None:
+    """So many bytes off the front."""
+    while count:
+        if count < len(parts[0]):
+            parts[0] = parts[0][count:]
+            return
+        count -= len(parts.pop(0))
+
+
+@contextmanager
+def _not_blocking(descriptor: int) -> Iterator[None]:
+    """Pipes and sockets only: what else there is belongs to others too, or never blocks for long."""
+    mode = os.fstat(descriptor).st_mode
+    if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
+        yield
+        return
+    with _wide(descriptor):
+        before = os.get_blocking(descriptor)
+        os.set_blocking(descriptor, False)
+        try:
+            yield
+        finally:
+            os.set_blocking(descriptor, before)
+
+
+@contextmanager
+def _wide(descriptor: int) -> Iterator[None]:
+    """A pipe that holds more needs fewer turns. Only Linux can, and not always: it goes without, too."""
+    resize: int | None = getattr(fcntl, "F_SETPIPE_SZ", None)
+    if resize is not None and stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+        with suppress(OSError):
+            fcntl.fcntl(descriptor, resize, _PIPE_SIZE)
+    yield
