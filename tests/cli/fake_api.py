@@ -14,6 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from cli.fake_disks import FakeDisks, NoSuchDisk
 from gpudev.domain.lifecycle import TERMINAL, Status
 from gpudev.wire import codec
 from gpudev.wire.cluster import AvailabilityList, ClusterPlan, GpuAvailability, Problem
@@ -114,6 +115,7 @@ class FakeApi:
         self.keys = {KEY}
         self.jobs: dict[str, JobView] = {}
         self.history: dict[str, list[JobEvent]] = {}
+        self.disks = FakeDisks()
         self.asked: list[Asked] = []
         self.submitted: dict[str, JobView] = {}
         self.types: list[GpuAvailability] = [make_type("a100")]
@@ -259,6 +261,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self._serve("POST")
 
+    def do_DELETE(self) -> None:
+        self._serve("DELETE")
+
     def _serve(self, method: str) -> None:
         api = self.server.api
         parts = urlsplit(self.path)
@@ -327,10 +332,21 @@ class _Handler(BaseHTTPRequestHandler):
             case ["GET", "v1", "jobs", job_id, "events"]:
                 self._stream(api, api.find(job_id).reservation_id)
                 return None, 200
+            case [_, "v1", "disks", *rest]:
+                return self._disks(api, asked, rest)
             case ["GET", "v1", "gpu", "availability"]:
                 return AvailabilityList(gpu_types=api.types), 200
             case _:
                 raise Refusal(404, "not_found", f"there is no {asked.path!r} here")
+
+    def _disks(self, api: FakeApi, asked: Asked, path: list[str]) -> tuple[Any, int]:
+        try:
+            if asked.method == "GET":
+                return api.disks.look(path, asked.query), 200
+            body = asked.json if asked.body else {}
+            return api.disks.act(asked.method, path, body, self.headers["Idempotency-Key"], _strict), 202
+        except NoSuchDisk as error:
+            raise Refusal(404, "not_found", str(error)) from error
 
     def _submit(self, api: FakeApi, asked: Asked) -> JobView:
         ask = _strict(SubmitRequest, asked.json)

@@ -78,6 +78,9 @@ def test_the_help_page_is_shown_without_the_argument_parser(cli: Cli) -> None:
         ["reserve", "--no-wait"],
         ["reserve", "--help"],
         ["config", "show"],
+        ["disk", "list"],
+        ["disk", "create", "data"],
+        ["reserve", "--no-wait", "--disk", "data"],
     ],
 )
 def test_no_command_loads_what_only_a_server_or_a_screen_needs(cli: Cli, api: FakeApi, arguments: list[str]) -> None:
@@ -104,6 +107,8 @@ def test_the_light_client_does_everything_but_serve(light_cli: Cli, api: FakeApi
         ["avail"],
         ["avail", "--plan"],
         ["config", "show"],
+        ["disk", "create", "data"],
+        ["disk", "show", "data"],
         ["cancel", "--all", "--yes"],
     ):
         done = light_cli.run(*arguments)

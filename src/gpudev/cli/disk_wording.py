@@ -36,7 +36,9 @@ def situation(disk: DiskView, now: datetime) -> str:
     operation = disk.operation
     if disk.is_deleted:
         until = disk.restorable_until
-        return f"can be restored until {local_time(until, now)}" if until else "being removed"
+        return (
+            f"id {short_id(disk.disk_id)}, {f'restorable until {local_time(until, now)}' if until else 'being removed'}"
+        )
     if disk.reservation_id is not None:
         return f"reservation {short_id(disk.reservation_id)} has it"
     if operation is not None and operation.state in ("waiting", "running"):
