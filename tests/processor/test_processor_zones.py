@@ -1,0 +1,143 @@
+"""Disks in zones: a reservation starts where its disk is, says so while it waits, and goes elsewhere with its disk
+where that is faster."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+
+import pytest
+
+from disks.memory_cloud import MemoryCloud
+from gpudev.adapters.postgres.disk_places import PostgresDiskPlaces
+from gpudev.adapters.postgres.stores import Stores
+from gpudev.bootstrap.disks import make_disk_work
+from gpudev.bootstrap.processor import make_processor
+from gpudev.domain.capacity import Node
+from gpudev.domain.disk_operations import DiskSettings
+from gpudev.domain.ids import DiskId, ReservationId
+from gpudev.domain.lifecycle import Status
+from gpudev.ports.cluster import HomeVolume
+from gpudev.ports.disks import DiskPlace
+from gpudev.settings import Settings
+from support.clock import ManualClock
+from support.paper_cluster import PaperCluster
+from support.world import World
+
+NODES = (Node("first", "h100", 8, zone="zone-b"), Node("second", "h100", 8, zone="zone-a"))
+"""By name alone everybody would begin on the first, in zone-b."""
+
+
+class ZoneWorld(World):
+    cloud: MemoryCloud
+
+    async def go_on(self) -> None:
+        await self.turn(4)
+
+    async def stay(self, reservation_id: ReservationId) -> HomeVolume | None:
+        """It runs; on which volume?"""
+        assert await self.status(reservation_id) is Status.ACTIVE
+        return self.cluster.specs[reservation_id].volume
+
+    async def node(self, reservation_id: ReservationId) -> str:
+        return (await self.get(reservation_id)).shares[0].node
+
+
+@pytest.fixture
+async def zones(stores: Stores, clock: ManualClock, settings: Settings) -> AsyncIterator[ZoneWorld]:
+    cloud = MemoryCloud(clock)
+    cloud.takes_time = False
+    cluster = PaperCluster(list(NODES), clock)
+    work = make_disk_work(stores, cloud, clock, DiskSettings(default_size_gb=10))
+    processor = make_processor(stores, cluster, clock, settings.timing, disks=work)
+    world = ZoneWorld(stores, cluster, clock, processor, settings)
+    world.cloud = cloud
+    yield world
+    await processor.effects.cancel()
+    await work.close()
+
+
+async def used_once_in_zone_a(zones: ZoneWorld) -> None:
+    """Disk 'data' has a volume in zone-a, and what is on it is in a snapshot."""
+    other = await zones.submit(8, user="eve")  # has zone-b meanwhile
+    await zones.go_on()
+    mine = await zones.submit(8, disk="data")
+    await zones.go_on()
+    volume = await zones.stay(mine)
+    assert volume is not None
+    assert volume.zone == "zone-a", "made where it was first used"
+    for rid in (mine, other):
+        await zones.cancel(rid)
+    await zones.go_on()
+    assert (await zones.get(mine)).is_released
+
+
+async def test_a_disk_is_used_where_it_is(zones: ZoneWorld) -> None:
+    await used_once_in_zone_a(zones)
+    without, with_disk = await zones.submit(2, user="bob"), await zones.submit(2, disk="data")
+    await zones.go_on()
+    assert await zones.node(without) == "first"
+    assert await zones.node(with_disk) == "second"
+    volume = await zones.stay(with_disk)
+    assert volume is not None
+    assert volume.zone == "zone-a"
+
+
+async def test_who_waits_for_a_zone_is_told_so(zones: ZoneWorld) -> None:
+    await used_once_in_zone_a(zones)
+    for volume in zones.cloud.volumes_there.values():
+        assert not volume.attached_to
+    async with zones.stores.pool.transaction() as connection:  # as if its snapshot were still being taken
+        await connection.execute("UPDATE disk_snapshots SET status = 'pending'")
+    there = await zones.submit(8, user="eve", hours=4)
+    also_there = await zones.submit(8, user="bob", hours=3)
+    await zones.go_on()
+    assert {await zones.node(there), await zones.node(also_there)} == {"first", "second"}
+    in_zone_a = there if await zones.node(there) == "second" else also_there
+    waits = await zones.submit(2, disk="data")
+    await zones.cancel(also_there if in_zone_a == there else there)  # zone-b becomes free
+    await zones.go_on()
+    row = await zones.get(waits)
+    assert row.status is Status.QUEUED
+    assert (row.wait_reason or "").startswith("waits for zone zone-a, where disk 'data' is; 0 of 2 GPUs free")
+    await zones.cancel(in_zone_a)
+    await zones.go_on()
+    assert await zones.node(waits) == "second"
+
+
+async def test_a_disk_goes_along_where_that_is_faster_than_waiting(zones: ZoneWorld) -> None:
+    await used_once_in_zone_a(zones)
+    rows = [await zones.submit(8, user=name, hours=4) for name in ("eve", "bob")]
+    await zones.go_on()
+    by_node = {await zones.node(rid): rid for rid in rows}
+    await zones.cancel(by_node["first"])
+    await zones.go_on()
+    mine = await zones.submit(2, disk="data")
+    await zones.go_on()
+    assert await zones.node(mine) == "first"
+    volume = await zones.stay(mine)
+    assert volume is not None
+    assert volume.zone == "zone-b"
+    assert volume.volume_id in zones.cloud.volumes_there
+
+
+class CountingPlaces(PostgresDiskPlaces):
+    asked = 0
+
+    async def find(self, disk_ids: Sequence[DiskId]) -> Mapping[DiskId, DiskPlace]:
+        self.asked += 1
+        return await super().find(disk_ids)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "disk", "is_asked"),
+    [(NODES, "none", False), ((Node("plain", "h100", 8),), "data", False), (NODES, "data", True)],
+    ids=["no disk", "no zones", "both"],
+)
+async def test_who_has_no_disk_or_no_zones_pays_nothing(
+    zones: ZoneWorld, nodes: Sequence[Node], disk: str, is_asked: bool
+) -> None:
+    zones.cluster.nodes = tuple(nodes)
+    anchoring = zones.processor._queues._anchoring
+    assert anchoring is not None
+    counting = anchoring._places = CountingPlaces(zones.stores.pool)
+    await zones.submit(2, disk=disk)
+    await zones.go_on()
+    assert bool(counting.asked) is is_asked
