@@ -7,6 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gpudev.api.answering import JsonAnswer
+from gpudev.api.guarding import Guard
 from gpudev.domain.errors import Forbidden
 from gpudev.ports.identity import Person
 from gpudev.wire.auth import LoginView
@@ -23,8 +24,9 @@ class Door:
         """Raises Forbidden."""
         # Proven, whether let in or not: what is written down about this request may say so.
         request.state.username = person.username
+        guard: Guard = request.app.state.guard
         try:
-            done = await self.logging_in.log_in(person, client_address(request))
+            done = await self.logging_in.log_in(person, guard.addresses.of(request))
         except Forbidden as refusal:
             log.info("login.refused", provider=person.provider, username=person.username, reason=refusal.message)
             raise
@@ -37,7 +39,3 @@ class Door:
             role=done.user.role.value,
         )
         return JsonAnswer(view, headers={"Cache-Control": "no-store"})
-
-
-def client_address(request: Request) -> str | None:
-    return request.client.host if request.client else None

@@ -69,7 +69,7 @@ class StsStub:
         self._open.add(task)
         try:
             with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
-                message = await _read(reader)
+                message = await read_message(reader)
                 self.requests.append(message)
                 await self._answer(message, writer)
         finally:
@@ -79,13 +79,13 @@ class StsStub:
     async def _answer(self, message: Message, writer: asyncio.StreamWriter) -> None:
         match self.misbehaviour:
             case Raw() as raw:
-                await _send(writer, raw)
+                await send(writer, raw)
             case Hang():
                 await asyncio.Event().wait()
             case Drip(pause=pause):
-                await _send(writer, self.answer_to(message), pause)
+                await send(writer, self.answer_to(message), pause)
             case None:
-                await _send(writer, self.answer_to(message))
+                await send(writer, self.answer_to(message))
 
     def answer_to(self, message: Message) -> Raw:
         try:
@@ -124,7 +124,7 @@ def _response(action: str, result: str) -> str:
     )
 
 
-async def _read(reader: asyncio.StreamReader) -> Message:
+async def read_message(reader: asyncio.StreamReader) -> Message:
     first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
     method, target, _ = first.split(" ", 2)
     headers = [(name, value.strip()) for name, _, value in (line.partition(":") for line in lines if line)]
@@ -132,7 +132,7 @@ async def _read(reader: asyncio.StreamReader) -> Message:
     return Message(method, target, headers, await reader.readexactly(length))
 
 
-async def _send(writer: asyncio.StreamWriter, raw: Raw, pause: float | None = None) -> None:
+async def send(writer: asyncio.StreamWriter, raw: Raw, pause: float | None = None) -> None:
     lines = [f"HTTP/1.1 {raw.status} Stub", f"Content-Type: {raw.content_type}", f"Content-Length: {len(raw.body)}"]
     lines += [*(f"{name}: {value}" for name, value in raw.headers), "Connection: close", "", ""]
     writer.write("\r\n".join(lines).encode())

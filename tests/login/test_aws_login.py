@@ -1,0 +1,370 @@
+"""Logging in with AWS, end to end over HTTP: who is let in, and what an attacker tries in their place."""
+
+import asyncio
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx2
+import pytest
+import structlog
+
+from gpudev.adapters.aws.sts import AwsIdentity
+from gpudev.api.app import create_app
+from gpudev.domain.errors import Unavailable
+from gpudev.domain.users import Role
+from login.place import Place
+from login.signing import ADA, SERVER, STS, Draft, but, wire
+from support.api import refused
+from support.sts_stub import ROLE, Drip, Hang, Raw, single_sign_on
+from support.sts_stub.identities import any_caller, assumed
+from support.sts_stub.server import caller_identity
+
+
+async def test_somebody_with_the_role_gets_a_key_that_works_and_ends(place: Place) -> None:
+    answer = await place.log_in(ADA)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["cache-control"] == "no-store"
+    view = answer.json()
+    assert (view["username"], view["role"]) == ("ada", "user")
+    assert view["api_key"].startswith("gpudev_")
+    assert len(view["api_key"]) >= len("gpudev_") + 43, "256 random bits"
+    ends = datetime.fromisoformat(view["expires_at"]) - datetime.now(UTC)
+    assert timedelta(minutes=119) < ends <= timedelta(hours=2)
+    assert await place.ask(view["api_key"]) == 200
+    row = await place.row("ada")
+    assert row["last_login_from"] == "127.0.0.1"
+    assert row["last_login_at"] == place.clock.now()
+
+
+async def test_sts_is_asked_exactly_what_was_signed(place: Place) -> None:
+    await place.log_in(ADA)
+    (asked,) = place.sts.requests
+    assert (asked.method, asked.url, asked.body) == ("POST", "/", b"Action=GetCallerIdentity&Version=2011-06-15")
+    names = {name.lower() for name, _ in asked.headers}
+    assert names - {"accept", "accept-encoding", "connection", "content-length", "user-agent"} == {
+        "host", "content-type", "x-amz-date", "x-amz-security-token", "x-gpu-dev-server", "x-gpu-dev-nonce",
+        "authorization",
+    }  # fmt: skip
+    assert ADA.secret not in str(asked)
+
+
+async def test_who_logs_in_again_is_the_same_user(place: Place) -> None:
+    first = (await place.log_in(ADA)).json()
+    second = (await place.log_in(single_sign_on("ADA"))).json()
+    assert first["username"] == second["username"]
+    assert first["api_key"] != second["api_key"]
+    assert await place.users() == ["ada"]
+    assert [await place.ask(view["api_key"]) for view in (first, second)] == [200, 200]
+
+
+async def test_two_first_logins_at_once_make_one_user(place: Place) -> None:
+    requests = [(await place.draft()).sign() for _ in range(4)]
+    answers = await asyncio.gather(*(place.send(request) for request in requests))
+    assert [answer.status_code for answer in answers] == [200] * 4
+    assert await place.users() == ["ada"]
+
+
+async def test_the_ways_in_are_told_to_everybody(place: Place) -> None:
+    methods = {method["kind"]: method for method in (await place.client.get("/v1/auth/methods")).json()["methods"]}
+    aws = methods["aws"]
+    assert (aws["server_names"], aws["roles"], aws["regions"]) == ([SERVER], [ROLE], ["us-east-2"])
+
+
+async def test_a_server_without_the_login_gives_neither_key_nor_nonce(place: Place) -> None:
+    bare = httpx2.ASGITransport(create_app(place.services))
+    async with httpx2.AsyncClient(transport=bare, base_url="http://api") as client:
+        refused(await client.post("/v1/auth/nonce"), 403, "forbidden")
+        refused(await client.post("/v1/auth/aws-login", json=wire(Draft().sign())), 403, "forbidden")
+
+
+# --- attacks -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_wrong_signature_is_refused(place: Place) -> None:
+    request = (await place.draft()).sign()
+    signature = request.headers["Authorization"][-64:]
+    wrong = ("0" if signature[0] != "0" else "1") + signature[1:]
+    forged = but(request, {"Authorization": request.headers["Authorization"].replace(signature, wrong)})
+    assert "SignatureDoesNotMatch" in refused(await place.send(forged), 401, "unauthenticated")
+    assert await place.users() == []
+
+
+async def test_a_signature_by_another_key_than_it_says_is_refused(place: Place) -> None:
+    eve = replace(ADA, secret="eve's own")
+    refused(await place.send((await place.draft(identity=eve)).sign()), 401, "unauthenticated")
+
+
+async def test_a_stolen_token_without_its_secret_is_refused(place: Place) -> None:
+    eve = assumed("Other", "eve")
+    place.sts.know(eve)
+    mixed = (await place.draft(identity=replace(eve, token=ADA.token))).sign()
+    refused(await place.send(mixed), 401, "unauthenticated")
+
+
+async def test_a_request_is_good_once(place: Place) -> None:
+    request = (await place.draft()).sign()
+    assert (await place.send(request)).status_code == 200
+    assert "nonce" in refused(await place.send(request), 401, "unauthenticated")
+    assert len(place.sts.requests) == 1, "AWS is not even asked"
+
+
+async def test_a_request_is_good_once_also_when_sent_many_times_at_once_to_two_servers(place: Place) -> None:
+    request = (await place.draft()).sign()
+    other = AwsIdentity(place.services.settings, place.stores.nonces, place.clock)
+    results = await asyncio.gather(
+        *(place.aws.identify(request) for _ in range(5)),
+        *(other.identify(request) for _ in range(5)),
+        return_exceptions=True,
+    )
+    await other.close()
+    assert sum(not isinstance(result, BaseException) for result in results) == 1
+
+
+async def test_a_request_that_aws_refused_is_spent_too(place: Place) -> None:
+    place.sts.identities.clear()
+    request = (await place.draft()).sign()
+    refused(await place.send(request), 401, "unauthenticated")
+    place.sts.know(ADA)
+    refused(await place.send(request), 401, "unauthenticated")
+
+
+async def test_a_request_that_was_kept_for_later_is_refused(place: Place) -> None:
+    request = (await place.draft()).sign()
+    place.clock.move(minutes=2)
+    assert "nonce" in refused(await place.send(request), 401, "unauthenticated")
+    place.clock.move(minutes=3)
+    assert "clock" in refused(await place.send(request), 401, "unauthenticated")
+
+
+async def test_a_kept_request_is_not_made_fresh_by_a_new_nonce(place: Place) -> None:
+    request = (await place.draft()).sign()
+    assert (await place.send(request)).status_code == 200
+    again = but(request, {"X-GPU-Dev-Nonce": await place.nonce()})
+    assert "SignatureDoesNotMatch" in refused(await place.send(again), 401, "unauthenticated")
+
+
+async def test_a_nonce_of_nobodys_is_refused(place: Place) -> None:
+    refused(await place.send((await place.draft(nonce="n" * 32)).sign()), 401, "unauthenticated")
+    assert place.sts.requests == []
+
+
+async def test_a_request_signed_for_another_server_is_refused_though_the_nonce_is_ours(place: Place) -> None:
+    """A server that relays what its users sign."""
+    request = (await place.draft(server="evil.example")).sign()
+    assert SERVER in refused(await place.send(request), 422, "invalid", "headers")
+    relabelled = but(request, {"X-GPU-Dev-Server": SERVER})
+    assert "SignatureDoesNotMatch" in refused(await place.send(relabelled), 401, "unauthenticated")
+
+
+async def test_what_was_signed_for_another_purpose_is_refused(place: Place) -> None:
+    """As a Kubernetes or Vault login of the same person: no server, no nonce, other headers."""
+    for request in (
+        (await place.draft(server=None, nonce=None, more={"X-K8s-Aws-Id": "cluster"})).sign(),
+        (await place.draft(server=None, more={"X-Vault-AWS-IAM-Server-ID": "vault"})).sign(),
+    ):
+        refused(await place.send(request), 422, "invalid", "headers")
+        added = but(request, {"X-GPU-Dev-Server": SERVER, "X-GPU-Dev-Nonce": await place.nonce()})
+        refused(await place.send(added), 422, "invalid", "headers")
+
+
+OTHERS: list[tuple[str, dict[str, Any]]] = [
+    ("url", {"url": "https://evil.example/", "host": "evil.example"}),
+    ("url", {"url": "http://169.254.169.254/latest/meta-data/"}),
+    ("url", {"url": f"https://{STS.host}@evil.example/"}),
+    ("url", {"url": f"{STS.url}?Action=GetAccessKeyInfo"}),
+    ("body", {"body": "Action=GetAccessKeyInfo&Version=2011-06-15"}),
+    ("body", {"body": "Action=GetCallerIdentity&Version=2011-06-15&Action=GetAccessKeyInfo"}),
+    ("method", {"method": "GET", "url": f"{STS.url}?Action=GetCallerIdentity&Version=2011-06-15"}),
+    ("headers", {"service": "s3"}),
+    ("headers", {"region": "us-east-1"}),
+    ("headers", {"more": {"Accept": "application/json"}}),
+    ("headers", {"more": {"Transfer-Encoding": "chunked"}}),
+    ("headers", {"signed": ["content-type", "host", "x-amz-date", "x-amz-security-token", "x-gpu-dev-nonce"]}),
+]
+
+
+async def test_another_request_than_the_one_is_refused_before_anybody_is_asked(
+    place: Place, subtests: pytest.Subtests
+) -> None:
+    draft = await place.draft()
+    for field, changes in OTHERS:
+        with subtests.test(**changes):
+            refused(await place.send(replace(draft, **changes).sign()), 422, "invalid", field)
+    assert place.sts.requests == []
+    assert (await place.send(draft.sign())).status_code == 200, "the nonce is unspent"
+
+
+NO_REQUESTS: list[dict[str, Any]] = [
+    {},
+    {"aws_access_key_id": "AKIA", "aws_secret_access_key": "sEcReT-key-of-ada", "aws_session_token": "t"},
+    {"method": "POST", "url": STS.url, "headers": [["Host", STS.host]], "body": ""},
+    {"method": "POST", "url": STS.url, "headers": {"Host": [STS.host, "evil"]}, "body": ""},
+    {"method": "POST", "url": STS.url, "headers": {"Host": None}, "body": ""},
+    {"method": 1, "url": 2, "headers": 3, "body": 4},
+]
+
+
+async def test_what_is_no_signed_request_is_refused_and_never_repeated(place: Place, subtests: pytest.Subtests) -> None:
+    for body in NO_REQUESTS:
+        with subtests.test(body=body):
+            with structlog.testing.capture_logs() as lines:
+                answer = await place.client.post("/v1/auth/aws-login", json=body)
+            assert answer.status_code == 422
+            assert "sEcReT" not in answer.text + str(lines)
+
+
+async def test_nothing_secret_of_a_login_is_logged_or_told(place: Place) -> None:
+    with structlog.testing.capture_logs() as lines:
+        request = (await place.draft()).sign()
+        view = (await place.send(request)).json()
+        again = await place.send(request)
+        wrong = await place.send((await place.draft(identity=replace(ADA, secret="x"))).sign())
+    said = str(lines)
+    assert "login.done" in said
+    for secret in (view["api_key"], ADA.token, request.headers["Authorization"], request.headers["X-GPU-Dev-Nonce"]):
+        assert secret is not None
+        assert secret not in said + again.text + wrong.text
+
+
+async def test_somebody_without_the_role_is_told_which_one_is_needed(place: Place, subtests: pytest.Subtests) -> None:
+    for identity in (
+        single_sign_on("ada", role="SomethingElse"),
+        single_sign_on("ada", account="999999999999"),
+        assumed(f"{ROLE}-admin", "ada"),
+        any_caller(f"arn:aws:iam::123456789012:user/{ROLE}", "AIDAEXAMPLEUSER000000"),
+        any_caller(f"arn:aws:sts::123456789012:federated-user/{ROLE}", "123456789012:x"),
+    ):
+        with subtests.test(arn=identity.arn):
+            assert ROLE in refused(await place.log_in(identity), 403, "forbidden")
+    assert await place.users() == []
+
+
+async def test_a_session_whose_name_is_no_users_name_is_refused(place: Place, subtests: pytest.Subtests) -> None:
+    for session in ("-ada", "a=b", "a,b", "=cmd"):
+        with subtests.test(session=session):
+            assert "name" in refused(await place.log_in(single_sign_on(session)), 403, "forbidden")
+    assert await place.users() == []
+
+
+# --- who is who ----------------------------------------------------------------------------------------------------
+
+
+async def test_nobody_becomes_a_user_who_was_made_here(place: Place) -> None:
+    await place.stores.users.add_user("ada", Role.ADMIN)
+    assert "taken" in refused(await place.log_in(ADA), 403, "forbidden")
+    assert (await place.row("ada"))["identity_subject"] is None
+
+
+async def test_nobody_becomes_a_user_of_nearly_their_name(place: Place) -> None:
+    await place.stores.users.add_user("Ada", Role.ADMIN)
+    refused(await place.log_in(ADA), 403, "forbidden")
+
+
+async def test_nobody_becomes_somebody_elses_namesake(place: Place) -> None:
+    assert (await place.log_in(ADA)).status_code == 200
+    for other in (assumed(ROLE, "ada"), assumed(ROLE, "ADA")):
+        assert "taken" in refused(await place.log_in(other), 403, "forbidden")
+
+
+async def test_an_operator_may_let_a_user_who_was_made_here_log_in_with_aws(place: Place) -> None:
+    await place.stores.users.add_user("ada", Role.OPERATOR)
+    await place.stores.accounts.expect("ada", "aws")
+    view = (await place.log_in(ADA)).json()
+    assert (view["username"], view["role"]) == ("ada", "operator")
+    refused(await place.log_in(assumed(ROLE, "ada")), 403, "forbidden")
+
+
+async def test_a_role_that_was_given_here_stays(place: Place) -> None:
+    await place.log_in(ADA)
+    async with place.stores.pool.acquire() as connection:
+        await connection.execute("UPDATE api_users SET role = 'operator'")
+    assert (await place.log_in(ADA)).json()["role"] == "operator"
+
+
+async def test_a_disabled_user_is_refused_and_nothing_of_theirs_changes(place: Place) -> None:
+    await place.log_in(ADA)
+    async with place.stores.pool.acquire() as connection:
+        await connection.execute("UPDATE api_users SET is_active = false")
+    before = await place.row("ada")
+    place.clock.move(seconds=30)
+    assert "disabled" in refused(await place.log_in(ADA), 403, "forbidden")
+    assert await place.row("ada") == before
+
+
+# --- keys ----------------------------------------------------------------------------------------------------------
+
+
+async def test_logging_out_ends_the_key_at_once_and_no_other(place: Place) -> None:
+    here, there = [(await place.log_in(ADA)).json()["api_key"] for _ in range(2)]
+    gone = await place.client.delete("/v1/keys/current", headers={"Authorization": f"Bearer {here}"})
+    assert (gone.status_code, gone.content) == (204, b"")
+    assert [await place.ask(here), await place.ask(there)] == [401, 200]
+
+
+async def test_rotating_a_key_from_a_login_buys_no_time(place: Place) -> None:
+    first = (await place.log_in(ADA)).json()
+    async with place.stores.pool.acquire() as connection:
+        ends = await connection.fetchval(
+            "UPDATE api_keys SET expires_at = expires_at - interval '90 minutes' RETURNING expires_at"
+        )
+    answer = await place.client.post("/v1/keys/rotate", headers={"Authorization": f"Bearer {first['api_key']}"})
+    assert datetime.fromisoformat(answer.json()["expires_at"]) == ends
+    assert [await place.ask(first["api_key"]), await place.ask(answer.json()["api_key"])] == [401, 200]
+
+
+# --- when AWS does not answer as it should -------------------------------------------------------------------------
+
+
+STRANGERS = [
+    Raw(b"<html><body>Please log in to the network</body></html>", content_type="text/html"),
+    Raw(b"<html><body>Please log in to the network</body></html>"),
+    Raw(b""),
+    Raw(caller_identity(ADA).encode()[:-30]),
+    Raw(caller_identity(ADA).encode(), 302, headers=(("Location", "https://evil.example/"),)),
+    Raw(b"", 307, headers=(("Location", "/again"),)),
+    Raw(b"oops", 500, "text/plain"),
+    Raw(b"oops", 503, "text/plain"),
+    Raw(b"x" * 70_000),
+    Raw(caller_identity(ADA).encode() + b" " * 70_000),
+    Raw(caller_identity(ADA).encode("utf-16-le")),
+    Raw(caller_identity(ADA).encode(), content_type="application/json"),
+    Raw(b"\x1f\x8b" + b"0" * 30, headers=(("Content-Encoding", "gzip"),)),
+]
+
+
+async def test_whatever_answers_in_awss_place_lets_nobody_in(place: Place, subtests: pytest.Subtests) -> None:
+    for number, answer in enumerate(STRANGERS, start=1):
+        place.sts.misbehaviour = answer
+        with subtests.test(status=answer.status, body=answer.body[:60]):
+            detail = refused(await place.log_in(ADA), 503, "unavailable")
+            assert "evil" not in detail
+            assert len(place.sts.requests) == number, "no redirect is followed, nothing is tried twice"
+    assert await place.users() == []
+
+
+async def test_a_slow_answer_is_given_up_in_time(place: Place) -> None:
+    settings = place.services.settings
+    hasty = replace(settings, aws_login=replace(settings.aws_login, timeout=timedelta(seconds=0.3)))
+    aws = AwsIdentity(hasty, place.stores.nonces, place.clock)
+    for misbehaviour in (Hang(), Drip(0.05)):
+        place.sts.misbehaviour = misbehaviour
+        with pytest.raises(Unavailable, match="does not answer"):
+            await aws.identify((await place.draft()).sign())
+    await aws.close()
+
+
+async def test_nobody_there_is_no_refusal(place: Place) -> None:
+    await place.sts.close()
+    refused(await place.log_in(ADA), 503, "unavailable")
+
+
+async def test_nonces_are_bounded_and_forgotten_in_time(place: Place) -> None:
+    place.stores.nonces._most = 3
+    for _ in range(3):
+        await place.nonce()
+    refused(await place.client.post("/v1/auth/nonce"), 429, "limit_reached")
+    place.clock.move(minutes=2)
+    await place.nonce()
+    async with place.stores.pool.acquire() as connection:
+        assert await connection.fetchval("SELECT count(*) FROM login_nonces") == 1
