@@ -96,9 +96,9 @@ def disk_step(reservation: Reservation, step: str, now: datetime, timing: Timing
     return _note(reservation, text, fields)
 
 
-def disk_ready(reservation: Reservation, before: str | None, held: HeldDisk, now: datetime, timing: Timing) -> Change:
-    """Tell that its disk is ready: one that was waited for, or that is on another volume than `before`."""
-    how = held.ready.result if held.ready is not None and held.disk.volume_id != before else None
+def disk_ready(reservation: Reservation, held: HeldDisk, now: datetime, timing: Timing) -> Change:
+    """Tell that its disk is ready, and how: one that was waited for, or that is on a new volume."""
+    how = None if held.ready is None else held.ready.result
     fields: dict[str, object] = {"step": STARTING}
     if reservation.status is Status.PREPARING and reservation.prepare_by is not None:
         fields["prepare_by"] = now + timing.preparing_deadline

@@ -70,7 +70,7 @@ class Homes:
             case Ready():
                 self._forget(held)
                 if reservation.prepare_by is not None or held.disk.volume_id != before:
-                    change = disk_ready(reservation, before, held, self._clock.now(), self._timing)
+                    change = disk_ready(reservation, held, self._clock.now(), self._timing)
                     reservation = await self._reservations.change(change, now=self._clock.now())
                 return reservation, decision.volume
             case Failed():

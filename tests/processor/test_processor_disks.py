@@ -1,0 +1,344 @@
+"""A reservation's disk: ready before its dev server starts, put away before it is released, and never lost between."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gpudev.adapters.postgres.stores import Stores
+from gpudev.domain.commands import DISK_QUEUE, dead_letter_queue
+from gpudev.domain.disk_operations import OperationKind, OperationState, SnapshotStatus, Why
+from gpudev.domain.disk_requests import CreateDisk
+from gpudev.domain.errors import ClusterError, DiskHeld, Unavailable
+from gpudev.domain.ids import new_disk_id
+from gpudev.domain.lifecycle import Status
+from gpudev.ports.cluster import Phase, ServerSeen
+from gpudev.settings import Settings
+from gpudev.workflows.disk_operations import DiskOperations
+from processor.disk_stays import DISKS, DiskStays, Life
+from support.clock import ManualClock
+
+
+@pytest.fixture
+async def stays(stores: Stores, clock: ManualClock, settings: Settings) -> AsyncIterator[DiskStays]:
+    world = DiskStays.begin(stores, clock, settings)
+    yield world
+    await world.close()
+
+
+async def test_a_dev_server_starts_on_the_volume_of_its_disk(stays: DiskStays) -> None:
+    rid = await stays.start()
+    disk = await stays.disk()
+    volume = stays.cluster.specs[rid].volume
+    assert volume is not None
+    assert (volume.volume_id, volume.size_gb, volume.zone) == (disk.volume_id, 10, "zone-a")
+    assert stays.cloud.volumes_there[volume.volume_id].attached_to
+    [ready] = await stays.operations(OperationKind.MAKE_READY)
+    assert (ready.state, ready.reservation_id) == (OperationState.DONE, rid)
+    assert f"disk 'data': volume {volume.volume_id} is ready, new" in await stays.messages(rid)
+
+
+async def test_one_without_a_disk_asks_the_cloud_nothing(stays: DiskStays) -> None:
+    rid = await stays.start("none")
+    await stays.cancel(rid)
+    await stays.go_on()
+    assert await stays.is_released(rid)
+    assert stays.cluster.specs[rid].volume is None
+    assert stays.cloud.trouble.names == []
+
+
+async def test_the_disk_is_put_away_before_the_reservation_is_released(stays: DiskStays) -> None:
+    rid = await stays.start()
+    stays.write(rid, "precious")
+    stays.cluster.lets_go = False
+    await stays.cancel(rid)
+    await stays.go_on()
+    assert not await stays.is_released(rid), "the machine still has the volume"
+    with pytest.raises(DiskHeld):
+        await stays.submit(8, disk="data")
+    stays.cluster.let_go(rid)
+    await stays.go_on()
+    assert await stays.is_released(rid)
+    [snapshot] = await stays.snapshots()
+    assert snapshot.why is Why.END_OF_RESERVATION
+    assert snapshot.status.is_good and snapshot.cloud_id is not None
+    assert stays.cloud.contents[snapshot.cloud_id] == "precious"
+    assert (await stays.disk()).saved_as == snapshot.snapshot_id
+    assert f"(disk 'data': snapshot {str(snapshot.snapshot_id)[:8]})" in (await stays.messages(rid))[-1]
+    assert stays.read(await stays.start()) == "precious"
+
+
+async def test_a_disk_that_cannot_be_made_ready_fails_the_reservation_and_says_why(stays: DiskStays) -> None:
+    stays.cloud.trouble.errors["ensure_volume"] = [ClusterError("the quota of volumes is used up")] * 3
+    rid = await stays.submit(8, disk="data")
+    await stays.go_on(8)
+    row = await stays.get(rid)
+    assert row.status is Status.FAILED
+    assert row.failure_reason == "its disk 'data' could not be made ready: the quota of volumes is used up"
+    assert row.is_released
+    assert stays.cluster.launches == 0, "never on something else"
+    assert await stays.start(), "the disk is free, and the next one may be luckier"
+
+
+async def test_a_disk_whose_files_are_nowhere_is_never_replaced_by_an_empty_one(stays: DiskStays) -> None:
+    rid = await stays.start()
+    lost = stays.cluster.attached.pop(rid)
+    stays.cloud.destroy_volume(lost)
+    await stays.cancel(rid)
+    await stays.go_on()
+    again = await stays.submit(8, disk="data")
+    await stays.go_on()
+    assert f"volume {lost} of disk 'data' is gone" in str((await stays.get(again)).failure_reason)
+    assert stays.cluster.launches == 1
+
+
+@pytest.mark.slow
+async def test_what_takes_long_is_told_and_has_a_deadline_of_its_own(stays: DiskStays) -> None:
+    stays.cloud.going.clear()
+    rid = await stays.submit(8, disk="data")
+    await stays.turn(2)
+    assert (await stays.get(rid)).step == "disk 'data': making a volume in zone-a"
+    stays.clock.move(minutes=40)  # longer than a dev server may take
+    await stays.turn(1)
+    assert await stays.status(rid) is Status.PREPARING
+    stays.cloud.going.set()
+    await stays.work.settle()
+    stays.cluster.ready_at_once = False
+    await stays.go_on()
+    row = await stays.get(rid)
+    assert (row.status, row.step) == (Status.PREPARING, "starting on paper")
+    assert row.prepare_by is not None
+    assert row.prepare_by > stays.clock.now(), "the time for starting begins when the disk is ready"
+    told = [message for message in await stays.messages(rid) if message.startswith("disk")]
+    assert told == [
+        "disk 'data': making a volume in zone-a",
+        f"disk 'data': volume {(await stays.disk()).volume_id} is ready, new",
+    ]
+
+
+async def test_a_cloud_that_never_answers_fails_the_reservation_in_the_end(stays: DiskStays) -> None:
+    stays.cloud.trouble.errors["ensure_volume"] = [Unavailable("no answer")] * 1000
+    rid = await stays.submit(8, disk="data")
+    await stays.go_on()
+    assert (await stays.get(rid)).step == "disk 'data': making a volume in zone-a (no answer)"
+    stays.clock.move(minutes=61)
+    await stays.go_on()
+    row = await stays.get(rid)
+    assert row.status is Status.FAILED
+    assert str(row.failure_reason).startswith("not ready within 60 minutes; last seen: disk 'data'")
+
+
+@pytest.mark.slow
+async def test_a_disk_of_which_no_snapshot_can_be_taken_is_free_all_the_same(stays: DiskStays) -> None:
+    rid = await stays.start()
+    stays.write(rid, "precious")
+    stays.cloud.trouble.errors["ensure_snapshot"] = [ClusterError("too many snapshots")] * 6
+    await stays.cancel(rid)
+    await stays.go_on(12)
+    assert await stays.is_released(rid)
+    assert "no snapshot: no snapshot could be taken: too many snapshots" in (await stays.messages(rid))[-1]
+    assert {one.status for one in await stays.snapshots()} == {SnapshotStatus.FAILED}
+    assert stays.read(await stays.start()) == "precious"
+
+
+async def test_a_silent_cloud_keeps_nobodys_gpus_for_long_and_the_next_one_waits_for_the_disk(stays: DiskStays) -> None:
+    rid = await stays.start()
+    stays.write(rid, "precious")
+    stays.cloud.trouble.errors["ensure_snapshot"] = [Unavailable("no answer")] * 1000
+    await stays.cancel(rid)
+    await stays.go_on()
+    assert not await stays.is_released(rid)
+    stays.clock.move(minutes=5)
+    await stays.go_on()
+    assert await stays.is_released(rid)
+    assert "not put away yet" in (await stays.messages(rid))[-1]
+    again = await stays.submit(8, disk="data")
+    await stays.go_on()
+    assert await stays.status(again) is Status.PREPARING
+    assert "waits for put_away" in str((await stays.get(again)).step)
+    stays.cloud.trouble.errors.clear()
+    stays.clock.move(minutes=5)
+    await stays.go_on(6)
+    assert await stays.status(again) is Status.ACTIVE
+    assert stays.read(again) == "precious"
+
+
+@pytest.mark.slow
+async def test_one_that_is_cancelled_while_its_disk_is_made_ready_never_starts(stays: DiskStays) -> None:
+    stays.cloud.going.clear()
+    rid = await stays.submit(8, disk="data")
+    await stays.turn(2)
+    await stays.cancel(rid)
+    await stays.turn(2)
+    assert not await stays.is_released(rid), "the disk is still being worked on"
+    stays.cloud.going.set()
+    await stays.work.settle()
+    await stays.go_on()
+    assert await stays.is_released(rid)
+    assert stays.cluster.launches == 0
+    assert await stays.start()
+
+
+async def test_nothing_is_torn_down_while_it_is_still_being_launched(stays: DiskStays) -> None:
+    """Or the dev server would come to be on a disk that another has by then."""
+    stays.cluster.launching = asyncio.Event()
+    rid = await stays.submit(8, disk="data")
+    await stays.processor.acquire_lease()
+    await stays.processor.turn()
+    await asyncio.sleep(0.5)
+    await stays.cancel(rid)
+    await stays.processor.turn()
+    await asyncio.sleep(0.1)
+    assert not await stays.is_released(rid)
+    stays.cluster.launching.set()
+    stays.cluster.launching = None
+    await stays.go_on()
+    assert await stays.is_released(rid)
+    assert stays.cluster.attached == {}
+    assert rid not in stays.cluster.servers
+
+
+async def test_one_that_is_placed_anew_keeps_its_disk(stays: DiskStays) -> None:
+    stays.cluster.ready_at_once = False
+    rid = await stays.submit(8, disk="data")
+    await stays.go_on()
+    home = stays.cluster.specs[rid].volume
+    [node] = stays.cluster.nodes
+    stays.cluster.nodes = (type(node)(node.name, node.gpu_type, node.units, schedulable=False, zone=node.zone),)
+    why = "the node was closed"
+    stays.cluster.servers[rid] = ServerSeen(rid, Phase.STARTING, step="waits", reason=why, refused=why)
+    await stays.go_on()
+    row = await stays.get(rid)
+    assert (row.status, row.shares, row.prepare_by) == (Status.QUEUED, (), None)
+    with pytest.raises(DiskHeld):
+        await stays.submit(8, disk="data")
+    stays.cluster.nodes = (node,)
+    stays.cluster.ready_at_once = True
+    await stays.go_on()
+    assert await stays.status(rid) is Status.ACTIVE
+    assert stays.cluster.specs[rid].volume == home
+    assert len(await stays.operations(OperationKind.MAKE_READY)) == 1, "it was ready already"
+
+
+async def test_a_dev_server_that_was_lost_starts_again_on_the_same_volume(stays: DiskStays) -> None:
+    rid = await stays.start()
+    stays.write(rid, "precious")
+    stays.cluster.kill(rid, unwatched=True)
+    stays.restart()
+    await stays.go_on()
+    assert stays.cluster.launches == 2
+    assert await stays.status(rid) is Status.ACTIVE
+    assert stays.read(rid) == "precious"
+    assert len(await stays.operations(OperationKind.MAKE_READY)) == 1
+
+
+async def test_the_backstop_puts_disks_away_too(stays: DiskStays) -> None:
+    rid = await stays.start()
+    stays.clock.move(hours=5)
+    assert stays.processor._lease is not None
+    await stays.stores.leases.release(stays.processor._lease)
+    stays.restart()
+    report = await stays.processor.expire()
+    assert report is not None
+    assert report.unfinished == []
+    assert await stays.is_released(rid)
+    assert [one.why for one in await stays.snapshots()] == [Why.END_OF_RESERVATION]
+
+
+async def live(world: DiskStays) -> None:
+    """One stay and the start of the next, whoever dies meanwhile: what the first one left is there for the second."""
+    first = await world.submit(8, disk="data")
+    await world.go_on(20, until=lambda row: row.status is Status.ACTIVE)
+    assert world.read(first) == "", await world.messages(first)
+    world.write(first, "precious")
+    await world.cancel(first)
+    await world.go_on(20, until=lambda row: row.is_released)
+    assert await world.is_released(first), await world.messages(first)
+    second = await world.submit(8, disk="data")
+    await world.go_on(20, until=lambda row: row.status is Status.ACTIVE)
+    assert world.read(second) == "precious", await world.messages(second)
+    [kept] = await world.snapshots()
+    assert kept.cloud_id is not None
+    assert world.cloud.contents[kept.cloud_id] == "precious"
+    assert len(world.cloud.volumes_there) == len(world.cloud.snapshots_there) == 1, "nothing is made and forgotten"
+
+
+@pytest.mark.slow
+async def test_a_processor_may_die_after_any_step(stores: Stores, clock: ManualClock, settings: Settings) -> None:
+    """Each life with one death, the first after the first call. A life without one says how many calls there are."""
+    whole = Life()
+    world = DiskStays.begin(stores, clock, settings, whole)
+    await live(world)
+    await world.close()
+    assert whole.calls > 15
+    for number in range(1, whole.calls + 1):
+        await forget_everything(stores)
+        world = DiskStays.begin(stores, clock, settings, Life(number))
+        await live(world)
+        assert world.life.deaths == 1
+        await world.close()
+
+
+async def forget_everything(stores: Stores) -> None:
+    async with stores.pool.acquire() as connection:
+        await connection.execute("TRUNCATE reservations, disks, leases CASCADE")
+
+
+async def test_what_others_ask_for_is_carried_out_and_its_message_read(stays: DiskStays) -> None:
+    elsewhere = DiskOperations(stays.stores.disk_operations, stays.cloud, stays.clock, DISKS, by="api")
+    asked = await elsewhere.ask(await stays.user(), CreateDisk(new_disk_id(), "data", 20))
+    assert asked is not None
+    await stays.work.round()
+    await stays.work.settle()
+    disk = await stays.disk()
+    assert disk.volume_id is not None
+    assert stays.cloud.volumes_there[disk.volume_id].size_gb == 20
+    assert await stays.stores.queue.peek(DISK_QUEUE) == []
+
+
+async def test_a_message_that_names_nothing_ends_among_the_dead_letters(stays: DiskStays) -> None:
+    async with stays.stores.pool.acquire() as connection:
+        await connection.execute("SELECT pgmq.send($1, $2::jsonb)", DISK_QUEUE, {"hello": "world"})
+        for _ in range(3):
+            await connection.execute("UPDATE pgmq.q_disk_operations SET vt = clock_timestamp() - interval '1 minute'")
+            await stays.work.round()
+    [letter] = await stays.stores.queue.peek(dead_letter_queue(DISK_QUEUE))
+    assert letter.body["hello"] == "world"
+
+
+async def test_a_snapshot_that_is_finished_later_is_settled(stays: DiskStays) -> None:
+    stays.cloud.takes_time = True
+    rid = await stays.start()
+    await stays.cancel(rid)
+    await stays.go_on()
+    assert await stays.is_released(rid), "nobody waits for the cloud to finish it"
+    assert [one.status for one in await stays.snapshots()] == [SnapshotStatus.PENDING]
+    stays.cloud.complete_snapshots()
+    stays.clock.move(seconds=20)
+    await stays.work.round()
+    assert [one.status for one in await stays.snapshots()] == [SnapshotStatus.COMPLETED]
+
+
+@pytest.mark.slow
+async def test_whoever_waits_for_an_operation_hears_of_it_and_nobody_else(stays: DiskStays) -> None:
+    heard: list[str] = []
+    stays.work.moved = lambda: heard.append("moved")
+    stays.work.heard(str(new_disk_id()))
+    assert heard == []
+    stays.cloud.going.clear()
+    rid = await stays.submit(8, disk="data")
+    await stays.turn(1)
+    await stays.turn(1)
+    [ready] = await stays.operations(OperationKind.MAKE_READY)
+    stays.work.heard(str(ready.operation_id))
+    assert heard == ["moved"]
+    stays.cloud.going.set()
+    await stays.work.settle()
+    assert heard == ["moved", "moved"]
+    await stays.go_on()
+    assert await stays.status(rid) is Status.ACTIVE
+    before = len(heard)
+    stays.work.heard(str(ready.operation_id))
+    assert len(heard) == before
+    stays.work.heard(None)
+    assert len(heard) == before + 1, "after a lost connection anything may have happened"
