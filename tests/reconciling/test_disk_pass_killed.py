@@ -54,7 +54,7 @@ async def _scene(stores: Stores, cloud: PaperCloud) -> None:
     await add(stores, "ada", "grown", ebs_volume_id="vol-1", size_gb=100)
     await add(stores, "ada", "unlinked", size_gb=100)
     await add(stores, "bob", "gone", ebs_volume_id="vol-gone", in_use=True, reservation_id=str(uuid4()))
-    await add(stores, "bob", "same", ebs_volume_id="vol-3", size_gb=100)
+    await add(stores, "bob", "same", ebs_volume_id="vol-3", size_gb=100, zone="zone-a")
     cloud.volume("vol-1", disk="grown", size_gb=300)
     cloud.volume("vol-2", disk="unlinked", attached=True)
     cloud.volume("vol-3", "bob", "same")

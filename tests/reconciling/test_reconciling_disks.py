@@ -138,6 +138,7 @@ async def test_rule_3_what_is_in_both_follows_the_cloud_and_what_is_ours_stays(
     (after,) = await all_rows(stores)
     assert after == before | {
         "ebs_volume_id": "vol-1",
+        "zone": "zone-a",
         "size_gb": 200,
         "in_use": False,
         "reservation_id": None,
@@ -179,7 +180,7 @@ async def test_a_new_disk_of_a_deleted_ones_name_is_imported_beside_it(
 
 
 async def test_the_eight_statistics(stores: Stores, cloud: PaperCloud, reconciling: ReconcilingDisks) -> None:
-    await add(stores, disk_name="same", ebs_volume_id="vol-same", size_gb=100)
+    await add(stores, disk_name="same", ebs_volume_id="vol-same", size_gb=100, zone="zone-a")
     await add(stores, disk_name="grown", ebs_volume_id="vol-grown", size_gb=100)
     await add(stores, disk_name="gone", ebs_volume_id="vol-gone")
     await add(stores, disk_name="deleted", ebs_volume_id="vol-deleted", is_deleted=True)

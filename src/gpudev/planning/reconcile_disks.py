@@ -116,6 +116,7 @@ def _as_volume(
     attached = bool(volume.attached_to)
     found: dict[str, Any] = {
         "ebs_volume_id": volume.volume_id,
+        "zone": volume.zone or record.zone,
         "size_gb": volume.size_gb,
         "in_use": attached or record.is_held,
         "reservation_id": record.reservation_id if attached or record.is_held else None,
@@ -143,6 +144,7 @@ def _import(
 ) -> ImportDisk:
     fields: dict[str, Any] = {
         "ebs_volume_id": volume.volume_id,
+        "zone": volume.zone,
         "size_gb": volume.size_gb,
         "in_use": bool(volume.attached_to),
         "created_at": volume.created_at,

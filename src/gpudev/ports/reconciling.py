@@ -41,6 +41,7 @@ class DiskRecord:
     disk_name: str
     created_at: datetime
     volume_id: str | None = None
+    zone: str | None = None
     size_gb: int | None = None
     in_use: bool = False
     reservation_id: ReservationId | None = None

@@ -26,8 +26,8 @@ _RECORDS = """
 # The columns that reconciling may set, and no others.
 _UPDATE = """
     UPDATE disks d
-    SET (ebs_volume_id, size_gb, in_use, reservation_id, snapshot_count, is_backing_up, last_snapshot_at)
-      = (SELECT n.ebs_volume_id, n.size_gb, n.in_use, n.reservation_id, n.snapshot_count, n.is_backing_up,
+    SET (ebs_volume_id, zone, size_gb, in_use, reservation_id, snapshot_count, is_backing_up, last_snapshot_at)
+      = (SELECT n.ebs_volume_id, n.zone, n.size_gb, n.in_use, n.reservation_id, n.snapshot_count, n.is_backing_up,
                 n.last_snapshot_at
          FROM jsonb_populate_record(d, $3) n)
     WHERE d.disk_id = $1 AND d.xmin::text::bigint = $2
@@ -36,6 +36,7 @@ _UPDATE = """
 _RECONCILED = frozenset(
     {
         "ebs_volume_id",
+        "zone",
         "size_gb",
         "in_use",
         "reservation_id",
@@ -46,8 +47,8 @@ _RECONCILED = frozenset(
 )
 _IMPORT = """
     INSERT INTO disks (disk_id, user_id, disk_name, created_at, ebs_volume_id, size_gb, in_use, snapshot_count,
-                       is_backing_up, last_snapshot_at)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+                       is_backing_up, last_snapshot_at, zone)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
     ON CONFLICT DO NOTHING RETURNING disk_id
 """
 
@@ -120,6 +121,7 @@ async def _import(connection: Connection, write: ImportDisk, now: datetime, by: 
         fields.get("snapshot_count", 0),
         fields.get("is_backing_up", False),
         fields.get("last_snapshot_at"),
+        fields.get("zone"),
     )
     if disk_id is None:  # a request made it meanwhile; the next pass links the two
         return False
@@ -191,6 +193,7 @@ def _record(row: asyncpg.Record) -> DiskRecord:
         disk_name=row["disk_name"],
         created_at=row["created_at"],
         volume_id=row["ebs_volume_id"],
+        zone=row["zone"],
         size_gb=row["size_gb"],
         in_use=row["in_use"],
         reservation_id=None if row["reservation_id"] is None else ReservationId(row["reservation_id"]),
