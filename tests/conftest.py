@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,7 +41,7 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostg
     server = EmbeddedPostgres(Path(tmp_path_factory.mktemp("postgres")) / "data", fast=True)
     server.initialise()
     server.start()
-    asyncio.run(migrate(server.settings_database()))
+    asyncio.run(migrate(server.settings_database(), roles=True))
     yield server
     server.stop()
 
@@ -62,6 +62,20 @@ async def database(postgres: EmbeddedPostgres) -> AsyncIterator[Database]:
 @pytest.fixture
 def settings(database: Database, tmp_path: Path) -> Settings:
     return Settings(database=database, state_dir=tmp_path / "state")
+
+
+@pytest.fixture
+async def stores_of(settings: Settings) -> AsyncIterator[Callable[[str], Stores]]:
+    """The stores as a service has them, who may do to the database what its role may and nothing else."""
+    opened: list[Stores] = []
+
+    def open_as(role: str) -> Stores:
+        opened.append(open_stores(replace(settings, database=replace(settings.database, user=role))))
+        return opened[-1]
+
+    yield open_as
+    for one in opened:
+        await one.close()
 
 
 @pytest.fixture

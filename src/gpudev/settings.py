@@ -17,6 +17,11 @@ from gpudev.places import state_dir
 _T = TypeVar("_T")
 
 
+API_ROLE, PROCESSOR_ROLE = "gpudev_api", "gpudev_processor"
+RECONCILER_ROLE, MIGRATOR_ROLE = "gpudev_reconciler", "gpudev_migrator"
+"""The database's roles, for those who use them (gpudev.adapters.postgres.roles says what each may do)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Database:
     """`host` may be a folder: then PostgreSQL is reached through its unix socket in there."""

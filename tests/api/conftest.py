@@ -1,13 +1,15 @@
 """The API over a real PostgreSQL, a processor turned by hand and a cluster on paper."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 
 import httpx2
 import pytest
 import uvicorn
 
 from gpudev.adapters.postgres.listening import ReservationChanges
+from gpudev.adapters.postgres.roles import API, PROCESSOR
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.api.app import create_app
 from gpudev.bootstrap.processor import make_processor
@@ -20,21 +22,24 @@ from support.world import World
 
 
 @pytest.fixture
-async def world(stores: Stores, clock: ManualClock, settings: Settings) -> AsyncIterator[World]:
+async def world(
+    stores: Stores, stores_of: Callable[[str], Stores], clock: ManualClock, settings: Settings
+) -> AsyncIterator[World]:
     """Two nodes of eight H100, already seen by the processor."""
     cluster = PaperCluster([Node("node-1", "h100", 8), Node("node-2", "h100", 8)], clock)
-    processor = make_processor(stores, cluster, clock, settings.timing)
+    theirs = stores_of(PROCESSOR)
+    processor = make_processor(theirs, cluster, clock, settings.timing)
     processor._queues._publisher._seconds = lambda: 0.0  # publishing is never too dear, however slow the machine is
-    world = World(stores, cluster, clock, processor, settings)
+    world = World(replace(stores, leases=theirs.leases), cluster, clock, processor, settings)
     await world.turn(1)
     yield world
     await processor.effects.cancel()
 
 
 @pytest.fixture
-async def api(world: World) -> AsyncIterator[Api]:
-    stores, published = world.stores, PublishedKeys()
-    changes = ReservationChanges(world.settings.database)
+async def api(world: World, stores_of: Callable[[str], Stores]) -> AsyncIterator[Api]:
+    stores, published = stores_of(API), PublishedKeys()
+    changes = ReservationChanges(stores.pool.database)
     changes.start()
     services = api_services(stores, changes, published, world.clock, world.settings)
     api = Api(services, world, published, create_app(services))

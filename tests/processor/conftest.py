@@ -1,7 +1,9 @@
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 
 import pytest
 
+from gpudev.adapters.postgres.roles import PROCESSOR
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.bootstrap.processor import make_processor
 from gpudev.domain.capacity import Node
@@ -12,9 +14,12 @@ from support.world import World
 
 
 @pytest.fixture
-async def world(stores: Stores, clock: ManualClock, settings: Settings) -> AsyncIterator[World]:
+async def world(
+    stores: Stores, stores_of: Callable[[str], Stores], clock: ManualClock, settings: Settings
+) -> AsyncIterator[World]:
     cluster = PaperCluster([Node("node-1", "h100", 8)], clock)
-    processor = make_processor(stores, cluster, clock, settings.timing)
+    theirs = stores_of(PROCESSOR)
+    processor = make_processor(theirs, cluster, clock, settings.timing)
     processor._queues._publisher._seconds = lambda: 0.0  # publishing is never too dear, however slow the machine is
-    yield World(stores, cluster, clock, processor, settings)
+    yield World(replace(stores, leases=theirs.leases), cluster, clock, processor, settings)
     await processor.effects.cancel()

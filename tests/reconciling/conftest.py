@@ -1,7 +1,9 @@
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 
 import pytest
 
+from gpudev.adapters.postgres.roles import RECONCILER
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.bootstrap.processor import make_processor
 from gpudev.domain.capacity import Node
@@ -18,8 +20,11 @@ def cloud() -> PaperCloud:
 
 
 @pytest.fixture
-async def world(stores: Stores, clock: ManualClock, settings: Settings) -> AsyncIterator[World]:
+async def world(
+    stores: Stores, stores_of: Callable[[str], Stores], clock: ManualClock, settings: Settings
+) -> AsyncIterator[World]:
     cluster = PaperCluster([Node("node-1", "h100", 8)], clock)
-    processor = make_processor(stores, cluster, clock, settings.timing)
-    yield World(stores, cluster, clock, processor, settings)
+    theirs = stores_of(RECONCILER)
+    processor = make_processor(theirs, cluster, clock, settings.timing)
+    yield World(replace(stores, leases=theirs.leases), cluster, clock, processor, settings)
     await processor.effects.cancel()

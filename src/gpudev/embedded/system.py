@@ -20,7 +20,7 @@ from gpudev.embedded.layout import Layout
 from gpudev.embedded.listening import environment_of
 from gpudev.embedded.postgres import EmbeddedPostgres
 from gpudev.embedded.supervisor import Service, Step, Supervisor, Task
-from gpudev.settings import Settings
+from gpudev.settings import API_ROLE, PROCESSOR_ROLE, Settings
 
 POSTGRES, MIGRATIONS, PROCESSOR, API = "postgres", "migrations", "processor", "api"
 PARTS = (POSTGRES, MIGRATIONS, PROCESSOR, API)
@@ -61,11 +61,11 @@ def stages(settings: Settings, inherited: Mapping[str, str]) -> list[Service | T
     postgres = open_postgres(layout)
     told = environment(settings, inherited)
 
-    def part(name: str, *arguments: str) -> ChildSpec:
+    def part(name: str, *arguments: str, role: str | None = None) -> ChildSpec:
         return ChildSpec(
             name=name,
             command=lambda: server_command(*arguments),
-            environment=told,
+            environment={**told, "POSTGRES_USER": role} if role else told,
             pid_file=layout.pid_file(name),
             log_file=layout.log_file(name),
         )
@@ -87,10 +87,10 @@ def stages(settings: Settings, inherited: Mapping[str, str]) -> list[Service | T
     )
     return [
         Service(database, postgres.is_ready, ready_within=60.0),
-        Task(part(MIGRATIONS, "migrate")),
+        Task(part(MIGRATIONS, "migrate", "--roles")),
         # Not waited for here, so that it starts side by side with the API; `up` asks the API whether it is alive.
-        Service(part(PROCESSOR, "processor")),
-        Service(part(API, "api"), lambda: asking.is_live(api_url(settings))),
+        Service(part(PROCESSOR, "processor", role=PROCESSOR_ROLE)),
+        Service(part(API, "api", role=API_ROLE), lambda: asking.is_live(api_url(settings))),
     ]
 
 

@@ -111,16 +111,20 @@ def processor() -> None:
     metavar="SECONDS",
     help="How long a database that does not answer yet is waited for.",
 )
+@click.option("--roles", is_flag=True, help="Make the services' database roles, too (needs CREATEROLE).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def migrate(status: bool, wait: float, as_json: bool) -> None:
-    """Bring the database's schema up to date. Safe to run twice, and from several places at once."""
+def migrate(status: bool, wait: float, roles: bool, as_json: bool) -> None:
+    """Bring the database's schema up to date, and what its roles may do (docs/security.md).
+
+    Safe to run twice, and from several places at once.
+    """
     chosen = server_settings()
     configure_logging(chosen)
     database = chosen.database
     if wait:
         asyncio.run(wait_for_database(database, wait))
     if not status:
-        applied = asyncio.run(migrating.migrate(database))
+        applied = asyncio.run(migrating.migrate(database, roles=roles))
         if not as_json:
             click.echo(f"applied {len(applied)} migration(s)" if applied else "the schema is up to date")
             return

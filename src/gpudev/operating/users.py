@@ -1,4 +1,4 @@
-"""`users`: who may come in, on a server whose login is local."""
+"""`users`: who may come in, as whom, and who no more. Every change is in the audit log."""
 
 import json
 
@@ -6,6 +6,7 @@ import click
 
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.domain.users import IssuedKey, Role, User, check_username
+from gpudev.operating.recording import record
 from gpudev.operating.running import server_settings, with_stores
 
 
@@ -23,6 +24,7 @@ def add(name: str, role: str, as_json: bool) -> None:
 
     async def act(stores: Stores) -> tuple[User, IssuedKey]:
         user = await stores.users.add_user(check_username(name), Role(role))
+        await record(stores, "users add", f"{name} ({role})")
         return user, await stores.users.issue_key(user.user_id, server_settings().api_key_ttl, "users add")
 
     _show(*with_stores(act), as_json)
@@ -38,6 +40,7 @@ def new_key(name: str, as_json: bool) -> None:
         user = await stores.users.find_user(name)
         if user is None:
             raise click.ClickException(f"there is no user {name!r}; make one with: gpu-dev-server users add {name}")
+        await record(stores, "users key", name)
         return user, await stores.users.issue_key(user.user_id, server_settings().api_key_ttl, "users key")
 
     _show(*with_stores(act), as_json)
@@ -52,6 +55,36 @@ def weight(name: str, weight: float) -> None:
     click.echo(f"{name} has weight {weight:g} now")
 
 
+@users.command()
+@click.argument("name")
+def disable(name: str) -> None:
+    """Let NAME in no more. All keys of theirs end within a second, for good; reservations run on until cancelled."""
+    with_stores(lambda stores: _set_active(stores, name, False))
+    click.echo(f"{name} is disabled; their keys are revoked")
+
+
+@users.command()
+@click.argument("name")
+def enable(name: str) -> None:
+    """Let NAME in again. Keys that were revoked stay so."""
+    with_stores(lambda stores: _set_active(stores, name, True))
+    click.echo(f"{name} is enabled; they need a new key (gpu-dev login, or: gpu-dev-server users key {name})")
+
+
+@users.command("role")
+@click.argument("name")
+@click.argument("role", type=click.Choice([role.value for role in Role]))
+def set_role(name: str, role: str) -> None:
+    """Make NAME a user, an operator or an admin. It holds within a second."""
+
+    async def act(stores: Stores) -> None:
+        await stores.administration.set_role(name, Role(role))
+        await record(stores, "users role", f"{name} ({role})")
+
+    with_stores(act)
+    click.echo(f"{name} is {'a' if role == 'user' else 'an'} {role} now")
+
+
 @users.command("ensure-owner")
 @click.argument("name")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -63,6 +96,7 @@ def ensure_owner(name: str, as_json: bool) -> None:
 
     async def act(stores: Stores) -> tuple[User, IssuedKey]:
         user = await stores.users.find_user(name) or await stores.users.add_user(name, Role.ADMIN)
+        await record(stores, "users ensure-owner", name)
         return user, await stores.users.issue_key(user.user_id, None, "owner of the machine")
 
     _show(*with_stores(act), as_json)
@@ -83,6 +117,11 @@ def list_users(as_json: bool) -> None:
         return
     for user in found:
         click.echo(f"{user.username:<32}  {user.role.value:<9}  {'active' if user.is_active else 'disabled'}")
+
+
+async def _set_active(stores: Stores, name: str, active: bool) -> None:
+    await stores.administration.set_active(name, active)
+    await record(stores, "users enable" if active else "users disable", name)
 
 
 def _show(user: User, key: IssuedKey, as_json: bool) -> None:

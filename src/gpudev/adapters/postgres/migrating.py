@@ -13,6 +13,7 @@ from importlib.resources import files
 import asyncpg
 
 from gpudev.adapters.postgres.pool import Connection, connect
+from gpudev.adapters.postgres.roles import ensure_roles, grant
 from gpudev.domain.errors import Conflict
 from gpudev.domain.gpu import GpuType, load_catalogue
 from gpudev.settings import Database
@@ -54,11 +55,14 @@ def migrations() -> list[Migration]:
     return sorted(found, key=lambda migration: migration.number)
 
 
-async def migrate(database: Database) -> list[Migration]:
-    """Apply what is missing; answer what was applied."""
+async def migrate(database: Database, *, roles: bool = False) -> list[Migration]:
+    """Apply what is missing; answer what was applied. `roles`: make the services' roles, too. Those that are there,
+    whoever made them, may then do what they need."""
     connection = await connect(database)
     try:
         await connection.execute("SELECT pg_advisory_lock($1)", _LOCK)
+        if roles:
+            await ensure_roles(connection)
         await _ensure_bookkeeping(connection)
         await _ensure_pgmq(connection)
         applied = await _applied(connection)
@@ -74,6 +78,7 @@ async def migrate(database: Database) -> list[Migration]:
                 )
         await seed_gpu_types(connection, list(load_catalogue().values()), overwrite=False)
         await ensure_queue_notifications(connection)
+        await grant(connection)
         return done
     finally:
         await connection.close()
