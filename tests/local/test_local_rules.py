@@ -1,5 +1,6 @@
 """The local adapter's decisions, without a process: shares, devices, limits, uids, foreign use, what facts mean."""
 
+import json
 import os
 import subprocess
 from dataclasses import replace
@@ -26,7 +27,7 @@ from gpudev.domain.capacity import Share
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.domain.ids import DiskId, ReservationId, UserId, new_reservation_id
 from gpudev.domain.reservation import Connection
-from gpudev.ports.cluster import Phase, ServerSpec
+from gpudev.ports.cluster import HomeVolume, Phase, ServerSpec
 from local.harness import GB, IS_ROOT, NODES
 
 REAL = LocalNode(
@@ -253,6 +254,15 @@ class TestPapers:
     def test_a_record_comes_back_as_it_was(self) -> None:
         record = Record(self.full, (2222, 2223), 20001)
         assert record_from_json(record_to_json(record)) == record
+        at_home = replace(self.full, volume=HomeVolume("7c9e6679-7425-40de-944b-e07fc1f90ae7", 10, "here"))
+        record = replace(record, spec=at_home)
+        assert record_from_json(record_to_json(record)) == record
+
+    def test_a_record_from_before_there_were_volumes_is_read(self) -> None:
+        record = Record(self.full, (2222, 2223), 20001)
+        written = json.loads(record_to_json(record))
+        del written["spec"]["volume"]
+        assert record_from_json(json.dumps(written)) == record
 
     @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"spec": {}, "ports": [], "master_port": null}'])
     def test_what_is_no_record_is_said_to_be_none(self, text: str) -> None:

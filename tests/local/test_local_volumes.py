@@ -18,7 +18,7 @@ from gpudev.domain.disk_contents import Contents, EntryKind
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.domain.ids import DiskId, new_disk_id
 from gpudev.ports.cloud import SnapshotState
-from local.volume_world import VolumeWorld, seen
+from local.volume_world import PATIENCE_S, VolumeWorld, seen
 from support.clock import ManualClock
 
 
@@ -292,3 +292,28 @@ async def test_contents_are_told_from_the_top_down_with_totals_of_everything(wor
     assert kept.entries[:6] == told.entries
     assert kept.entries[2].modified_at.timestamp() == 1_700_000_000
     assert Contents.from_json(json.loads(json.dumps(kept.to_json()))) == kept
+
+
+async def test_nobody_may_write_while_a_snapshot_is_being_copied(world: VolumeWorld) -> None:
+    """Also after a restart, when nobody has asked for it yet."""
+    volume = await world.new_volume()
+    snapshot_id = await world.give_snapshot(volume.volume_id, tags={}, state=SnapshotState.PENDING)
+    await world.restart()
+    found = await world.cloud.find_volume(volume.volume_id)
+    assert found is not None
+    assert found.busy == "its snapshot is still being copied"
+    await world.complete(snapshot_id)
+    async with asyncio.timeout(PATIENCE_S):
+        while (again := await world.cloud.find_volume(volume.volume_id)) is not None and again.busy:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+    assert again is not None
+
+
+async def test_a_snapshot_that_is_given_up_keeps_nobody_waiting(world: VolumeWorld) -> None:
+    volume = await world.new_volume()
+    snapshot_id = await world.give_snapshot(volume.volume_id, tags={}, state=SnapshotState.PENDING)
+    await world.restart()
+    await world.cloud.remove_snapshot(snapshot_id)
+    found = await world.cloud.find_volume(volume.volume_id)
+    assert found is not None
+    assert found.busy is None
