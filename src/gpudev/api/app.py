@@ -145,6 +145,7 @@ def _jobs(services: Services, unreleased: UnreleasedView) -> JobEndpoints:
     viewing = Viewing(plans, services.clock, settings.timing, settings.kubernetes.namespace)
     return JobEndpoints(
         reservations=services.reservations,
+        users=services.users,
         viewing=viewing,
         submission=Submission(
             reservations=services.reservations,
@@ -158,6 +159,7 @@ def _jobs(services: Services, unreleased: UnreleasedView) -> JobEndpoints:
             timing=settings.timing,
             fixed_cluster=settings.cluster == "local",
             has_disks=settings.has_disks,
+            disk_limits=settings.disks,
         ),
         cancelling=Cancelling(services.reservations, services.clock),
         extending=Extending(

@@ -38,8 +38,9 @@ from gpudev.domain.disk_requests import (
     SnapshotDisk,
     UndeleteDisk,
 )
-from gpudev.domain.errors import Conflict, DiskHeld, Invalid, LimitReached, NotFound
+from gpudev.domain.errors import Conflict, DiskHeld, Invalid, NotFound
 from gpudev.domain.ids import DiskId, ReservationId, short_id
+from gpudev.planning.disk_quota import DiskHoldings, check_quota
 from gpudev.planning.disk_retention import prunable, relied_on
 
 
@@ -319,11 +320,6 @@ class _Desk:
 
     def _within_quota(self, more_gb: int, count: int = 1) -> None:
         living = [one for one in self.facts.disks.values() if not one.is_deleted]
-        if len(living) + count > self.settings.max_per_user:
-            raise LimitReached(f"You have {len(living)} disks; {self.settings.max_per_user} is the limit.")
         wanted = {one.disk_id: one.size_gb for one in self.facts.unfinished if one.kind is OperationKind.RESIZE}
         taken = sum(max(one.size_gb or 0, wanted.get(one.disk_id) or 0) for one in living)
-        if taken + more_gb > self.settings.max_gb_per_user:
-            raise LimitReached(
-                f"Your disks have {taken} GB together; {more_gb} GB more would be over {self.settings.max_gb_per_user}."
-            )
+        check_quota(DiskHoldings(len(living), taken), self.settings, more=count, more_gb=more_gb)

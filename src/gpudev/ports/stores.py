@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from gpudev.domain.capacity import Node, Share
 from gpudev.domain.commands import Cause
 from gpudev.domain.disk import Disk
+from gpudev.domain.disk_operations import DiskSettings
 from gpudev.domain.estimate import Estimate, EstimateRecord, Outcome, QueuePlan, Stay
 from gpudev.domain.gpu import Catalogue, GpuType
 from gpudev.domain.ids import ReservationId, UserId
@@ -111,6 +112,8 @@ class UserLimits:
 
     most_queued: int | None = None
     most_gpus: int | None = None
+    disks: DiskSettings | None = None
+    """Held against a disk that is asked for by name and is not there yet."""
 
 
 NO_LIMITS = UserLimits()

@@ -13,6 +13,7 @@ from typing import assert_never
 
 from gpudev.domain.capacity import Node
 from gpudev.domain.disk import NO_DISK, check_disk_name
+from gpudev.domain.disk_operations import DiskSettings
 from gpudev.domain.errors import IdTaken, Invalid, LimitReached
 from gpudev.domain.gpu import Catalogue
 from gpudev.domain.ids import new_reservation_id
@@ -57,6 +58,7 @@ class Submission:
     """True: no node will ever be added (one machine)."""
     has_disks: bool = True
     """False: every home is scratch space here, and whoever names a disk is told so instead of given one."""
+    disk_limits: DiskSettings | None = None
 
     async def submit(self, user: User, request: SubmitRequest, idempotency_key: str | None) -> Submitted:
         fingerprint = _fingerprint(request)
@@ -142,7 +144,7 @@ class Submission:
     async def _write(self, draft: Draft, idempotency_key: str | None, fingerprint: str) -> Reservation:
         """A short id may be taken by an unreleased reservation; then another id is drawn."""
         now = self.clock.now()
-        limits = UserLimits(self.limits.max_queued_per_user, self.limits.max_gpus_per_user)
+        limits = UserLimits(self.limits.max_queued_per_user, self.limits.max_gpus_per_user, self.disk_limits)
         for attempt in range(1, _ID_ATTEMPTS + 1):
             try:
                 return await self.reservations.submit(

@@ -10,6 +10,7 @@ from datetime import datetime
 import asyncpg
 
 from gpudev.adapters.postgres import disk_rows
+from gpudev.adapters.postgres.disk_quota import take_turns
 from gpudev.adapters.postgres.pool import Connection, Pool
 from gpudev.domain.commands import DISK_QUEUE
 from gpudev.domain.disk_operations import (
@@ -75,7 +76,7 @@ class PostgresDiskOperations:
         self, user_id: UserId, decide: Decide, now: datetime, by: str, key: str | None
     ) -> Operation | None:
         async with self._pool.transaction() as connection:
-            await connection.execute("SELECT pg_advisory_xact_lock(hashtext('gpu-dev disks'), $1)", user_id)
+            await take_turns(connection, user_id)
             if key is not None and (earlier := await _find_by_key(connection, user_id, key)) is not None:
                 return earlier
             changes = decide(await _everything_of(connection, user_id))

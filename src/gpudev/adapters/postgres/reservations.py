@@ -1,12 +1,14 @@
 """The reservation store on PostgreSQL."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
 import asyncpg
 
 from gpudev.adapters.postgres import rows
+from gpudev.adapters.postgres.disk_quota import check_quota_of_new_disk
 from gpudev.adapters.postgres.leases import check_epoch
 from gpudev.adapters.postgres.pool import Connection, Pool
 from gpudev.adapters.postgres.writing import (
@@ -51,11 +53,22 @@ class PostgresReservations:
         now: datetime,
         limits: UserLimits = NO_LIMITS,
     ) -> Reservation:
-        async with self._pool.acquire() as connection:
+        async with self._connection_for(draft, limits) as connection:
             written = await _submit(connection, draft, idempotency_key, fingerprint, now=now, limits=limits)
             if not written["is_new"]:
                 return await _get(connection, ReservationId(written["reservation_id"]))
             return _just_submitted(draft, written, now)
+
+    @contextlib.asynccontextmanager
+    async def _connection_for(self, draft: Draft, limits: UserLimits) -> AsyncIterator[Connection]:
+        """One statement needs no transaction. With a disk that may have to be made, its quota is held meanwhile."""
+        if limits.disks is None or draft.disk_name in (None, NO_DISK):
+            async with self._pool.acquire() as connection:
+                yield connection
+            return
+        async with self._pool.transaction() as connection:
+            await check_quota_of_new_disk(connection, draft, limits.disks)
+            yield connection
 
     async def find_submission(self, user_id: UserId, idempotency_key: str, fingerprint: str) -> Reservation | None:
         async with self._pool.acquire() as connection:
@@ -228,7 +241,7 @@ async def _submit(
     if draft.max_wait is not None:
         statement = _SUBMIT_WITH_MAX_WAIT
         first = (now + draft.max_wait, limits.most_queued, limits.most_gpus)
-    elif limits != NO_LIMITS:
+    elif (limits.most_queued, limits.most_gpus) != (None, None):
         statement, first = _SUBMIT_WITHIN_LIMITS, (limits.most_queued, limits.most_gpus)
     try:
         written = await connection.fetchrow(

@@ -1,0 +1,24 @@
+"""How much one user may have in disks."""
+
+from dataclasses import dataclass
+
+from gpudev.domain.disk_operations import DiskSettings
+from gpudev.domain.errors import LimitReached
+
+
+@dataclass(frozen=True, slots=True)
+class DiskHoldings:
+    """A user's living disks."""
+
+    count: int
+    size_gb: int
+
+
+def check_quota(has: DiskHoldings, settings: DiskSettings, *, more: int, more_gb: int) -> None:
+    """Raises LimitReached where so many more disks, or GB, would be too many."""
+    if has.count + more > settings.max_per_user:
+        raise LimitReached(f"You have {has.count} disks; {settings.max_per_user} is the limit.")
+    if has.size_gb + more_gb > settings.max_gb_per_user:
+        raise LimitReached(
+            f"Your disks have {has.size_gb} GB together; {more_gb} GB more would be over {settings.max_gb_per_user}."
+        )
