@@ -8,7 +8,8 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ class Helm:
     program: Path
     home: Path
     """Nobody's configuration counts here."""
+    _rendered: dict[tuple[str, ...], list[Object]] = field(default_factory=dict, hash=False, compare=False)
 
     def run(self, *arguments: str, kubeconfig: Path | None = None) -> str:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("HELM_", "KUBE"))}
@@ -49,8 +51,11 @@ class Helm:
         return done.stdout
 
     def render(self, *files: str | Path, values: Object | None = None, release: str = "gpu-dev") -> "Rendered":
-        arguments = self.value_arguments(*files, values=values)
-        return Rendered(parse(self.run("template", release, str(CHART), *KUBE_VERSION, *arguments)))
+        """The same again is not rendered again."""
+        arguments = ("template", release, str(CHART), *KUBE_VERSION, *self.value_arguments(*files, values=values))
+        if arguments not in self._rendered:
+            self._rendered[arguments] = parse(self.run(*arguments))
+        return Rendered(deepcopy(self._rendered[arguments]))
 
     def refusal(self, values: Object) -> str:
         """What is said to whoever gives these values."""
