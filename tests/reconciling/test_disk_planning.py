@@ -176,3 +176,16 @@ def test_orphans_are_what_nobody_uses_and_the_dearest_comes_first() -> None:
         ("vol-new", 1.6, 30),
     ]
     assert "beside vol-used" in found[0].reason
+
+
+def test_what_we_made_and_still_need_is_no_orphan() -> None:
+    """A disk that has moved: its older snapshots are of a volume that is gone, and the one it left is still there."""
+    cloud = PaperCloud()
+    cloud.volume("vol-left", disk="data")
+    cloud.volume("vol-now", disk="data", day=2)
+    cloud.snapshot("snap-ours", "vol-gone")
+    cloud.snapshot("snap-copied", "vol-gone")
+    disk = DiskRecord(DiskId(UUID(int=1)), UserId(1), "ada", "data", BEGINNING, volume_id="vol-now")
+    ours = {"snap-ours", "vol-left"}
+    found = find_orphans(cloud.made, cloud.taken, [disk], Reconciling(), BEGINNING + timedelta(days=30), ours=ours)
+    assert [one.id for one in found] == ["snap-copied"]

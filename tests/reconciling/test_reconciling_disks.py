@@ -13,6 +13,7 @@ from gpudev.adapters.postgres.stores import Stores
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.ports.cloud import DISK_ID_TAG, SnapshotState
 from gpudev.ports.reconciling import DiskRecord
+from gpudev.settings import Reconciling
 from gpudev.workflows.reconciling_disks import DisksReport, ReconcilingDisks
 from support.clock import ManualClock
 from support.paper_cloud import BEGINNING, PaperCloud
@@ -432,3 +433,29 @@ async def test_a_dry_run_shows_every_change_and_writes_nothing(
     assert dry.changes == real.changes
     assert dry.statistics == real.statistics
     assert {(one.kind, one.disk_name) for one in dry.changes} == {("update", "grown"), ("import", "new")}
+
+
+async def test_recorded_snapshots_of_a_disk_that_moved_are_not_reported_as_orphans(
+    stores: Stores, cloud: PaperCloud, reconciling: ReconcilingDisks
+) -> None:
+    disk_id = await add(stores, ebs_volume_id="vol-now", size_gb=100)
+    cloud.volume("vol-now")
+    for name in ("snap-ours", "snap-removed", "snap-strange"):
+        cloud.snapshot(name, "vol-before")
+    async with stores.pool.transaction() as connection:
+        operation_id = await connection.fetchval(
+            "INSERT INTO disk_operations (operation_id, kind, user_id, disk_id, state, step, blocks, asked_at, "
+            "finished_at) SELECT gen_random_uuid(), 'put_away', user_id, disk_id, 'done', '', '{}', now(), now() "
+            "FROM disks WHERE disk_id = $1 RETURNING operation_id",
+            disk_id,
+        )
+        for name, status in (("snap-ours", "completed"), ("snap-removed", "removed")):
+            await connection.execute(
+                "INSERT INTO disk_snapshots (snapshot_id, disk_id, operation_id, volume_id, cloud_id, why, status, "
+                "created_at) VALUES (gen_random_uuid(), $1, $2, 'vol-before', $3, 'asked', $4, now())",
+                disk_id,
+                operation_id,
+                name,
+                status,
+            )
+    assert [one.id for one in await reconciling.orphans(Reconciling())] == ["snap-removed", "snap-strange"]

@@ -1,6 +1,7 @@
 """Which volumes and snapshots nobody uses, and what they cost: told, never removed."""
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -30,8 +31,11 @@ def find_orphans(
     records: Sequence[DiskRecord],
     prices: Reconciling,
     now: datetime,
+    *,
+    ours: AbstractSet[str] = frozenset(),
 ) -> list[Orphan]:
-    """The dearest first."""
+    """The dearest first. `ours`: what we made and take care of ourselves: snapshots of disks that have moved to another
+    volume since, and the volumes they have left."""
     reasons = _reasons(volumes, snapshots, records)
     found = [
         Orphan(
@@ -45,7 +49,7 @@ def find_orphans(
             volume.size_gb * prices.volume_gb_month,
         )
         for volume in volumes
-        if volume.volume_id in reasons and not volume.attached_to
+        if volume.volume_id in reasons and not volume.attached_to and volume.volume_id not in ours
     ]
     there = {volume.volume_id for volume in volumes}
     known = there.union(record.volume_id for record in records if record.volume_id and not record.is_deleted)
@@ -61,7 +65,7 @@ def find_orphans(
             snapshot.size_gb * prices.snapshot_gb_month,
         )
         for snapshot in snapshots
-        if snapshot.volume_id not in known
+        if snapshot.volume_id not in known and snapshot.snapshot_id not in ours
     ]
     return sorted(found, key=lambda one: (-one.monthly_cost, one.id))
 

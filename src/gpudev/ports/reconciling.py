@@ -3,6 +3,7 @@ for each pass. Nothing here removes anything.
 """
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -102,6 +103,11 @@ class Written:
 class DiskRecords(Protocol):
     async def records(self) -> list[DiskRecord]:
         """Everybody's, the deleted ones too."""
+        ...
+
+    async def ours(self) -> AbstractSet[str]:
+        """By the cloud's ids: recorded snapshots of disks that are not purged, and volumes that others have replaced
+        and that go once what was on them is safe."""
         ...
 
     async def write(self, writes: Sequence[DiskWrite], *, now: datetime, by: str) -> Written:

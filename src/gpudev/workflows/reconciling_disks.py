@@ -76,9 +76,10 @@ class ReconcilingDisks:
 
     async def orphans(self, prices: Reconciling) -> list[Orphan]:
         """Raises where anything cannot be listed: half a report would look like good news."""
-        records = await self.records.records()
         volumes, snapshots = await self.cloud.volumes(), await self.cloud.snapshots()
-        return find_orphans(volumes, snapshots, records, prices, self.clock.now())
+        # Afterwards: what was made before the listing is recorded by now.
+        records, ours = await self.records.records(), await self.records.ours()
+        return find_orphans(volumes, snapshots, records, prices, self.clock.now(), ours=ours)
 
     async def _listed(self) -> tuple[Sequence[Volume] | GpuDevError, Sequence[Snapshot] | GpuDevError]:
         """Both at once: the cloud gathers pages of the one while those of the other are read."""

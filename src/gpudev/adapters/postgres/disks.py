@@ -3,6 +3,7 @@ changes nothing where the row is no longer as it was read. Nothing is removed.
 """
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from datetime import datetime
 from typing import Any, assert_never
 from uuid import UUID
@@ -22,6 +23,13 @@ _RECORDS = """
            AS is_held
     FROM disks d JOIN api_users u USING (user_id)
     ORDER BY d.created_at, d.disk_id
+"""
+_OURS = """
+    SELECT s.cloud_id FROM disk_snapshots s JOIN disks d USING (disk_id)
+    WHERE s.cloud_id IS NOT NULL AND s.status <> 'removed' AND d.purged_at IS NULL
+    UNION ALL
+    SELECT v.volume_id FROM disk_volumes v JOIN disks d USING (disk_id)
+    WHERE v.volume_id IS NOT NULL AND v.status = 'retired' AND d.purged_at IS NULL
 """
 # The columns that reconciling may set, and no others.
 _UPDATE = """
@@ -60,6 +68,10 @@ class PostgresDiskRecords:
     async def records(self) -> list[DiskRecord]:
         async with self._pool.acquire() as connection:
             return [_record(row) for row in await connection.fetch(_RECORDS)]
+
+    async def ours(self) -> AbstractSet[str]:
+        async with self._pool.acquire() as connection:
+            return {row["cloud_id"] for row in await connection.fetch(_OURS)}
 
     async def write(self, writes: Sequence[DiskWrite], *, now: datetime, by: str) -> Written:
         """Many in one transaction; where one of them is refused, each by itself, so that it stops no other."""
