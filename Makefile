@@ -21,7 +21,7 @@ down: ## Stop it again; what is stored stays
 
 test: ## Set everything up and run all tests (ARGS="tests/embedded -k postgres")
 	@tools/bootstrap dev
-	@tools/with-test-tools tools/with-kube $(PYTHON) -m pytest -n 2 --dist worksteal $(ARGS)
+	@tools/with-test-tools tools/with-kube tools/with-dex $(PYTHON) -m pytest -n 2 --dist worksteal $(ARGS)
 
 kube: ## Build the Kubernetes the tests run on (10 minutes, once per machine)
 	@tools/bootstrap dev

@@ -1,0 +1,83 @@
+"""The API with its ways in, over a real PostgreSQL; an issuer of one's own whose words a test chooses; and dex."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import httpx2
+import pytest
+import uvicorn
+
+from auth.issuing import Stranger, TestIssuer
+from gpudev.adapters.oidc.issuer import Issuer
+from gpudev.adapters.oidc.provider import OidcProvider
+from gpudev.adapters.postgres.listening import ReservationChanges
+from gpudev.adapters.postgres.stores import Stores
+from gpudev.api.app import create_app
+from gpudev.api.services import Services
+from gpudev.settings import OidcSettings, Settings
+from gpudev.workflows.inviting import Inviting
+from support.api import PublishedKeys, api_services, until
+from support.clock import ManualClock
+from support.dex import CLIENT, Dex, find_dex, running
+
+
+@pytest.fixture
+def issuer() -> Iterator[TestIssuer]:
+    made = TestIssuer()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def oidc(issuer: TestIssuer) -> OidcSettings:
+    return OidcSettings(issuer=issuer.address, client_id=CLIENT)
+
+
+@pytest.fixture
+async def services(
+    stores: Stores, clock: ManualClock, settings: Settings, oidc: OidcSettings
+) -> AsyncIterator[Services]:
+    changes = ReservationChanges(settings.database)
+    keys = Issuer(oidc.issuer, seconds=5)
+    made = api_services(stores, changes, PublishedKeys(), clock, replace(settings, oidc=oidc))
+    yield replace(
+        made,
+        oidc_login=OidcProvider(oidc, keys, stores.used_tokens, clock),
+        invitation_login=Inviting(stores.invitations, clock),
+    )
+    await keys.close()
+
+
+@pytest.fixture
+async def client(services: Services) -> AsyncIterator[httpx2.AsyncClient]:
+    transport = httpx2.ASGITransport(create_app(services))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://api") as client:
+        yield client
+
+
+@pytest.fixture
+async def address(services: Services) -> AsyncIterator[str]:
+    """The app behind a real server."""
+    config = uvicorn.Config(create_app(services), port=0, lifespan="off", log_config=None, timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
+    serving = asyncio.create_task(server.serve())
+    await until(lambda: server.started)
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    server.should_exit = True
+    await serving
+
+
+@pytest.fixture
+def stranger() -> Stranger:
+    return Stranger()
+
+
+@pytest.fixture(scope="session")
+def dex(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dex]:
+    program = find_dex()
+    if program is None:
+        pytest.skip("dex is not built: `make test` builds it, and so does `python tests/support/dex.py`")
+    with running(program, Path(tmp_path_factory.mktemp("dex"))) as dex:
+        yield dex
