@@ -1,7 +1,7 @@
 """Who may ask for what: the one table of all endpoints, and the check that holds a caller against it.
 
 To add an endpoint, add its line to TABLE: method and path template as its route has them, then what it needs.
-`own` says that a path or a list is about the caller's own things: another user's answer 404, and operators see all.
+`own` says that it is about the caller's own things: another user's answer 404 (reservations are there for operators).
 `login` marks where people prove who they are: open, limited per address, and in the audit log whatever comes of it.
 `gives_keys` limits how often one user may ask.
 An endpoint without a line is refused when the app is made; tests/api/test_access.py tries every line with every role.
@@ -38,7 +38,7 @@ class Rule:
             case Needs.OPEN:
                 return "Needs no key."
             case Needs.USER:
-                return "Needs a key; of the caller's own things only (operators: of everybody's)." if self.own else ""
+                return "Needs a key. What is another user's is not there." if self.own else "Needs a key."
             case Needs.OPERATOR | Needs.ADMIN:
                 return f"Needs the role `{self.needs}`."
 

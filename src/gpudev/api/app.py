@@ -160,6 +160,7 @@ def _jobs(services: Services, unreleased: UnreleasedView) -> JobEndpoints:
             fixed_cluster=settings.cluster == "local",
             has_disks=settings.has_disks,
             disk_limits=settings.disks,
+            disk_places=services.disk_places,
         ),
         cancelling=Cancelling(services.reservations, services.clock),
         extending=Extending(

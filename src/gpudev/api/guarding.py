@@ -18,7 +18,7 @@ from gpudev.api.auditing import AuditTrail
 from gpudev.api.authentication import Authentication
 from gpudev.api.limiting import TokenBuckets, neighbourhood
 from gpudev.api.problems import code_of, status_of
-from gpudev.domain.errors import GpuDevError, Invalid, TooOften
+from gpudev.domain.errors import GpuDevError, Invalid, TooOften, Unauthenticated, Unavailable
 from gpudev.domain.users import ApiKey
 from gpudev.ports.auditing import AuditEntry, harmless
 from gpudev.ports.clock import Clock
@@ -51,6 +51,16 @@ class Guard:
                 raise TooOften("you ask for new keys too often; wait a little", again_in_seconds=wait)
         elif rule.login and (wait := self.logins.take(neighbourhood(self.addresses.of(request)))):
             raise TooOften("too many logins came from your address; wait a little", again_in_seconds=wait)
+
+    async def still_knows(self, request: Request) -> bool:
+        """Whether the key of a request that was admitted would be admitted now. Unknown is as before."""
+        try:
+            await self.authentication.authenticate(request.headers.get("authorization"), self.addresses.of(request))
+        except Unauthenticated:
+            return False
+        except (TooOften, Unavailable):
+            pass
+        return True
 
 
 class Recorded:

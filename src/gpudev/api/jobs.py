@@ -1,12 +1,15 @@
 """The endpoints of reservations ("jobs"): each asks one workflow and tells what came of it."""
 
 from dataclasses import dataclass
+from functools import partial
 
 from fastapi import APIRouter
+from starlette.requests import Request
 from starlette.responses import Response
 
 from gpudev.api.answering import JsonAnswer
 from gpudev.api.documenting import SUBMIT_EXAMPLES, event_stream, problems
+from gpudev.api.guarding import Guard
 from gpudev.api.parameters import (
     CreatedAfter,
     CreatedBefore,
@@ -17,26 +20,30 @@ from gpudev.api.parameters import (
     JobId,
     LastEventId,
     Limit,
+    OfUser,
     Statuses,
     decode_cursor,
     encode_cursor,
 )
 from gpudev.api.routing import Caller, V1Route
-from gpudev.api.streaming import EventStream
-from gpudev.domain.errors import Forbidden
-from gpudev.ports.stores import JobQuery, ReservationStore
+from gpudev.api.streaming import EventStream, while_allowed
+from gpudev.domain.errors import Forbidden, NotFound
+from gpudev.domain.ids import UserId
+from gpudev.domain.users import User
+from gpudev.ports.stores import JobQuery, ReservationStore, UserStore
 from gpudev.wire.jobs import ExtendRequest, JobList, JobView, PriorityRequest, SubmitRequest
 from gpudev.workflows.cancelling import Cancelling
 from gpudev.workflows.extending import Extending
 from gpudev.workflows.prioritising import Prioritising
 from gpudev.workflows.submission import Submission
-from gpudev.workflows.viewing import Viewing, find_job, sees_everything, whose
+from gpudev.workflows.viewing import Viewing, find_job, sees_everything
 from gpudev.workflows.watching import Watching
 
 
 @dataclass(frozen=True, slots=True)
 class JobEndpoints:
     reservations: ReservationStore
+    users: UserStore
     viewing: Viewing
     submission: Submission
     cancelling: Cancelling
@@ -62,7 +69,7 @@ class JobEndpoints:
             self.list_jobs,
             response_model=JobList,
             summary="List reservations",
-            responses=problems(401, 403, 422, 503),
+            responses=problems(401, 403, 404, 422, 503),
         )
         add(
             "/{job_id}",
@@ -125,13 +132,12 @@ class JobEndpoints:
         cursor: Cursor = None,
         limit: Limit = 50,
         everybody: Everybody = False,
+        of_user: OfUser = None,
     ) -> Response:
         """Newest first. A page that is full ends with the `next_cursor` to the one after it."""
-        if everybody and not sees_everything(caller.user):
-            raise Forbidden("only operators may list everybody's reservations; leave out 'all'")
         found = await self.reservations.list_jobs(
             JobQuery(
-                user_id=whose(caller.user, everybody),
+                user_id=await self._whose(caller.user, "all" if everybody else of_user),
                 statuses=tuple(statuses),
                 gpu_type=gpu_type,
                 created_after=created_after,
@@ -144,6 +150,19 @@ class JobEndpoints:
         page = found[:limit]
         more = encode_cursor(page[-1].seq) if len(found) > limit else None
         return JsonAnswer(JobList(jobs=await self.viewing.views(page), next_cursor=more))
+
+    async def _whose(self, caller: User, name: str | None) -> UserId | None:
+        """None: everybody's."""
+        if name is None or name == caller.username:
+            return caller.user_id
+        if not sees_everything(caller):
+            raise Forbidden("only operators may list others' reservations; leave out 'all' and 'user'")
+        if name == "all":
+            return None
+        found = await self.users.find_user(name)
+        if found is None:
+            raise NotFound(f"there is no user {name!r}")
+        return found.user_id
 
     async def get(self, job_id: JobId, caller: Caller) -> Response:
         """How it stands now: status, place in the line, the ssh command once it is active."""
@@ -165,8 +184,11 @@ class JobEndpoints:
         changed = await self.prioritising.prioritise(caller.user, job_id, ask.priority)
         return JsonAnswer(await self.viewing.view(changed))
 
-    async def events(self, job_id: JobId, caller: Caller, last_event_id: LastEventId = 0) -> Response:
+    async def events(self, job_id: JobId, caller: Caller, request: Request, last_event_id: LastEventId = 0) -> Response:
         """A `job` event with the whole reservation comes first and after every change; an `event` event for each
-        line of its history (after `Last-Event-ID`, if given). The stream ends when the reservation has ended."""
+        line of its history (after `Last-Event-ID`, if given). The stream ends when the reservation has ended, and when
+        the key that asked for it is no key any more."""
         found = await find_job(self.reservations, caller.user, job_id)
-        return EventStream(self.watching.watch(found.reservation_id, last_event_id))
+        guard: Guard = request.app.state.guard
+        items = self.watching.watch(found.reservation_id, last_event_id)
+        return EventStream(while_allowed(items, partial(guard.still_knows, request)))

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BeforeValidator
 
 from gpudev.domain.errors import Invalid
 from gpudev.domain.lifecycle import Status
+from gpudev.domain.users import check_username
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?([Zz]|[+-]\d\d:?\d\d)")
 _VISIBLE = re.compile(r"[!-~]+")
@@ -44,6 +45,13 @@ def _type_name(text: str) -> str:
     return text
 
 
+def _user_name(text: str) -> str:
+    try:
+        return check_username(text)
+    except Invalid as error:
+        raise ValueError("must be a user's name, or all") from error
+
+
 Moment = Annotated[datetime, BeforeValidator(_only_iso), AfterValidator(_in_utc)]
 
 JobId = Annotated[
@@ -75,6 +83,15 @@ Hours = Annotated[float, Query(gt=0, le=72, allow_inf_nan=False, description="Ho
 Cursor = Annotated[str | None, Query(description="`next_cursor` of the page before")]
 Limit = Annotated[int, Query(ge=1, le=200, description="At most so many on this page")]
 Everybody = Annotated[bool, Query(alias="all", description="Everybody's reservations (operators only)")]
+OfUser = Annotated[
+    Annotated[str, AfterValidator(_user_name)] | None,
+    Query(
+        alias="user",
+        description="Another user's reservations, or `all`: everybody's (operators only)",
+        examples=["ada"],
+        json_schema_extra={"pattern": "^[A-Za-z0-9][A-Za-z0-9._@+-]{0,254}$"},
+    ),
+]
 IdempotencyKey = Annotated[
     Annotated[str, AfterValidator(_visible)] | None,
     Header(

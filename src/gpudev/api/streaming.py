@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 
 from starlette.responses import Response
@@ -68,3 +68,14 @@ def sent_event(item: JobView | JobEvent) -> bytes:
 async def _until_gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+async def while_allowed(
+    items: AsyncGenerator[Item, None], is_allowed: Callable[[], Awaitable[bool]]
+) -> AsyncGenerator[Item, None]:
+    """Whoever was let in once is asked again before each word: a key may be revoked in the middle of a stream."""
+    async with aclosing(items):
+        async for item in items:
+            if not await is_allowed():
+                return
+            yield item

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from gpudev.domain.errors import AmbiguousId, Invalid, NotFound
 from gpudev.domain.estimate import CONFIDENCE, Estimate, QueuePlan
-from gpudev.domain.ids import ReservationId, UserId, short_id
+from gpudev.domain.ids import ReservationId, short_id
 from gpudev.domain.lifecycle import Status
 from gpudev.domain.reservation import WORKLOAD_NAMESPACE, Event, Reservation
 from gpudev.domain.users import Role, User
@@ -55,11 +55,6 @@ async def find_job(reservations: ReservationStore, user: User, text: str) -> Res
     if len(candidates) > 1:
         raise AmbiguousId(f"{text!r} could be {_or(candidates)}; give more digits")
     return candidates[0]
-
-
-def whose(user: User, everybody: bool) -> UserId | None:
-    """Whose reservations a list is about; None: everybody's, which only operators may see."""
-    return None if everybody and sees_everything(user) else user.user_id
 
 
 @dataclass(frozen=True, slots=True)
