@@ -1,6 +1,7 @@
 """Every setting, once: its name, its default, what it means. Read from the environment; docs/operations lists them."""
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
@@ -224,6 +225,8 @@ class AwsLoginSettings:
             raise ValueError("GPU_DEV_AWS_LOGIN_ACCOUNTS must be account numbers of 12 digits")
         if self.accounts and not (all(self.roles) and self.roles and self.regions):
             raise ValueError("GPU_DEV_AWS_LOGIN_ACCOUNTS needs GPU_DEV_AWS_LOGIN_ROLES and GPU_DEV_AWS_LOGIN_REGIONS")
+        if self.sts_url and not re.match(r"https://|http://(127\.0\.0\.1|localhost|\[::1\])[:/]", self.sts_url):
+            raise ValueError("GPU_DEV_AWS_LOGIN_STS_URL must begin with https:// (http:// on this machine only)")
         for region in self.regions:
             try:
                 endpoint_of(region)

@@ -85,6 +85,20 @@ def set_role(name: str, role: str) -> None:
     click.echo(f"{name} is {'a' if role == 'user' else 'an'} {role} now")
 
 
+@users.command("let-in")
+@click.argument("name")
+@click.argument("provider", type=click.Choice(["aws", "oidc"]))
+def let_in(name: str, provider: str) -> None:
+    """Let a user who was made here log in through PROVIDER: whom it next calls NAME is NAME from then on."""
+
+    async def act(stores: Stores) -> None:
+        await stores.accounts.expect(name, provider)
+        await record(stores, "users let-in", f"{name} ({provider})")
+
+    with_stores(act)
+    click.echo(f"whom {provider} next calls {name} is this user")
+
+
 @users.command("ensure-owner")
 @click.argument("name")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -4,7 +4,6 @@ Where it goes is ours to say, never the request's: redirects are not followed, t
 """
 
 import asyncio
-from urllib.parse import urlsplit
 
 import httpx2
 
@@ -46,8 +45,6 @@ class AwsIdentity:
 
 class _Sts:
     def __init__(self, url: str, seconds: float) -> None:
-        if url and urlsplit(url).scheme not in ("http", "https"):
-            raise ValueError("GPU_DEV_AWS_LOGIN_STS_URL must begin with https://")
         self._url = url
         self._seconds = seconds
         # Uncompressed, so that what is counted while reading is what is held.
