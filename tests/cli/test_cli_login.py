@@ -241,3 +241,37 @@ def test_up_and_down_pass_every_argument_on(lonely_cli: Cli, calls: Path, comman
         assert done.returncode == 9, "the server's own exit code"
         assert called(calls)[-1] == [command, *arguments]
         assert "the server was told" in done.stdout
+
+
+def test_a_key_that_another_of_our_programs_got_is_used_without_a_login(cli: Cli, api: FakeApi, home: Path) -> None:
+    path = home / ".gpu-dev" / "credentials"
+    login = {"method": "aws"}
+    credentials.store(path, api.url, Credential("gpudev_first", "ada", None, login))
+    api.keys = {"gpudev_first"}
+    job = api.add(status="queued")
+    process = cli.start("connect", job.reservation_id, env={"GPU_DEV_API_KEY": None})
+    api.wait_for(lambda: bool(api.requests("GET", "/events")), "it waits")
+    api.keys = {"gpudev_second"}
+    credentials.store(path, api.url, Credential("gpudev_second", "ada", None, login))
+    api.cut_streams()
+    api.wait_for(lambda: len(api.requests("GET", "/events")) > 1, "it waits on")
+    api.change(job.reservation_id, status="cancelled")
+    process.communicate(timeout=20)
+    assert process.returncode == 6
+    assert not api.requests("GET", "/methods")
+
+
+def test_a_key_that_ended_and_cannot_be_got_again_asks_for_a_login(cli: Cli, api: FakeApi, home: Path) -> None:
+    stored = Credential("gpudev_old", "ada", "2020-01-01T00:00:00+00:00", {"method": "aws"})
+    credentials.store(home / ".gpu-dev" / "credentials", api.url, stored)
+    done = cli.run("list", env={"GPU_DEV_API_KEY": None})
+    assert done.returncode == 3
+    assert "has ended" in done.stderr
+    assert "gpu-dev login" in done.stderr
+    assert kept(home)[api.url]["api_key"] == "gpudev_old"
+
+
+def test_logging_out_without_a_key_is_no_error(cli: Cli, api: FakeApi) -> None:
+    done = cli.run("logout", env={"GPU_DEV_API_KEY": None})
+    assert (done.returncode, done.stdout) == (0, f"There is no key for {api.url} here.\n")
+    assert not api.asked

@@ -11,11 +11,13 @@ import structlog
 
 from gpudev.adapters.aws.sts import AwsIdentity
 from gpudev.api.app import create_app
+from gpudev.bootstrap.api import open_api_services
 from gpudev.domain.errors import Unavailable
 from gpudev.domain.users import Role
 from login.place import Place
 from login.signing import ADA, SERVER, STS, Draft, but, wire
 from support.api import refused
+from support.clock import ManualClock
 from support.sts_stub import ROLE, Drip, Hang, Raw, single_sign_on
 from support.sts_stub.identities import any_caller, assumed
 from support.sts_stub.server import caller_identity
@@ -76,6 +78,15 @@ async def test_a_server_without_the_login_gives_neither_key_nor_nonce(place: Pla
     async with httpx2.AsyncClient(transport=bare, base_url="http://api") as client:
         refused(await client.post("/v1/auth/nonce"), 403, "forbidden")
         refused(await client.post("/v1/auth/aws-login", json=wire(Draft().sign())), 403, "forbidden")
+
+
+async def test_the_parts_that_a_server_starts_with_let_people_in(place: Place, clock: ManualClock) -> None:
+    async with open_api_services(place.services.settings) as services:
+        assert services.aws_login is not None
+        nonce = await services.nonces.issue(timedelta(minutes=2), now=datetime.now(UTC))
+        clock.move(to=datetime.now(UTC))  # that server has no other clock than the real one
+        person = await services.aws_login.identify(Draft(nonce=nonce.value, at=clock.now()).sign())
+    assert person.username == "ada"
 
 
 # --- attacks -------------------------------------------------------------------------------------------------------

@@ -2,15 +2,22 @@
 
 import asyncio
 import json
+import os
+import sys
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from hashlib import sha1
 from pathlib import Path
 from typing import Any
 
+import click
+import prompt_toolkit
 import pytest
+import questionary
+import wcwidth
 
 from cli.harness import Cli, Completed
+from gpudev.cli import overview
 from login.place import Served
 from login.signing import ADA
 from support.api import public_key
@@ -213,6 +220,18 @@ async def test_a_key_is_replaced_on_request(cli: Cli, served: Served) -> None:
     assert new == {**old, "api_key": new["api_key"]}
     assert await served.stores.users.find_key(old["api_key"]) is None
     assert await served.stores.users.find_key(new["api_key"]) is not None
+
+
+async def test_without_awss_library_it_is_said_what_to_install(cli: Cli, served: Served, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    site.mkdir()
+    for module in (click, questionary, prompt_toolkit, wcwidth):
+        (site / module.__name__).symlink_to(Path(str(module.__file__)).parent)
+    source = Path(overview.__file__).parents[2]
+    cli.program = [sys.executable, "-S", "-m", "gpudev.cli"]
+    done = await run(cli, "login", env={**of(ADA), "PYTHONPATH": f"{source}{os.pathsep}{site}"})
+    assert done.returncode == 8
+    assert "pip install 'gpu-dev[aws-login]'" in done.stderr
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated
 
+import structlog
 from fastapi import APIRouter, Body
 from starlette.requests import Request
 from starlette.responses import Response
@@ -16,13 +17,14 @@ from gpudev.api.answering import JsonAnswer
 from gpudev.api.auth_door import Door
 from gpudev.api.documenting import problems
 from gpudev.api.routing import V1Route
-from gpudev.domain.errors import Forbidden
+from gpudev.domain.errors import Forbidden, Unauthenticated
 from gpudev.ports.clock import Clock
 from gpudev.ports.identity import IdentityProvider, NonceStore, SignedRequest
 from gpudev.wire.auth import AwsLoginRequest, LoginMethod, LoginMethods, LoginView, NonceView
 
 NONCE_TTL = timedelta(minutes=2)
 _NO_STORE = {"Cache-Control": "no-store"}
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,11 @@ class AuthEndpoints:
         good once."""
         if self.aws is None:
             raise _not_with_aws()
-        person = await self.aws.identify(SignedRequest(signed.method, signed.url, signed.headers, signed.body))
+        try:
+            person = await self.aws.identify(SignedRequest(signed.method, signed.url, signed.headers, signed.body))
+        except (Unauthenticated, Forbidden) as refusal:
+            log.info("login.refused", provider="aws", reason=refusal.message)
+            raise
         return await self.door.let_in(request, person)
 
 

@@ -7,6 +7,7 @@ server, by the name we reach it by (what the server calls itself proves nothing)
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from gpudev.cli import output
 from gpudev.cli.credentials import Credential
 from gpudev.cli.exits import CliError, Exit, local_error
 from gpudev.cli.logging_in import Options, credential_from
@@ -22,6 +23,8 @@ _INSTALL = "pip install 'gpu-dev[aws-login]'"
 
 
 def log_in(session: "Session", method: LoginMethod, options: Options) -> Credential:
+    if session.address.url.startswith("http:") and not session.address.is_local:
+        output.tell(f"Note: {session.address.url} is not encrypted; whoever listens on the way can take your key.")
     return _log_in(session, method, options.profile)
 
 
