@@ -89,7 +89,7 @@ class Machine:
 @pytest.fixture
 def machine(api: Api) -> Machine:
     cloud = MemoryCloud(api.world.clock)
-    return Machine(api, DiskOperations(api.services.disks, cloud, api.world.clock, DiskSettings()), cloud)
+    return Machine(api, DiskOperations(api.world.stores.disk_operations, cloud, api.world.clock, DiskSettings()), cloud)
 
 
 async def look(client: httpx2.AsyncClient, name: str, query: str = "") -> dict[str, Any]:

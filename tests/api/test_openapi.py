@@ -25,7 +25,7 @@ from gpudev.ports.clock import SystemClock
 from gpudev.settings import Settings
 from support.api import Api, PublishedKeys, api_services
 
-EXAMPLES = 40
+EXAMPLES = 15
 SPEC_FIELDS = {
     "reservation_id", "github_user", "gpu_count", "gpu_type", "status", "created_at", "expires_at", "launched_at",
     "reservation_ended", "duration_hours", "pod_name", "namespace", "ssh_command", "node_port", "node_ip",
