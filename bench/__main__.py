@@ -3,7 +3,7 @@
 import importlib
 import sys
 
-NAMES = ("cli", "start", "api", "planner", "scheduling", "kubernetes", "reconcile", "disks")
+NAMES = ("cli", "start", "api", "planner", "scheduling", "kubernetes", "reconcile", "disks", "auth")
 
 
 def main(chosen: list[str]) -> int:

@@ -1,0 +1,133 @@
+"""`auth`: what it costs to be somebody, and how soon a revoked key is none.
+
+A real PostgreSQL and API process, on this machine. Two endpoints that answer from memory are asked in turn over one
+connection: an open one (the ways to log in) and one that needs a key (the cluster in numbers, shared for a moment).
+What the second takes more is the key's price, with a little more JSON. How often keys were looked up is read from
+PostgreSQL's own count of scans of their index. Keys are revoked as `gpu-dev-server keys revoke` does it, also while the
+connection that would hear of it is being cut.
+"""
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from bench.api import _PORT, _await_ready, _database, _environment
+from bench.figures import percentile, report
+from gpudev.adapters.postgres.listening import ACCESS_CHANNEL
+from gpudev.adapters.postgres.pool import connect
+from gpudev.adapters.postgres.stores import Stores, open_stores
+from gpudev.domain.users import Role
+from gpudev.settings import Database, Settings
+
+_ROUNDS, _WARM_UP = 5_000, 500
+_REVOCATIONS, _CUT_OFF = 20, 6
+_OPEN, _CLOSED = "/v1/auth/methods", "/v1/cluster/status"
+
+
+def run() -> None:
+    with tempfile.TemporaryDirectory(prefix="gpu-dev-bench-") as folder, _database(Path(folder)) as database:
+        command = [sys.executable, "-m", "gpudev.main", "api"]
+        process = subprocess.Popen(command, env=_environment(database, Path(folder)), stderr=subprocess.DEVNULL)
+        try:
+            _await_ready()
+            asyncio.run(_measure(database))
+        finally:
+            process.terminate()
+            process.wait(20)
+
+
+async def _measure(database: Database) -> None:
+    stores = open_stores(Settings(database=database))
+    user = await stores.users.add_user("bench", Role.USER)
+    secret = (await stores.users.issue_key(user.user_id, None, "bench")).secret
+    async with _client(secret) as client:
+        for _ in range(_WARM_UP):
+            await client.ask(_OPEN)
+            await client.ask(_CLOSED)
+        before, began = await _lookups(stores), time.perf_counter()
+        times: dict[str, list[float]] = {_OPEN: [], _CLOSED: []}
+        for _ in range(_ROUNDS):
+            for path in (_OPEN, _CLOSED):
+                asked = time.perf_counter()
+                status = await client.ask(path)
+                times[path].append(time.perf_counter() - asked)
+                if status != 200:
+                    raise SystemExit(f"GET {path} answered {status}")
+        seconds, lookups = time.perf_counter() - began, await _lookups(stores) - before
+    opened, closed = (percentile(times[path], 0.5) * 1000 for path in (_OPEN, _CLOSED))
+    report("auth", "open endpoint, p50", opened, "ms", None)
+    report("auth", "endpoint that needs a key, p50", closed, "ms", None)
+    report("auth", "overhead of a key, p50", closed - opened, "ms", 0.5)
+    report("auth", "lookups per authenticated request", lookups / _ROUNDS, "queries", 0.01)
+    report("auth", f"lookups in {seconds:.0f} s", lookups, "queries", None)
+    heard = [await _revoke(stores, user.user_id) for _ in range(_REVOCATIONS)]
+    report("auth", "revoked key still worked for, median", percentile(heard, 0.5), "s", None)
+    report("auth", "revoked key still worked for, at most", max(heard), "s", 1)
+    unheard = [await _revoke(stores, user.user_id, database) for _ in range(_CUT_OFF)]
+    report("auth", "the same while its listener is cut off, at most", max(unheard), "s", 1)
+    await stores.close()
+
+
+async def _revoke(stores: Stores, user_id: int, cut_off: Database | None = None) -> float:
+    """How long after it was revoked a key still worked."""
+    secret = (await stores.users.issue_key(user_id, None, "bench")).secret  # type: ignore[arg-type]
+    (newest, *_) = await stores.administration.list_keys("bench")
+    async with _client(secret) as client:
+        deadline = time.perf_counter() + 1.5  # until it is remembered, and changes are heard
+        while time.perf_counter() < deadline:
+            await client.ask(_CLOSED)
+            await asyncio.sleep(0.01)
+        if cut_off is not None:
+            await _cut(cut_off)
+        await stores.administration.revoke_key(newest.key_id)
+        revoked = worked = time.perf_counter()
+        while await client.ask(_CLOSED) == 200:
+            worked = time.perf_counter()
+        return worked - revoked
+
+
+async def _cut(database: Database) -> None:
+    """End the session that listens for changes of access, as a broken network would."""
+    connection = await connect(database)
+    await connection.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query ILIKE $1 OR query = 'SELECT 1'",
+        f"%LISTEN%{ACCESS_CHANNEL}%",
+    )
+    await connection.close()
+
+
+async def _lookups(stores: Stores) -> int:
+    await asyncio.sleep(1.5)  # PostgreSQL's sessions tell their counts once a second
+    async with stores.pool.acquire() as connection:
+        return int(
+            await connection.fetchval(
+                "SELECT idx_scan FROM pg_stat_user_indexes WHERE indexrelname = 'api_keys_key_hash_key'"
+            )
+        )
+
+
+class _Client:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: str) -> None:
+        self._reader, self._writer = reader, writer
+        self._head = f"Host: bench\r\nAuthorization: Bearer {secret}\r\n\r\n"
+
+    async def ask(self, path: str) -> int:
+        self._writer.write(f"GET {path} HTTP/1.1\r\n{self._head}".encode())
+        answer = await self._reader.readuntil(b"\r\n\r\n")
+        length = next(int(line[15:]) for line in answer.split(b"\r\n") if line.lower().startswith(b"content-length:"))
+        await self._reader.readexactly(length)
+        return int(answer[9:12])
+
+
+@contextlib.asynccontextmanager
+async def _client(secret: str) -> AsyncIterator[_Client]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", _PORT)
+    try:
+        yield _Client(reader, writer, secret)
+    finally:
+        writer.close()
