@@ -152,6 +152,7 @@ def test_show_tells_all_settings_and_which_api_they_lead_to(lonely_cli: Cli, hom
         "default_gpu_type": None,
         "default_hours": None,
         "default_disk": None,
+        "ssh_config": None,
         "api_url": {"us-east-2": "https://east.example.com"},
         "path": str(config_file(home)),
         "region": "us-east-2",

@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 
 from cli.fake_api import FakeApi
-from gpudev.cli import ssh, wording
+from gpudev.cli import reaching, wording
 from gpudev.wire.jobs import JobView
 
 
@@ -30,10 +30,10 @@ def port() -> Iterator[int]:
 def test_only_one_that_is_fresh_and_elsewhere_is_waited_for(job: JobView) -> None:
     now = wording.utc_now()
     elsewhere = replace(job, node_ip="10.1.2.3", launched_at=now)
-    assert ssh.is_fresh(elsewhere, now + timedelta(seconds=1))
-    assert not ssh.is_fresh(elsewhere, now + timedelta(minutes=1))
-    assert not ssh.is_fresh(replace(elsewhere, node_ip="127.0.0.1"), now)
-    assert not ssh.is_fresh(replace(elsewhere, launched_at=None), now)
+    assert reaching.is_fresh(elsewhere, now + timedelta(seconds=1))
+    assert not reaching.is_fresh(elsewhere, now + timedelta(minutes=1))
+    assert not reaching.is_fresh(replace(elsewhere, node_ip="127.0.0.1"), now)
+    assert not reaching.is_fresh(replace(elsewhere, launched_at=None), now)
 
 
 def test_it_goes_on_as_soon_as_the_ssh_server_greets(job: JobView) -> None:
@@ -51,7 +51,7 @@ def test_it_goes_on_as_soon_as_the_ssh_server_greets(job: JobView) -> None:
 
         server = threading.Thread(target=open_late, daemon=True)
         server.start()
-        ssh.wait_until_answers(replace(job, node_ip="127.0.0.1", node_port=listener.getsockname()[1]), patience=10)
+        reaching.wait_until_answers(replace(job, node_ip="127.0.0.1", node_port=listener.getsockname()[1]), patience=10)
         assert opened
         assert time.monotonic() - opened[0] < 2
         server.join(timeout=10)
@@ -60,5 +60,5 @@ def test_it_goes_on_as_soon_as_the_ssh_server_greets(job: JobView) -> None:
 
 def test_one_that_never_answers_is_left_to_ssh(job: JobView, port: int) -> None:
     began = time.monotonic()
-    ssh.wait_until_answers(replace(job, node_ip="127.0.0.1", node_port=port), patience=0.3)
+    reaching.wait_until_answers(replace(job, node_ip="127.0.0.1", node_port=port), patience=0.3)
     assert 0.3 <= time.monotonic() - began < 5

@@ -68,7 +68,9 @@ def test_it_tells_every_change_in_a_line_and_ends_with_the_ssh_command(cli: Cli,
     assert lines[2].startswith("queued: position 1, ")
     assert lines[3:5] == ["preparing: mounting the disk", "preparing: starting the ssh server"]
     assert lines[5].startswith("Ready: 2 x a100, ends ")
-    assert lines[6:] == [f"  gpu-dev connect {short}", "  ssh -p 31234 dev@127.0.0.1"]
+    assert lines[6:8] == [f"  gpu-dev connect {short}", f"  ssh gpu-dev-{short}"]
+    assert "~/.ssh/config" in lines[8]
+    assert len(lines) == 9
     assert done.stderr == ""
 
 

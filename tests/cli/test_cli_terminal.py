@@ -49,9 +49,9 @@ def test_the_countdown_shows_position_estimate_and_reason_and_ends_with_the_ssh_
         assert terminal.wait() == 0
         lines = terminal.text.splitlines()
         assert lines[0].startswith("Ready: 2 x a100, ends ")
-        assert lines[1:] == [f"  gpu-dev connect {short}", "  ssh -p 31234 dev@127.0.0.1"], (
-            "the countdown is wiped away"
-        )
+        assert lines[1:3] == [f"  gpu-dev connect {short}", f"  ssh gpu-dev-{short}"], "the countdown is wiped away"
+        assert lines[3].startswith("Note: ~/.ssh/config ")
+        assert len(lines) == 4
 
 
 def test_the_countdown_counts(cli: Cli, api: FakeApi) -> None:

@@ -8,10 +8,17 @@ SECTIONS: dict[str, dict[str, str]] = {
         "reserve": "Reserve GPUs and wait until the dev server is ready",
         "list": "Show your reservations",
         "status": "Show one reservation in full",
-        "connect": "Open a shell on a dev server, or run a command there",
+        "logs": "Show what happened to a reservation, and what happens",
         "extend": "Stay longer",
         "cancel": "End reservations",
         "avail": "Show which GPUs are free, and the wait for those that are not",
+    },
+    "On a dev server": {
+        "connect": "Open a shell on a dev server, or run a command there",
+        "exec": "Run a command there, for scripts",
+        "cp": "Copy files to a dev server, or from it",
+        "port-forward": "Bring ports of a dev server to this machine",
+        "ssh-config": "Give your dev servers names for ssh and editors",
     },
     "Disks": {
         "disk": "Your disks: create, list, show, snapshot, clone, delete, restore",
@@ -26,7 +33,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "priority": "Let one who waits go before others, or after them",
     },
     "For programs": {
-        "proxy-command": "Carry ssh to a dev server through HTTPS (as ssh's ProxyCommand)",
+        "proxy-command": "Carry ssh through HTTPS, as ssh's ProxyCommand",
     },
     "One machine": {
         "up": "Start the whole system on this machine",
@@ -38,7 +45,12 @@ LOCATIONS: dict[str, str] = {
     "reserve": "gpudev.cli.commands.reserve:reserve",
     "list": "gpudev.cli.commands.listing:list_jobs",
     "status": "gpudev.cli.commands.status:status",
+    "logs": "gpudev.cli.commands.logs:logs",
     "connect": "gpudev.cli.commands.connect:connect",
+    "exec": "gpudev.cli.commands.connect:execute",
+    "cp": "gpudev.cli.commands.connect:copy",
+    "port-forward": "gpudev.cli.commands.connect:port_forward",
+    "ssh-config": "gpudev.cli.commands.ssh_config:configure",
     "extend": "gpudev.cli.commands.extend:extend",
     "cancel": "gpudev.cli.commands.cancel:cancel",
     "avail": "gpudev.cli.commands.avail:avail",
@@ -63,12 +75,12 @@ def page() -> str:
     ]
     for title, commands in SECTIONS.items():
         lines += ["", f"{title}:"]
-        lines += [f"  {name:<12}{text}" for name, text in commands.items()]
+        lines += [f"  {name:<14}{text}" for name, text in commands.items()]
     lines += [
         "",
         "Options:",
-        "  --version   Show the version",
-        "  --help      Show this page; after a command, its own",
+        "  --version     Show the version",
+        "  --help        Show this page; after a command, its own",
         "",
     ]
     return "\n".join(lines)

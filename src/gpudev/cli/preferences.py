@@ -22,6 +22,7 @@ _PLAIN_TYPES: dict[str, type | tuple[type, ...]] = {
     "default_gpu_type": str,
     "default_hours": (int, float),
     "default_disk": str,
+    "ssh_config": str,
 }
 
 
@@ -30,6 +31,8 @@ class Preferences(NamedTuple):
     default_gpu_type: str | None = None
     default_hours: float | None = None
     default_disk: str | None = None
+    ssh_config: str | None = None
+    """off: `reserve` leaves ssh's configuration alone."""
     api_urls: tuple[tuple[str, str], ...] = ()
     """By region."""
 
@@ -122,6 +125,12 @@ def _hours(text: str) -> float:
     return hours
 
 
+def _on_or_off(text: str) -> str:
+    if text not in ("on", "off"):
+        raise usage_error(f"{text[:80]!r} is neither on nor off")
+    return text
+
+
 def _api_url(text: str) -> str:
     from gpudev.cli.address import check_url
 
@@ -134,5 +143,6 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "default_gpu_type": _gpu_type,
     "default_hours": _hours,
     "default_disk": _disk,
+    "ssh_config": _on_or_off,
 }
 NAMES = tuple(_PARSERS)

@@ -1,27 +1,79 @@
-"""Whether a dev server can be reached straight away, or only through the proxy: tried, not guessed."""
+"""How a dev server is reached from here: straight away where that works, else through the proxy. Tried, not guessed."""
 
+import os
 import socket
+import sys
+import time
+from datetime import datetime, timedelta
+from pathlib import Path
 
 from gpudev.cli.address import is_loopback
+from gpudev.cli.exits import usage_error
+from gpudev.cli.session import Session
 from gpudev.wire.jobs import JobView
 
 PROBE_SECONDS = 1.0
 """Long enough for the other side of the world; who is behind a wall waits no longer than this."""
+_FRESH_FOR = timedelta(seconds=15)
+_PATIENCE_SECONDS = 5.0
+
+
+def choose_way(session: Session, job: JobView, now: datetime, *, direct: bool, proxy: bool) -> tuple[str, ...] | None:
+    """The proxy command; None: straight. `direct` and `proxy`: what the person insists on."""
+    if direct and proxy:
+        raise usage_error("give --direct or --proxy, not both")
+    if proxy:
+        return proxy_command(session, job)
+    if is_loopback(job.node_ip or ""):
+        # Of another machine, this address means something else here.
+        return None if direct or session.address.is_local else proxy_command(session, job)
+    answers = wait_until_answers(job) if is_fresh(job, now) else not direct and is_reachable(job)
+    return None if direct or answers else proxy_command(session, job)
+
+
+def proxy_command(session: Session, job: JobView, *, auto: bool = False) -> tuple[str, ...]:
+    """What ssh starts instead of connecting. It names the API, so that it works whoever starts it."""
+    how = ("--auto",) if auto else ()
+    return (*own_program(), "proxy-command", *how, "--api-url", session.address.url, job.reservation_id)
+
+
+def own_program() -> tuple[str, ...]:
+    """This very program, as somebody else would start it."""
+    script = Path(sys.argv[0])
+    if script.name == "gpu-dev" and script.is_absolute() and os.access(script, os.X_OK):
+        return (str(script),)
+    return (sys.executable, "-m", "gpudev.cli")
+
+
+def is_fresh(job: JobView, now: datetime) -> bool:
+    """Whether it became ready so lately, on another machine, that the network there may still be learning the way."""
+    since = now - job.launched_at if job.launched_at is not None else None
+    return since is not None and since < _FRESH_FOR and not is_loopback(job.node_ip or "")
+
+
+def wait_until_answers(job: JobView, patience: float = _PATIENCE_SECONDS) -> bool:
+    """Until its ssh server greets. A refusal may turn into a greeting in a moment; silence is a wall, and will not."""
+    deadline = time.monotonic() + patience
+    while (left := deadline - time.monotonic()) > 0:
+        try:
+            straight = _greeted(job, min(left, PROBE_SECONDS))
+        except TimeoutError:
+            return False
+        except OSError:
+            straight = None
+        if straight is not None:
+            straight.close()
+            return True
+        time.sleep(min(0.1, max(0.0, left)))
+    return False
 
 
 def straight_to(job: JobView, seconds: float = PROBE_SECONDS) -> socket.socket | None:
     """A connection to its ssh server, nothing read from it yet; None: there is none to be had."""
-    line = _connect(job, seconds)
-    if line is None:
-        return None
     try:
-        if line.recv(4, socket.MSG_PEEK) == b"SSH-":
-            line.settimeout(None)
-            return line
-    except OSError:
-        pass
-    line.close()
-    return None
+        return _greeted(job, seconds)
+    except (OSError, OverflowError):
+        return None
 
 
 def is_reachable(job: JobView, seconds: float = PROBE_SECONDS) -> bool:
@@ -31,15 +83,15 @@ def is_reachable(job: JobView, seconds: float = PROBE_SECONDS) -> bool:
     return line is not None
 
 
-def is_elsewhere(job: JobView, api_is_local: bool) -> bool:
-    """Whether its address means nothing here: a dev server on the loopback of another machine."""
-    return is_loopback(job.node_ip or "") and not api_is_local
-
-
-def _connect(job: JobView, seconds: float) -> socket.socket | None:
+def _greeted(job: JobView, seconds: float) -> socket.socket | None:
+    line = socket.create_connection((job.node_ip or "", job.node_port or 0), timeout=seconds)
     try:
-        line = socket.create_connection((job.node_ip or "", job.node_port or 0), timeout=seconds)
-        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    except (OSError, OverflowError):
-        return None
-    return line
+        if line.recv(4, socket.MSG_PEEK) == b"SSH-":
+            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            line.settimeout(None)
+            return line
+    except BaseException:
+        line.close()
+        raise
+    line.close()
+    return None

@@ -4,7 +4,7 @@ import json
 
 import click
 
-from gpudev.cli import output, wording
+from gpudev.cli import output, ssh_config, wording
 from gpudev.cli.exits import CliError, usage_error
 from gpudev.cli.options import ID, api_options
 from gpudev.cli.paging import list_jobs
@@ -67,6 +67,7 @@ def _cancel_each(session: Session, ids: list[str], *, as_json: bool) -> None:
         except CliError as error:
             failures.append(error)
             continue
+        ssh_config.forget(session.env, {reply.value.reservation_id})
         if as_json:
             output.say_json(reply.raw)
         else:

@@ -26,6 +26,7 @@ def config() -> None:
     default_gpu_type  the GPU type when --type is not given
     default_hours     the hours when --hours is not given
     default_disk      the disk when --disk is not given; 'none' for scratch space
+    ssh_config        off: `reserve` leaves ssh's configuration alone
     """
 
 

@@ -2,7 +2,7 @@
 
 import click
 
-from gpudev.cli import output, wording
+from gpudev.cli import output, ssh_config, wording
 from gpudev.cli.exits import CliError, Exit
 from gpudev.cli.options import HOURS, ID, api_options
 from gpudev.cli.session import Session
@@ -17,12 +17,15 @@ from gpudev.wire.jobs import ExtendRequest
 def extend(job_id: str, hours: float, as_json: bool, api_url: str | None) -> None:
     """Stay longer: add hours to the end of an active reservation."""
     try:
-        reply = Session(api_url).api.extend(job_id, ExtendRequest(extension_hours=hours))
+        session = Session(api_url)
+        reply = session.api.extend(job_id, ExtendRequest(extension_hours=hours))
     except Unreachable as error:
         if error.sent:
             step = f"Whether it was extended is not known: `gpu-dev status {wording.short_id(job_id)}` shows it"
             raise CliError(Exit.UNREACHABLE, error.message, step) from error
         raise
+    if ssh_config.own_file(session.env).exists():
+        ssh_config.keep_up(session, reply.value, wording.utc_now())
     if as_json:
         output.say_json(reply.raw)
         return

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from gpudev.cli import asking, new_disks, output, ssh_keys, wording
+from gpudev.cli import asking, new_disks, output, ssh_config, ssh_keys, wording
 from gpudev.cli.api import Reply
 from gpudev.cli.exits import CliError, Exit
 from gpudev.cli.options import DISK, HOURS, SPAN, TEXT, api_options
@@ -49,10 +49,12 @@ def reserve(*, no_wait: bool, yes: bool, as_json: bool, api_url: str | None, **w
         reply = wait_until_ready(session, reply, quiet=as_json)
     if as_json:
         output.say_json(reply.raw)
+    written = None
     if not no_wait:
         check_ready(reply.value)
+        written = ssh_config.keep_up(session, reply.value, wording.utc_now())
     if not as_json:
-        output.say(_accepted(reply.value) if no_wait else ready_text(reply.value))
+        output.say(_accepted(reply.value) if no_wait else ready_text(reply.value, written))
 
 
 def _request(
@@ -132,13 +134,16 @@ def _submit_once(session: Session, request: SubmitRequest) -> Reply[JobView]:
         raise CliError(error.exit_code, error.message, step, code=error.code, problem=error.problem) from error
 
 
-def ready_text(job: JobView) -> str:
+def ready_text(job: JobView, written: ssh_config.Written | None = None) -> str:
     short = wording.short_id(job.reservation_id)
+    name = written.names.get(job.reservation_id) if written else None
     lines = [
         f": {wording.hardware(job)}, {wording.remaining(job, wording.utc_now())}",
         f"  gpu-dev connect {short}",
-        f"  {job.ssh_command}",
+        f"  ssh {name}" if name else f"  {job.ssh_command}",
     ]
+    if written and written.included_now:
+        lines.append("Note: ~/.ssh/config now includes your dev servers (`gpu-dev config set ssh_config off`: no more)")
     if job.warning:
         lines.append(f"Note: {job.warning}")
     return output.paint("Ready", "green") + "\n".join(output.clean(line) for line in lines)

@@ -5,20 +5,16 @@ from datetime import datetime
 
 import click
 
-from gpudev.cli import output, sse, wording
+from gpudev.cli import output, wording
+from gpudev.cli import history as histories
 from gpudev.cli.choosing import find_job
-from gpudev.cli.exits import CliError, Exit
 from gpudev.cli.options import ID, api_options
 from gpudev.cli.session import Session
-from gpudev.cli.transport import Unreachable
 from gpudev.domain.lifecycle import Status
 from gpudev.wire import codec
 from gpudev.wire.jobs import JobEvent, JobView
 
 _LABEL = 13
-_SILENCE_SECONDS = 2.0
-"""A live reservation's stream does not end. Its history is whole with the line of the version we know of; for one
-whose last change left no line, it is whole when nothing more is said."""
 
 
 @click.command()
@@ -29,7 +25,7 @@ def status(job_id: str | None, with_events: bool, as_json: bool, api_url: str | 
     """Show one reservation in full. ID may be shortened, or left out when there is only one."""
     session = Session(api_url)
     reply = find_job(session, job_id)
-    history = _history(session, reply.value) if with_events else []
+    history = histories.read(session, reply.value) if with_events else []
     if as_json:
         output.say_json(_with_events(reply.raw, history) if with_events else reply.raw)
         return
@@ -37,10 +33,8 @@ def status(job_id: str | None, with_events: bool, as_json: bool, api_url: str | 
         output.say(output.hang(f"{name:<{_LABEL}}", output.clean(text), _LABEL))
     if history:
         output.say()
-    now = wording.utc_now()
     for event in history:
-        label = f"{wording.local_time(event.at, now)}  {output.clean(event.kind):<10}  "
-        output.say(output.hang(label, output.clean(event.message), len(label)))
+        output.say(histories.told(event))
 
 
 def _facts(job: JobView) -> list[tuple[str, str]]:
@@ -95,25 +89,6 @@ def _freed(job: JobView) -> str:
     if not wording.has_ended(job):
         return ""
     return wording.local_time(job.released_at, wording.utc_now()) if job.released_at else "not yet, being taken down"
-
-
-def _history(session: Session, job: JobView) -> list[JobEvent]:
-    stream = session.api.events(job.reservation_id, None, silence=_SILENCE_SECONDS)
-    events: list[JobEvent] = []
-    try:
-        for event in sse.parse(stream.lines()):
-            if event.kind == "event":
-                events.append(codec.read(JobEvent, json.loads(event.data)))
-                if events[-1].version >= job.version and not wording.has_ended(job):
-                    break
-    except Unreachable as error:
-        if not isinstance(error.__cause__, TimeoutError):  # cut, and not silent: it may not have been all of it
-            raise
-    except ValueError as error:
-        raise CliError(Exit.UNREACHABLE, f"the API's history could not be read ({error})") from error
-    finally:
-        stream.close()
-    return events
 
 
 def _with_events(raw: bytes, history: list[JobEvent]) -> bytes:

@@ -1,0 +1,39 @@
+"""`gpu-dev ssh-config`."""
+
+import json
+import os
+
+import click
+
+from gpudev.cli import output, ssh_config, wording
+from gpudev.cli.exits import usage_error
+from gpudev.cli.session import Session
+
+
+@click.command("ssh-config")
+@click.option("--remove", is_flag=True, help="Take our line out of ~/.ssh/config, and our file away.")
+@click.option("--json", "as_json", is_flag=True, help="Print the names as JSON.")
+@click.option("--api-url", metavar="URL", help="Address of the API, above all settings.")
+def configure(remove: bool, as_json: bool, api_url: str | None) -> None:
+    """Give your dev servers names that ssh, scp, rsync and every editor know, such as gpu-dev-mytrain.
+
+    They are written to ~/.gpu-dev/ssh_config, which ~/.ssh/config includes from then on. `gpu-dev reserve` does this by
+    itself, unless `gpu-dev config set ssh_config off` says otherwise.
+    """
+    if remove and as_json:
+        raise usage_error("give --remove or --json, not both")
+    if remove:
+        gone = ssh_config.remove(os.environ)
+        output.say("Removed." if gone else "There was nothing of ours.")
+        return
+    session = Session(api_url)
+    written = ssh_config.refresh(session, wording.utc_now())
+    if as_json:
+        output.say(json.dumps(written.names))
+        return
+    if written.included_now:
+        output.tell(f"{ssh_config.users_file(session.env)} now includes {ssh_config.own_file(session.env)}")
+    for job_id, name in written.names.items():
+        output.say(f"{wording.short_id(job_id)}  ssh {name}")
+    if not written.names:
+        output.say("You have no dev server at the moment.")

@@ -1,0 +1,94 @@
+"""What every command that works on a dev server does first: find it, wait for it, choose the way."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from gpudev.cli import output, reaching, wording
+from gpudev.cli.choosing import find_job
+from gpudev.cli.exits import CliError, Exit
+from gpudev.cli.session import Session
+from gpudev.cli.ssh import ProxyCommand
+from gpudev.cli.waiting import check_ready, wait_until_ready
+from gpudev.domain.lifecycle import Status
+from gpudev.wire.jobs import JobView
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+class ThenCommand(click.Command):
+    """What follows `--` is a command for the dev server and never read here, whether an id was given or not."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        command: list[str] = []
+        if "--" in args:
+            at = args.index("--")
+            args, command = args[:at], args[at + 1 :]
+        ctx.obj = tuple(command)
+        return super().parse_args(ctx, args)
+
+
+def way_options(function: _F) -> _F:
+    """For every command that connects."""
+    for option in (
+        click.option("--api-url", metavar="URL", help="Address of the API, above all settings."),
+        click.option("--proxy", is_flag=True, help="Through the API's HTTPS port, even if there is a straight way."),
+        click.option("--direct", is_flag=True, help="Straight to the dev server, or not at all."),
+    ):
+        function = option(function)
+    return function
+
+
+def find_ready(session: Session, job_id: str | None, *, wait: bool = True) -> JobView:
+    """The reservation, once it is active. Raises for one that has ended."""
+    reply = find_job(session, job_id)
+    _check_live(reply.value)
+    if reply.value.status != Status.ACTIVE:
+        if not wait:
+            raise _not_ready(reply.value)
+        reply = wait_until_ready(session, reply, quiet=not output.stdout_is_terminal())
+        check_ready(reply.value)
+    return reply.value
+
+
+def choose_way(session: Session, job: JobView, *, direct: bool, proxy: bool) -> ProxyCommand:
+    return reaching.choose_way(session, job, wording.utc_now(), direct=direct, proxy=proxy)
+
+
+def check_forwards(forwards: Sequence[str]) -> list[str]:
+    """Each as ssh takes it, to this machine alone: 8888, 8888:80 or 8888:HOST:80."""
+    options: list[str] = []
+    for text in forwards:
+        parts = text.split(":")
+        here, there, port = parts[0], "127.0.0.1", parts[-1]
+        if len(parts) == 3:
+            there = parts[1]
+        plain = there.replace(".", "").replace("-", "").isalnum() and there.isascii()
+        if len(parts) > 3 or not plain or not all(_is_port(one) for one in (here, port)):
+            raise CliError(
+                Exit.USAGE, f"{text[:80]!r} is nothing to forward", "It looks like 8888, 8888:80 or 8888:HOST:80"
+            )
+        options += ["-L", f"127.0.0.1:{here}:{there}:{port}"]
+    return ["-o", "ExitOnForwardFailure=yes", *options] if options else []
+
+
+def _is_port(text: str) -> bool:
+    return text.isascii() and text.isdigit() and 0 < int(text) < 65536
+
+
+def _check_live(job: JobView) -> None:
+    if wording.has_ended(job):
+        raise CliError(
+            Exit.REFUSED,
+            f"{wording.ending(job)}, so there is nothing to connect to",
+            "`gpu-dev reserve` makes a new one",
+            code="ended",
+        )
+
+
+def _not_ready(job: JobView) -> CliError:
+    short = wording.short_id(job.reservation_id)
+    now_is = wording.situation(job, wording.utc_now())
+    step = f"`gpu-dev connect {short}` without --no-wait waits for it"
+    return CliError(Exit.REFUSED, f"reservation {short} is {job.status} ({now_is})", step, code="not_ready")
