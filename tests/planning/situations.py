@@ -11,9 +11,9 @@ from uuid import UUID
 
 from hypothesis import strategies as st
 
-from gpudev.domain.capacity import Holding, Node, Share
+from gpudev.domain.capacity import Anchor, Holding, Node, Share
 from gpudev.domain.ids import ReservationId
-from gpudev.planning.plan import Anchor, Request
+from gpudev.planning.plan import Request
 
 NOW = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
 MARGIN = timedelta(seconds=30)

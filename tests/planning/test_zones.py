@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from gpudev.domain.capacity import Holding, Node
+from gpudev.domain.capacity import Anchor, Holding, Node
 from gpudev.domain.ids import new_disk_id
 from gpudev.domain.lifecycle import Status
 from gpudev.planning.disk_zones import anchors_of
 from gpudev.planning.live import LivePlan
-from gpudev.planning.plan import Anchor, Request, Start, Wait
+from gpudev.planning.plan import Request, Start, Wait
 from gpudev.planning.queueing import plan_queue
 from gpudev.ports.disks import DiskPlace
 from planning.reservations import preparing

@@ -6,6 +6,7 @@ import pytest
 
 from gpudev.adapters.postgres.plans import PostgresPlans, pack, unpack
 from gpudev.adapters.postgres.stores import Stores
+from gpudev.domain.capacity import Anchor
 from gpudev.domain.commands import PLANNING_LEASE
 from gpudev.domain.errors import LeaseLost
 from gpudev.domain.estimate import Estimate, Offer, QueuePlan, Span
@@ -33,7 +34,10 @@ def plan(waiting: int = 3, made_at: datetime = EXACT, gpu_type: str = "h100") ->
         Offer(8, 2, timedelta(hours=8), made_at + MINUTE, Span(made_at, made_at, made_at + MINUTE)),
         Offer(8, 2, None, made_at + 2 * MINUTE, None),
     )
-    return QueuePlan(gpu_type, made_at, 77, waits, offers, (1.0, 2.5), ((0.5, 1.0, 2.0),))
+    zones = {"node-1": "zone-a", "node-2": "zone-b", "node-3": "zone-a"}
+    moves = (None, timedelta(seconds=30, microseconds=1))
+    anchors = {who: Anchor("data", frozenset({"zone-a"}), moves[at % 2]) for at, who in enumerate(list(waits)[:2])}
+    return QueuePlan(gpu_type, made_at, 77, waits, offers, (1.0, 2.5), ((0.5, 1.0, 2.0),), zones, anchors)
 
 
 def test_what_is_packed_is_unpacked_again() -> None:
@@ -46,6 +50,7 @@ def test_what_is_packed_is_unpacked_again() -> None:
         told.habits,
         told.factors,
     )
+    assert (read.zones, read.anchors) == (told.zones, told.anchors)
 
 
 def test_a_promise_stays_what_it_is_by_being_written_down() -> None:

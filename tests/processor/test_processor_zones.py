@@ -2,6 +2,7 @@
 where that is faster."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
 
 import pytest
 
@@ -12,15 +13,20 @@ from gpudev.bootstrap.disks import make_disk_work
 from gpudev.bootstrap.processor import make_processor
 from gpudev.domain.capacity import Node
 from gpudev.domain.disk_operations import DiskSettings
+from gpudev.domain.errors import Conflict
 from gpudev.domain.ids import DiskId, ReservationId
 from gpudev.domain.lifecycle import Status
 from gpudev.ports.cluster import HomeVolume
 from gpudev.ports.disks import DiskPlace
 from gpudev.settings import Settings
+from gpudev.wire.jobs import SubmitRequest
+from gpudev.workflows.extending import Extending
+from gpudev.workflows.submission import Submission
 from support.clock import ManualClock
 from support.paper_cluster import PaperCluster
 from support.world import World
 
+PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJz3kp1hWd7FSGP8wVPhlm5BkZdS0Dkt3Xv1H6Eo4bYs ada@home"
 NODES = (Node("first", "h100", 8, zone="zone-b"), Node("second", "h100", 8, zone="zone-a"))
 """By name alone everybody would begin on the first, in zone-b."""
 
@@ -116,6 +122,73 @@ async def test_a_disk_goes_along_where_that_is_faster_than_waiting(zones: ZoneWo
     assert volume is not None
     assert volume.zone == "zone-b"
     assert volume.volume_id in zones.cloud.volumes_there
+
+
+async def test_nobody_stays_longer_where_somebody_waits_for_that_very_zone(zones: ZoneWorld) -> None:
+    await used_once_in_zone_a(zones)
+    async with zones.stores.pool.transaction() as connection:  # it cannot move
+        await connection.execute("UPDATE disk_snapshots SET status = 'pending'")
+    both = [await zones.submit(8, user=name, hours=4) for name in ("eve", "bob")]
+    await zones.go_on()
+    by_node = {await zones.node(rid): rid for rid in both}
+    waits = await zones.submit(8, disk="data", hours=1)
+    await zones.go_on()
+    extending = Extending(
+        zones.stores.reservations,
+        zones.stores.unreleased,
+        zones.stores.nodes,
+        zones.stores.plans,
+        zones.clock,
+        zones.settings.limits,
+        zones.settings.timing,
+    )
+    names = {both[0]: "eve", both[1]: "bob"}
+    elsewhere, there = by_node["first"], by_node["second"]
+    users = {rid: await zones.stores.users.find_user(name) for rid, name in names.items()}
+    mine, theirs = users[elsewhere], users[there]
+    assert mine is not None
+    assert theirs is not None
+    await extending.extend(mine, str(elsewhere), 2)
+    with pytest.raises(Conflict, match=f"reservation {str(waits)[:8]} waits"):
+        await extending.extend(theirs, str(there), 2)
+
+
+async def test_the_first_answer_knows_where_the_disk_is(zones: ZoneWorld) -> None:
+    await used_once_in_zone_a(zones)
+    async with zones.stores.pool.transaction() as connection:
+        await connection.execute("UPDATE disk_snapshots SET status = 'pending'")
+    both = [await zones.submit(8, user=name, hours=4) for name in ("eve", "bob")]
+    await zones.go_on()
+    by_node = {await zones.node(rid): rid for rid in both}
+    await zones.cancel(by_node["first"])
+    await zones.go_on()
+    submission = Submission(
+        reservations=zones.stores.reservations,
+        unreleased=zones.stores.unreleased,
+        nodes=zones.stores.nodes.nodes,
+        catalogue=zones.stores.catalogue.catalogue,
+        keys=NoKeys(),
+        clock=zones.clock,
+        limits=zones.settings.limits,
+        plans=zones.stores.plans,
+        timing=zones.settings.timing,
+        fixed_cluster=False,
+        disk_places=zones.stores.disk_places,
+    )
+    ada = await zones.stores.users.find_user("ada")
+    assert ada is not None
+    told = {}
+    for disk in ("none", "data"):
+        asked: dict[str, Any] = {"gpu_type": "h100", "gpu_count": 8, "ssh_public_keys": [PUBLIC_KEY]}
+        request = SubmitRequest(**asked, disk_name=disk)
+        told[disk] = (await submission.submit(ada, request, None)).reservation
+    assert told["none"].wait_reason == "it is about to start"
+    assert (told["data"].wait_reason or "").startswith("waits for zone zone-a, where disk 'data' is")
+
+
+class NoKeys:
+    async def public_keys(self, github_user: str) -> list[str]:
+        raise AssertionError("nobody asks for keys")
 
 
 class CountingPlaces(PostgresDiskPlaces):

@@ -8,7 +8,7 @@ from gpudev.ports.administering import Administration
 from gpudev.ports.auditing import AuditLog
 from gpudev.ports.changes import UNHEARD, AccessChanges, ReservationChanges
 from gpudev.ports.clock import Clock
-from gpudev.ports.disks import DiskOperationStore, DiskViews
+from gpudev.ports.disks import DiskOperationStore, DiskPlaces, DiskViews
 from gpudev.ports.identity import AccountStore, Identity, IdentityProvider, KeySource, NonceStore, SignedRequest
 from gpudev.ports.invitations import IdToken
 from gpudev.ports.proxying import ProxyTokenStore
@@ -58,5 +58,7 @@ class Services:
     """None: nobody logs in with OIDC."""
     invitation_login: IdentityProvider[str] | None = None
     """None: nobody is invited."""
+    disk_places: DiskPlaces | None = None
+    """None: it does not matter where disks are."""
     plans_seconds: float = 0.05
     """For how long a published plan is looked at without asking whether there is a newer one."""

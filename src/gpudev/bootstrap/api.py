@@ -44,6 +44,7 @@ async def open_api_services(settings: Settings) -> AsyncIterator[Services]:
             proxy_tokens=stores.proxy_tokens,
             disks=stores.disk_operations,
             disk_views=stores.disk_views,
+            disk_places=stores.disk_places,
             accounts=stores.accounts,
             nonces=stores.nonces,
             administration=stores.administration,

@@ -4,7 +4,7 @@ A *unit* is one GPU, or one user slot of a CPU node, so that one arithmetic serv
 """
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from gpudev.domain.ids import ReservationId
 
@@ -51,3 +51,15 @@ class Holding:
     shares: tuple[Share, ...]
     until: datetime | None
     """The planned end. None: it has ended and is being torn down."""
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """What keeps a request near its disk. Volumes cannot leave their zone."""
+
+    disk_name: str
+    zones: frozenset[str]
+    """Where the disk's volume can be attached."""
+    move: timedelta | None = None
+    """How long it takes to make the volume anew in another zone, after its reservation was given a place there. None:
+    it cannot be."""

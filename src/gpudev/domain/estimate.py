@@ -1,10 +1,11 @@
 """What those who wait are told about their start, and the queue's plan as it is published."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from gpudev.domain.capacity import Anchor
 from gpudev.domain.ids import ReservationId
 
 CONFIDENCE = 0.8
@@ -72,6 +73,10 @@ class QueuePlan:
     """How people leave, as `planning.forecast_habits` counts it: for forecasts that are made elsewhere."""
     factors: tuple[tuple[float, float, float], ...] | None = None
     """How forecasts for newcomers are corrected, as `planning.forecast_record` has learnt it."""
+    zones: Mapping[str, str] = field(default_factory=dict)
+    """Of the nodes that are in one."""
+    anchors: Mapping[ReservationId, Anchor] = field(default_factory=dict)
+    """Of those who wait and have a disk somewhere."""
 
 
 @dataclass(frozen=True, slots=True)

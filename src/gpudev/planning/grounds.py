@@ -7,9 +7,9 @@ if being given a place there and waiting for the volume is faster than waiting f
 
 from collections.abc import Iterable, Sequence
 
-from gpudev.domain.capacity import Node
+from gpudev.domain.capacity import Anchor, Node
 from gpudev.planning.facts import microseconds
-from gpudev.planning.plan import Anchor, Request
+from gpudev.planning.plan import Request
 from gpudev.planning.timetable import Place, Timetable
 
 Ranks = frozenset[int]

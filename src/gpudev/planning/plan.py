@@ -4,21 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from gpudev.domain.capacity import Share
+from gpudev.domain.capacity import Anchor, Share
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.reservation import Reservation
-
-
-@dataclass(frozen=True, slots=True)
-class Anchor:
-    """What keeps a request near its disk."""
-
-    disk_name: str
-    zones: frozenset[str]
-    """Where the disk's volume can be attached."""
-    move: timedelta | None = None
-    """How long it takes to make the volume anew in another zone, after its reservation was given a place there. None:
-    it cannot be."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,6 +101,8 @@ def _draft(
             tuple(offers(scene.facts(), plan, scene.requests, forecasting.get(), around)),
             forecasting.experience.habits.counts,
             forecasting.known.newcomers.factors,
+            {node.name: node.zone for node in scene.nodes if node.zone is not None},
+            {request.reservation_id: request.anchor for request in scene.requests if request.anchor is not None},
         )
 
     mark = (

@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from gpudev.domain.capacity import Holding, Node
+from gpudev.domain.capacity import Anchor, Holding, Node
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.lifecycle import Status
 from gpudev.domain.reservation import Reservation
 from gpudev.planning.facts import TypeFacts, of_one_type, queue_order
-from gpudev.planning.plan import Anchor, Request
+from gpudev.planning.plan import Request
 from gpudev.planning.spans import asked_by, held_by
 from gpudev.settings import Timing
 

@@ -13,11 +13,11 @@ from gpudev.domain.reservation import Reservation
 from gpudev.domain.users import User
 from gpudev.planning.extending import Granted, NotGranted, extend
 from gpudev.planning.queue_turn import promises_of
-from gpudev.planning.spans import asked_by, held_by
+from gpudev.planning.spans import held_by
 from gpudev.ports.clock import Clock
 from gpudev.ports.stores import Change, Extends, NewEvent, NodeStore, PlanStore, ReservationStore, UnreleasedView
 from gpudev.settings import Limits, Timing
-from gpudev.workflows.standing import holdings_of
+from gpudev.workflows.standing import holdings_of, nodes_in_zones, requests_of
 from gpudev.workflows.viewing import find_job
 
 _ATTEMPTS = 5
@@ -62,9 +62,9 @@ class Extending:
             found.reservation_id,
             holding,
             hours,
-            nodes=nodes,
+            nodes=nodes_in_zones(nodes, plan),
             holdings=holdings_of(unreleased, now, self.timing),
-            queue=[asked_by(other, self.timing) for other in unreleased if other.status.is_waiting],
+            queue=requests_of(unreleased, plan, self.timing),
             now=now,
             launched_at=found.launched_at,
             limits=self.limits,

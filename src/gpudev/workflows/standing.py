@@ -6,6 +6,7 @@ whoever came since is counted as going first, one after the other. The processor
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from gpudev.domain.capacity import Holding, Node
@@ -36,7 +37,7 @@ def stand(
 ) -> Estimate:
     """`same_type`: everything unreleased of the newcomer's type; it may be among them."""
     place = queue_order(newcomer)
-    waiting = [asked_by(one, timing) for one in same_type if one.status.is_waiting]
+    nodes, waiting = nodes_in_zones(nodes, plan), requests_of(same_type, plan, timing)
     ahead = [one for one in waiting if queue_order(one) < place]
     if len(ahead) > LONG_LINE:
         new = [one for one in ahead if plan is None or one.seq > plan.planned_seq]
@@ -64,6 +65,21 @@ def stand_in_long_line(newcomer: Request, ahead: Ahead, plan: QueuePlan | None, 
     bound = offer if not ahead.new else _offer(newcomer, plan, forever=True)
     latest = None if bound is None else max(now, bound.latest) + ahead.new_for_at_most
     return Estimate(ahead.count + 1, latest, _span(offer, latest, now), reason)
+
+
+def nodes_in_zones(nodes: Sequence[Node], plan: QueuePlan | None) -> Sequence[Node]:
+    """As the processor sees them: the published nodes do not say where they are, the published plan does."""
+    if plan is None or not plan.zones:
+        return nodes
+    return [replace(node, zone=plan.zones.get(node.name)) for node in nodes]
+
+
+def requests_of(reservations: Iterable[Reservation], plan: QueuePlan | None, timing: Timing) -> list[Request]:
+    """Of those who wait. Where the disk of one is whom no processor has looked at yet, nobody knows."""
+    anchors = plan.anchors if plan is not None else {}
+    return [
+        asked_by(one, timing, anchor=anchors.get(one.reservation_id)) for one in reservations if one.status.is_waiting
+    ]
 
 
 def holdings_of(reservations: Iterable[Reservation], now: datetime, timing: Timing) -> list[Holding]:

@@ -11,10 +11,11 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import assert_never
 
-from gpudev.domain.capacity import Node
+from gpudev.domain.capacity import Anchor, Node
 from gpudev.domain.disk import NO_DISK, check_disk_name
 from gpudev.domain.disk_operations import DiskSettings
 from gpudev.domain.errors import IdTaken, Invalid, LimitReached
+from gpudev.domain.estimate import QueuePlan
 from gpudev.domain.gpu import Catalogue
 from gpudev.domain.ids import new_reservation_id
 from gpudev.domain.lifecycle import LIVE
@@ -22,8 +23,10 @@ from gpudev.domain.reservation import Draft, Reservation
 from gpudev.domain.ssh_keys import check_github_user, parse_public_keys
 from gpudev.domain.users import User
 from gpudev.planning.admission import AdmissionRequest, Admitted, Refused, UserUsage, admit
+from gpudev.planning.disk_zones import anchors_of
 from gpudev.planning.spans import asked_by
 from gpudev.ports.clock import Clock
+from gpudev.ports.disks import DiskPlaces
 from gpudev.ports.identity import KeySource
 from gpudev.ports.stores import JobQuery, PlanStore, ReservationStore, UnreleasedView, UserLimits
 from gpudev.settings import Limits, Timing
@@ -33,7 +36,7 @@ from gpudev.workflows.standing import LONG_LINE, stand, stand_in_long_line
 _ID_ATTEMPTS = 3
 _MOST_LIVE_COUNTED = 10_000
 _LONGEST_WAIT_HOURS = 24 * 365
-_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}")
+_IMAGE = re.compile(r"(?!.*//)[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}")  # a reference, never an address
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,8 @@ class Submission:
     has_disks: bool = True
     """False: every home is scratch space here, and whoever names a disk is told so instead of given one."""
     disk_limits: DiskSettings | None = None
+    disk_places: DiskPlaces | None = None
+    """None: it does not matter where disks are."""
 
     async def submit(self, user: User, request: SubmitRequest, idempotency_key: str | None) -> Submitted:
         fingerprint = _fingerprint(request)
@@ -160,8 +165,8 @@ class Submission:
         """With the place the planner would give it now, as long as no processor has written one."""
         if not reservation.status.is_waiting or reservation.queue_position is not None:
             return reservation
-        newcomer = asked_by(reservation, self.timing)
         plan = (await self.plans.refresh()).get(reservation.gpu_type)
+        newcomer = asked_by(reservation, self.timing, anchor=await self._anchor(reservation, plan))
         now = self.clock.now()
         ahead = await self.reservations.ahead_of(
             reservation, plan.planned_seq if plan else 0, self.timing.around_a_stay
@@ -179,6 +184,13 @@ class Submission:
             wait_reason=place.reason,
             last_queue_update=now,
         )
+
+    async def _anchor(self, reservation: Reservation, plan: QueuePlan | None) -> Anchor | None:
+        if self.disk_places is None or reservation.disk_id is None or plan is None or not plan.zones:
+            return None
+        places = await self.disk_places.find([reservation.disk_id])
+        move_takes = (self.disk_limits or DiskSettings()).move_takes
+        return anchors_of([reservation], places, move_takes).get(reservation.reservation_id)
 
 
 def _check_names(request: SubmitRequest) -> None:

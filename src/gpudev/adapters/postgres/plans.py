@@ -13,6 +13,7 @@ import orjson
 
 from gpudev.adapters.postgres.leases import check_epoch
 from gpudev.adapters.postgres.pool import Pool
+from gpudev.domain.capacity import Anchor
 from gpudev.domain.estimate import Estimate, Offer, QueuePlan, Span
 from gpudev.domain.ids import ReservationId
 from gpudev.ports.stores import Lease
@@ -82,6 +83,16 @@ def pack(plan: QueuePlan) -> bytes:
             ]
             for offer in plan.offers
         ],
+        "zones": _by_zone(plan.zones),
+        "anchors": [
+            [
+                who.hex,
+                anchor.disk_name,
+                sorted(anchor.zones),
+                None if anchor.move is None else anchor.move // _MICROSECOND,
+            ]
+            for who, anchor in plan.anchors.items()
+        ],
     }
     return zlib.compress(orjson.dumps(body), 1)
 
@@ -107,7 +118,20 @@ def unpack(gpu_type: str, made_at: datetime, packed: bytes) -> QueuePlan:
         offers,
         habits=None if habits is None else tuple(habits),
         factors=None if factors is None else tuple((low, middle, high) for low, middle, high in factors),
+        # A processor of an older version tells neither.
+        zones={name: zone for zone, names in body.get("zones", {}).items() for name in names},
+        anchors={
+            ReservationId(UUID(who)): Anchor(disk, frozenset(zones), None if move is None else move * _MICROSECOND)
+            for who, disk, zones, move in body.get("anchors", ())
+        },
     )
+
+
+def _by_zone(zones: Mapping[str, str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name, zone in zones.items():
+        found.setdefault(zone, []).append(name)
+    return found
 
 
 class _PackedWaits(Mapping[ReservationId, Estimate]):
