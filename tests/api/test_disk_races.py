@@ -14,7 +14,7 @@ from gpudev.domain.disk_operations import DiskSettings
 from support.api import Api, public_key, refused
 
 pytestmark = pytest.mark.slow
-ROUNDS = 60
+ROUNDS = 36
 
 
 async def at_once(
