@@ -5,8 +5,8 @@ from datetime import datetime
 
 import click
 
-from gpudev.cli import output, wording
 from gpudev.cli import history as histories
+from gpudev.cli import output, wording
 from gpudev.cli.choosing import find_job
 from gpudev.cli.options import ID, api_options
 from gpudev.cli.session import Session
