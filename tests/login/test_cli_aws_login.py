@@ -21,7 +21,7 @@ from gpudev.cli import overview
 from login.place import Served
 from login.signing import ADA
 from support.api import public_key
-from support.sts_stub import ROLE, Identity, single_sign_on
+from support.sts_stub import ROLE, Identity, Raw, single_sign_on
 from support.sts_stub.giving import SSO_TOKEN, CredentialGiver
 from support.sts_stub.identities import assumed
 
@@ -112,9 +112,13 @@ async def test_a_long_reserve_lives_through_the_end_of_several_keys(cli: Cli, se
     try:
         await served.until(lambda: any("/events " in line for line in served.arrived), "it follows its reservation")
         used = {kept(cli, served)["api_key"]}
-        for _ in range(2):
+        for trouble in (None, Raw(b"oops", 503, "text/plain")):
+            served.sts.misbehaviour, asked = trouble, len(served.sts.requests)
             await served.end_keys()
             served.cut_connections()
+            if trouble is not None:
+                await served.until(lambda asked=asked: len(served.sts.requests) > asked + 1, "it asks again")  # type: ignore[misc]
+                served.sts.misbehaviour = None
             await served.until(lambda: kept(cli, served)["api_key"] not in used, "it gets another key")
             used.add(key := kept(cli, served)["api_key"])
             await served.until(lambda key=key: served.is_followed(key), "it follows on with it")  # type: ignore[misc]
@@ -128,6 +132,21 @@ async def test_a_long_reserve_lives_through_the_end_of_several_keys(cli: Cli, se
     assert kept(cli, served)["api_key"] == key
 
 
+async def test_a_reserve_that_cannot_go_on_by_itself_says_that_the_reservation_stays(cli: Cli, served: Served) -> None:
+    assert (await run(cli, "login", env=of(ADA))).returncode == 0
+    process = cli.start("reserve", "--gpus", "1", "--type", "h100", "--disk", "none", env=of(ADA))
+    try:
+        await served.until(lambda: any("/events " in line for line in served.arrived), "it follows its reservation")
+        served.sts.identities.clear()
+        await served.end_keys()
+        served.cut_connections()
+        _, err = await asyncio.to_thread(process.communicate, timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 3
+    assert "stays as it is" in err
+
+
 async def test_whoever_has_become_somebody_else_is_not_carried_on_as_them(cli: Cli, served: Served) -> None:
     eve = single_sign_on("eve")
     served.sts.know(eve)
@@ -139,6 +158,11 @@ async def test_whoever_has_become_somebody_else_is_not_carried_on_as_them(cli: C
     assert "eve" in done.stderr
     assert "gpu-dev login" in done.stderr
     assert kept(cli, served) == before
+    async with served.stores.pool.acquire() as connection:
+        eves = (
+            "SELECT count(*) FROM api_keys JOIN api_users USING (user_id) WHERE username = 'eve' AND api_keys.is_active"
+        )
+        assert await connection.fetchval(eves) == 0, "what was got by mistake is given back"
 
 
 async def test_when_aws_wants_the_person_it_is_said(cli: Cli, served: Served) -> None:

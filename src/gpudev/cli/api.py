@@ -165,10 +165,11 @@ class Api:
         """A key that is fresh and refused all the same is no matter of its age: then there is no other."""
         if self._renew is None or self._key is None or not self._is_proven:
             return False
-        self._is_proven = False
         fresh = self._renew(self._key)
-        self._key = fresh or self._key
-        return fresh is not None
+        if fresh is None:
+            return False
+        self._key, self._is_proven = fresh, False
+        return True
 
     def _refusal(self, answer: Answer) -> CliError:
         """What the API said no with, as the exit code that means the same."""

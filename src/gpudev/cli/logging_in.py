@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 from gpudev.cli.credentials import Credential
 from gpudev.cli.exits import CliError, Exit
 from gpudev.cli.session import Session
+from gpudev.cli.transport import Unreachable
+from gpudev.domain.errors import TooOften
 from gpudev.wire.auth import LoginMethod, LoginMethods, LoginView
 
 WAYS: Mapping[str, str] = MappingProxyType(
@@ -49,19 +51,30 @@ def log_in(session: Session, options: Options) -> Credential:
 
 
 def log_in_again(session: Session, stored: Credential) -> Credential:
-    """Without a word to anybody."""
+    """Without a word to anybody. Raises Unreachable when it may work a little later."""
+    try:
+        credential = _log_in_again(session, stored)
+    except CliError as error:
+        if error.code == TooOften.code:
+            raise Unreachable(error.message, sent=True, next_step=error.next_step) from error
+        raise
+    if stored.username and credential.username != stored.username:
+        session.api_with(credential.api_key).revoke_key()
+        raise CliError(
+            Exit.AUTH,
+            f"your key for {session.address.url} has ended, and who is logged in to {stored.login['method']} now is "
+            f"{credential.username}, not {stored.username}",
+            "Run `gpu-dev login` to go on as somebody else",
+        )
+    return credential
+
+
+def _log_in_again(session: Session, stored: Credential) -> Credential:
     kind = stored.login.get("method", "")
     method = next((each for each in _offered(session) if each.kind == kind), None)
     if kind not in WAYS or method is None:
         raise CliError(Exit.AUTH, f"your key for {session.address.url} has ended", "Run `gpu-dev login`")
     credential: Credential = _way(kind).log_in_again(session, method, stored.login)
-    if stored.username and credential.username != stored.username:
-        raise CliError(
-            Exit.AUTH,
-            f"your key for {session.address.url} has ended, and who is logged in to {kind} now is "
-            f"{credential.username}, not {stored.username}",
-            "Run `gpu-dev login` to go on as somebody else",
-        )
     return credential
 
 

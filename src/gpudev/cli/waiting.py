@@ -53,6 +53,10 @@ def wait_until_ready(session: Session, first: Reply[JobView], *, quiet: bool) ->
         raise _left_alone(first.value) from None
     except Unreachable as error:
         raise _lost_sight(first.value, error) from error
+    except CliError as error:
+        if error.exit_code is not Exit.AUTH:
+            raise
+        raise _locked_out(first.value, error) from error
     finally:
         display.close()
 
@@ -102,6 +106,14 @@ def _lost_sight(job: JobView, error: Unreachable) -> CliError:
     short = wording.short_id(job.reservation_id)
     step = f"Reservation {short} stays as it is; `gpu-dev status {short}` shows it once the API answers"
     return CliError(Exit.UNREACHABLE, error.message, step)
+
+
+def _locked_out(job: JobView, error: CliError) -> CliError:
+    """Our key has ended, and only the person can get the next one."""
+    short = wording.short_id(job.reservation_id)
+    stays = f"reservation {short} stays as it is, and `gpu-dev connect {short}` waits on"
+    step = f"{error.next_step}; {stays}" if error.next_step else stays.capitalize()
+    return CliError(error.exit_code, error.message, step, code=error.code, problem=error.problem)
 
 
 def _choose_display(quiet: bool) -> Display:
