@@ -16,6 +16,7 @@ from gpudev.adapters.postgres.migrating import is_current
 from gpudev.adapters.postgres.pool import connect
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.domain.errors import Unavailable
+from gpudev.ports.auditing import harmless, without_keys
 from gpudev.settings import Database, Settings
 
 log = structlog.get_logger(__name__)
@@ -35,11 +36,29 @@ def configure_logging(settings: Settings) -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
+            _in_one_line if for_people else _without_keys,
             renderer,
         ],
         logger_factory=lines,
         cache_logger_on_first_use=True,
     )
+
+
+def _without_keys(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Wherever a key got into (an address, an error's words), it does not get into the log. JSON hides the rest."""
+    for name, value in event.items():
+        if isinstance(value, str) and "gpudev_" in value:
+            event[name] = without_keys(value)
+    return event
+
+
+def _in_one_line(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """For people's eyes and terminals: what came from outside can neither begin a line of its own nor erase one. Only
+    a traceback, which is ours, has several lines."""
+    for name, value in event.items():
+        if isinstance(value, str):
+            event[name] = without_keys(value) if name == "exception" else harmless(value, 2000)
+    return event
 
 
 def _dump(event: Any, default: Callable[[Any], Any], **_: Any) -> bytes:

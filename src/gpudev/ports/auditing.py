@@ -1,9 +1,13 @@
 """The audit log: who did what, to what, from where, and what came of it. It is added to and never changed."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
+
+_KEY_SHOWN = 16
+_KEY = re.compile(r"gpudev_[A-Za-z0-9_-]{10,}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +51,15 @@ class AuditLog(Protocol):
 
 
 def harmless(text: str, most: int = 200) -> str:
-    """Text from outside as it may stand in a log: one line, nothing that moves a cursor or hides what follows."""
+    """Text from outside as it may stand in a log: one line, nothing that moves a cursor or hides what follows, and no
+    API key that somebody put in the wrong place."""
+    kept = without_keys(text[: 2 * most])
     shown = "".join(
-        c if c.isprintable() and c != "\\" else c.encode("unicode_escape").decode() for c in text[: most + 1]
+        c if c.isprintable() and c != "\\" else c.encode("unicode_escape").decode() for c in kept[: most + 1]
     )
     return shown if len(shown) <= most else shown[: most - 1] + "…"
+
+
+def without_keys(text: str) -> str:
+    """Of every API key only what lists of keys show of it, too."""
+    return _KEY.sub(lambda found: found[0][:_KEY_SHOWN] + "…", text) if "gpudev_" in text else text
