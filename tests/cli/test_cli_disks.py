@@ -274,7 +274,7 @@ def test_reserving_with_a_disk_that_is_there_says_nothing_about_it(cli: Cli, api
 def test_a_disk_that_is_not_there_is_made_and_told_of_where_nobody_can_be_asked(cli: Cli, api: FakeApi) -> None:
     api.on_submit = at_once
     done = cli.run("reserve", "--disk", "data")
-    assert done.stdout.splitlines()[0] == "You have no disk 'data': a new, empty one is made."
+    assert done.stdout.splitlines()[0] == "You have no disk 'data'. A new, empty one is made."
     assert api.requests("POST", "/submit")[-1].json["disk_name"] == "data"
     quiet = cli.run("reserve", "--disk", "data", "--json")
     assert json.loads(quiet.stdout)["status"] == "active"
@@ -296,7 +296,7 @@ def test_a_disk_that_is_not_there_is_asked_about_at_a_terminal(cli: Cli, api: Fa
         assert "Ready" in terminal.text
     with cli.terminal("reserve", "--disk", "data", "--yes") as terminal:
         assert terminal.wait() == 0
-        assert "a new, empty one is made" in terminal.text
+        assert "A new, empty one is made" in terminal.text
 
 
 def test_the_disk_of_the_settings_is_taken_and_none_is_scratch(cli: Cli, api: FakeApi) -> None:

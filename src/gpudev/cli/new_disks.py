@@ -18,7 +18,7 @@ def is_agreed(session: Session, name: str | None, *, may_ask: bool, quiet: bool)
     if may_ask:
         return click.confirm(f"{output.clean(missing)}. Make a new, empty one?", default=True)
     if not quiet:
-        output.say(output.clean(f"{missing}: a new, empty one is made."))
+        output.say(output.clean(f"{missing}. A new, empty one is made."))
     return True
 
 
