@@ -1,7 +1,7 @@
 # What people and CI type. Everything happens in .venv, which tools/bootstrap builds from the lock files.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help up down test kube check bench format lock clean
+.PHONY: help up down test kube check bench format lock clean audit sbom
 
 PYTHON := .venv/bin/python
 CODE := src tests bench
@@ -48,6 +48,16 @@ format: ## Put the code into shape
 lock: ## Lock the newest allowed versions of all packages
 	@tools/bootstrap dev
 	@tools/lock
+
+audit: ## Ask for known weaknesses of every locked package (2: nobody could be asked)
+	@tools/bootstrap dev
+	@$(PYTHON) tools/packages audit
+
+sbom: ## Write what the server is made of to build/sbom.cdx.json (CycloneDX)
+	@tools/bootstrap dev
+	@mkdir -p build
+	@$(PYTHON) tools/packages sbom >build/sbom.cdx.json
+	@echo build/sbom.cdx.json
 
 clean: ## Remove everything that was built here
 	rm -rf .venv .venv.lock .venv.lock.d build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
