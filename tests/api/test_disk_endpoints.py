@@ -56,7 +56,7 @@ class Machine:
 
     async def begin(self, client: httpx2.AsyncClient, disk: str, content: str, job: dict[str, Any]) -> None:
         view = await look(client, disk)
-        owner = await self._owner(client, disk)
+        owner = await self.owner(client, disk)
         await self.actor.ask(owner, MakeReady(DiskId(UUID(view["disk_id"])), identifier(job), "zone-a"))
         await self.run()
         volume = (await look(client, disk))["volume_id"]
@@ -66,7 +66,7 @@ class Machine:
     async def end(self, client: httpx2.AsyncClient, disk: str, job: dict[str, Any]) -> None:
         view = await look(client, disk)
         self.cloud.detach(view["volume_id"])
-        owner = await self._owner(client, disk)
+        owner = await self.owner(client, disk)
         await self.actor.ask(owner, PutAway(DiskId(UUID(view["disk_id"])), identifier(job)))
         await self.run()
         self.cloud.complete_snapshots()
@@ -80,7 +80,7 @@ class Machine:
         volume_id: str = (await look(client, disk))["volume_id"]
         return self.cloud.contents[volume_id]
 
-    async def _owner(self, client: httpx2.AsyncClient, disk: str) -> Any:
+    async def owner(self, client: httpx2.AsyncClient, disk: str) -> Any:
         found = await self.api.services.disk_views.find(DiskId(UUID((await look(client, disk))["disk_id"])))
         assert found is not None
         return found.state.user_id
@@ -220,6 +220,21 @@ async def test_the_same_key_gives_the_same_operation_and_never_another(
     assert await names(ada) == ["data"]
     theirs = await ask(bob, "", {"disk_name": "data"}, headers=key)
     assert theirs["operation_id"] != first.json()["operation_id"]
+
+
+async def test_a_key_of_the_systems_own_is_nobodys_to_use(ada: httpx2.AsyncClient, machine: Machine) -> None:
+    await create(ada)
+    await machine.run()
+    job = await submit(ada, disk_name="data")
+    disk_id = DiskId(UUID((await look(ada, "data"))["disk_id"]))
+    theirs = await ask(ada, "/data/resize", {"size_gb": 200}, headers={"Idempotency-Key": "make-ready"})
+    await machine.run()
+    ours = await machine.actor.ask(
+        await machine.owner(ada, "data"), MakeReady(disk_id, identifier(job), "zone-a"), key="make-ready"
+    )
+    assert ours is not None
+    assert str(ours.operation_id) != theirs["operation_id"]
+    assert ours.kind == "make_ready"
 
 
 async def test_of_many_with_one_key_at_once_one_is_carried_out(ada: httpx2.AsyncClient) -> None:

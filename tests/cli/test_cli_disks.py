@@ -8,6 +8,7 @@ import pytest
 from cli.fake_api import FakeApi, Trouble
 from cli.fake_disks import make_contents, make_line, make_snapshot
 from cli.harness import Cli
+from gpudev.cli import disk_wording
 from gpudev.wire.jobs import JobView
 
 pytestmark = pytest.mark.slow
@@ -319,3 +320,19 @@ def test_a_disk_that_is_held_is_refused_with_a_way_out(cli: Cli, api: FakeApi) -
     done = cli.run("reserve", "--disk", "data")
     assert done.returncode == 5
     assert "held by reservation 3f2a9c1e. `--disk none` is scratch space" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.0 kB"),
+        (9949, "9.9 kB"),
+        (9960, "10 kB"),
+        (999_600, "1.0 MB"),
+        (3 * 10**15, "3.0 PB"),
+    ],
+)
+def test_sizes_are_told_in_a_few_digits(size: int, words: str) -> None:
+    assert disk_wording.volume_of_data(size) == words

@@ -13,6 +13,7 @@ from gpudev.domain.disk import check_disk_name, check_new_disk_name
 from gpudev.domain.disk_operations import (
     Changes,
     DiskSettings,
+    Operation,
     OperationId,
     UserDisks,
 )
@@ -66,6 +67,7 @@ _OPERATIONS = UUID("5d0f2b86-6a52-4d0f-9f5c-3c1a5a7c9e10")
 _PREFIX = "asked "
 """Before people's own keys: the system has keys, too, and nobody may use one of those. No key has a space."""
 _MOST_OPERATIONS = 200
+"""That are looked through for the beginning of an id."""
 
 Ask = CreateDiskRequest | RestoreDiskRequest | RenameDiskRequest | ResizeDiskRequest | CloneDiskRequest | None
 Choose = Callable[[UserDisks], PersonsRequest]
@@ -191,8 +193,18 @@ class ManagingDisks:
         called_so = [one.state for one in await self.views.of_user(user.user_id) if one.state.name == name]
         if not called_so:
             raise NotFound(f"you have no disk {name!r}")
-        done = [one for disk in called_so for one in await self.store.operations(disk.disk_id, _MOST_OPERATIONS)]
-        return operation_view(operation_of(done, name, operation_id), name)
+        found = await self._find_operation(operation_id)
+        if found is None or found.disk_id not in {disk.disk_id for disk in called_so}:
+            newest = [one for disk in called_so for one in await self.store.operations(disk.disk_id, _MOST_OPERATIONS)]
+            found = operation_of(newest, name, operation_id)
+        return operation_view(found, name)
+
+    async def _find_operation(self, text: str) -> Operation | None:
+        """By a whole id, however long ago it was."""
+        try:
+            return await self.store.find_operation(OperationId(UUID(text)))
+        except ValueError:
+            return None
 
     async def _find(self, user: User, name: str, *, deleted: bool) -> DiskOverview:
         found = {one.state.disk_id: one for one in await self.views.of_user(user.user_id)}
