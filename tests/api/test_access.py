@@ -1,9 +1,11 @@
 """Every endpoint of the OpenAPI document, tried with no key, with keys that are none any more, as somebody else, and
 with every role. What comes out is what the table of access says."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -91,6 +93,12 @@ async def test_the_document_and_the_table_have_the_same_endpoints(api: Api) -> N
                 assert "403" in operation["responses"], path
             if rule.needs is not Needs.OPEN or rule.login:
                 assert "429" in operation["responses"], path
+
+
+def test_the_documentation_lists_every_endpoint_with_its_role() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
+    told = dict(re.findall(r"^\| `([A-Z]+ /\S*)` \| (\w+) \| (?:own)? *\|$", text, re.MULTILINE))
+    assert told == {line: rule.needs.value for line, rule in TABLE.items()}, "see 'Who may ask for what' in docs/api.md"
 
 
 @pytest.mark.parametrize(
