@@ -80,6 +80,7 @@ class Tunnel(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._is_lost = True
+        self._ending = self._ending or Ending(Close.DONE, "the client has gone")
         if self._opening is not None:
             self._opening.cancel()
         if self._server is not None:
@@ -132,8 +133,14 @@ class Tunnel(asyncio.Protocol):
             self._from_client(frame)
         elif frame.opcode is Opcode.TEXT:
             self.end(Ending(Close.UNSUPPORTED, "only binary messages mean something here"))
-        elif frame.opcode is Opcode.CLOSE and self._server is not None:
-            self._server.abort()
+        elif frame.opcode is Opcode.CLOSE:
+            self._client_leaves()
+
+    def _client_leaves(self) -> None:
+        """The library has answered already."""
+        self._ending = self._ending or Ending(Close.DONE, "")
+        if self._server is not None:
+            self._server.close() if self._client_is_done else self._server.abort()
 
     def _from_client(self, frame: Frame) -> None:
         if self._server is None or self._client_is_done or self._server.is_closing():
@@ -226,12 +233,12 @@ class Tunnel(asyncio.Protocol):
         return now - self._heard_at
 
     def _log_end(self) -> None:
-        ending = self._ending or Ending(Close.DONE, "")
+        assert self._ending is not None
         log.info(
             "proxy.closed",
             user=self._username,
-            close=ending.close.value,
-            reason=ending.reason,
+            close=self._ending.close.value,
+            reason=self._ending.reason,
             seconds=round(asyncio.get_running_loop().time() - self._began_at, 3),
             received=self._received,
             sent=self._sent,

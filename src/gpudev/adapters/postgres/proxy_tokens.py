@@ -33,7 +33,7 @@ class PostgresProxyTokens:
                 """
                 WITH ended AS (
                     DELETE FROM proxy_tokens WHERE token_hash IN (
-                        SELECT token_hash FROM proxy_tokens WHERE expires_at < $6
+                        SELECT token_hash FROM proxy_tokens WHERE expires_at <= $6
                         ORDER BY expires_at LIMIT 100 FOR UPDATE SKIP LOCKED)
                 )
                 INSERT INTO proxy_tokens (token_hash, reservation_id, user_id, key_id, expires_at)
