@@ -8,7 +8,7 @@ import pytest
 from charts.rendering import Helm, Object, Rendered, chart_values, containers
 from gpudev.adapters.kubernetes.manifests import efs_storage_class
 from gpudev.adapters.kubernetes.reading import RIGHTS as READING
-from gpudev.adapters.kubernetes.rights import AMONG_DEV_SERVERS, EVERYWHERE, FOR_DISKS, Right
+from gpudev.adapters.kubernetes.rights import AMONG_DEV_SERVERS, EVERYWHERE, FOR_DISKS, FOR_DISKS_TO_END, TO_END, Right
 from gpudev.settings import KubernetesSettings
 from support.kube_binaries import ROOT
 
@@ -169,10 +169,13 @@ def test_long_running_services_are_spread_and_survive_a_drain(default: Rendered)
 
 def test_each_service_is_granted_exactly_what_its_code_declares(chart: Rendered) -> None:
     has_cloud = chart.settings()["GPU_DEV_CLOUD"] != "none"
-    everywhere = (*EVERYWHERE, *(FOR_DISKS if has_cloud else ()))
-    for app in ("reservation-processor", "reservation-expiry"):
+    for app, among, for_disks in (
+        ("reservation-processor", AMONG_DEV_SERVERS, FOR_DISKS),
+        ("reservation-expiry", TO_END, FOR_DISKS_TO_END),
+    ):
+        everywhere = (*EVERYWHERE, *(for_disks if has_cloud else ()))
         assert _granted(chart.get("ClusterRole", f"gpu-dev-{app}")) == _declared(everywhere)
-        assert _granted(chart.get("Role", app)) == _declared(AMONG_DEV_SERVERS)
+        assert _granted(chart.get("Role", app)) == _declared(among)
     assert _granted(chart.get("ClusterRole", "gpu-dev-availability-updater")) == _declared(READING)
     assert len(chart.of("ClusterRole")) == 3
     assert len(chart.of("Role")) == 2

@@ -5,7 +5,7 @@ import structlog
 
 from gpudev.adapters.kubernetes import manifests, policies
 from gpudev.adapters.kubernetes.api import KubernetesApi, Refused
-from gpudev.adapters.kubernetes.kinds import Manifest, kind_of
+from gpudev.adapters.kubernetes.kinds import NAMESPACE, Manifest, kind_of
 from gpudev.domain.errors import ClusterError
 from gpudev.settings import KubernetesSettings
 
@@ -23,6 +23,12 @@ async def furnish(api: KubernetesApi, settings: KubernetesSettings) -> None:
 
 async def _ensure_namespace(api: KubernetesApi, settings: KubernetesSettings) -> None:
     """One that is there stays as it is: it may be somebody's with labels of their own."""
+    try:
+        if await api.get(NAMESPACE, settings.namespace) is not None:
+            return
+    except Refused as refused:  # who may not look at it may still be allowed to make it
+        if refused.status != _FORBIDDEN:
+            raise
     try:
         await api.create(policies.namespace(settings))
     except Refused as refused:

@@ -1,4 +1,6 @@
-"""The rights a processor needs in the cluster, and no others: whoever installs it grants exactly these."""
+"""The rights our services need in the cluster, and no others: whoever installs them grants exactly these.
+
+The API needs none, and who only looks has its own (`reading.RIGHTS`)."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +17,7 @@ class Right:
         return {"apiGroups": [self.group], "resources": list(self.resources), "verbs": list(self.verbs)}
 
 
-EVERYWHERE = (Right("", ("nodes", "pods"), ("get", "list", "watch")),)
+EVERYWHERE = (Right("", ("nodes", "pods"), ("list", "watch")),)
 """What others run counts too: their GPUs are not ours to give."""
 
 _KEEPING = ("get", "list", "create", "patch", "delete")
@@ -26,9 +28,25 @@ AMONG_DEV_SERVERS = (
     Right("", ("pods/exec",), ("get", "create")),
     Right("", ("persistentvolumeclaims",), ("get", "list", "create", "delete")),
     Right("networking.k8s.io", ("networkpolicies",), _KEEPING),
+    Right("", ("namespaces",), ("get",)),
 )
 """In the namespace of the dev servers. The namespace itself (and with EFS the storage class) may be made by whoever
 installs; with a right to create it, the processor makes what is missing."""
 
 FOR_DISKS = (Right("", ("persistentvolumes",), (*_KEEPING, "watch")),)
 """Everywhere, and only where there are disks: what stands for a volume belongs to no namespace."""
+
+TO_END = (
+    Right("", ("pods",), ("get", "list", "patch", "delete")),
+    Right("", ("secrets",), ("list", "patch", "delete")),
+    Right("", ("services",), ("list", "watch", "delete")),
+    Right("", ("pods/log",), ("get",)),
+    Right("", ("pods/exec",), ("get", "create")),
+    Right("", ("persistentvolumeclaims",), ("list", "delete")),
+    Right("networking.k8s.io", ("networkpolicies",), _KEEPING),
+    Right("", ("namespaces",), ("get",)),
+)
+"""In the namespace of the dev servers, for `expire`, which beside `EVERYWHERE` needs only this: it starts nobody."""
+
+FOR_DISKS_TO_END = (Right("", ("persistentvolumes",), ("list", "watch", "delete")),)
+"""The same, everywhere, where there are disks."""

@@ -1,0 +1,258 @@
+"""Installed on a real control plane, the chart's services do their whole work with exactly the rights it grants them.
+
+They run as processes with what their pods would have: the installed settings, commands and service accounts.
+"""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from charts.installed import CONTROLPLANE, Installed, asked_for, end_of_log, was_refused
+from charts.rendering import CHART, Helm
+from gpudev.adapters.postgres.pool import connect
+from gpudev.embedded.postgres import EmbeddedPostgres
+from kubernetes.system import SHORT, eventually
+from support.kube import ControlPlane
+from support.kube_api import KubeApi, Object
+from support.kube_nodes import FakeNodes
+
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
+WORKLOADS = "gpu-dev"
+VALUES: Object = {"devServers": {"sharedStorageClass": "nfs"}, "helmTest": {"gpuType": "cpu-x86"}}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def installed(
+    helm: Helm, plane: ControlPlane, postgres: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Installed]:
+    """An empty database, as a new installation finds it."""
+    await asyncio.to_thread(
+        helm.run, "install", "gpu-dev", str(CHART), *helm.value_arguments(values=VALUES), kubeconfig=plane.kubeconfig
+    )
+    server = postgres.settings_database()
+    admin = await connect(replace(server, database="postgres"))
+    empty = replace(server, database=f"chart_{uuid.uuid4().hex[:8]}")
+    await admin.execute(f'CREATE DATABASE "{empty.database}"')
+    api = await KubeApi.connect(plane.kubeconfig)
+    made = Installed(plane, api, empty, tmp_path_factory.mktemp("services"), SHORT)
+    try:
+        await made.prepare()
+        yield made
+    finally:
+        await asyncio.to_thread(made.stop_all)
+        await api.close()
+        await admin.execute(f'DROP DATABASE "{empty.database}" WITH (FORCE)')
+        await admin.close()
+        await asyncio.to_thread(helm.run, "uninstall", "gpu-dev", kubeconfig=plane.kubeconfig)
+
+
+async def test_a_whole_life_with_the_granted_rights_and_nothing_refused(installed: Installed) -> None:
+    nodes = FakeNodes(installed.api, installed.plane.node_mark, kwok_port=installed.plane.kwok_port)
+    since = end_of_log(installed.plane)
+    await _offer_shared_storage(installed)
+    try:
+        await _migrate(installed)
+        await installed.start("api-service")
+        await installed.start("reservation-processor")
+        await nodes.add_many("n", 2, gpus=8, gpu_type="h100")
+        await nodes.add("c", gpus=0, gpu_type="cpu-x86", cpus=32, memory="64Gi")
+        await _answers(installed)
+        await _reserve_cancel_and_expire(installed)
+        await _die_with_last_words(installed)
+        await _without_a_processor(installed)
+    finally:
+        await nodes.remove_all()
+        await asyncio.to_thread(installed.stop_all)
+    assert not asked_for(installed.plane, since, was_refused)
+    used = set(asked_for(installed.plane, since))
+    granted = await _granted(installed.api)
+    assert used <= granted
+    never = {(who, resource, verb) for who, _, resource, verb in granted - used}
+    assert never == NOT_IN_THIS_LIFE, "\n".join(map(str, sorted(never ^ NOT_IN_THIS_LIFE)))
+    assert not any(who == "api-service" for who, *_ in used)
+
+
+NOT_IN_THIS_LIFE = {
+    # Newer API servers want this beside "get" before they let anybody exec; they do not write it down.
+    ("reservation-processor", "pods/exec", "create"),
+    # What an interrupted start left behind is looked at, and brought up to date.
+    ("reservation-processor", "secrets", "get"),
+    ("reservation-processor", "services", "get"),
+    ("reservation-processor", "services", "patch"),
+    ("reservation-processor", "networkpolicies", "get"),
+    ("reservation-processor", "persistentvolumeclaims", "get"),
+    # Of disks.
+    ("reservation-processor", "persistentvolumeclaims", "list"),
+    ("reservation-processor", "persistentvolumeclaims", "delete"),
+    ("reservation-expiry", "persistentvolumeclaims", "list"),
+    ("reservation-expiry", "persistentvolumeclaims", "delete"),
+    # Warnings, and last words, of those who end while no processor runs.
+    ("reservation-expiry", "pods/exec", "get"),
+    ("reservation-expiry", "pods/exec", "create"),
+    ("reservation-expiry", "pods/log", "get"),
+    # The policy of dev servers, where no processor was there before.
+    ("reservation-expiry", "networkpolicies", "get"),
+    ("reservation-expiry", "networkpolicies", "create"),
+}
+"""What is granted for rarer things than happen here; tests/kubernetes has them. All else is used, or it is too much."""
+
+
+@pytest.mark.parametrize("taken", ["secrets", "networkpolicies"])
+async def test_a_processor_without_one_of_its_rules_starts_nobody(installed: Installed, taken: str) -> None:
+    since = end_of_log(installed.plane)
+    role = await installed.api.get("roles", "reservation-processor", WORKLOADS)
+    fewer = [
+        {**rule, "resources": kept} for rule in role["rules"] if (kept := [r for r in rule["resources"] if r != taken])
+    ]
+    await installed.api.patch("roles", "reservation-processor", {"rules": fewer}, WORKLOADS)
+    nodes = FakeNodes(installed.api, installed.plane.node_mark, kwok_port=installed.plane.kwok_port)
+    try:
+        await _migrate(installed)
+        await installed.start("api-service")
+        await installed.start("reservation-processor")
+        await nodes.add("lonely", gpus=8, gpu_type="h100")
+
+        def is_it(event: Object) -> bool:
+            return was_refused(event) and event["objectRef"]["resource"] == taken
+
+        async def look() -> bool | None:
+            return bool(asked_for(installed.plane, since, is_it)) or None
+
+        await _submit_when_it_answers(installed)
+        await eventually(look, "the rule that was taken away was not missed")
+        pods = await installed.api.list("pods", WORKLOADS, selector="gpu-dev/reservation-id")
+        assert pods == []
+    finally:
+        await asyncio.to_thread(installed.stop_all)
+        await nodes.remove_all()
+        await installed.api.patch("roles", "reservation-processor", {"rules": role["rules"]}, WORKLOADS)
+
+
+async def _offer_shared_storage(installed: Installed) -> None:
+    """Where no provisioner runs, one volume for the one user's claim."""
+    volume = {
+        "metadata": {"generateName": "shared-"},
+        "spec": {
+            "capacity": {"storage": "100Gi"},
+            "accessModes": ["ReadWriteMany"],
+            "storageClassName": "nfs",
+            "nfs": {"server": "files.example.com", "path": "/"},
+        },
+    }
+    await installed.api.create("persistentvolumes", volume)
+
+
+async def _migrate(installed: Installed) -> None:
+    [job] = await installed.api.list("jobs", CONTROLPLANE, selector="app=migrate")
+    await installed.run("jobs", job["metadata"]["name"])
+    assert "up to date" in await installed.run("jobs", job["metadata"]["name"])
+
+
+async def _submit_when_it_answers(installed: Installed) -> None:
+    await _log_in(installed)
+    ask = ("reserve", "--gpus", "1", "--type", "h100", "--hours", "1", "--yes", "--no-wait", "--json")
+
+    async def look() -> bool | None:
+        return (await asyncio.to_thread(installed.people.run, *ask, code=None)).returncode == 0 or None
+
+    await eventually(look, f"the API takes no reservation\n{installed.log('api-service')}")
+
+
+async def _log_in(installed: Installed) -> None:
+    name = f"user-{uuid.uuid4().hex[:8]}"
+    installed.people.environment["GPU_DEV_API_KEY"] = await asyncio.to_thread(installed.people.add_user, name)
+
+
+async def _answers(installed: Installed) -> None:
+    await _log_in(installed)
+
+    async def look() -> bool | None:
+        installed.check()
+        done = await asyncio.to_thread(installed.people.run, "avail", "--json", code=None)
+        if done.returncode:
+            return None
+        types = {one["gpu_type"]: one for one in installed.people.parse(done)["gpu_types"]}
+        return types["h100"]["total_cluster_gpus"] == 16 or None
+
+    await eventually(look, "the services do not see the nodes")
+
+
+async def _reserve_cancel_and_expire(installed: Installed) -> None:
+    """A gang (with its own names, policy and shared storage) and one that is warned and runs out."""
+    gang = await _ask(installed, "reserve", "--gpus", "16", "--type", "h100", "--hours", "1", "--yes")
+    assert gang["status"] == "active"
+    updated = await installed.run("cronjobs", "availability-updater", "--json")
+    assert updated["availability"]["errors"] == []
+    assert not (await installed.run("cronjobs", "reservation-expiry", "--json"))["acted"], "a processor is at work"
+    await _ask(installed, "cancel", gang["job_id"], "--yes")
+    brief = await _ask(installed, "reserve", "--gpus", "0", "--type", "cpu-x86", "--hours", "0.001", "--yes")
+    await _until(installed, brief, "expired")
+    await _nothing_left(installed)
+
+
+async def _die_with_last_words(installed: Installed) -> None:
+    installed.plane.set_pod_log("its last words\n")
+    job = await _ask(installed, "reserve", "--gpus", "1", "--type", "h100", "--hours", "1", "--yes")
+    await installed.api.play(job["pod_name"], WORKLOADS, "crash")
+    failed = await _until(installed, job, "failed")
+    assert "its last words" in failed["failure_reason"]
+    await _nothing_left(installed)
+
+
+async def _without_a_processor(installed: Installed) -> None:
+    """The CronJob ends what is over."""
+    gang = await _ask(installed, "reserve", "--gpus", "16", "--type", "h100", "--hours", "0.001", "--yes")
+    await asyncio.to_thread(installed.stop, "reservation-processor")
+    over = datetime.fromisoformat(gang["expires_at"])
+    await asyncio.sleep(max(0.0, (over - datetime.now(UTC)).total_seconds()))
+
+    async def look() -> bool | None:
+        return (await installed.run("cronjobs", "reservation-expiry", "--json"))["acted"] or None
+
+    await eventually(look, "the stopped processor's lease does not end")
+    assert (await _ask(installed, "status", gang["job_id"]))["status"] == "expired"
+    await _nothing_left(installed)
+
+
+async def _ask(installed: Installed, *arguments: str) -> dict[str, Any]:
+    return await asyncio.to_thread(installed.people.ask, *arguments)
+
+
+async def _until(installed: Installed, job: dict[str, Any], status: str) -> dict[str, Any]:
+    async def look() -> dict[str, Any] | None:
+        seen = await _ask(installed, "status", job["job_id"])
+        return seen if seen["status"] == status and seen["released_at"] else None
+
+    return await eventually(look, f"{job['job_id']} did not become {status}\n{installed.log('reservation-processor')}")
+
+
+async def _nothing_left(installed: Installed) -> None:
+    async def look() -> bool | None:
+        for kind in ("pods", "services", "secrets"):
+            if await installed.api.list(kind, WORKLOADS, selector="gpu-dev/reservation-id"):
+                return None
+        return True
+
+    await eventually(look, "something of a reservation is left")
+
+
+async def _granted(api: KubeApi) -> set[tuple[str, str, str, str]]:
+    """By what is in the cluster, not by what the chart meant."""
+    found = set()
+    for kind, place in (("clusterrole", None), ("role", WORKLOADS)):
+        for binding in await api.list(f"{kind}bindings", place, selector="app.kubernetes.io/instance=gpu-dev"):
+            role = await api.get(f"{kind}s", binding["roleRef"]["name"], place)
+            found |= {
+                (binding["subjects"][0]["name"], group, resource, verb)
+                for rule in role["rules"]
+                for group in rule["apiGroups"]
+                for resource in rule["resources"]
+                for verb in rule["verbs"]
+            }
+    return found
