@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -12,6 +12,7 @@ import uvicorn
 
 from gpudev.adapters.aws.sts import AwsIdentity
 from gpudev.adapters.postgres.listening import ReservationChanges
+from gpudev.adapters.postgres.roles import API
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.api.app import create_app
 from gpudev.domain.capacity import Node
@@ -46,10 +47,13 @@ def login_settings(settings: Settings, sts: StsStub) -> Settings:
 
 
 @pytest.fixture
-async def place(stores: Stores, clock: ManualClock, login_settings: Settings, sts: StsStub) -> AsyncIterator[Place]:
-    changes = ReservationChanges(login_settings.database)
-    services = api_services(stores, changes, PublishedKeys(), clock, login_settings)
-    aws = AwsIdentity(login_settings, stores.nonces, clock)
+async def place(
+    stores: Stores, stores_of: Callable[[str], Stores], clock: ManualClock, login_settings: Settings, sts: StsStub
+) -> AsyncIterator[Place]:
+    """The API works with no more rights in the database than it has in earnest."""
+    changes, its_own = ReservationChanges(login_settings.database), stores_of(API)
+    services = api_services(its_own, changes, PublishedKeys(), clock, login_settings)
+    aws = AwsIdentity(login_settings, its_own.nonces, clock)
     app = create_app(replace(services, aws_login=aws))
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://api") as client:
         yield Place(client, stores, clock, sts, services, aws)

@@ -1,6 +1,9 @@
 """Logging in with AWS, end to end over HTTP: who is let in, and what an attacker tries in their place."""
 
 import asyncio
+import json
+import os
+import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,9 +13,10 @@ import pytest
 import structlog
 
 from gpudev.adapters.aws.sts import AwsIdentity
+from gpudev.adapters.postgres.identities import PostgresNonces
 from gpudev.api.app import create_app
 from gpudev.bootstrap.api import open_api_services
-from gpudev.domain.errors import Unavailable
+from gpudev.domain.errors import Conflict, NotFound, Unavailable
 from gpudev.domain.users import Role
 from login.place import Place
 from login.signing import ADA, SERVER, STS, Draft, but, wire
@@ -206,6 +210,20 @@ async def test_another_request_than_the_one_is_refused_before_anybody_is_asked(
     assert (await place.send(draft.sign())).status_code == 200, "the nonce is unspent"
 
 
+async def test_a_header_that_is_written_twice_is_forwarded_as_it_was_checked(place: Place) -> None:
+    draft = await place.draft()
+    good = json.dumps(wire(draft.sign()))
+    right, wrong = f'"Host": "{STS.host}"', '"Host": "evil.example"'
+    kind = {"Content-Type": "application/json"}
+    last_is_wrong = good.replace(right, f"{right}, {wrong}")
+    refused(
+        await place.client.post("/v1/auth/aws-login", content=last_is_wrong, headers=kind), 422, "invalid", "headers"
+    )
+    last_is_right = good.replace(right, f"{wrong}, {right}")
+    assert (await place.client.post("/v1/auth/aws-login", content=last_is_right, headers=kind)).status_code == 200
+    assert place.sts.requests[0].values("host") == [STS.host]
+
+
 NO_REQUESTS: list[dict[str, Any]] = [
     {},
     {"aws_access_key_id": "AKIA", "aws_secret_access_key": "sEcReT-key-of-ada", "aws_session_token": "t"},
@@ -280,10 +298,31 @@ async def test_nobody_becomes_somebody_elses_namesake(place: Place) -> None:
 
 async def test_an_operator_may_let_a_user_who_was_made_here_log_in_with_aws(place: Place) -> None:
     await place.stores.users.add_user("ada", Role.OPERATOR)
+    with pytest.raises(NotFound):
+        await place.stores.accounts.expect("eve", "aws")
     await place.stores.accounts.expect("ada", "aws")
     view = (await place.log_in(ADA)).json()
     assert (view["username"], view["role"]) == ("ada", "operator")
+    with pytest.raises(Conflict):
+        await place.stores.accounts.expect("ada", "oidc")
     refused(await place.log_in(assumed(ROLE, "ada")), 403, "forbidden")
+
+
+@pytest.mark.slow
+async def test_the_operators_command_says_so(place: Place) -> None:
+    await place.stores.users.add_user("ada", Role.USER)
+    database = place.stores.pool.database
+    env = {n: v for n, v in os.environ.items() if not n.startswith(("GPU_DEV_", "POSTGRES_"))} | {
+        "POSTGRES_HOST": database.host,
+        "POSTGRES_PORT": str(database.port),
+        "POSTGRES_USER": database.user,
+        "POSTGRES_DB": database.database,
+    }
+    command = [sys.executable, "-m", "gpudev.main", "users", "let-in", "ada", "aws"]
+    process = await asyncio.create_subprocess_exec(*command, env=env, stderr=asyncio.subprocess.PIPE)
+    _, said = await process.communicate()
+    assert process.returncode == 0, said
+    assert (await place.log_in(ADA)).status_code == 200
 
 
 async def test_a_role_that_was_given_here_stays(place: Place) -> None:
@@ -371,7 +410,9 @@ async def test_nobody_there_is_no_refusal(place: Place) -> None:
 
 
 async def test_nonces_are_bounded_and_forgotten_in_time(place: Place) -> None:
-    place.stores.nonces._most = 3
+    nonces = place.services.nonces
+    assert isinstance(nonces, PostgresNonces)
+    nonces._most = 3
     for _ in range(3):
         await place.nonce()
     refused(await place.client.post("/v1/auth/nonce"), 429, "limit_reached")
