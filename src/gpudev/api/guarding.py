@@ -3,6 +3,7 @@
 What an endpoint does, and whose things it touches, is not known here.
 """
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
@@ -74,6 +75,9 @@ class Recorded:
     async def __call__(self, request: Request) -> Response:
         try:
             response = await self._handle(request)
+        except asyncio.CancelledError:  # a stop that could not wait; what was done by then is unknown
+            self._note(request, "cut_off", 499, None)
+            raise
         except Exception as error:  # only looked at, and raised again
             self._note(request, *_read(error), None)
             raise

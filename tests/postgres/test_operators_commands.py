@@ -1,0 +1,114 @@
+"""`gpu-dev-server users|keys|audit` on a real database, each with its line in the audit log."""
+
+import asyncio
+import json
+from collections.abc import Callable
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gpudev.adapters.postgres.stores import open_stores
+from gpudev.domain.users import ApiKey
+from gpudev.main import cli
+from gpudev.settings import Database, Settings
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(request: pytest.FixtureRequest, postgres: object) -> Run:
+    database: Database = request.getfixturevalue("database")
+    environment = {
+        "POSTGRES_HOST": database.host,
+        "POSTGRES_PORT": str(database.port),
+        "POSTGRES_USER": database.user,
+        "POSTGRES_DB": database.database,
+    }
+
+    def run(*arguments: str, code: int = 0) -> Result:
+        # In a thread of its own: the command runs its own loop.
+        done = CliRunner().invoke(cli, list(arguments), env=environment)
+        assert done.exit_code == code, f"{done.output}\n{done.exception!r}"
+        return done
+
+    return run
+
+
+@pytest.fixture
+def valid(settings: Settings) -> Callable[[str], ApiKey | None]:
+    def look(secret: str) -> ApiKey | None:
+        async def find() -> ApiKey | None:
+            stores = open_stores(settings)
+            try:
+                return await stores.users.find_key(secret)
+            finally:
+                await stores.close()
+
+        return asyncio.run(find())
+
+    return look
+
+
+def audit(run: Run, *options: str) -> list[tuple[str, str | None]]:
+    lines = run("audit", "--json", *options).output.splitlines()
+    return [(entry["action"], entry["target"]) for entry in map(json.loads, lines)]
+
+
+def test_a_user_is_disabled_and_enabled_and_old_keys_stay_over(run: Run, valid: Callable[[str], ApiKey | None]) -> None:
+    secret = json.loads(run("users", "add", "ada", "--json").output)["api_key"]
+    assert valid(secret) is not None
+    assert "revoked" in run("users", "disable", "ada").output
+    assert valid(secret) is None
+    assert "disabled" in run("users", "list").output
+    run("users", "enable", "ada")
+    assert valid(secret) is None
+    assert valid(json.loads(run("users", "key", "ada", "--json").output)["api_key"]) is not None
+    assert audit(run) == [
+        ("gpu-dev-server users add", "ada (user)"),
+        ("gpu-dev-server users disable", "ada"),
+        ("gpu-dev-server users enable", "ada"),
+        ("gpu-dev-server users key", "ada"),
+    ]
+    assert audit(run, "--action", "disable") == [("gpu-dev-server users disable", "ada")]
+
+
+def test_a_role_is_given(run: Run, valid: Callable[[str], ApiKey | None]) -> None:
+    secret = json.loads(run("users", "add", "ada", "--json").output)["api_key"]
+    assert "an operator" in run("users", "role", "ada", "operator").output
+    key = valid(secret)
+    assert key is not None
+    assert key.user.role == "operator"
+    run("users", "role", "ada", "king", code=2)
+    assert run("users", "role", "nobody", "admin", code=1).exception is not None
+    assert run("users", "disable", "nobody", code=1).exception is not None
+
+
+def test_keys_are_listed_and_revoked_by_number_or_first_letters(
+    run: Run, valid: Callable[[str], ApiKey | None]
+) -> None:
+    first = json.loads(run("users", "add", "ada", "--json").output)["api_key"]
+    second = json.loads(run("users", "key", "ada", "--json").output)["api_key"]
+    listed = json.loads(run("keys", "list", "--user", "ada", "--json").output)
+    assert [key["key_prefix"] for key in listed] == [second[:16], first[:16]]
+    text = run("keys", "list").output
+    assert first not in text
+    assert first[:16] in text
+    run("keys", "revoke", str(listed[0]["key_id"]))
+    assert (valid(first) is not None, valid(second)) == (True, None)
+    run("keys", "revoke", first[:14])
+    assert valid(first) is None
+    assert run("keys", "list").output == "there are none\n"
+    assert "(over)" in run("keys", "list", "--all").output
+    for nothing in ("gpudev_", "gpudev_nosuchkey", "x", "999999"):
+        run("keys", "revoke", nothing, code=1)
+    assert len(audit(run, "--action", "keys revoke")) == 2
+
+
+def test_the_audit_log_for_people_is_a_line_each(run: Run) -> None:
+    run("users", "add", "ada")
+    (line,) = run("audit", "--hours", "1").output.splitlines()
+    assert "gpu-dev-server users add" in line
+    assert "ada (user)" in line
+    assert "(console)" in line
+    assert line.endswith("ok")
+    assert run("audit", "--user", "somebody").output == ""
