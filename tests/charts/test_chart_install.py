@@ -1,6 +1,7 @@
 """On a real API server: all of the chart is accepted, an upgrade keeps what was made, an uninstall what was stored."""
 
 import asyncio
+import json
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from charts.rendering import CHART, Helm, HelmRefused, Object
+from charts.rendering import CHART, Helm, HelmRefused, Object, parse
 from support.kube import ControlPlane
 from support.kube_api import KubeApi
 
@@ -71,7 +72,7 @@ async def test_a_real_api_server_accepts_all_of_it_to_the_last_field(release: Re
     """kubectl asks for strict validation: a field that Kubernetes does not know is an error, not a loss."""
     values = {
         "namespaces": {"controlplane": release.controlplane, "workloads": release.workloads},
-        "sshProxy": {"enabled": True},
+        "sshProxy": {"public": {"enabled": True}},
         "apiService": {"ingress": {"enabled": True, "host": "gpu.example.com", "tlsSecret": "tls"}},
         "postgres": {"backup": {"s3Url": "s3://bucket/x"}},
     }
@@ -87,9 +88,8 @@ async def test_a_real_api_server_accepts_all_of_it_to_the_last_field(release: Re
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    import json
-
-    objects = [one for one in rendered.objects if one["kind"] != "Namespace"]
+    # A pod is admitted only where its priority class and its account are there already: see below.
+    objects = [one for one in rendered.objects if one["kind"] not in ("Namespace", "Pod")]
     said, errors = await process.communicate(
         json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}).encode()
     )
@@ -151,6 +151,10 @@ async def test_namespaces_and_classes_of_somebody_else_are_taken_as_they_are(rel
 async def test_pods_of_the_control_plane_pass_the_restricted_level_they_are_held_to(release: Release) -> None:
     """The namespace enforces it; a pod that does not keep it is never made, and its owner says so."""
     await release.install()
+    hook = release.helm.run("get", "hooks", release.name, kubeconfig=release.plane.kubeconfig)
+    [tried] = [one for one in parse(hook) if one["kind"] == "Pod"]
+    await release.api.wait("serviceaccounts", "default", release.controlplane, bool)
+    await release.api.create("pods", tried, release.controlplane)
     for kind in ("deployments", "statefulsets"):
         for one in await release.api.list(kind, release.controlplane):
             name = one["metadata"]["name"]

@@ -4,6 +4,9 @@ They run as processes with what their pods would have: the installed settings, c
 """
 
 import asyncio
+import os
+import subprocess
+import sys
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -20,6 +23,7 @@ from gpudev.embedded.postgres import EmbeddedPostgres
 from kubernetes.system import SHORT, eventually
 from support.kube import ControlPlane
 from support.kube_api import KubeApi, Object
+from support.kube_binaries import ensure_binaries
 from support.kube_nodes import FakeNodes
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
@@ -64,6 +68,7 @@ async def test_a_whole_life_with_the_granted_rights_and_nothing_refused(installe
         await nodes.add("c", gpus=0, gpu_type="cpu-x86", cpus=32, memory="64Gi")
         await _answers(installed)
         await _reserve_cancel_and_expire(installed)
+        await _helm_test(installed)
         await _die_with_last_words(installed)
         await _without_a_processor(installed)
     finally:
@@ -194,6 +199,32 @@ async def _reserve_cancel_and_expire(installed: Installed) -> None:
     brief = await _ask(installed, "reserve", "--gpus", "0", "--type", "cpu-x86", "--hours", "0.001", "--yes")
     await _until(installed, brief, "expired")
     await _nothing_left(installed)
+
+
+async def _helm_test(installed: Installed) -> None:
+    """What `helm test` runs, with its pod's own environment."""
+    chart = Helm(ensure_binaries() / "helm", installed.folder).render(values=VALUES)
+    [container] = chart.get("Pod", "helm-test-reserve")["spec"]["containers"]
+    said = {one["name"]: one["value"] for one in container["env"] if "value" in one}
+    script = installed.folder / "reserve.py"
+    script.write_text(chart.get("ConfigMap", "helm-test-script")["data"]["reserve.py"])
+    for name, module in (("gpu-dev", "gpudev.cli"), ("gpu-dev-server", "gpudev.main")):
+        program = installed.folder / name
+        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m {module} "$@"\n')
+        program.chmod(0o755)
+    environment = {**said, **installed.people.environment, "PATH": f"{installed.folder}:{os.environ['PATH']}"}
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, str(script)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " is active on c: ssh " in done.stdout
+    assert environment["GPU_TYPE"] == "cpu-x86"
 
 
 async def _die_with_last_words(installed: Installed) -> None:

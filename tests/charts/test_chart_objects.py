@@ -13,7 +13,7 @@ from gpudev.settings import KubernetesSettings
 from support.kube_binaries import ROOT
 
 EVERYTHING: Object = {
-    "sshProxy": {"enabled": True},
+    "sshProxy": {"url": "https://ssh.example.com", "public": {"enabled": True}},
     "apiService": {"ingress": {"enabled": True, "host": "gpu.example.com", "tlsSecret": "tls", "className": "nginx"}},
     "postgres": {"backup": {"s3Url": "s3://bucket/gpu-dev"}},
     "global": {"imagePullSecrets": ["registry"]},
@@ -64,6 +64,7 @@ def test_services_have_the_names_types_and_ports_people_know(default: Rendered) 
         "registry-dockerhub": ("LoadBalancer", [5000]),
         "api-service": ("ClusterIP", [80]),
         "api-service-public": ("LoadBalancer", [80]),
+        "ssh-proxy": ("ClusterIP", [80]),
     }
 
 
@@ -247,7 +248,7 @@ def test_every_command_of_a_pod_is_one_that_the_server_has(chart: Rendered) -> N
 
     for who, template in chart.pods():
         for one in containers(template):
-            if one.get("command") != ["gpu-dev-server"] or one["args"] == ["proxy"]:
+            if one.get("command") != ["gpu-dev-server"]:
                 continue
             command: Any = cli
             for part in one["args"]:

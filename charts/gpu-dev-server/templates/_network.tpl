@@ -59,3 +59,15 @@ spec:
 {{ toYaml . }}
 {{- end }}
 {{- end }}
+
+{{/* To dev servers, for who carries ssh there: by their nodes' ports, which some networks see as the pods' own. */}}
+{{- define "gpu-dev.ssh-egress" }}
+- to:
+    - namespaceSelector:
+        matchLabels:
+          kubernetes.io/metadata.name: {{ .Values.namespaces.workloads }}
+  ports:
+    - {protocol: TCP, port: 22}
+- ports:
+    - {protocol: TCP, port: 30000, endPort: 32767}
+{{- end }}
