@@ -1,4 +1,5 @@
-"""`disks`: a snapshot of a local disk with 10,000 files and 1 GB, against `cp -a` of the same files at the same time.
+"""`disks`: what disks cost reservations (`disk_stays`), and a snapshot of a local disk with 10,000 files and 1 GB, against
+`cp -a` of the same files at the same time.
 
 Rounds of each in turn, and every other round the other way round, so that whatever else the machine does hits both.
 What `cp -a` writes is on its way to the device when it returns; a snapshot has arrived there when it calls itself
@@ -14,6 +15,7 @@ import time
 from pathlib import Path
 from uuid import uuid4
 
+from bench import disk_stays
 from bench.figures import report
 from gpudev.adapters.local.cloud import LocalCloud
 from gpudev.adapters.local.removing import remove_folder
@@ -25,6 +27,7 @@ _ROUNDS = 6
 
 
 def run() -> None:
+    disk_stays.run()
     with tempfile.TemporaryDirectory(prefix="gpu-dev-bench-") as folder:
         asyncio.run(_local(Path(folder)))
 

@@ -93,16 +93,13 @@ class PostgresDiskOperations:
     async def write(self, changes: Changes, *, now: datetime, by: str) -> Operation:
         operation = changes.operation
         async with self._pool.transaction() as connection:
-            before = await connection.fetchval(
-                "SELECT blocks FROM disk_operations WHERE operation_id = $1", operation.operation_id
-            )
             row = await connection.fetchrow(disk_rows.UPDATE_OPERATION, *disk_rows.operation_update(operation))
             if row is None:
                 raise Stale("the operation went on meanwhile")
             if changes.disk is not None:
                 await _update_disk(connection, changes.disk)
             await _write_rest(connection, changes, now, by)
-            freed = set(before) - set(operation.blocks)
+            freed = set(row["blocked"]) - set(operation.blocks)
             if freed:
                 await connection.execute(_WAKE_THOSE_BEHIND, row["seq"], list(freed))
             return disk_rows.operation(row)
@@ -291,10 +288,11 @@ async def _update_disk(connection: Connection, disk: DiskState) -> None:
 
 async def _write_rest(connection: Connection, changes: Changes, now: datetime, by: str) -> None:
     operation = changes.operation
-    await connection.executemany(
-        disk_rows.WRITE_SNAPSHOT, [disk_rows.snapshot_values(one) for one in changes.snapshots]
-    )
-    await connection.executemany(disk_rows.WRITE_VOLUME, [disk_rows.volume_values(one) for one in changes.volumes])
+    # Most steps have neither, and a dev server may wait for them.
+    for snapshot in changes.snapshots:
+        await connection.execute(disk_rows.WRITE_SNAPSHOT, *disk_rows.snapshot_values(snapshot))
+    for volume in changes.volumes:
+        await connection.execute(disk_rows.WRITE_VOLUME, *disk_rows.volume_values(volume))
     await connection.execute(_SAY_WHO_IS_AT_WORK, operation.disk_id, operation.operation_id)
     if changes.event is not None:
         await connection.execute(

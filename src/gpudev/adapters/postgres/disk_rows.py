@@ -43,11 +43,12 @@ INSERT_OPERATION = """
     RETURNING *
 """
 UPDATE_OPERATION = """
-    UPDATE disk_operations
+    UPDATE disk_operations o
     SET state = $3, step = $4, blocks = $5, attempts = $6, refusals = $7, next_attempt_at = $8, error = $9,
-        result = $10, finished_at = $11, version = version + 1
-    WHERE operation_id = $1 AND version = $2 AND finished_at IS NULL
-    RETURNING *
+        result = $10, finished_at = $11, version = o.version + 1
+    FROM disk_operations old
+    WHERE o.operation_id = $1 AND o.version = $2 AND o.finished_at IS NULL AND old.operation_id = o.operation_id
+    RETURNING o.*, old.blocks AS blocked
 """
 WRITE_SNAPSHOT = """
     INSERT INTO disk_snapshots (snapshot_id, disk_id, operation_id, volume_id, why, status, created_at, cloud_id,
