@@ -16,12 +16,13 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from gpudev.api.app import create_app
+from gpudev.api.connections import guarded_http
 from gpudev.bootstrap.proxy import serving_sessions
 from gpudev.domain.errors import Unavailable
 from gpudev.domain.proxy import Grant, Standing
 from gpudev.domain.reservation import Connection
 from gpudev.proxy.sessions import Sessions
-from gpudev.settings import ProxySettings
+from gpudev.settings import Guarding, ProxySettings
 from support.api import Api, identifier, refused, submit, until
 
 QUICK = ProxySettings(look_every=timedelta(milliseconds=20), connect_timeout=timedelta(seconds=2))
@@ -112,7 +113,7 @@ async def proxy_of(api: Api, settings: ProxySettings) -> AsyncIterator[Proxy]:
         config = uvicorn.Config(
             api.app,
             port=0,
-            http="httptools",
+            http=guarded_http(Guarding(header_timeout=timedelta(seconds=0.5))),
             ws=sessions.tunnel,  # type: ignore[arg-type]
             lifespan="off",
             log_config=None,
@@ -250,6 +251,15 @@ async def test_a_dev_server_that_cuts_the_connection_is_told_as_that(proxy: Prox
     async with proxy.open(await proxy.token(ada)) as session:
         await session.send(b"x")
         assert await closed(session) == (1011, "the dev server cut the connection")
+
+
+async def test_a_session_outlives_every_patience_with_slow_requests(proxy: Proxy, ada: httpx2.AsyncClient) -> None:
+    await proxy.reserve(ada)
+    async with proxy.open(await proxy.token(ada)) as session:
+        await greeting(session)
+        await asyncio.sleep(1.0)  # twice as long as headers are waited for
+        await session.send(b"still here")
+        assert await asyncio.wait_for(session.recv(), 10) == b"still here"
 
 
 async def test_text_is_not_understood(proxy: Proxy, ada: httpx2.AsyncClient) -> None:

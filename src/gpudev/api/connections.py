@@ -24,6 +24,7 @@ class GuardedHttp(HttpToolsProtocol):
         self._is_receiving = False
         self._is_in_head = False
         self._is_refused = False
+        self._has_upgraded = False
         self._head_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -38,6 +39,8 @@ class GuardedHttp(HttpToolsProtocol):
         if self._is_refused:
             return
         super().data_received(data)
+        if self._has_upgraded:
+            return
         if self._is_in_head:
             self._head_bytes += len(data)
             if self._head_bytes > self.limits.max_header_bytes:
@@ -47,6 +50,7 @@ class GuardedHttp(HttpToolsProtocol):
 
     def handle_websocket_upgrade(self) -> None:
         self._stop_waiting()
+        self._has_upgraded = True
         super().handle_websocket_upgrade()
 
     def on_message_begin(self) -> None:

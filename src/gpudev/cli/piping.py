@@ -79,6 +79,7 @@ class Pipe:
         self._line_ended = False
         self._closed: websocket.Closed | None = None
         self._retry_at_once = False
+        self._polls: dict[tuple[bool, bool, int], select.poll] = {}
 
     def run(self, first: bytes = b"") -> websocket.Closed | None:
         """Until both directions have ended or the other side says goodbye, which is answered. `first`: what was
@@ -100,18 +101,9 @@ class Pipe:
 
     def _turn(self) -> None:
         """Wait until something can be done, and do it."""
-        line = 0
-        poll = select.poll()
-        if self._to_say:
-            line |= _OUT
-        elif not self._source_ended:
-            poll.register(self._source, _IN)
-        if self._to_write:
-            poll.register(self._sink, _OUT)
-        elif not self._line_ended:
-            line |= _IN
-        poll.register(self._line, line)
-        ready = dict(poll.poll(self._patience()))
+        may_read = not self._to_say and not self._source_ended
+        line = (_OUT if self._to_say else 0) | (_IN if not self._to_write and not self._line_ended else 0)
+        ready = dict(self._poll(may_read, bool(self._to_write), line).poll(self._patience()))
         if not ready and not self._retry_at_once:
             raise Unreachable("the connection to the proxy is dead: nothing was heard for too long", sent=True)
         if self._source in ready:
@@ -123,6 +115,18 @@ class Pipe:
             self._say()
         if not self._to_write and not self._line_ended and (happened & (_IN | _GONE) or self._retry_at_once):
             self._hear()
+
+    def _poll(self, may_read: bool, must_write: bool, line: int) -> "select.poll":
+        """There are few ways to wait; each is made once."""
+        poll = self._polls.get((may_read, must_write, line))
+        if poll is None:
+            poll = self._polls[may_read, must_write, line] = select.poll()
+            poll.register(self._line, line)
+            if may_read:
+                poll.register(self._source, _IN)
+            if must_write:
+                poll.register(self._sink, _OUT)
+        return poll
 
     def _patience(self) -> float | None:
         """In milliseconds. Who cannot write is not waiting for the other side."""

@@ -16,7 +16,7 @@ from websockets.server import ServerProtocol
 
 from gpudev.domain.errors import GpuDevError
 from gpudev.domain.proxy import Close, Ending
-from gpudev.proxy import door
+from gpudev.proxy import door, frames
 
 if TYPE_CHECKING:
     from gpudev.proxy.sessions import Sessions
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 _HIGH_WATER = 256 * 1024
 _LOW_WATER = 64 * 1024
-_LARGEST_MESSAGE = 1024 * 1024
+_LARGEST_MESSAGE = 1024
 _LAST_WORDS_SECONDS = 0.5
 """How long a client has to take what was said last."""
 
@@ -35,10 +35,12 @@ class Tunnel(asyncio.Protocol):
     def __init__(self, sessions: "Sessions") -> None:
         self._sessions = sessions
         self._websocket = ServerProtocol(max_size=_LARGEST_MESSAGE)
+        self._splitter = frames.Splitter()
         self._client: asyncio.Transport
         self._server: asyncio.Transport | None = None
         self._opening: asyncio.Task[None] | None = None
         self._username = ""
+        self._has_spoken = True
         self._heard_at = 0.0
         self._began_at = 0.0
         self._is_lost = False
@@ -54,17 +56,33 @@ class Tunnel(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._client = cast(asyncio.Transport, transport)
         self._client.set_write_buffer_limits(_HIGH_WATER, _LOW_WATER)
-        self._heard_at = self._began_at = asyncio.get_running_loop().time()
+        self._began_at = asyncio.get_running_loop().time()
 
     def data_received(self, data: bytes) -> None:
-        self._heard_at = asyncio.get_running_loop().time()
-        self._websocket.receive_data(data)
+        self._has_spoken = True
+        if self._websocket.state is State.CONNECTING:
+            self._understand(data)
+            return
+        for part in self._splitter.split(data):
+            match part:
+                case frames.Data(payload):
+                    self._from_client(payload)
+                case frames.End():
+                    self._client_has_ended()
+                case frames.Other(raw):
+                    self._understand(raw)
+
+    def _understand(self, raw: bytes) -> None:
+        """Whatever is not simply bytes: the request at first, later pings, goodbyes and nonsense."""
+        self._websocket.receive_data(raw)
         for event in self._websocket.events_received():
-            if isinstance(event, Frame):
-                self._frame(event)
-            elif isinstance(event, Request):
+            if isinstance(event, Request):
                 self._client.pause_reading()
                 self._opening = asyncio.get_running_loop().create_task(self._open(event))
+            elif isinstance(event, Frame) and event.opcode is Opcode.CLOSE:
+                self._client_leaves()
+            elif isinstance(event, Frame) and event.opcode is Opcode.TEXT:
+                self.end(Ending(Close.UNSUPPORTED, "only binary messages mean something here"))
         self._say_what_is_due()
 
     def eof_received(self) -> None:
@@ -128,32 +146,26 @@ class Tunnel(asyncio.Protocol):
 
     # Bytes from the client
 
-    def _frame(self, frame: Frame) -> None:
-        if frame.opcode is Opcode.BINARY or frame.opcode is Opcode.CONT:
-            self._from_client(frame)
-        elif frame.opcode is Opcode.TEXT:
-            self.end(Ending(Close.UNSUPPORTED, "only binary messages mean something here"))
-        elif frame.opcode is Opcode.CLOSE:
-            self._client_leaves()
-
     def _client_leaves(self) -> None:
         """The library has answered already."""
         self._ending = self._ending or Ending(Close.DONE, "")
         if self._server is not None:
             self._server.close() if self._client_is_done else self._server.abort()
 
-    def _from_client(self, frame: Frame) -> None:
+    def _from_client(self, payload: bytes | memoryview) -> None:
         if self._server is None or self._client_is_done or self._server.is_closing():
             return
-        if frame.data:
-            self._received += len(frame.data)
-            self._server.write(frame.data)
-        elif frame.opcode is Opcode.BINARY and frame.fin:
-            self._client_is_done = True
-            if self._server_is_done:
-                self._finish()
-            else:
-                self._server.write_eof()
+        self._received += len(payload)
+        self._server.write(payload)
+
+    def _client_has_ended(self) -> None:
+        if self._server is None or self._client_is_done or self._server.is_closing():
+            return
+        self._client_is_done = True
+        if self._server_is_done:
+            self._finish()
+        else:
+            self._server.write_eof()
 
     # Bytes from the dev server
 
@@ -162,16 +174,14 @@ class Tunnel(asyncio.Protocol):
             self._early += data
         elif self._websocket.state is State.OPEN:
             self._sent += len(data)
-            self._websocket.send_binary(data)
-            self._client.writelines(self._websocket.data_to_send())
+            self._client.writelines((frames.header(len(data)), data))
 
     def server_is_done(self) -> None:
         self._server_is_done = True
         if self._client_is_done:
             self._finish()
         elif self._websocket.state is State.OPEN:
-            self._websocket.send_binary(b"")
-            self._say_what_is_due()
+            self._client.write(frames.header(0))
 
     def server_is_lost(self, error: Exception | None) -> None:
         if error is not None or not self._server_is_done:
@@ -227,9 +237,10 @@ class Tunnel(asyncio.Protocol):
             self._say_what_is_due()
 
     def silent_for(self, now: float) -> float:
-        """A client that we do not listen to at the moment is not silent."""
-        if not self._client.is_reading():
-            self._heard_at = now
+        """To be asked now and then: what was heard in between counts from the time of asking. A client that we do not
+        listen to at the moment is not silent."""
+        if self._has_spoken or not self._client.is_reading():
+            self._has_spoken, self._heard_at = False, now
         return now - self._heard_at
 
     def _log_end(self) -> None:

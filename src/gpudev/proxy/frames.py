@@ -1,0 +1,113 @@
+"""Data frames in the quick: told apart from the rest of a WebSocket's traffic, and passed on as they come in.
+
+What carries bytes is handled here, because all bytes go this way, and nothing is gained by collecting a whole message
+first. Everything else (pings, goodbyes, whatever breaks the rules) is handed, frame by frame, to the library that knows
+the protocol.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from websockets.speedups import apply_mask
+
+_LAST, _MASKED = 0x80, 0x80
+_CONTINUATION, _BINARY, _CLOSE = 0x0, 0x2, 0x8
+_NO_MASK = b"\0\0\0\0"
+
+
+class Data(NamedTuple):
+    payload: bytes | memoryview
+
+
+class End(NamedTuple):
+    """An empty message: no more bytes come from there."""
+
+
+class Other(NamedTuple):
+    """A whole frame of another kind, or what cannot be understood, as it came."""
+
+    raw: bytes
+
+
+Part = Data | End | Other
+
+
+class Splitter:
+    """For frames from a client, which are always masked."""
+
+    def __init__(self) -> None:
+        self._head = b""
+        self._left = 0
+        self._mask = _NO_MASK
+        self._is_lost = False
+        """Something broke the rules: from there on everything is the library's."""
+
+    def split(self, received: bytes) -> Iterator[Part]:
+        if self._head:
+            received, self._head = self._head + received, b""
+        view = memoryview(received)
+        at, end = 0, len(view)
+        while at < end:
+            if self._is_lost:
+                yield Other(bytes(view[at:]))
+                return
+            if self._left:
+                part = view[at : at + self._left]
+                at += len(part)
+                self._left -= len(part)
+                yield Data(self._unmasked(part))
+                continue
+            size, length = _measure(view[at:])
+            if size is None:
+                self._head = bytes(view[at:])
+                return
+            yield from self._begin(view[at : at + length], size)
+            at += length
+
+    def _begin(self, head: memoryview, size: int) -> Iterator[Part]:
+        """`head`: of a data frame its header, of others all of it."""
+        first = head[0]
+        if first & 0x70 or not head[1] & _MASKED or first & 0x0F not in (_CONTINUATION, _BINARY):
+            self._is_lost = first & 0x0F < _CLOSE or first & 0x70 != 0 or not head[1] & _MASKED
+            yield Other(bytes(head))
+            return
+        self._left = size
+        self._mask = bytes(head[-4:])
+        if not size and first == _LAST | _BINARY:
+            yield End()
+
+    def _unmasked(self, part: memoryview) -> bytes | memoryview:
+        if self._mask == _NO_MASK:
+            return part
+        turn = len(part) % 4
+        plain = apply_mask(part, self._mask)
+        self._mask = self._mask[turn:] + self._mask[:turn]
+        return plain
+
+
+def header(size: int) -> bytes:
+    """Of an unfragmented binary message from a server."""
+    if size < 126:
+        return bytes((_LAST | _BINARY, size))
+    if size < 65536:
+        return bytes((_LAST | _BINARY, 126)) + size.to_bytes(2, "big")
+    return bytes((_LAST | _BINARY, 127)) + size.to_bytes(8, "big")
+
+
+def _measure(view: memoryview) -> tuple[int | None, int]:
+    """How many bytes of payload a frame has, and how long what must be there at once is: the header, and for frames
+    other than data the whole of it. None: that is not there yet."""
+    there = len(view)
+    if there < 2:
+        return None, 0
+    short = view[1] & 0x7F
+    length = 2 + {126: 2, 127: 8}.get(short, 0)
+    mask = 4 if view[1] & _MASKED else 0
+    if there < length + mask:
+        return None, 0
+    size = short if length == 2 else int.from_bytes(view[2:length], "big")
+    length += mask
+    # A frame that breaks the rules is recognised by its header; it is not waited for.
+    if view[0] & 0x0F >= _CLOSE and short <= 125:
+        length += size
+    return (size, length) if there >= length else (None, 0)
