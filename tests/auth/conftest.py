@@ -13,10 +13,12 @@ from auth.issuing import Stranger, TestIssuer
 from gpudev.adapters.oidc.issuer import Issuer
 from gpudev.adapters.oidc.provider import OidcProvider
 from gpudev.adapters.postgres.listening import ReservationChanges
+from gpudev.adapters.postgres.pool import connect
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.api.app import create_app
 from gpudev.api.services import Services
-from gpudev.settings import OidcSettings, Settings
+from gpudev.embedded.postgres import EmbeddedPostgres
+from gpudev.settings import Database, OidcSettings, Settings
 from gpudev.workflows.inviting import Inviting
 from support.api import PublishedKeys, api_services, until
 from support.clock import ManualClock
@@ -75,9 +77,19 @@ def stranger() -> Stranger:
 
 
 @pytest.fixture(scope="session")
-def dex(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dex]:
+def dex(tmp_path_factory: pytest.TempPathFactory, postgres: EmbeddedPostgres) -> Iterator[Dex]:
     program = find_dex()
     if program is None:
         pytest.skip("dex is not built: `make test` builds it, and so does `python tests/support/dex.py`")
-    with running(program, Path(tmp_path_factory.mktemp("dex"))) as dex:
+    own = replace(postgres.settings_database(), database="dex")
+    asyncio.run(_make_database(own))
+    with running(program, Path(tmp_path_factory.mktemp("dex")), own) as dex:
         yield dex
+
+
+async def _make_database(database: Database) -> None:
+    admin = await connect(replace(database, database="postgres"))
+    try:
+        await admin.execute(f'CREATE DATABASE "{database.database}"')
+    finally:
+        await admin.close()

@@ -46,6 +46,33 @@ class Person:
         target = urllib.parse.urljoin(where, unescape(form.group(1)))
         return self.open(target, {**{name: unescape(value) for name, value in hidden.items()}, **fields})
 
+    def disturb(self, address: str) -> list[int]:
+        """What somebody else on this machine might send to where the browser is to be sent back; answers' statuses."""
+        back = urllib.parse.parse_qs(urllib.parse.urlsplit(address).query)["redirect_uri"][0]
+        state = urllib.parse.parse_qs(urllib.parse.urlsplit(address).query)["state"][0]
+        elsewhere = back.rpartition("/")[0]
+        tries = [
+            f"{back}?code=evil&state=wrong",
+            f"{back}?code=evil",
+            f"{back}?error=access_denied&state=",
+            f"{back}?code=evil&state={state}&state={state}",
+            f"{elsewhere}/other?code=evil&state={state}",
+            elsewhere + "/favicon.ico",
+        ]
+        return [self._status(one) for one in tries]
+
+    def _status(self, address: str) -> int:
+        try:
+            with self._opener.open(address, timeout=30) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code
+
 
 if __name__ == "__main__":
-    Person(sys.argv[1]).log_in(sys.argv[2])
+    person = Person(sys.argv[1])
+    statuses = person.disturb(sys.argv[2])
+    if statuses != [400] * len(statuses):
+        sys.exit(f"somebody else was listened to: {statuses}")
+    person.log_in(sys.argv[2])

@@ -20,6 +20,10 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpudev.settings import Database
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULE = ROOT / "tests" / "auth" / "dex"
@@ -93,13 +97,15 @@ def _build(program: Path) -> None:
 
 
 @contextlib.contextmanager
-def running(program: Path, folder: Path) -> Iterator[Dex]:
-    """With a public client of ours, another one, and the accounts above."""
+def running(program: Path, folder: Path, database: "Database") -> Iterator[Dex]:
+    """With a public client of ours, another one, and the accounts above.
+
+    On a database: its storage in memory waits for itself when a login is refreshed."""
     for attempt in range(3):
         port = _free_port()
         dex = Dex(f"http://127.0.0.1:{port}/dex")
         config = folder / f"dex-{attempt}.json"
-        config.write_text(json.dumps(_config(dex.issuer, port)))
+        config.write_text(json.dumps(_config(dex.issuer, port, database)))
         with (folder / "dex.log").open("ab") as log:
             process = subprocess.Popen(
                 [program, "serve", config], stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=folder
@@ -114,10 +120,19 @@ def running(program: Path, folder: Path) -> Iterator[Dex]:
     raise RuntimeError(f"dex does not start:\n{(folder / 'dex.log').read_text()[-2000:]}")
 
 
-def _config(issuer: str, port: int) -> dict[str, object]:
+def _config(issuer: str, port: int, database: "Database") -> dict[str, object]:
     return {
         "issuer": issuer,
-        "storage": {"type": "memory"},
+        "storage": {
+            "type": "postgres",
+            "config": {
+                "host": database.host,
+                "port": database.port,
+                "user": database.user,
+                "database": database.database,
+                "ssl": {"mode": "disable"},
+            },
+        },
         "web": {"http": f"127.0.0.1:{port}"},
         "oauth2": {"skipApprovalScreen": True},
         "expiry": {"deviceRequests": "5m", "idTokens": "10m"},
