@@ -1,5 +1,5 @@
-"""`disks`: what disks cost reservations (`disk_stays`), and a snapshot of a local disk with 10,000 files and 1 GB, against
-`cp -a` of the same files at the same time.
+"""`disks`: what disks cost reservations (`disk_stays`), and a snapshot of a local disk with 10,000 files and 1 GB,
+against `cp -a` of the same files at the same time.
 
 Rounds of each in turn, and every other round the other way round, so that whatever else the machine does hits both.
 What `cp -a` writes is on its way to the device when it returns; a snapshot has arrived there when it calls itself

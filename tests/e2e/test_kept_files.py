@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 def complete_snapshots(system: System) -> list[Path]:
     """Those on the machine's own file system, by their records."""
     folder = system.home / "state" / "disks" / ".snapshots"
-    records = [path for path in folder.glob("*/record.json")]
+    records = folder.glob("*/record.json")
     return [path.parent for path in records if json.loads(path.read_text())["state"] == "completed"]
 
 

@@ -132,6 +132,7 @@ class DiskStays(World):
             stores,
             disk_operations=Mortal(life, stores.disk_operations, ("accept", "write")),
             reservations=Mortal(life, stores.reservations, ("change",)),
+            held_disks=Mortal(life, stores.held_disks, ("write_at_once",)),
         )
         cluster = Mortal(life, self.cluster, ("ensure_server", "ensure_gone"))
         self.work = make_disk_work(mortal, cloud, self.clock, DISKS)  # type: ignore[arg-type]

@@ -7,9 +7,23 @@ no matter of this module.
 from dataclasses import dataclass
 from datetime import datetime
 
-from gpudev.domain.disk_operations import Operation, OperationState
+from gpudev.domain.disk_operations import (
+    Changes,
+    DiskSettings,
+    DiskState,
+    Operation,
+    OperationFacts,
+    OperationId,
+    OperationKind,
+    OperationState,
+)
+from gpudev.domain.ids import ReservationId
 from gpudev.domain.lifecycle import Status
 from gpudev.domain.reservation import Reservation
+from gpudev.planning.disk_calls import Finish, Seen
+from gpudev.planning.disk_outcomes import conclude
+from gpudev.planning.disk_steps import next_step
+from gpudev.ports.cloud import Volume
 from gpudev.ports.cluster import HomeVolume
 from gpudev.ports.disks import HeldDisk
 from gpudev.ports.stores import Change, NewEvent
@@ -50,11 +64,21 @@ class LetGo:
     """What became of the disk, in words."""
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """For which operation, by whom, where and when."""
+
+    operation_id: OperationId
+    reservation_id: ReservationId
+    zone: str | None
+    at: datetime
+
+
 def decide_ready(reservation: Reservation, held: HeldDisk, zone: str | None) -> Ask | Wait | Ready | Failed:
     """`zone`: where the dev server will be. None: wherever the volume is."""
     ready, disk = held.ready, held.disk
     if ready is None and reservation.launched_at is not None and disk.volume_id is not None:
-        return Ready(_home(held))  # it has run on it since before disks were made ready
+        return Ready(home_on(held.disk))  # it has run on it since before disks were made ready
     if ready is None:
         return _ask_ready(reservation, held)
     if not ready.state.is_over:
@@ -65,7 +89,26 @@ def decide_ready(reservation: Reservation, held: HeldDisk, zone: str | None) -> 
         return _ask_ready(reservation, held)  # it was placed anew, elsewhere
     if disk.volume_id is None:
         return Failed("it has no volume")
-    return Ready(_home(held))
+    return Ready(home_on(held.disk))
+
+
+def ready_at_once(asked: Asked, disk: DiskState, volume: Volume | None, settings: DiskSettings) -> Changes | None:
+    """The whole operation, where there is nothing to do but to write it down: the volume is there, free, in place. By
+    the same rules as any other. None: there is more to it."""
+    if disk.volume_id is None or volume is None or disk.holder != asked.reservation_id:
+        return None
+    operation = Operation(
+        asked.operation_id,
+        OperationKind.MAKE_READY,
+        disk.user_id,
+        disk.disk_id,
+        asked.at,
+        reservation_id=asked.reservation_id,
+        zone=asked.zone,
+    )
+    facts = OperationFacts(operation, disk)
+    step = next_step(facts, Seen({disk.volume_id: volume}), asked.at, settings)
+    return conclude(facts, step, asked.at) if isinstance(step, Finish) else None
 
 
 def decide_away(reservation: Reservation, held: HeldDisk, now: datetime, timing: Timing) -> Ask | Wait | LetGo:
@@ -121,8 +164,7 @@ def _ask_ready(reservation: Reservation, held: HeldDisk) -> Ask:
     return Ask(f"ready {reservation.reservation_id} {held.readied}")
 
 
-def _home(held: HeldDisk) -> HomeVolume:
-    disk = held.disk
+def home_on(disk: DiskState) -> HomeVolume:
     assert disk.volume_id is not None  # the caller's concern
     return HomeVolume(disk.volume_id, disk.size_gb or 0, disk.zone or "")
 

@@ -163,6 +163,11 @@ class HeldDisk:
 class HeldDisks(Protocol):
     async def find(self, disk_id: DiskId, reservation_id: ReservationId) -> HeldDisk | None: ...
 
+    async def write_at_once(self, changes: Changes, key: str, *, now: datetime, by: str) -> bool:
+        """An operation that is over as soon as it is asked for, and what it makes of the disk. False, and nothing is
+        written: the disk is no longer as it was read, or something is being done to it."""
+        ...
+
 
 class UnlinkedDisks(Protocol):
     """Disks that are on no volume that was recorded, and never were."""

@@ -19,6 +19,7 @@ from gpudev.domain.disk_requests import DiskRequest
 from gpudev.domain.errors import ClusterError, GpuDevError, Unavailable
 from gpudev.domain.ids import UserId
 from gpudev.ports.clock import Clock
+from gpudev.ports.cloud import Volume
 from gpudev.ports.disks import DiskContents
 from gpudev.ports.stores import Queue
 from gpudev.workflows.disk_operations import DiskOperations
@@ -52,6 +53,7 @@ class DiskWork:
         self._settle_every = settle_every
         self._running: dict[OperationId, asyncio.Task[bool]] = {}
         self._awaited: set[OperationId] = set()
+        self._expected: set[OperationId | None] = set()
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._woken = asyncio.Event()
         self._settle_at: datetime | None = None
@@ -76,6 +78,17 @@ class DiskWork:
         assert operation is not None  # of everything that is asked for with a key
         return operation.operation_id
 
+    async def find_volume(self, volume_id: str) -> Volume | None:
+        """None also where the cloud cannot say: whoever goes on by an operation will find out why."""
+        try:
+            return await self._operations.cloud.find_volume(volume_id)
+        except (Unavailable, ClusterError):
+            return None
+
+    def expect(self, operation_id: OperationId) -> None:
+        """One that will be over as soon as it is there: nobody has to look for it."""
+        self._expected.add(operation_id)
+
     async def advance(self, operation_id: OperationId, within_s: float) -> None:
         """Work on it until it is over, has to wait, or the time is over: the work itself then goes on, and `moved`
         tells of it."""
@@ -90,6 +103,9 @@ class DiskWork:
     def heard(self, payload: str | None) -> None:
         """Something happened to this operation; None: to any."""
         operation_id = None if payload is None else OperationId(UUID(payload))
+        if operation_id in self._expected:
+            self._expected.discard(operation_id)
+            return
         if operation_id is None or operation_id in self._awaited:
             self.moved()
         if operation_id is None or operation_id not in self._running:

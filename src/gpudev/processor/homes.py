@@ -4,6 +4,7 @@ It waits only briefly: what takes longer goes on by itself, and whoever asked co
 """
 
 from typing import assert_never
+from uuid import uuid4
 
 from gpudev.domain.disk_operations import OperationId
 from gpudev.domain.disk_requests import MakeReady, PutAway
@@ -12,6 +13,7 @@ from gpudev.domain.ids import DiskId
 from gpudev.domain.reservation import Reservation
 from gpudev.planning.disk_holding import (
     Ask,
+    Asked,
     Failed,
     LetGo,
     Ready,
@@ -20,6 +22,8 @@ from gpudev.planning.disk_holding import (
     decide_ready,
     disk_ready,
     disk_step,
+    home_on,
+    ready_at_once,
 )
 from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import HomeVolume
@@ -62,6 +66,8 @@ class Homes:
         held = await self._find(reservation, disk_id)
         before = held.disk.volume_id
         decision = decide_ready(reservation, held, zone)
+        if isinstance(decision, Ask) and await self._ready_at_once(reservation, held, zone, decision.key):
+            return reservation, home_on(held.disk)
         if isinstance(decision, Ask | Wait):
             request = MakeReady(disk_id, reservation.reservation_id, zone)
             held = await self._go_on(reservation, decision, request, _READY_WITHIN_S)
@@ -83,6 +89,18 @@ class Homes:
                 raise StillWorking("asked for again")
             case _:
                 assert_never(decision)
+
+    async def _ready_at_once(self, reservation: Reservation, held: HeldDisk, zone: str | None, key: str) -> bool:
+        """Most disks are as they were left: one look and one write, and the dev server starts."""
+        if held.disk.volume_id is None or reservation.prepare_by is not None:
+            return False
+        volume = await self._work.find_volume(held.disk.volume_id)
+        asked = Asked(OperationId(uuid4()), reservation.reservation_id, zone, self._clock.now())
+        changes = ready_at_once(asked, held.disk, volume, self._work.settings)
+        if changes is None:
+            return False
+        self._work.expect(asked.operation_id)
+        return await self._held.write_at_once(changes, key, now=asked.at, by="processor")
 
     async def put_away(self, reservation: Reservation, disk_id: DiskId) -> str | None:
         """What became of the disk, in words. Raises StillWorking."""

@@ -5,7 +5,7 @@ from datetime import datetime
 from gpudev.adapters.postgres import disk_rows
 from gpudev.adapters.postgres.pool import Pool
 from gpudev.domain.disk_contents import Contents
-from gpudev.domain.disk_operations import OperationKind, RecordedSnapshotId, SnapshotRecord
+from gpudev.domain.disk_operations import Changes, OperationKind, RecordedSnapshotId, SnapshotRecord
 from gpudev.domain.ids import DiskId, ReservationId
 from gpudev.ports.disks import HeldDisk
 
@@ -18,6 +18,26 @@ _MISSING = """
     WHERE s.status = 'completed' AND s.cloud_id IS NOT NULL
       AND NOT EXISTS (SELECT FROM disk_contents c WHERE c.snapshot_id = s.snapshot_id)
     ORDER BY s.created_at DESC LIMIT $1
+"""
+
+
+# One statement, so that a dev server waits for one answer. Whoever asks for something else at the same moment writes
+# the disk's row too, and then this writes nothing.
+_AT_ONCE = """
+    WITH disk AS (
+        UPDATE disks d
+        SET saved_as = $3, zone = $4, operation_id = $5, operation_error = NULL, operation_status = 'completed'
+        WHERE d.disk_id = $1 AND d.xmin::text::bigint = $2
+          AND NOT EXISTS (SELECT FROM disk_operations o WHERE o.finished_at IS NULL AND o.blocks @> ARRAY[$1::uuid])
+        RETURNING d.disk_id
+    ), operation AS (
+        INSERT INTO disk_operations (operation_id, kind, user_id, disk_id, state, step, blocks, asked_at, finished_at,
+                                     result, request_key, reservation_id, zone)
+        SELECT $5, $6, $7, disk_id, $8, $9, '{}', $10, $10, $11, $12, $13, $14 FROM disk
+        RETURNING disk_id
+    )
+    INSERT INTO disk_events (disk_id, at, kind, message, by)
+    SELECT disk_id, $10, $6, $15, $16 FROM operation RETURNING disk_id
 """
 
 
@@ -41,6 +61,31 @@ class PostgresHeldDisks:
             readied=0 if ready is None else ready["times"],
             away=None if away is None else disk_rows.operation(away),
         )
+
+    async def write_at_once(self, changes: Changes, key: str, *, now: datetime, by: str) -> bool:
+        operation, disk = changes.operation, changes.disk
+        assert disk is not None  # it is made ready
+        async with self._pool.acquire() as connection:
+            written = await connection.fetchval(
+                _AT_ONCE,
+                disk.disk_id,
+                disk.mark,
+                disk.saved_as,
+                disk.zone,
+                operation.operation_id,
+                operation.kind.value,
+                operation.user_id,
+                operation.state.value,
+                operation.step,
+                now,
+                operation.result,
+                key,
+                operation.reservation_id,
+                operation.zone,
+                changes.event,
+                by,
+            )
+        return written is not None
 
 
 class PostgresDiskContents:
