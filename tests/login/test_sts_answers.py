@@ -12,6 +12,7 @@ from support.sts_stub.server import NAMESPACE, caller_identity, error
 
 ROLES = LoginRoles([ROLE, "GpuOps"], [ACCOUNT, "210987654321"])
 GOOD = caller_identity(ADA)
+_RESULT = GOOD[GOOD.index("<GetCallerIdentityResult>") : GOOD.index("<ResponseMetadata>")]
 
 
 def read(body: str | bytes, status: int = 200, content_type: str = "text/xml") -> AwsCaller:
@@ -37,6 +38,7 @@ def test_who_somebody_is_is_read_from_an_answer_as_sts_sends_it() -> None:
         GOOD.replace("GetCallerIdentityResult", "AssumeRoleResult"),
         GOOD.replace("<Arn>", "<Arn>arn:aws:sts::1:x</Arn><Arn>"),
         GOOD.replace("<Account>", "<Extra/><Account>"),
+        GOOD.replace("<GetCallerIdentityResult>", _RESULT + "<GetCallerIdentityResult>"),
         GOOD.replace("<UserId>", "<Userid>").replace("</UserId>", "</Userid>"),
         GOOD.replace("<Arn>", "<Arn><b/>"),
         GOOD.replace(ADA.user_id, ""),
@@ -221,6 +223,12 @@ def test_an_arn_that_only_looks_like_the_role_is_refused_and_told_the_role(arn: 
 def test_an_answer_that_contradicts_itself_is_refused(account: str, user_id: str) -> None:
     with pytest.raises(Forbidden):
         admit(any_caller(ADA.arn, user_id, account))
+
+
+@pytest.mark.parametrize("tail", ["\n", " bob", "/eve", ":x", "é"])
+def test_what_stands_after_the_session_is_not_overlooked(tail: str) -> None:
+    with pytest.raises(Forbidden):
+        admit(any_caller(ADA.arn + tail, ADA.user_id))
 
 
 def test_a_partition_other_than_the_one_asked_is_refused() -> None:
