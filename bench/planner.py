@@ -14,7 +14,7 @@ from uuid import UUID
 
 from bench.figures import report
 from bench.simulation.busy import NOW, Moment, busy_moment
-from gpudev.domain.capacity import Holding
+from gpudev.domain.capacity import Anchor, Holding
 from gpudev.domain.ids import ReservationId
 from gpudev.planning.forecasting import forecast
 from gpudev.planning.live import LivePlan
@@ -34,12 +34,13 @@ def run() -> None:
     first = _plan(full)
     told = first.wait_of()
     latest = {who: wait.starts_at for who, wait in told.items()}
-    settled = _after(full, first)
+    settled, zoned = _after(full, first), _in_zones(full)
     _report("who starts now", _best(lambda: _starts(full)), 100)
     for running in (1_000, 2_000, 3_000):
         emptier = busy_moment(nodes=_NODES, running=running, queued=_QUEUED)
         _report(f"who starts now, only {running} running", _best(partial(_starts, emptier)), None)
     _report("the full plan", _best(lambda: _plan(full)), 1000)
+    _report("the full plan, everybody with a disk in one of three zones", _best(lambda: _plan(zoned)), 1000)
     _report("the full plan with everybody's forecast", _best(lambda: _plan_and_forecast(full, latest)), 1000)
     _report(
         "the full plan made again, all promises kept",
@@ -56,6 +57,17 @@ def run() -> None:
         lambda k: busy_moment(nodes=_NODES * k // 8, running=_RUNNING * k // 8, queued=some * k),
         goal=None,  # three dimensions at once
     )
+
+
+def _in_zones(moment: Moment) -> Moment:
+    """Every second disk can be moved."""
+    nodes = [replace(node, zone=f"zone-{at % 3}") for at, node in enumerate(moment.nodes)]
+    moves = (None, timedelta(seconds=30))
+    queue = [
+        replace(request, anchor=Anchor("data", frozenset({f"zone-{at % 3}"}), moves[at % 2]))
+        for at, request in enumerate(moment.queue)
+    ]
+    return replace(moment, nodes=nodes, queue=queue)
 
 
 def _report_live(moment: Moment) -> None:
