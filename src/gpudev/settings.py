@@ -261,6 +261,8 @@ class OidcSettings:
     def __post_init__(self) -> None:
         if self.issuer and not self.client_id:
             raise ValueError("GPU_DEV_OIDC_ISSUER needs GPU_DEV_OIDC_CLIENT_ID beside it")
+        if self.issuer and not re.match(r"https://[^/@]|http://(localhost|127\.0\.0\.1|\[::1\])(:|/|$)", self.issuer):
+            raise ValueError("GPU_DEV_OIDC_ISSUER must be an https address (http on this machine alone)")
         if self.issuer and "openid" not in self.scopes:
             raise ValueError("GPU_DEV_OIDC_SCOPES must have openid among them")
 

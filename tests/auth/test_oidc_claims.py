@@ -194,3 +194,21 @@ def test_who_is_in_none_of_the_groups_stays_out_where_groups_say_who_comes_in() 
     for groups in ([], ["staff2"], "staff", ...):
         with pytest.raises(Forbidden, match="staff"):
             person_of(claims(roles=groups, groups=["staff"]), settings)
+
+
+@pytest.mark.parametrize(
+    "issuer",
+    ["http://id.example.org", "id.example.org", "http://127.0.0.1.example.org", "https://", "https://@x", "ftp://x"],
+)
+def test_an_issuer_that_anybody_on_the_way_could_be_is_refused_when_the_server_starts(issuer: str) -> None:
+    with pytest.raises(ValueError, match="https"):
+        OidcSettings(issuer=issuer, client_id="gpu-dev")
+
+
+def test_an_issuer_needs_a_client_and_the_scope_that_makes_it_one() -> None:
+    for good in ("https://id.example.org/realms/lab", "http://127.0.0.1:5556/dex", "http://localhost:5556", ""):
+        OidcSettings(issuer=good, client_id="gpu-dev")
+    with pytest.raises(ValueError, match="CLIENT_ID"):
+        OidcSettings(issuer="https://id.example.org")
+    with pytest.raises(ValueError, match="openid"):
+        OidcSettings(issuer="https://id.example.org", client_id="gpu-dev", scopes=("email",))

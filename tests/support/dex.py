@@ -103,7 +103,7 @@ def running(program: Path, folder: Path, database: "Database") -> Iterator[Dex]:
     On a database: its storage in memory waits for itself when a login is refreshed."""
     for attempt in range(3):
         port = _free_port()
-        dex = Dex(f"http://127.0.0.1:{port}/dex")
+        dex = Dex(f"http://127.0.0.1:{port}")  # below a path, it does not know its own device logins again
         config = folder / f"dex-{attempt}.json"
         config.write_text(json.dumps(_config(dex.issuer, port, database)))
         with (folder / "dex.log").open("ab") as log:
