@@ -2,16 +2,18 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from uuid import uuid4
 
 import pytest
 
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.domain.commands import DISK_QUEUE, dead_letter_queue
-from gpudev.domain.disk_operations import OperationKind, OperationState, SnapshotStatus, Why
-from gpudev.domain.disk_requests import CreateDisk
+from gpudev.domain.disk_operations import OperationId, OperationKind, OperationState, SnapshotStatus, Why
+from gpudev.domain.disk_requests import CreateDisk, SnapshotDisk
 from gpudev.domain.errors import ClusterError, DiskHeld, Unavailable
 from gpudev.domain.ids import new_disk_id
 from gpudev.domain.lifecycle import Status
+from gpudev.planning.disk_holding import Asked, ready_at_once
 from gpudev.ports.cluster import Phase, ServerSeen
 from gpudev.settings import Settings
 from gpudev.workflows.disk_operations import DiskOperations
@@ -342,3 +344,41 @@ async def test_whoever_waits_for_an_operation_hears_of_it_and_nobody_else(stays:
     assert len(heard) == before
     stays.work.heard(None)
     assert len(heard) == before + 1, "after a lost connection anything may have happened"
+
+
+async def test_a_disk_as_it_was_left_takes_one_look_and_no_message(stays: DiskStays) -> None:
+    await stays.cancel(await stays.start())
+    await stays.go_on()
+    stays.cloud.trouble.names.clear()
+    rid = await stays.submit(8, disk="data")
+    await stays.turn()
+    assert await stays.status(rid) is Status.ACTIVE
+    assert stays.cloud.trouble.names == ["find_volume"]
+    assert await stays.stores.queue.peek(DISK_QUEUE) == []
+    disk = await stays.disk()
+    assert disk.saved_as is None, "from here on a dev server may write"
+    history = [line["message"] for line in await stays.stores.disk_records.history(disk.disk_id)]
+    assert history[-1] == f"make_ready: volume {disk.volume_id} is ready, as it was left"
+
+
+async def test_what_is_under_way_on_a_disk_is_never_overtaken(stays: DiskStays) -> None:
+    """Nor is what somebody asks for at the very moment: the row is no longer as it was read."""
+    await stays.cancel(await stays.start())
+    await stays.go_on()
+    rid = await stays.submit(8, disk="data")
+    disk = await stays.disk()
+    held = stays.stores.held_disks
+    assert disk.volume_id is not None
+    volume = await stays.cloud.find_volume(disk.volume_id)
+    asked = Asked(OperationId(uuid4()), rid, "zone-a", stays.clock.now())
+    stale = ready_at_once(asked, disk, volume, DISKS)
+    elsewhere = DiskOperations(stays.stores.disk_operations, stays.cloud, stays.clock, DISKS, by="api")
+    await elsewhere.ask(await stays.user(), SnapshotDisk(disk.disk_id))
+    assert stale is not None
+    assert not await held.write_at_once(stale, "a", now=stays.clock.now(), by="test")
+    fresh = ready_at_once(asked, await stays.disk(), volume, DISKS)
+    assert fresh is not None
+    assert not await held.write_at_once(fresh, "b", now=stays.clock.now(), by="test")
+    assert len(await stays.operations(OperationKind.MAKE_READY)) == 1, "the first stay's"
+    await stays.go_on()
+    assert await stays.status(rid) is Status.ACTIVE
