@@ -82,8 +82,6 @@ def test_what_is_under_way_is_waited_for_whatever_the_zone_and_told_with_its_err
     running = ready(OperationState.RUNNING, step="making a volume", error="no answer", zone="zone-a")
     told = "making a volume (no answer)"
     assert decide_ready(RESERVATION, HeldDisk(DISK, running, 1), "zone-b") == Wait(running, told)
-        running, "making a volume (no answer)"
-    )
 
 
 def test_one_that_was_placed_anew_in_another_zone_asks_again_and_back_again() -> None:
