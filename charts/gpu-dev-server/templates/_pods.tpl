@@ -70,6 +70,9 @@ envFrom:
       name: {{ . }}
   {{- end }}
 env:
+  # The only place that can be written to.
+  - name: HOME
+    value: /tmp
   - name: POSTGRES_PASSWORD
     valueFrom:
       secretKeyRef:

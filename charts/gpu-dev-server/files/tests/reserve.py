@@ -1,5 +1,6 @@
 """`helm test`: a reservation as people make one, through the API, of the type that the chart names. It is cancelled
-whatever happens. Environment: the services' settings (for the key), GPU_DEV_API_URL, GPU_TYPE, PATIENCE (seconds)."""
+whatever happens. Environment: the services' settings (for the key), GPU_DEV_API_URL, GPU_TYPE, PATIENCE (as --max-wait
+takes it)."""
 
 import json
 import os
@@ -30,7 +31,7 @@ def reserve(folder: Path, key: str) -> None:
     public = folder / "id.pub"
     asyncssh.generate_private_key("ssh-ed25519").write_public_key(str(public))
     ask = ["gpu-dev", "reserve", "--gpus", "0", "--type", os.environ["GPU_TYPE"], "--hours", "0.25", "--disk", "none"]
-    ask += ["--key", str(public), "--max-wait", f"{os.environ['PATIENCE']}s", "--yes", "--json"]
+    ask += ["--key", str(public), "--max-wait", os.environ["PATIENCE"], "--yes", "--json"]
     done = run(*ask, GPU_DEV_API_KEY=key)
     if done.returncode:
         sys.exit(f"the reservation did not become a dev server: {done.stdout}{done.stderr}")
