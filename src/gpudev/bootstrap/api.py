@@ -26,7 +26,8 @@ async def open_api_services(settings: Settings) -> AsyncIterator[Services]:
     keys = GitHubKeys(settings.github_url)
     access = AccessChanges(settings.database)
     trail = AuditTrail(stores.audit_log, SystemClock())
-    issuer = Issuer(settings.oidc.issuer, seconds=settings.oidc.timeout.total_seconds())
+    oidc = settings.oidc
+    issuer = Issuer(oidc.issuer, seconds=oidc.timeout.total_seconds()) if oidc.issuer else None
     clock = SystemClock()
     aws_login = AwsIdentity(settings, stores.nonces, clock) if settings.aws_login.accounts else None
     changes.start()
@@ -58,7 +59,7 @@ async def open_api_services(settings: Settings) -> AsyncIterator[Services]:
             settings=settings,
             ping=lambda: check_schema(stores),
             aws_login=aws_login,
-            oidc_login=OidcProvider(settings.oidc, issuer, stores.used_tokens, clock) if settings.oidc.issuer else None,
+            oidc_login=OidcProvider(oidc, issuer, stores.used_tokens, clock) if issuer is not None else None,
             invitation_login=Inviting(stores.invitations, clock),
             is_planning=lambda: stores.leases.is_held(PLANNING_LEASE),
         )
@@ -67,7 +68,8 @@ async def open_api_services(settings: Settings) -> AsyncIterator[Services]:
         await trail.close()
         await changes.close()
         await keys.close()
-        await issuer.close()
+        if issuer is not None:
+            await issuer.close()
         if aws_login is not None:
             await aws_login.close()
         await stores.close()
