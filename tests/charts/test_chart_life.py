@@ -140,7 +140,7 @@ async def test_a_processor_without_one_of_its_rules_starts_nobody(installed: Ins
 
 
 async def _offer_shared_storage(installed: Installed) -> None:
-    """Where no provisioner runs, one volume for the one user's claim."""
+    """Where no provisioner runs, one volume for each of two users' claims."""
     volume = {
         "metadata": {"generateName": "shared-"},
         "spec": {
@@ -150,7 +150,8 @@ async def _offer_shared_storage(installed: Installed) -> None:
             "nfs": {"server": "files.example.com", "path": "/"},
         },
     }
-    await installed.api.create("persistentvolumes", volume)
+    for _ in range(2):
+        await installed.api.create("persistentvolumes", volume)
 
 
 async def _migrate(installed: Installed) -> None:
