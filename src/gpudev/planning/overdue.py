@@ -8,8 +8,8 @@ from datetime import datetime
 from gpudev.domain.lifecycle import Status
 from gpudev.domain.reservation import Reservation
 from gpudev.planning.neglect import decide_max_wait
-from gpudev.planning.turn import Decisions, decide_running
 from gpudev.planning.readiness import ready_by
+from gpudev.planning.turn import Decisions, decide_running
 from gpudev.ports.cluster import ClusterSeen
 from gpudev.settings import Timing
 
