@@ -2,16 +2,14 @@
 
 import asyncio
 import json
-import os
 import re
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import pytest
 
+from auth.commanding import Cli
 from auth.person import Person
 from gpudev.cli.oidc import browser
 from gpudev.cli.oidc.issuer import Client, discover
@@ -36,39 +34,8 @@ def oidc(dex: Dex) -> OidcSettings:
     return OidcSettings(issuer=dex.issuer, client_id=CLIENT, scopes=SCOPES, operator_groups=("gpu-operators",))
 
 
-@dataclass
-class Cli:
-    home: Path
-    api_url: str
-
-    async def start(self, *arguments: str, **env: str) -> asyncio.subprocess.Process:
-        return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "gpudev.cli", *arguments),
-            env={"PATH": os.environ["PATH"], "HOME": str(self.home), "GPU_DEV_API_URL": self.api_url, **env},
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-
-    async def run(self, *arguments: str, code: int = 0, **env: str) -> str:
-        """What it said on both ways."""
-        process = await self.start(*arguments, **env)
-        async with asyncio.timeout(90):
-            said = b"".join(await process.communicate()).decode()
-        assert process.returncode == code, said
-        return said
-
-    async def log_in(self, account: Account, code: int = 0) -> str:
-        return await self.run("login", BROWSER=f"{sys.executable} {BROWSER} {account.email} %s", code=code)
-
-    @property
-    def kept(self) -> dict[str, Any]:
-        stored: dict[str, Any] = json.loads((self.home / ".gpu-dev" / "credentials").read_text())[self.api_url]
-        return stored
-
-    def change(self, **changes: Any) -> None:
-        path = self.home / ".gpu-dev" / "credentials"
-        path.write_text(json.dumps({self.api_url: {**self.kept, **changes}}))
+async def log_in(cli: Cli, account: Account, code: int = 0) -> str:
+    return await cli.run("login", BROWSER=f"{sys.executable} {BROWSER} {account.email} %s", code=code)
 
 
 @pytest.fixture
@@ -77,7 +44,7 @@ def cli(tmp_path: Path, address: str) -> Cli:
 
 
 async def test_a_login_in_the_browser_and_again_without_anybody(cli: Cli) -> None:
-    assert "Logged in" in await cli.log_in(ADA)
+    assert "Logged in" in await log_in(cli, ADA)
     first = cli.kept
     assert first["username"] == "ada@example.org"
     assert first["login"]["refresh_token"]
@@ -100,7 +67,7 @@ async def test_a_login_in_the_browser_and_again_without_anybody(cli: Cli) -> Non
 
 
 async def test_who_logs_out_leaves_nothing_behind(cli: Cli) -> None:
-    await cli.log_in(BOB)
+    await log_in(cli, BOB)
     await cli.run("logout")
     assert json.loads((cli.home / ".gpu-dev" / "credentials").read_text()) == {}
 
@@ -122,7 +89,7 @@ async def test_a_code_on_another_device_where_there_is_no_browser(cli: Cli) -> N
 
 
 async def test_an_email_that_nobody_verified_lets_nobody_in(cli: Cli) -> None:
-    assert "verified email" in await cli.log_in(UNVERIFIED, code=3)
+    assert "verified email" in await log_in(cli, UNVERIFIED, code=3)
     assert not (cli.home / ".gpu-dev" / "credentials").exists()
 
 

@@ -1,0 +1,41 @@
+"""The command line of somebody at home somewhere, while the API runs in this very process."""
+
+import asyncio
+import json
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass
+class Cli:
+    home: Path
+    api_url: str
+
+    async def start(self, *arguments: str, **env: str) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "gpudev.cli", *arguments),
+            env={"PATH": os.environ["PATH"], "HOME": str(self.home), "GPU_DEV_API_URL": self.api_url, **env},
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+
+    async def run(self, *arguments: str, code: int = 0, **env: str) -> str:
+        """What it said on both ways."""
+        process = await self.start(*arguments, **env)
+        async with asyncio.timeout(90):
+            said = b"".join(await process.communicate()).decode()
+        assert process.returncode == code, said
+        return said
+
+    @property
+    def kept(self) -> dict[str, Any]:
+        stored: dict[str, Any] = json.loads((self.home / ".gpu-dev" / "credentials").read_text())[self.api_url]
+        return stored
+
+    def change(self, **changes: Any) -> None:
+        path = self.home / ".gpu-dev" / "credentials"
+        path.write_text(json.dumps({self.api_url: {**self.kept, **changes}}))
