@@ -3,7 +3,7 @@
 import importlib
 import sys
 
-NAMES = ("cli", "start", "api", "planner", "scheduling", "kubernetes", "reconcile", "disks", "auth")
+NAMES = ("cli", "start", "api", "planner", "scheduling", "kubernetes", "reconcile", "disks", "auth", "proxy")
 
 
 def main(chosen: list[str]) -> int:

@@ -8,7 +8,10 @@ the protocol.
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from websockets.speedups import apply_mask
+try:
+    from websockets.speedups import apply_mask
+except ImportError:  # no such thing was built for this platform
+    from websockets.utils import apply_mask
 
 _LAST, _MASKED = 0x80, 0x80
 _CONTINUATION, _BINARY, _CLOSE = 0x0, 0x2, 0x8

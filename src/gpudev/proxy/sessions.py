@@ -6,6 +6,7 @@ something changed: a notification can be lost, and what was revoked has to end w
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 
 import structlog
@@ -21,6 +22,7 @@ from gpudev.workflows.proxying import Admitted, Proxying
 
 log = structlog.get_logger(__name__)
 _WIND_UP_SECONDS = 1.0
+_LOOK_SECONDS = 1.0
 
 
 class Sessions:
@@ -31,6 +33,7 @@ class Sessions:
         self._open: dict[Tunnel, Admitted] = {}
         self._by_user: Counter[int] = Counter()
         self._keeper: asyncio.Task[None] | None = None
+        self._looking: set[asyncio.Task[None]] = set()
         self._pinged_at = float("-inf")
         self._is_blind = False
 
@@ -46,6 +49,8 @@ class Sessions:
             self._keeper.cancel()
             with suppress(asyncio.CancelledError):
                 await self._keeper
+        for looking in list(self._looking):
+            looking.cancel()
         for tunnel in list(self._open):
             tunnel.end(Ending(Close.GOING_AWAY, "this server is restarting: connect again"))
         with suppress(TimeoutError):
@@ -107,6 +112,23 @@ class Sessions:
             ending = endings.get(admitted.grant)
             if ending is not None:
                 tunnel.end(ending)
+
+    def look_first(self, then: Callable[[], None]) -> None:
+        """A dev server that goes because its reservation has ended looks like one that hangs up: who is connected
+        would rather know which it was."""
+        looking = asyncio.get_running_loop().create_task(self._look_briefly())
+        self._looking.add(looking)
+
+        def looked(done: asyncio.Task[None]) -> None:
+            self._looking.discard(done)
+            then()
+
+        looking.add_done_callback(looked)
+
+    async def _look_briefly(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LOOK_SECONDS):
+                await self.look()
 
     def ping(self) -> None:
         """Keeps every connection busy enough for what is on its way, and ends those where nobody answers."""

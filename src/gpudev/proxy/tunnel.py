@@ -26,7 +26,9 @@ _HIGH_WATER = 256 * 1024
 _LOW_WATER = 64 * 1024
 _LARGEST_MESSAGE = 1024
 _LAST_WORDS_SECONDS = 0.5
-"""How long a client has to take what was said last."""
+"""How long a client whose time is over has to hear why."""
+_LAST_BYTES_SECONDS = 30.0
+"""How long one has to take what the dev server said last; it answers our goodbye as soon as it has."""
 
 
 class Tunnel(asyncio.Protocol):
@@ -136,7 +138,7 @@ class Tunnel(asyncio.Protocol):
             self.from_server(self._early)
             self._early = b""
         if self._server_is_done:
-            self.server_is_done()
+            self._pass_end_on()
         else:
             server.resume_reading()
         self._client.resume_reading()
@@ -178,6 +180,9 @@ class Tunnel(asyncio.Protocol):
 
     def server_is_done(self) -> None:
         self._server_is_done = True
+        self._sessions.look_first(self._pass_end_on)
+
+    def _pass_end_on(self) -> None:
         if self._client_is_done:
             self._finish()
         elif self._websocket.state is State.OPEN:
@@ -185,7 +190,7 @@ class Tunnel(asyncio.Protocol):
 
     def server_is_lost(self, error: Exception | None) -> None:
         if error is not None or not self._server_is_done:
-            self.end(Ending(Close.BROKEN, "the dev server cut the connection"))
+            self._sessions.look_first(lambda: self.end(Ending(Close.BROKEN, "the dev server cut the connection")))
         else:
             self._finish()
 
@@ -217,8 +222,9 @@ class Tunnel(asyncio.Protocol):
             self._client.close()
             return
         self.go_on_reading_client()  # the answer to our goodbye
-        asyncio.get_running_loop().call_later(_LAST_WORDS_SECONDS, self._client.close)
-        asyncio.get_running_loop().call_later(2 * _LAST_WORDS_SECONDS, self._client.abort)
+        patience = _LAST_BYTES_SECONDS if ending.close in (Close.DONE, Close.BROKEN) else _LAST_WORDS_SECONDS
+        asyncio.get_running_loop().call_later(patience, self._client.close)
+        asyncio.get_running_loop().call_later(2 * patience, self._client.abort)
 
     def _say_what_is_due(self) -> None:
         """Answers to pings and goodbyes are the library's own; an empty text means that it is done."""
