@@ -120,6 +120,9 @@ def test_an_invitation_that_was_taken_back_lets_nobody_in(lab: System, colleague
     assert "not good" in colleague.run("login", link, code=3)
     listed = json.loads(lab.server("users", "invitations", "--json").stdout)
     assert [each["state"] for each in listed if each["username"] == "ida"] == ["revoked"]
+    noted = lab.server("audit").stdout
+    assert all(f"users {act}  ida" in noted for act in ("invite", "uninvite")), noted
+    assert link.partition("#")[2][:20] not in noted
     assert not (colleague.home / ".gpu-dev" / "trusted-servers.json").exists()
 
 

@@ -16,6 +16,7 @@ from gpudev.domain.listening import parse_listen
 from gpudev.domain.users import Role
 from gpudev.embedded.layout import Layout, read_json
 from gpudev.embedded.listening import warnings
+from gpudev.operating.recording import record
 from gpudev.operating.running import server_settings, with_stores
 from gpudev.operating.users import users
 from gpudev.ports.clock import SystemClock
@@ -57,7 +58,9 @@ def invite(*, name: str, role: str | None, hours: float, url: str | None, no_pin
 
     async def act(stores: Stores) -> NewInvitation:
         wanted = Role(role) if role else None
-        return await stores.invitations.invite(name, wanted, timedelta(hours=hours), now=SystemClock().now())
+        made = await stores.invitations.invite(name, wanted, timedelta(hours=hours), now=SystemClock().now())
+        await record(stores, "users invite", f"{name} ({role})" if role else name)
+        return made
 
     # Before anything is written down: a link that nobody could follow is none.
     parse_link(str(InvitationLink(door.api_url, "x" * 43, fingerprint)))
@@ -99,7 +102,9 @@ def uninvite(name: str) -> None:
     """Make every open invitation for NAME worthless. Whoever has used theirs keeps their key (see `keys revoke`)."""
 
     async def act(stores: Stores) -> int:
-        return await stores.invitations.revoke(name, now=SystemClock().now())
+        revoked = await stores.invitations.revoke(name, now=SystemClock().now())
+        await record(stores, "users uninvite", name)
+        return revoked
 
     click.echo(f"revoked {with_stores(act)} invitation(s) for {name}")
 
