@@ -23,6 +23,7 @@ def api(host: str | None, port: int | None) -> None:
     from gpudev.bootstrap.api import open_api_services
     from gpudev.bootstrap.listening import listening_elsewhere
     from gpudev.bootstrap.proxy import serving_sessions
+    from gpudev.bootstrap.serving import Server
 
     chosen = server_settings()
     configure_logging(chosen)
@@ -46,7 +47,7 @@ def api(host: str | None, port: int | None) -> None:
                 proxy_headers=False,
             )
             async with listening_elsewhere(config, chosen):
-                await uvicorn.Server(config).serve()
+                await Server(config).serve()
 
     uvloop.run(serve())
 
@@ -61,6 +62,7 @@ def proxy(host: str | None, port: int | None) -> None:
 
     from gpudev.api.connections import guarded_http
     from gpudev.bootstrap.proxy import open_proxy
+    from gpudev.bootstrap.serving import Server
 
     chosen = server_settings()
     configure_logging(chosen)
@@ -81,7 +83,7 @@ def proxy(host: str | None, port: int | None) -> None:
                 server_header=False,
                 proxy_headers=False,
             )
-            await uvicorn.Server(config).serve()
+            await Server(config).serve()
 
     uvloop.run(serve())
 
