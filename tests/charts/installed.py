@@ -72,23 +72,26 @@ class Installed:
         self.people.environment.update({**kept, **found["data"], **self.changes, **here})
         self.people.environment.pop("KUBECONFIG", None)
 
-    async def arguments(self, kind: str, name: str) -> tuple[str, list[str]]:
-        """Of an installed Deployment, CronJob or Job: whose account it has, and what its container runs."""
+    async def arguments(self, kind: str, name: str) -> tuple[dict[str, str], list[str]]:
+        """Of an installed Deployment, CronJob or Job: its environment, and what its container runs."""
         one = await self.api.get(kind, name, CONTROLPLANE)
         template = one["spec"]["jobTemplate"]["spec"]["template"] if kind == "cronjobs" else one["spec"]["template"]
         [container] = template["spec"]["containers"]
         assert container["command"] == ["gpu-dev-server"]
-        return template["spec"]["serviceAccountName"], container["args"]
+        said = {one["name"]: one.get("value", "") for one in container["env"]}
+        environment = await self._environment(template["spec"]["serviceAccountName"])
+        if "POSTGRES_USER" in said:  # its role in the database
+            environment["POSTGRES_USER"] = said["POSTGRES_USER"]
+        return environment, container["args"]
 
     async def start(self, name: str) -> None:
         """A Deployment's process."""
-        account, arguments = await self.arguments("deployments", name)
-        self._processes.start(name, *SERVER, *arguments, environment=await self._environment(account))
+        environment, arguments = await self.arguments("deployments", name)
+        self._processes.start(name, *SERVER, *arguments, environment=environment)
 
     async def run(self, kind: str, name: str, *more: str) -> Any:
         """A Job's or a CronJob's process, to its end."""
-        account, arguments = await self.arguments(kind, name)
-        environment = await self._environment(account)
+        environment, arguments = await self.arguments(kind, name)
         done = await asyncio.to_thread(
             subprocess.run,
             [*SERVER, *arguments, *more],

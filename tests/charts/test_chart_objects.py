@@ -11,7 +11,7 @@ from gpudev.adapters.kubernetes.manifests import efs_storage_class
 from gpudev.adapters.kubernetes.reading import RIGHTS as READING
 from gpudev.adapters.kubernetes.rights import AMONG_DEV_SERVERS, EVERYWHERE, FOR_DISKS, FOR_DISKS_TO_END, TO_END, Right
 from gpudev.main import cli
-from gpudev.settings import KubernetesSettings
+from gpudev.settings import API_ROLE, PROCESSOR_ROLE, RECONCILER_ROLE, KubernetesSettings
 from support.kube_binaries import ROOT
 
 EVERYTHING: Object = {
@@ -150,6 +150,24 @@ def test_only_who_talks_to_kubernetes_has_a_token(chart: Rendered) -> None:
     bound = {one["subjects"][0]["name"] for kind in ("RoleBinding", "ClusterRoleBinding") for one in chart.of(kind)}
     assert with_token == bound == {"reservation-processor", "reservation-expiry", "availability-updater"}
     assert all(one["automountServiceAccountToken"] is False for one in chart.of("ServiceAccount"))
+
+
+def test_each_service_comes_into_the_database_as_its_own_role(chart: Rendered) -> None:
+    found = {}
+    for _, template in chart.pods():
+        for one in containers(template):
+            said = {entry["name"]: entry for entry in one.get("env", [])}
+            if one.get("command") == ["gpu-dev-server"]:
+                key = said["POSTGRES_PASSWORD"]["valueFrom"]["secretKeyRef"]["key"]
+                found[template["metadata"]["labels"]["app"]] = (said.get("POSTGRES_USER", {}).get("value"), key)
+    assert found == {
+        "api-service": (API_ROLE, "API_PASSWORD"),
+        "ssh-proxy": (API_ROLE, "API_PASSWORD"),
+        "reservation-processor": (PROCESSOR_ROLE, "PROCESSOR_PASSWORD"),
+        "availability-updater": (RECONCILER_ROLE, "RECONCILER_PASSWORD"),
+        "reservation-expiry": (RECONCILER_ROLE, "RECONCILER_PASSWORD"),
+        "migrate": (None, "POSTGRES_PASSWORD"),
+    }
 
 
 def test_long_running_services_are_spread_and_survive_a_drain(default: Rendered) -> None:

@@ -11,11 +11,11 @@ import pytest
 
 from charts.postgres_pods import postgres_pods
 from charts.rendering import Helm, Object
-from gpudev.adapters.postgres.migrating import migrate
+from gpudev.adapters.postgres.migrating import is_current, migrate
 from gpudev.adapters.postgres.pool import connect
 from gpudev.bootstrap.running import wait_for_database
 from gpudev.domain.errors import Unavailable
-from gpudev.settings import Database
+from gpudev.settings import API_ROLE, Database
 
 pytestmark = pytest.mark.slow
 PRIMARY, REPLICA = "postgres-primary", "postgres-replica"
@@ -121,6 +121,13 @@ async def test_nobody_comes_in_as_superuser_and_a_password_changed_in_the_values
         async with _session(first) as session:
             assert await session.fetchval("SELECT current_setting('is_superuser')") == "off"
             assert await session.fetchval("SELECT count(*) FROM pg_replication_slots") == 0, "no replica, no slot"
+        api = pods.database(PRIMARY, user=API_ROLE, password=pods.secret()["API_PASSWORD"])
+        async with _session(api) as session:
+            assert not await is_current(session), "nothing to be seen yet"
+            await migrate(first)
+            assert await is_current(session)
+            with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                await session.execute("DELETE FROM reservations")
         pods.end(PRIMARY, signal.SIGKILL)  # a crash in between does no harm
         pods.rendered = helm.render(values=_alone(password=_PASSWORD))
         pods.start(PRIMARY)

@@ -1,6 +1,6 @@
 {{/*
 The database's passwords: as given, else as they are in the cluster, else new ones. Worked out once per rendering,
-because new ones would be others each time. Both are in it, so its checksum tells nobody anything.
+because new ones would be others each time. Some are always generated, so its checksum tells nobody anything.
 */}}
 {{- define "gpu-dev.credentials" -}}
 {{- $auth := .Values.postgres.auth -}}
@@ -8,10 +8,18 @@ because new ones would be others each time. Both are in it, so its checksum tell
 {{- $secret := lookup "v1" "Secret" .Values.namespaces.controlplane "postgres-credentials" | default dict -}}
 {{- $kept := $secret.data | default dict -}}
 {{- $password := $auth.password | default (index $kept "POSTGRES_PASSWORD" | default "" | b64dec) -}}
-{{- $replication := index $kept "REPLICATION_PASSWORD" | default "" | b64dec | default (randAlphaNum 32) -}}
-{{- $_ := set $auth "inUse" (dict "POSTGRES_PASSWORD" ($password | default (randAlphaNum 32)) "REPLICATION_PASSWORD" $replication) -}}
+{{- $all := dict "POSTGRES_PASSWORD" ($password | default (randAlphaNum 32)) -}}
+{{- range $key := list "REPLICATION_PASSWORD" "API_PASSWORD" "PROCESSOR_PASSWORD" "RECONCILER_PASSWORD" -}}
+{{- $_ := set $all $key (index $kept $key | default "" | b64dec | default (randAlphaNum 32)) -}}
+{{- end -}}
+{{- $_ := set $auth "inUse" $all -}}
 {{- end -}}
 {{- range $name, $value := $auth.inUse }}
 {{ $name }}: {{ $value | b64enc | quote }}
 {{- end -}}
+{{- end }}
+
+{{/* Whether services come in as roles of their own. */}}
+{{- define "gpu-dev.has-roles" -}}
+{{- if and .Values.postgres.enabled .Values.postgres.auth.rolePerService (not .Values.postgres.auth.existingSecret) }}yes{{ end -}}
 {{- end }}

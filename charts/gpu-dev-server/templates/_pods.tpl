@@ -60,7 +60,8 @@ topologySpreadConstraints:
   {{- end }}
 {{- end }}
 
-{{/* Our services' settings. Secrets are named one by one: what else is in them stays there. */}}
+{{/* Our services' settings. Secrets are named one by one: what else is in them stays there. `role` (API, PROCESSOR or
+RECONCILER): as whom it comes into the database; without one, as the database's owner. */}}
 {{- define "gpu-dev.settings-env" -}}
 envFrom:
   - configMapRef:
@@ -73,11 +74,16 @@ env:
   # The only place that can be written to.
   - name: HOME
     value: /tmp
+  {{- $own := and (not (empty .role)) (eq (include "gpu-dev.has-roles" .root) "yes") }}
+  {{- if $own }}
+  - name: POSTGRES_USER
+    value: gpudev_{{ lower .role }}
+  {{- end }}
   - name: POSTGRES_PASSWORD
     valueFrom:
       secretKeyRef:
         name: {{ include "gpu-dev.database-secret" .root }}
-        key: POSTGRES_PASSWORD
+        key: {{ $own | ternary (printf "%s_PASSWORD" .role) "POSTGRES_PASSWORD" }}
 {{- end }}
 
 {{/* One container of ours: (dict "root" $ "app" APP "values" V "args" (list "api")). What is special follows it. */}}

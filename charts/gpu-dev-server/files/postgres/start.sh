@@ -6,7 +6,7 @@
 #                  start refused (it may hold what nobody else has) unless REBUILD=true
 #
 # Environment: PGDATA, ROLE, UPSTREAM (host), POSTGRES_USER, POSTGRES_DB, POSTGRES_PASSWORD, REPLICATION_PASSWORD,
-# SLOT (the replica's replication slot; empty: there is no replica), CONFIG (the folder with *.conf), SOCKETS (folder),
+# {API,PROCESSOR,RECONCILER}_PASSWORD (may be missing), SLOT (the replica's replication slot; empty: there is no replica), CONFIG (the folder with *.conf), SOCKETS (folder),
 # PGPORT. Whatever it does can be interrupted and done again. No secret is ever on a command line or in the log.
 set -eu
 umask 077
@@ -71,6 +71,9 @@ roles_and_slot() {
     printf '%s\n' "GRANT pg_monitor TO \"$POSTGRES_USER\""
     create_role "replicator LOGIN REPLICATION"
     printf '%s\n' "ALTER ROLE replicator PASSWORD '$(in_sql "$REPLICATION_PASSWORD")'"
+    service_role gpudev_api "${API_PASSWORD:-}"
+    service_role gpudev_processor "${PROCESSOR_PASSWORD:-}"
+    service_role gpudev_reconciler "${RECONCILER_PASSWORD:-}"
     if [ -n "$SLOT" ]; then
         printf '%s%s\n' "SELECT pg_create_physical_replication_slot('$SLOT', true)" \
             " WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = '$SLOT')"
@@ -79,6 +82,13 @@ roles_and_slot() {
         printf '%s%s\n' "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots" \
             " WHERE slot_type = 'physical' AND NOT active"
     fi
+}
+
+# What it may do, the migrations grant. Without a password there is no such role.
+service_role() { # name, password
+    [ -n "$2" ] || return 0
+    create_role "$1 LOGIN"
+    printf '%s\n' "ALTER ROLE $1 PASSWORD '$(in_sql "$2")'"
 }
 
 create_role() {
