@@ -15,34 +15,51 @@ _LONGEST_KEY = 4096
 
 
 @click.command()
+@click.argument("link", required=False)
 @click.option("--profile", metavar="NAME", help="Log in with this profile of your AWS configuration.")
-@click.option("--method", type=click.Choice(["aws"]), help="Of the ways the server offers, take this one.")
+@click.option("--method", type=click.Choice(["aws", "oidc"]), help="Of the ways the server offers, take this one.")
+@click.option("--device/--browser", "by_device", default=None, help="OIDC: with a code on another device, or here.")
 @click.option("--key-stdin", is_flag=True, help="Store a key you were given; it is read from standard input.")
 @click.option("--rotate", is_flag=True, help="Replace the key you have; the old one ends at once.")
 @click.option("--api-url", metavar="URL", help="Address of the API, above all settings.")
 @click.option("--json", "as_json", is_flag=True, help="Print who you are as JSON.")
 def login(
-    *, profile: str | None, method: str | None, key_stdin: bool, rotate: bool, api_url: str | None, as_json: bool
+    *,
+    link: str | None,
+    profile: str | None,
+    method: str | None,
+    by_device: bool | None,
+    key_stdin: bool,
+    rotate: bool,
+    api_url: str | None,
+    as_json: bool,
 ) -> None:
-    """Get an API key in the way the server offers, or store one you were given.
+    """Get an API key in the way the server offers, or with the LINK of an invitation, or store one you were given.
+
+    An invitation also says where the API is and how to know it; `-` reads it from standard input.
 
     Where the server lets people in by their AWS credentials, these are found as every AWS program finds them; only a
     signed request leaves this machine, never the secret key. When the key ends, commands get the next one by
     themselves.
     """
-    if sum((key_stdin, rotate, bool(profile or method))) > 1:
-        raise usage_error("--key-stdin, --rotate and a way to log in do not go together")
+    chosen = bool(profile or method or by_device is not None)
+    if sum((key_stdin, rotate, chosen, link is not None)) > 1:
+        raise usage_error("--key-stdin, --rotate, an invitation and a way to log in do not go together")
     session = Session(api_url)
-    if key_stdin:
+    if link is not None:
+        from gpudev.cli import joining
+
+        session, credential = joining.accept(link, api_url)
+    elif key_stdin:
         credential = _store_given_key(session)
     elif rotate:
         credential = _rotate(session)
-    elif session.address.embedded and not (profile or method):
+    elif session.address.embedded and not chosen:
         credential = session.log_in_as_owner()
     else:
         from gpudev.cli import logging_in
 
-        credential = session.keep(logging_in.log_in(session, logging_in.Options(method, profile)))
+        credential = session.keep(logging_in.log_in(session, logging_in.Options(method, profile, by_device)))
     if as_json:
         about = {"api_url": session.address.url, "username": credential.username, "expires_at": credential.expires_at}
         output.say(json.dumps(about))
