@@ -1,0 +1,253 @@
+"""Every setting, once: its name, its default, what it means. Read from the environment; docs/operations lists them."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from gpudev.domain.disk_operations import DiskSettings
+from gpudev.places import state_dir
+from gpudev.settings.reading import days, names, positive, read, section, switch
+from gpudev.settings.sections import (
+    API_ROLE,
+    MIGRATOR_ROLE,
+    PROCESSOR_ROLE,
+    RECONCILER_ROLE,
+    AwsLoginSettings,
+    AwsSettings,
+    Database,
+    FairShare,
+    GcpSettings,
+    Guarding,
+    KubernetesSettings,
+    Limits,
+    OidcSettings,
+    ProxySettings,
+    Reconciling,
+    Timing,
+)
+
+__all__ = [
+    "API_ROLE",
+    "LOCAL_ZONE",
+    "MIGRATOR_ROLE",
+    "PROCESSOR_ROLE",
+    "RECONCILER_ROLE",
+    "AwsLoginSettings",
+    "AwsSettings",
+    "Database",
+    "DiskSettings",
+    "FairShare",
+    "GcpSettings",
+    "Guarding",
+    "KubernetesSettings",
+    "Limits",
+    "OidcSettings",
+    "ProxySettings",
+    "Reconciling",
+    "Settings",
+    "Timing",
+    "given",
+    "load",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    database: Database = field(default_factory=Database)
+    limits: Limits = field(default_factory=Limits)
+    timing: Timing = field(default_factory=Timing)
+    fair_share: FairShare = field(default_factory=FairShare)
+    cluster: str = "local"
+    """Where dev servers run: local (this machine) or kubernetes."""
+    kubernetes: KubernetesSettings = field(default_factory=KubernetesSettings)
+    cloud: str = "none"
+    """Behind the cluster, with its groups of nodes, volumes and snapshots: none, aws or gcp; local: folders of this
+    machine."""
+    disks: DiskSettings = field(default_factory=DiskSettings)
+    aws: AwsSettings = field(default_factory=AwsSettings)
+    gcp: GcpSettings = field(default_factory=GcpSettings)
+    reconciling: Reconciling = field(default_factory=Reconciling)
+    aws_login: AwsLoginSettings = field(default_factory=AwsLoginSettings)
+    server_names: tuple[str, ...] = ()
+    """As whom people reach the API: HOST, or HOST:PORT where the port is not the usual one."""
+    oidc: OidcSettings = field(default_factory=OidcSettings)
+    guarding: Guarding = field(default_factory=Guarding)
+    proxy: ProxySettings = field(default_factory=ProxySettings)
+    state_dir: Path = Path("~/.local/share/gpu-dev")
+    """Embedded and local mode: database, disks, dev servers' folders, logs."""
+    nodes_file: Path | None = None
+    """Local mode: the file that describes this machine's nodes; None: detect."""
+    api_host: str = "127.0.0.1"
+    api_port: int = 7480
+    ssh_host: str = "127.0.0.1"
+    """Local mode: the address dev servers' ssh servers listen on and people connect to."""
+    listen: str = ""
+    """ADDRESS:PORT where the API also listens, with TLS, for others than this machine. None: nowhere."""
+    tls_cert: Path | None = None
+    """The certificate for that, with its chain (PEM). None: one of our own making."""
+    tls_key: Path | None = None
+    invited_key_ttl: timedelta | None = timedelta(days=30)
+    """How long the key lasts that an invitation is exchanged for. None: it does not end by itself."""
+    api_key_ttl: timedelta | None = timedelta(hours=2)
+    github_url: str = "https://github.com"
+    log_format: str = "json"
+    """json, or console for people."""
+
+    def __post_init__(self) -> None:
+        if self.aws_login.accounts and not self.server_names:
+            raise ValueError("GPU_DEV_AWS_LOGIN_ACCOUNTS needs GPU_DEV_SERVER_NAMES: what people sign must name us")
+
+    @property
+    def has_remote_cloud(self) -> bool:
+        """One that has groups of nodes, and volumes that come and go without us."""
+        return self.cloud in _DISK_DRIVERS
+
+    @property
+    def manages_volumes(self) -> bool:
+        """Whether dev servers here can use the cloud's volumes: one machine has folders, others have not."""
+        return self.cloud != "none" and (self.cloud == "local") == (self.cluster == "local")
+
+    @property
+    def has_disks(self) -> bool:
+        """Whether there is anything that named disks can be kept on."""
+        return self.cluster == "local" or self.cloud in _DISK_DRIVERS
+
+
+LOCAL_ZONE = "this-machine"
+_DISK_DRIVERS = {
+    "aws": ("ebs.csi.aws.com", "topology.ebs.csi.aws.com/zone"),
+    "gcp": ("pd.csi.storage.gke.io", "topology.gke.io/zone"),
+}
+"""By cloud: what attaches its volumes on Kubernetes, and the label by which that tells a node's zone."""
+
+
+def load(environ: Mapping[str, str] | None = None) -> Settings:
+    """Settings from the environment. A value that cannot be read raises ValueError naming its variable."""
+    env = os.environ if environ is None else environ
+    return Settings(
+        database=Database(
+            host=env.get("POSTGRES_HOST", "localhost"),
+            port=read(env, "POSTGRES_PORT", int, 5432),
+            user=env.get("POSTGRES_USER", "gpudev"),
+            password=env.get("POSTGRES_PASSWORD"),
+            database=env.get("POSTGRES_DB", "gpudev"),
+        ),
+        limits=section(env, Limits(), "GPU_DEV_"),
+        timing=_timing(env),
+        fair_share=FairShare(
+            on=read(env, "GPU_DEV_FAIR_SHARE", switch, False),
+            half_life_hours=read(env, "GPU_DEV_FAIR_SHARE_HALF_LIFE_HOURS", positive, 168.0),
+            patience_hours=read(env, "GPU_DEV_FAIR_SHARE_PATIENCE_HOURS", positive, 24.0),
+        ),
+        cluster=read(env, "GPU_DEV_CLUSTER", _cluster, "local"),
+        kubernetes=_kubernetes(env),
+        cloud=_cloud_of(env),
+        disks=_disks(env),
+        aws=section(env, AwsSettings(), "GPU_DEV_AWS_", {"region": "AWS_REGION"}),
+        gcp=section(env, GcpSettings(), "GPU_DEV_GCP_"),
+        reconciling=section(env, Reconciling(), "GPU_DEV_"),
+        aws_login=section(env, AwsLoginSettings(), "GPU_DEV_AWS_LOGIN_"),
+        server_names=read(env, "GPU_DEV_SERVER_NAMES", names, ()),
+        oidc=section(env, OidcSettings(), "GPU_DEV_OIDC_"),
+        guarding=section(env, Guarding(), "GPU_DEV_"),
+        proxy=section(env, ProxySettings(), "GPU_DEV_PROXY_"),
+        state_dir=state_dir(env),
+        nodes_file=read(env, "GPU_DEV_NODES_FILE", Path, None),
+        api_host=env.get("GPU_DEV_API_HOST", "127.0.0.1"),
+        api_port=read(env, "GPU_DEV_API_PORT", int, 7480),
+        ssh_host=env.get("GPU_DEV_SSH_HOST", "127.0.0.1"),
+        listen=env.get("GPU_DEV_LISTEN", ""),
+        tls_cert=read(env, "GPU_DEV_TLS_CERT", Path, None),
+        tls_key=read(env, "GPU_DEV_TLS_KEY", Path, None),
+        invited_key_ttl=read(env, "GPU_DEV_INVITED_KEY_DAYS", days, timedelta(days=30)),
+        api_key_ttl=_ttl(env),
+        github_url=env.get("GPU_DEV_GITHUB_URL", "https://github.com").rstrip("/"),
+        log_format=env.get("GPU_DEV_LOG_FORMAT", "json"),
+    )
+
+
+def _timing(env: Mapping[str, str]) -> Timing:
+    timing = section(env, Timing(), "GPU_DEV_")
+    if env.get("GPU_DEV_CLUSTER") == "kubernetes" and not env.get("GPU_DEV_PREPARING_MARGIN"):
+        # A large image may be pulled for minutes. What never takes longer than it may, breaks no promise.
+        timing = replace(timing, preparing_margin=timing.preparing_deadline)
+    if env.get("GPU_DEV_CLOUD") in _DISK_DRIVERS and not env.get("GPU_DEV_TEARDOWN_MARGIN"):
+        # Before a snapshot begins, the node has to let go of the volume.
+        timing = replace(timing, teardown_margin=timedelta(minutes=2))
+    return timing
+
+
+def _cloud_of(env: Mapping[str, str]) -> str:
+    """One machine keeps disks in folders of its own."""
+    is_local = read(env, "GPU_DEV_CLUSTER", _cluster, "local") == "local"
+    return str(read(env, "GPU_DEV_CLOUD", _cloud, "local" if is_local else "none"))
+
+
+def _disks(env: Mapping[str, str]) -> DiskSettings:
+    usual = DiskSettings()
+    if _cloud_of(env) == "local":
+        # There is one place only, and looking at it costs nothing.
+        usual = replace(usual, zone=LOCAL_ZONE, poll_every=timedelta(milliseconds=200))
+    return section(env, usual, "GPU_DEV_DISK_")
+
+
+def given(environ: Mapping[str, str]) -> dict[str, str]:
+    """Those of these variables that are settings, as they were given: for whoever starts the same server later.
+    How its database is reached is not among them; neither is anything that `load` does not read."""
+    noting = _Noting(environ)
+    load(noting)
+    return {name: environ[name] for name in sorted(noting.asked & environ.keys()) if name.startswith(_CARRIED)}
+
+
+_CARRIED = ("GPU_DEV_", "API_KEY_")
+
+
+class _Noting(dict[str, str]):
+    """An environment that remembers what it was asked for."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        super().__init__(environ)
+        self.asked: set[str] = set()
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.asked.add(name)
+        return super().get(name, default)
+
+
+def _ttl(env: Mapping[str, str]) -> timedelta | None:
+    hours = read(env, "API_KEY_TTL_HOURS", float, 2.0)
+    return None if hours == 0 else timedelta(hours=hours)
+
+
+_KUBERNETES_NAMES = {
+    "access": "GPU_DEV_KUBE_ACCESS",
+    "kubeconfig": "KUBECONFIG",
+    "context": "GPU_DEV_KUBE_CONTEXT",
+    "eks_cluster_name": "EKS_CLUSTER_NAME",
+    "aws_region": "AWS_REGION",
+    "efs_file_system_id": "EFS_FILE_SYSTEM_ID",
+    "efs_security_group_id": "EFS_SECURITY_GROUP_ID",
+    "efs_subnet_ids": "EFS_SUBNET_IDS",
+}
+"""Those that are known by other names than GPU_DEV_FIELD."""
+
+
+def _kubernetes(env: Mapping[str, str]) -> KubernetesSettings:
+    own = section(env, KubernetesSettings(), "GPU_DEV_", _KUBERNETES_NAMES)
+    driver, label = _DISK_DRIVERS.get(env.get("GPU_DEV_CLOUD", ""), ("", ""))
+    return replace(own, disk_driver=own.disk_driver or driver, disk_zone_label=own.disk_zone_label or label)
+
+
+def _cluster(text: str) -> str:
+    if text not in ("local", "kubernetes"):
+        raise ValueError("it may be local or kubernetes")
+    return text
+
+
+def _cloud(text: str) -> str:
+    if text not in ("none", "local", "aws", "gcp"):
+        raise ValueError("it may be none, local, aws or gcp")
+    return text

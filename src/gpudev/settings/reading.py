@@ -1,0 +1,70 @@
+"""How settings are read from an environment. What they are called and mean is known elsewhere."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from datetime import timedelta
+from types import MappingProxyType
+from typing import Any, TypeVar, get_args
+
+_T = TypeVar("_T")
+
+
+def section(env: Mapping[str, str], default: _T, prefix: str, names: Mapping[str, str] = MappingProxyType({})) -> _T:
+    """A section's fields from PREFIX_FIELD variables, or those of other `names`; timedeltas are given in seconds."""
+    values = {}
+    for one in fields(default):  # type: ignore[arg-type]
+        variable = names.get(one.name, prefix + one.name.upper())
+        standard = getattr(default, one.name)
+        values[one.name] = read(env, variable, _reader(one.type, standard), standard)
+    return type(default)(**values)
+
+
+def _reader(field_type: Any, default: Any) -> Callable[[str], Any]:
+    match default:
+        case timedelta():
+            return lambda text: timedelta(seconds=float(text))
+        case float():
+            return float
+        case str():
+            return str
+        case tuple():
+            part_type = get_args(field_type)[0]
+            return lambda text: tuple(part_type(part.strip()) for part in text.split(","))
+        case _:
+            return int
+
+
+def switch(text: str) -> bool:
+    known = {"on": True, "true": True, "1": True, "yes": True, "off": False, "false": False, "0": False, "no": False}
+    try:
+        return known[text.strip().lower()]
+    except KeyError:
+        raise ValueError("say on or off") from None
+
+
+def days(text: str) -> timedelta | None:
+    days = float(text)
+    if not 0 <= days <= 36_500:
+        raise ValueError("must be a number of days, or 0 for no end")
+    return timedelta(days=days) if days else None
+
+
+def names(text: str) -> tuple[str, ...]:
+    return tuple(name for part in text.split(",") if (name := part.strip().lower()))
+
+
+def positive(text: str) -> float:
+    number = float(text)
+    if not 0 < number < float("inf"):
+        raise ValueError("must be more than 0")
+    return number
+
+
+def read(env: Mapping[str, str], name: str, understand: Callable[[str], Any], default: Any) -> Any:
+    text = env.get(name)
+    if text is None or text == "":
+        return default
+    try:
+        return understand(text)
+    except ValueError as error:
+        raise ValueError(f"the environment variable {name} holds {text!r}: {error}") from error
