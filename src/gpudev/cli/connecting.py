@@ -64,7 +64,7 @@ def check_forwards(forwards: Sequence[str]) -> list[str]:
         here, there, port = parts[0], "127.0.0.1", parts[-1]
         if len(parts) == 3:
             there = parts[1]
-        plain = there.replace(".", "").replace("-", "").isalnum() and there.isascii()
+        plain = there.isascii() and there[:1].isalnum() and there.replace(".", "").replace("-", "").isalnum()
         if len(parts) > 3 or not plain or not all(_is_port(one) for one in (here, port)):
             raise CliError(
                 Exit.USAGE, f"{text[:80]!r} is nothing to forward", "It looks like 8888, 8888:80 or 8888:HOST:80"

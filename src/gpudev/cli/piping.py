@@ -87,7 +87,8 @@ class Pipe:
         self._line.setblocking(False)
         with _not_blocking(self._sink), _wide(self._source):
             try:
-                self._take(memoryview(first))
+                if first:
+                    self._take(memoryview(first))
                 while not self._is_over():
                     self._turn()
             except websocket.BrokenProtocol as error:

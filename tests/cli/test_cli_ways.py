@@ -1,0 +1,148 @@
+"""Which way a command takes to a dev server, and what it makes of ports and paths."""
+
+import json
+import os
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from cli.fake_api import FakeApi
+from cli.harness import Cli
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def log(tmp_path: Path, cli: Cli) -> Path:
+    """Programs called ssh and scp that write down how they were called."""
+    folder, log = tmp_path / "bin", tmp_path / "called.json"
+    folder.mkdir()
+    for name in ("ssh", "scp"):
+        program = folder / name
+        program.write_text(
+            f"#!{sys.executable}\nimport json, pathlib, sys\n"
+            f"pathlib.Path({str(log)!r}).write_text(json.dumps(sys.argv))\n"
+        )
+        program.chmod(0o755)
+    cli.env["PATH"] = f"{folder}{os.pathsep}{os.environ['PATH']}"
+    return log
+
+
+@pytest.fixture
+def greeting() -> Iterator[tuple[str, int]]:
+    """An ssh server of which nothing is known but that it greets; not on the usual loopback address."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def greet() -> None:
+        while True:
+            try:
+                line, _ = listener.accept()
+            except OSError:
+                return
+            with line:
+                line.sendall(b"SSH-2.0-test\r\n")
+
+    thread = threading.Thread(target=greet, daemon=True)
+    thread.start()
+    yield "0.0.0.0", listener.getsockname()[1]
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+    thread.join(10)
+
+
+def proxy_of(log: Path) -> str | None:
+    """The proxy command ssh was given."""
+    arguments: list[str] = json.loads(log.read_text())
+    options = dict(value.split("=", 1) for flag, value in pairwise(arguments) if flag == "-o")
+    return options.get("ProxyCommand")
+
+
+def test_on_this_machine_the_way_is_straight(cli: Cli, api: FakeApi, log: Path) -> None:
+    api.add(status="active")
+    cli.run("connect")
+    assert proxy_of(log) is None
+
+
+def test_one_that_greets_is_reached_straight(cli: Cli, api: FakeApi, log: Path, greeting: tuple[str, int]) -> None:
+    job = api.add(status="active")
+    api.change(job.reservation_id, node_ip=greeting[0], node_port=greeting[1])
+    cli.run("connect")
+    assert proxy_of(log) is None
+    cli.run("connect", "--proxy")
+    assert f"proxy-command --api-url {api.url} {job.reservation_id}" in (proxy_of(log) or "")
+    assert json.loads(log.read_text())[-1] == f"dev@gpu-dev-{job.reservation_id[:8]}"
+
+
+def test_one_that_cannot_be_reached_is_reached_through_the_api(cli: Cli, api: FakeApi, log: Path) -> None:
+    job = api.add(status="active")
+    with socket.socket() as nobody:  # bound, and nobody listens
+        nobody.bind(("127.0.0.1", 0))
+        api.change(job.reservation_id, node_ip="0.0.0.0", node_port=nobody.getsockname()[1], launched_at=None)
+        cli.run("connect", "--", "true")
+        assert "proxy-command" in (proxy_of(log) or "")
+        cli.run("connect", "--direct", "--", "true")
+        assert proxy_of(log) is None
+
+
+def test_nobody_insists_on_both_ways(cli: Cli, api: FakeApi, log: Path) -> None:
+    api.add(status="active")
+    assert cli.run("connect", "--direct", "--proxy").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "taken"),
+    [
+        ("8888", "127.0.0.1:8888:127.0.0.1:8888"),
+        ("8888:80", "127.0.0.1:8888:127.0.0.1:80"),
+        ("8888:db.internal:5432", "127.0.0.1:8888:db.internal:5432"),
+    ],
+)
+def test_ports_come_to_this_machine_alone(cli: Cli, api: FakeApi, log: Path, given: str, taken: str) -> None:
+    job = api.add(status="active")
+    for arguments in (["connect", "--forward", given], ["port-forward", given]):
+        cli.run(*arguments)
+        called = json.loads(log.read_text())
+        assert called[called.index("-L") + 1] == taken
+    assert "-N" in called
+    cli.run("port-forward", job.reservation_id[:8], given, "6006")
+    assert json.loads(log.read_text()).count("-L") == 2
+
+
+@pytest.mark.parametrize("given", ["0", "65536", "x", "1:2:3:4", "8888:-oEvil:80", "8888:", ":80", "80 80"])
+def test_what_is_no_port_is_not_given_to_ssh(cli: Cli, api: FakeApi, log: Path, given: str) -> None:
+    api.add(status="active")
+    assert cli.run("connect", "--forward", given).returncode == 2
+    assert not log.exists()
+
+
+def test_files_are_copied_there_or_back(cli: Cli, api: FakeApi, log: Path) -> None:
+    job = api.add(status="active")
+    short = job.reservation_id[:8]
+    cli.run("cp", "one", "./two:three", ":there/")
+    assert json.loads(log.read_text())[-4:] == ["--", "one", "./two:three", "dev@127.0.0.1:there/"]
+    cli.run("cp", f"{short}:out", f"{short}:log", ".")
+    assert json.loads(log.read_text())[-4:] == ["--", "dev@127.0.0.1:out", "dev@127.0.0.1:log", "."]
+    cli.run("cp", "--", "-odd", ":")
+    assert json.loads(log.read_text())[-2:] == ["./-odd", "dev@127.0.0.1:."]
+
+
+@pytest.mark.parametrize("paths", [["one"], ["one", "two"], [":a", ":b"], ["a", ":b", "c"], ["nothex:a", "b"]], ids=str)
+def test_what_cannot_be_copied_is_said(cli: Cli, api: FakeApi, log: Path, paths: list[str]) -> None:
+    api.add(status="active")
+    assert cli.run("cp", *paths).returncode == 2
+    assert not log.exists()
+
+
+def test_exec_is_for_scripts(cli: Cli, api: FakeApi, log: Path) -> None:
+    api.add(status="active")
+    assert cli.run("exec").returncode == 2
+    cli.run("exec", "--", "nvidia-smi", "-L")
+    called = json.loads(log.read_text())
+    assert called[-1] == "nvidia-smi -L"
+    assert "-T" in called
+    assert "BatchMode=yes" in called
