@@ -4,6 +4,7 @@
 `address`, not here.
 """
 
+import json
 import math
 import re
 from collections.abc import Callable
@@ -73,6 +74,24 @@ def parse(name: str, text: str) -> Any:
     if text != text.strip() or not text or not text.isprintable():
         raise usage_error(f"{text!r} is no value for {name}")
     return _PARSERS[check_name(name)](text)
+
+
+def parse_cli_config(text: bytes) -> tuple[str, str]:
+    """The API's address and its region from the output `cli_config` of infra/; further names there are left alone."""
+    try:
+        told = json.loads(text)
+    except ValueError as error:
+        raise usage_error(
+            "this is no JSON", "Give it the output `cli_config`: `tofu output -raw cli_config`"
+        ) from error
+    if not isinstance(told, dict):
+        raise usage_error("this is no JSON object with api_url and region")
+    values = [told.get(name) for name in (API_URL, "region")]
+    missing = [name for name, value in zip((API_URL, "region"), values, strict=True) if not isinstance(value, str)]
+    if missing:
+        raise usage_error(f"there is no {' and no '.join(missing)} in it")
+    url, region = (str(value) for value in values)
+    return str(parse(API_URL, url)), check_region(region)
 
 
 def check_name(name: str) -> str:

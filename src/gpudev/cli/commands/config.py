@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from typing import IO
 
 import click
 
@@ -66,6 +67,23 @@ def unset_one(name: str, region: str | None) -> None:
     where = _region(name, region)
     preferences.store(_path(), name, None, where)
     output.say(f"{name} is not set any more{f' for {where}' if name == API_URL else ''}.")
+
+
+@config.command("import")
+@click.argument("file", type=click.File("rb"), default="-")
+def import_all(file: IO[bytes]) -> None:
+    """Take the API's address from what the infrastructure tells about itself.
+
+    FILE holds its output `cli_config`; -, or none: standard input.
+
+    \b
+        tofu output -raw cli_config | gpu-dev config import
+    """
+    url, region = preferences.parse_cli_config(file.read())
+    preferences.store(_path(), API_URL, url, region)
+    output.say(f"{API_URL} is now {url} for {region}.")
+    if region != region_of(os.environ):
+        output.say(f"Commands use {region_of(os.environ)}: `export AWS_REGION={region}` to reach it.")
 
 
 @config.command("show")

@@ -1,0 +1,42 @@
+# The key that Kubernetes' secrets and the logs are encrypted with.
+data "aws_caller_identity" "current" {}
+
+resource "aws_kms_key" "main" {
+  description             = "GPU dev servers: secrets of Kubernetes, logs"
+  enable_key_rotation     = true
+  deletion_window_in_days = 30
+  policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = [
+      {
+        Sid       = "Account"
+        Effect    = "Allow"
+        Principal = { AWS = "arn:aws:iam::${data.aws_caller_identity.current.account_id}:root" }
+        Action    = "kms:*"
+        Resource  = "*"
+      },
+      {
+        Sid       = "Logs"
+        Effect    = "Allow"
+        Principal = { Service = "logs.${var.aws_region}.amazonaws.com" }
+        Action    = ["kms:Encrypt", "kms:Decrypt", "kms:ReEncrypt*", "kms:GenerateDataKey*", "kms:DescribeKey"]
+        Resource  = "*"
+        Condition = {
+          ArnLike = { "kms:EncryptionContext:aws:logs:arn" = "arn:aws:logs:${var.aws_region}:${data.aws_caller_identity.current.account_id}:*" }
+        }
+      },
+    ]
+  })
+}
+
+resource "aws_kms_alias" "main" {
+  name          = "alias/${var.prefix}"
+  target_key_id = aws_kms_key.main.key_id
+}
+
+# Named as EKS names it: made first, so that it is encrypted and ends some day.
+resource "aws_cloudwatch_log_group" "cluster" {
+  name              = "/aws/eks/${var.cluster_name}/cluster"
+  retention_in_days = var.log_retention_days
+  kms_key_id        = aws_kms_key.main.arn
+}

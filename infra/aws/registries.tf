@@ -1,0 +1,51 @@
+# Where images are kept: one repository for each image of ours, one for people's own, and AWS's caches of others.
+locals {
+  registry = "${data.aws_caller_identity.current.account_id}.dkr.ecr.${var.aws_region}.amazonaws.com"
+  cached_registries = merge(
+    {
+      "ecr-public" = { url = "public.ecr.aws", credential = null }
+      "quay"       = { url = "quay.io", credential = null }
+      "kubernetes" = { url = "registry.k8s.io", credential = null }
+    },
+    # AWS caches Docker Hub only for who has an account there.
+    var.dockerhub_credential_arn == "" ? {} : {
+      "dockerhub" = { url = "registry-1.docker.io", credential = var.dockerhub_credential_arn }
+    },
+  )
+}
+
+resource "aws_ecr_repository" "image" {
+  for_each = local.images
+  name     = each.value.repository
+  # A tag is made of what went into the image: it never means another one.
+  image_tag_mutability = "IMMUTABLE"
+
+  image_scanning_configuration {
+    scan_on_push = true
+  }
+}
+
+resource "aws_ecr_lifecycle_policy" "image" {
+  for_each   = local.images
+  repository = aws_ecr_repository.image[each.key].name
+  policy = jsonencode({
+    rules = [{
+      rulePriority = 1
+      description  = "Enough to go back"
+      selection    = { tagStatus = "any", countType = "imageCountMoreThan", countNumber = 30 }
+      action       = { type = "expire" }
+    }]
+  })
+}
+
+resource "aws_ecr_repository" "custom" {
+  name                 = "gpu-dev-custom-images"
+  image_tag_mutability = "MUTABLE"
+}
+
+resource "aws_ecr_pull_through_cache_rule" "cache" {
+  for_each              = local.cached_registries
+  ecr_repository_prefix = each.key
+  upstream_registry_url = each.value.url
+  credential_arn        = each.value.credential
+}
