@@ -1,5 +1,9 @@
 """ssh through HTTPS on one machine, by the real clients: what people and their editors do there."""
 
+import http.client
+import os
+import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -8,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from support.system import System
+from support.system import System, eventually, free_port
+from support.terminal import Terminal
 
 pytestmark = pytest.mark.slow
 Job = dict[str, Any]
@@ -16,7 +21,7 @@ Job = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def job(system: System) -> Iterator[Job]:
-    reserved = system.ask("reserve", "--gpus", "1", "--hours", "1", "--disk", "none", "--yes")
+    reserved = system.ask("reserve", "--gpus", "1", "--hours", "1", "--disk", "none", "--name", "My Train", "--yes")
     yield reserved
     system.run("cancel", reserved["job_id"], "--yes")
 
@@ -61,3 +66,169 @@ def test_files_go_both_ways_by_scp_and_sftp(system: System, job: Job, tmp_path: 
     run(system, ["sftp", "-q", *options, "-b", str(tmp_path / "orders"), "dev@nowhere.invalid"])
     assert (tmp_path / "down").read_bytes() == content
     assert run(system, [*ssh(system, job), "stat -c %s bigger"]).stdout == f"{len(content)}\n"
+
+
+def test_rsync_copies_a_folder_there(system: System, job: Job, tmp_path: Path) -> None:
+    if shutil.which("rsync") is None:
+        pytest.skip("NOT TESTED: there is no rsync on this machine (make test installs it where it can)")
+    for number in range(300):
+        (tmp_path / f"file-{number}").write_bytes(os.urandom(number * 10))
+    shell = " ".join(f"'{part}'" for part in ssh(system, job)[:-1])
+    run(system, ["rsync", "-a", "-e", shell, f"{tmp_path}/", "dev@nowhere.invalid:synced/"])
+    said = run(system, [*ssh(system, job), "ls synced | wc -l; cat synced/* | md5sum"]).stdout.split()
+    assert said[0] == "300"
+
+
+def test_a_full_screen_program_follows_a_resize(system: System, job: Job) -> None:
+    with Terminal(ssh(system, job, "-tt"), rows=24, columns=80, env=system.environment) as terminal:
+        terminal.wait_for("$", seconds=30)
+        terminal.type("seq 1 500 > /tmp/numbers; less /tmp/numbers\n")
+        terminal.wait_for("\n23")
+        terminal.resize(rows=40, columns=100)
+        terminal.wait_for("\n39")
+        terminal.type("q")
+        terminal.type("stty size; exit 7\n")
+        terminal.wait_for("40 100")
+        assert terminal.end() == 7
+
+
+ANSWERING = """
+import http.server, os, socketserver, sys, threading
+port, path = int(sys.argv[1]), sys.argv[2]
+class Answer(socketserver.BaseRequestHandler):
+    def handle(self):
+        self.request.recv(10)
+        self.request.sendall(b"from within")
+for server in (socketserver.ThreadingTCPServer(("127.0.0.1", port), Answer),
+               socketserver.ThreadingUnixStreamServer(path, Answer)):
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+print("listening", flush=True)
+sys.stdin.read()
+"""
+
+
+def ask(line: socket.socket) -> bytes:
+    with line:
+        line.settimeout(20)
+        line.sendall(b"hello")
+        return line.recv(100)
+
+
+def through_socks(proxy_port: int, port: int) -> socket.socket:
+    line = socket.create_connection(("127.0.0.1", proxy_port), timeout=20)
+    line.sendall(b"\5\1\0")
+    assert line.recv(2) == b"\5\0"
+    line.sendall(b"\5\1\0\1" + socket.inet_aton("127.0.0.1") + port.to_bytes(2, "big"))
+    assert line.recv(10)[:2] == b"\5\0"
+    return line
+
+
+def test_what_vs_code_needs_works_over_one_connection(system: System, job: Job, tmp_path: Path) -> None:
+    """A command with its input kept open, and forwards to a port, to a unix socket and by SOCKS, all at once."""
+    inside, socks, plain, stream = (free_port() for _ in range(4))
+    remote_path, local_path = f"/tmp/answering-{inside}", str(tmp_path / "local.sock")
+    forwards = [
+        "-D", f"127.0.0.1:{socks}", "-L", f"127.0.0.1:{plain}:127.0.0.1:{inside}",
+        "-L", f"127.0.0.1:{stream}:{remote_path}", "-L", f"{local_path}:{remote_path}",
+    ]  # fmt: skip
+    program = f"exec python3 -c '{ANSWERING}' {inside} {remote_path}"
+    working = subprocess.Popen(
+        [*ssh(system, job, "-T", "-o", "ExitOnForwardFailure=yes", *forwards), program],
+        env=system.environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with working:
+        try:
+            assert working.stdout is not None
+            assert working.stdout.readline() == "listening\n"
+            assert ask(socket.create_connection(("127.0.0.1", plain))) == b"from within"
+            assert ask(socket.create_connection(("127.0.0.1", stream))) == b"from within"
+            assert ask(through_socks(socks, inside)) == b"from within"
+            local = socket.socket(socket.AF_UNIX)
+            local.connect(local_path)
+            assert ask(local) == b"from within"
+        finally:
+            working.terminate()
+
+
+def test_the_commands_go_through_it_when_told_to(system: System, job: Job, tmp_path: Path) -> None:
+    short = job["job_id"][:8]
+    assert system.run("connect", short, "--proxy", "--", "echo", "two words").stdout == "two words\n"
+    assert system.run("exec", "--proxy", "--", "exit 5", code=5).stdout == ""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "file").write_text("content")
+    system.run("cp", "--proxy", str(tmp_path / "data"), ":carried")
+    system.run("cp", "--proxy", f"{short}:carried/file", str(tmp_path / "back"))
+    assert (tmp_path / "back").read_text() == "content"
+    said = system.run("logs", short).stdout
+    assert [kind for kind in ("submitted", "preparing", "active") if f"  {kind}" in said] == [
+        "submitted",
+        "preparing",
+        "active",
+    ]
+
+
+def test_ssh_knows_it_by_name(system: System, job: Job) -> None:
+    """As `reserve` left it; once straight, and once as it would be written for another machine."""
+    config = system.home / ".ssh" / "config"
+    assert config.read_text().count("Include") == 1
+    assert run(system, ["ssh", "-F", str(config), "gpu-dev-my-train", "echo straight"]).stdout == "straight\n"
+    own = (system.home / ".gpu-dev" / "ssh_config").read_text()
+    assert f"Port {job['node_port']}" in own
+    command = f"{sys.executable} -m gpudev.cli proxy-command --auto {job['job_id']}"
+    options = ["-o", f"ProxyCommand={command}", "-o", "HostName=nowhere.invalid"]
+    assert run(system, ["ssh", "-F", str(config), *options, "gpu-dev-my-train", "echo auto"]).stdout == "auto\n"
+
+
+def test_a_session_ends_with_its_reservation_and_says_why(system: System) -> None:
+    brief = system.ask("reserve", "--gpus", "1", "--hours", "1", "--disk", "none", "--yes")
+    session = subprocess.Popen(
+        [*ssh(system, brief), "echo in; exec cat"],
+        env=system.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    with session:
+        assert session.stdout is not None
+        assert session.stderr is not None
+        assert session.stdout.readline() == "in\n"
+        system.run("cancel", brief["job_id"], "--yes")
+        assert session.wait(timeout=30) == 255
+        assert f"reservation {brief['job_id'][:8]} is cancelled" in session.stderr.read()
+    refused = system.run("proxy-command", brief["job_id"], code=5)
+    assert "is cancelled" in refused.stderr
+
+
+def test_another_users_dev_server_is_not_there(system: System, job: Job) -> None:
+    key = system.add_user("mallory")
+    refused = system.run("proxy-command", job["job_id"], code=4, GPU_DEV_API_KEY=key)
+    assert "you have no reservation" in refused.stderr
+
+
+def test_a_proxy_of_its_own_serves_what_the_api_gave_tokens_for(system: System, job: Job) -> None:
+    port = free_port()
+    proxy = subprocess.Popen(
+        [sys.executable, "-m", "gpudev.main", "proxy", "--port", str(port)],
+        env=system.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        eventually(lambda: _answers(port, "/health/ready") or None, "the proxy did not become ready", 60)
+        # One address for both: what answers here are the proxy's WebSockets, what gives tokens is the API.
+        command = f"{sys.executable} {Path(__file__).with_name('elsewhere.py')} http://127.0.0.1:{port} {job['job_id']}"
+        options = [*system.ssh_options(job), "-o", f"ProxyCommand={command}"]
+        said = run(system, ["ssh", *options, "dev@nowhere.invalid", "echo apart"]).stdout
+        assert said == "apart\n"
+    finally:
+        proxy.terminate()
+        proxy.wait(20)
+
+
+def _answers(port: int, path: str) -> bool:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status == 200
+    except OSError:
+        return False
+    finally:
+        connection.close()
