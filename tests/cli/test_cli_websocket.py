@@ -1,0 +1,173 @@
+"""The client's half of a WebSocket and the server's quick half: what is said arrives, however the network cuts it."""
+
+import os
+import socket
+import ssl
+import threading
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpudev.adapters.tls import find_certificate
+from gpudev.cli import piping, websocket
+from gpudev.cli.transport import Unreachable
+from gpudev.ports.clock import SystemClock
+from gpudev.proxy import frames
+from gpudev.settings import Settings
+
+PAYLOADS = st.lists(st.one_of(st.binary(max_size=300), st.sampled_from([b"x" * 126, b"y" * 65_536])), max_size=8)
+
+
+def cut(stream: bytes, places: list[int]) -> list[bytes]:
+    marks = sorted({0, len(stream), *(place % (len(stream) + 1) for place in places)})
+    return [stream[a:b] for a, b in pairwise(marks)]
+
+
+@settings(deadline=None, max_examples=60)
+@given(PAYLOADS, st.lists(st.integers(0, 10**6), max_size=10))
+def test_what_a_server_says_is_heard_however_it_is_cut(payloads: list[bytes], places: list[int]) -> None:
+    stream = b"".join(frames.header(len(payload)) + payload for payload in payloads) + b"\x89\x02hi\x88\x05\x0f\xa1bye"
+    reader, heard, ends, others = websocket.Reader(), b"", 0, []
+    for part in cut(stream, places):
+        for event in reader.read(memoryview(part)):
+            match event:
+                case websocket.Data(payload):
+                    heard += payload
+                case websocket.End():
+                    ends += 1
+                case _:
+                    others.append(event)
+    assert heard == b"".join(payloads)
+    assert ends == payloads.count(b"")
+    assert others == [websocket.Ping(b"hi"), websocket.Closed(4001, "bye")]
+
+
+@settings(deadline=None, max_examples=60)
+@given(PAYLOADS, st.lists(st.integers(0, 10**6), max_size=10), st.binary(min_size=4, max_size=4))
+def test_what_a_client_says_is_heard_however_it_is_cut_and_masked(
+    payloads: list[bytes], places: list[int], mask: bytes
+) -> None:
+    stream = b""
+    for payload in payloads:
+        masked = bytes(byte ^ mask[index % 4] for index, byte in enumerate(payload))
+        stream += websocket.data_header(len(payload))[:-4] + mask + masked + websocket.pong(b"p")
+    splitter, heard, ends, others = frames.Splitter(), b"", 0, []
+    for part in cut(stream, places):
+        for event in splitter.split(part):
+            match event:
+                case frames.Data(data):
+                    heard += data
+                case frames.End():
+                    ends += 1
+                case frames.Other(raw):
+                    others.append(raw)
+    assert heard == b"".join(payloads)
+    assert ends == payloads.count(b"")
+    assert others == [websocket.pong(b"p")] * len(payloads)
+
+
+@pytest.mark.parametrize(
+    "stream", [b"\x82\x05hello", b"\xc2\x85\0\0\0\0hello", b"\x83\x80\0\0\0\0", b"\x81\x82\0\0\0\0hi"], ids=bytes.hex
+)
+def test_what_breaks_the_rules_is_left_to_the_library(stream: bytes) -> None:
+    """Frames that are not masked, or of a kind that means nothing here: from there on nothing counts as bytes."""
+    found = list(frames.Splitter().split(stream + b"\x82\x82\0\0\0\0no"))
+    assert all(isinstance(part, frames.Other) for part in found)
+
+
+@pytest.mark.parametrize("stream", [b"HTTP/1.1 408", b"\x82\x85\0\0\0\0hello", b"\x89\x7e\0\x80", b"\x09\x01x"])
+def test_nonsense_is_told_from_a_connection(stream: bytes) -> None:
+    with pytest.raises(websocket.BrokenProtocol):
+        list(websocket.Reader().read(memoryview(stream)))
+
+
+class Talk:
+    """A pipe at work: what is written to `say` goes out through the line, what comes in is read from `hear`."""
+
+    def __init__(self, line: socket.socket) -> None:
+        source, self.say = os.pipe()
+        self.hear, sink = os.pipe()
+        self.result: object = None
+        self._thread = threading.Thread(target=self._run, args=(line, source, sink), daemon=True)
+        self._thread.start()
+
+    def _run(self, line: socket.socket, source: int, sink: int) -> None:
+        try:
+            self.result = piping.Pipe(line, piping.Framed(), source, sink).run()
+        except Unreachable as error:
+            self.result = error
+        finally:
+            os.close(sink)
+            os.close(source)
+
+    def end(self) -> object:
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+        return self.result
+
+
+def echo_and_close(line: socket.socket) -> None:
+    """Says everything back until an empty message comes, then goodbye."""
+    splitter = frames.Splitter()
+    while data := line.recv(100_000):
+        for part in splitter.split(data):
+            if isinstance(part, frames.Data):
+                line.sendall(frames.header(len(part.payload)) + part.payload)
+            elif isinstance(part, frames.End):
+                line.sendall(frames.header(0) + b"\x88\x05\x0f\xa1bye")
+                return
+
+
+def in_tls(ours: socket.socket, theirs: socket.socket, folder: Path) -> tuple[socket.socket, socket.socket]:
+    files = find_certificate(Settings(state_dir=folder), "127.0.0.1", SystemClock().now())
+    server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    server.load_cert_chain(files.certificate, files.key)
+    client.check_hostname = False
+    client.verify_mode = ssl.CERT_NONE
+    wrapped: list[socket.socket] = []
+    accepting = threading.Thread(target=lambda: wrapped.append(server.wrap_socket(theirs, server_side=True)))
+    accepting.start()
+    secured = client.wrap_socket(ours)
+    accepting.join(20)
+    return secured, wrapped[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+def test_a_pipe_carries_more_than_fits_into_any_buffer(tls: bool, tmp_path: Path) -> None:
+    ours, theirs = socket.socketpair()
+    if tls:
+        ours, theirs = in_tls(ours, theirs, tmp_path)
+    answering = threading.Thread(target=echo_and_close, args=(theirs,), daemon=True)
+    answering.start()
+    talk = Talk(ours)
+    content = os.urandom(5_000_000)
+
+    def write() -> None:
+        with os.fdopen(talk.say, "wb") as file:
+            file.write(content)
+
+    writing = threading.Thread(target=write, daemon=True)
+    writing.start()
+    with os.fdopen(talk.hear, "rb") as file:
+        assert file.read() == content
+    assert talk.end() == websocket.Closed(4001, "bye")
+    for thread in (writing, answering):
+        thread.join(20)
+    ours.close()
+    theirs.close()
+
+
+def test_a_connection_that_is_cut_is_told_as_that() -> None:
+    ours, theirs = socket.socketpair()
+    talk = Talk(ours)
+    theirs.sendall(frames.header(5) + b"hello")
+    assert os.read(talk.hear, 10) == b"hello"
+    theirs.close()
+    assert isinstance(talk.end(), Unreachable)
+    os.close(talk.say)
+    os.close(talk.hear)
+    ours.close()
