@@ -105,6 +105,9 @@ async def test_an_older_snapshot_is_restored_and_what_was_there_is_kept(
     assert await machine.content(ada, "data") == "draft 1"
     kept = (await ada.get("/v1/disks/data/snapshots")).json()["snapshots"]
     assert {newest["snapshot_id"], oldest["snapshot_id"]} <= {one["snapshot_id"] for one in kept}
+    listed = (await ada.get("/v1/disks/data/contents")).json()
+    assert listed["snapshot_id"] == oldest["snapshot_id"], "what is on it now is shown, not what was last kept"
+    assert (await look(ada, "data"))["contents"] == listed
 
 
 async def test_a_snapshot_is_named_by_its_beginning_and_only_of_this_disk(

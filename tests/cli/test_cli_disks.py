@@ -68,6 +68,14 @@ def test_one_is_shown_with_snapshots_history_and_contents(cli: Cli, api: FakeApi
     assert json.loads(cli.run("disk", "show", "data", "--json").stdout)["disk_name"] == "data"
 
 
+def test_what_was_on_a_deleted_disk_is_listed_before_it_is_restored(cli: Cli, api: FakeApi) -> None:
+    api.disks.add("old", is_deleted=True, state="deleted", contents=make_contents("thesis.tex", files=1, folders=1))
+    assert cli.run("disk", "contents", "old").returncode == 4
+    listed = cli.run("disk", "contents", "old", "--deleted").stdout
+    assert "thesis.tex" in listed
+    assert "1 file, 1 folder, " in listed
+
+
 def test_snapshots_are_listed(cli: Cli, api: FakeApi) -> None:
     api.disks.add("empty")
     snapshot = make_snapshot(why="asked")

@@ -117,7 +117,7 @@ REFUSED: list[tuple[DiskRequest, UserDisks, type[GpuDevError], str]] = [
     (DeleteDisk(WORK), held(ada()), DiskHeld, "deleting it has to wait"),
     (DeleteDisk(WORK), busy(ada(), OperationKind.CLONE), Conflict, "clone is under way"),
     (UndeleteDisk(WORK), ada(), Conflict, "is not deleted"),
-    (UndeleteDisk(GONE), ada(), Conflict, "'work' already"),
+    (UndeleteDisk(GONE), ada(), Conflict, "'work' already; restore it under another name"),
     (MakeReady(WORK, RESERVATION), ada(), DiskHeld, "not held by"),
 ]
 

@@ -38,8 +38,8 @@ class Disks:
     def snapshots(self, name: str, *, deleted: bool = False) -> Reply[SnapshotList]:
         return self._read(SnapshotList, _path(name, "/snapshots", deleted=deleted))
 
-    def contents(self, name: str, snapshot_id: str | None) -> Reply[ContentsView]:
-        return self._read(ContentsView, _path(name, "/contents", snapshot_id=snapshot_id))
+    def contents(self, name: str, snapshot_id: str | None, *, deleted: bool = False) -> Reply[ContentsView]:
+        return self._read(ContentsView, _path(name, "/contents", deleted=deleted, snapshot_id=snapshot_id))
 
     def operation(self, name: str, operation_id: str) -> Reply[OperationView]:
         return self._read(OperationView, _path(name, f"/operations/{operation_id}"))

@@ -118,7 +118,7 @@ class _Desk:
         self._not_busy(disk, "having it back")
         if disk.purge_started_at is not None:
             raise Conflict(f"Disk {disk.name!r} was deleted too long ago: what was on it is being removed.")
-        name = self._free_name(request.name or disk.name)
+        name = self._free_name(request.name or disk.name, "restore it under another name")
         self._within_quota(disk.size_gb or self.settings.default_size_gb)
         back = replace(disk, name=name, is_deleted=False, deleted_at=None)
         return Changes(self._operation(OperationKind.UNDELETE, disk, name=name), back, event=f"restored as {name!r}")
@@ -304,12 +304,12 @@ class _Desk:
         self._within_quota(size_gb)
         return DiskState(disk_id, self.facts.user_id, self.facts.username, name, self.now, size_gb)
 
-    def _free_name(self, name: str) -> str:
+    def _free_name(self, name: str, else_do: str = "choose another name") -> str:
         check_disk_name(name)
         if name == NO_DISK:
             raise Invalid(f"{NO_DISK!r} means no disk; choose another name.", field="disk_name")
         if any(one.name == name and not one.is_deleted for one in self.facts.disks.values()):
-            raise Conflict(f"You have a disk {name!r} already.")
+            raise Conflict(f"You have a disk {name!r} already; {else_do}.")
         return name
 
     def _size(self, size_gb: int) -> int:

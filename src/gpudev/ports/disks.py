@@ -87,7 +87,7 @@ class DiskViews(Protocol):
         ...
 
     async def listing(self, disk_id: DiskId, snapshot_id: RecordedSnapshotId | None = None) -> Listing | None:
-        """Of this snapshot, or of the newest that has one."""
+        """Of this snapshot; or of the one that holds what is on the disk now, or else of the newest that has one."""
         ...
 
     async def totals(self, disk_id: DiskId) -> Mapping[RecordedSnapshotId, Totals]:

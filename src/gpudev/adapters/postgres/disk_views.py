@@ -27,11 +27,12 @@ _HISTORY = """
                    ORDER BY event_id DESC LIMIT $2) last
     ORDER BY event_id
 """
+# The newest is not always what is on the disk: it may have been taken back to an older one.
 _LISTING = """
     SELECT s.snapshot_id, s.created_at, c.contents
-    FROM disk_snapshots s JOIN disk_contents c USING (snapshot_id)
+    FROM disk_snapshots s JOIN disk_contents c USING (snapshot_id) JOIN disks d ON d.disk_id = s.disk_id
     WHERE s.disk_id = $1 AND ($2::uuid IS NULL OR s.snapshot_id = $2) AND s.status IN ('pending', 'completed')
-    ORDER BY s.created_at DESC, s.snapshot_id LIMIT 1
+    ORDER BY s.snapshot_id IS NOT DISTINCT FROM d.saved_as DESC, s.created_at DESC, s.snapshot_id LIMIT 1
 """
 _TOTALS = """
     SELECT s.snapshot_id, (c.contents->>'files')::bigint AS files, (c.contents->>'size_bytes')::bigint AS size_bytes

@@ -107,11 +107,12 @@ def snapshots(name: str, deleted: bool, as_json: bool, api_url: str | None) -> N
 
 @disk.command("contents")
 @click.argument("name", type=DISK)
-@click.option("--snapshot", "snapshot_id", type=SNAPSHOT, help="Of this snapshot instead of the newest.")
+@click.option("--snapshot", "snapshot_id", type=SNAPSHOT, help="Of this snapshot instead of the last.")
+@_deleted_option
 @api_options
-def contents(name: str, snapshot_id: str | None, as_json: bool, api_url: str | None) -> None:
+def contents(name: str, snapshot_id: str | None, deleted: bool, as_json: bool, api_url: str | None) -> None:
     """List what was on a disk when its snapshot was taken: what is nearest to the top, and totals."""
-    reply = Disks(Session(api_url).api).contents(name, snapshot_id)
+    reply = Disks(Session(api_url).api).contents(name, snapshot_id, deleted=deleted)
     if as_json:
         output.say_json(reply.raw)
         return
@@ -161,8 +162,7 @@ def _say_contents(found: ContentsView, now: datetime, most: int) -> None:
         size = "" if entry.kind == "folder" else disk_wording.volume_of_data(entry.size_bytes)
         name = entry.path + ("/" if entry.kind == "folder" else "")
         output.say(output.clean(f"  {size:>7}  {wording.local_time(entry.modified_at, now):<20}  {name}"))
-    total = (
-        f"{disk_wording.files(found.files)}, {found.folders} folders, {disk_wording.volume_of_data(found.size_bytes)}"
-    )
+    folders = f"{found.folders} folder{'' if found.folders == 1 else 's'}"
+    total = f"{disk_wording.files(found.files)}, {folders}, {disk_wording.volume_of_data(found.size_bytes)}"
     more = "" if most >= len(found.entries) and found.is_complete else " in all"
     output.say(f"  {total}{more}")
