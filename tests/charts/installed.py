@@ -99,7 +99,7 @@ class Installed:
             capture_output=True,
             text=True,
             check=False,
-            timeout=120,
+            timeout=300,
         )
         assert done.returncode == 0, f"{name} ended with {done.returncode}: {done.stdout}{done.stderr}"
         return json.loads(done.stdout) if "--json" in more else done.stdout

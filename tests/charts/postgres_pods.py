@@ -27,7 +27,7 @@ from gpudev.settings import Database
 from support.kube import free_ports
 
 ADDRESSES = {"postgres-primary": "127.0.0.2", "postgres-replica": "127.0.0.3"}
-_PATIENCE_SECONDS = 60.0
+_PATIENCE_SECONDS = 150.0
 _FAST = "\nfsync = off\nmax_slot_wal_keep_size = '1GB'\nmin_wal_size = '32MB'\nmax_wal_size = '64MB'\n"
 
 

@@ -44,7 +44,7 @@ class Helm:
             capture_output=True,
             text=True,
             check=False,
-            timeout=120,
+            timeout=300,
         )
         if done.returncode:
             raise HelmRefused(done.stderr + done.stdout)

@@ -13,7 +13,7 @@ from charts.rendering import CHART, Helm, HelmRefused, Object, parse
 from support.kube import ControlPlane
 from support.kube_api import KubeApi
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 EXAMPLES = Path(__file__).parent / "examples"
 
 

@@ -232,7 +232,7 @@ async def _helm_test(installed: Installed) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=300,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert " is active on c: ssh " in done.stdout

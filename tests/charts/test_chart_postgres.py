@@ -17,7 +17,7 @@ from gpudev.bootstrap.running import wait_for_database
 from gpudev.domain.errors import Unavailable
 from gpudev.settings import API_ROLE, Database
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 PRIMARY, REPLICA = "postgres-primary", "postgres-replica"
 # What a password may hold: everything that a shell, SQL, a connection string or a file could take for its own.
 _PASSWORD = 'it\'s \\ a "new" $one; -- %s'
@@ -174,7 +174,7 @@ async def _send(database: Database, text: str) -> None:
 
 
 async def _until_user(database: Database, name: str) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(150):
         while True:
             # It does not answer yet, or the schema is still on its way to it.
             with contextlib.suppress(Unavailable, asyncpg.UndefinedTableError):

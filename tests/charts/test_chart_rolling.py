@@ -18,8 +18,9 @@ from gpudev.domain.users import Role
 from gpudev.settings import Database
 from support.system import SERVER, free_port
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 _PER_SECOND = 50
+_AT_ONCE = 20
 _DRAIN_SECONDS = 0.3
 """Here the balancer knows at once; in a cluster it takes seconds, and the chart waits longer."""
 
@@ -45,7 +46,7 @@ async def test_no_request_fails_while_every_api_pod_is_replaced(
     finally:
         pods.kill_all()
     assert set(answers) == {"200"}, answers
-    assert answers["200"] > _PER_SECOND
+    assert answers["200"] > _AT_ONCE
     assert set(pods.ended) <= {0, -signal.SIGTERM}, "they ended when asked to, and well"
 
 
@@ -73,7 +74,7 @@ class ApiPods:
         """Until its readiness probe says yes."""
         port = self._spawn()
         path = self._container["readinessProbe"]["httpGet"]["path"]
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(180):
             while await _get(port, path) != "200":
                 assert self._processes[port].poll() is None, (self._folder / f"api-{port}.log").read_text()
                 await asyncio.sleep(0.1)
@@ -109,9 +110,11 @@ class ApiPods:
 
 
 async def _load(pods: ApiPods, key: str, stop: asyncio.Event) -> Counter[str]:
-    asked = []
+    """So many a second; fewer where the machine is too busy for that, which is not what this is about."""
+    asked: list[asyncio.Task[str]] = []
     while not stop.is_set():
-        asked.append(asyncio.create_task(_get(pods.next(), "/v1/jobs", key)))
+        if sum(not one.done() for one in asked[-_AT_ONCE:]) < _AT_ONCE:
+            asked.append(asyncio.create_task(_get(pods.next(), "/v1/jobs", key)))
         await asyncio.sleep(1 / _PER_SECOND)
     return Counter(await asyncio.gather(*asked))
 
