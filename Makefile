@@ -1,14 +1,14 @@
 # What people and CI type. Everything happens in .venv, which tools/bootstrap builds from the lock files.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help up down test kube check bench format lock clean audit sbom
+.PHONY: help up down test test-infra infra-cost kube check bench format lock clean audit sbom
 
 PYTHON := .venv/bin/python
 CODE := src tests bench
 ARGS ?=
 
 help: ## Show this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
 
 up: ## Start the whole system on this machine and show a first dev server
 	@tools/bootstrap server
@@ -22,6 +22,15 @@ down: ## Stop it again; what is stored stays
 test: ## Set everything up and run all tests (ARGS="tests/embedded -k postgres")
 	@tools/bootstrap dev
 	@tools/with-test-tools tools/with-kube tools/with-dex $(PYTHON) -m pytest -n 2 --dist worksteal $(ARGS)
+
+test-infra: ## Test infra/ with real providers and a local AWS; builds them first (an hour on two busy cores, once)
+	@tools/bootstrap dev
+	@$(PYTHON) tests/infra/programs.py all >/dev/null
+	@tools/with-test-tools $(PYTHON) -m pytest -rs tests/infra $(ARGS)
+
+infra-cost: ## Print what the environments of infra/ cost by the hour
+	@tools/bootstrap dev
+	@$(PYTHON) tools/infra-cost
 
 kube: ## Build the Kubernetes the tests run on (10 minutes, once per machine)
 	@tools/bootstrap dev

@@ -43,8 +43,9 @@ resource "aws_eks_cluster" "main" {
     }
   }
 
+  # With STANDARD, AWS upgrades the cluster by itself when its version's time is over, whoever works on it.
   upgrade_policy {
-    support_type = "STANDARD"
+    support_type = "EXTENDED"
   }
 
   depends_on = [aws_iam_role_policy_attachment.cluster, aws_cloudwatch_log_group.cluster]

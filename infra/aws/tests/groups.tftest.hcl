@@ -1,0 +1,139 @@
+# The logic of infra/aws without any cloud: `tofu init && tofu test`.
+mock_provider "aws" {
+  mock_data "aws_availability_zones" {
+    defaults = { names = ["us-west-1a", "us-west-1c"] }
+  }
+  mock_data "aws_caller_identity" {
+    defaults = { account_id = "123456789012" }
+  }
+  mock_data "aws_ssm_parameter" {
+    defaults = { value = "ami-0123456789abcdef0" }
+  }
+  mock_data "aws_ec2_managed_prefix_list" {
+    defaults = { id = "pl-0123456789abcdef0" }
+  }
+}
+mock_provider "null" {}
+mock_provider "helm" {}
+
+run "the_test_environment_is_the_default" {
+  command = plan
+
+  assert {
+    condition     = keys(aws_autoscaling_group.gpu) == ["t4"] && aws_autoscaling_group.gpu["t4"].name == "pytorch-gpu-dev-gpu-nodes-t4"
+    error_message = "One group, called as the reconciler looks for it."
+  }
+  assert {
+    condition     = aws_launch_template.gpu["t4"].instance_type == "g4dn.12xlarge" && aws_autoscaling_group.gpu["t4"].desired_capacity == 2
+    error_message = "Two machines with T4."
+  }
+  assert {
+    condition     = alltrue([for group in aws_autoscaling_group.gpu : group.min_size == group.desired_capacity && group.max_size == group.desired_capacity])
+    error_message = "GPU groups have a fixed size."
+  }
+  assert {
+    condition     = aws_autoscaling_group.cpu.name == "pytorch-gpu-dev-cpu-nodes" && aws_autoscaling_group.cpu.min_size == 1 && aws_autoscaling_group.cpu.max_size == 4 && aws_autoscaling_group.cpu.desired_capacity == 2
+    error_message = "The control plane has 1 to 4 machines, 2 at first."
+  }
+  assert {
+    condition     = aws_eks_cluster.main.name == "pytorch-gpu-dev-cluster" && output.eks_cluster_name == "pytorch-gpu-dev-cluster"
+    error_message = "The cluster's name."
+  }
+  assert {
+    condition     = aws_cloudfront_distribution.api.comment == "GPU Dev API Service - HTTPS endpoint" && aws_cloudfront_distribution.api.default_cache_behavior[0].viewer_protocol_policy == "https-only"
+    error_message = "CloudFront is found by its comment, and speaks HTTPS only."
+  }
+  assert {
+    condition     = output.supported_gpu_types == tolist(["t4"]) && output.placement_group_names == {}
+    error_message = "Outputs that are known before anything is made."
+  }
+  assert {
+    condition     = alltrue([for group in concat(values(aws_autoscaling_group.gpu), [aws_autoscaling_group.cpu]) : length([for tag in group.tag : tag if tag.key == "kubernetes.io/cluster/pytorch-gpu-dev-cluster" && tag.value == "owned" && tag.propagate_at_launch]) == 1])
+    error_message = "Machines say whose they are."
+  }
+}
+
+run "the_old_variables_still_mean_what_they_did" {
+  command = plan
+
+  variables {
+    instance_type      = "p5.48xlarge"
+    gpu_instance_count = 5
+  }
+
+  assert {
+    condition     = { for name, group in aws_autoscaling_group.gpu : name => group.desired_capacity } == { h100 = 5 }
+    error_message = "Five machines with H100."
+  }
+}
+
+run "groups_are_known_by_their_names" {
+  command = plan
+
+  variables {
+    gpu_groups = {
+      t4            = { count = 1 }
+      h100          = { count = 2, efa = true, zone = "us-west-1c" }
+      h100-reserved = { count = 3, capacity_reservation_id = "cr-0123456789abcdef0" }
+      a100-spot     = { count = 4, spot = true }
+    }
+  }
+
+  assert {
+    condition = { for name, group in aws_autoscaling_group.gpu : group.name => group.desired_capacity } == {
+      pytorch-gpu-dev-gpu-nodes-t4            = 1
+      pytorch-gpu-dev-gpu-nodes-h100          = 2
+      pytorch-gpu-dev-gpu-nodes-h100-reserved = 3
+      pytorch-gpu-dev-gpu-nodes-a100-spot     = 4
+    }
+    error_message = "Each group has its own name and size."
+  }
+  assert {
+    condition     = output.supported_gpu_types == tolist(["a100", "h100", "t4"])
+    error_message = "A suffix makes no type."
+  }
+  assert {
+    condition     = keys(aws_placement_group.gpu) == ["h100"] && aws_launch_template.gpu["h100"].network_interfaces[0].interface_type == "efa"
+    error_message = "EFA comes with a placement group."
+  }
+  assert {
+    condition     = aws_launch_template.gpu["a100-spot"].instance_market_options[0].market_type == "spot" && length(aws_launch_template.gpu["t4"].instance_market_options) == 0
+    error_message = "Spot where it was asked for, and nowhere else."
+  }
+  assert {
+    condition     = aws_launch_template.gpu["h100-reserved"].capacity_reservation_specification[0].capacity_reservation_target[0].capacity_reservation_id == "cr-0123456789abcdef0"
+    error_message = "The reservation is used."
+  }
+}
+
+run "a_group_that_is_named_after_no_type_is_refused" {
+  command = plan
+
+  variables {
+    gpu_groups = { h1000 = { count = 1 } }
+  }
+
+  expect_failures = [aws_launch_template.gpu]
+}
+
+run "a_zone_elsewhere_is_refused" {
+  command = plan
+
+  variables {
+    gpu_groups = { h100 = { count = 1, zone = "us-east-2a" } }
+  }
+
+  expect_failures = [aws_launch_template.gpu]
+}
+
+run "what_contradicts_itself_is_refused" {
+  command = plan
+
+  variables {
+    aws_region         = "nowhere"
+    gpu_instance_count = -1
+    gpu_groups         = { h100 = { count = 1, spot = true, capacity_reservation_id = "cr-0123456789abcdef0" } }
+  }
+
+  expect_failures = [var.aws_region, var.gpu_instance_count, var.gpu_groups]
+}
