@@ -12,6 +12,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from gpudev.api.problems import problem
 from gpudev.settings import Guarding
 
+_FRAMING_FOR_A_BYTE = 8
+_MOST_FRAMING = 8 * 2**20
 _REASONS = {408: b"Request Timeout", 431: b"Request Header Fields Too Large"}
 
 
@@ -26,6 +28,7 @@ class GuardedHttp(HttpToolsProtocol):
         self._is_refused = False
         self._has_upgraded = False
         self._head_bytes = 0
+        self._bytes_behind_head = self._body_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -38,14 +41,17 @@ class GuardedHttp(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._is_refused:
             return
+        self._bytes_behind_head += len(data)
         super().data_received(data)
-        if self._has_upgraded:
+        if self._has_upgraded or self._is_refused:
             return
         if self._is_in_head:
             self._head_bytes += len(data)
             if self._head_bytes > self.limits.max_header_bytes:
                 self._refuse(431, f"the headers are larger than {self.limits.max_header_bytes} bytes")
-        elif not self._is_receiving and self._timer is None and (self.cycle is None or self.cycle.response_complete):
+        elif self._is_receiving:
+            self._check_framing()
+        elif self._timer is None and (self.cycle is None or self.cycle.response_complete):
             self._wait_for("headers")  # empty lines are no request, and do not keep a connection either
 
     def handle_websocket_upgrade(self) -> None:
@@ -56,9 +62,15 @@ class GuardedHttp(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._is_receiving = self._is_in_head = True
-        self._head_bytes = 0
+        self._head_bytes = self._bytes_behind_head = self._body_bytes = 0
         if self._timer is None:
             self._wait_for("headers")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """What comes behind a body is no header, whatever it is called: proxies check and add to those in front alone,
+        and uvicorn would put it among them."""
+        if self._is_in_head:
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._is_in_head = False
@@ -70,6 +82,7 @@ class GuardedHttp(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
         if not self._is_refused:
             super().on_body(body)
 
@@ -78,6 +91,14 @@ class GuardedHttp(HttpToolsProtocol):
         self._stop_waiting()
         if not self._is_refused:
             super().on_message_complete()
+
+    def _check_framing(self) -> None:
+        """Lengths of chunks, and what may stand behind the last one: the parser keeps that in memory, and nobody reads
+        it. Chunks of a single byte are foolish, but allowed."""
+        framing = self._bytes_behind_head - self._body_bytes
+        allowed = 2 * self.limits.max_header_bytes + min(_FRAMING_FOR_A_BYTE * self._body_bytes, _MOST_FRAMING)
+        if framing > allowed:
+            self._refuse(431, f"what is around the body is larger than {allowed} bytes")
 
     def _wait_for(self, what: str) -> None:
         self._stop_waiting()

@@ -54,14 +54,18 @@ class Guard:
             raise TooOften("too many logins came from your address; wait a little", again_in_seconds=wait)
 
     async def still_knows(self, request: Request) -> bool:
-        """Whether the key of a request that was admitted would be admitted now. Unknown is as before."""
+        """Whether the key of a request that was admitted is still one, and its user's role as it was: what was looked
+        for as an operator must be asked for anew. Unknown is as before."""
+        admitted: ApiKey = request.state.caller
         try:
-            await self.authentication.authenticate(request.headers.get("authorization"), self.addresses.of(request))
+            now = await self.authentication.authenticate(
+                request.headers.get("authorization"), self.addresses.of(request)
+            )
         except Unauthenticated:
             return False
         except (TooOften, Unavailable):
-            pass
-        return True
+            return True
+        return now.user.role is admitted.user.role
 
 
 class Recorded:

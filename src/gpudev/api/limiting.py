@@ -51,9 +51,10 @@ class TokenBuckets:
         return 0.0 if bucket.tokens >= 1 else (1 - bucket.tokens) / self._per_second
 
     def spend(self, name: str) -> None:
+        """Also what is not there: whoever did many things at once, before any of them counted, waits for all."""
         bucket = self._buckets.pop(name, None) or _Bucket(self._burst, self._monotonic())
         self._refill(bucket)
-        bucket.tokens = max(0.0, bucket.tokens - 1)
+        bucket.tokens -= 1
         if len(self._buckets) >= self._most:
             self._forget_some()
         self._buckets[name] = bucket  # at the end: the first ones are those used longest ago

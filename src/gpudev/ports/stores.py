@@ -304,7 +304,9 @@ class UserStore(Protocol):
         """Of every active user, from what has ended; what ended one half-life ago counts half."""
         ...
 
-    async def issue_key(self, user_id: UserId, ttl: timedelta | None, description: str) -> IssuedKey: ...
+    async def issue_key(self, user_id: UserId, ttl: timedelta | None, description: str) -> IssuedKey:
+        """Raises Forbidden for a user who is disabled."""
+        ...
 
     async def find_key(self, secret: str) -> ApiKey | None:
         """The key if it may be used now: active, not past its end, its user active."""

@@ -33,6 +33,5 @@ class LoggingIn:
         except Invalid as error:
             raise Forbidden(f"you cannot be a user here by that name: {error}") from error
         user = await self.accounts.enrol(person, came_from=came_from, now=self.clock.now())
-        # Disabled in between? Then the key is none: every use of it looks at its user.
         key = await self.users.issue_key(user.user_id, self.ttl, f"{person.provider} login")
         return LoggedIn(user, key)

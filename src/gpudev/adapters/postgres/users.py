@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 import asyncpg
 
 from gpudev.adapters.postgres.pool import Connection, Pool
-from gpudev.domain.errors import Conflict, NotFound, Unauthenticated
+from gpudev.domain.errors import Conflict, Forbidden, NotFound, Unauthenticated
 from gpudev.domain.ids import UserId
 from gpudev.domain.users import ApiKey, IssuedKey, Role, Usage, User, check_username
 
@@ -103,10 +103,15 @@ class PostgresUsers:
 
     async def rotate_key(self, key_id: int, ttl: timedelta | None) -> IssuedKey:
         async with self._pool.transaction() as connection:
+            # The user first, then the key: in the order in which users are disabled.
+            await connection.execute(
+                "SELECT FROM api_users WHERE user_id = (SELECT user_id FROM api_keys WHERE key_id = $1) FOR SHARE",
+                key_id,
+            )
             old = await connection.fetchrow(
                 """
                 UPDATE api_keys k SET is_active = false FROM api_users u
-                WHERE k.key_id = $1 AND k.is_active AND u.user_id = k.user_id
+                WHERE k.key_id = $1 AND k.is_active AND u.user_id = k.user_id AND u.is_active
                 RETURNING k.user_id, k.expires_at, u.identity_subject IS NOT NULL AS vouched_for
                 """,
                 key_id,
@@ -139,10 +144,13 @@ async def _issue(
     no_later_than: datetime | None = None,
 ) -> IssuedKey:
     secret = KEY_PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
-    expires_at = await connection.fetchval(
+    # FOR SHARE: whoever disables this user at the same moment waits, and then finds this key among those to revoke.
+    made = await connection.fetchrow(
         """
+        WITH owner AS (SELECT user_id FROM api_users WHERE user_id = $1 AND is_active FOR SHARE)
         INSERT INTO api_keys (user_id, key_hash, key_prefix, expires_at, description)
-        VALUES ($1, $2, $3, least(clock_timestamp() + $4::interval, $6::timestamptz), $5) RETURNING expires_at
+        SELECT user_id, $2, $3, least(clock_timestamp() + $4::interval, $6::timestamptz), $5 FROM owner
+        RETURNING expires_at
         """,
         user_id,
         hash_key(secret),
@@ -151,7 +159,10 @@ async def _issue(
         description,
         no_later_than,
     )
-    return IssuedKey(secret, expires_at)
+    if made is None:
+        name = await connection.fetchval("SELECT username FROM api_users WHERE user_id = $1", user_id)
+        raise Forbidden(f"the user {name} is disabled; ask an operator")
+    return IssuedKey(secret, made["expires_at"])
 
 
 def user_of(row: asyncpg.Record) -> User:
