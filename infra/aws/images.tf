@@ -27,6 +27,7 @@ locals {
   builds = {
     for name, image in local.images : name => {
       KIND     = image.kind
+      CLOUD    = "aws"
       REGION   = var.aws_region
       REGISTRY = local.registry
       IMAGE    = aws_ecr_repository.image[name].name
@@ -39,7 +40,7 @@ resource "null_resource" "api_service_image" {
   triggers = local.builds["api-service"]
 
   provisioner "local-exec" {
-    command     = "${path.module}/build-image"
+    command     = "${path.module}/../build-image"
     environment = self.triggers
   }
 }
@@ -48,7 +49,7 @@ resource "null_resource" "reservation_processor_image" {
   triggers = local.builds["reservation-processor"]
 
   provisioner "local-exec" {
-    command     = "${path.module}/build-image"
+    command     = "${path.module}/../build-image"
     environment = self.triggers
   }
 }
@@ -57,7 +58,7 @@ resource "null_resource" "availability_updater_build" {
   triggers = local.builds["availability-updater"]
 
   provisioner "local-exec" {
-    command     = "${path.module}/build-image"
+    command     = "${path.module}/../build-image"
     environment = self.triggers
   }
 }
@@ -66,7 +67,7 @@ resource "null_resource" "reservation_expiry_build" {
   triggers = local.builds["reservation-expiry"]
 
   provisioner "local-exec" {
-    command     = "${path.module}/build-image"
+    command     = "${path.module}/../build-image"
     environment = self.triggers
   }
 }
@@ -75,7 +76,7 @@ resource "null_resource" "ssh_proxy_image" {
   triggers = local.builds["ssh-proxy"]
 
   provisioner "local-exec" {
-    command     = "${path.module}/build-image"
+    command     = "${path.module}/../build-image"
     environment = self.triggers
   }
 }
@@ -84,7 +85,7 @@ resource "null_resource" "dev_server_image" {
   triggers = local.builds["dev-server"]
 
   provisioner "local-exec" {
-    command     = "${path.module}/build-image"
+    command     = "${path.module}/../build-image"
     environment = self.triggers
   }
 }

@@ -12,7 +12,7 @@ provider "helm" {
 }
 
 module "releases" {
-  source         = "./releases"
+  source         = "../releases"
   chart          = "${local.root}/charts/gpu-dev-server"
   entrance_chart = "${path.module}/entrance"
   chart_values   = compact([yamlencode(local.chart_values), var.chart_values])

@@ -68,8 +68,8 @@ def clone(tmp_path: Path) -> Path:
 def aws_without_helm(clone: Path) -> Path:
     """infra/aws, but nothing is installed into the cluster: Helm's provider cannot be built from source here."""
     folder = clone / "infra" / "aws"
-    (folder / "releases" / "main.tf").unlink()
-    (folder / "releases" / "versions.tofu").write_text("")
+    (folder.parent / "releases" / "main.tf").unlink()
+    (folder.parent / "releases" / "versions.tofu").write_text("")
     releases = folder / "releases.tf"
     releases.write_text(re.sub(r'provider "helm" \{.*?\n\}\n', "", releases.read_text(), flags=re.DOTALL))
     for file in (folder / "tests").glob("*.tftest.hcl"):

@@ -1,5 +1,6 @@
-# Four releases, in an order: what the GPU machines need, what watches, and then our own.
+# The releases, in an order: what the GPU machines need, what watches, and then our own.
 resource "helm_release" "gpu_operator" {
+  count            = var.gpu_operator ? 1 : 0
   name             = "gpu-operator"
   repository       = "https://helm.ngc.nvidia.com/nvidia"
   chart            = "gpu-operator"

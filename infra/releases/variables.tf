@@ -17,3 +17,9 @@ variable "chart_values" {
 variable "fixed_ports" {
   type = map(number)
 }
+
+variable "gpu_operator" {
+  description = "Whether the machines need NVIDIA's operator: EKS does, GKE brings its own."
+  type        = bool
+  default     = true
+}

@@ -1,0 +1,42 @@
+# Where the state of ../ is kept once more than one person applies it: a bucket of its own with every version. Google Cloud
+# Storage locks by itself.
+variable "project" {
+  type = string
+}
+
+variable "region" {
+  type    = string
+  default = "us-central1"
+}
+
+variable "prefix" {
+  type    = string
+  default = "pytorch-gpu-dev"
+}
+
+resource "google_storage_bucket" "state" {
+  name                        = "${var.prefix}-tofu-state-${var.project}"
+  location                    = var.region
+  uniform_bucket_level_access = true
+  public_access_prevention    = "enforced"
+
+  versioning {
+    enabled = true
+  }
+
+  lifecycle {
+    prevent_destroy = true
+  }
+}
+
+output "backend" {
+  description = "tofu -chdir=state output -raw backend >backend.tf, then tofu init -migrate-state"
+  value       = <<-END
+    terraform {
+      backend "gcs" {
+        bucket = "${google_storage_bucket.state.name}"
+        prefix = "gpu-dev"
+      }
+    }
+  END
+}
