@@ -68,11 +68,12 @@ def invoke(arguments: Sequence[str]) -> int:
             root.invoke(context)
         sys.stdout.flush()
     except BaseException as error:  # noqa: BLE001 - the outermost frame: everything becomes an exit code
-        return _explain(error, as_json=_wants_json(arguments))
+        return explain(error, as_json=_wants_json(arguments))
     return Exit.OK
 
 
-def _explain(error: BaseException, *, as_json: bool) -> int:
+def explain(error: BaseException, *, as_json: bool) -> int:
+    """Tell what went wrong; answer the exit code."""
     match error:
         case click.exceptions.Exit():
             return error.exit_code

@@ -41,6 +41,12 @@ def run(arguments: list[str]) -> int:
 
             sys.stdout.write(f"gpu-dev {__version__}\n")
             return 0
+        if arguments[:1] == ["proxy-command"]:
+            from gpudev.cli.proxying import quick
+
+            code = quick(arguments[1:])
+            if code is not None:
+                return code
     from gpudev.cli.app import invoke
 
     return invoke(arguments)

@@ -1,0 +1,48 @@
+"""What `gpu-dev proxy-command` does. ssh starts it for every connection, so its usual form is understood right here,
+without loading the argument parser."""
+
+import re
+from collections.abc import Sequence
+
+from gpudev.cli import output, piping
+from gpudev.cli.exits import CliError, Exit
+from gpudev.cli.session import Session
+
+_ENDED, _ACCESS_ENDED = 4001, 4003
+_DONE = (1000, 1005)
+_EXITS = {_ENDED: Exit.RESERVATION_ENDED, _ACCESS_ENDED: Exit.AUTH}
+
+
+def quick(arguments: Sequence[str]) -> int | None:
+    """The exit code; None: this is for the argument parser, which has words for whatever is unusual about it."""
+    found = re.fullmatch(
+        r"(?P<auto>--auto\0)?(?:--api-url\0(?P<url>[^\0]+)\0)?(?P<id>[0-9a-f-]{36})", "\0".join(arguments)
+    )
+    if found is None:
+        return None
+    output.configure()
+    try:
+        carry(found["id"], auto=found["auto"] is not None, api_url=found["url"])
+    except BaseException as error:  # noqa: BLE001 - the outermost frame: everything becomes an exit code
+        from gpudev.cli.app import explain
+
+        return explain(error, as_json=False)
+    return Exit.OK
+
+
+def carry(job_id: str, *, auto: bool, api_url: str | None) -> None:
+    """Standard input and output to the dev server's ssh server, until either has ended."""
+    session = Session(api_url)
+    if auto:
+        from gpudev.cli import reaching
+
+        straight = reaching.straight_to(session.api.get(job_id).value)
+        if straight is not None:
+            piping.Pipe(straight, piping.Plain()).run()
+            return
+    line, first = session.api.open_tunnel(job_id)
+    closed = piping.Pipe(line, piping.Framed()).run(first)
+    piping.say_goodbye(line)
+    if closed is not None and closed.code not in _DONE:
+        code = _EXITS.get(closed.code, Exit.UNREACHABLE)
+        raise CliError(code, f"the connection was ended: {closed.reason or f'code {closed.code}'}")
