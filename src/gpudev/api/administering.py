@@ -6,6 +6,7 @@ from typing import Annotated
 import structlog
 from fastapi import APIRouter, Path, Query
 from pydantic import AfterValidator
+from starlette.requests import Request
 from starlette.responses import Response
 
 from gpudev.api.answering import JsonAnswer
@@ -123,13 +124,15 @@ class AdminEndpoints:
     async def list_users(self, _caller: Caller) -> Response:
         return JsonAnswer(UserList(users=[_user(user) for user in await self.users.list_users()]))
 
-    async def add_user(self, ask: NewUserRequest, _caller: Caller) -> Response:
+    async def add_user(self, ask: NewUserRequest, _caller: Caller, request: Request) -> Response:
         """They log in as this server lets people log in, and are then this user."""
+        request.state.audit_target = f"{ask.username} ({ask.role})"
         made = await self.users.add_user(check_username(ask.username), Role(ask.role))
         return JsonAnswer(_user(made), 201, {"Location": f"/v1/users/{made.username}"})
 
-    async def set_role(self, username: Username, ask: RoleRequest, caller: Caller) -> Response:
+    async def set_role(self, username: Username, ask: RoleRequest, caller: Caller, request: Request) -> Response:
         """It holds from the next request on (within a second, where other API processes run)."""
+        request.state.audit_target = f"{username} ({ask.role})"
         _not_oneself(caller.user, username, "take a role from")
         changed = await self.administration.set_role(username, Role(ask.role))
         self.authentication.forget_user(changed.user_id)

@@ -69,7 +69,10 @@ class Guard:
 
 
 class Recorded:
-    """An endpoint with its audit log: every change and every login is noted, whatever came of it, and every refusal."""
+    """An endpoint with its audit log: every change and every login is noted, whatever came of it, and every refusal.
+
+    An endpoint may say in `request.state.audit_target` to what it was done, where its path does not say enough.
+    """
 
     def __init__(self, action: str, rule: Rule, handle: Handler) -> None:
         self._action = action
@@ -97,7 +100,8 @@ class Recorded:
         guard: Guard = request.app.state.guard
         state = request.state
         caller: ApiKey | None = getattr(state, "caller", None)
-        target = made or " ".join(str(part) for part in request.path_params.values())
+        said: str | None = getattr(state, "audit_target", None)
+        target = said or made or " ".join(str(part) for part in request.path_params.values())
         entry = AuditEntry(
             at=guard.clock.now(),
             action=self._action,

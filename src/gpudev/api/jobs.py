@@ -179,8 +179,9 @@ class JobEndpoints:
         extended = await self.extending.extend(caller.user, job_id, ask.extension_hours)
         return JsonAnswer(await self.viewing.view(extended))
 
-    async def prioritise(self, job_id: JobId, ask: PriorityRequest, caller: Caller) -> Response:
+    async def prioritise(self, job_id: JobId, ask: PriorityRequest, caller: Caller, request: Request) -> Response:
         """Higher goes first, whoever came first; those who then start later than promised are told why."""
+        request.state.audit_target = f"{job_id} ({ask.priority})"
         changed = await self.prioritising.prioritise(caller.user, job_id, ask.priority)
         return JsonAnswer(await self.viewing.view(changed))
 

@@ -36,7 +36,9 @@ def write_object(path: Path, data: dict[str, Any]) -> None:
     target = path.resolve()
     temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        # Of a program that was killed here, or laid out by somebody else: nothing is ever written into it.
+        temporary.unlink(missing_ok=True)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             os.fchmod(descriptor, 0o600)
             json.dump(data, file, indent=2, sort_keys=True)

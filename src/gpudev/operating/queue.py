@@ -7,6 +7,7 @@ import click
 
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.domain.commands import QUEUES, dead_letter_queue
+from gpudev.operating.recording import record
 from gpudev.operating.running import with_stores
 
 _NAMES = [name for queue in QUEUES for name in (queue, dead_letter_queue(queue))]
@@ -76,7 +77,12 @@ def show(name: str, limit: int, as_json: bool) -> None:
 @click.argument("msg_id", type=int)
 def retry(name: str, msg_id: int) -> None:
     """Send a dead letter of queue NAME back to it. (A reservation that has failed stays failed.)"""
-    with_stores(lambda stores: stores.queue.retry(name, msg_id))
+
+    async def act(stores: Stores) -> None:
+        await stores.queue.retry(name, msg_id)
+        await record(stores, "queue retry", f"{msg_id} of {name}")
+
+    with_stores(act)
     click.echo(f"message {msg_id} is back in {name}")
 
 
@@ -85,7 +91,12 @@ def retry(name: str, msg_id: int) -> None:
 @click.argument("msg_id", type=int)
 def drop(name: str, msg_id: int) -> None:
     """Remove one message for good."""
-    with_stores(lambda stores: stores.queue.drop(name, msg_id))
+
+    async def act(stores: Stores) -> None:
+        await stores.queue.drop(name, msg_id)
+        await record(stores, "queue drop", f"{msg_id} of {name}")
+
+    with_stores(act)
     click.echo(f"message {msg_id} is gone from {name}")
 
 

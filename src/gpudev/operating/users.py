@@ -51,7 +51,12 @@ def new_key(name: str, as_json: bool) -> None:
 @click.argument("weight", type=click.FloatRange(0, 1e6, min_open=True, max_open=True))
 def weight(name: str, weight: float) -> None:
     """How much of the cluster is meant for NAME, relative to others (1 is usual). Counts where fair share is on."""
-    with_stores(lambda stores: stores.users.set_weight(name, weight))
+
+    async def act(stores: Stores) -> None:
+        await stores.users.set_weight(name, weight)
+        await record(stores, "users weight", f"{name} ({weight:g})")
+
+    with_stores(act)
     click.echo(f"{name} has weight {weight:g} now")
 
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Protocol
 
 _KEY_SHOWN = 16
-_KEY = re.compile(r"gpudev_[A-Za-z0-9_-]{10,}")
+_KEY = re.compile(r"gpudevt?_[A-Za-z0-9_-]{10,}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,5 +61,5 @@ def harmless(text: str, most: int = 200) -> str:
 
 
 def without_keys(text: str) -> str:
-    """Of every API key only what lists of keys show of it, too."""
-    return _KEY.sub(lambda found: found[0][:_KEY_SHOWN] + "…", text) if "gpudev_" in text else text
+    """Of every API key, and of every token for a session, only what lists of keys show of it, too."""
+    return _KEY.sub(lambda found: found[0][:_KEY_SHOWN] + "…", text) if "gpudev" in text else text

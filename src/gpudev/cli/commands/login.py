@@ -64,7 +64,8 @@ def login(
         about = {"api_url": session.address.url, "username": credential.username, "expires_at": credential.expires_at}
         output.say(json.dumps(about))
     else:
-        output.say(f"Logged in to {session.address.url}{f' as {credential.username}' if credential.username else ''}.")
+        name = f" as {output.clean(credential.username)}" if credential.username else ""
+        output.say(f"Logged in to {session.address.url}{name}.")
     _mention_variable(session)
 
 

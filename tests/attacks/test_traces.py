@@ -1,0 +1,64 @@
+"""What is left behind: of every change its line, and of secrets nothing."""
+
+import asyncio
+
+import pytest
+from click.testing import CliRunner
+
+from gpudev.adapters.postgres.stores import Stores
+from gpudev.domain.users import Role
+from gpudev.main import cli
+from gpudev.ports.auditing import AuditQuery, harmless, without_keys
+from gpudev.settings import Database
+from support.api import Api, submit
+
+
+async def test_the_audit_log_tells_which_role_was_given_and_which_priority(api: Api) -> None:
+    root = await api.as_user("root", Role.ADMIN)
+    job = await submit(await api.as_user("ada"))
+    await root.post("/v1/users", json={"username": "eve", "role": "operator"})
+    await root.post("/v1/users/eve/role", json={"role": "admin"})
+    await root.post("/v1/users/nobody/role", json={"role": "admin"})
+    await root.post(f"/v1/jobs/{job['job_id']}/priority", json={"priority": 7})
+    await api.services.trail.flush()
+    entries = await api.services.audit_log.find(AuditQuery(username="root"))
+    assert [(entry.target, entry.status) for entry in entries] == [
+        ("eve (operator)", 201),
+        ("eve (admin)", 200),
+        ("nobody (admin)", 404),
+        (f"{job['job_id']} (7)", 200),
+    ]
+
+
+async def test_no_command_of_operators_changes_anything_without_a_line(database: Database, stores: Stores) -> None:
+    await stores.users.add_user("ada", Role.USER)
+    async with stores.pool.acquire() as connection:
+        dead, waiting = [
+            await connection.fetchval("SELECT pgmq.send($1, $2::jsonb)", queue, {"id": "x"})
+            for queue in ("disk_operations_dlq", "disk_operations")
+        ]
+    await run(database, "users", "weight", "ada", "2.5")
+    await run(database, "queue", "drop", "disk_operations", str(waiting))
+    await run(database, "queue", "retry", "disk_operations", str(dead))
+    entries = await stores.audit_log.find(AuditQuery())
+    assert [(entry.action, entry.target) for entry in entries] == [
+        ("gpu-dev-server users weight", "ada (2.5)"),
+        ("gpu-dev-server queue drop", f"{waiting} of disk_operations"),
+        ("gpu-dev-server queue retry", f"{dead} of disk_operations"),
+    ]
+
+
+@pytest.mark.parametrize("prefix", ["gpudev_", "gpudevt_"], ids=["key", "token for a session"])
+def test_what_opens_something_is_cut_down_wherever_it_stands(prefix: str) -> None:
+    secret = prefix + "Ab3-_xYz" * 5
+    for shown in (without_keys(f"GET /v1/jobs/{secret}/ssh"), harmless(f"/v1/jobs/{secret}")):
+        assert secret[:16] + "…" in shown
+        assert secret[:20] not in shown
+
+
+async def run(database: Database, *arguments: str) -> None:
+    names = {"POSTGRES_HOST": "host", "POSTGRES_PORT": "port", "POSTGRES_USER": "user", "POSTGRES_DB": "database"}
+    environment = {variable: str(getattr(database, field)) for variable, field in names.items()}
+    # In a thread of its own: the command runs its own loop.
+    done = await asyncio.to_thread(CliRunner().invoke, cli, list(arguments), env=environment)
+    assert done.exit_code == 0, f"{done.output}\n{done.exception!r}"
