@@ -219,3 +219,24 @@ async def test_what_the_cloud_refuses_is_told_in_the_operation(ada: httpx2.Async
     assert failed["state"] == "failed"
     assert "the quota of the account is used up" in failed["error"]
     assert (await look(ada, "data"))["size_gb"] == DiskSettings().default_size_gb
+
+
+async def test_a_clone_that_failed_is_not_restored_in_place_of_a_disk_that_was_deleted(
+    ada: httpx2.AsyncClient, machine: Machine
+) -> None:
+    await create(ada)
+    await machine.stay(ada, "data", "draft")
+    await create(ada, "copy")
+    await machine.stay(ada, "copy", "years of work")
+    await ada.delete("/v1/disks/copy")
+    await machine.run()
+    machine.cloud.trouble.errors["ensure_volume"] = [ClusterError("the quota of the account is used up")] * 3
+    asked = await ask(ada, "/data/clone", {"new_name": "copy"})
+    await machine.run()
+    failed = (await ada.get(f"/v1/disks/copy/operations/{asked['operation_id']}")).json()
+    assert failed["state"] == "failed"
+    listed = (await ada.get("/v1/disks?deleted=true")).json()["disks"]
+    assert [one["disk_name"] for one in listed] == ["copy", "data"]
+    await ask(ada, "/copy/restore", {})
+    await machine.run()
+    assert await machine.content(ada, "copy") == "years of work"

@@ -160,11 +160,13 @@ def test_what_failed_says_why_and_ends_with_its_code(cli: Cli, api: FakeApi) -> 
     api.disks.steps = [{"state": "failed", "error": "the quota of the account is used up"}]
     done = cli.run("disk", "create", "data")
     assert done.returncode == 5
-    assert "failed: the quota of the account is used up. `gpu-dev disk show data`" in done.stderr
+    assert "failed: the quota of the account is used up. There is no disk 'data'" in done.stderr
     assert done.stdout == ""
     done = cli.run("disk", "create", "data", "--json")
     assert (done.returncode, json.loads(done.stdout)["state"]) == (5, "failed")
     assert json.loads(done.stderr)["code"] == "operation_failed"
+    done = cli.run("disk", "snapshot", "data")
+    assert "failed: the quota of the account is used up. `gpu-dev disk show data`" in done.stderr
 
 
 def test_refusals_are_sentences_that_name_the_next_step(cli: Cli, api: FakeApi) -> None:

@@ -110,6 +110,7 @@ def test_a_clone_that_fails_gives_its_name_back_and_is_no_empty_disk() -> None:
     changes = conclude(facts, Fail("the snapshot is gone"), NOW)
     assert changes.disk is not None
     assert (changes.disk.is_deleted, changes.disk.deleted_at) == (True, NOW)
+    assert changes.disk.purge_started_at == NOW, "nobody can restore what never was"
 
 
 def test_what_is_over_blocks_nobody() -> None:

@@ -367,6 +367,14 @@ def test_what_became_of_a_snapshot_is_written_down_first(state: SnapshotState | 
     assert [one.status for one in step.snapshots] == [status]
 
 
+def test_why_a_snapshot_failed_is_told_where_it_is_known() -> None:
+    facts = OperationFacts(RESTORE, FREE, snapshots=(replace(SAVED, status=SnapshotStatus.PENDING),))
+    failed = replace(seen_snapshot(SAVED, SnapshotState.ERROR), error="No space left on device")
+    step = step_of(facts, volume(), snapshots={"snap-1": failed})
+    assert isinstance(step, Record)
+    assert [one.error for one in step.snapshots] == ["No space left on device"]
+
+
 def test_two_snapshots_that_came_to_nothing_are_enough() -> None:
     mine = operation(OperationKind.PUT_AWAY)
     failed = tuple(

@@ -247,6 +247,7 @@ async def test_a_snapshot_that_cannot_be_made_says_why(world: VolumeWorld, monke
     monkeypatch.setattr(copying, "clone_file", lambda *_: False)
     snapshot = await world.snapshot(volume)
     assert snapshot.state is SnapshotState.ERROR
+    assert snapshot.error == "No space left on device"
     record = await world.record(snapshot)
     assert record.error == "No space left on device"
     assert not world.tree(snapshot).exists()

@@ -36,13 +36,18 @@ def wait_until_over(session: Session, first: Reply[OperationView], what: str, *,
 
 def check_done(operation: OperationView) -> None:
     """Raise what a failure means to somebody who waited."""
-    if operation.state == "failed":
-        raise CliError(
-            Exit.REFUSED,
-            f"{operation.kind} of disk {operation.disk_name!r} failed: {operation.error or 'no reason was given'}",
-            f"`gpu-dev disk show {operation.disk_name}` shows how it is",
-            code="operation_failed",
-        )
+    if operation.state != "failed":
+        return
+    name = operation.disk_name
+    is_new = operation.kind in ("create", "clone")
+    raise CliError(
+        Exit.REFUSED,
+        f"{operation.kind} of disk {name!r} failed: {operation.error or 'no reason was given'}",
+        f"There is no disk {name!r}; everything else is as it was"
+        if is_new
+        else f"`gpu-dev disk show {name}` shows how it is",
+        code="operation_failed",
+    )
 
 
 def _look_until_over(

@@ -202,7 +202,7 @@ def judge(record: SnapshotRecord, seen: Seen) -> SnapshotRecord:
     if found is None:
         return replace(record, status=SnapshotStatus.LOST, error="the cloud says that it is gone")
     if found.state is SnapshotState.ERROR:
-        return replace(record, status=SnapshotStatus.FAILED, error="the cloud could not finish it")
+        return replace(record, status=SnapshotStatus.FAILED, error=found.error or "the cloud could not finish it")
     if found.state is SnapshotState.COMPLETED:
         return replace(record, status=SnapshotStatus.COMPLETED, size_gb=found.size_gb)
     return record

@@ -154,7 +154,7 @@ def _begun(facts: OperationFacts, seen: Seen, call: EnsureSnapshot, snapshot: Sn
         status=status,
         cloud_id=snapshot.snapshot_id,
         size_gb=snapshot.size_gb,
-        error="the cloud could not take it" if status is SnapshotStatus.FAILED else None,
+        error=(snapshot.error or "the cloud could not take it") if status is SnapshotStatus.FAILED else None,
     )
     going_on = _going_on(operation, "the snapshot is being taken")
     if operation.kind is OperationKind.SNAPSHOT:
@@ -164,7 +164,7 @@ def _begun(facts: OperationFacts, seen: Seen, call: EnsureSnapshot, snapshot: Sn
     saved = None
     if status.is_good and record.disk_id == disk.disk_id and _nobody_writes(facts, seen):
         saved = replace(disk, saved_as=record.snapshot_id)
-    event = f"snapshot {snapshot.snapshot_id} ({record.why})"
+    event = f"snapshot {snapshot.snapshot_id} ({record.why}{f'): {record.error}' if record.error else ')'}"
     return Changes(going_on, saved, (record,), event=event if record.disk_id == disk.disk_id else None)
 
 
@@ -178,7 +178,8 @@ def _nobody_writes(facts: OperationFacts, seen: Seen) -> bool:
 
 
 def _fail(facts: OperationFacts, reason: str, now: datetime) -> Changes:
-    """Nothing is left half begun. A disk that was to be made and could not be gives its name back."""
+    """Nothing is left half begun. A disk that was to be made and could not be gives its name back, and cannot be
+    restored: it would be empty, and stand before one of that name that somebody did delete."""
     operation, disk = facts.operation, facts.disk
     mine = operation.operation_id
     snapshots = tuple(
@@ -192,7 +193,7 @@ def _fail(facts: OperationFacts, reason: str, now: datetime) -> Changes:
         if one.operation_id == mine and one.status is VolumeStatus.MAKING
     )
     never_was = operation.kind in (OperationKind.CREATE, OperationKind.CLONE) and disk.volume_id is None
-    gone = replace(disk, is_deleted=True, deleted_at=disk.deleted_at or now) if never_was else None
+    gone = replace(disk, is_deleted=True, deleted_at=now, purge_started_at=now) if never_was else None
     failed = _over(operation, OperationState.FAILED, now, error=reason[:_LONGEST_TEXT])
     return Changes(failed, gone, snapshots, volumes, event=f"{operation.kind} failed: {reason}")
 

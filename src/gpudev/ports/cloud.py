@@ -67,6 +67,8 @@ class Snapshot:
     created_at: datetime
     size_gb: int
     tags: Mapping[str, str] = field(default_factory=dict)
+    error: str | None = None
+    """Why it failed, where that is known."""
 
 
 class CloudView(Protocol):

@@ -154,7 +154,7 @@ class ManagingDisks:
 
     async def disks(self, user: User, *, deleted: bool) -> list[DiskView]:
         found = await self.views.of_user(user.user_id)
-        shown = [one for one in found if deleted or not one.state.is_deleted]
+        shown = [one for one in found if not one.state.is_deleted or (deleted and one.state.purge_started_at is None)]
         return [disk_view(one, self.settings.retention) for one in shown]
 
     async def details(self, user: User, name: str, *, deleted: bool) -> DiskDetails:

@@ -71,7 +71,13 @@ def _snapshot_from(told: Mapping[str, Any]) -> Snapshot:
     if state is None:
         raise Unavailable(f"AWS tells of a snapshot in the unknown state {told['State']!r}")
     return Snapshot(
-        told["SnapshotId"], told["VolumeId"], state, told["StartTime"], told["VolumeSize"], _tags_from(told)
+        told["SnapshotId"],
+        told["VolumeId"],
+        state,
+        told["StartTime"],
+        told["VolumeSize"],
+        _tags_from(told),
+        told.get("StateMessage") or None if state is SnapshotState.ERROR else None,
     )
 
 

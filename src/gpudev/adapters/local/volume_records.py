@@ -61,7 +61,9 @@ class SnapshotRecord:
     contents: Mapping[str, Any] = field(default_factory=dict)
 
     def snapshot(self, snapshot_id: str) -> Snapshot:
-        return Snapshot(snapshot_id, self.volume_id, self.state, self.created_at, self.size_gb, dict(self.tags))
+        return Snapshot(
+            snapshot_id, self.volume_id, self.state, self.created_at, self.size_gb, dict(self.tags), self.error
+        )
 
     def to_json(self) -> str:
         return _to_json(self)
