@@ -97,7 +97,7 @@ def test_what_the_browser_brings_must_be_this_issuers(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr("webbrowser.open", answering(denied))
     with pytest.raises(Refused, match="access_denied"):
-        browser.log_in(CLIENT, endpoints)
+        browser.log_in(CLIENT, endpoints, "api")
     (question,) = asked
     assert question["code_challenge_method"] == "S256"
     assert question["redirect_uri"].startswith("http://127.0.0.1:")
@@ -106,7 +106,7 @@ def test_what_the_browser_brings_must_be_this_issuers(monkeypatch: pytest.Monkey
     mixed_up = {"code": "x", "iss": "https://evil.example"}
     monkeypatch.setattr("webbrowser.open", answering(lambda question: {"state": question["state"], **mixed_up}))
     with pytest.raises(CliError, match="not the issuer's"):
-        browser.log_in(CLIENT, endpoints)
+        browser.log_in(CLIENT, endpoints, "api")
     _join_browsers()
 
 
@@ -114,7 +114,7 @@ def test_nobody_is_waited_for_forever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("webbrowser.open", lambda _address: True)
     monkeypatch.setattr(browser, "PATIENCE_SECONDS", 0.05)
     with pytest.raises(CliError, match="in time"):
-        browser.log_in(CLIENT, Endpoints("https://id.example.org/auth", "https://id.example.org/token", None))
+        browser.log_in(CLIENT, Endpoints("https://id.example.org/auth", "https://id.example.org/token", None), "api")
 
 
 class DeviceIssuer:

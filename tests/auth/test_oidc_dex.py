@@ -100,7 +100,7 @@ async def test_a_token_that_dex_gave_to_another_program_is_not_taken(
 
     async def token_for(name: str) -> tuple[str, str]:
         program = Client(dex.issuer, name, scopes=SCOPES)
-        tokens, nonce = await asyncio.to_thread(browser.log_in, program, discover(dex.issuer))
+        tokens, nonce = await asyncio.to_thread(browser.log_in, program, discover(dex.issuer), "api")
         return tokens.id_token, nonce
 
     for name, status in ((OTHER_CLIENT, 401), (CLIENT, 200)):

@@ -59,7 +59,9 @@ async def open_api_services(settings: Settings) -> AsyncIterator[Services]:
             settings=settings,
             ping=lambda: check_schema(stores),
             aws_login=aws_login,
-            oidc_login=OidcProvider(oidc, issuer, stores.used_tokens, clock) if issuer is not None else None,
+            oidc_login=OidcProvider(oidc, issuer, stores.used_tokens, clock, settings.server_names)
+            if issuer is not None
+            else None,
             invitation_login=Inviting(stores.invitations, clock),
             is_planning=lambda: stores.leases.is_held(PLANNING_LEASE),
         )

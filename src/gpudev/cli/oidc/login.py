@@ -17,6 +17,7 @@ from gpudev.cli.exits import CliError, Exit
 from gpudev.cli.logging_in import Options, credential_from
 from gpudev.cli.oidc import browser, device
 from gpudev.cli.oidc.issuer import Client, Refused, Tokens, ask_for_tokens, discover
+from gpudev.domain.aws_login import server_name
 from gpudev.wire import codec
 from gpudev.wire.auth import LoginMethod, LoginView
 from gpudev.wire.auth_oidc import OidcLoginRequest
@@ -37,7 +38,7 @@ def log_in(session: "Session", method: LoginMethod, options: Options) -> Credent
     if by_device:
         tokens, nonce = device.log_in(client, endpoints), None
     else:
-        tokens, nonce = browser.log_in(client, endpoints)
+        tokens, nonce = browser.log_in(client, endpoints, server_name(session.address.url))
         check_nonce(tokens.id_token, nonce)
     return credential_from(_exchange(session, tokens, nonce), _remembered(client, tokens))
 
