@@ -4,6 +4,7 @@ import os
 import socket
 import ssl
 import threading
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -171,3 +172,19 @@ def test_a_connection_that_is_cut_is_told_as_that() -> None:
     os.close(talk.say)
     os.close(talk.hear)
     ours.close()
+
+
+def test_a_pipe_whose_other_end_has_gone_waits_for_its_own_without_being_busy() -> None:
+    line, peer = socket.socketpair()
+    source, ours = os.pipe()
+    sink = os.open(os.devnull, os.O_WRONLY)
+    peer.close()
+    closing = threading.Timer(0.6, os.close, (ours,))
+    closing.start()
+    before = time.thread_time()
+    piping.Pipe(line, piping.Plain(), source, sink).run()
+    assert time.thread_time() - before < 0.2
+    closing.join()
+    line.close()
+    for descriptor in (source, sink):
+        os.close(descriptor)

@@ -122,7 +122,8 @@ class Pipe:
         poll = self._polls.get((may_read, must_write, line))
         if poll is None:
             poll = self._polls[may_read, must_write, line] = select.poll()
-            poll.register(self._line, line)
+            if line:  # one that nothing is wanted of would tell again and again that it has ended
+                poll.register(self._line, line)
             if may_read:
                 poll.register(self._source, _IN)
             if must_write:

@@ -1,8 +1,9 @@
 """The proxy on the wire: a token, and what a session sends.
 
-A session is a WebSocket at `GET /v1/jobs/{job_id}/ssh`, opened with `Authorization: Bearer TOKEN`. Binary messages carry
-the bytes of one TCP connection to the dev server's ssh server; their boundaries mean nothing. An empty binary message
-says that no more bytes come from that side (half-close). The server pings; clients answer as every WebSocket does.
+A session is a WebSocket at `GET /v1/jobs/{job_id}/ssh`, opened with `Authorization: Bearer TOKEN`. Binary messages
+carry the bytes of one TCP connection to the dev server's ssh server; their boundaries mean nothing. An empty binary
+message says that no more bytes come from that side (half-close). The server pings; clients answer as every WebSocket
+does.
 """
 
 from dataclasses import dataclass, field
