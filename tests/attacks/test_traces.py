@@ -1,16 +1,22 @@
 """What is left behind: of every change its line, and of secrets nothing."""
 
 import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 
+import asyncpg
 import pytest
 from click.testing import CliRunner
 
+from gpudev.adapters.postgres.roles import API
 from gpudev.adapters.postgres.stores import Stores
+from gpudev.domain.errors import Conflict
 from gpudev.domain.users import Role
 from gpudev.main import cli
-from gpudev.ports.auditing import AuditQuery, harmless, without_keys
+from gpudev.ports.auditing import AuditEntry, AuditQuery, harmless, without_keys
 from gpudev.settings import Database
 from support.api import Api, submit
+from support.clock import ManualClock
 
 
 async def test_the_audit_log_tells_which_role_was_given_and_which_priority(api: Api) -> None:
@@ -46,6 +52,30 @@ async def test_no_command_of_operators_changes_anything_without_a_line(database:
         ("gpu-dev-server queue drop", f"{waiting} of disk_operations"),
         ("gpu-dev-server queue retry", f"{dead} of disk_operations"),
     ]
+
+
+@pytest.mark.parametrize("number", [0, 2**63 - 1], ids=["before all others", "so that none follows"])
+async def test_who_took_the_api_over_cannot_choose_where_a_line_stands(
+    stores_of: Callable[[str], Stores], number: int
+) -> None:
+    theirs = stores_of(API)
+    insert = (
+        "INSERT INTO audit_log (entry_id, at, action, outcome) OVERRIDING SYSTEM VALUE VALUES ($1, now(), 'x', 'ok')"
+    )
+    async with theirs.pool.acquire() as connection:
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await connection.execute(insert, number)
+    await theirs.audit_log.append([AuditEntry(datetime.now(UTC), "POST /x", "ok")])
+    assert len(await theirs.audit_log.find(AuditQuery())) == 1
+
+
+async def test_an_invitation_gives_an_admins_rights_only_where_that_is_said(stores: Stores, clock: ManualClock) -> None:
+    """On a machine whose owner is called like the colleague who is meant."""
+    await stores.users.add_user("ada", Role.ADMIN)
+    with pytest.raises(Conflict, match="--role admin"):
+        await stores.invitations.invite("ada", None, timedelta(hours=1), now=clock.now())
+    made = await stores.invitations.invite("ada", Role.ADMIN, timedelta(hours=1), now=clock.now())
+    assert made.invitation.role is Role.ADMIN
 
 
 @pytest.mark.parametrize("prefix", ["gpudev_", "gpudevt_"], ids=["key", "token for a session"])

@@ -32,6 +32,12 @@ class PostgresInvitations:
                     raise Conflict(f"{username} logs in through {row['identity_provider']} and needs no invitation")
                 if not row["is_active"]:
                     raise Conflict(f"{username} is disabled; enable them first")
+                if row["identity_provider"] is None and row["role"] != Role.USER and role is None:
+                    # The machine's owner, who may only be called like the colleague who is meant.
+                    raise Conflict(
+                        f"{username} is an {row['role']} here, and whoever has the link would be, too; "
+                        f"if that is meant, say so with --role {row['role']}"
+                    )
                 await connection.execute(
                     "UPDATE api_users SET identity_provider = $2 WHERE user_id = $1", row["user_id"], INVITATION
                 )

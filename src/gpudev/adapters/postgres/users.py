@@ -161,7 +161,7 @@ async def _issue(
     )
     if made is None:
         name = await connection.fetchval("SELECT username FROM api_users WHERE user_id = $1", user_id)
-        raise Forbidden(f"the user {name} is disabled; ask an operator")
+        raise Forbidden(f"the user {name} is disabled; an operator can enable them")
     return IssuedKey(secret, made["expires_at"])
 
 
