@@ -1,5 +1,6 @@
 """A snapshot and a disk made of it hold what the disk held, and are nobody's but their own."""
 
+import asyncio
 import mmap
 import os
 import shutil
@@ -14,9 +15,11 @@ import pytest
 
 from contracts.cloud_worlds import ours
 from gpudev.adapters.local import snapshots
-from gpudev.adapters.local.copying import Method
+from gpudev.adapters.local.copying import Method, Tally, TreeCopy
 from gpudev.adapters.local.filesystem import kind_of
-from gpudev.adapters.local.long_work import opened
+from gpudev.adapters.local.known_files import KnownFiles
+from gpudev.adapters.local.long_work import Stopped, opened
+from gpudev.adapters.local.removing import remove_folder
 from gpudev.adapters.local.volumes import SKELETON
 from gpudev.ports.cloud import Snapshot, Volume
 from local.harness import IS_ROOT
@@ -156,6 +159,76 @@ async def test_what_its_owner_has_closed_is_kept_all_the_same_and_stays_closed(w
     await world.cloud.remove_snapshot(snapshot.snapshot_id)
     await world.cleaned_up()
     assert not home.exists()
+
+
+@pytest.mark.skipif(IS_ROOT, reason="root enters everything")
+@pytest.mark.parametrize("mode", [0, 0o100, 0o400, 0o200])
+async def test_what_is_in_folders_that_their_owner_has_closed_is_kept_too(world: VolumeWorld, mode: int) -> None:
+    volume = await world.new_volume()
+    home = world.home(volume)
+    closed = home / "closed"
+    (closed / "inner").mkdir(parents=True)
+    for path in (closed / "file", closed / "inner" / "file"):
+        path.write_text("precious")
+    (closed / "inner").chmod(mode)
+    closed.chmod(mode)
+    home.chmod(mode)
+    before = await world.snapshot(volume)
+    again = await world.snapshot(volume)
+    assert (await world.record(again)).left_out == 0
+    assert stat.S_IMODE(closed.stat().st_mode) == mode
+    first, second = await asyncio.gather(restored(world, again), restored(world, again))
+    for copy in (world.home(volume), world.home(first), world.home(second)):
+        for path in (copy / "closed", copy / "closed" / "inner"):
+            assert stat.S_IMODE(path.stat().st_mode) == mode
+            path.chmod(0o700)
+        assert (copy / "closed" / "file").read_text() == "precious"
+        assert (copy / "closed" / "inner" / "file").read_text() == "precious"
+    for one in (volume, first, second):
+        await world.cloud.remove_volume(one.volume_id)
+    for snapshot in (before, again):
+        await world.cloud.remove_snapshot(snapshot.snapshot_id)
+    await world.cleaned_up()
+    assert not any(world.home(one).exists() for one in (volume, first, second))
+
+
+@pytest.mark.skipif(IS_ROOT, reason="root enters everything")
+def test_folders_are_closed_again_wherever_a_copy_is_broken_off(tmp_path: Path) -> None:
+    folders = [tmp_path / "home", tmp_path / "home" / "a", tmp_path / "home" / "a" / "b"]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "file").write_text("content")
+    broken_off = 0
+    for steps in range(20):
+        for folder in reversed(folders[1:]):
+            folder.chmod(0)
+        (tmp_path / f"copy-{steps}").mkdir()
+        broken_off += not copied(folders[0], tmp_path / f"copy-{steps}", steps)
+        for folder in folders[1:]:
+            assert stat.S_IMODE(folder.stat().st_mode) == 0
+            folder.chmod(0o700)
+    assert 3 < broken_off < 20
+    for copy in tmp_path.glob("copy-*"):
+        remove_folder(copy)
+
+
+def copied(source: Path, target: Path, steps: int) -> bool:
+    """False: it was broken off after so many steps."""
+    left = iter(range(steps))
+
+    def check() -> None:
+        if next(left, None) is None:
+            raise Stopped("enough")
+
+    known = KnownFiles(target.with_suffix(".files"), create=True)
+    try:
+        with opened(source) as top, opened(target) as copy:
+            TreeCopy(top, copy, known, Tally(), check=check).run()
+    except Stopped:
+        return False
+    finally:
+        known.close()
+    return True
 
 
 async def test_a_disk_deeper_than_any_path_is_kept_and_removed(world: VolumeWorld) -> None:

@@ -17,11 +17,12 @@ from gpudev.adapters.local.attributes import copy_attributes
 from gpudev.adapters.local.contents import ContentsCount
 from gpudev.adapters.local.filesystem import clone_file, copy_bytes, next_data
 from gpudev.adapters.local.known_files import KnownFiles
+from gpudev.adapters.local.opening import alone_in, open_closed_file, open_up
 from gpudev.adapters.local.trail import Trail
 
 _READING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _WRITING = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_NO_LINK = (errno.EMLINK, errno.ENAMETOOLONG, errno.EXDEV, errno.ENOENT, errno.EPERM, errno.EOPNOTSUPP)
+_NO_LINK = (errno.EMLINK, errno.ENAMETOOLONG, errno.EXDEV, errno.ENOENT, errno.EPERM, errno.EACCES, errno.EOPNOTSUPP)
 _MOST_NOTES = 50
 _SEEN_TWICE = "replaced while it was being copied; what it was before is kept"
 """A folder that changes while it is read may tell the same name twice."""
@@ -75,6 +76,8 @@ class _Folder:
     found: os.stat_result
     inner: list[str] = field(default_factory=list)
     """Those in it that are still to be entered."""
+    closed: int | None = None
+    """The mode that it gets back when we leave it, where it had to be opened up for us."""
 
 
 class TreeCopy:
@@ -106,8 +109,16 @@ class TreeCopy:
 
     def run(self) -> None:
         try:
-            found = os.fstat(self._source.fd)
-            way = [_Folder(found, self._copy_files())]
+            with alone_in(self._source.fd, self._check):
+                self._copy_all()
+        finally:
+            self._source.close()
+            self._target.close()
+
+    def _copy_all(self) -> None:
+        way = [_Folder(os.fstat(self._source.fd))]
+        try:
+            way[-1].inner = self._copy_files()
             while way:
                 self._check()
                 if way[-1].inner:
@@ -118,8 +129,7 @@ class TreeCopy:
                 else:
                     self._leave(way)
         finally:
-            self._source.close()
-            self._target.close()
+            self._close_again(way)
 
     # Folders
 
@@ -130,6 +140,7 @@ class TreeCopy:
         except FileExistsError:
             self._leave_out(path, _SEEN_TWICE)
             return None
+        closed = open_up(name, self._source.fd)
         try:
             found = self._source.enter(name)
         except OSError as error:
@@ -140,7 +151,7 @@ class TreeCopy:
         self._tally.folders += 1
         if self._contents is not None:
             self._contents.add(self._source.depth - 1, path, found)
-        return _Folder(found)
+        return _Folder(found, closed=closed)
 
     def _leave(self, way: list[_Folder]) -> None:
         """More than one where the way back is gone; what was not reached yet in those is told."""
@@ -156,8 +167,19 @@ class TreeCopy:
 
     def _finish_folder(self, folder: _Folder, source: int | None) -> None:
         """Last, because what happens in a folder changes its times and may need rights that the user took away."""
-        mode = folder.found.st_mode
+        mode = folder.found.st_mode if folder.closed is None else folder.closed
         self._keep_attributes(source, self._target.fd, folder.found, mode=mode, new_mode=0o700, name="")
+        if folder.closed is not None and source is not None:
+            os.fchmod(source, stat.S_IMODE(folder.closed))
+
+    def _close_again(self, way: list[_Folder]) -> None:
+        """Where the work was broken off: all the way up."""
+        with contextlib.suppress(OSError):
+            while any(folder.closed is not None for folder in way):
+                folder = way.pop()
+                if folder.closed is not None:
+                    os.fchmod(self._source.fd, stat.S_IMODE(folder.closed))
+                del way[len(way) + 1 - self._source.leave() :]
 
     # All the rest
 
@@ -269,7 +291,7 @@ class TreeCopy:
             except PermissionError:
                 if os.geteuid() == 0:
                     raise  # and nothing is tried: by now a link may have that name
-                return _open_closed(name, self._source.fd)
+                return open_closed_file(name, _READING, self._source.fd)
         except OSError as error:
             raise _LeftOut(error) from error
 
@@ -358,13 +380,3 @@ def _try_link(top: int, path: str, folder: int, name: str) -> bool:
             return False
         raise
     return True
-
-
-def _open_closed(name: str, folder: int) -> tuple[int, int]:
-    """A file that its owner, who we are, may not read: for a moment they may. And its mode before."""
-    mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
-    os.chmod(name, stat.S_IMODE(mode) | 0o400, dir_fd=folder)
-    try:
-        return os.open(name, _READING, dir_fd=folder), mode
-    finally:
-        os.chmod(name, stat.S_IMODE(mode), dir_fd=folder)

@@ -15,6 +15,7 @@ from gpudev.adapters.local.copying import Earlier, Method, TreeCopy
 from gpudev.adapters.local.filesystem import kind_of, sync_filesystem
 from gpudev.adapters.local.known_files import KnownFiles
 from gpudev.adapters.local.long_work import Job, opened, speaking
+from gpudev.adapters.local.opening import open_up
 from gpudev.adapters.local.removing import remove_folder
 from gpudev.adapters.local.volume_folders import Busy, Thing, VolumeFolders, is_id
 from gpudev.adapters.local.volume_records import SnapshotRecord
@@ -100,9 +101,11 @@ class Snapshots:
         (folder / _TREE).mkdir(mode=0o700)
         known = KnownFiles(folder / _FILES, create=True)
         contents = ContentsCount()
+        volume = self._folders.volume(record.volume_id)
+        open_up(volume)  # for good: a home that is closed to its owner is of no use to anybody
         try:
             with (
-                opened(self._folders.volume(record.volume_id)) as source,
+                opened(volume) as source,
                 opened(folder / _TREE) as target,
                 self._earlier(record) as earlier,
             ):
