@@ -5,13 +5,10 @@ at: the chart is rendered with them.
 """
 
 import json
-import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 from botocore.session import get_session
 from moto.server import ThreadedMotoServer
 
@@ -20,9 +17,9 @@ from gpudev.adapters.aws.cloud import AwsCloud
 from gpudev.planning.reconcile_availability import group_prefix, sort_groups
 from gpudev.settings import AwsSettings
 from infra.declarations import AWS_SERVICES, declarations
+from infra.helm import rendered
 from infra.programs import ROOT
 from infra.tofu import Tofu
-from support.kube_binaries import find_binaries
 
 pytestmark = pytest.mark.slow
 REGION = "us-west-1"
@@ -161,19 +158,7 @@ def assert_policies_are_as_declared(moto: str) -> None:
 
 
 def assert_chart_takes(values: str) -> None:
-    binaries = find_binaries()
-    if binaries is None:
-        return
-    done = subprocess.run(
-        [str(binaries / "helm"), "template", "gpu-dev", str(ROOT / "charts" / "gpu-dev-server"), "--values", "-"],
-        input=values,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    objects: list[dict[str, Any]] = [one for one in yaml.safe_load_all(done.stdout) if one]
+    objects = rendered(ROOT / "charts" / "gpu-dev-server", values)
     accounts = {one["metadata"]["name"]: one["metadata"] for one in objects if one["kind"] == "ServiceAccount"}
     for name in AWS_SERVICES:
         assert accounts[name]["annotations"]["eks.amazonaws.com/role-arn"].endswith(f"role/{PREFIX}-{name}")
