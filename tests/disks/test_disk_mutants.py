@@ -164,7 +164,7 @@ def nobody_counts(patch: Patch) -> None:
 
 
 def names_are_only_names(patch: Patch) -> None:
-    patch.setattr(disk_requests._Desk, "_free_name", lambda _, name: name)
+    patch.setattr(disk_requests._Desk, "_free_name", lambda _, name, *__: name)
 
 
 def disks_may_shrink(patch: Patch) -> None:
