@@ -101,10 +101,10 @@ async def test_guessing_many_keys_at_the_same_moment_is_paid_for_afterwards(cloc
         with pytest.raises((Unauthenticated, TooOften)):
             await authentication.authenticate(f"Bearer gpudev_{next(numbers):043}", "192.0.2.7")
 
-    for _ in range(600):  # ten minutes, with two hundred connections
-        await asyncio.gather(*(guess() for _ in range(200)))
+    for _ in range(60):  # a minute, with a hundred connections
+        await asyncio.gather(*(guess() for _ in range(100)))
         seconds += 1
-    assert identity.asked <= 60 + 600 + 200
+    assert identity.asked <= 60 + 60 + 100
 
 
 async def _until_waiting(connection: asyncpg.Connection, many: int) -> None:
