@@ -26,7 +26,7 @@ test: ## Set everything up and run all tests (ARGS="tests/embedded -k postgres")
 test-infra: ## Test infra/ with real providers and a local AWS; builds them first (an hour on two busy cores, once)
 	@tools/bootstrap dev
 	@$(PYTHON) tests/infra/programs.py all >/dev/null
-	@tools/with-test-tools $(PYTHON) -m pytest -rs tests/infra $(ARGS)
+	@GPU_DEV_TEST_INFRA=1 tools/with-test-tools $(PYTHON) -m pytest -rs tests/infra $(ARGS)
 
 infra-cost: ## Print what the environments of infra/ cost by the hour
 	@tools/bootstrap dev
