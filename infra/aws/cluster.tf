@@ -36,6 +36,11 @@ resource "aws_eks_cluster" "main" {
     public_access_cidrs     = var.kubernetes_api_cidrs
   }
 
+  kubernetes_network_config {
+    ip_family         = "ipv4"
+    service_ipv4_cidr = local.services_cidr
+  }
+
   encryption_config {
     resources = ["secrets"]
     provider {

@@ -15,11 +15,14 @@ locals {
   gpu_node_image = var.gpu_node_image != "" ? var.gpu_node_image : nonsensitive(data.aws_ssm_parameter.gpu_node_image[0].value)
   cpu_node_image = var.cpu_node_image != "" ? var.cpu_node_image : nonsensitive(data.aws_ssm_parameter.cpu_node_image[0].value)
 
+  # Addresses of services inside the cluster, which machines are told before they join it.
+  services_cidr = "172.20.0.0/16"
+
   about_cluster = {
     cluster  = aws_eks_cluster.main.name
     endpoint = aws_eks_cluster.main.endpoint
     ca       = aws_eks_cluster.main.certificate_authority[0].data
-    services = aws_eks_cluster.main.kubernetes_network_config[0].service_ipv4_cidr
+    services = local.services_cidr
     mirrors = {
       "ghcr.io"   = { server = "https://ghcr.io", cache = "http://${aws_lb.caches.dns_name}:5000" }
       "docker.io" = { server = "https://registry-1.docker.io", cache = "http://${aws_lb.caches.dns_name}:5001" }

@@ -27,7 +27,6 @@ ANSWERS = {
         "aws_eks_cluster.main.name": '"cluster"',
         "aws_eks_cluster.main.endpoint": '"https://eks.example.com"',
         "aws_eks_cluster.main.certificate_authority[0].data": '"Q0E="',
-        "aws_eks_cluster.main.kubernetes_network_config[0].service_ipv4_cidr": '"172.20.0.0/16"',
     },
     "gcp": {
         "google_service_account.service": (

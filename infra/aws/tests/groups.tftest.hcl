@@ -12,6 +12,36 @@ mock_provider "aws" {
   mock_data "aws_ec2_managed_prefix_list" {
     defaults = { id = "pl-0123456789abcdef0" }
   }
+  mock_resource "aws_eks_cluster" {
+    defaults = {
+      arn                   = "arn:aws:eks:us-west-1:123456789012:cluster/mocked"
+      endpoint              = "https://mocked.eks.amazonaws.com"
+      certificate_authority = [{ data = "Q0E=" }]
+      identity              = [{ oidc = [{ issuer = "https://oidc.eks.us-west-1.amazonaws.com/id/MOCKED" }] }]
+    }
+  }
+  # The provider checks the form of these.
+  mock_resource "aws_iam_role" {
+    defaults = { arn = "arn:aws:iam::123456789012:role/mocked" }
+  }
+  mock_resource "aws_iam_instance_profile" {
+    defaults = { arn = "arn:aws:iam::123456789012:instance-profile/mocked" }
+  }
+  mock_resource "aws_iam_openid_connect_provider" {
+    defaults = { arn = "arn:aws:iam::123456789012:oidc-provider/mocked" }
+  }
+  mock_resource "aws_kms_key" {
+    defaults = { arn = "arn:aws:kms:us-west-1:123456789012:key/mocked" }
+  }
+  mock_resource "aws_launch_template" {
+    defaults = { id = "lt-0123456789abcdef0", latest_version = 1 }
+  }
+  mock_resource "aws_lb" {
+    defaults = { arn = "arn:aws:elasticloadbalancing:us-west-1:123456789012:loadbalancer/net/mocked/1" }
+  }
+  mock_resource "aws_lb_target_group" {
+    defaults = { arn = "arn:aws:elasticloadbalancing:us-west-1:123456789012:targetgroup/mocked/1" }
+  }
 }
 mock_provider "null" {}
 mock_provider "helm" {}
