@@ -9,7 +9,19 @@ from gpudev import __version__
 from gpudev.domain.errors import GpuDevError
 
 try:
-    from gpudev.operating import auditing, embedded, expire, invitations, keys, queue, reconcile, report, serving, users
+    from gpudev.operating import (
+        auditing,
+        embedded,
+        expire,
+        invitations,
+        keys,
+        nodes,
+        queue,
+        reconcile,
+        report,
+        serving,
+        users,
+    )
 except ModuleNotFoundError as missing:
     if missing.name is None or missing.name.startswith("gpudev"):
         raise
@@ -24,7 +36,7 @@ def cli() -> None:
     """Run and operate a gpu-dev server. Settings come from the environment (docs/operations/settings.md)."""
 
 
-for part in (serving, expire, reconcile, users, invitations, queue, report, embedded, keys, auditing):
+for part in (serving, expire, reconcile, users, invitations, queue, report, embedded, keys, auditing, nodes):
     for command in part.COMMANDS:
         cli.add_command(command)
 

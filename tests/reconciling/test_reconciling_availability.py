@@ -29,6 +29,7 @@ from support.world import World
 def reconciling(world: World, cloud: PaperCloud | None, **changes: Any) -> ReconcilingAvailability:
     parts = ReconcilingAvailability(
         cluster=world.cluster,
+        cordons=world.stores.cordons,
         cloud=cloud,
         unreleased=UnreleasedSnapshot(world.stores.pool),
         catalogue=world.stores.catalogue.catalogue,

@@ -58,6 +58,7 @@ def api_services(
         plans=PostgresPlans(stores.pool),
         estimates=stores.estimates,
         nodes=stores.nodes,
+        cordons=stores.cordons,
         catalogue=stores.catalogue,
         users=stores.users,
         proxy_tokens=stores.proxy_tokens,

@@ -101,6 +101,8 @@ TABLE: Mapping[str, Rule] = MappingProxyType(
         "GET /v1/gpu/availability": _USER,
         "GET /v1/cluster/status": _USER,
         "GET /v1/cluster/plan": _USER,
+        "POST /v1/cluster/nodes/{name}/cordon": _OPERATOR,
+        "POST /v1/cluster/nodes/{name}/uncordon": _OPERATOR,
         "GET /v1/stats/eta": _USER,
     }
 )

@@ -25,6 +25,7 @@ from gpudev.api.jobs import JobEndpoints
 from gpudev.api.keys import KeyEndpoints
 from gpudev.api.limiting import TokenBuckets
 from gpudev.api.middleware import Requests
+from gpudev.api.nodes import NodeEndpoints
 from gpudev.api.proxying import ProxyEndpoints
 from gpudev.api.remembering import OneAtATime, Remembered, RememberedPlans
 from gpudev.api.routing import check_routes
@@ -64,6 +65,7 @@ def create_app(services: Services, lifespan: Lifespan[FastAPI] | None = None) ->
         _jobs(services, unreleased).router(),
         _proxy(services).router(),
         _cluster(services, unreleased).router(),
+        NodeEndpoints(services.cordons, services.clock).router(),
         DiskEndpoints(_disks(services)).router(),
         StatsEndpoints(Judging(services.estimates, services.clock)).router(),
         KeyEndpoints(services.users, guard.authentication, services.settings.api_key_ttl).router(),

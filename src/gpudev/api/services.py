@@ -8,6 +8,7 @@ from gpudev.ports.administering import Administration
 from gpudev.ports.auditing import AuditLog
 from gpudev.ports.changes import UNHEARD, AccessChanges, ReservationChanges
 from gpudev.ports.clock import Clock
+from gpudev.ports.cordons import CordonStore
 from gpudev.ports.disks import DiskOperationStore, DiskPlaces, DiskViews
 from gpudev.ports.identity import AccountStore, Identity, IdentityProvider, KeySource, NonceStore, SignedRequest
 from gpudev.ports.invitations import IdToken
@@ -31,6 +32,7 @@ class Services:
     plans: PlanStore
     estimates: EstimateStore
     nodes: NodeStore
+    cordons: CordonStore
     catalogue: CatalogueStore
     users: UserStore
     proxy_tokens: ProxyTokenStore

@@ -40,6 +40,7 @@ async def open_api_services(settings: Settings) -> AsyncIterator[Services]:
             plans=stores.plans,
             estimates=stores.estimates,
             nodes=stores.nodes,
+            cordons=stores.cordons,
             catalogue=stores.catalogue,
             users=stores.users,
             proxy_tokens=stores.proxy_tokens,

@@ -169,6 +169,7 @@ def make_processor(
         queue=stores.queue,
         leases=stores.leases,
         cluster=cluster,
+        cordons=stores.cordons,
         queues=Queues(stores.plans, stores.estimates, stores.users, timing, share, anchoring=anchoring),
         publisher=Publisher(stores.nodes, stores.catalogue, groups),
         looking=Looking(stores.looks),

@@ -39,6 +39,7 @@ class Reconciling:
         async with self._cluster() as cluster:
             yield ReconcilingAvailability(
                 cluster=cluster,
+                cordons=self.stores.cordons,
                 cloud=self.cloud,
                 unreleased=self.stores.unreleased,
                 catalogue=self.stores.catalogue.catalogue,

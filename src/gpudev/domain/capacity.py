@@ -25,6 +25,8 @@ class Node:
     address: str = ""
     zone: str | None = None
     """Where it is, as volumes see it. None: volumes do not care."""
+    closed_because: str | None = None
+    """Why an operator has closed it (it may be empty); None: none has. The cluster itself may close nodes, too."""
 
     @property
     def offers(self) -> bool:

@@ -14,10 +14,14 @@ async def record(stores: Stores, action: str, target: str | None = None, outcome
         at=SystemClock().now(),
         action=f"gpu-dev-server {action}",
         outcome=outcome,
-        username=f"{_who()}@{socket.gethostname()} (console)",
+        username=console_user(),
         target=harmless(target) if target else None,
     )
     await stores.audit_log.append([entry])
+
+
+def console_user() -> str:
+    return f"{_who()}@{socket.gethostname()} (console)"
 
 
 def _who() -> str:

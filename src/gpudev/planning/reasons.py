@@ -49,7 +49,9 @@ def _why_never_among(request: Request, known: Sequence[Node], offering: Sequence
     if not known:
         return f"there is no {gpu_type} node"
     if not offering:
-        return f"no {gpu_type} node is {'open for new work' if any(n.ready for n in known) else 'ready'}"
+        if not any(node.ready for node in known):
+            return f"no {gpu_type} node is ready"
+        return f"no {gpu_type} node is open for new work{_closed(known)}"
     if request.node_count > 1:
         whole = sum(1 for node in offering if node.units == request.units_per_node == lasting_units(node))
         return f"waits for {request.node_count} whole free nodes; only {whole} {gpu_type} can be"
@@ -59,6 +61,12 @@ def _why_never_among(request: Request, known: Sequence[Node], offering: Sequence
         return f"needs {request.units_per_node} {unit} on one node; the largest {gpu_type} node ready has {largest}"
     best = max(lasting_units(node) for node in offering)
     return f"foreign work leaves at most {max(0, best)} of {request.units_per_node} {unit} on any {gpu_type} node"
+
+
+def _closed(known: Sequence[Node]) -> str:
+    """What operators say about it; a few of many nodes are enough."""
+    said = list(dict.fromkeys(node.closed_because for node in known if node.closed_because))
+    return f" ({'; '.join(said[:3])})" if said else ""
 
 
 def _staying(anchor: Anchor) -> str:

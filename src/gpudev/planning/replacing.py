@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from gpudev.domain.capacity import Node
+from gpudev.domain.cordon import why_closed
 from gpudev.domain.reservation import Reservation
 
 
@@ -30,7 +31,7 @@ def find_obstacle(reservation: Reservation, nodes: Mapping[str, Node], held: Map
         if not node.ready:
             return f"node {share.node} does not answer"
         if not node.schedulable:
-            return f"node {share.node} was closed for new work"
+            return f"node {share.node} was {why_closed(node)}"
         if node.foreign_units + held.get(share.node, 0) > node.units:
             return f"work that belongs to no reservation has taken what was free on node {share.node}"
     return None

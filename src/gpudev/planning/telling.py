@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
 from gpudev.domain.capacity import Holding, Node
+from gpudev.domain.cordon import why_closed
 from gpudev.domain.estimate import Estimate, EstimateRecord, LateBecause
 from gpudev.domain.ids import short_id
 from gpudev.domain.reservation import Reservation
@@ -70,7 +71,7 @@ def why_delayed(
         if node is None or not node.ready:
             return LateBecause.NODE_LOST, f"node {name} was lost"
         if not node.schedulable:
-            return LateBecause.OPERATOR, f"node {name} was closed for new work"
+            return LateBecause.OPERATOR, f"node {name} was {why_closed(node)}"
     if any(other.priority > request.priority for other in queue):
         return LateBecause.OPERATOR, "an operator let others go first"
     there = set(told.nodes)

@@ -11,12 +11,14 @@ import os
 import socket
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from uuid import UUID, uuid4
 
 import structlog
 
 from gpudev.domain.commands import PLANNING_LEASE, RESERVATION_QUEUE
+from gpudev.domain.cordon import close_nodes
 from gpudev.domain.errors import LeaseLost, Unavailable
 from gpudev.domain.ids import ReservationId, short_id
 from gpudev.domain.reservation import Reservation
@@ -26,6 +28,7 @@ from gpudev.planning.overdue import decide_overdue
 from gpudev.planning.turn import Decisions, decide_running
 from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import Cluster, ClusterSeen
+from gpudev.ports.cordons import ProcessorCordons
 from gpudev.ports.stores import Lease, LeaseStore, Queue, QueueMessage, ReservationStore, UnreleasedView
 from gpudev.processor.disk_work import DiskWork
 from gpudev.processor.effects import Effects
@@ -51,6 +54,7 @@ class Processor:
         queue: Queue,
         leases: LeaseStore,
         cluster: Cluster,
+        cordons: ProcessorCordons,
         queues: Queues,
         publisher: Publisher,
         looking: Looking,
@@ -64,6 +68,7 @@ class Processor:
         self._queue = queue
         self._leases = leases
         self._cluster = cluster
+        self._cordons = cordons
         self._queues = queues
         self._publisher = publisher
         self._looking = looking
@@ -201,6 +206,8 @@ class Processor:
         done = await self._write(lease, decisions, looked_at, now)
         self._log_changes(decisions, done)
         self._act(decisions, done)
+        for reservation_id, message in await self._cordons.take_notices():
+            self.effects.tell(reservation_id, message)
         if seen is not None:
             self._sweep_orphans(seen, reservations, now)
             await self._queues.publish(lease)
@@ -253,7 +260,7 @@ class Processor:
             log.warning("cluster.unavailable", error=str(error))
             return None
         self._zones = {node.name: node.zone for node in seen.nodes}
-        return seen
+        return replace(seen, nodes=close_nodes(seen.nodes, await self._cordons.cordons()))
 
     def _zone_of(self, reservation: Reservation) -> str | None:
         """Where its first member will be, which has the disk."""

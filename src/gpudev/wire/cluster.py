@@ -2,6 +2,15 @@
 
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any, ClassVar
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClosedNode:
+    """It runs, and takes nothing new."""
+
+    name: str
+    reason: str | None = field(metadata={"description": "What the operator who closed it says; null: nothing"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +36,7 @@ class GpuAvailability:
     last_availability_update: datetime | None
     last_availability_updated_by: str | None
     age_seconds: float | None
+    closed_nodes: list[ClosedNode] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +54,28 @@ class NodeView:
     total_gpus: int
     used_gpus: int
     available_gpus: int
+    cordoned: bool = field(default=False, metadata={"description": "Whether an operator has closed it for new work"})
+    cordon_reason: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CordonRequest:
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+
+    reason: str = field(
+        default="", metadata={"description": "For everybody who waits: one line of at most 200 printable characters"}
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CordonView:
+    """Of one node, as operators have left it."""
+
+    name: str
+    cordoned: bool
+    by: str | None
+    reason: str | None
+    at: datetime | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +131,9 @@ class PlanNode:
     total_gpus: int
     offers: bool = field(metadata={"description": "Whether it is ready and open for new work"})
     steps: list[PlanStep]
+    cordon_reason: str | None = field(
+        default=None, metadata={"description": "What the operator who closed it says; null: none has"}
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

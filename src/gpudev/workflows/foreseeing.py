@@ -70,6 +70,7 @@ def _node(
         total_gpus=node.units,
         offers=node.offers,
         steps=[PlanStep(at=step.at, used_gpus=step.used) for step in steps],
+        cordon_reason=node.closed_because,
     )
 
 

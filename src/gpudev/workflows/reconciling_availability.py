@@ -7,6 +7,7 @@ by one, and one that cannot be written stops no other.
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
+from gpudev.domain.cordon import close_nodes
 from gpudev.domain.errors import GpuDevError
 from gpudev.domain.gpu import Catalogue
 from gpudev.planning.orphans import count_orphans
@@ -20,6 +21,7 @@ from gpudev.planning.reconcile_availability import (
 )
 from gpudev.ports.clock import Clock
 from gpudev.ports.cloud import CloudView
+from gpudev.ports.cordons import CordonView
 from gpudev.ports.reconciling import AvailabilityStore, ClusterView
 from gpudev.ports.stores import AvailabilityRow, UnreleasedView
 
@@ -41,6 +43,7 @@ class AvailabilityReport:
 @dataclass(frozen=True, slots=True)
 class ReconcilingAvailability:
     cluster: ClusterView
+    cordons: CordonView
     cloud: CloudView | None
     """None: no cloud, so the nodes that the cluster knows are all there are."""
     unreleased: UnreleasedView
@@ -72,10 +75,11 @@ class ReconcilingAvailability:
         seen = await self.cluster.look()
         unreleased = await self.unreleased.refresh()
         seen = count_orphans(seen, {row.reservation_id for row in unreleased if row.shares})
+        offered = close_nodes(seen.nodes, await self.cordons.cordons())
         holdings = [held for row in unreleased if (held := row.holding()) is not None]
         rows = []
         for gpu_type in (await self.catalogue()).values():
-            nodes = [node for node in seen.nodes if node.gpu_type == gpu_type.name]
+            nodes = [node for node in offered if node.gpu_type == gpu_type.name]
             numbers = plan_availability(gpu_type, nodes, holdings, groups, at=min(at, seen.at), by=self.by)
             rows.append(numbers.row)
             report.warnings += numbers.warnings

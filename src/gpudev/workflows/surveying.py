@@ -19,7 +19,7 @@ from gpudev.planning.plan import Request
 from gpudev.ports.clock import Clock
 from gpudev.ports.stores import AvailabilityRow, CatalogueStore, NodeStore, PlanStore, UnreleasedView
 from gpudev.settings import Limits, Timing
-from gpudev.wire.cluster import AvailabilityList, ClusterStatus, GpuAvailability, NodeView
+from gpudev.wire.cluster import AvailabilityList, ClosedNode, ClusterStatus, GpuAvailability, NodeView
 from gpudev.workflows.standing import holdings_of, stand
 from gpudev.workflows.viewing import minutes_until, wait_minutes
 
@@ -112,6 +112,11 @@ def describe(facts: Facts, duration: timedelta, now: datetime, timing: Timing) -
         last_availability_update=row.updated_at,
         last_availability_updated_by=row.updated_by,
         age_seconds=None if row.updated_at is None else max(0.0, (now - row.updated_at).total_seconds()),
+        closed_nodes=[
+            ClosedNode(name=node.name, reason=node.closed_because or None)
+            for node in facts.nodes
+            if node.ready and not node.schedulable
+        ],
     )
 
 
@@ -155,6 +160,8 @@ def node_views(nodes: Sequence[Node], holdings: Sequence[Holding]) -> list[NodeV
             total_gpus=node.units,
             used_gpus=min(node.units, used[node.name]),
             available_gpus=free[node.name],
+            cordoned=node.closed_because is not None,
+            cordon_reason=node.closed_because,
         )
         for node in nodes
     ]

@@ -1,17 +1,19 @@
 """Nodes, the catalogue, availability and disks on PostgreSQL."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from gpudev.adapters.postgres import rows
 from gpudev.adapters.postgres.leases import check_epoch
 from gpudev.adapters.postgres.migrating import seed_gpu_types
-from gpudev.adapters.postgres.pool import Pool
+from gpudev.adapters.postgres.pool import Connection, Pool
 from gpudev.domain.capacity import Node
 from gpudev.domain.disk import Disk
 from gpudev.domain.gpu import Catalogue, GpuType
 from gpudev.domain.ids import DiskId, ReservationId, UserId
 from gpudev.ports.stores import AvailabilityRow, Lease
+
+_AWAY_KNOWN = timedelta(days=30)
 
 
 class PostgresNodes:
@@ -21,7 +23,7 @@ class PostgresNodes:
     async def publish(self, lease: Lease, nodes: Sequence[Node], seen_at: datetime) -> None:
         async with self._pool.transaction() as connection:
             await check_epoch(connection, lease)
-            await connection.execute("DELETE FROM cluster_nodes WHERE name <> ALL($1::text[])", [n.name for n in nodes])
+            await _note_away(connection, [node.name for node in nodes], seen_at)
             await connection.executemany(
                 """
                 INSERT INTO cluster_nodes (name, gpu_type, units, ready, schedulable, foreign_units, foreign_indices,
@@ -53,9 +55,31 @@ class PostgresNodes:
     async def nodes(self, gpu_type: str | None = None) -> tuple[list[Node], datetime | None]:
         async with self._pool.acquire() as connection:
             found = await connection.fetch(
-                "SELECT * FROM cluster_nodes WHERE $1::text IS NULL OR gpu_type = $1 ORDER BY name", gpu_type
+                # What an operator closes is closed at once, and not only when the processor has looked again.
+                """
+                SELECT n.name, n.gpu_type, n.units, n.ready, n.schedulable AND c.node IS NULL AS schedulable,
+                       n.foreign_units, n.foreign_indices, n.simulated, n.address, n.seen_at, c.reason AS closed_because
+                FROM cluster_nodes n LEFT JOIN node_cordons c ON c.node = n.name
+                WHERE $1::text IS NULL OR n.gpu_type = $1 ORDER BY n.name
+                """,
+                gpu_type,
             )
         return [rows.node(row) for row in found], max((row["seen_at"] for row in found), default=None)
+
+
+async def _note_away(connection: Connection, present: Sequence[str], now: datetime) -> None:
+    """Those that are gone are known for a while, so that one can be closed before it comes back."""
+    await connection.execute(
+        """
+        WITH gone AS (DELETE FROM cluster_nodes WHERE name <> ALL($1::text[]) RETURNING name, gpu_type, seen_at)
+        INSERT INTO nodes_away (name, gpu_type, seen_at) SELECT name, gpu_type, seen_at FROM gone
+        ON CONFLICT (name) DO UPDATE SET gpu_type = EXCLUDED.gpu_type, seen_at = EXCLUDED.seen_at
+        """,
+        present,
+    )
+    await connection.execute(
+        "DELETE FROM nodes_away WHERE name = ANY($1::text[]) OR seen_at < $2", present, now - _AWAY_KNOWN
+    )
 
 
 class PostgresCatalogue:

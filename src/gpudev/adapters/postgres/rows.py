@@ -100,6 +100,7 @@ def node(row: asyncpg.Record) -> Node:
         foreign_indices=frozenset(row["foreign_indices"]),
         simulated=row["simulated"],
         address=row["address"],
+        closed_because=row["closed_because"],
     )
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from gpudev.adapters.postgres.administering import PostgresAdministration
 from gpudev.adapters.postgres.auditing import PostgresAuditLog
 from gpudev.adapters.postgres.availability import PostgresAvailability
+from gpudev.adapters.postgres.cordons import PostgresCordons
 from gpudev.adapters.postgres.disk_adopting import PostgresUnlinkedDisks
 from gpudev.adapters.postgres.disk_holding import PostgresDiskContents, PostgresHeldDisks
 from gpudev.adapters.postgres.disk_operations import PostgresDiskOperations
@@ -33,6 +34,7 @@ class Stores:
     pool: Pool
     reservations: PostgresReservations
     nodes: PostgresNodes
+    cordons: PostgresCordons
     catalogue: PostgresCatalogue
     users: PostgresUsers
     accounts: PostgresAccounts
@@ -71,6 +73,7 @@ def open_stores(settings: Settings, *, max_connections: int = 8) -> Stores:
         pool=pool,
         reservations=PostgresReservations(pool),
         nodes=PostgresNodes(pool),
+        cordons=PostgresCordons(pool),
         catalogue=PostgresCatalogue(pool),
         users=PostgresUsers(pool),
         accounts=PostgresAccounts(pool),

@@ -13,6 +13,7 @@ from gpudev.wire.cluster import AvailabilityList, GpuAvailability
 
 _HEADER = ("TYPE", "FREE", "TOTAL", "MOST NOW", "WAITING", "EXPECTED", "LATEST", "WHAT")
 _HOURS = 12.0
+_MOST_CLOSED = 5
 
 
 @click.command()
@@ -75,8 +76,18 @@ def _show(types: list[GpuAvailability]) -> None:
     for one in types:
         if one.wait_reason:
             output.say(output.hang(f"{output.clean(one.gpu_type)}: ", output.clean(one.wait_reason), 4))
+        _show_closed(one)
     if any(one.max_per_node == 0 for one in types):
         output.say("CPU types count user slots; reserve one with `--gpus 0`.")
+
+
+def _show_closed(one: GpuAvailability) -> None:
+    for node in one.closed_nodes[:_MOST_CLOSED]:
+        why = f": {output.clean(node.reason)}" if node.reason else ""
+        said = f"node {output.clean(node.name)} is closed for new work{why}"
+        output.say(output.hang(f"{output.clean(one.gpu_type)}: ", said, 4))
+    if (more := len(one.closed_nodes) - _MOST_CLOSED) > 0:
+        output.say(f"{output.clean(one.gpu_type)}: {more} more nodes are closed for new work")
 
 
 def _row(one: GpuAvailability) -> tuple[str, ...]:
