@@ -71,7 +71,7 @@ def ensure_tofu() -> Path:
 
 
 def ensure_providers() -> Path:
-    """Some ten minutes more on two free cores."""
+    """Half an hour more on two busy cores."""
     return find_providers() or _build_once(_place(_recipe_of_providers(), "providers"), _build_providers)
 
 
