@@ -149,6 +149,9 @@ class _NoRows:
     async def availability(self) -> list[AvailabilityRow]:
         return []
 
+    async def cordons(self) -> dict[str, Any]:
+        return {}
+
     async def write_if_newer(self, _row: AvailabilityRow) -> bool:
         return True
 
@@ -159,7 +162,9 @@ async def _availability() -> AsyncIterator[ReconcilingAvailability]:
         return load_catalogue()
 
     reading, nothing = KubernetesReading(_kubernetes(), catalogue, SystemClock()), _NoRows()
-    yield ReconcilingAvailability(reading, None, nothing, catalogue, nothing, SystemClock(), "pytorch-gpu-dev", "bench")
+    yield ReconcilingAvailability(
+        reading, nothing, None, nothing, catalogue, nothing, SystemClock(), "pytorch-gpu-dev", "bench"
+    )
     await reading.close()
 
 

@@ -97,6 +97,10 @@ TABLE: Mapping[str, Rule] = MappingProxyType(
         "GET /v1/keys": _ADMIN,
         "POST /v1/keys/{key_id}/revoke": _ADMIN,
         "GET /v1/audit": _ADMIN,
+        # The catalogue and the settings
+        "GET /v1/gpu-types": _ADMIN,
+        "PATCH /v1/gpu-types/{name}": _ADMIN,
+        "GET /v1/settings": _ADMIN,
         # The cluster
         "GET /v1/gpu/availability": _USER,
         "GET /v1/cluster/status": _USER,

@@ -17,6 +17,7 @@ from gpudev.api.auth_methods import login_methods
 from gpudev.api.auth_oidc import TokenEndpoints
 from gpudev.api.authentication import Authentication
 from gpudev.api.cluster import ClusterEndpoints
+from gpudev.api.configuring import ConfigurationEndpoints
 from gpudev.api.disks import DiskEndpoints
 from gpudev.api.documenting import DESCRIPTION, document
 from gpudev.api.guarding import Guard
@@ -70,6 +71,7 @@ def create_app(services: Services, lifespan: Lifespan[FastAPI] | None = None) ->
         StatsEndpoints(Judging(services.estimates, services.clock)).router(),
         KeyEndpoints(services.users, guard.authentication, services.settings.api_key_ttl).router(),
         _administration(services, guard).router(),
+        ConfigurationEndpoints(services.catalogue, services.settings).router(),
         _auth(services).router(),
         _tokens(services).router(),
         HealthEndpoints(services.ping, services.is_planning).router(),
@@ -89,7 +91,7 @@ def _open_to_pages(app: FastAPI, origins: Sequence[str]) -> None:
     app.add_middleware(
         CORSMiddleware,
         allow_origins=list(origins),
-        allow_methods=["GET", "POST", "DELETE"],
+        allow_methods=["GET", "POST", "PATCH", "DELETE"],
         allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID", "X-Request-ID"],
         expose_headers=["X-Request-ID", "Location", "Idempotent-Replay", "Retry-After"],
     )

@@ -22,6 +22,8 @@ class GpuType:
     memory_gb: int
     multinode: bool = False
     description: str = ""
+    is_active: bool = True
+    """Whether it is offered. What runs or waits when that ends goes on."""
 
     @property
     def is_cpu(self) -> bool:

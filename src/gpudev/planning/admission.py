@@ -76,14 +76,16 @@ def admit(
 
 
 def _choose_type(request: AdmissionRequest, catalogue: Catalogue, nodes: Sequence[Node]) -> GpuType | Refused:
+    offered = [name for name, gpu_type in catalogue.items() if gpu_type.is_active]
     if request.gpu_type is not None:
         known = catalogue.get(request.gpu_type)
-        if known is not None:
+        if known is not None and known.is_active:
             return known
-        return Refused("gpu_type", f"{request.gpu_type[:50]!r} is no GPU type here; known are {_list(catalogue)}")
+        what = "no GPU type here" if known is None else "not offered at present"
+        return Refused("gpu_type", f"{request.gpu_type[:50]!r} is {what}; known are {_list(offered)}")
     wants_cpu = request.gpu_count == 0
     kind = "CPU" if wants_cpu else "GPU"
-    of_kind = [name for name, gpu_type in catalogue.items() if gpu_type.is_cpu is wants_cpu]
+    of_kind = [name for name in offered if catalogue[name].is_cpu is wants_cpu]
     with_nodes = sorted({node.gpu_type for node in nodes}.intersection(of_kind))
     if len(with_nodes) == 1:
         return catalogue[with_nodes[0]]

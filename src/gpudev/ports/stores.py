@@ -252,7 +252,13 @@ class AvailabilityRow:
 
 
 class CatalogueStore(Protocol):
-    async def catalogue(self) -> Catalogue: ...
+    async def catalogue(self) -> Catalogue:
+        """All types, also those that are not offered: their nodes and reservations are still there."""
+        ...
+
+    async def revise(self, name: str, *, is_active: bool | None, description: str | None) -> GpuType:
+        """None: as it is. Raises NotFound."""
+        ...
 
     async def describe(self, types: Sequence[GpuType]) -> None:
         """Set the rows of types that the cluster itself describes (one machine)."""

@@ -66,6 +66,7 @@ class Surveying:
                 observed=observed.get(gpu_type.name),
             )
             for gpu_type in catalogue.values()
+            if gpu_type.is_active
         ]
         now, duration = self.clock.now(), timedelta(hours=self.limits.default_hours)
         return AvailabilityList(gpu_types=[describe(one, duration, now, self.timing) for one in facts])

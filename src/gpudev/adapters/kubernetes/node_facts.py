@@ -9,6 +9,7 @@ after it is gone. Counting the pod too would count it twice. An orphan of ours (
 shows in `ServerSeen.held` instead, and whoever knows the rows counts it as used until it is gone.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -86,12 +87,13 @@ def address_of(record: NodeRecord, preference: str) -> str:
 
 
 def types_by_instance(catalogue: Catalogue) -> dict[str, GpuType]:
-    """An instance type that several GPU types share tells nothing. Neither does a CPU type's: the control plane's own
-    nodes are of such types too, and only a label says that one is for users."""
-    names = [gpu_type.instance_type for gpu_type in catalogue.values()]
-    return {
-        one.instance_type: one for one in catalogue.values() if names.count(one.instance_type) == 1 and not one.is_cpu
-    }
+    """An instance type that several GPU types share tells nothing, unless one alone of them is offered. Neither does a
+    CPU type's: the control plane's own nodes are of such types too, and only a label says that one is for users."""
+    sharing: defaultdict[str, list[GpuType]] = defaultdict(list)
+    for gpu_type in catalogue.values():
+        sharing[gpu_type.instance_type].append(gpu_type)
+    chosen = ([one for one in types if one.is_active] or types for types in sharing.values())
+    return {types[0].instance_type: types[0] for types in chosen if len(types) == 1 and not types[0].is_cpu}
 
 
 def _foreign_units(record: NodeRecord, gpu_type: GpuType, units: int, pods: Iterable[PodRecord]) -> int:

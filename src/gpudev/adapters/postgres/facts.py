@@ -3,12 +3,15 @@
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+import asyncpg
+
 from gpudev.adapters.postgres import rows
 from gpudev.adapters.postgres.leases import check_epoch
 from gpudev.adapters.postgres.migrating import seed_gpu_types
 from gpudev.adapters.postgres.pool import Connection, Pool
 from gpudev.domain.capacity import Node
 from gpudev.domain.disk import Disk
+from gpudev.domain.errors import NotFound
 from gpudev.domain.gpu import Catalogue, GpuType
 from gpudev.domain.ids import DiskId, ReservationId, UserId
 from gpudev.ports.stores import AvailabilityRow, Lease
@@ -88,19 +91,23 @@ class PostgresCatalogue:
 
     async def catalogue(self) -> Catalogue:
         async with self._pool.acquire() as connection:
-            found = await connection.fetch("SELECT * FROM gpu_types WHERE is_active ORDER BY gpu_type")
-        return {
-            row["gpu_type"]: GpuType(
-                row["gpu_type"],
-                row["instance_type"],
-                row["max_gpus"],
-                row["cpus"],
-                row["memory_gb"],
-                row["multinode"],
-                row["description"],
+            found = await connection.fetch("SELECT * FROM gpu_types ORDER BY gpu_type")
+        return {row["gpu_type"]: _gpu_type(row) for row in found}
+
+    async def revise(self, name: str, *, is_active: bool | None, description: str | None) -> GpuType:
+        async with self._pool.acquire() as connection:
+            row = await connection.fetchrow(
+                """
+                UPDATE gpu_types SET is_active = coalesce($2, is_active), description = coalesce($3, description)
+                WHERE gpu_type = $1 RETURNING *
+                """,
+                name,
+                is_active,
+                description,
             )
-            for row in found
-        }
+        if row is None:
+            raise NotFound(f"there is no GPU type {name!r}")
+        return _gpu_type(row)
 
     async def describe(self, types: Sequence[GpuType]) -> None:
         """What this machine knows of its own types goes before the seed."""
@@ -109,7 +116,7 @@ class PostgresCatalogue:
 
     async def availability(self) -> list[AvailabilityRow]:
         async with self._pool.acquire() as connection:
-            found = await connection.fetch("SELECT * FROM gpu_types WHERE is_active ORDER BY gpu_type")
+            found = await connection.fetch("SELECT * FROM gpu_types ORDER BY gpu_type")
         return [
             AvailabilityRow(
                 gpu_type=row["gpu_type"],
@@ -153,6 +160,19 @@ class PostgresCatalogue:
                     for f in facts
                 ],
             )
+
+
+def _gpu_type(row: asyncpg.Record) -> GpuType:
+    return GpuType(
+        row["gpu_type"],
+        row["instance_type"],
+        row["max_gpus"],
+        row["cpus"],
+        row["memory_gb"],
+        row["multinode"],
+        row["description"],
+        row["is_active"],
+    )
 
 
 class PostgresDisks:

@@ -64,7 +64,7 @@ GRANTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "used_id_tokens": _ALL,
             "proxy_tokens": _ALL,
             "audit_log": f"SELECT, INSERT ({_AUDITED})",
-            "gpu_types": "SELECT, UPDATE (extensions)",
+            "gpu_types": "SELECT, UPDATE (extensions, is_active, description)",
             "reservations": _KEEP,
             "reservation_events": _ADD,
             "reservation_shares": "SELECT, DELETE",
