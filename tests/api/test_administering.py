@@ -46,6 +46,13 @@ async def test_there_is_always_an_admin_left(root: httpx2.AsyncClient) -> None:
     refused(await root.post("/v1/users/nobody/disable"), 404, "not_found")
 
 
+async def test_two_admins_who_disable_each_other_at_once_do_not_both_succeed(api: Api) -> None:
+    ada, bob = await api.as_user("ada", Role.ADMIN), await api.as_user("bob", Role.ADMIN)
+    answers = await asyncio.gather(ada.post("/v1/users/bob/disable"), bob.post("/v1/users/ada/disable"))
+    assert sorted(answer.status_code for answer in answers)[0] == 200
+    assert sum(user.is_active for user in await api.services.users.list_users()) == 1
+
+
 async def test_who_is_disabled_is_out_and_gets_no_old_key_back(api: Api, root: httpx2.AsyncClient) -> None:
     ada = await api.as_user("ada")
     assert (await ada.get("/v1/jobs")).status_code == 200
@@ -95,6 +102,7 @@ async def test_another_api_process_hears_of_it(api: Api, stores_of: Callable[[st
     # To this one no time passes: what it remembers is forgotten for no other reason than that something was heard.
     other.app.state.guard.authentication._monotonic = lambda: 0.0
     access.start()
+    await api.services.users.add_user("root", Role.ADMIN)  # so that ada is not the last
     secret = await api.secret("ada", Role.ADMIN)
     client = other.anonymous({"Authorization": f"Bearer {secret}"})
     await until(access.is_fresh)

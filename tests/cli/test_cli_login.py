@@ -71,6 +71,14 @@ def test_the_owner_is_logged_in_without_asking(lonely_cli: Cli, api: FakeApi, ho
     assert len(called(calls)) == 1, "the key is kept"
 
 
+def test_the_owners_next_login_names_the_key_it_replaces_and_tells_no_more_of_it(lonely_cli: Cli, calls: Path) -> None:
+    old = lonely_cli.env["NEXT_KEY"] = "gpudev_" + "o" * 43
+    assert lonely_cli.run("login").returncode == 0
+    lonely_cli.env["NEXT_KEY"] = KEY
+    assert lonely_cli.run("login").returncode == 0
+    assert called(calls)[-1] == ["users", "ensure-owner", ME, "--json", "--instead-of", old[:16]]
+
+
 def test_the_credentials_file_is_for_its_owner_alone(lonely_cli: Cli, home: Path, calls: Path) -> None:
     lonely_cli.run("login")
     path = home / ".gpu-dev" / "credentials"

@@ -83,6 +83,33 @@ def test_a_role_is_given(run: Run, valid: Callable[[str], ApiKey | None]) -> Non
     assert run("users", "disable", "nobody", code=1).exception is not None
 
 
+def test_the_last_active_admin_stays_one(run: Run) -> None:
+    run("users", "add", "ada", "--role", "admin")
+    run("users", "add", "bob", "--role", "admin")
+    run("users", "disable", "bob")
+    for command in (("disable", "ada"), ("role", "ada", "user")):
+        assert "ada is the last active admin" in str(run("users", *command, code=1).exception)
+    run("users", "enable", "bob")
+    run("users", "role", "ada", "operator")
+    listed = {user["username"]: user for user in json.loads(run("users", "list", "--json").output)}
+    assert (listed["ada"]["role"], listed["bob"]["is_active"]) == ("operator", True)
+
+
+def test_the_owners_next_key_ends_the_one_it_replaces_and_no_other(
+    run: Run, valid: Callable[[str], ApiKey | None]
+) -> None:
+    def log_in(*instead: str) -> str:
+        return str(json.loads(run("users", "ensure-owner", "ada", "--json", *instead).output)["api_key"])
+
+    here, elsewhere = log_in(), log_in()
+    given = str(json.loads(run("users", "key", "ada", "--json").output)["api_key"])
+    fresh = log_in("--instead-of", here[:16])
+    assert valid(here) is None
+    again = log_in("--instead-of", given[:16])
+    for secret in (elsewhere, given, fresh, again):
+        assert valid(secret) is not None
+
+
 def test_keys_are_listed_and_revoked_by_number_or_first_letters(
     run: Run, valid: Callable[[str], ApiKey | None]
 ) -> None:

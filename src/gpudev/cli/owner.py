@@ -11,6 +11,8 @@ from gpudev.cli.credentials import Credential
 from gpudev.cli.exits import CliError, Exit
 
 _SECONDS = 60
+_PREFIX = 16
+"""So much of a key is no secret: it is how lists of keys tell them."""
 
 
 def name() -> str:
@@ -21,8 +23,9 @@ def name() -> str:
         return f"uid-{os.getuid()}"
 
 
-def log_in(state_dir: Path) -> Credential:
-    """A fresh key for the owner. Raises CliError when this person is not, or the system does not play along."""
+def log_in(state_dir: Path, instead_of: Credential | None = None) -> Credential:
+    """A fresh key for the owner, whose key `instead_of` ends. Raises CliError when this person is not the owner, or the
+    system does not play along."""
     if not _is_mine(state_dir):
         raise CliError(
             Exit.AUTH,
@@ -30,6 +33,8 @@ def log_in(state_dir: Path) -> Credential:
             "Ask them for a key (`gpu-dev-server users add NAME`) and store it with `gpu-dev login --key-stdin`",
         )
     command = [sys.executable, "-m", "gpudev.main", "users", "ensure-owner", name(), "--json"]
+    if instead_of is not None and instead_of.username == name() and instead_of.api_key.isprintable():
+        command += ["--instead-of", instead_of.api_key[:_PREFIX]]
     try:
         done = subprocess.run(command, capture_output=True, timeout=_SECONDS, check=False, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.TimeoutExpired) as error:

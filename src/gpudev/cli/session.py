@@ -113,7 +113,7 @@ class Session:
     def log_in_as_owner(self) -> credentials.Credential:
         from gpudev.cli import owner
 
-        return self.keep(owner.log_in(places.state_dir(self.env)))
+        return self.keep(owner.log_in(places.state_dir(self.env), instead_of=self.stored()))
 
     def stored(self) -> credentials.Credential | None:
         return credentials.find(places.credentials_file(self.env), self.address.url)

@@ -9,6 +9,8 @@ from gpudev.domain.users import IssuedKey, Role, User, check_username
 from gpudev.operating.recording import record
 from gpudev.operating.running import server_settings, with_stores
 
+_OWNERS_KEY = "owner of the machine"
+
 
 @click.group()
 def users() -> None:
@@ -106,8 +108,9 @@ def let_in(name: str, provider: str) -> None:
 
 @users.command("ensure-owner")
 @click.argument("name")
+@click.option("--instead-of", "prefix", metavar="PREFIX", help="End the owner's key that begins so, once given before.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def ensure_owner(name: str, as_json: bool) -> None:
+def ensure_owner(name: str, prefix: str | None, as_json: bool) -> None:
     """The machine's owner: made an administrator if new, and given a key that does not end by itself.
 
     Whoever can open the database's socket (the owner alone) can run this.
@@ -116,7 +119,12 @@ def ensure_owner(name: str, as_json: bool) -> None:
     async def act(stores: Stores) -> tuple[User, IssuedKey]:
         user = await stores.users.find_user(name) or await stores.users.add_user(name, Role.ADMIN)
         await record(stores, "users ensure-owner", name)
-        return user, await stores.users.issue_key(user.user_id, None, "owner of the machine")
+        fresh = await stores.users.issue_key(user.user_id, None, _OWNERS_KEY)
+        for key in await stores.administration.list_keys(name) if prefix else []:
+            # Only what was given here, or came of it: a key that others may use, too, is not ours to end.
+            if key.key_prefix == prefix and key.expires_at is None and key.description in (_OWNERS_KEY, "rotated"):
+                await stores.administration.revoke_key(key.key_id)
+        return user, fresh
 
     _show(*with_stores(act), as_json)
 

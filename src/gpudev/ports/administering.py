@@ -22,7 +22,7 @@ class KeyRecord:
 
 
 class Administration(Protocol):
-    """Each raises NotFound when there is no such user or key."""
+    """Each raises NotFound when there is no such user or key, and Conflict for what would leave no active admin."""
 
     async def set_active(self, username: str, active: bool) -> User:
         """Disabling revokes all keys of the user: enabling them again gives none of these back."""

@@ -2,8 +2,8 @@
 
 import asyncpg
 
-from gpudev.adapters.postgres.pool import Pool
-from gpudev.domain.errors import NotFound
+from gpudev.adapters.postgres.pool import Connection, Pool
+from gpudev.domain.errors import Conflict, NotFound
 from gpudev.domain.ids import UserId
 from gpudev.domain.users import Role, User
 from gpudev.ports.administering import KeyRecord
@@ -23,6 +23,8 @@ class PostgresAdministration:
 
     async def set_active(self, username: str, active: bool) -> User:
         async with self._pool.transaction() as connection:
+            if not active:
+                await _keep_an_admin(connection, username)
             row = await connection.fetchrow(
                 "UPDATE api_users SET is_active = $2 WHERE username = $1 RETURNING *", username, active
             )
@@ -35,7 +37,9 @@ class PostgresAdministration:
         return _user(row)
 
     async def set_role(self, username: str, role: Role) -> User:
-        async with self._pool.acquire() as connection:
+        async with self._pool.transaction() as connection:
+            if role is not Role.ADMIN:
+                await _keep_an_admin(connection, username)
             row = await connection.fetchrow(
                 "UPDATE api_users SET role = $2 WHERE username = $1 RETURNING *", username, role.value
             )
@@ -64,6 +68,16 @@ class PostgresAdministration:
         if row is None:
             raise NotFound(f"there is no key {key_id}")
         return _key(row)
+
+
+async def _keep_an_admin(connection: Connection, username: str) -> None:
+    """One at a time: two who each take the other's role away would both find an admin left."""
+    await connection.execute("SELECT pg_advisory_xact_lock(hashtext('gpudev admins'))")
+    admins = await connection.fetch("SELECT username FROM api_users WHERE role = 'admin' AND is_active")
+    if [row["username"] for row in admins] == [username]:
+        raise Conflict(
+            f"{username} is the last active admin; make another one first (gpu-dev-server users role NAME admin)"
+        )
 
 
 def _user(row: asyncpg.Record) -> User:
