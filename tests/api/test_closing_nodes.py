@@ -3,12 +3,14 @@
 import httpx2
 import pytest
 
+from gpudev.adapters.postgres.listening import Listener
+from gpudev.adapters.postgres.queue import NOTIFY_CHANNEL
 from gpudev.domain.capacity import Node
 from gpudev.domain.lifecycle import Status
 from gpudev.domain.users import Role
 from gpudev.ports.clock import Clock
 from gpudev.workflows.draining import Draining
-from support.api import Api, identifier, refused, submit
+from support.api import Api, identifier, refused, submit, until
 
 
 @pytest.fixture
@@ -110,6 +112,25 @@ async def test_what_is_no_node_or_no_reason_is_refused(olga: httpx2.AsyncClient)
         refused(answer, 422, "invalid", "reason")
     refused(await olga.post("/v1/cluster/nodes/node%00-1/cordon", json={}), 422, "invalid", "name")
     assert (await olga.post("/v1/cluster/nodes/node-1/uncordon")).status_code == 200, "it is open already"
+
+
+async def test_the_processor_hears_of_it_at_once(api: Api, olga: httpx2.AsyncClient) -> None:
+    heard = 0
+
+    def hear(_payload: str | None) -> None:
+        nonlocal heard
+        heard += 1
+
+    listener = Listener(api.world.stores.pool.database, NOTIFY_CHANNEL, hear)
+    listener.start()
+    try:
+        await until(lambda: heard == 1)  # it is connected
+        await close(olga, "node-1")
+        await until(lambda: heard == 2)
+        await olga.post("/v1/cluster/nodes/node-1/uncordon")
+        await until(lambda: heard == 3)
+    finally:
+        await listener.close()
 
 
 async def test_it_is_in_the_audit_log(api: Api, olga: httpx2.AsyncClient) -> None:

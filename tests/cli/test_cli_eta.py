@@ -9,6 +9,7 @@ import pytest
 from cli.fake_api import FakeApi, make_type
 from cli.foreseen import make_eta
 from cli.harness import Cli
+from gpudev.wire.cluster import ClosedNode
 from gpudev.wire.jobs import JobView
 
 pytestmark = pytest.mark.slow
@@ -171,3 +172,14 @@ def test_a_server_of_the_version_before_can_be_waited_for(cli: Cli, api: FakeApi
         terminal.wait_for("position 3 in the queue", "Start      start not known yet")
         api.activate(only_job(api).reservation_id)
         assert terminal.wait() == 0
+
+
+def test_avail_names_nodes_that_are_closed_and_why(cli: Cli, api: FakeApi) -> None:
+    closed = [ClosedNode(name="node-1", reason="new \x1b[31mdriver")]
+    closed += [ClosedNode(name=f"node-{number}", reason=None) for number in range(2, 8)]
+    api.types = [make_type("a100", closed_nodes=closed)]
+    said = cli.run("avail").stdout
+    assert "\x1b" not in said
+    assert re.search(r"^a100: node node-1 is closed for new work: new .*driver$", said, re.MULTILINE)
+    assert re.search(r"^a100: node node-2 is closed for new work$", said, re.MULTILINE)
+    assert "a100: 2 more nodes are closed for new work" in said

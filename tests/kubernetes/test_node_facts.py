@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpudev.adapters.kubernetes.node_facts import NodesSeen, see_nodes
+from gpudev.adapters.kubernetes.node_facts import NodesSeen, see_nodes, types_by_instance
 from gpudev.adapters.kubernetes.quantities import parse_quantity
 from gpudev.adapters.kubernetes.trimming import trim_node, trim_pod
 from gpudev.domain.capacity import Node
@@ -207,6 +207,14 @@ def test_a_label_names_the_type_in_any_case() -> None:
 
 def test_without_a_label_the_instance_type_tells() -> None:
     assert only(see(node(gpu_type=None, instance_type="p4d.24xlarge"))).gpu_type == "a100"
+
+
+def test_a_type_that_is_not_offered_keeps_its_nodes_and_gives_way_to_one_that_shares_its_instances() -> None:
+    h100 = replace(CATALOGUE["h100"], is_active=False)
+    assert types_by_instance({"h100": h100}) == {h100.instance_type: h100}
+    spot = replace(CATALOGUE["h100"], name="h100-spot")
+    assert types_by_instance({"h100": h100, "h100-spot": spot}) == {h100.instance_type: spot}
+    assert types_by_instance({"h100": CATALOGUE["h100"], "h100-spot": spot}) == {}
 
 
 def test_the_label_has_the_last_word_over_the_instance_type() -> None:
