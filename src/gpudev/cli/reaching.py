@@ -10,6 +10,7 @@ from pathlib import Path
 from gpudev.cli.address import is_loopback
 from gpudev.cli.exits import usage_error
 from gpudev.cli.session import Session
+from gpudev.cli.ssh import checked_connection
 from gpudev.wire.jobs import JobView
 
 PROBE_SECONDS = 1.0
@@ -22,6 +23,7 @@ def choose_way(session: Session, job: JobView, now: datetime, *, direct: bool, p
     """The proxy command; None: straight. `direct` and `proxy`: what the person insists on."""
     if direct and proxy:
         raise usage_error("give --direct or --proxy, not both")
+    checked_connection(job)  # before anything is tried with it
     if proxy:
         return proxy_command(session, job)
     if is_loopback(job.node_ip or ""):

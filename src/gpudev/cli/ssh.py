@@ -60,7 +60,7 @@ def find_program(name: str = "ssh") -> str:
 
 def target(job: JobView, env: Mapping[str, str], proxy: ProxyCommand = None) -> Target:
     """How to reach it. Writes the host key where the options say it is."""
-    host, port, user, host_key = _connection(job)
+    host, port, user, host_key = checked_connection(job)
     alias = f"gpu-dev-{job.reservation_id.replace('-', '')[:8]}"
     known_hosts = known_hosts_file(env, job.reservation_id)
     _write_known_hosts(known_hosts, f"{alias} {host_key}\n")
@@ -121,7 +121,7 @@ def _remote_command(command: Sequence[str]) -> list[str]:
     return [command[0] if len(command) == 1 else shlex.join(command)]
 
 
-def _connection(job: JobView) -> tuple[str, int, str, str]:
+def checked_connection(job: JobView) -> tuple[str, int, str, str]:
     """What the API said, checked: it becomes part of a command line and of a file."""
     host, port, user, key = job.node_ip or "", job.node_port or 0, job.ssh_user or "", job.ssh_host_key or ""
     host_key = " ".join(key.split()[:2])
