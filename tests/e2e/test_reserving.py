@@ -28,7 +28,7 @@ def bob(clean: System) -> Iterator[dict[str, str]]:
     clean.run("cancel", "--all", "--yes", **key)
 
 
-def test_of_two_users_on_eight_gpus_one_waits_until_the_other_ends_and_starts_at_once(
+def test_of_two_users_on_eight_gpus_one_waits_until_the_other_ends_and_starts_within_a_second(
     clean: System, bob: dict[str, str]
 ) -> None:
     first = clean.ask("reserve", "--gpus", "8", "--hours", "2", "--yes")
@@ -42,8 +42,7 @@ def test_of_two_users_on_eight_gpus_one_waits_until_the_other_ends_and_starts_at
     clean.run("cancel", first["job_id"], "--yes")
     started = clean.wait_for(second["job_id"], "active", **bob)
     cancelled = clean.ask("status", first["job_id"])
-    # A few tenths on a quiet machine (`make bench ONLY=start`); here other tests have the cores too.
-    assert seconds_between(cancelled["cancelled_at"], started["launched_at"]) < 10
+    assert seconds_between(cancelled["cancelled_at"], started["launched_at"]) < 1.0
 
 
 def test_another_users_reservation_does_not_exist_for_you(clean: System) -> None:
