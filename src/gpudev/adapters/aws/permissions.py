@@ -44,7 +44,7 @@ RECONCILE_DISKS = frozenset({Action.DESCRIBE_VOLUMES, Action.DESCRIBE_SNAPSHOTS}
 """`gpu-dev-server reconcile disks` and `report orphans`."""
 
 DISK_OPERATIONS = frozenset(Action) - {Action.DESCRIBE_GROUPS}
-"""Making, growing, copying and removing disks: the processor alone."""
+"""Making, growing, copying and removing disks: the processor, and `expire`, which puts disks away in its place."""
 
 REACHING_EKS = frozenset({"eks:DescribeCluster", "sts:GetCallerIdentity"})
 """Beside any of them, where the cluster is EKS and is reached from outside of it. AWS allows everybody the latter."""
