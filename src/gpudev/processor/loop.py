@@ -35,14 +35,13 @@ from gpudev.processor.effects import Effects
 from gpudev.processor.expiry_report import ExpiryReport
 from gpudev.processor.homes import Homes
 from gpudev.processor.looking import Looking
+from gpudev.processor.pacing import Pacing
 from gpudev.processor.publishing import Publisher
 from gpudev.processor.queues import Queues
 from gpudev.settings import Timing
 
 log = structlog.get_logger(__name__)
 _MESSAGES_PER_TURN = 200
-_LONG_TURN_S = 0.02
-_LONGEST_PAUSE_S = 0.4
 
 
 class Processor:
@@ -97,15 +96,15 @@ class Processor:
         ]
         if self.disks is not None:
             helpers.append(asyncio.create_task(self.disks.run(lambda: self.is_planning), name="disks"))
+        pacing = Pacing()
         try:
             while True:
                 await self._wait()
                 began = time.monotonic()
                 await self._turn_or_log()
-                # After a long turn others come first: wake-ups that come meanwhile share the next one.
-                took = time.monotonic() - began
-                if took > _LONG_TURN_S:
-                    await asyncio.sleep(min(3 * took, _LONGEST_PAUSE_S))
+                rest = pacing.rest_after(began, time.monotonic())
+                if rest:
+                    await asyncio.sleep(rest)
         finally:
             for task in helpers:
                 task.cancel()
