@@ -8,9 +8,9 @@ import httpx2
 import pytest
 import structlog
 
-from gpudev.api.auditing import AuditTrail
 from gpudev.domain.errors import Unavailable
 from gpudev.domain.users import Role
+from gpudev.gate.auditing import AuditTrail
 from gpudev.ports.auditing import AuditEntry, AuditQuery, harmless
 from gpudev.settings import Guarding
 from support.api import Api, refused, submit

@@ -8,10 +8,10 @@ import pytest
 import structlog
 
 from gpudev.api.authentication import Authentication
-from gpudev.api.limiting import TokenBuckets
 from gpudev.domain.errors import TooOften, Unauthenticated
 from gpudev.domain.ids import UserId
 from gpudev.domain.users import ApiKey, Role, User
+from gpudev.gate.limiting import TokenBuckets
 from gpudev.ports.changes import AccessChange, NoAccessChanges
 from support.api import Api, public_key, refused, submit
 from support.clock import ManualClock

@@ -9,7 +9,6 @@ from starlette.types import Lifespan
 
 from gpudev import __version__
 from gpudev.api import problems
-from gpudev.api.addresses import ClientAddresses
 from gpudev.api.administering import AdminEndpoints
 from gpudev.api.auth import AuthEndpoints
 from gpudev.api.auth_door import Door
@@ -24,7 +23,6 @@ from gpudev.api.guarding import Guard
 from gpudev.api.health import HealthEndpoints
 from gpudev.api.jobs import JobEndpoints
 from gpudev.api.keys import KeyEndpoints
-from gpudev.api.limiting import TokenBuckets
 from gpudev.api.middleware import Requests
 from gpudev.api.nodes import NodeEndpoints
 from gpudev.api.proxying import ProxyEndpoints
@@ -32,6 +30,8 @@ from gpudev.api.remembering import OneAtATime, Remembered, RememberedPlans
 from gpudev.api.routing import check_routes
 from gpudev.api.services import Services
 from gpudev.api.stats import StatsEndpoints
+from gpudev.gate.addresses import ClientAddresses
+from gpudev.gate.limiting import TokenBuckets
 from gpudev.ports.stores import UnreleasedView
 from gpudev.workflows.cancelling import Cancelling
 from gpudev.workflows.extending import Extending

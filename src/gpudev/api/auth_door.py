@@ -26,7 +26,7 @@ class Door:
         request.state.username = person.username
         guard: Guard = request.app.state.guard
         try:
-            done = await self.logging_in.log_in(person, guard.addresses.of(request))
+            done = await self.logging_in.log_in(person, guard.address_of(request))
         except Forbidden as refusal:
             log.info("login.refused", provider=person.provider, username=person.username, reason=refusal.message)
             raise

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from gpudev.api.limiting import TokenBuckets, neighbourhood
 from gpudev.domain.errors import TooOften, Unauthenticated
 from gpudev.domain.users import ApiKey
+from gpudev.gate.limiting import TokenBuckets, neighbourhood
 from gpudev.ports.changes import AccessChange, AccessChanges, NoAccessChanges
 from gpudev.ports.clock import Clock
 from gpudev.ports.identity import Identity

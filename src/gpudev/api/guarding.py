@@ -14,18 +14,18 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from gpudev.api.access import Needs, Rule, check_role
-from gpudev.api.addresses import ClientAddresses
-from gpudev.api.auditing import AuditTrail
 from gpudev.api.authentication import Authentication
-from gpudev.api.limiting import TokenBuckets, neighbourhood
-from gpudev.api.problems import code_of, status_of
+from gpudev.api.problems import code_of
 from gpudev.domain.errors import GpuDevError, Invalid, TooOften, Unauthenticated, Unavailable
 from gpudev.domain.users import ApiKey
+from gpudev.gate.addresses import ClientAddresses
+from gpudev.gate.auditing import AuditTrail
+from gpudev.gate.limiting import TokenBuckets, neighbourhood
+from gpudev.gate.refusing import REFUSALS, status_of
 from gpudev.ports.auditing import AuditEntry, harmless
 from gpudev.ports.clock import Clock
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
-_REFUSALS = (401, 403, 429)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,25 +42,26 @@ class Guard:
     async def admit(self, request: Request, rule: Rule) -> None:
         """Raises Unauthenticated, Forbidden, TooOften."""
         if rule.needs is not Needs.OPEN:
-            key = await self.authentication.authenticate(
-                request.headers.get("authorization"), self.addresses.of(request)
-            )
+            key = await self.authentication.authenticate(request.headers.get("authorization"), self.address_of(request))
             request.state.caller = key
             request.state.username = key.user.username
             check_role(rule, key.user)
             if rule.gives_keys and (wait := self.rotations.take(str(key.user.user_id))):
                 raise TooOften("you ask for new keys too often; wait a little", again_in_seconds=wait)
-        elif rule.login and (wait := self.logins.take(neighbourhood(self.addresses.of(request)))):
+        elif rule.login and (wait := self.logins.take(neighbourhood(self.address_of(request)))):
             raise TooOften("too many logins came from your address; wait a little", again_in_seconds=wait)
+
+    def address_of(self, request: Request) -> str | None:
+        """None: it came through no network (a unix socket)."""
+        peer = request.client.host if request.client else None
+        return self.addresses.of(peer, request.headers.getlist("x-forwarded-for"))
 
     async def still_knows(self, request: Request) -> bool:
         """Whether the key of a request that was admitted is still one, and its user's role as it was: what was looked
         for as an operator must be asked for anew. Unknown is as before."""
         admitted: ApiKey = request.state.caller
         try:
-            now = await self.authentication.authenticate(
-                request.headers.get("authorization"), self.addresses.of(request)
-            )
+            now = await self.authentication.authenticate(request.headers.get("authorization"), self.address_of(request))
         except Unauthenticated:
             return False
         except (TooOften, Unavailable):
@@ -94,7 +95,7 @@ class Recorded:
         return response
 
     def _note(self, request: Request, outcome: str, status: int, made: str | None) -> None:
-        is_refusal = status in _REFUSALS
+        is_refusal = status in REFUSALS
         if not (self._always or is_refusal):
             return
         guard: Guard = request.app.state.guard
@@ -109,7 +110,7 @@ class Recorded:
             username=getattr(state, "username", None),
             key_prefix=caller.key_prefix if caller else None,
             target=harmless(target) or None,
-            address=guard.addresses.of(request),
+            address=guard.address_of(request),
             status=status,
             request_id=state.request_id,
         )

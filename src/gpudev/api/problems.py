@@ -1,9 +1,8 @@
-"""Every error's one meaning on HTTP: a status, a code, and a sentence for the person who asked (RFC 9457).
+"""How the API says no: a status, a code, and a sentence for the person who asked (RFC 9457).
 
 What was not foreseen says nothing about itself to the outside; the log has it under the same request id.
 """
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
@@ -18,30 +17,13 @@ from starlette.responses import Response
 
 from gpudev.api.answering import ProblemAnswer
 from gpudev.domain import errors
+from gpudev.gate.refusing import refusal_of, title_of, type_of
 from gpudev.wire.cluster import Problem
 
-STATUS_OF: Mapping[type[errors.GpuDevError], int] = {
-    errors.Invalid: 422,
-    errors.Unauthenticated: 401,
-    errors.Forbidden: 403,
-    errors.NotFound: 404,
-    errors.Conflict: 409,
-    errors.LimitReached: 429,
-    errors.LeaseLost: 503,
-    errors.Unavailable: 503,
-    errors.ClusterError: 502,
-    errors.GpuDevError: 500,
-}
 _CODES = {400: "malformed", 404: "not_found", 405: "method_not_allowed", 413: "too_large", 415: "unsupported_media"}
-_RETRY_AFTER_SECONDS = "2"
 _MOST_SENTENCES = 5
 _SUBJECT = re.compile(r"^(?:Input|String|List|Value|Datetime|Number|URL) should ")
 log = structlog.get_logger()
-
-
-def status_of(error: errors.GpuDevError) -> int:
-    """The nearest class in the table: a subclass means what its parent means until it has a line of its own."""
-    return next(STATUS_OF[kind] for kind in type(error).__mro__ if kind in STATUS_OF)
 
 
 def code_of(status: int) -> str:
@@ -58,8 +40,8 @@ def problem(
     headers: Mapping[str, str] | None = None,
 ) -> ProblemAnswer:
     body = Problem(
-        type=f"urn:gpu-dev:problem:{code}",
-        title=code.replace("_", " ").capitalize(),
+        type=type_of(code),
+        title=title_of(code),
         status=status,
         detail=detail,
         code=code,
@@ -77,21 +59,13 @@ def install(app: FastAPI) -> None:
 
 async def _on_domain_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, errors.GpuDevError)
-    status = status_of(error)
-    headers = {}
-    if status == 401:
-        headers["WWW-Authenticate"] = 'Bearer realm="gpu-dev"'
-    if status in (429, 503):
-        headers["Retry-After"] = _RETRY_AFTER_SECONDS
-    if isinstance(error, errors.TooOften):
-        headers["Retry-After"] = str(math.ceil(error.again_in_seconds))
-    detail = error.message
-    if status >= 500:
+    refusal = refusal_of(error)
+    if refusal.status >= 500:
         log.warning("http.refused", code=error.code, error=error.message, cause=repr(error.__cause__))
-        # What follows a colon is a cause in another program's words (hosts, ports, paths): for the log alone.
-        detail = detail.partition(": ")[0]
     field = error.field if isinstance(error, errors.Invalid) else None
-    return problem(request.state.request_id, status, error.code, detail, field=field, headers=headers)
+    return problem(
+        request.state.request_id, refusal.status, refusal.code, refusal.detail, field=field, headers=refusal.headers
+    )
 
 
 async def _on_validation_error(request: Request, error: Exception) -> Response:

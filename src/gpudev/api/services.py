@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from gpudev.api.auditing import AuditTrail
+from gpudev.gate.auditing import AuditTrail
 from gpudev.ports.administering import Administration
 from gpudev.ports.auditing import AuditLog
 from gpudev.ports.changes import UNHEARD, AccessChanges, ReservationChanges

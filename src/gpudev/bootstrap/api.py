@@ -9,11 +9,11 @@ from gpudev.adapters.oidc.issuer import Issuer
 from gpudev.adapters.oidc.provider import OidcProvider
 from gpudev.adapters.postgres.listening import AccessChanges, ReservationChanges
 from gpudev.adapters.postgres.stores import open_stores
-from gpudev.api.auditing import AuditTrail
 from gpudev.api.authentication import KeyIdentity
 from gpudev.api.services import Services
 from gpudev.bootstrap.running import check_schema
 from gpudev.domain.commands import PLANNING_LEASE
+from gpudev.gate.auditing import AuditTrail
 from gpudev.ports.clock import SystemClock
 from gpudev.settings import Settings
 from gpudev.workflows.inviting import Inviting

@@ -7,8 +7,6 @@ trusted proxy is the client. Whatever stands before it, the client may have writ
 import ipaddress
 from collections.abc import Sequence
 
-from starlette.requests import Request
-
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _MOST_HOPS = 20
 
@@ -18,12 +16,11 @@ class ClientAddresses:
         """Addresses or networks. Raises ValueError for what is neither."""
         self._trusted: list[Network] = [ipaddress.ip_network(text, strict=False) for text in trusted]
 
-    def of(self, request: Request) -> str | None:
-        """None: it came through no network (a unix socket)."""
-        peer = request.client.host if request.client else None
+    def of(self, peer: str | None, forwarded_for: Sequence[str]) -> str | None:
+        """`forwarded_for`: every X-Forwarded-For header, in order. None: it came through no network (a unix socket)."""
         if not self._trusted or peer is None or not self._is_trusted(peer):
             return peer
-        forwarded = ",".join(request.headers.getlist("x-forwarded-for")).split(",")
+        forwarded = ",".join(forwarded_for).split(",")
         client = peer
         for said in reversed(forwarded[-_MOST_HOPS:]):
             found = _address(said)

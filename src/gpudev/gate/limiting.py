@@ -1,6 +1,6 @@
 """How often somebody may do something: token buckets in memory, one for each address or user.
 
-Each API process counts for itself, so with several of them the limits are so many times as high. Memory is bounded:
+Each process counts for itself, so with several of them the limits are so many times as high. Memory is bounded:
 when there are too many buckets, those are forgotten that are full again anyway, else the ones used longest ago.
 """
 

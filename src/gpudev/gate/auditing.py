@@ -13,8 +13,8 @@ from dataclasses import asdict
 
 import structlog
 
-from gpudev.api.limiting import TokenBuckets, neighbourhood
 from gpudev.domain.errors import Unavailable
+from gpudev.gate.limiting import TokenBuckets, neighbourhood
 from gpudev.ports.auditing import AuditEntry, AuditLog
 from gpudev.ports.clock import Clock
 
