@@ -13,6 +13,7 @@ from gpudev.adapters import aws
 from gpudev.adapters.aws.cloud import AwsCloud
 from gpudev.adapters.aws.permissions import (
     DISK_OPERATIONS,
+    NODE_OPERATIONS,
     RECONCILE_AVAILABILITY,
     RECONCILE_DISKS,
     Action,
@@ -64,10 +65,20 @@ async def operate_disks(world: StubWorld) -> None:
     await cloud.remove_snapshot(snapshot.snapshot_id)
 
 
+async def operate_nodes(world: StubWorld) -> None:
+    await world.give_group("pytorch-gpu-dev-gpu-nodes-t4", desired=1, in_service=1)
+    for group in await world.cloud.node_groups("pytorch-gpu-dev-"):
+        await world.cloud.machines(group.name)
+        await world.cloud.ensure_refresh(group.name, keep_percent=0, warmup_seconds=300)
+        await world.cloud.last_refresh(group.name)
+        world.stub.account.groups.clear()  # the next caller finds none under way
+
+
 PARTS = [
     pytest.param(reconcile_availability, RECONCILE_AVAILABILITY, id="reconcile availability"),
     pytest.param(reconcile_disks, RECONCILE_DISKS, id="reconcile disks"),
     pytest.param(operate_disks, DISK_OPERATIONS, id="disk operations"),
+    pytest.param(operate_nodes, NODE_OPERATIONS, id="node operations"),
 ]
 
 

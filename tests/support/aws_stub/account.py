@@ -65,11 +65,23 @@ class Modification:
 
 
 @dataclass(slots=True)
+class Refreshed:
+    refresh_id: str
+    preferences: dict[str, str]
+    status: str = "Pending"
+    percent: int | None = None
+    reason: str = ""
+
+
+@dataclass(slots=True)
 class Group:
     name: str
     desired: int
     instances: list[str]
     """The life-cycle state of each."""
+    ids: list[str]
+    refreshes: list[Refreshed] = field(default_factory=list)
+    """The newest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +141,8 @@ class Account:
         return self.give_snapshot(_COPIED_FROM, original.tags, size_gb=original.size_gb)
 
     def give_group(self, name: str, *, desired: int, in_service: int, starting: int = 0) -> None:
-        self.groups[name] = Group(name, desired, ["InService"] * in_service + ["Pending"] * starting)
+        states = ["InService"] * in_service + ["Pending"] * starting
+        self.groups[name] = Group(name, desired, states, [f"i-{next(self._numbers):017x}" for _ in states])
 
     def attach(self, volume_id: str, instance_id: str | None = None) -> str:
         instance_id = instance_id or f"i-{next(self._numbers):017x}"
@@ -189,6 +202,18 @@ class Account:
         if snapshot is None or not self.seen(snapshot):
             raise Refused("InvalidSnapshot.NotFound", f"The snapshot '{snapshot_id}' does not exist.")
         return snapshot
+
+    def get_group(self, name: str) -> Group:
+        if name not in self.groups:
+            raise Refused("ValidationError", "AutoScalingGroup name not found - AutoScalingGroup not found")
+        return self.groups[name]
+
+    def start_refresh(self, name: str, preferences: dict[str, str]) -> Refreshed:
+        group = self.get_group(name)
+        if group.refreshes and group.refreshes[0].status in ("Pending", "InProgress", "Cancelling"):
+            raise Refused("InstanceRefreshInProgress", "An Instance Refresh is already in progress and blocks this")
+        group.refreshes.insert(0, Refreshed(f"refresh-{next(self._numbers)}", preferences))
+        return group.refreshes[0]
 
     def create_volume(
         self, *, zone: str, size_gb: int | None, snapshot_id: str, tags: dict[str, str], client_token: str

@@ -148,6 +148,27 @@ def _describe_groups(account: Account, pages: Pages, request: Request) -> str:
     )
 
 
+def _describe_refreshes(account: Account, pages: Pages, request: Request) -> str:
+    group = account.get_group(request.get("AutoScalingGroupName"))
+    most = int(request.parameters.get("MaxRecords", "50"))
+    members = "".join(rendering.refresh_member(group, one) for one in group.refreshes[:most])
+    return rendering.autoscaling_answer(
+        "DescribeInstanceRefreshes", f"<InstanceRefreshes>{members}</InstanceRefreshes>"
+    )
+
+
+def _start_refresh(account: Account, pages: Pages, request: Request) -> str:
+    preferences = {
+        name.removeprefix("Preferences."): value
+        for name, value in request.parameters.items()
+        if name.startswith("Preferences.")
+    }
+    begun = account.start_refresh(request.get("AutoScalingGroupName"), preferences)
+    return rendering.autoscaling_answer(
+        "StartInstanceRefresh", f"<InstanceRefreshId>{begun.refresh_id}</InstanceRefreshId>"
+    )
+
+
 def _volume_item(volume: Volume) -> str:
     return f"<item>{rendering.volume_fields(volume)}</item>"
 
@@ -201,4 +222,6 @@ ACTIONS: dict[tuple[str, str], Callable[[Account, Pages, Request], str]] = {
     ("ec2", "DeleteVolume"): _delete_volume,
     ("ec2", "DeleteSnapshot"): _delete_snapshot,
     ("autoscaling", "DescribeAutoScalingGroups"): _describe_groups,
+    ("autoscaling", "DescribeInstanceRefreshes"): _describe_refreshes,
+    ("autoscaling", "StartInstanceRefresh"): _start_refresh,
 }

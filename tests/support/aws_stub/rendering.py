@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from xml.sax.saxutils import escape
 
-from support.aws_stub.account import Group, Modification, Refused, Snapshot, Volume
+from support.aws_stub.account import Group, Modification, Refreshed, Refused, Snapshot, Volume
 
 _EC2 = "http://ec2.amazonaws.com/doc/2016-11-15/"
 _AUTOSCALING = "http://autoscaling.amazonaws.com/doc/2011-01-01/"
@@ -79,7 +79,7 @@ def modification_fields(modification: Modification) -> str:
 
 def group_member(group: Group, zones: tuple[str, ...]) -> str:
     instances = "".join(
-        f"<member><InstanceId>i-{number:017x}</InstanceId><AvailabilityZone>{zones[0]}</AvailabilityZone>"
+        f"<member><InstanceId>{group.ids[number]}</InstanceId><AvailabilityZone>{zones[0]}</AvailabilityZone>"
         f"<LifecycleState>{state}</LifecycleState><HealthStatus>Healthy</HealthStatus>"
         "<ProtectedFromScaleIn>false</ProtectedFromScaleIn></member>"
         for number, state in enumerate(group.instances)
@@ -90,6 +90,15 @@ def group_member(group: Group, zones: tuple[str, ...]) -> str:
         f"<MaxSize>100</MaxSize><DesiredCapacity>{group.desired}</DesiredCapacity><DefaultCooldown>300"
         f"</DefaultCooldown><AvailabilityZones>{in_zones}</AvailabilityZones><HealthCheckType>EC2</HealthCheckType>"
         f"<Instances>{instances}</Instances><CreatedTime>2026-01-01T00:00:00.000Z</CreatedTime></member>"
+    )
+
+
+def refresh_member(group: Group, refreshed: Refreshed) -> str:
+    percent = "" if refreshed.percent is None else f"<PercentageComplete>{refreshed.percent}</PercentageComplete>"
+    reason = f"<StatusReason>{escape(refreshed.reason)}</StatusReason>" if refreshed.reason else ""
+    return (
+        f"<member><InstanceRefreshId>{refreshed.refresh_id}</InstanceRefreshId><AutoScalingGroupName>"
+        f"{escape(group.name)}</AutoScalingGroupName><Status>{refreshed.status}</Status>{reason}{percent}</member>"
     )
 
 

@@ -3,15 +3,17 @@ AWS_ENDPOINT_URL, the pod's role …)."""
 
 from gpudev.adapters.aws.calling import AwsCaller
 from gpudev.adapters.aws.disks import AwsDisks
+from gpudev.adapters.aws.groups import AwsGroups
 from gpudev.adapters.aws.viewing import AwsView
 from gpudev.settings import AwsSettings
 
 
-class AwsCloud(AwsView, AwsDisks):
+class AwsCloud(AwsView, AwsDisks, AwsGroups):
     def __init__(self, settings: AwsSettings) -> None:
         caller = AwsCaller(settings)
         AwsView.__init__(self, caller)
         AwsDisks.__init__(self, caller, settings)
+        AwsGroups.__init__(self, caller)
 
     @property
     def name(self) -> str:

@@ -12,6 +12,8 @@ class Action(StrEnum):
     """By its name in IAM."""
 
     DESCRIBE_GROUPS = "autoscaling:DescribeAutoScalingGroups"
+    DESCRIBE_REFRESHES = "autoscaling:DescribeInstanceRefreshes"
+    START_REFRESH = "autoscaling:StartInstanceRefresh"
     DESCRIBE_VOLUMES = "ec2:DescribeVolumes"
     DESCRIBE_SNAPSHOTS = "ec2:DescribeSnapshots"
     DESCRIBE_MODIFICATIONS = "ec2:DescribeVolumesModifications"
@@ -43,8 +45,11 @@ RECONCILE_AVAILABILITY = frozenset({Action.DESCRIBE_GROUPS})
 RECONCILE_DISKS = frozenset({Action.DESCRIBE_VOLUMES, Action.DESCRIBE_SNAPSHOTS})
 """`gpu-dev-server reconcile disks` and `report orphans`."""
 
-DISK_OPERATIONS = frozenset(Action) - {Action.DESCRIBE_GROUPS}
+DISK_OPERATIONS = frozenset(action for action in Action if action.service == "ec2")
 """Making, growing, copying and removing disks: the processor, and `expire`, which puts disks away in its place."""
+
+NODE_OPERATIONS = frozenset({Action.DESCRIBE_GROUPS, Action.DESCRIBE_REFRESHES, Action.START_REFRESH})
+"""`gpu-dev-server nodes groups` and `nodes refresh`."""
 
 REACHING_EKS = frozenset({"eks:DescribeCluster", "sts:GetCallerIdentity"})
 """Beside any of them, where the cluster is EKS and is reached from outside of it. AWS allows everybody the latter."""
