@@ -14,10 +14,13 @@ from gpudev.domain.ids import ReservationId, UserId
 from gpudev.domain.lifecycle import Status
 from gpudev.domain.proxy import Grant, Standing
 from gpudev.domain.reservation import Connection
+from gpudev.gate.auditing import AuditTrail
+from gpudev.ports.auditing import AuditEntry, AuditQuery
 from gpudev.ports.clock import SystemClock
+from gpudev.proxy.guarding import SessionGuard
 from gpudev.proxy.sessions import Sessions
 from gpudev.proxy.targets import Targets
-from gpudev.settings import ProxySettings
+from gpudev.settings import Guarding, ProxySettings
 from gpudev.workflows.proxying import Proxying
 
 JOB = "00000000-0000-4000-8000-000000000001"
@@ -38,11 +41,21 @@ class PaperTokens:
         return dict.fromkeys(grants, self._standing)
 
 
+class PaperLog:
+    async def append(self, entries: Sequence[AuditEntry]) -> None:
+        """Nobody reads it."""
+
+    async def find(self, query: AuditQuery) -> list[AuditEntry]:
+        raise NotImplementedError
+
+
 async def serve(echo_port: int) -> None:
     settings = ProxySettings(most_per_user=10_000, most=10_000)
     reservations: object = None  # only asked for new tokens
     proxying = Proxying(reservations, PaperTokens(echo_port), SystemClock(), settings.token_ttl)  # type: ignore[arg-type]
-    sessions = Sessions(proxying, Targets(True, frozenset(), settings.connect_timeout), settings)
+    trail = AuditTrail(PaperLog(), SystemClock())
+    guard = SessionGuard(proxying, trail, SystemClock(), Guarding())
+    sessions = Sessions(proxying, guard, Targets(True, frozenset(), settings.connect_timeout), settings)
     sessions.start()
     config = uvicorn.Config(
         Starlette(),

@@ -12,7 +12,9 @@ from gpudev.adapters.postgres.stores import Stores, open_stores
 from gpudev.api.services import Services
 from gpudev.bootstrap.running import check_schema
 from gpudev.domain.errors import Unavailable
+from gpudev.gate.auditing import AuditTrail
 from gpudev.ports.clock import SystemClock
+from gpudev.proxy.guarding import SessionGuard
 from gpudev.proxy.sessions import Sessions
 from gpudev.proxy.targets import Targets
 from gpudev.settings import Settings
@@ -24,19 +26,24 @@ async def serving_sessions(services: Services) -> AsyncIterator[Sessions]:
     """Beside the API, so that one port is enough."""
     settings = services.settings
     proxying = Proxying(services.reservations, services.proxy_tokens, services.clock, settings.proxy.token_ttl)
-    async with _kept(Sessions(proxying, Targets.of(settings), settings.proxy)) as sessions:
+    guard = SessionGuard(proxying, services.trail, services.clock, settings.guarding)
+    async with _kept(Sessions(proxying, guard, Targets.of(settings), settings.proxy)) as sessions:
         yield sessions
 
 
 @contextlib.asynccontextmanager
 async def open_proxy(settings: Settings) -> AsyncIterator[tuple[Starlette, Sessions]]:
     """A service of its own: its sessions, and an app that tells how it is."""
-    stores = open_stores(settings, max_connections=4)
-    proxying = Proxying(stores.reservations, stores.proxy_tokens, SystemClock(), settings.proxy.token_ttl)
+    stores, clock = open_stores(settings, max_connections=4), SystemClock()
+    proxying = Proxying(stores.reservations, stores.proxy_tokens, clock, settings.proxy.token_ttl)
+    trail = AuditTrail(stores.audit_log, clock)
+    guard = SessionGuard(proxying, trail, clock, settings.guarding)
+    trail.start()
     try:
-        async with _kept(Sessions(proxying, Targets.of(settings), settings.proxy)) as sessions:
+        async with _kept(Sessions(proxying, guard, Targets.of(settings), settings.proxy)) as sessions:
             yield _health(stores), sessions
     finally:
+        await trail.close()  # after the sessions: their ends are in it
         await stores.close()
 
 

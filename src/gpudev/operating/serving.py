@@ -80,6 +80,8 @@ def proxy(host: str | None, port: int | None) -> None:
                 access_log=False,
                 log_level="warning",
                 timeout_graceful_shutdown=2,
+                timeout_keep_alive=round(chosen.guarding.keep_alive.total_seconds()),
+                limit_concurrency=chosen.guarding.max_connections,
                 server_header=False,
                 proxy_headers=False,
             )

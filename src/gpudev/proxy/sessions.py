@@ -12,9 +12,10 @@ from contextlib import suppress
 import structlog
 from websockets.http11 import Request
 
-from gpudev.domain.errors import LimitReached, Unavailable
+from gpudev.domain.errors import GpuDevError, LimitReached, Unavailable
 from gpudev.domain.proxy import Close, Ending
 from gpudev.proxy import door
+from gpudev.proxy.guarding import SessionGuard, Traffic, Visitor
 from gpudev.proxy.targets import Targets
 from gpudev.proxy.tunnel import Tunnel
 from gpudev.settings import ProxySettings
@@ -26,11 +27,13 @@ _LOOK_SECONDS = 1.0
 
 
 class Sessions:
-    def __init__(self, proxying: Proxying, targets: Targets, settings: ProxySettings) -> None:
+    def __init__(self, proxying: Proxying, guard: SessionGuard, targets: Targets, settings: ProxySettings) -> None:
         self._proxying = proxying
+        self._guard = guard
         self._targets = targets
         self._settings = settings
         self._open: dict[Tunnel, Admitted] = {}
+        self._opening = 0
         self._by_user: Counter[int] = Counter()
         self._keeper: asyncio.Task[None] | None = None
         self._looking: set[asyncio.Task[None]] = set()
@@ -62,12 +65,29 @@ class Sessions:
         """The protocol of one client's connection; a web server calls this when one asks for a WebSocket."""
         return Tunnel(self)
 
-    async def open(self, tunnel: Tunnel, request: Request) -> tuple[Admitted, asyncio.Transport]:
+    def greet(self, peer: str | None, request: Request) -> Visitor:
+        return self._guard.greet(peer, request.headers.get_all("X-Forwarded-For"))
+
+    async def open(self, tunnel: Tunnel, request: Request, visitor: Visitor) -> tuple[Admitted, asyncio.Transport]:
         """Let in and connected, or an error that says why not."""
-        asked, secret = door.read(request)
-        admitted = await self._proxying.admit(secret, asked)
-        self._enter(tunnel, admitted)
-        return admitted, await self._targets.connect(admitted.connection, tunnel.far_side)
+        self._opening += 1
+        try:
+            asked, secret = door.read(request)
+            if len(self._open) + self._opening > self._settings.most:
+                raise Unavailable("the proxy has as many sessions as it can take; try again later")
+            admitted = await self._guard.admit(visitor, secret, asked)
+            self._enter(tunnel, admitted)
+        except GpuDevError as error:
+            self._guard.refused(visitor, error, door.asked_for(request))
+            raise
+        finally:
+            self._opening -= 1
+        connected = await self._targets.connect(admitted.connection, tunnel.far_side)
+        self._guard.opened(visitor, admitted)
+        return admitted, connected
+
+    def ended(self, visitor: Visitor, admitted: Admitted, ending: Ending, traffic: Traffic) -> None:
+        self._guard.ended(visitor, admitted, ending, traffic)
 
     def left(self, tunnel: Tunnel) -> None:
         admitted = self._open.pop(tunnel, None)
@@ -80,8 +100,6 @@ class Sessions:
         most = self._settings.most_per_user
         if self._by_user[admitted.grant.user_id] >= most:
             raise LimitReached(f"you have {most} sessions open through the proxy, and more are not allowed")
-        if len(self._open) >= self._settings.most:
-            raise Unavailable("the proxy has as many sessions as it can take; try again later")
         self._open[tunnel] = admitted
         self._by_user[admitted.grant.user_id] += 1
 

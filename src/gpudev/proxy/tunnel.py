@@ -17,6 +17,8 @@ from websockets.server import ServerProtocol
 from gpudev.domain.errors import GpuDevError
 from gpudev.domain.proxy import Close, Ending
 from gpudev.proxy import door, frames
+from gpudev.proxy.guarding import Traffic, Visitor
+from gpudev.workflows.proxying import Admitted
 
 if TYPE_CHECKING:
     from gpudev.proxy.sessions import Sessions
@@ -41,7 +43,8 @@ class Tunnel(asyncio.Protocol):
         self._client: asyncio.Transport
         self._server: asyncio.Transport | None = None
         self._opening: asyncio.Task[None] | None = None
-        self._username = ""
+        self._visitor: Visitor | None = None
+        self._admitted: Admitted | None = None
         self._has_spoken = True
         self._heard_at = 0.0
         self._began_at = 0.0
@@ -106,24 +109,31 @@ class Tunnel(asyncio.Protocol):
         if self._server is not None:
             self._server.abort()
         self._sessions.left(self)
-        if self._username:
-            self._log_end()
+        if self._admitted is not None:
+            self._tell_end(self._admitted, self._ending)
 
     # Opening
 
     async def _open(self, request: Request) -> None:
         response = self._websocket.accept(request)
+        visitor = self._visitor = self._sessions.greet(self._peer(), request)
         if response.status_code == 101:
             try:
-                admitted, self._server = await self._sessions.open(self, request)
-                self._username = admitted.username
-                log.info("proxy.opened", user=self._username, reservation_id=str(admitted.grant.reservation_id))
+                self._admitted, self._server = await self._sessions.open(self, request, visitor)
+                log.info("proxy.opened", request_id=visitor.request_id, **_who(self._admitted))
             except GpuDevError as error:
-                log.info("proxy.refused", code=error.code, error=error.message, cause=repr(error.__cause__))
-                response = door.refusal(error)
+                log.info(
+                    "proxy.refused",
+                    request_id=visitor.request_id,
+                    address=visitor.address,
+                    code=error.code,
+                    error=error.message,
+                    cause=repr(error.__cause__),
+                )
+                response = door.refusal(error, visitor.request_id)
             except Exception:
-                log.exception("proxy.unforeseen")
-                response = door.refusal(GpuDevError("something went wrong on our side"))
+                log.exception("proxy.unforeseen", request_id=visitor.request_id)
+                response = door.refusal(GpuDevError("something went wrong on our side"), visitor.request_id)
         if self._is_lost:
             return
         self._websocket.send_response(response)
@@ -249,17 +259,28 @@ class Tunnel(asyncio.Protocol):
             self._has_spoken, self._heard_at = False, now
         return now - self._heard_at
 
-    def _log_end(self) -> None:
-        assert self._ending is not None
+    def _peer(self) -> str | None:
+        peer = self._client.get_extra_info("peername")
+        return str(peer[0]) if isinstance(peer, tuple) else None
+
+    def _tell_end(self, admitted: Admitted, ending: Ending) -> None:
+        assert self._visitor is not None
+        seconds = asyncio.get_running_loop().time() - self._began_at
         log.info(
             "proxy.closed",
-            user=self._username,
-            close=self._ending.close.value,
-            reason=self._ending.reason,
-            seconds=round(asyncio.get_running_loop().time() - self._began_at, 3),
+            request_id=self._visitor.request_id,
+            **_who(admitted),
+            close=ending.close.value,
+            reason=ending.reason,
+            seconds=round(seconds, 3),
             received=self._received,
             sent=self._sent,
         )
+        self._sessions.ended(self._visitor, admitted, ending, Traffic(seconds, self._received, self._sent))
+
+
+def _who(admitted: Admitted) -> dict[str, str]:
+    return {"user": admitted.username, "reservation_id": str(admitted.grant.reservation_id)}
 
 
 class _FarSide(asyncio.Protocol):

@@ -1,0 +1,101 @@
+"""At the proxy's door: where somebody comes from, how many wrong tokens may come from there, and what is written down.
+
+A session leaves two entries in the audit log, when it opens and when it ends, with one request id; whoever is turned
+away for who they are leaves one. Who may go where is the workflow's to say, and bytes are not known here.
+"""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpudev.domain.errors import GpuDevError, TooOften, Unauthenticated
+from gpudev.domain.proxy import Close, Ending
+from gpudev.gate.addresses import ClientAddresses
+from gpudev.gate.auditing import AuditTrail
+from gpudev.gate.limiting import TokenBuckets, neighbourhood
+from gpudev.gate.refusing import REFUSALS, status_of
+from gpudev.ports.auditing import AuditEntry, harmless
+from gpudev.ports.clock import Clock
+from gpudev.settings import Guarding
+from gpudev.workflows.proxying import Admitted, Proxying
+
+ASKED = "GET /v1/jobs/{job_id}/ssh"
+"""As the API calls the same address."""
+OPENED, ENDED = "ssh session opened", "ssh session ended"
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """Whoever asks for a session, let in or not."""
+
+    address: str | None
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    seconds: float
+    received: int
+    sent: int
+
+
+class SessionGuard:
+    def __init__(self, proxying: Proxying, trail: AuditTrail, clock: Clock, limits: Guarding) -> None:
+        self._proxying = proxying
+        self._trail = trail
+        self._clock = clock
+        self._addresses = ClientAddresses(limits.trusted_proxies)
+        self._wrong_tokens = TokenBuckets(limits.wrong_keys_burst, limits.wrong_keys_per_minute)
+
+    def greet(self, peer: str | None, forwarded_for: Sequence[str]) -> Visitor:
+        return Visitor(self._addresses.of(peer, forwarded_for), uuid.uuid4().hex)
+
+    async def admit(self, visitor: Visitor, secret: str, asked: str) -> Admitted:
+        """Raises TooOften for an address that many wrong tokens came from, and what the workflow raises."""
+        whose = neighbourhood(visitor.address)
+        if wait := self._wrong_tokens.wait(whose):
+            raise TooOften("too many wrong tokens came from your address; wait a little", again_in_seconds=wait)
+        try:
+            return await self._proxying.admit(secret, asked)
+        except Unauthenticated:
+            self._wrong_tokens.spend(whose)
+            raise
+
+    def refused(self, visitor: Visitor, error: GpuDevError, asked: str | None) -> None:
+        status = status_of(error)
+        if status in REFUSALS:
+            entry = self._entry(visitor, ASKED, error.code, target=asked and harmless(asked), status=status)
+            self._trail.note_refusal(entry)
+
+    def opened(self, visitor: Visitor, admitted: Admitted) -> None:
+        target = str(admitted.grant.reservation_id)
+        self._trail.note(self._entry(visitor, OPENED, "ok", username=admitted.username, target=target, status=101))
+
+    def ended(self, visitor: Visitor, admitted: Admitted, ending: Ending, traffic: Traffic) -> None:
+        target = (
+            f"{admitted.grant.reservation_id} after {traffic.seconds:.1f} s, "
+            f"{traffic.received} bytes there, {traffic.sent} back"
+        )
+        outcome = "ok" if ending.close is Close.DONE else ending.close.name.lower()
+        self._trail.note(self._entry(visitor, ENDED, outcome, username=admitted.username, target=target))
+
+    def _entry(
+        self,
+        visitor: Visitor,
+        action: str,
+        outcome: str,
+        *,
+        username: str | None = None,
+        target: str | None = None,
+        status: int | None = None,
+    ) -> AuditEntry:
+        return AuditEntry(
+            at=self._clock.now(),
+            action=action,
+            outcome=outcome,
+            username=username,
+            target=target,
+            address=visitor.address,
+            status=status,
+            request_id=visitor.request_id,
+        )
