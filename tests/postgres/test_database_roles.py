@@ -56,6 +56,7 @@ FORBIDDEN = {
         "DELETE FROM api_keys",
         "INSERT INTO invitations (secret_hash, username, created_at, expires_at) VALUES ('', 'me', now(), now())",
         "UPDATE idempotency_keys SET fingerprint = ''",
+        "SELECT environment FROM reservation_setups",
         "SELECT * FROM pgmq.q_gpu_reservations_dlq",
         "DELETE FROM pgmq.q_gpu_reservations",
         "SELECT enable_queue_notifications()",

@@ -177,6 +177,7 @@ def make_processor(
         timing=timing,
         disks=disks,
         homes=homes,
+        setups=stores.setups,
     )
 
 

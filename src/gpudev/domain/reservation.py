@@ -7,6 +7,7 @@ from gpudev.domain.capacity import Holding, Share
 from gpudev.domain.estimate import Span
 from gpudev.domain.ids import DiskId, ReservationId, UserId, pod_name
 from gpudev.domain.lifecycle import Status
+from gpudev.domain.own_setup import NO_SETUP, OwnSetup
 
 WORKLOAD_NAMESPACE = "gpu-dev"
 
@@ -31,6 +32,7 @@ class Draft:
     priority: int = 0
     max_wait: timedelta | None = None
     """None: it waits as long as it takes."""
+    setup: OwnSetup = NO_SETUP
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,8 @@ class Reservation:
     """While it waits: when its owner gives it up. None: never."""
     resent_at: datetime | None = None
     """When it was last sent again because nobody had looked at it."""
+    setup_outcome: str | None = None
+    """What became of its owner's own set-up (dotfiles, start-up script), in words; None: nothing yet."""
     connection: Connection | None = None
     shares: tuple[Share, ...] = field(default=())
 
@@ -140,7 +144,8 @@ class Event:
     reservation_id: ReservationId
     at: datetime
     kind: str
-    """submitted, queued, preparing, step, active, warning, extended, restarted, expired, cancelled, failed, released"""
+    """submitted, queued, preparing, step, active, warning, extended, restarted, setup, expired, cancelled, failed,
+    released"""
     message: str
     status: Status
     version: int

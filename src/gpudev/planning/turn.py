@@ -16,6 +16,7 @@ from gpudev.domain.lifecycle import Status
 from gpudev.domain.reservation import Reservation
 from gpudev.planning.expiry import Expire, Warn, decide_expiry
 from gpudev.planning.expiry import Nothing as NotYet
+from gpudev.planning.own_setup import decide_setup
 from gpudev.planning.readiness import Activate, Fail, Launch, Nothing, Progress, Reconnect, decide_readiness
 from gpudev.planning.replacing import find_obstacle, units_held
 from gpudev.ports.cluster import ClusterSeen, Phase
@@ -231,6 +232,9 @@ def _decide_server(
             decisions.launches.append(reservation)
         case Nothing(next_at):
             decisions.look_again(next_at)
+            told = decide_setup(reservation, seen.servers.get(reservation.reservation_id))
+            if told is not None:
+                decisions.changes.append(told)
         case other:
             assert_never(other)
 

@@ -41,7 +41,12 @@ class ServerSpec:
     image: str | None = None
     name: str | None = None
     expires_at: datetime | None = None
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """What the owner wants to find there, secrets among it. What the system says wins."""
+    dotfiles: str | None = field(default=None, repr=False)
+    """The owner's git repository, cloned and installed by the dev server's user once it is ready."""
+    startup_script: str | None = field(default=None, repr=False)
+    """The owner's program, run after that."""
     volume: HomeVolume | None = None
     """Of the disk, made ready before anything starts."""
 
@@ -72,6 +77,9 @@ class ServerSeen:
     held: tuple[Share, ...] = ()
     """What it takes of which nodes right now, where that can be seen. A reservation's row says the same; one without a
     row (an orphan) uses this until it is gone."""
+    setup: str | None = None
+    """When ready: what became of the owner's own set-up (dotfiles, start-up script), in words that hold nothing of it;
+    None: there is none, it goes on, or nobody knows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,13 @@ from gpudev.domain.commands import MAX_FAILURES
 from gpudev.domain.errors import ClusterError, GpuDevError, Stale, Unavailable
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.lifecycle import Status
+from gpudev.domain.own_setup import NO_SETUP, OwnSetup
 from gpudev.domain.reservation import Reservation
 from gpudev.planning.disk_holding import disk_failed
 from gpudev.planning.turn import failed_launch, postponed_launch, released, withdrawn
 from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import Cluster, HomeVolume, ServerSpec
+from gpudev.ports.own_setups import SetupStore
 from gpudev.ports.stores import ReservationStore
 from gpudev.processor.homes import DiskFailed, Homes, StillWorking
 from gpudev.settings import Timing
@@ -43,16 +45,19 @@ class Effects:
         done: Callable[[], None],
         *,
         homes: Homes | None = None,
+        setups: SetupStore | None = None,
         zone_of: Callable[[Reservation], str | None] = lambda _: None,
         at_once: int = 32,
     ) -> None:
-        """`homes` None: disks are the cluster's own affair. `zone_of`: where a reservation's dev server will be."""
+        """`homes` None: disks are the cluster's own affair. `setups` None: nobody brings one. `zone_of`: where a
+        reservation's dev server will be."""
         self._cluster = cluster
         self._reservations = reservations
         self._clock = clock
         self._timing = timing
         self._done = done
         self._homes = homes
+        self._setups = setups
         self._zone_of = zone_of
         self._slots = asyncio.Semaphore(at_once)
         self._running: dict[tuple[Kind, ReservationId], asyncio.Task[None]] = {}
@@ -143,7 +148,7 @@ class Effects:
         self._unfinished.add(current.reservation_id)
         try:
             current, volume = await self._home(current)
-            await self._cluster.ensure_server(spec_of(current, volume))
+            await self._cluster.ensure_server(spec_of(current, volume, await self._setup(current)))
             self._unfinished.discard(current.reservation_id)
         except (StillWorking, Stale):
             raise
@@ -165,6 +170,9 @@ class Effects:
         if self._homes is None or reservation.disk_id is None:
             return reservation, None
         return await self._homes.make_ready(reservation, reservation.disk_id, self._zone_of(reservation))
+
+    async def _setup(self, reservation: Reservation) -> OwnSetup:
+        return NO_SETUP if self._setups is None else await self._setups.setup_of(reservation.reservation_id)
 
     async def _tear_down(self, reservation: Reservation) -> None:
         await self._ensure_gone(reservation.reservation_id)
@@ -195,7 +203,7 @@ class Effects:
             raise Unavailable("not everything it had is gone yet")
 
 
-def spec_of(reservation: Reservation, volume: HomeVolume | None = None) -> ServerSpec:
+def spec_of(reservation: Reservation, volume: HomeVolume | None = None, setup: OwnSetup = NO_SETUP) -> ServerSpec:
     return ServerSpec(
         reservation_id=reservation.reservation_id,
         pod_name=reservation.pod_name,
@@ -210,5 +218,8 @@ def spec_of(reservation: Reservation, volume: HomeVolume | None = None) -> Serve
         image=reservation.image,
         name=reservation.name,
         expires_at=reservation.expires_at,
+        environment=setup.environment,
+        dotfiles=setup.dotfiles,
+        startup_script=setup.startup_script,
         volume=volume,
     )

@@ -29,6 +29,7 @@ from gpudev.planning.turn import Decisions, decide_running
 from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import Cluster, ClusterSeen
 from gpudev.ports.cordons import ProcessorCordons
+from gpudev.ports.own_setups import SetupStore
 from gpudev.ports.stores import Lease, LeaseStore, Queue, QueueMessage, ReservationStore, UnreleasedView
 from gpudev.processor.disk_work import DiskWork
 from gpudev.processor.effects import Effects
@@ -61,6 +62,7 @@ class Processor:
         timing: Timing,
         disks: DiskWork | None = None,
         homes: Homes | None = None,
+        setups: SetupStore | None = None,
     ) -> None:
         self._reservations = reservations
         self._unreleased = unreleased
@@ -82,7 +84,9 @@ class Processor:
         self.disks = disks
         if disks is not None:
             disks.moved = self.wake
-        self.effects = Effects(cluster, reservations, clock, timing, self.wake, homes=homes, zone_of=self._zone_of)
+        self.effects = Effects(
+            cluster, reservations, clock, timing, self.wake, homes=homes, setups=setups, zone_of=self._zone_of
+        )
 
     def wake(self) -> None:
         """Something may have changed. Cheap, and safe to call too often."""

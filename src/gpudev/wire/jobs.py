@@ -42,6 +42,21 @@ class SubmitRequest:
         default=None,
         metadata=_doc("Cancelled if it has not started after so many hours; absent: it waits on", strict=True),
     )
+    environment: dict[str, str] | None = field(
+        default=None,
+        repr=False,
+        metadata=_doc("Variables for every session there; at most 200, never shown again", max_length=200),
+    )
+    dotfiles: str | None = field(
+        default=None,
+        repr=False,
+        metadata=_doc("Git repository that is cloned to ~/.dotfiles and installed", max_length=500),
+    )
+    startup_script: str | None = field(
+        default=None,
+        repr=False,
+        metadata=_doc("Text of a program that is run there once it is ready", max_length=65_536),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +136,9 @@ class JobView:
     warning: str | None = field(metadata=_doc("Something the owner should know now (expiry near, scratch home)"))
     wait_until: datetime | None = field(
         default=None, metadata=_doc("While it waits: when it is cancelled if it has not started (max_wait_hours)")
+    )
+    setup_outcome: str | None = field(
+        default=None, metadata=_doc("What became of its owner's dotfiles and start-up script, once they have run")
     )
 
 

@@ -19,6 +19,7 @@ from gpudev.domain.estimate import QueuePlan
 from gpudev.domain.gpu import Catalogue
 from gpudev.domain.ids import new_reservation_id
 from gpudev.domain.lifecycle import LIVE
+from gpudev.domain.own_setup import OwnSetup, check_setup
 from gpudev.domain.reservation import Draft, Reservation
 from gpudev.domain.ssh_keys import check_github_user, parse_public_keys
 from gpudev.domain.users import User
@@ -73,6 +74,7 @@ class Submission:
             if earlier is not None:
                 return Submitted(await self._with_place(earlier, (await self.nodes())[0]), replayed=True)
         _check_names(request)
+        setup = check_setup(OwnSetup(request.environment or {}, request.dotfiles, request.startup_script))
         disk_name = self._disk_name(request)
         nodes, seen_at = await self.nodes()
         # Until a processor has looked, an empty list of nodes says nothing about what there is.
@@ -92,6 +94,7 @@ class Submission:
             image=request.image,
             disk_name=disk_name,
             max_wait=_max_wait(request),
+            setup=setup,
         )
         written = await self._write(draft, idempotency_key, fingerprint)
         replayed = written.reservation_id != draft.reservation_id
@@ -214,6 +217,8 @@ def _max_wait(request: SubmitRequest) -> timedelta | None:
 
 
 def _fingerprint(request: SubmitRequest) -> str:
-    """What was asked, told apart from anything else that could be asked under the same key."""
-    text = json.dumps(asdict(request), sort_keys=True, ensure_ascii=True)
+    """What was asked, told apart from anything else that could be asked under the same key. It is kept longer than the
+    reservation, so nothing of the values of variables is in it: of a short secret even a hash would tell."""
+    asked = {**asdict(request), "environment": sorted(request.environment or {})}
+    text = json.dumps(asked, sort_keys=True, ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -147,6 +147,7 @@ def job_view(
         ssh_host_key=connection.host_key if connection else None,
         warning=_warning(reservation, now),
         wait_until=reservation.wait_until if waiting else None,
+        setup_outcome=reservation.setup_outcome,
     )
 
 

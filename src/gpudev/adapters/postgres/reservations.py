@@ -10,6 +10,7 @@ import asyncpg
 from gpudev.adapters.postgres import rows
 from gpudev.adapters.postgres.disk_quota import check_quota_of_new_disk
 from gpudev.adapters.postgres.leases import check_epoch
+from gpudev.adapters.postgres.own_setups import forget_setups, write_setup
 from gpudev.adapters.postgres.pool import Connection, Pool
 from gpudev.adapters.postgres.writing import (
     send_message,
@@ -54,20 +55,26 @@ class PostgresReservations:
         limits: UserLimits = NO_LIMITS,
     ) -> Reservation:
         async with self._connection_for(draft, limits) as connection:
+            if not draft.setup.is_empty:  # first: after the submit nobody shall wait for us
+                await write_setup(connection, draft.reservation_id, draft.setup)
             written = await _submit(connection, draft, idempotency_key, fingerprint, now=now, limits=limits)
             if not written["is_new"]:
+                if not draft.setup.is_empty:
+                    await forget_setups(connection, [draft.reservation_id])
                 return await _get(connection, ReservationId(written["reservation_id"]))
             return _just_submitted(draft, written, now)
 
     @contextlib.asynccontextmanager
     async def _connection_for(self, draft: Draft, limits: UserLimits) -> AsyncIterator[Connection]:
         """One statement needs no transaction. With a disk that may have to be made, its quota is held meanwhile."""
-        if limits.disks is None or draft.disk_name in (None, NO_DISK):
+        disks = None if draft.disk_name in (None, NO_DISK) else limits.disks
+        if disks is None and draft.setup.is_empty:
             async with self._pool.acquire() as connection:
                 yield connection
             return
         async with self._pool.transaction() as connection:
-            await check_quota_of_new_disk(connection, draft, limits.disks)
+            if disks is not None:
+                await check_quota_of_new_disk(connection, draft, disks)
             yield connection
 
     async def find_submission(self, user_id: UserId, idempotency_key: str, fingerprint: str) -> Reservation | None:

@@ -33,6 +33,7 @@ _PLANNING = {
     "reservation_events": _ADD,
     "reservation_shares": _ALL,
     "reservation_estimates": _ADD,
+    "reservation_setups": "SELECT (reservation_id), DELETE",
     "held_gpus": _ALL,
     "gpu_types": _KEEP,
     "cluster_nodes": _ALL,
@@ -69,6 +70,8 @@ GRANTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "reservation_events": _ADD,
             "reservation_shares": "SELECT, DELETE",
             "reservation_estimates": _READ,
+            # Written and removed, never read: nothing the API answers can hold somebody's secrets.
+            "reservation_setups": "SELECT (reservation_id), INSERT, DELETE",
             "held_gpus": "SELECT, DELETE",
             "idempotency_keys": _ADD,
             "cluster_nodes": _READ,
@@ -88,6 +91,8 @@ GRANTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         PROCESSOR: {
             **_EVERY_SERVICE,
             **_PLANNING,
+            # It starts dev servers, and so hands over what their owners bring.
+            "reservation_setups": "SELECT, DELETE",
             # Housekeeping: what is over is forgotten.
             "api_keys": f"{_KEYS_WITHOUT_HASHES}, DELETE",
             "idempotency_keys": "SELECT, DELETE",

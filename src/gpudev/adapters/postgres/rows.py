@@ -58,6 +58,7 @@ def reservation(row: asyncpg.Record) -> Reservation:
         next_attempt_at=row["next_attempt_at"],
         wait_until=row["wait_until"],
         resent_at=row["resent_at"],
+        setup_outcome=row["setup_outcome"],
         connection=connection_of(row),
         shares=tuple(Share(rank, node, units, tuple(indices)) for rank, node, units, indices in row["shares"] or ()),
     )

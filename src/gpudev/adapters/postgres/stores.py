@@ -18,6 +18,7 @@ from gpudev.adapters.postgres.identities import PostgresAccounts, PostgresNonces
 from gpudev.adapters.postgres.invitations import PostgresInvitations, PostgresUsedTokens
 from gpudev.adapters.postgres.leases import PostgresLeases
 from gpudev.adapters.postgres.looks import PostgresLooks
+from gpudev.adapters.postgres.own_setups import PostgresOwnSetups
 from gpudev.adapters.postgres.passes import PostgresPassLocks
 from gpudev.adapters.postgres.plans import PostgresPlans
 from gpudev.adapters.postgres.pool import Pool
@@ -60,6 +61,7 @@ class Stores:
     proxy_tokens: PostgresProxyTokens
     administration: PostgresAdministration
     audit_log: PostgresAuditLog
+    setups: PostgresOwnSetups
 
     async def close(self) -> None:
         await self.leases.close()
@@ -99,4 +101,5 @@ def open_stores(settings: Settings, *, max_connections: int = 8) -> Stores:
         proxy_tokens=PostgresProxyTokens(pool),
         administration=PostgresAdministration(pool),
         audit_log=PostgresAuditLog(pool),
+        setups=PostgresOwnSetups(pool),
     )

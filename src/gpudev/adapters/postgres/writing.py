@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+from gpudev.adapters.postgres.own_setups import forget_setups
 from gpudev.adapters.postgres.pool import Connection
 from gpudev.domain.commands import RESERVATION_QUEUE, Cause, dead_letter_queue
 from gpudev.domain.estimate import EstimateRecord
@@ -22,13 +23,13 @@ _GUARDED_UPDATE = """
          released_at, node_ip, node_port, ssh_user, ssh_command, ssh_host_key, queue_position, estimated_wait_minutes,
          estimated_start_at, latest_start_at, expected_start_at, expected_earliest_at, expected_latest_at,
          wait_reason, last_queue_update, step, failure_reason, warned_minutes, priority,
-         launch_attempts, next_attempt_at, resent_at)
+         launch_attempts, next_attempt_at, resent_at, setup_outcome)
       = (SELECT n.status, r.version + 1, n.preparing_at, n.prepare_by, n.launched_at, n.expires_at, n.cancelled_at,
                 n.reservation_ended, n.released_at, n.node_ip, n.node_port, n.ssh_user, n.ssh_command,
                 n.ssh_host_key, n.queue_position, n.estimated_wait_minutes, n.estimated_start_at,
                 n.latest_start_at, n.expected_start_at, n.expected_earliest_at, n.expected_latest_at,
                 n.wait_reason, n.last_queue_update, n.step, n.failure_reason, n.warned_minutes, n.priority,
-                n.launch_attempts, n.next_attempt_at, n.resent_at
+                n.launch_attempts, n.next_attempt_at, n.resent_at, n.setup_outcome
          FROM jsonb_populate_record(r, c.changes) n)
     FROM unnest($1::uuid[], $2::text[], $3::int[], $4::jsonb[]) AS c (id, status, version, changes)
     WHERE r.reservation_id = c.id AND r.status = c.status AND r.version = c.version
@@ -62,6 +63,7 @@ _SETTABLE = frozenset(
         "last_queue_update",
         "priority",
         "resent_at",
+        "setup_outcome",
     }
 )
 
@@ -219,6 +221,7 @@ async def _release(connection: Connection, ids: Sequence[ReservationId]) -> None
     if not ids:
         return
     await _free(connection, ids, forget_shares=False)
+    await forget_setups(connection, ids)
     await connection.execute(
         "UPDATE disks SET reservation_id = NULL, in_use = false WHERE reservation_id = ANY($1::uuid[])", list(ids)
     )

@@ -1,0 +1,112 @@
+"""A person's own set-up of a dev server: variables, a dotfiles repository, a start-up script. What may be asked for.
+
+All of it is data to everybody but the dev server's own user, under whose name alone it is used. None of it is shown:
+not in logs, not in answers, not by `repr`. What is refused is named by the variable, never by its value.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpudev.domain.errors import Invalid
+
+MOST_VARIABLES = 200
+LONGEST_VALUE = 32 * 1024
+LONGEST_ENVIRONMENT = 128 * 1024
+LONGEST_SCRIPT = 64 * 1024
+LONGEST_URL = 500
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+_NOT_YOURS = frozenset(
+    {"HOME", "USER", "LOGNAME", "SHELL", "PATH", "PWD", "OLDPWD", "SHLVL", "TERM", "MAIL", "WORKSPACE", "_"}
+    | {"XDG_RUNTIME_DIR", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES"}
+)
+_NOT_YOURS_BEGIN = ("GPU_DEV_", "SSH_")
+# https://HOST/PATH, ssh://[USER@]HOST[:PORT]/PATH, USER@HOST:PATH. No password: it would be seen beside the program.
+_HOST = r"[A-Za-z0-9][A-Za-z0-9.-]*"
+_PATH = r"[A-Za-z0-9._~/+%@-]+"
+_DOTFILES = re.compile(
+    rf"https://{_HOST}(?::\d{{1,5}})?/{_PATH}"
+    rf"|ssh://(?:[A-Za-z0-9._-]+@)?{_HOST}(?::\d{{1,5}})?/{_PATH}"
+    rf"|[A-Za-z0-9._][A-Za-z0-9._-]*@{_HOST}:{_PATH}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnSetup:
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    dotfiles: str | None = field(default=None, repr=False)
+    """Where git finds the repository."""
+    startup_script: str | None = field(default=None, repr=False)
+    """A program's text; its first line may say which interpreter it wants."""
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.environment and self.dotfiles is None and self.startup_script is None
+
+
+NO_SETUP = OwnSetup()
+
+
+def check_setup(setup: OwnSetup) -> OwnSetup:
+    """Raises Invalid for what a dev server cannot be given."""
+    _check_environment(setup.environment)
+    if setup.dotfiles is not None:
+        check_dotfiles(setup.dotfiles)
+    if setup.startup_script is not None:
+        check_startup_script(setup.startup_script)
+    return setup
+
+
+def check_variable(name: str) -> str:
+    """A name that a person may give a variable of theirs."""
+    if not _VARIABLE.fullmatch(name):
+        shown = name[:80].encode("ascii", "backslashreplace").decode()
+        raise Invalid(f"'{shown}' is no name of a variable: letters, digits and _, at most 128", field="environment")
+    if name in _NOT_YOURS or name.startswith(_NOT_YOURS_BEGIN):
+        raise Invalid(
+            f"{name} is set by the dev server itself; leave it out, or set it in your dotfiles", field="environment"
+        )
+    return name
+
+
+def check_dotfiles(url: str) -> str:
+    if len(url) > LONGEST_URL or not _DOTFILES.fullmatch(url):
+        raise Invalid(
+            "dotfiles must be a git repository: https://HOST/PATH, ssh://HOST/PATH or USER@HOST:PATH, no password",
+            field="dotfiles",
+        )
+    return url
+
+
+def check_startup_script(text: str) -> str:
+    if not text.strip():
+        raise Invalid("the start-up script is empty", field="startup_script")
+    if "\0" in text or _size(text) > LONGEST_SCRIPT:
+        raise Invalid(
+            f"the start-up script must be text of at most {LONGEST_SCRIPT // 1024} KiB", field="startup_script"
+        )
+    return text
+
+
+def _check_environment(environment: Mapping[str, str]) -> None:
+    if len(environment) > MOST_VARIABLES:
+        raise Invalid(f"there may be at most {MOST_VARIABLES} variables", field="environment")
+    total = 0
+    for name, value in environment.items():
+        check_variable(name)
+        size = _size(value)
+        if "\0" in value or size > LONGEST_VALUE:
+            raise Invalid(
+                f"the value of {name} must be text of at most {LONGEST_VALUE // 1024} KiB", field="environment"
+            )
+        total += len(name) + size + 2
+    if total > LONGEST_ENVIRONMENT:
+        raise Invalid(f"the variables may have at most {LONGEST_ENVIRONMENT // 1024} KiB together", field="environment")
+
+
+def _size(text: str) -> int:
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError:  # a lone surrogate: no text at all
+        return LONGEST_ENVIRONMENT + 1

@@ -1,0 +1,23 @@
+"""What became of somebody's own set-up is told once: it is a line of the history, and nothing else follows from it.
+
+A dotfiles repository that cannot be cloned, or a script that fails, never ends a reservation.
+"""
+
+from gpudev.domain.lifecycle import Status
+from gpudev.domain.reservation import Reservation
+from gpudev.ports.cluster import ServerSeen
+from gpudev.ports.stores import Change, NewEvent
+
+
+def decide_setup(reservation: Reservation, server: ServerSeen | None) -> Change | None:
+    if server is None or server.setup is None or reservation.status is not Status.ACTIVE:
+        return None
+    if server.setup == reservation.setup_outcome:
+        return None
+    return Change(
+        reservation.reservation_id,
+        reservation.status,
+        reservation.version,
+        NewEvent("setup", server.setup),
+        fields={"setup_outcome": server.setup},
+    )
