@@ -2,9 +2,10 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx2
@@ -15,6 +16,9 @@ from gpudev.api.streaming import EventStream, Item
 from gpudev.domain.errors import Unavailable
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.reservation import Reservation
+from gpudev.domain.users import Role
+from gpudev.gate.addresses import ClientAddresses
+from gpudev.gate.limiting import Places
 from gpudev.wire.jobs import JobEvent, JobView
 from gpudev.workflows.viewing import Viewing
 from gpudev.workflows.watching import Watching
@@ -215,6 +219,10 @@ async def test_a_database_that_goes_away_interrupts_nobody(ada: httpx2.AsyncClie
     assert rest[-1].status == "cancelled"
 
 
+async def allowed() -> bool:
+    return True
+
+
 async def test_silence_is_broken_by_comments_and_a_source_is_closed_when_the_reader_leaves() -> None:
     closed, sent, leave = asyncio.Event(), [], asyncio.Event()
 
@@ -236,7 +244,7 @@ async def test_silence_is_broken_by_comments_and_a_source_is_closed_when_the_rea
             leave.set()
 
     async with asyncio.timeout(5):
-        await EventStream(silent(), keep_alive_seconds=0.002)({"type": "http"}, receive, send)
+        await EventStream(silent(), allowed, nullcontext(), keep_alive_seconds=0.002)({"type": "http"}, receive, send)
     assert closed.is_set()
     assert sent[1]["body"] == b": still here\n\n"
 
@@ -253,4 +261,87 @@ async def test_a_source_that_breaks_is_not_taken_for_one_that_ended() -> None:
     async def send(message: Any) -> None: ...
 
     with pytest.raises(RuntimeError, match="broken"):
-        await EventStream(broken())({"type": "http"}, receive, send)
+        await EventStream(broken(), allowed, nullcontext())({"type": "http"}, receive, send)
+
+
+@pytest.mark.slow
+async def test_a_silent_stream_ends_within_a_second_of_its_key(api: Api, ada: httpx2.AsyncClient, address: str) -> None:
+    """Also where nobody hears that the key was revoked."""
+    view = await submit(ada)
+    key = {"Authorization": ada.headers["Authorization"]}
+    async with (
+        asyncio.timeout(60),
+        httpx2.AsyncClient(base_url=address) as client,
+        client.stream("GET", f"/v1/jobs/{view['job_id']}/events", headers=key, timeout=30) as answer,
+    ):
+        lines = answer.aiter_lines()
+        while await anext(lines) != "event: event":
+            pass
+        async with api.world.stores.pool.acquire() as connection:
+            await connection.execute("UPDATE api_keys SET is_active = false")
+        revoked = time.monotonic()
+        async for _ in lines:
+            pass
+        # It would be five seconds until the stream looks by itself; a busy machine is given one more.
+        assert time.monotonic() - revoked < 2
+
+
+async def test_whoever_may_read_no_more_and_reads_nothing_is_not_waited_for() -> None:
+    may_read, entered, left = True, [], asyncio.Event()
+
+    async def is_allowed() -> bool:
+        return may_read
+
+    @contextmanager
+    def place() -> Iterator[None]:
+        entered.append(1)
+        yield
+        left.set()
+
+    async def silent() -> AsyncGenerator[Item, None]:
+        await asyncio.Event().wait()
+        yield None
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.body":
+            await asyncio.Event().wait()
+
+    streaming = asyncio.create_task(EventStream(silent(), is_allowed, place())({"type": "http"}, receive, send))
+    await until(lambda: bool(entered))
+    may_read = False
+    await asyncio.wait_for(streaming, 20)
+    assert left.is_set()
+
+
+@pytest.mark.slow
+async def test_nobody_holds_all_connections_with_streams(api: Api, address: str) -> None:
+    state = api.app.state
+    places = {"streams_of_user": Places(2), "streams_from_address": Places(3)}
+    state.guard = replace(state.guard, addresses=ClientAddresses(["127.0.0.1"]), **places)
+    job = await submit(await api.as_user("ada"))
+    keys = {name: f"Bearer {await api.secret(name, Role.OPERATOR)}" for name in ("eve", "olga")}
+
+    async with httpx2.AsyncClient(base_url=address, timeout=30) as client, AsyncExitStack() as streams:
+
+        async def follow(who: str, where: str) -> httpx2.Response:
+            headers = {"Authorization": keys[who], "X-Forwarded-For": where}
+            path = f"/v1/jobs/{job['job_id']}/events"
+            answer = await streams.enter_async_context(client.stream("GET", path, headers=headers))
+            if answer.status_code != 200:
+                await answer.aread()
+            return answer
+
+        for where in ("192.0.2.1", "192.0.2.2"):
+            assert (await follow("eve", where)).status_code == 200
+        assert "you have 2 streams" in refused(await follow("eve", "192.0.2.3"), 429, "limit_reached")
+        assert (await follow("olga", "192.0.2.2")).status_code == 200
+        keys["olaf"] = f"Bearer {await api.secret('olaf', Role.OPERATOR)}"
+        assert (await follow("olaf", "192.0.2.2")).status_code == 200
+        assert "from your address" in refused(await follow("olga", "192.0.2.2"), 429, "limit_reached")
+        await streams.aclose()
+        await until(lambda: not any(place._taken for place in places.values()))
+        assert (await follow("eve", "192.0.2.2")).status_code == 200

@@ -43,11 +43,30 @@ async def test_a_token_is_exchanged_for_a_key_that_ends(
 
 
 async def test_groups_are_looked_at_anew_at_every_login(
-    client: httpx2.AsyncClient, issuer: TestIssuer, clock: ManualClock
+    client: httpx2.AsyncClient, issuer: TestIssuer, clock: ManualClock, stores: Stores
 ) -> None:
+    await stores.users.add_user("root", Role.ADMIN)
     first = await log_in(client, issuer.token(clock, groups=["gpu-admins"], jti="1"))
     second = await log_in(client, issuer.token(clock, groups=["staff"], jti="2"))
     assert [answer.json()["role"] for answer in (first, second)] == ["admin", "user"]
+
+
+async def test_a_group_that_was_emptied_leaves_the_last_admin_in_place(
+    client: httpx2.AsyncClient, issuer: TestIssuer, clock: ManualClock, stores: Stores
+) -> None:
+    """And only the last: as soon as there is another, the directory's word counts."""
+
+    async def role_of(name: str, jti: str, *groups: str) -> str:
+        token = issuer.token(clock, sub=name, email=f"{name}@example.org", groups=list(groups), jti=jti)
+        return str((await log_in(client, token)).json()["role"])
+
+    assert [await role_of(name, name, "gpu-admins") for name in ("eve", "ada")] == ["admin", "admin"]
+    both = await asyncio.gather(role_of("eve", "1"), role_of("ada", "2"))
+    assert sorted(both) == ["admin", "user"]
+    last = ("eve", "ada")[both.index("admin")]
+    assert await role_of(last, "3") == "admin"
+    await stores.users.add_user("root", Role.ADMIN)
+    assert await role_of(last, "4") == "user"
 
 
 async def test_a_token_is_good_once_even_at_the_same_moment(

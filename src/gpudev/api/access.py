@@ -74,6 +74,9 @@ TABLE: Mapping[str, Rule] = MappingProxyType(
         "GET /v1/jobs/{job_id}/events": _OWN,
         "POST /v1/jobs/{job_id}/proxy-token": _OWN,
         "GET /v1/jobs/{job_id}/ssh": _OWN,
+        "GET /v1/jobs/{job_id}/users": _OWN,
+        "POST /v1/jobs/{job_id}/users": _OWN,
+        "DELETE /v1/jobs/{job_id}/users/{github_user}": _OWN,
         # Disks
         "POST /v1/disks": _OWN,
         "GET /v1/disks": _OWN,

@@ -21,6 +21,7 @@ from gpudev.api.disks import DiskEndpoints
 from gpudev.api.documenting import DESCRIPTION, document
 from gpudev.api.guarding import Guard
 from gpudev.api.health import HealthEndpoints
+from gpudev.api.interiors import UserEndpoints
 from gpudev.api.jobs import JobEndpoints
 from gpudev.api.keys import KeyEndpoints
 from gpudev.api.middleware import Requests
@@ -31,11 +32,12 @@ from gpudev.api.routing import check_routes
 from gpudev.api.services import Services
 from gpudev.api.stats import StatsEndpoints
 from gpudev.gate.addresses import ClientAddresses
-from gpudev.gate.limiting import TokenBuckets
+from gpudev.gate.limiting import Places, TokenBuckets
 from gpudev.ports.stores import UnreleasedView
 from gpudev.workflows.cancelling import Cancelling
 from gpudev.workflows.extending import Extending
 from gpudev.workflows.foreseeing import Foreseeing
+from gpudev.workflows.furnishing import Furnishing
 from gpudev.workflows.judging import Judging
 from gpudev.workflows.logging_in import LoggingIn
 from gpudev.workflows.managing_disks import ManagingDisks
@@ -62,9 +64,11 @@ def create_app(services: Services, lifespan: Lifespan[FastAPI] | None = None) ->
     )
     unreleased = OneAtATime(services.unreleased)
     app.state.guard = guard = _guard(services)
+    furnishing = _furnishing(services)
     for router in (
         _jobs(services, unreleased).router(),
         _proxy(services).router(),
+        UserEndpoints(furnishing).router(),
         _cluster(services, unreleased).router(),
         NodeEndpoints(services.cordons, services.clock).router(),
         DiskEndpoints(_disks(services)).router(),
@@ -111,6 +115,8 @@ def _guard(services: Services) -> Guard:
         clock=services.clock,
         logins=TokenBuckets(limits.login_burst, limits.login_per_minute),
         rotations=TokenBuckets(limits.rotations_burst, limits.rotations_per_minute),
+        streams_of_user=Places(limits.streams_per_user),
+        streams_from_address=Places(limits.streams_per_address),
     )
 
 
@@ -185,6 +191,10 @@ def _proxy(services: Services) -> ProxyEndpoints:
     settings = services.settings.proxy
     proxying = Proxying(services.reservations, services.proxy_tokens, services.clock, settings.token_ttl)
     return ProxyEndpoints(services.reservations, proxying, settings.url)
+
+
+def _furnishing(services: Services) -> Furnishing:
+    return Furnishing(services.reservations, services.interiors, services.keys, services.clock, services.new_key_pair)
 
 
 def _disks(services: Services) -> ManagingDisks:

@@ -60,11 +60,16 @@ class Authentication:
         self._heard_count = 0
         self._changes.attach(self._heard)
 
-    async def authenticate(self, authorization: str | None, address: str | None = None) -> ApiKey:
-        """Raises Unauthenticated, or TooOften for an address that tries too many keys."""
+    async def authenticate(
+        self, authorization: str | None, address: str | None = None, *, unheard_s: float = UNHEARD_S
+    ) -> ApiKey:
+        """Raises Unauthenticated, or TooOften for an address that tries too many keys.
+
+        `unheard_s`: how old an answer may be while nobody can say whether the key was revoked since.
+        """
         secret = _bearer(authorization)
         digest = hashlib.sha256(secret.encode()).digest()
-        known = self._recall(digest)
+        known = self._recall(digest, unheard_s)
         if known is not None:
             return known
         if self._monotonic() < self._wrong.get(digest, 0.0):
@@ -111,14 +116,14 @@ class Authentication:
         if not done.cancelled():
             done.exception()  # seen, also when everybody who asked has left
 
-    def _recall(self, digest: bytes) -> ApiKey | None:
+    def _recall(self, digest: bytes, unheard_s: float) -> ApiKey | None:
         is_heard = self._changes.is_fresh()
         found = self._remembered.get(digest)
         if found is None:
             return None
         ended = found.key.expires_at is not None and found.key.expires_at <= self._clock.now()
         age = self._monotonic() - found.asked_at
-        if ended or age >= (REMEMBERED_S if is_heard else UNHEARD_S):
+        if ended or age >= (REMEMBERED_S if is_heard else unheard_s):
             del self._remembered[digest]
             return None
         return found.key

@@ -4,7 +4,8 @@ What an endpoint does, and whose things it touches, is not known here.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,15 +17,17 @@ from starlette.responses import Response
 from gpudev.api.access import Needs, Rule, check_role
 from gpudev.api.authentication import Authentication
 from gpudev.api.problems import code_of
-from gpudev.domain.errors import GpuDevError, Invalid, TooOften, Unauthenticated, Unavailable
+from gpudev.domain.errors import GpuDevError, Invalid, LimitReached, TooOften, Unauthenticated, Unavailable
 from gpudev.domain.users import ApiKey
 from gpudev.gate.addresses import ClientAddresses
 from gpudev.gate.auditing import AuditTrail
-from gpudev.gate.limiting import TokenBuckets, neighbourhood
+from gpudev.gate.limiting import Places, TokenBuckets, neighbourhood
 from gpudev.gate.refusing import REFUSALS, status_of
 from gpudev.ports.auditing import AuditEntry, harmless
 from gpudev.ports.clock import Clock
 
+_STREAM_UNHEARD_S = 0.5
+"""Streams look now and then only; together with that, it is still less than a second until one has ended."""
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
@@ -38,6 +41,8 @@ class Guard:
     """By address."""
     rotations: TokenBuckets
     """By user."""
+    streams_of_user: Places
+    streams_from_address: Places
 
     async def admit(self, request: Request, rule: Rule) -> None:
         """Raises Unauthenticated, Forbidden, TooOften."""
@@ -56,12 +61,32 @@ class Guard:
         peer = request.client.host if request.client else None
         return self.addresses.of(peer, request.headers.getlist("x-forwarded-for"))
 
+    def streaming(self, request: Request) -> AbstractContextManager[None]:
+        """A place for one more stream, while it lasts. Raises LimitReached: a stream holds its connection, and nobody
+        may hold them all."""
+        caller: ApiKey = request.state.caller
+        user, address = str(caller.user.user_id), neighbourhood(self.address_of(request))
+        if not self.streams_of_user.are_free(user):
+            raise LimitReached(
+                f"you have {self.streams_of_user.most} streams of events open, and more are not allowed: close some"
+            )
+        if not self.streams_from_address.are_free(address):
+            raise LimitReached("too many streams of events are open from your address; close some, or wait a little")
+        return self._held(user, address)
+
+    @contextmanager
+    def _held(self, user: str, address: str) -> Iterator[None]:
+        with self.streams_of_user.taken(user), self.streams_from_address.taken(address):
+            yield
+
     async def still_knows(self, request: Request) -> bool:
         """Whether the key of a request that was admitted is still one, and its user's role as it was: what was looked
         for as an operator must be asked for anew. Unknown is as before."""
         admitted: ApiKey = request.state.caller
         try:
-            now = await self.authentication.authenticate(request.headers.get("authorization"), self.address_of(request))
+            now = await self.authentication.authenticate(
+                request.headers.get("authorization"), self.address_of(request), unheard_s=_STREAM_UNHEARD_S
+            )
         except Unauthenticated:
             return False
         except (TooOften, Unavailable):

@@ -26,7 +26,7 @@ from gpudev.api.parameters import (
     encode_cursor,
 )
 from gpudev.api.routing import Caller, V1Route
-from gpudev.api.streaming import EventStream, while_allowed
+from gpudev.api.streaming import EventStream
 from gpudev.domain.errors import Forbidden, NotFound
 from gpudev.domain.ids import UserId
 from gpudev.domain.users import User
@@ -108,7 +108,7 @@ class JobEndpoints:
             status_code=200,
             summary="Follow a reservation (server-sent events)",
             response_class=EventStream,
-            responses=event_stream() | problems(401, 404, 409, 422, 503),
+            responses=event_stream() | problems(401, 404, 409, 422, 429, 503),
         )
         return router
 
@@ -192,4 +192,4 @@ class JobEndpoints:
         found = await find_job(self.reservations, caller.user, job_id)
         guard: Guard = request.app.state.guard
         items = self.watching.watch(found.reservation_id, last_event_id)
-        return EventStream(while_allowed(items, partial(guard.still_knows, request)))
+        return EventStream(items, partial(guard.still_knows, request), guard.streaming(request))

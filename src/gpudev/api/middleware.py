@@ -11,6 +11,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gpudev.api.problems import problem
+from gpudev.metrics.http_requests import RequestMeter
 
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:+/=-]{1,64}")
 _COMMON = (
@@ -38,6 +39,7 @@ class Requests:
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
+        self._meter = RequestMeter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -45,13 +47,15 @@ class Requests:
             return
         request_id = _request_id(scope)
         scope.setdefault("state", {})["request_id"] = request_id
-        begun = time.perf_counter()
+        begun = answered = time.perf_counter()
         status = 0
+        self._meter.begin()
 
         async def send_with_id(message: Message) -> None:
-            nonlocal status
+            nonlocal status, answered
             if message["type"] == "http.response.start":
                 status = message["status"]
+                answered = time.perf_counter()
                 message["headers"] = [
                     *message["headers"],
                     (b"x-request-id", request_id.encode("ascii")),
@@ -71,7 +75,9 @@ class Requests:
                 detail = f"something went wrong on our side; ask an operator about request {request_id}"
                 await problem(request_id, 500, "internal", detail)(scope, receive, send_with_id)
             finally:
-                _log_request(scope, status, time.perf_counter() - begun)
+                ended = time.perf_counter()
+                self._meter.end(scope, status, (answered if status else ended) - begun)
+                _log_request(scope, status, ended - begun)
 
 
 def _protecting(scope: Scope, given: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:

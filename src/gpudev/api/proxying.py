@@ -40,7 +40,7 @@ class ProxyEndpoints:
             status_code=426,
             response_class=Response,
             summary="ssh through HTTPS (a WebSocket)",
-            responses=problems(401, 404, 409, 422, 426, 503),
+            responses=problems(401, 403, 404, 409, 422, 426, 429, 503),
         )
         return router
 

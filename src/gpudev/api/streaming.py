@@ -1,17 +1,21 @@
-"""Server-sent events: a stream that ends when its source does, or at once when nobody reads any more."""
+"""Server-sent events: a stream that ends when its source does, at once when nobody reads any more, and within a second
+when whoever reads it may not any more."""
 
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
+from contextlib import AbstractContextManager, aclosing, suppress
 
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from gpudev.api.answering import to_json
 from gpudev.wire.jobs import JobEvent, JobView
 
 KEEP_ALIVE_SECONDS = 15.0
+ASK_EVERY_SECONDS = 0.3
+_GOODBYE_SECONDS = 0.5
+_END: Message = {"type": "http.response.body", "body": b"", "more_body": False}
 Item = JobView | JobEvent | None
 
 
@@ -23,25 +27,47 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, items: AsyncGenerator[Item, None], keep_alive_seconds: float = KEEP_ALIVE_SECONDS) -> None:
+    def __init__(
+        self,
+        items: AsyncGenerator[Item, None],
+        is_allowed: Callable[[], Awaitable[bool]],
+        place: AbstractContextManager[None],
+        keep_alive_seconds: float = KEEP_ALIVE_SECONDS,
+    ) -> None:
+        """`is_allowed` is asked before each word and every moment in between: a key may be revoked in the middle.
+        `place` is held while it lasts."""
         self.status_code = 200
         self.background = None
         self.init_headers({"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         self._items = items
+        self._is_allowed = is_allowed
+        self._place = place
         self._keep_alive_seconds = keep_alive_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        streaming = asyncio.create_task(self._stream(send))
-        leaving = asyncio.create_task(_until_gone(receive))
-        try:
-            await asyncio.wait({streaming, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            streaming.cancel()
-            leaving.cancel()
-            await asyncio.wait({streaming, leaving})
+        with self._place:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            streaming = asyncio.create_task(self._stream(send))
+            leaving = asyncio.create_task(_until_gone(receive))
+            try:
+                await self._watch({streaming, leaving})
+            finally:
+                streaming.cancel()
+                leaving.cancel()
+                await asyncio.wait({streaming, leaving})
         if not streaming.cancelled():
             streaming.result()
+            return
+        with suppress(TimeoutError):  # whoever does not read has no goodbye; the connection is cut
+            async with asyncio.timeout(_GOODBYE_SECONDS):
+                await send(_END)
+
+    async def _watch(self, tasks: set[asyncio.Task[None]]) -> None:
+        """Until one of them is done, or the reader may read no more."""
+        while True:
+            done, _ = await asyncio.wait(tasks, timeout=ASK_EVERY_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            if done or not await self._is_allowed():
+                return
 
     async def _stream(self, send: Send) -> None:
         said = time.monotonic()
@@ -53,9 +79,11 @@ class EventStream(Response):
                     message = b": still here\n\n"
                 else:
                     continue
+                if not await self._is_allowed():
+                    break
                 await send({"type": "http.response.body", "body": message, "more_body": True})
                 said = time.monotonic()
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        await send(_END)
 
 
 def sent_event(item: JobView | JobEvent) -> bytes:
@@ -68,14 +96,3 @@ def sent_event(item: JobView | JobEvent) -> bytes:
 async def _until_gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-async def while_allowed(
-    items: AsyncGenerator[Item, None], is_allowed: Callable[[], Awaitable[bool]]
-) -> AsyncGenerator[Item, None]:
-    """Whoever was let in once is asked again before each word: a key may be revoked in the middle of a stream."""
-    async with aclosing(items):
-        async for item in items:
-            if not await is_allowed():
-                return
-            yield item

@@ -1,4 +1,4 @@
-"""How often somebody may do something: token buckets in memory, one for each address or user.
+"""How often somebody may do something, and how many things at once: counted in memory, for each address or user.
 
 Each process counts for itself, so with several of them the limits are so many times as high. Memory is bounded:
 when there are too many buckets, those are forgotten that are full again anyway, else the ones used longest ago.
@@ -6,7 +6,9 @@ when there are too many buckets, those are forgotten that are full again anyway,
 
 import ipaddress
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 _MOST_BUCKETS = 10_000
@@ -70,6 +72,27 @@ class TokenBuckets:
         self._buckets = {name: bucket for name, bucket in self._buckets.items() if bucket.tokens < self._burst}
         for name in list(self._buckets)[: len(self._buckets) - self._most // 2]:
             del self._buckets[name]
+
+
+class Places:
+    """So many at once for each name."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._taken: Counter[str] = Counter()
+
+    def are_free(self, name: str) -> bool:
+        return self._taken.get(name, 0) < self.most
+
+    @contextmanager
+    def taken(self, name: str) -> Iterator[None]:
+        self._taken[name] += 1
+        try:
+            yield
+        finally:
+            self._taken[name] -= 1
+            if not self._taken[name]:
+                del self._taken[name]
 
 
 def neighbourhood(address: str | None) -> str:

@@ -47,8 +47,8 @@ class IdentityProvider(Protocol[_Proof_contra]):
 class AccountStore(Protocol):
     async def enrol(self, person: Person, *, came_from: str | None, now: datetime) -> User:
         """The user this person is: the one bound to their subject, else a new one. Their role is set to what the
-        provider says, if it says one. Raises Forbidden when the user is disabled, or when the name (in whatever
-        case) is somebody else's."""
+        provider says, if it says one; only the last active admin stays one whatever it says. Raises Forbidden
+        when the user is disabled, or when the name (in whatever case) is somebody else's."""
         ...
 
     async def expect(self, username: str, provider: str) -> None:

@@ -67,6 +67,9 @@ class Timing:
     deadline begins when the disk is ready."""
     put_away_patience: timedelta = timedelta(minutes=5)
     """How long a reservation that is over waits for its disk's snapshot to begin before it lets go without."""
+    stuck_after: timedelta = timedelta(minutes=2)
+    """A loop of the processor or the proxy that has not come round for this long hangs: the process says that it is
+    not alive, so that whoever watches over it starts another."""
 
     @property
     def around_a_stay(self) -> timedelta:
@@ -283,6 +286,9 @@ class Guarding:
     max_header_bytes: int = 32 * 1024
     max_connections: int = 2000
     """At once; whoever comes then is answered 503."""
+    streams_per_user: int = 50
+    streams_per_address: int = 500
+    """Streams of events at once; a stream holds its connection for as long as it is read."""
 
     def __post_init__(self) -> None:
         for text in self.trusted_proxies:

@@ -71,13 +71,22 @@ class PostgresAdministration:
 
 
 async def _keep_an_admin(connection: Connection, username: str) -> None:
-    """One at a time: two who each take the other's role away would both find an admin left."""
-    await connection.execute("SELECT pg_advisory_xact_lock(hashtext('gpudev admins'))")
-    admins = await connection.fetch("SELECT username FROM api_users WHERE role = 'admin' AND is_active")
-    if [row["username"] for row in admins] == [username]:
+    await lock_admins(connection)
+    if await is_last_admin(connection, username):
         raise Conflict(
             f"{username} is the last active admin; make another one first (gpu-dev-server users role NAME admin)"
         )
+
+
+async def lock_admins(connection: Connection) -> None:
+    """One at a time: two who each take the other's role away would both find an admin left. To be taken before any
+    user's row is locked."""
+    await connection.execute("SELECT pg_advisory_xact_lock(hashtext('gpudev admins'))")
+
+
+async def is_last_admin(connection: Connection, username: str) -> bool:
+    admins = await connection.fetch("SELECT username FROM api_users WHERE role = 'admin' AND is_active")
+    return [row["username"] for row in admins] == [username]
 
 
 def _user(row: asyncpg.Record) -> User:

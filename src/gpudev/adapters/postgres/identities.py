@@ -4,13 +4,16 @@ import secrets
 from datetime import datetime, timedelta
 
 import asyncpg
+import structlog
 
+from gpudev.adapters.postgres.administering import is_last_admin, lock_admins
 from gpudev.adapters.postgres.pool import Connection, Pool
 from gpudev.adapters.postgres.users import user_of
 from gpudev.domain.errors import Conflict, Forbidden, LimitReached, NotFound
-from gpudev.domain.users import User
+from gpudev.domain.users import Role, User
 from gpudev.ports.identity import Nonce, Person
 
+log = structlog.get_logger(__name__)
 _NONCE_BYTES = 24
 MOST_NONCES = 20_000
 """Asking for one costs nothing, so they are counted. At so many unspent ones somebody is not logging in."""
@@ -21,10 +24,18 @@ class PostgresAccounts:
         self._pool = pool
 
     async def enrol(self, person: Person, *, came_from: str | None, now: datetime) -> User:
+        is_no_admin = person.role is not None and person.role is not Role.ADMIN
         async with self._pool.transaction() as connection:
+            if is_no_admin:
+                await lock_admins(connection)
             row = await _find_or_make(connection, person)
             if not row["is_active"]:
                 raise Forbidden(f"the user {row['username']} is disabled; ask an operator")
+            role = person.role
+            if is_no_admin and await is_last_admin(connection, row["username"]):
+                # A group that was renamed or emptied must not leave a system that nobody can administer.
+                log.warning("login.last_admin_stays", username=row["username"], groups_say=str(person.role))
+                role = None
             seen = await connection.fetchrow(
                 """
                 UPDATE api_users SET role = coalesce($2, role), email = coalesce($3, email),
@@ -32,7 +43,7 @@ class PostgresAccounts:
                 WHERE user_id = $1 RETURNING *
                 """,
                 row["user_id"],
-                person.role.value if person.role else None,
+                role.value if role else None,
                 person.email,
                 now,
                 came_from,
