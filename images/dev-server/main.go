@@ -28,6 +28,7 @@ const (
   install --to DIR   copy this program into DIR (an init container does)
   serve              prepare the container for its user and serve SSH
   tell               show the message on standard input in all open terminals
+  list               tell what is in the home, as JSON
   ready              succeed when the SSH port answers
   sftp               serve files on the standard descriptors (a session does)
 Every command explains its options with -h.
@@ -40,7 +41,7 @@ func main() {
 		os.Exit(misusedExit)
 	}
 	commands := map[string]func([]string) error{
-		"install": install, "serve": serve, "tell": tell, "ready": ready, "sftp": serveFiles,
+		"install": install, "serve": serve, "tell": tell, "list": list, "ready": ready, "sftp": serveFiles,
 	}
 	command, known := commands[os.Args[1]]
 	if !known {

@@ -1,6 +1,7 @@
 """`gpu-dev disk`, and `reserve --disk` for a disk that is not there yet."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -346,3 +347,19 @@ def test_a_disk_that_is_held_is_refused_with_a_way_out(cli: Cli, api: FakeApi) -
 )
 def test_sizes_are_told_in_a_few_digits(size: int, words: str) -> None:
     assert disk_wording.volume_of_data(size) == words
+
+
+def test_contents_that_may_have_changed_since_or_were_not_all_counted_are_told_as_such(cli: Cli, api: FakeApi) -> None:
+    former = replace(make_contents("a.txt", files=1), is_latest=False, is_counted=False)
+    api.disks.add("data", snapshots=[make_snapshot()], contents=former)
+    shown = cli.run("disk", "show", "data").stdout
+    assert "; what was on it later is not known):" in shown
+    assert "1 file, 0 folders, 1.5 kB or more: there was no time to look at everything" in shown
+    assert "; what was on it later is not known:" in cli.run("disk", "contents", "data").stdout
+
+
+def test_where_nobody_could_look_that_is_said(cli: Cli, api: FakeApi) -> None:
+    api.disks.add("data", snapshots=[make_snapshot(files=None, size_bytes=None)])
+    assert "Contents: not known." in cli.run("disk", "show", "data").stdout
+    api.disks.add("new")
+    assert "Contents" not in cli.run("disk", "show", "new").stdout

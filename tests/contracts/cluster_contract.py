@@ -173,6 +173,17 @@ class ClusterContract:
         await world.cluster.tell(spec.reservation_id, "ends in 5 minutes")
         await world.cluster.tell(new_reservation_id(), "nobody is there")
 
+    async def test_what_is_in_a_home_is_told_within_seconds_or_not_at_all(self, world: ClusterWorld) -> None:
+        spec = world.spec()
+        async with asyncio.timeout(PATIENCE_S):
+            assert await world.cluster.home_contents(spec.reservation_id) is None, "there is none"
+        await world.ready(spec)
+        async with asyncio.timeout(PATIENCE_S):
+            contents = await world.cluster.home_contents(spec.reservation_id)
+        assert contents is None or contents.files >= 0
+        await world.gone(spec.reservation_id)
+        assert await world.cluster.home_contents(spec.reservation_id) is None
+
     async def test_another_control_plane_finds_them_again(self, world: ClusterWorld) -> None:
         spec = world.spec()
         before = await world.ready(spec)

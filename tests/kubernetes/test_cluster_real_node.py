@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from contracts.cluster_contract import ClusterContract, ClusterWorld
+from gpudev.adapters.kubernetes.pod_manifest import CONTAINER
+from gpudev.domain.disk_contents import EntryKind
+from gpudev.domain.errors import ClusterError
 from gpudev.ports.cluster import Phase
 from kubernetes.real_world import RealWorld
 from support.kube_node import RealNode
@@ -92,6 +95,28 @@ async def test_a_message_is_shown_in_open_terminals(world: RealWorld) -> None:
     finally:
         terminal.kill()
         await terminal.wait()
+
+
+async def test_a_dev_server_tells_what_is_in_its_home(world: RealWorld) -> None:
+    """Also what is closed to others, and nothing of where links lead."""
+    spec = world.spec()
+    connection = (await world.ready(spec)).connection
+    assert connection is not None
+    made = "mkdir -p -m 700 secret/deep && printf 12345 > secret/deep/file && ln -s /usr own && touch '$(id) x'"
+    await world.ssh(connection, made)
+    contents = await world.cluster.home_contents(spec.reservation_id)
+    assert contents is not None and contents.is_complete
+    told = {entry.path: (entry.kind, entry.size) for entry in contents.entries}
+    assert told["secret/deep/file"] == (EntryKind.FILE, 5)
+    assert told["secret"] == (EntryKind.FOLDER, 0)
+    assert told["own"] == (EntryKind.LINK, 0)
+    assert "$(id) x" in told
+    assert all(not path.startswith("own/") for path in told)
+    with pytest.raises(ClusterError, match="wrote more than"):  # one who has the pod writes without end
+        await world.cluster._api.exec_in_pod(spec.pod_name, CONTAINER, ["yes"], most_bytes=100_000)
+    await world.kill(spec.reservation_id)
+    await world.until(spec.reservation_id, Phase.DEAD)
+    assert await world.cluster.home_contents(spec.reservation_id) is None, "who is dead says nothing"
 
 
 async def test_a_crash_is_told_with_what_the_dev_server_logged_last(world: RealWorld) -> None:

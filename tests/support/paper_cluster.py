@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 from gpudev.domain.capacity import Node
+from gpudev.domain.disk_contents import Contents
 from gpudev.domain.errors import GpuDevError
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.reservation import Connection
@@ -30,6 +31,8 @@ class PaperCluster:
         self.refuse_launch: GpuDevError | None = None
         self.refuse_look: GpuDevError | None = None
         self.slow_to_go = False
+        self.homes: dict[ReservationId, Contents] = {}
+        """What is in them, as the dev servers would say."""
         self._clock = clock
         self._changed = asyncio.Event()
 
@@ -81,6 +84,10 @@ class PaperCluster:
             self.put_aside.append(reservation_id)
         self._changed.set()
         return True
+
+    async def home_contents(self, reservation_id: ReservationId) -> Contents | None:
+        seen = self.servers.get(reservation_id)
+        return None if seen is None or seen.phase is Phase.DEAD else self.homes.get(reservation_id)
 
     async def tell(self, reservation_id: ReservationId, message: str) -> None:
         self.told.append((reservation_id, message))

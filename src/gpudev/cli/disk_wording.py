@@ -3,7 +3,7 @@
 from datetime import datetime
 
 from gpudev.cli.wording import local_time, short_id
-from gpudev.wire.disks import DiskView, OperationView, SnapshotView
+from gpudev.wire.disks import ContentsView, DiskView, OperationView, SnapshotView
 
 _COLOURS = {"free": "green", "in use": "cyan", "busy": "yellow", "deleted": "dim"}
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
@@ -51,6 +51,12 @@ def situation(disk: DiskView, now: datetime) -> str:
 def under_way(operation: OperationView) -> str:
     trouble = f"; {operation.error}" if operation.error else ""
     return f"{operation.kind.replace('_', ' ')}: {operation.step}{trouble}"
+
+
+def as_of(contents: ContentsView, now: datetime) -> str:
+    """When it was so, and whether it may have changed since."""
+    later = "" if contents.is_latest else "; what was on it later is not known"
+    return f"{when(contents.as_of, now)}{later}"
 
 
 def contents_of(snapshot: SnapshotView) -> str:

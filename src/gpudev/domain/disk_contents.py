@@ -30,14 +30,22 @@ class Contents:
     """The sum of the files' lengths; a file with two names counts twice."""
     entries: tuple[Entry, ...]
     """Those nearest to the top, by depth and then by name."""
+    is_counted: bool = True
+    """False: something could not be looked at, or not in time, and there is more than the totals say."""
 
     @property
     def is_complete(self) -> bool:
-        return len(self.entries) == self.files + self.folders
+        return self.is_counted and len(self.entries) == self.files + self.folders
 
     def to_json(self) -> dict[str, Any]:
         entries = [[entry.path, entry.kind.value, entry.size, entry.modified_at.isoformat()] for entry in self.entries]
-        return {"files": self.files, "folders": self.folders, "size_bytes": self.size_bytes, "entries": entries}
+        return {
+            "files": self.files,
+            "folders": self.folders,
+            "size_bytes": self.size_bytes,
+            "entries": entries,
+            "counted": self.is_counted,
+        }
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "Contents":
@@ -45,4 +53,4 @@ class Contents:
             Entry(path, EntryKind(kind), size, datetime.fromisoformat(modified_at))
             for path, kind, size, modified_at in data["entries"]
         )
-        return cls(data["files"], data["folders"], data["size_bytes"], entries)
+        return cls(data["files"], data["folders"], data["size_bytes"], entries, data.get("counted", True))

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from gpudev.domain.capacity import Node, Share
+from gpudev.domain.disk_contents import Contents
 from gpudev.domain.ids import DiskId, ReservationId, UserId
 from gpudev.domain.reservation import Connection
 
@@ -120,6 +121,11 @@ class Cluster(Protocol):
     async def ensure_gone(self, reservation_id: ReservationId, *, keep_files: bool = False) -> bool:
         """Take down all that was made for it. True once everything is confirmed gone. `keep_files`: what it left on
         a disk of ours is put aside, not removed (for one that no record knows)."""
+        ...
+
+    async def home_contents(self, reservation_id: ReservationId) -> Contents | None:
+        """What is in its home at this moment, where nobody but the dev server can tell. None: it cannot be told, or is
+        told by the cloud. Takes seconds at most, and raises nothing: nobody's end waits for this."""
         ...
 
     async def tell(self, reservation_id: ReservationId, message: str) -> None:

@@ -63,6 +63,8 @@ class Listing:
     snapshot_id: RecordedSnapshotId
     as_of: datetime
     contents: Contents
+    is_latest: bool = True
+    """False: a later snapshot holds what was last on the disk, and nobody knows what is in that one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +192,15 @@ class DiskContents(Protocol):
 
     async def missing(self, limit: int = 1000) -> list[SnapshotRecord]:
         """Complete snapshots without one, the newest first."""
+        ...
+
+    async def hear(self, reservation_id: ReservationId, disk_id: DiskId, contents: Contents, *, now: datetime) -> None:
+        """What a dev server says is in its home, for the snapshot that is taken when it is gone. Its last word
+        counts."""
+        ...
+
+    async def keep_heard(self, *, now: datetime) -> None:
+        """Those snapshots that were taken meanwhile get what was heard for them."""
         ...
 
     async def forget_removed(self) -> None:

@@ -17,7 +17,7 @@ from gpudev.domain.disk_contents import Contents
 from gpudev.domain.disk_operations import DiskSettings, OperationId, RecordedSnapshotId
 from gpudev.domain.disk_requests import DiskRequest
 from gpudev.domain.errors import ClusterError, GpuDevError, Unavailable
-from gpudev.domain.ids import UserId
+from gpudev.domain.ids import DiskId, ReservationId, UserId
 from gpudev.ports.clock import Clock
 from gpudev.ports.cloud import Volume
 from gpudev.ports.disks import DiskContents
@@ -84,6 +84,10 @@ class DiskWork:
             return await self._operations.cloud.find_volume(volume_id)
         except (Unavailable, ClusterError):
             return None
+
+    async def hear(self, reservation_id: ReservationId, disk_id: DiskId, contents: Contents) -> None:
+        """What a dev server says is on the disk, before it goes."""
+        await self._contents.hear(reservation_id, disk_id, contents, now=self._clock.now())
 
     def expect(self, operation_id: OperationId) -> None:
         """One that will be over as soon as it is there: nobody has to look for it."""
@@ -183,6 +187,7 @@ class DiskWork:
         settled = await self._operations.settle_snapshots()
         for error in settled.errors:
             log.warning("snapshot.unsettled", error=error)
+        await self._contents.keep_heard(now=now)
         if self._contents_of is not None:
             await self._keep_contents(self._contents_of, now)
         self._settle_at = now + (self._settle_every if settled.left else _TIDY_EVERY)

@@ -175,12 +175,24 @@ class Effects:
         return NO_SETUP if self._setups is None else await self._setups.setup_of(reservation.reservation_id)
 
     async def _tear_down(self, reservation: Reservation) -> None:
+        await self._hear_what_is_there(reservation)
         await self._ensure_gone(reservation.reservation_id)
         self._forget(reservation.reservation_id)
         told = None
         if self._homes is not None and reservation.disk_id is not None:
             told = await self._homes.put_away(reservation, reservation.disk_id)
         await self._reservations.change(released(reservation, told), now=self._clock.now())
+
+    async def _hear_what_is_there(self, reservation: Reservation) -> None:
+        """Before the dev server goes: afterwards nobody may be able to look into its disk. No end depends on it."""
+        if self._homes is None or reservation.disk_id is None:
+            return
+        try:
+            contents = await self._cluster.home_contents(reservation.reservation_id)
+            if contents is not None:
+                await self._homes.hear(reservation, reservation.disk_id, contents)
+        except GpuDevError as error:
+            log.warning("contents.unheard", reservation_id=str(reservation.reservation_id), error=str(error))
 
     async def _withdraw(self, reservation: Reservation) -> None:
         await self._ensure_gone(reservation.reservation_id)

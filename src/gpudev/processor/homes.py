@@ -6,6 +6,7 @@ It waits only briefly: what takes longer goes on by itself, and whoever asked co
 from typing import assert_never
 from uuid import uuid4
 
+from gpudev.domain.disk_contents import Contents
 from gpudev.domain.disk_operations import OperationId
 from gpudev.domain.disk_requests import MakeReady, PutAway
 from gpudev.domain.errors import Conflict, GpuDevError, NotFound, Stale
@@ -101,6 +102,10 @@ class Homes:
             return False
         self._work.expect(asked.operation_id)
         return await self._held.write_at_once(changes, key, now=asked.at, by="processor")
+
+    async def hear(self, reservation: Reservation, disk_id: DiskId, contents: Contents) -> None:
+        """What its dev server says is on the disk, before it goes."""
+        await self._work.hear(reservation.reservation_id, disk_id, contents)
 
     async def put_away(self, reservation: Reservation, disk_id: DiskId) -> str | None:
         """What became of the disk, in words. Raises StillWorking."""

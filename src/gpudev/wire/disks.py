@@ -116,10 +116,18 @@ class ContentsView:
 
     as_of: datetime
     snapshot_id: str
+    is_latest: bool = field(
+        default=True,
+        metadata=_doc("False: what was last on the disk is in a later snapshot, and not known"),
+    )
     files: int = field(metadata=_doc("Everything that is no folder"))
     folders: int
     size_bytes: int
     is_complete: bool = field(metadata=_doc("Whether all of it is listed, or only what is nearest to the top"))
+    is_counted: bool = field(
+        default=True,
+        metadata=_doc("False: there was no time to look at everything, and there is more than the totals say"),
+    )
     entries: list[ContentsEntry]
 
 

@@ -88,10 +88,12 @@ def contents_view(listing: Listing) -> ContentsView:
     return ContentsView(
         as_of=listing.as_of,
         snapshot_id=str(listing.snapshot_id),
+        is_latest=listing.is_latest,
         files=contents.files,
         folders=contents.folders,
         size_bytes=contents.size_bytes,
         is_complete=contents.is_complete,
+        is_counted=contents.is_counted,
         entries=[
             ContentsEntry(path=one.path, kind=one.kind.value, size_bytes=one.size, modified_at=one.modified_at)
             for one in contents.entries

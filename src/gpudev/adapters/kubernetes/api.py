@@ -14,7 +14,7 @@ import orjson
 
 from gpudev.adapters.kubernetes.credentials import Credentials, find_credentials
 from gpudev.adapters.kubernetes.kinds import POD, Kind, Manifest, kind_of
-from gpudev.adapters.kubernetes.pod_exec import run_in_pod
+from gpudev.adapters.kubernetes.pod_exec import MOST_BYTES, run_in_pod
 from gpudev.adapters.kubernetes.transport import Expired, Refused, Transport
 from gpudev.domain.errors import Unavailable
 from gpudev.settings import KubernetesSettings
@@ -186,10 +186,13 @@ class KubernetesApi:
         *,
         namespace: str | None = None,
         timeout: timedelta = timedelta(seconds=10),
+        most_bytes: int = MOST_BYTES,
     ) -> bytes:
         """Run a command in there and answer what it wrote. Raises ClusterError with its words when it fails."""
         path = self._path(POD, namespace, name) + "/exec"
-        return await run_in_pod(self._transport, path, container, argv, stdin=stdin, timeout=timeout)
+        return await run_in_pod(
+            self._transport, path, container, argv, stdin=stdin, timeout=timeout, most_bytes=most_bytes
+        )
 
     async def server_version(self) -> str:
         """Also the cheapest way to learn whether it answers."""

@@ -17,6 +17,7 @@ from gpudev.adapters.kubernetes.api import KubernetesApi, connect
 from gpudev.adapters.kubernetes.ending import end_all, end_pods
 from gpudev.adapters.kubernetes.furnishing import furnish
 from gpudev.adapters.kubernetes.gang_hosts import GangHosts
+from gpudev.adapters.kubernetes.home_listing import list_home
 from gpudev.adapters.kubernetes.labels import home_name
 from gpudev.adapters.kubernetes.last_words import LastWords
 from gpudev.adapters.kubernetes.making import Maker, Order
@@ -30,6 +31,7 @@ from gpudev.adapters.kubernetes.sizing import room_of_type, share_of
 from gpudev.adapters.kubernetes.trimming import PodRecord, ServerParts
 from gpudev.adapters.local.changes import Changes
 from gpudev.domain.capacity import Share
+from gpudev.domain.disk_contents import Contents
 from gpudev.domain.errors import ClusterError, GpuDevError
 from gpudev.domain.gpu import SLOTS_PER_CPU_NODE, Catalogue
 from gpudev.domain.ids import ReservationId
@@ -151,6 +153,9 @@ class KubernetesCluster:
                 self._confirmed_gone |= _uids(self._mirror.parts_of(reservation_id))
                 self._changes.tell()
             return is_gone
+
+    async def home_contents(self, reservation_id: ReservationId) -> Contents | None:
+        return await list_home(self._api, self._mirror.parts_of(reservation_id))
 
     async def tell(self, reservation_id: ReservationId, message: str) -> None:
         """Whoever is gone need not be told, and nothing waits for one that does not listen."""

@@ -15,11 +15,20 @@ _PROTOCOL = "v5.channel.k8s.io"
 """The first that can end standard input."""
 _STDIN, _STDOUT, _STDERR, _RESULT, _CLOSE = 0, 1, 2, 3, 255
 _PIECE = 16 * 1024
+MOST_BYTES = 1024 * 1024
 
 
 async def run_in_pod(
-    transport: Transport, path: str, container: str, argv: Sequence[str], *, stdin: bytes, timeout: timedelta
+    transport: Transport,
+    path: str,
+    container: str,
+    argv: Sequence[str],
+    *,
+    stdin: bytes,
+    timeout: timedelta,
+    most_bytes: int = MOST_BYTES,
 ) -> bytes:
+    """What it wrote. Whoever has the pod may write whatever they like in the command's place, without end."""
     params = [("container", container), ("stdout", "1"), ("stderr", "1")]
     params += [("stdin", "1")] if stdin else []
     params += [("command", word) for word in argv]
@@ -30,7 +39,7 @@ async def run_in_pod(
             # At the same time: a command that answers while it reads would otherwise wait for us, and we for it.
             sending = asyncio.create_task(_send(socket, stdin))
             try:
-                return await _outcome(socket)
+                return await _outcome(socket, most_bytes)
             finally:
                 sending.cancel()
                 await asyncio.gather(sending, return_exceptions=True)
@@ -45,11 +54,13 @@ async def _send(socket: aiohttp.ClientWebSocketResponse, stdin: bytes) -> None:
         await socket.send_bytes(bytes((_CLOSE, _STDIN)))
 
 
-async def _outcome(socket: aiohttp.ClientWebSocketResponse) -> bytes:
+async def _outcome(socket: aiohttp.ClientWebSocketResponse, most_bytes: int) -> bytes:
     written: dict[int, bytearray] = {_STDOUT: bytearray(), _STDERR: bytearray(), _RESULT: bytearray()}
     async for message in socket:
         if message.type is aiohttp.WSMsgType.BINARY and message.data and message.data[0] in written:
             written[message.data[0]] += message.data[1:]
+            if sum(map(len, written.values())) > most_bytes:
+                raise ClusterError(f"a command in the pod wrote more than {most_bytes} bytes")
     if not written[_RESULT]:
         raise Unavailable("the connection to the pod was cut before the command ended")
     result: dict[str, Any] = orjson.loads(bytes(written[_RESULT]))

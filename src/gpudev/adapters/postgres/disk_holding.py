@@ -1,6 +1,6 @@
 """Disks that reservations hold, and what is in disks' snapshots, on PostgreSQL."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from gpudev.adapters.postgres import disk_rows
 from gpudev.adapters.postgres.pool import Pool
@@ -19,7 +19,26 @@ _MISSING = """
       AND NOT EXISTS (SELECT FROM disk_contents c WHERE c.snapshot_id = s.snapshot_id)
     ORDER BY s.created_at DESC LIMIT $1
 """
-
+_HEAR = """
+    INSERT INTO disk_listings (reservation_id, disk_id, listed_at, contents) VALUES ($1, $2, $3, $4)
+    ON CONFLICT (reservation_id) DO UPDATE SET listed_at = EXCLUDED.listed_at, contents = EXCLUDED.contents
+"""
+_KEEP_HEARD = """
+    INSERT INTO disk_contents (snapshot_id, kept_at, as_of, contents)
+    SELECT s.snapshot_id, $1, l.listed_at, l.contents
+    FROM disk_listings l JOIN disk_operations o USING (reservation_id, disk_id)
+                         JOIN disk_snapshots s USING (operation_id)
+    WHERE o.kind = 'put_away' AND s.disk_id = l.disk_id AND s.status IN ('pending', 'completed')
+    ON CONFLICT DO NOTHING
+"""
+# What became of the snapshot is known, or will never be.
+_FORGET_HEARD = """
+    DELETE FROM disk_listings l
+    WHERE l.listed_at < $2
+       OR EXISTS (SELECT FROM disk_operations o WHERE o.reservation_id = l.reservation_id AND o.disk_id = l.disk_id
+                     AND o.kind = 'put_away' AND o.finished_at < $1)
+"""
+_HEARD_FOR = timedelta(days=7)
 
 # One statement, so that a dev server waits for one answer. Whoever asks for something else at the same moment writes
 # the disk's row too, and then this writes nothing.
@@ -112,6 +131,15 @@ class PostgresDiskContents:
                 "DELETE FROM disk_contents c USING disk_snapshots s "
                 "WHERE s.snapshot_id = c.snapshot_id AND s.status = 'removed'"
             )
+
+    async def hear(self, reservation_id: ReservationId, disk_id: DiskId, contents: Contents, *, now: datetime) -> None:
+        async with self._pool.acquire() as connection:
+            await connection.execute(_HEAR, reservation_id, disk_id, now, contents.to_json())
+
+    async def keep_heard(self, *, now: datetime) -> None:
+        async with self._pool.transaction() as connection:
+            await connection.execute(_KEEP_HEARD, now)
+            await connection.execute(_FORGET_HEARD, now, now - _HEARD_FOR)
 
     async def missing(self, limit: int = 1000) -> list[SnapshotRecord]:
         async with self._pool.acquire() as connection:

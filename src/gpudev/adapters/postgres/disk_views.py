@@ -29,7 +29,10 @@ _HISTORY = """
 """
 # The newest is not always what is on the disk: it may have been taken back to an older one.
 _LISTING = """
-    SELECT s.snapshot_id, s.created_at, c.contents
+    SELECT s.snapshot_id, coalesce(c.as_of, s.created_at) AS as_of, c.contents,
+           s.snapshot_id IS NOT DISTINCT FROM d.saved_as OR NOT EXISTS (
+               SELECT FROM disk_snapshots later WHERE later.disk_id = s.disk_id AND later.created_at > s.created_at
+                  AND later.status IN ('pending', 'completed')) AS is_latest
     FROM disk_snapshots s JOIN disk_contents c USING (snapshot_id) JOIN disks d ON d.disk_id = s.disk_id
     WHERE s.disk_id = $1 AND ($2::uuid IS NULL OR s.snapshot_id = $2) AND s.status IN ('pending', 'completed')
     ORDER BY s.snapshot_id IS NOT DISTINCT FROM d.saved_as DESC, s.created_at DESC, s.snapshot_id LIMIT 1
@@ -61,7 +64,8 @@ class PostgresDiskViews:
             row = await connection.fetchrow(_LISTING, disk_id, snapshot_id)
         if row is None:
             return None
-        return Listing(RecordedSnapshotId(row["snapshot_id"]), row["created_at"], Contents.from_json(row["contents"]))
+        contents = Contents.from_json(row["contents"])
+        return Listing(RecordedSnapshotId(row["snapshot_id"]), row["as_of"], contents, row["is_latest"])
 
     async def totals(self, disk_id: DiskId) -> dict[RecordedSnapshotId, Totals]:
         async with self._pool.acquire() as connection:

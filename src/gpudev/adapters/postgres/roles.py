@@ -50,6 +50,7 @@ _PLANNING = {
     "disk_snapshots": _KEEP,
     "disk_volumes": _KEEP,
     "disk_contents": _ALL,
+    "disk_listings": _ALL,
     "api_users": _READ,
     **dict.fromkeys(_OF_PGMQ, _ALL),
 }

@@ -78,8 +78,10 @@ def show(name: str, deleted: bool, as_json: bool, api_url: str | None) -> None:
     for label, text in _facts(found, now):
         output.say(output.hang(f"{label:<{_LABEL}}", output.clean(text), _LABEL))
     if found.contents is not None:
-        output.say(f"\nContents ({disk_wording.when(found.contents.as_of, now)}):")
+        output.say(f"\nContents ({disk_wording.as_of(found.contents, now)}):")
         _say_contents(found.contents, now, _MOST_ENTRIES)
+    elif found.snapshots:
+        output.say("\nContents: not known.")
     if found.snapshots:
         output.say("\nSnapshots:")
         _say_snapshots(found.snapshots, now)
@@ -117,7 +119,7 @@ def contents(name: str, snapshot_id: str | None, deleted: bool, as_json: bool, a
         output.say_json(reply.raw)
         return
     now = wording.utc_now()
-    output.say(f"{name} as of {disk_wording.when(reply.value.as_of, now)}:")
+    output.say(f"{name} as of {disk_wording.as_of(reply.value, now)}:")
     _say_contents(reply.value, now, len(reply.value.entries))
 
 
@@ -164,5 +166,8 @@ def _say_contents(found: ContentsView, now: datetime, most: int) -> None:
         output.say(output.clean(f"  {size:>7}  {wording.local_time(entry.modified_at, now):<20}  {name}"))
     folders = f"{found.folders} folder{'' if found.folders == 1 else 's'}"
     total = f"{disk_wording.files(found.files)}, {folders}, {disk_wording.volume_of_data(found.size_bytes)}"
+    if not found.is_counted:
+        output.say(f"  {total} or more: there was no time to look at everything")
+        return
     more = "" if most >= len(found.entries) and found.is_complete else " in all"
     output.say(f"  {total}{more}")

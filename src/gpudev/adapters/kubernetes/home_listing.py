@@ -1,0 +1,71 @@
+"""What is in a dev server's home, as its own program tells: from a running pod, within seconds, or not at all.
+
+Volumes of clouds cannot be looked into from outside. Whoever has the pod may have changed what runs there, so nothing
+it says is believed to have any form before it was looked at.
+"""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import orjson
+import structlog
+
+from gpudev.adapters.kubernetes.api import KubernetesApi
+from gpudev.adapters.kubernetes.pod_manifest import BINARY, CONTAINER
+from gpudev.adapters.kubernetes.trimming import PodRecord, ServerParts
+from gpudev.domain.disk_contents import Contents, Entry, EntryKind
+from gpudev.domain.errors import ClusterError, GpuDevError
+
+log = structlog.get_logger(__name__)
+MOST_ENTRIES = 1000
+_LOOKS_FOR_S = 5
+_ANSWERS_WITHIN = timedelta(seconds=_LOOKS_FOR_S + 3)
+"""It ends by itself before; this is for one that does not answer."""
+_MOST_BYTES = 4 * 1024 * 1024
+_LARGEST = 2**63
+
+
+async def list_home(api: KubernetesApi, parts: ServerParts) -> Contents | None:
+    """None: nobody can tell."""
+    pod = next((one for one in parts.pods if _can_tell(one)), None)
+    if pod is None:
+        return None
+    argv = [BINARY, "list", "--entries", str(MOST_ENTRIES), "--within", f"{_LOOKS_FOR_S}s"]
+    try:
+        said = await api.exec_in_pod(pod.name, CONTAINER, argv, timeout=_ANSWERS_WITHIN, most_bytes=_MOST_BYTES)
+        return read_contents(said)
+    except GpuDevError as error:
+        log.info("kubernetes.home_not_listed", pod=pod.name, error=str(error))
+        return None
+
+
+def read_contents(said: bytes) -> Contents:
+    """Raises ClusterError where that is no listing."""
+    try:
+        data = orjson.loads(said)
+        entries = tuple(_entry(*one) for one in data["entries"])
+        if len(entries) > MOST_ENTRIES or not isinstance(data["counted"], bool):
+            raise ValueError("it is longer than was asked for, or does not say whether all was counted")
+        files, folders, size_bytes = (_size(data[name]) for name in ("files", "folders", "size_bytes"))
+        return Contents(files, folders, size_bytes, entries, data["counted"])
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
+        raise ClusterError(f"what the dev server says is no listing: {error}") from error
+
+
+def _entry(path: Any, kind: Any, size: Any, modified_at: Any) -> Entry:
+    if not isinstance(path, str) or "\0" in path:
+        raise ValueError("a name is no name")
+    return Entry(path, EntryKind(kind), _size(size), datetime.fromisoformat(modified_at).astimezone(UTC))
+
+
+def _size(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _LARGEST:
+        raise ValueError(f"{str(value)[:40]!r} is no size")
+    return value
+
+
+def _can_tell(pod: PodRecord) -> bool:
+    """The first member has the disk. One that was asked to go is on its way already."""
+    if pod.own is None or pod.own.rank != 0 or pod.ended or pod.deleting or pod.node is None:
+        return False
+    return pod.own.phase == "Running"
