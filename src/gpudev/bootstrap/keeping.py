@@ -13,6 +13,7 @@ from gpudev.adapters.postgres.stores import Stores
 from gpudev.bootstrap.cloud import open_cloud
 from gpudev.bootstrap.reconciling import our_name
 from gpudev.domain.errors import GpuDevError
+from gpudev.metrics import instruments
 from gpudev.planning.reconcile_availability import group_prefix, sort_groups, stranger_warnings
 from gpudev.ports.clock import SystemClock
 from gpudev.ports.cloud import CloudView
@@ -88,6 +89,8 @@ class Keeper:
             reconciling = ReconcilingDisks(self._cloud, self._stores.disk_records, SystemClock(), our_name())
             report = await reconciling.run()
         log.info("disks.reconciled", **asdict(report.statistics))
+        for found, count in asdict(report.statistics).items():
+            instruments.disk_drift.labels(found).set(count)
         for error in report.errors:
             log.error("disks.error", error=error)
         for duplicate in report.duplicates:
@@ -101,9 +104,14 @@ async def _repeat(name: str, every: timedelta, processor: Processor, act: Callab
     while True:
         try:
             if processor.is_planning:
-                await act()
+                with instruments.pass_seconds.labels(name).time():
+                    await act()
+                instruments.passes.labels(name, "done").inc()
+                instruments.passed_at.labels(name).set_to_current_time()
         except GpuDevError as error:
             log.warning("reconciling.failed", what=name, error=str(error))
+            instruments.passes.labels(name, "failed").inc()
         except Exception:
             log.exception("reconciling.broken", what=name)
+            instruments.passes.labels(name, "broken").inc()
         await asyncio.sleep(every.total_seconds() if processor.is_planning else 1)

@@ -7,7 +7,6 @@ without a restart. What is asked through the door is not known here.
 import asyncio
 import contextlib
 import copy
-import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator
 
@@ -15,13 +14,13 @@ import structlog
 import uvicorn
 
 from gpudev.adapters.tls import CertificateFiles, find_certificate
-from gpudev.domain.errors import Invalid, Unavailable
+from gpudev.bootstrap.binding import bind
+from gpudev.domain.errors import Invalid
 from gpudev.domain.listening import ListenAddress, parse_listen
 from gpudev.ports.clock import Clock, SystemClock
 from gpudev.settings import Settings
 
 LOOK_EVERY_SECONDS = 60.0
-_BACKLOG = 2048
 log = structlog.get_logger()
 
 
@@ -59,7 +58,7 @@ async def listening_elsewhere(
     certificate = Certificate(settings, address, clock or SystemClock())
     secure = _with_tls(config, certificate.files)
     assert isinstance(secure.ssl, ssl.SSLContext)
-    listener = _bind(address)
+    listener = bind(address)
     server = _SecondServer(secure)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     keeping = asyncio.create_task(_keep(certificate, secure.ssl, every))
@@ -101,20 +100,3 @@ async def _keep(certificate: Certificate, context: ssl.SSLContext, every: float)
                 log.info("api.new_certificate", fingerprint=certificate.files.fingerprint())
         except Invalid as error:
             log.warning("api.certificate_unusable", error=error.message)
-
-
-def _bind(address: ListenAddress) -> socket.socket:
-    try:
-        family, kind, protocol, _, where = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise Unavailable(f"{address.host} is no address of this machine: {error.strerror}") from error
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(where)
-        listener.listen(_BACKLOG)
-        listener.setblocking(False)
-    except OSError as error:
-        listener.close()
-        raise Unavailable(f"nothing can listen on {address}: {error.strerror}") from error
-    return listener

@@ -47,6 +47,16 @@ def parse_listen(text: str) -> ListenAddress:
     return ListenAddress(host if address is None else str(address), number)
 
 
+def parse_bind(text: str) -> ListenAddress:
+    """ADDRESS:PORT where something listens that no person is told to come to: every address of the machine will do,
+    as 0.0.0.0:9090 or [::]:9090. Raises Invalid."""
+    spelled = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([^:\s]+)):([0-9]{1,5})", text.strip())
+    host = (spelled[1] or spelled[2]) if spelled else ""
+    if spelled is None or not 0 < int(spelled[3]) < 65_536 or not (_find_ip(host) or _NAME.fullmatch(host)):
+        raise Invalid(f"{text[:80]!r} is no ADDRESS:PORT, such as 127.0.0.1:9090 or 0.0.0.0:9090")
+    return ListenAddress(host, int(spelled[3]))
+
+
 def is_loopback(host: str) -> bool:
     address = _find_ip(host)
     return address.is_loopback if address is not None else host == "localhost"

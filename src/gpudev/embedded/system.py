@@ -10,10 +10,12 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from types import MappingProxyType
 
 import structlog
 
 from gpudev import settings as settings_module
+from gpudev.domain.listening import parse_bind
 from gpudev.embedded import asking
 from gpudev.embedded.children import ChildSpec
 from gpudev.embedded.layout import Layout
@@ -23,6 +25,7 @@ from gpudev.embedded.supervisor import Service, Step, Supervisor, Task
 from gpudev.settings import API_ROLE, PROCESSOR_ROLE, Settings
 
 POSTGRES, MIGRATIONS, PROCESSOR, API = "postgres", "migrations", "processor", "api"
+NOTHING: Mapping[str, str] = MappingProxyType({})
 PARTS = (POSTGRES, MIGRATIONS, PROCESSOR, API)
 """In the order they are started."""
 
@@ -61,11 +64,11 @@ def stages(settings: Settings, inherited: Mapping[str, str]) -> list[Service | T
     postgres = open_postgres(layout)
     told = environment(settings, inherited)
 
-    def part(name: str, *arguments: str, role: str | None = None) -> ChildSpec:
+    def part(name: str, *arguments: str, role: str | None = None, own: Mapping[str, str] = NOTHING) -> ChildSpec:
         return ChildSpec(
             name=name,
             command=lambda: server_command(*arguments),
-            environment={**told, "POSTGRES_USER": role} if role else told,
+            environment={**told, "POSTGRES_USER": role, **own} if role else told,
             pid_file=layout.pid_file(name),
             log_file=layout.log_file(name),
         )
@@ -89,9 +92,17 @@ def stages(settings: Settings, inherited: Mapping[str, str]) -> list[Service | T
         Service(database, postgres.is_ready, ready_within=60.0),
         Task(part(MIGRATIONS, "migrate", "--roles")),
         # Not waited for here, so that it starts side by side with the API; `up` asks the API whether it is alive.
-        Service(part(PROCESSOR, "processor", role=PROCESSOR_ROLE)),
+        Service(part(PROCESSOR, "processor", role=PROCESSOR_ROLE, own=_next_metrics_address(settings))),
         Service(part(API, "api", role=API_ROLE), lambda: asking.is_live(api_url(settings))),
     ]
+
+
+def _next_metrics_address(settings: Settings) -> dict[str, str]:
+    """The processor tells its metrics one port further than the API: on one machine both cannot have the same."""
+    if not settings.metrics_address:
+        return {}
+    address = parse_bind(settings.metrics_address)
+    return {"GPU_DEV_METRICS_ADDRESS": str(replace(address, port=address.port + 1))}
 
 
 def api_url(settings: Settings) -> str:

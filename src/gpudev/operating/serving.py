@@ -21,6 +21,7 @@ def api(host: str | None, port: int | None) -> None:
     from gpudev.api.app import create_app
     from gpudev.api.connections import guarded_http
     from gpudev.bootstrap.api import open_api_services
+    from gpudev.bootstrap.exposing import Eyes, exposing
     from gpudev.bootstrap.listening import listening_elsewhere
     from gpudev.bootstrap.proxy import serving_sessions
     from gpudev.bootstrap.serving import Server
@@ -46,7 +47,7 @@ def api(host: str | None, port: int | None) -> None:
                 server_header=False,
                 proxy_headers=False,
             )
-            async with listening_elsewhere(config, chosen):
+            async with exposing(chosen, Eyes(check_ready=services.ping)), listening_elsewhere(config, chosen):
                 await Server(config).serve()
 
     uvloop.run(serve())
@@ -93,13 +94,16 @@ def proxy(host: str | None, port: int | None) -> None:
 @click.command()
 def processor() -> None:
     """Plan, start and end dev servers until stopped. Any number may run; one of them plans."""
+    from gpudev.bootstrap.exposing import Eyes, exposing
     from gpudev.bootstrap.processor import open_processor
 
     chosen = server_settings()
     configure_logging(chosen)
+    eyes = Eyes()
 
     async def run() -> None:
-        async with open_processor(chosen) as running:
+        async with exposing(chosen, eyes), open_processor(chosen) as running:
+            eyes.see_processor(running)
             spare_collections()
             await running.processor.run()
 

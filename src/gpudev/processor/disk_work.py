@@ -18,6 +18,8 @@ from gpudev.domain.disk_operations import DiskSettings, OperationId, RecordedSna
 from gpudev.domain.disk_requests import DiskRequest
 from gpudev.domain.errors import ClusterError, GpuDevError, Unavailable
 from gpudev.domain.ids import DiskId, ReservationId, UserId
+from gpudev.metrics import instruments
+from gpudev.metrics.pulse import Pulse
 from gpudev.ports.clock import Clock
 from gpudev.ports.cloud import Volume
 from gpudev.ports.disks import DiskContents
@@ -117,10 +119,11 @@ class DiskWork:
 
     # --- for all ---------------------------------------------------------------------------------------------------
 
-    async def run(self, is_ours: Callable[[], bool]) -> None:
+    async def run(self, is_ours: Callable[[], bool], pulse: Pulse) -> None:
         """Until cancelled. `is_ours`: whether it is for us to look for work."""
         wait = timedelta(0)
         while True:
+            pulse.beat("disks")
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._woken.wait(), wait.total_seconds())
             await asyncio.sleep(_PAUSE_S)
@@ -180,6 +183,7 @@ class DiskWork:
                 DISK_QUEUE, message, "the message names no operation", now=now
             ):
                 log.error("message.dead_lettered", msg_id=message.msg_id)
+                instruments.dead_lettered.labels(DISK_QUEUE).inc()
         if known:
             await self._queue.acknowledge(DISK_QUEUE, known)
 

@@ -2,6 +2,7 @@
 an effect is written as a guarded change and seen by the next turn."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from enum import StrEnum
 
@@ -13,6 +14,7 @@ from gpudev.domain.ids import ReservationId
 from gpudev.domain.lifecycle import Status
 from gpudev.domain.own_setup import NO_SETUP, OwnSetup
 from gpudev.domain.reservation import Reservation
+from gpudev.metrics import instruments
 from gpudev.planning.disk_holding import disk_failed
 from gpudev.planning.turn import failed_launch, postponed_launch, released, withdrawn
 from gpudev.ports.clock import Clock
@@ -128,17 +130,24 @@ class Effects:
         if after is not None:  # without a slot, or those who wait could take them all
             await asyncio.wait({after})
         async with self._slots:
+            began, result = time.perf_counter(), "done"
             try:
                 await act()
                 asyncio.get_running_loop().call_soon(self._done)
             except StillWorking as error:
+                result = "waits"
                 log.info("effect.waits", kind=kind, reservation_id=str(reservation_id), what=str(error))
             except Stale:
+                result = "stale"
                 log.info("effect.stale", kind=kind, reservation_id=str(reservation_id))
             except GpuDevError as error:
+                result = "failed"
                 log.warning("effect.failed", kind=kind, reservation_id=str(reservation_id), error=str(error))
             except Exception:
+                result = "broken"
                 log.exception("effect.broken", kind=kind, reservation_id=str(reservation_id))
+            instruments.effects.labels(kind, result).inc()
+            instruments.effect_seconds.labels(kind).observe(time.perf_counter() - began)
 
     async def _launch(self, reservation: Reservation) -> None:
         current = await self._reservations.find(reservation.reservation_id)

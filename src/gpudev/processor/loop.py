@@ -22,6 +22,8 @@ from gpudev.domain.cordon import close_nodes
 from gpudev.domain.errors import LeaseLost, Unavailable
 from gpudev.domain.ids import ReservationId, short_id
 from gpudev.domain.reservation import Reservation
+from gpudev.metrics import instruments
+from gpudev.metrics.pulse import Pulse
 from gpudev.planning.neglect import decide_max_wait, still_waiting
 from gpudev.planning.orphans import count_orphans, decide_orphans
 from gpudev.planning.overdue import decide_overdue
@@ -75,6 +77,7 @@ class Processor:
         self._looking = looking
         self._clock = clock
         self._timing = timing
+        self.pulse = Pulse(timing.stuck_after)
         self._woken = asyncio.Event()
         self._holder = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
         self._lease: Lease | None = None
@@ -99,10 +102,11 @@ class Processor:
             asyncio.create_task(self._watch_cluster(), name="watch"),
         ]
         if self.disks is not None:
-            helpers.append(asyncio.create_task(self.disks.run(lambda: self.is_planning), name="disks"))
+            helpers.append(asyncio.create_task(self.disks.run(lambda: self.is_planning, self.pulse), name="disks"))
         pacing = Pacing()
         try:
             while True:
+                self.pulse.beat("planning")
                 await self._wait()
                 began = time.monotonic()
                 await self._turn_or_log()
@@ -110,6 +114,7 @@ class Processor:
                 if rest:
                     await asyncio.sleep(rest)
         finally:
+            self.pulse.end("planning")
             for task in helpers:
                 task.cancel()
             await asyncio.gather(*helpers, return_exceptions=True)
@@ -226,9 +231,14 @@ class Processor:
         if seen is None:
             return {}
         await self._queues.look(reservations, seen, now)
-        if self._queues.is_long(reservations):  # heartbeats and effects go on meanwhile
-            return await asyncio.to_thread(self._queues.decide, reservations, seen, now, decisions)
-        return self._queues.decide(reservations, seen, now, decisions)
+        with instruments.decide_seconds.time():
+            if self._queues.is_long(reservations):  # heartbeats and effects go on meanwhile
+                broken = await asyncio.to_thread(self._queues.decide, reservations, seen, now, decisions)
+            else:
+                broken = self._queues.decide(reservations, seen, now, decisions)
+        for gpu_type in broken:
+            instruments.broken_plans.labels(gpu_type).inc()
+        return broken
 
     async def _write(
         self, lease: Lease, decisions: Decisions, looked_at: list[int], now: datetime
@@ -261,6 +271,7 @@ class Processor:
             seen = await self._cluster.look()
         except Unavailable as error:
             log.warning("cluster.unavailable", error=str(error))
+            instruments.looks_failed.inc()
             return None
         self._zones = {node.name: node.zone for node in seen.nodes}
         return replace(seen, nodes=close_nodes(seen.nodes, await self._cordons.cordons()))
@@ -292,6 +303,7 @@ class Processor:
                 looked_at.append(message.msg_id)
             elif await self._queue.fail(RESERVATION_QUEUE, message, error, now=now):
                 log.error("message.dead_lettered", msg_id=message.msg_id, error=error)
+                instruments.dead_lettered.labels(RESERVATION_QUEUE).inc()
         return looked_at
 
     async def _exists(self, reservation_id: ReservationId) -> bool:
@@ -323,6 +335,7 @@ class Processor:
             if reservation_id not in self._orphans_since:
                 log.warning("orphan.found", reservation_id=str(reservation_id))
         self._orphans_since = dict(orphans.first_seen)
+        instruments.orphans.set(len(self._orphans_since))
         for reservation_id in orphans.remove:
             self.effects.remove_orphan(reservation_id)
 
@@ -336,18 +349,26 @@ class Processor:
         self._woken.clear()
 
     async def _turn_or_log(self) -> None:
-        """The one loop that catches everything: it logs, and the next sweep tries again."""
+        """The one loop that catches everything: it logs, counts, and the next sweep tries again."""
+        if self._lease is None:
+            return
         try:
-            await self.turn()
+            with instruments.turn_seconds.time():
+                await self.turn()
+            result = "done"
         except LeaseLost:
             self._lease = None
             log.warning("lease.lost", holder=self._holder)
+            result = "lease_lost"
         except Unavailable as error:
             log.warning("turn.unavailable", error=str(error))
+            result = "unavailable"
             await asyncio.sleep(0.2)
         except Exception:
             log.exception("turn.broken")
+            result = "broken"
             await asyncio.sleep(1)
+        instruments.turns.labels(result).inc()
 
     async def _keep_lease(self) -> None:
         while True:
@@ -358,6 +379,7 @@ class Processor:
                 log.warning("lease.unavailable", error=str(error))
             except Exception:
                 log.exception("lease.broken")
+            self.pulse.beat("lease")
             beat = 3 if self._lease is not None else 10
             await asyncio.sleep(self._timing.lease_ttl.total_seconds() / beat)
 

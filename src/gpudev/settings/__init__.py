@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from gpudev.domain.disk_operations import DiskSettings
+from gpudev.domain.errors import Invalid
+from gpudev.domain.listening import parse_bind
 from gpudev.places import state_dir
 from gpudev.settings.reading import days, names, positive, read, section, switch
 from gpudev.settings.sections import (
@@ -93,6 +95,8 @@ class Settings:
     """How long the key lasts that an invitation is exchanged for. None: it does not end by itself."""
     api_key_ttl: timedelta | None = timedelta(hours=2)
     github_url: str = "https://github.com"
+    metrics_address: str = ""
+    """ADDRESS:PORT where each service tells its metrics and its health, to whoever asks. None: nowhere."""
     log_format: str = "json"
     """json, or console for people."""
 
@@ -165,6 +169,7 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         invited_key_ttl=read(env, "GPU_DEV_INVITED_KEY_DAYS", days, timedelta(days=30)),
         api_key_ttl=_ttl(env),
         github_url=env.get("GPU_DEV_GITHUB_URL", "https://github.com").rstrip("/"),
+        metrics_address=read(env, "GPU_DEV_METRICS_ADDRESS", _bind, ""),
         log_format=env.get("GPU_DEV_LOG_FORMAT", "json"),
     )
 
@@ -239,6 +244,13 @@ def _kubernetes(env: Mapping[str, str]) -> KubernetesSettings:
     own = section(env, KubernetesSettings(), "GPU_DEV_", _KUBERNETES_NAMES)
     driver, label = _DISK_DRIVERS.get(env.get("GPU_DEV_CLOUD", ""), ("", ""))
     return replace(own, disk_driver=own.disk_driver or driver, disk_zone_label=own.disk_zone_label or label)
+
+
+def _bind(text: str) -> str:
+    try:
+        return str(parse_bind(text))
+    except Invalid as error:
+        raise ValueError(str(error)) from error
 
 
 def _cluster(text: str) -> str:

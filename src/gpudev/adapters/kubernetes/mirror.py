@@ -8,6 +8,7 @@ server that never was. Whoever takes a dev server down says so first (`let_go`):
 
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncIterator, Mapping
 from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
@@ -115,6 +116,14 @@ class Mirror:
 
     def fresh_at(self, kind: Kind) -> datetime | None:
         return next(one.fresh_at for one in self.reflectors if one.kind is kind)
+
+    def staleness(self) -> dict[str, float]:
+        """By kind: since how many seconds it was last known to be up to date; infinite where it has not been seen."""
+        now = self._clock.now()
+        return {
+            one.kind.plural: (now - one.fresh_at).total_seconds() if one.fresh_at is not None else math.inf
+            for one in self.reflectors
+        }
 
     def changes(self) -> AsyncIterator[None]:
         """Yields after changes that matter to facts; many at once come as one."""

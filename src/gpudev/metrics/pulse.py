@@ -1,0 +1,25 @@
+"""Whether a process's loops turn over. A loop that fails and tries again is alive; one that hangs is not, and only a
+new process helps."""
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+
+class Pulse:
+    def __init__(self, patience: timedelta, seconds: Callable[[], float] = time.monotonic) -> None:
+        self._patience = patience.total_seconds()
+        self._seconds = seconds
+        self._beats: dict[str, float] = {}
+
+    def beat(self, loop: str) -> None:
+        """This loop has just come round. From its first beat on it has to go on."""
+        self._beats[loop] = self._seconds()
+
+    def end(self, loop: str) -> None:
+        self._beats.pop(loop, None)
+
+    def stopped(self) -> dict[str, float]:
+        """The loops that hang, each with the seconds since it last came round."""
+        now = self._seconds()
+        return {loop: now - at for loop, at in self._beats.items() if now - at > self._patience}

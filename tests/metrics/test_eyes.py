@@ -1,0 +1,126 @@
+"""The door for those who watch over a service: metrics and health, as Prometheus and a kubelet ask for them."""
+
+import asyncio
+import contextlib
+import socket
+from dataclasses import replace
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import httpx2
+import pytest
+
+from gpudev.bootstrap.exposing import Eyes, exposing
+from gpudev.domain.errors import Invalid, Unavailable
+from gpudev.domain.listening import ListenAddress, parse_bind
+from gpudev.embedded.system import PROCESSOR, stages
+from gpudev.metrics.http_requests import RequestMeter
+from gpudev.metrics.instruments import request_seconds, requests
+from gpudev.metrics.pulse import Pulse
+from gpudev.settings import Settings, load
+
+
+def free_address() -> str:
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as probe:
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+async def ask(address: str, path: str) -> httpx2.Response:
+    async with httpx2.AsyncClient() as client:
+        for _ in range(100):
+            with contextlib.suppress(httpx2.ConnectError):
+                return await client.get(f"http://{address}{path}")
+            await asyncio.sleep(0.05)
+    raise AssertionError("nobody answers")
+
+
+async def test_metrics_are_told_where_the_setting_says_and_nowhere_else() -> None:
+    address = free_address()
+    async with exposing(Settings(metrics_address=address), Eyes()):
+        answer = await ask(address, "/metrics")
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith("text/plain")
+        assert "process_cpu_seconds_total" in answer.text and "gpudev_http_requests_in_progress" in answer.text
+        assert (await ask(address, "/v1/jobs")).status_code == 404
+    with pytest.raises(OSError):
+        socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), 1)
+
+
+async def test_a_service_that_is_still_being_put_together_is_alive_and_not_ready() -> None:
+    address, eyes = free_address(), Eyes()
+    async with exposing(Settings(metrics_address=address), eyes):
+        assert (await ask(address, "/health/live")).status_code == 200
+        assert (await ask(address, "/health/ready")).status_code == 503
+
+        async def fine() -> None: ...
+
+        eyes.check_ready = fine
+        assert (await ask(address, "/health/ready")).status_code == 200
+
+        async def away() -> None:
+            raise Unavailable("the database does not answer: secret details")
+
+        eyes.check_ready = away
+        answer = await ask(address, "/health/ready")
+        assert (answer.status_code, answer.text) == (503, "the database does not answer\n")
+
+
+async def test_a_loop_that_hangs_makes_its_process_not_alive_by_name() -> None:
+    now = 0.0
+    pulse = Pulse(timedelta(seconds=120), lambda: now)
+    eyes, request = Eyes(pulse=pulse), None
+    pulse.beat("planning")
+    pulse.beat("lease")
+    now = 100.0
+    pulse.beat("lease")
+    assert (await eyes.live(request)).status_code == 200  # type: ignore[arg-type]
+    now = 130.0
+    answer = await eyes.live(request)  # type: ignore[arg-type]
+    assert answer.status_code == 503
+    assert bytes(answer.body).decode() == "planning has not come round for 130 s\n"
+    pulse.end("planning")
+    assert (await eyes.live(request)).status_code == 200  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("0.0.0.0:9090", ListenAddress("0.0.0.0", 9090)),
+        ("[::]:9090", ListenAddress("::", 9090)),
+        ("localhost:1", ListenAddress("localhost", 1)),
+    ],
+)
+def test_metrics_may_be_told_on_every_address_of_a_machine(text: str, address: ListenAddress) -> None:
+    assert parse_bind(text) == address
+    assert load({"GPU_DEV_METRICS_ADDRESS": text}).metrics_address == text
+
+
+@pytest.mark.parametrize("text", ["9090", "localhost", "localhost:", "localhost:70000", ":9090", "::1:9090", "a b:1"])
+def test_what_is_no_address_with_a_port_is_refused_by_the_settings_name(text: str) -> None:
+    with pytest.raises(Invalid):
+        parse_bind(text)
+    with pytest.raises(ValueError, match="GPU_DEV_METRICS_ADDRESS"):
+        load({"GPU_DEV_METRICS_ADDRESS": text})
+
+
+def test_on_one_machine_the_processor_tells_its_metrics_one_port_further(settings: Settings) -> None:
+    parts = stages(replace(settings, metrics_address="127.0.0.1:9090"), {"GPU_DEV_METRICS_ADDRESS": "127.0.0.1:9090"})
+    told = {part.spec.name: part.spec.environment.get("GPU_DEV_METRICS_ADDRESS") for part in parts}
+    assert told[PROCESSOR] == "127.0.0.1:9091"
+    assert told["api"] == "127.0.0.1:9090"
+
+
+def test_requests_are_counted_by_the_route_never_by_the_path() -> None:
+    meter = RequestMeter()
+    route = SimpleNamespace(path="/v1/jobs/{job_id}")
+    for job in range(50):
+        meter.begin()
+        meter.end({"method": "GET", "path": f"/v1/jobs/{job}", "route": route}, 200, 0.004)
+    scope: dict[str, Any] = {"method": "BREW", "path": "/coffee/7"}
+    meter.begin()
+    meter.end(scope, 404, 0.001)
+    assert requests.labels("GET", "/v1/jobs/{job_id}", "200")._value.get() >= 50
+    assert requests.labels("other", "unmatched", "404")._value.get() >= 1
+    assert not [labels for labels in requests._metrics if any(part.startswith("/v1/jobs/4") for part in labels)]
+    assert ("GET", "/v1/jobs/{job_id}") in request_seconds._metrics
