@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from auth.commanding import Cli
-from gpudev.cli import files
 from gpudev.domain.errors import Invalid
 from gpudev.domain.invitations import parse_link
+from gpudev.sdk import files
 
 SECRET, PIN = "s" * 43, "p" * 43
 ESCAPES = "\x1b]0;pwned\x07\x1b[2J\u202eada\nLogged in as root"

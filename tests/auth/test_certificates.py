@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from gpudev.adapters import tls
 from gpudev.adapters.tls import CertificateFiles, ensure_self_made, find_certificate
-from gpudev.cli import pinning
 from gpudev.domain.errors import Invalid
 from gpudev.domain.listening import is_loopback, parse_listen
+from gpudev.sdk import pinning
 from gpudev.settings import Settings
 
 NOW = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)

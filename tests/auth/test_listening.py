@@ -15,10 +15,11 @@ import uvicorn
 
 from gpudev.adapters.tls import CertificateFiles, ensure_self_made
 from gpudev.bootstrap.listening import listening_elsewhere
-from gpudev.cli.pinning import find_pin, store_pin
-from gpudev.cli.transport import Request, Transport, Unreachable
 from gpudev.domain.errors import Invalid, Unavailable
 from gpudev.domain.listening import ListenAddress
+from gpudev.sdk.errors import Unreachable
+from gpudev.sdk.pinning import find_pin, store_pin
+from gpudev.sdk.transport import Request, Transport
 from gpudev.settings import Settings
 from support.api import until
 from support.clock import ManualClock
@@ -50,7 +51,7 @@ class Door:
         return self.files.fingerprint()
 
     def ask(self, pin: str | None) -> bytes:
-        return Transport(self.address.url, pauses=(), pin=pin).ask(HEALTH).body
+        return Transport(self.address.url, pin=pin).ask(HEALTH).body
 
 
 @contextlib.asynccontextmanager

@@ -10,9 +10,9 @@ from collections.abc import Callable
 import pytest
 
 from auth.issuing import METADATA, TestIssuer
-from gpudev.cli.exits import CliError
 from gpudev.cli.oidc import browser, device, login
 from gpudev.cli.oidc.issuer import Client, Endpoints, Refused, Tokens, checked, discover
+from gpudev.sdk.errors import ClientError
 
 CLIENT = Client("https://id.example.org", "gpu-dev")
 
@@ -50,7 +50,7 @@ def test_a_token_that_answers_another_login_is_refused() -> None:
 
     login.check_nonce(token({"nonce": "mine"}), "mine")
     for bad in (token({"nonce": "other"}), token({}), token([]), "x", "x.!.x", "x.e30.x"):
-        with pytest.raises(CliError, match="another login"):
+        with pytest.raises(ClientError, match="another login"):
             login.check_nonce(bad, "mine")
 
 
@@ -60,7 +60,7 @@ def test_a_token_that_answers_another_login_is_refused() -> None:
      "https://id.example.org/\n", "https://id.example.org/a b", "http://[::1", "http://127.0.0.1.example.org/"],
 )  # fmt: skip
 def test_an_issuer_is_only_spoken_to_by_a_safe_way(address: object) -> None:
-    with pytest.raises(CliError, match="safe address"):
+    with pytest.raises(ClientError, match="safe address"):
         checked(address, "its tokens")
 
 
@@ -68,10 +68,10 @@ def test_an_issuer_that_says_to_be_another_is_not_trusted(issuer: TestIssuer) ->
     said = {"issuer": "https://elsewhere.example", "authorization_endpoint": "https://x", "token_endpoint": "https://x"}
     for body in (json.dumps(said).encode(), b"<html>", b"[]"):
         issuer.instead[METADATA] = lambda body=body: (200, "application/json", body)  # type: ignore[misc]
-        with pytest.raises(CliError, match="who it is"):
+        with pytest.raises(ClientError, match="who it is"):
             discover(issuer.address)
     issuer.instead[METADATA] = lambda: (302, "text/plain", issuer.address.encode())
-    with pytest.raises(CliError, match="who it is"):
+    with pytest.raises(ClientError, match="who it is"):
         discover(issuer.address)
 
 
@@ -105,7 +105,7 @@ def test_what_the_browser_brings_must_be_this_issuers(monkeypatch: pytest.Monkey
     assert question["tenant"] == "1"
     mixed_up = {"code": "x", "iss": "https://evil.example"}
     monkeypatch.setattr("webbrowser.open", answering(lambda question: {"state": question["state"], **mixed_up}))
-    with pytest.raises(CliError, match="not the issuer's"):
+    with pytest.raises(ClientError, match="not the issuer's"):
         browser.log_in(CLIENT, endpoints, "api")
     _join_browsers()
 
@@ -113,7 +113,7 @@ def test_what_the_browser_brings_must_be_this_issuers(monkeypatch: pytest.Monkey
 def test_nobody_is_waited_for_forever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("webbrowser.open", lambda _address: True)
     monkeypatch.setattr(browser, "PATIENCE_SECONDS", 0.05)
-    with pytest.raises(CliError, match="in time"):
+    with pytest.raises(ClientError, match="in time"):
         browser.log_in(CLIENT, Endpoints("https://id.example.org/auth", "https://id.example.org/token", None), "api")
 
 
@@ -147,12 +147,12 @@ def test_a_device_login_waits_as_the_issuer_asks(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize(("code", "why"), [("access_denied", "refused"), ("expired_token", "time"), ("other", "other")])
 def test_a_device_login_that_fails_says_why(code: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(CliError, match=why):
+    with pytest.raises(ClientError, match=why):
         DeviceIssuer(code).log_in(monkeypatch)
 
 
 def test_an_issuer_without_device_logins_says_what_to_do() -> None:
-    with pytest.raises(CliError) as refusal:
+    with pytest.raises(ClientError) as refusal:
         device.log_in(CLIENT, Endpoints("https://x", "https://x", None))
     assert "--browser" in refusal.value.next_step
 

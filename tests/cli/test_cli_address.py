@@ -2,9 +2,10 @@
 
 import pytest
 
-from gpudev.cli.address import check_url, choose, is_loopback, region_of
-from gpudev.cli.exits import CliError, Exit
+from gpudev.cli.exits import Exit, exit_of
 from gpudev.cli.preferences import Preferences
+from gpudev.sdk.address import check_url, choose, is_loopback, region_of
+from gpudev.sdk.errors import ClientError
 
 EAST, WEST, EMBEDDED = "https://east.example.com", "https://west.example.com", "http://127.0.0.1:7480"
 BOTH = Preferences(api_urls=(("us-east-2", EAST), ("us-west-1", WEST)))
@@ -44,9 +45,9 @@ def test_the_most_particular_address_wins(
 
 
 def test_without_any_address_the_next_steps_are_named() -> None:
-    with pytest.raises(CliError) as raised:
+    with pytest.raises(ClientError) as raised:
         choose(None, {"AWS_REGION": "eu-west-1"}, BOTH, None)
-    assert raised.value.exit_code is Exit.LOCAL
+    assert exit_of(raised.value) is Exit.LOCAL
     assert "eu-west-1" in raised.value.message
     assert "gpu-dev up" in raised.value.next_step
     assert "gpu-dev config set api_url" in raised.value.next_step
@@ -97,9 +98,9 @@ def test_an_address_has_one_spelling(text: str, url: str) -> None:
     ],
 )
 def test_what_is_no_address_is_refused(text: str) -> None:
-    with pytest.raises(CliError) as raised:
+    with pytest.raises(ClientError) as raised:
         check_url(text, "here")
-    assert raised.value.exit_code is Exit.USAGE
+    assert exit_of(raised.value) is Exit.USAGE
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "localhost", "::1"])

@@ -10,7 +10,8 @@ from datetime import timedelta
 import pytest
 
 from cli.fake_api import FakeApi
-from gpudev.cli import reaching, wording
+from gpudev.cli import wording
+from gpudev.sdk import reaching
 from gpudev.wire.jobs import JobView
 
 

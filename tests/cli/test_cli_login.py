@@ -11,8 +11,8 @@ import pytest
 
 from cli.fake_api import KEY, FakeApi
 from cli.harness import Cli
-from gpudev.cli import credentials
-from gpudev.cli.credentials import Credential
+from gpudev.sdk import credentials
+from gpudev.sdk.credentials import Credential
 
 pytestmark = pytest.mark.slow
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpudev.cli.sse import Event, parse
+from gpudev.sdk.sse import Event, parse
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpudev.adapters.tls import find_certificate
-from gpudev.cli import piping, websocket
-from gpudev.cli.transport import Unreachable
+from gpudev.cli import piping
 from gpudev.ports.clock import SystemClock
 from gpudev.proxy import frames
+from gpudev.sdk import websocket
+from gpudev.sdk.errors import Unreachable
 from gpudev.settings import Settings
 
 PAYLOADS = st.lists(st.one_of(st.binary(max_size=300), st.sampled_from([b"x" * 126, b"y" * 65_536])), max_size=8)

@@ -10,6 +10,7 @@ from cli.fake_api import active, make_job
 from cli.foreseen import make_eta
 from cli.zones import zone
 from gpudev.cli import wording
+from gpudev.sdk.standing import has_ended
 
 NOW = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
 
@@ -117,7 +118,7 @@ def test_hardware_is_named_by_count_and_type_and_a_cpu_type_by_itself() -> None:
 
 def test_an_unknown_status_counts_as_one_that_goes_on() -> None:
     job = make_job(status="hibernating")
-    assert not wording.has_ended(job)
+    assert not has_ended(job)
     assert wording.situation(job, NOW) == ""
     assert wording.colour_of(job.status) == "dim"
 

@@ -4,7 +4,7 @@ import sys
 
 from gpudev.cli import piping
 from gpudev.cli.session import Session
-from gpudev.cli.transport import Line, Request, Transport
+from gpudev.sdk.transport import Line, Request, Transport
 from gpudev.wire.proxy import ProxyToken
 
 url, job_id = sys.argv[1:]

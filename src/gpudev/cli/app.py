@@ -13,8 +13,9 @@ import click
 
 from gpudev import __version__
 from gpudev.cli import output, overview
-from gpudev.cli.exits import CliError, Exit
+from gpudev.cli.exits import CliError, Exit, as_json, as_text, exit_of
 from gpudev.cli.main import COMPLETION_VARIABLE
+from gpudev.sdk.errors import ClientError
 
 PROGRAM = "gpu-dev"
 
@@ -68,11 +69,11 @@ def invoke(arguments: Sequence[str]) -> int:
             root.invoke(context)
         sys.stdout.flush()
     except BaseException as error:  # noqa: BLE001 - the outermost frame: everything becomes an exit code
-        return explain(error, as_json=_wants_json(arguments))
+        return explain(error, for_programs=_wants_json(arguments))
     return Exit.OK
 
 
-def explain(error: BaseException, *, as_json: bool) -> int:
+def explain(error: BaseException, *, for_programs: bool) -> int:
     """Tell what went wrong; answer the exit code."""
     match error:
         case click.exceptions.Exit():
@@ -88,18 +89,18 @@ def explain(error: BaseException, *, as_json: bool) -> int:
             failure = _as_failure(error)
     if os.environ.get("GPU_DEV_DEBUG"):
         _show_traceback(error)
-    if as_json:
+    if for_programs:
         from json import dumps
 
-        output.tell(dumps(failure.as_json()))
+        output.tell(dumps(as_json(failure)))
     else:
-        output.tell(failure.as_text())
-    return failure.exit_code
+        output.tell(as_text(failure))
+    return exit_of(failure)
 
 
-def _as_failure(error: BaseException) -> CliError:
+def _as_failure(error: BaseException) -> ClientError:
     match error:
-        case CliError():
+        case ClientError():
             return error
         case KeyboardInterrupt() | click.Abort():
             return CliError(Exit.INTERRUPTED, "interrupted")

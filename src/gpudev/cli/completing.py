@@ -1,9 +1,9 @@
 """What a shell may offer after Tab. It asks the API once, waits for nothing, and keeps quiet about any trouble."""
 
 from gpudev.cli import wording
-from gpudev.cli.exits import CliError
 from gpudev.cli.session import Session
 from gpudev.domain.lifecycle import LIVE
+from gpudev.sdk.errors import ClientError
 
 
 def reservation_ids(beginning: str) -> list[tuple[str, str]]:
@@ -11,7 +11,7 @@ def reservation_ids(beginning: str) -> list[tuple[str, str]]:
     try:
         api = Session().impatient_api()
         jobs = api.list_page({"status": sorted(LIVE), "limit": 50}).value.jobs
-    except CliError:
+    except ClientError:
         return []
     found = ((wording.short_id(job.reservation_id), f"{wording.hardware(job)}, {job.status}") for job in jobs)
     return [(short, text) for short, text in found if short.startswith(beginning.lower())]
@@ -24,6 +24,6 @@ def disk_names(beginning: str, *, deleted: bool) -> list[tuple[str, str]]:
 
     try:
         found = Session().impatient_api().read(DiskList, list_path(deleted=deleted)).value.disks
-    except CliError:
+    except ClientError:
         return []
     return [(disk.disk_name, disk.state) for disk in found if disk.disk_name.startswith(beginning)]

@@ -5,13 +5,15 @@ from typing import Any, TypeVar
 
 import click
 
-from gpudev.cli import output, reaching, wording
+from gpudev.cli import output, wording
 from gpudev.cli.choosing import find_job
 from gpudev.cli.exits import CliError, Exit
 from gpudev.cli.session import Session
-from gpudev.cli.ssh import ProxyCommand
 from gpudev.cli.waiting import check_ready, wait_until_ready
 from gpudev.domain.lifecycle import Status
+from gpudev.sdk import reaching
+from gpudev.sdk.ssh import ProxyCommand
+from gpudev.sdk.standing import has_ended
 from gpudev.wire.jobs import JobView
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -78,7 +80,7 @@ def _is_port(text: str) -> bool:
 
 
 def _check_live(job: JobView) -> None:
-    if wording.has_ended(job):
+    if has_ended(job):
         raise CliError(
             Exit.REFUSED,
             f"{wording.ending(job)}, so there is nothing to connect to",

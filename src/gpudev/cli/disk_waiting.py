@@ -11,9 +11,9 @@ from gpudev.cli import output, wording
 from gpudev.cli.api import Reply
 from gpudev.cli.disks import Disks
 from gpudev.cli.exits import CliError, Exit
-from gpudev.cli.following import patience
 from gpudev.cli.session import Session
-from gpudev.cli.transport import Unreachable
+from gpudev.sdk.errors import Unreachable
+from gpudev.sdk.following import patience
 from gpudev.wire.disks import OperationView
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0

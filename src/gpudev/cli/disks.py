@@ -6,8 +6,7 @@ from typing import TypeVar
 from urllib.parse import quote, urlencode
 
 from gpudev.cli.api import Api, Reply
-from gpudev.cli.exits import CliError, Exit
-from gpudev.cli.transport import Unreachable
+from gpudev.sdk.errors import NotFound, Unreachable
 from gpudev.wire import codec
 from gpudev.wire.disks import (
     CloneDiskRequest,
@@ -77,7 +76,7 @@ class Disks:
             if not error.sent:
                 raise
             step = "It may have been heard all the same; `gpu-dev disk list` shows how your disks are"
-            raise CliError(Exit.UNREACHABLE, error.message, step) from error
+            raise error.advising(step) from error
 
 
 def list_path(*, deleted: bool) -> str:
@@ -93,8 +92,8 @@ def _path(name: str, more: str = "", *, deleted: bool = False, snapshot_id: str 
 def _with_next_step(ask: Callable[[], Reply[_T]]) -> Reply[_T]:
     try:
         return ask()
-    except CliError as error:
-        if error.code != "not_found" or "`gpu-dev" in error.message:
+    except NotFound as error:
+        if "`gpu-dev" in error.message:
             raise
         step = "`gpu-dev disk list` shows your disks, `gpu-dev disk snapshots NAME` their snapshots"
-        raise CliError(error.exit_code, error.message, step, code=error.code, problem=error.problem) from error
+        raise error.advising(step) from error

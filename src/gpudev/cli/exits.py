@@ -1,8 +1,20 @@
-"""How the program ends: the exit codes, and the one exception that carries one together with its sentence."""
+"""How the program ends: the exit codes, which of them each failure means, and how a failure is told."""
 
 from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any
+
+from gpudev.sdk.errors import (
+    ClientError,
+    Forbidden,
+    LocalError,
+    NotFound,
+    Refused,
+    ReservationEnded,
+    Unauthenticated,
+    Unavailable,
+    UsageError,
+)
 
 
 class Exit(IntEnum):
@@ -39,10 +51,20 @@ _CODES = {
     Exit.LOCAL: "local",
     Exit.INTERRUPTED: "interrupted",
 }
+_MEANINGS: tuple[tuple[type[ClientError], Exit], ...] = (
+    (UsageError, Exit.USAGE),
+    (Unauthenticated, Exit.AUTH),
+    (Forbidden, Exit.AUTH),
+    (NotFound, Exit.NOT_FOUND),
+    (Refused, Exit.REFUSED),
+    (ReservationEnded, Exit.RESERVATION_ENDED),
+    (Unavailable, Exit.UNREACHABLE),
+    (LocalError, Exit.LOCAL),
+)
 
 
-class CliError(Exception):
-    """What went wrong, in a sentence, and what to do about it. `next_step` is a sentence too, or empty."""
+class CliError(ClientError):
+    """What a command itself finds wrong, and what the process ends with for it."""
 
     def __init__(
         self,
@@ -53,25 +75,29 @@ class CliError(Exception):
         code: str | None = None,
         problem: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(message)
+        super().__init__(message, next_step, code=code or _CODES[exit_code], problem=problem)
         self.exit_code = exit_code
-        self.message = message
-        self.next_step = next_step
-        self.code = code or _CODES[exit_code]
-        self.problem = dict(problem or {})
-        """The API's own words (problem+json), where there are some."""
 
-    def as_text(self) -> str:
-        """For people."""
-        sentences = (self.message.strip(), self.next_step.strip())
-        return "Error: " + " ".join(_ended(sentence) for sentence in sentences if sentence)
 
-    def as_json(self) -> dict[str, Any]:
-        """For programs: the API's problem where there is one, the exit code always."""
-        own = {"code": self.code, "detail": self.message, "exit_code": int(self.exit_code)}
-        if self.next_step:
-            own["next_step"] = self.next_step
-        return {**self.problem, **own}
+def exit_of(error: ClientError) -> Exit:
+    """What the process ends with."""
+    if isinstance(error, CliError):
+        return error.exit_code
+    return next((code for kind, code in _MEANINGS if isinstance(error, kind)), Exit.INTERNAL)
+
+
+def as_text(error: ClientError) -> str:
+    """For people."""
+    sentences = (error.message.strip(), error.next_step.strip())
+    return "Error: " + " ".join(_ended(sentence) for sentence in sentences if sentence)
+
+
+def as_json(error: ClientError) -> dict[str, Any]:
+    """For programs: the API's problem where there is one, the exit code always."""
+    own = {"code": error.code, "detail": error.message, "exit_code": int(exit_of(error))}
+    if error.next_step:
+        own["next_step"] = error.next_step
+    return {**error.problem, **own}
 
 
 def _ended(sentence: str) -> str:

@@ -4,9 +4,9 @@ import sys
 from urllib.parse import urlencode
 
 from gpudev.cli import output, wording
-from gpudev.cli.exits import CliError, Exit
 from gpudev.cli.plan_chart import ASCII, BLOCKS, Chart, Signs
 from gpudev.cli.session import Session
+from gpudev.sdk.errors import NotFound
 from gpudev.wire.cluster import ClusterPlan, PlannedStart, TypePlan
 
 _INDENT = 4
@@ -17,11 +17,9 @@ def show_plan(session: Session, hours: float, gpu_type: str | None, *, every_nod
     query = {"hours": f"{hours:g}"} | ({"gpu_type": gpu_type} if gpu_type else {})
     try:
         reply = session.api.read(ClusterPlan, f"/v1/cluster/plan?{urlencode(query)}")
-    except CliError as error:
-        if error.exit_code is not Exit.NOT_FOUND:
-            raise
+    except NotFound as error:
         step = "`gpu-dev avail` shows what is free now"
-        raise CliError(Exit.NOT_FOUND, "this server is of an earlier version and shows no plan", step) from error
+        raise NotFound("this server is of an earlier version and shows no plan", step) from error
     if as_json:
         output.say_json(reply.raw)
         return

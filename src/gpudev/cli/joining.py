@@ -10,14 +10,14 @@ import click
 
 from gpudev import places
 from gpudev.cli import preferences
-from gpudev.cli.address import region_of
-from gpudev.cli.credentials import Credential
 from gpudev.cli.exits import CliError, Exit, usage_error
 from gpudev.cli.logging_in import Options, credential_from
-from gpudev.cli.pinning import store_pin
 from gpudev.cli.session import Session
 from gpudev.domain.errors import Invalid
 from gpudev.domain.invitations import InvitationLink, parse_link
+from gpudev.sdk.address import region_of
+from gpudev.sdk.credentials import Credential
+from gpudev.sdk.pinning import store_pin
 from gpudev.wire import codec
 from gpudev.wire.auth import LoginMethod, LoginView
 from gpudev.wire.auth_oidc import InvitationLoginRequest

@@ -10,11 +10,11 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from gpudev.cli.credentials import Credential
 from gpudev.cli.exits import CliError, Exit
 from gpudev.cli.session import Session
-from gpudev.cli.transport import Unreachable
 from gpudev.domain.errors import TooOften
+from gpudev.sdk.credentials import Credential
+from gpudev.sdk.errors import ClientError, Forbidden, NotFound, Unauthenticated, Unreachable
 from gpudev.wire.auth import LoginMethod, LoginMethods, LoginView
 
 WAYS: Mapping[str, str] = MappingProxyType(
@@ -54,7 +54,7 @@ def log_in_again(session: Session, stored: Credential) -> Credential:
     """Without a word to anybody. Raises Unreachable when it may work a little later."""
     try:
         credential = _log_in_again(session, stored)
-    except CliError as error:
+    except ClientError as error:
         if error.code == TooOften.code:
             raise Unreachable(error.message, sent=True, next_step=error.next_step) from error
         raise
@@ -86,10 +86,8 @@ def credential_from(view: LoginView, login: Mapping[str, str]) -> Credential:
 def _offered(session: Session) -> list[LoginMethod]:
     try:
         return session.anonymous_api().read(LoginMethods, "/v1/auth/methods").value.methods
-    except CliError as error:
-        if error.exit_code in (Exit.NOT_FOUND, Exit.AUTH):
-            return []  # a server of an earlier version, which knows only keys
-        raise
+    except (NotFound, Unauthenticated, Forbidden):
+        return []  # a server of an earlier version, which knows only keys
 
 
 def _way(kind: str) -> Any:

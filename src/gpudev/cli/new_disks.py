@@ -3,9 +3,9 @@
 import click
 
 from gpudev.cli import output
-from gpudev.cli.exits import CliError, Exit
 from gpudev.cli.session import Session
 from gpudev.domain.disk import NO_DISK
+from gpudev.sdk.errors import NotFound
 
 
 def is_agreed(session: Session, name: str | None, *, may_ask: bool, quiet: bool) -> bool:
@@ -28,8 +28,6 @@ def _why_it_is_not_there(session: Session, name: str) -> str | None:
 
     try:
         Disks(session.api).get(name)
-    except CliError as error:
-        if error.exit_code is not Exit.NOT_FOUND:
-            raise
+    except NotFound as error:
         return error.message[:1].upper() + error.message[1:]
     return None

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Protocol
 
-from gpudev.cli import websocket
-from gpudev.cli.transport import Unreachable
+from gpudev.sdk import websocket
+from gpudev.sdk.errors import Unreachable
 
 _CHUNK = 128 * 1024
 _PIPE_SIZE = 1024 * 1024

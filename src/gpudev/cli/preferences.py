@@ -1,4 +1,4 @@
-"""A person's settings (config.json): which there are, which values they take, how they are kept.
+"""A person's settings (config.json): which values they take, how they are kept. `sdk.preferences` reads them.
 
 `api_url` is kept per region; every other setting holds everywhere. Which address is used in the end is decided in
 `address`, not here.
@@ -9,48 +9,27 @@ import math
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from gpudev.cli import files
-from gpudev.cli.exits import local_error, usage_error
+from gpudev.cli.exits import usage_error
+from gpudev.sdk import files
+from gpudev.sdk.preferences import API_URL, Preferences, load
 
-API_URL = "api_url"
+__all__ = [
+    "API_URL",
+    "NAMES",
+    "Preferences",
+    "check_name",
+    "check_region",
+    "load",
+    "parse",
+    "parse_cli_config",
+    "store",
+]
+
 _ALSO_CALLED = {"disk": "default_disk"}
 _REGION = r"[a-z0-9][a-z0-9-]{0,39}"
 _GPU_TYPE = r"[a-z0-9][a-z0-9.-]{0,49}"
-_PLAIN_TYPES: dict[str, type | tuple[type, ...]] = {
-    "github_user": str,
-    "default_gpu_type": str,
-    "default_hours": (int, float),
-    "default_disk": str,
-    "ssh_config": str,
-}
-
-
-class Preferences(NamedTuple):
-    github_user: str | None = None
-    default_gpu_type: str | None = None
-    default_hours: float | None = None
-    default_disk: str | None = None
-    ssh_config: str | None = None
-    """off: `reserve` leaves ssh's configuration alone."""
-    api_urls: tuple[tuple[str, str], ...] = ()
-    """By region."""
-
-    def api_url(self, region: str) -> str | None:
-        return dict(self.api_urls).get(region)
-
-
-def load(path: Path) -> Preferences:
-    data = files.read_object(path)
-    for name, kind in _PLAIN_TYPES.items():
-        value = data.get(name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, kind)):
-            raise local_error(f"{path}: {name} holds {value!r}", f"Set it anew: `gpu-dev config set {name} VALUE`")
-    urls = data.get(API_URL) or {}
-    if not isinstance(urls, dict) or not all(isinstance(url, str) for url in urls.values()):
-        raise local_error(f"{path}: {API_URL} should hold one address per region", "Mend it or move the file away")
-    return Preferences(**{name: data.get(name) for name in _PLAIN_TYPES}, api_urls=tuple(urls.items()))
 
 
 def store(path: Path, name: str, value: Any, region: str) -> None:
@@ -151,7 +130,7 @@ def _on_or_off(text: str) -> str:
 
 
 def _api_url(text: str) -> str:
-    from gpudev.cli.address import check_url
+    from gpudev.sdk.address import check_url
 
     return check_url(text, "api_url")
 

@@ -26,7 +26,7 @@ def quick(arguments: Sequence[str]) -> int | None:
     except BaseException as error:  # noqa: BLE001 - the outermost frame: everything becomes an exit code
         from gpudev.cli.app import explain
 
-        return explain(error, as_json=False)
+        return explain(error, for_programs=False)
     return Exit.OK
 
 
@@ -34,7 +34,7 @@ def carry(job_id: str, *, auto: bool, api_url: str | None) -> None:
     """Standard input and output to the dev server's ssh server, until either has ended."""
     session = Session(api_url)
     if auto:
-        from gpudev.cli import reaching
+        from gpudev.sdk import reaching
 
         straight = reaching.straight_to(session.api.get(job_id).value)
         if straight is not None:

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpudev import places
-from gpudev.cli import files, output, reaching, ssh
-from gpudev.cli.address import is_loopback
-from gpudev.cli.exits import CliError, local_error
+from gpudev.cli import output
+from gpudev.cli.exits import local_error
 from gpudev.cli.session import Session
 from gpudev.domain.lifecycle import Status
+from gpudev.sdk import files, reaching, ssh
+from gpudev.sdk.address import is_loopback
+from gpudev.sdk.errors import ClientError
 from gpudev.wire.jobs import JobView
 
 _HEADING = "# Written by gpu-dev: changes are lost. `gpu-dev ssh-config` writes it anew, `--remove` takes it away.\n"
@@ -54,7 +56,7 @@ def keep_up(session: Session, job: JobView, now: datetime) -> Written | None:
         return _change(
             session, [job], lambda block: block.reservation_id != job.reservation_id and block.ends_after(now), now
         )
-    except CliError as error:
+    except ClientError as error:
         output.tell(f"Note: {error.message}, so ssh does not know your dev server by name")
         return None
 

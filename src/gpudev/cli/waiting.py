@@ -12,10 +12,12 @@ from typing import Protocol
 from gpudev.cli import output, wording
 from gpudev.cli.api import Reply
 from gpudev.cli.exits import CliError, Exit
-from gpudev.cli.following import Following, GivenUp, Lost, Seen, patience
+from gpudev.cli.following import Following, GivenUp
 from gpudev.cli.session import Session
-from gpudev.cli.transport import Unreachable
 from gpudev.domain.lifecycle import Status
+from gpudev.sdk.errors import ClientError, Forbidden, Unauthenticated, Unreachable
+from gpudev.sdk.following import Lost, Seen, patience
+from gpudev.sdk.standing import has_ended, is_settled
 from gpudev.wire.jobs import EtaView, JobView
 
 _TICK = 0.5
@@ -41,21 +43,19 @@ class Display(Protocol):
 
 def wait_until_ready(session: Session, first: Reply[JobView], *, quiet: bool) -> Reply[JobView]:
     """The reservation once it is active or has ended. Ctrl-C stops the waiting, never the reservation."""
-    if _is_settled(first.value):
+    if is_settled(first.value):
         return first
     gc.enable()
     display = _choose_display(quiet)
     try:
         display.show(first.value)
-        with Following(session.new_api, first.value.reservation_id, patience=patience(session.env)) as following:
+        with Following(session.new_api(), first.value.reservation_id, patience=patience(session.env)) as following:
             return _follow(following, display)
     except KeyboardInterrupt:
         raise _left_alone(first.value) from None
     except Unreachable as error:
         raise _lost_sight(first.value, error) from error
-    except CliError as error:
-        if error.exit_code is not Exit.AUTH:
-            raise
+    except (Unauthenticated, Forbidden) as error:
         raise _locked_out(first.value, error) from error
     finally:
         display.close()
@@ -63,7 +63,7 @@ def wait_until_ready(session: Session, first: Reply[JobView], *, quiet: bool) ->
 
 def check_ready(job: JobView) -> None:
     """Raise what a reservation that ended means to somebody who waited for it."""
-    if wording.has_ended(job):
+    if has_ended(job):
         raise CliError(
             Exit.RESERVATION_ENDED,
             wording.ending(job),
@@ -78,7 +78,7 @@ def _follow(following: Following, display: Display) -> Reply[JobView]:
         match following.next(pause):
             case Seen(reply):
                 display.show(reply.value)
-                if _is_settled(reply.value):
+                if is_settled(reply.value):
                     return reply
             case Lost(why):
                 display.lose(why)
@@ -87,10 +87,6 @@ def _follow(following: Following, display: Display) -> Reply[JobView]:
             case None:
                 display.draw()
                 pause = display.tick
-
-
-def _is_settled(job: JobView) -> bool:
-    return job.status == Status.ACTIVE or wording.has_ended(job)
 
 
 def _left_alone(job: JobView) -> CliError:
@@ -102,18 +98,18 @@ def _left_alone(job: JobView) -> CliError:
     )
 
 
-def _lost_sight(job: JobView, error: Unreachable) -> CliError:
+def _lost_sight(job: JobView, error: Unreachable) -> ClientError:
     short = wording.short_id(job.reservation_id)
     step = f"Reservation {short} stays as it is; `gpu-dev status {short}` shows it once the API answers"
-    return CliError(Exit.UNREACHABLE, error.message, step)
+    return error.advising(step)
 
 
-def _locked_out(job: JobView, error: CliError) -> CliError:
+def _locked_out(job: JobView, error: ClientError) -> ClientError:
     """Our key has ended, and only the person can get the next one."""
     short = wording.short_id(job.reservation_id)
     stays = f"reservation {short} stays as it is, and `gpu-dev connect {short}` waits on"
     step = f"{error.next_step}; {stays}" if error.next_step else stays.capitalize()
-    return CliError(error.exit_code, error.message, step, code=error.code, problem=error.problem)
+    return error.advising(step)
 
 
 def _choose_display(quiet: bool) -> Display:
@@ -156,7 +152,7 @@ class Lines:
         state = (job.status, job.queue_position, minute, job.wait_reason, job.step)
         says_nothing = state == (Status.PENDING, None, None, None, None)
         is_news = state != self._told or self._has_moved(job.eta, now)
-        if is_news and not says_nothing and not _is_settled(job):
+        if is_news and not says_nothing and not is_settled(job):
             self._say(f"{job.status}: {wording.situation(job, now)}")
             self._expected = job.eta.expected if job.eta else None
         self._told = state

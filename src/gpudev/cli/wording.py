@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from gpudev.domain.lifecycle import TERMINAL, Status
+from gpudev.domain.lifecycle import Status
 from gpudev.wire.jobs import EtaView, JobView
 
 _COLOURS = {
@@ -27,11 +27,6 @@ def short_id(reservation_id: str) -> str:
 
 def colour_of(status: str) -> str:
     return _COLOURS[Status(status)] if status in _COLOURS else "dim"
-
-
-def has_ended(job: JobView) -> bool:
-    """A status a newer server may have invented counts as one that goes on."""
-    return job.status in TERMINAL
 
 
 def hardware(job: JobView) -> str:

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gpudev import settings
-from gpudev.cli.owner import name
 from gpudev.embedded.telling import StepFailed
+from gpudev.sdk.owner import name
 
 UNIT = "gpu-dev.service"
 _STEP = "Start at boot"

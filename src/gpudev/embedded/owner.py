@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gpudev import places
-from gpudev.cli import credentials
-from gpudev.cli.owner import name
 from gpudev.domain.errors import Unavailable
 from gpudev.embedded import asking
 from gpudev.embedded.system import server_command
+from gpudev.sdk import credentials
+from gpudev.sdk.owner import name
 
 
 def ensure_key(api_url: str, environment: Mapping[str, str]) -> credentials.Credential:

@@ -17,8 +17,6 @@ from typing import Any
 from gpudev import settings as settings_module
 from gpudev.adapters.local.nodes import describe_nodes
 from gpudev.adapters.local.processes import ProcessIdentity
-from gpudev.cli.credentials import Credential
-from gpudev.cli.exits import CliError
 from gpudev.domain.errors import Invalid, Unavailable
 from gpudev.embedded import asking, at_boot, foreground, isolation, listening, owner, system
 from gpudev.embedded.layout import Layout, read_json, write_json
@@ -26,6 +24,8 @@ from gpudev.embedded.pidfiles import wait_until
 from gpudev.embedded.running import find_supervisor, stop_control_plane, taking_turns
 from gpudev.embedded.starting import start_supervisor, with_free_port
 from gpudev.embedded.telling import StepFailed, Teller
+from gpudev.sdk.credentials import Credential
+from gpudev.sdk.errors import ClientError
 from gpudev.settings import Settings
 from gpudev.wire.cluster import ClusterStatus, NodeView
 
@@ -203,7 +203,7 @@ def _make_usable(up: Undertaking, supervisor: ProcessIdentity, since: str) -> Ru
         try:
             credential = owner.ensure_key(up.api_url, system.environment(up.settings, os.environ))
             owner.ensure_ssh_key()
-        except CliError as error:
+        except ClientError as error:
             raise StepFailed("Your key", error.message, advice=error.next_step or look_there) from error
         notes.append(credential.username or "")
     with up.teller.step("Nodes", advice=look_there) as notes:

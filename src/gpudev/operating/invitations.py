@@ -9,8 +9,6 @@ import click
 
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.adapters.tls import CertificateFiles, find_certificate
-from gpudev.cli.address import check_url
-from gpudev.cli.exits import CliError
 from gpudev.domain.invitations import Invitation, InvitationLink, parse_link
 from gpudev.domain.listening import parse_listen
 from gpudev.domain.users import Role
@@ -21,6 +19,8 @@ from gpudev.operating.running import server_settings, with_stores
 from gpudev.operating.users import users
 from gpudev.ports.clock import SystemClock
 from gpudev.ports.invitations import NewInvitation
+from gpudev.sdk.address import check_url
+from gpudev.sdk.errors import ClientError
 from gpudev.settings import Settings
 
 _MOST_HOURS = 24 * 30
@@ -120,7 +120,7 @@ def _door(settings: Settings, url: str | None) -> Door:
     if url is not None:
         try:
             return Door(check_url(url, "--url"), certificate)
-        except CliError as error:
+        except ClientError as error:
             raise click.ClickException(error.message) from error
     where = listening or known.get("api_url")
     if not isinstance(where, str):

@@ -4,12 +4,13 @@ import json
 
 import click
 
-from gpudev.cli import output, ssh_config, wording
-from gpudev.cli.exits import CliError, usage_error
+from gpudev.cli import exits, output, ssh_config, wording
+from gpudev.cli.exits import usage_error
 from gpudev.cli.options import ID, api_options
 from gpudev.cli.paging import list_jobs
 from gpudev.cli.session import Session
 from gpudev.domain.lifecycle import LIVE, Status
+from gpudev.sdk.errors import ClientError
 from gpudev.wire.jobs import JobView
 
 _MOST = 10_000
@@ -60,11 +61,11 @@ def _confirmed(jobs: list[JobView]) -> bool:
 
 def _cancel_each(session: Session, ids: list[str], *, as_json: bool) -> None:
     """Every one of them, whatever becomes of the others; the first failure is how the command ends."""
-    failures: list[CliError] = []
+    failures: list[ClientError] = []
     for job_id in ids:
         try:
             reply = session.api.cancel(job_id)
-        except CliError as error:
+        except ClientError as error:
             failures.append(error)
             continue
         ssh_config.forget(session.env, {reply.value.reservation_id})
@@ -74,6 +75,6 @@ def _cancel_each(session: Session, ids: list[str], *, as_json: bool) -> None:
             job = reply.value
             output.say(f"Cancelled: {wording.short_id(job.reservation_id)} ({wording.hardware(job)}).")
     for further in failures[1:]:
-        output.tell(json.dumps(further.as_json()) if as_json else further.as_text())
+        output.tell(json.dumps(exits.as_json(further)) if as_json else exits.as_text(further))
     if failures:
         raise failures[0]

@@ -9,10 +9,11 @@ import click
 
 from gpudev import places
 from gpudev.cli import output, preferences
-from gpudev.cli.address import region_of
 from gpudev.cli.exits import CliError, Exit, usage_error
 from gpudev.cli.preferences import API_URL, Preferences
 from gpudev.cli.session import Session
+from gpudev.sdk.address import region_of
+from gpudev.sdk.errors import ClientError
 
 _region_option = click.option("--region", help="The region whose api_url is meant (default: the current one).")
 
@@ -126,7 +127,7 @@ def _value(known: Preferences, name: str, region: str) -> str | None:
 def _address_in_use() -> str | None:
     try:
         return Session().address.url
-    except CliError:
+    except ClientError:
         return None
 
 

@@ -7,11 +7,12 @@ from urllib.parse import quote
 
 import click
 
-from gpudev.cli import output, ssh, wording
+from gpudev.cli import output, wording
 from gpudev.cli.connecting import ThenCommand, check_forwards, choose_way, find_ready, way_options
 from gpudev.cli.exits import CliError, Exit, usage_error
 from gpudev.cli.options import ID
 from gpudev.cli.session import Session
+from gpudev.sdk import ssh
 from gpudev.wire.jobs import JobView
 
 _HOME = "/home/dev"

@@ -6,7 +6,7 @@ from gpudev.cli import output, ssh_config, wording
 from gpudev.cli.exits import CliError, Exit
 from gpudev.cli.options import HOURS, ID, api_options
 from gpudev.cli.session import Session
-from gpudev.cli.transport import Unreachable
+from gpudev.sdk.errors import Unreachable
 from gpudev.wire.jobs import ExtendRequest
 
 

@@ -6,10 +6,12 @@ import sys
 import click
 
 from gpudev import places
-from gpudev.cli import credentials, output
-from gpudev.cli.credentials import Credential
+from gpudev.cli import output
 from gpudev.cli.exits import CliError, Exit, usage_error
 from gpudev.cli.session import KEY_VARIABLE, Session, check_key
+from gpudev.sdk import credentials
+from gpudev.sdk.credentials import Credential
+from gpudev.sdk.errors import Forbidden, Unauthenticated
 
 _LONGEST_KEY = 4096
 
@@ -104,12 +106,10 @@ def _store_given_key(session: Session) -> Credential:
     key = check_key(_read_key(), "what was given")
     try:
         session.api_with(key).list_page({"limit": 1})
-    except CliError as error:
-        if error.exit_code is Exit.AUTH:
-            raise CliError(
-                Exit.AUTH, f"{session.address.url} does not take this key", "Ask its operator for another"
-            ) from error
-        raise
+    except (Unauthenticated, Forbidden) as error:
+        raise CliError(
+            Exit.AUTH, f"{session.address.url} does not take this key", "Ask its operator for another"
+        ) from error
     return session.keep(Credential(key))
 
 

@@ -3,9 +3,9 @@
 import click
 
 from gpudev.cli import output, wording
-from gpudev.cli.exits import CliError, Exit
 from gpudev.cli.options import ID, api_options
 from gpudev.cli.session import Session
+from gpudev.sdk.errors import Forbidden
 from gpudev.wire.jobs import PriorityRequest
 
 
@@ -26,11 +26,8 @@ def priority(job_id: str, number: int, as_json: bool, api_url: str | None) -> No
     """
     try:
         reply = Session(api_url).api.prioritise(job_id, PriorityRequest(priority=number))
-    except CliError as error:
-        if error.code != "forbidden":
-            raise
-        step = "Ask an operator of your system"
-        raise CliError(Exit.AUTH, error.message, step, code=error.code, problem=error.problem) from error
+    except Forbidden as error:
+        raise error.advising("Ask an operator of your system") from error
     if as_json:
         output.say_json(reply.raw)
         return

@@ -7,14 +7,15 @@ from typing import Any
 
 import click
 
-from gpudev.cli import asking, new_disks, output, ssh_config, ssh_keys, wording
+from gpudev.cli import asking, new_disks, output, ssh_config, wording
 from gpudev.cli.api import Reply
 from gpudev.cli.exits import CliError, Exit
 from gpudev.cli.options import DISK, HOURS, SPAN, TEXT, api_options
 from gpudev.cli.preferences import Preferences
 from gpudev.cli.session import Session
-from gpudev.cli.transport import Unreachable
 from gpudev.cli.waiting import check_ready, wait_until_ready
+from gpudev.sdk import ssh_keys
+from gpudev.sdk.errors import ClientError, Unreachable
 from gpudev.wire.jobs import JobView, SubmitRequest
 
 
@@ -102,7 +103,7 @@ def _submit(session: Session, request: SubmitRequest, *, counted: bool, may_ask:
     """Ask the API; when it wants a GPU type and somebody is there to name one, ask them and the API again."""
     try:
         return _submit_once(session, request)
-    except CliError as error:
+    except ClientError as error:
         lacks_type = request.gpu_type is None and error.problem.get("field") == "gpu_type"
         if not (lacks_type and may_ask):
             raise
@@ -126,12 +127,12 @@ def _submit_once(session: Session, request: SubmitRequest) -> Reply[JobView]:
         if not error.sent:
             raise
         step = "The reservation may have been made all the same; `gpu-dev list` shows it"
-        raise CliError(Exit.UNREACHABLE, error.message, step) from error
-    except CliError as error:
+        raise error.advising(step) from error
+    except ClientError as error:
         if error.code != "disk_held":
             raise
         step = "`--disk none` is scratch space, `gpu-dev disk list` shows your disks"
-        raise CliError(error.exit_code, error.message, step, code=error.code, problem=error.problem) from error
+        raise error.advising(step) from error
 
 
 def ready_text(job: JobView, written: ssh_config.Written | None = None) -> str:

@@ -11,6 +11,7 @@ from gpudev.cli.choosing import find_job
 from gpudev.cli.options import ID, api_options
 from gpudev.cli.session import Session
 from gpudev.domain.lifecycle import Status
+from gpudev.sdk.standing import has_ended
 from gpudev.wire import codec
 from gpudev.wire.jobs import JobEvent, JobView
 
@@ -86,7 +87,7 @@ def _start(job: JobView, now: datetime) -> list[tuple[str, str]]:
 
 
 def _freed(job: JobView) -> str:
-    if not wording.has_ended(job):
+    if not has_ended(job):
         return ""
     return wording.local_time(job.released_at, wording.utc_now()) if job.released_at else "not yet, being taken down"
 

@@ -7,7 +7,7 @@ from typing import Any
 from gpudev.cli import output
 from gpudev.cli.exits import CliError, Exit
 from gpudev.cli.oidc.issuer import Client, Endpoints, Refused, Tokens, ask_for_tokens, checked, post
-from gpudev.cli.transport import Unreachable
+from gpudev.sdk.errors import Unreachable
 
 _GRANT = "urn:ietf:params:oauth:grant-type:device_code"
 _USUAL_PAUSE = 5.0

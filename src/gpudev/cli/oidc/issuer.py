@@ -8,9 +8,12 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
-from gpudev.cli.address import is_loopback
 from gpudev.cli.exits import CliError, Exit
-from gpudev.cli.transport import Answer, Request, Transport, Unreachable
+from gpudev.sdk.address import is_loopback
+from gpudev.sdk.blocking import BlockingDriver
+from gpudev.sdk.core import send_patiently
+from gpudev.sdk.errors import Unreachable
+from gpudev.sdk.transport import Answer, Request, Transport
 
 
 class Client(NamedTuple):
@@ -100,10 +103,9 @@ def _ask(address: str, form: bytes | None) -> Answer:
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     step = "Check your network; the API's operator knows the issuer"
     transport = Transport(f"{parts.scheme}://{parts.netloc}", when_unreachable=step, name="the login issuer")
-    if form is None:
-        return transport.ask(Request("GET", target, repeatable=True))
-    headers = {"Content-Type": "application/x-www-form-urlencoded"}
-    return transport.ask(Request("POST", target, form, headers))
+    headers = {} if form is None else {"Content-Type": "application/x-www-form-urlencoded"}
+    request = Request("GET" if form is None else "POST", target, form, headers, repeatable=form is None)
+    return BlockingDriver(transport).run(send_patiently(request))
 
 
 def _object(answer: Answer) -> dict[str, Any]:
@@ -114,6 +116,6 @@ def _object(answer: Answer) -> dict[str, Any]:
     return said if isinstance(said, dict) else {}
 
 
-def _strange(issuer: str, what: str) -> CliError:
+def _strange(issuer: str, what: str) -> Unreachable:
     message = f"{issuer} does not answer like an OpenID Connect issuer ({what})"
     return Unreachable(message, sent=True, next_step="Ask the API's operator")

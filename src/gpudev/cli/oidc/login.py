@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gpudev import places
-from gpudev.cli import credentials, files
-from gpudev.cli.credentials import Credential
 from gpudev.cli.exits import CliError, Exit
 from gpudev.cli.logging_in import Options, credential_from
 from gpudev.cli.oidc import browser, device
 from gpudev.cli.oidc.issuer import Client, Refused, Tokens, ask_for_tokens, discover
 from gpudev.domain.aws_login import server_name
+from gpudev.sdk import credentials, files
+from gpudev.sdk.credentials import Credential
 from gpudev.wire import codec
 from gpudev.wire.auth import LoginMethod, LoginView
 from gpudev.wire.auth_oidc import OidcLoginRequest

@@ -7,10 +7,10 @@ import time
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from gpudev.cli.address import is_loopback
-from gpudev.cli.exits import usage_error
-from gpudev.cli.session import Session
-from gpudev.cli.ssh import checked_connection
+from gpudev.sdk.address import is_loopback
+from gpudev.sdk.errors import UsageError
+from gpudev.sdk.session import Session
+from gpudev.sdk.ssh import checked_connection
 from gpudev.wire.jobs import JobView
 
 PROBE_SECONDS = 1.0
@@ -22,7 +22,7 @@ _PATIENCE_SECONDS = 5.0
 def choose_way(session: Session, job: JobView, now: datetime, *, direct: bool, proxy: bool) -> tuple[str, ...] | None:
     """The proxy command; None: straight. `direct` and `proxy`: what the person insists on."""
     if direct and proxy:
-        raise usage_error("give --direct or --proxy, not both")
+        raise UsageError("give --direct or --proxy, not both")
     checked_connection(job)  # before anything is tried with it
     if proxy:
         return proxy_command(session, job)
@@ -44,7 +44,7 @@ def own_program() -> tuple[str, ...]:
     script = Path(sys.argv[0])
     if script.name == "gpu-dev" and script.is_absolute() and os.access(script, os.X_OK):
         return (str(script),)
-    return (sys.executable, "-m", "gpudev.cli")
+    return (sys.executable, "-m", "gpudev.sdk")
 
 
 def is_fresh(job: JobView, now: datetime) -> bool:

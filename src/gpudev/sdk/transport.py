@@ -1,5 +1,5 @@
-"""HTTP, on the standard library: one request, one answer or one stream of lines. It knows addresses, proxies, retries
-and certificates, and nothing of what is said.
+"""HTTP, on the standard library: one request, one answer or one stream of lines. It knows addresses, proxies and
+certificates; it tries once, and knows nothing of what is said.
 
 `http.client` costs a third of what a full client library costs to load, and a command line pays that every time.
 """
@@ -8,35 +8,21 @@ import http.client
 import os
 import socket
 import ssl
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from types import MappingProxyType
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from gpudev import __version__
-from gpudev.cli.address import is_loopback
-from gpudev.cli.exits import CliError, Exit, usage_error
+from gpudev.sdk.address import is_loopback
+from gpudev.sdk.errors import Unreachable, UsageError
 
 CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 60.0
 SILENCE_SECONDS = 60.0
 """A stream that says nothing for so long (the server sends keep-alives) is dead."""
-_PAUSES = (0.2, 0.5, 1.0)
-_LAST_TRY_AFTER = 15.0
-_LONGEST_PAUSE = 2.0
 _LONGEST_LINE = 2**20
-_TRANSIENT = (502, 503, 504)
-
-
-class Unreachable(CliError):
-    """No answer. `sent` says whether the API may have heard us all the same."""
-
-    def __init__(self, message: str, *, sent: bool, next_step: str = "", final: bool = False) -> None:
-        super().__init__(Exit.UNREACHABLE, message, next_step)
-        self.sent = sent
-        self.final = final
-        """Trying again would end the same way."""
 
 
 class Request(NamedTuple):
@@ -53,27 +39,42 @@ class Answer(NamedTuple):
     body: bytes
     content_type: str
     location: str | None = None
+    retry_after: float | None = None
 
 
 class Stream:
     """An answer that goes on: its lines, as they come."""
 
-    def __init__(self, response: http.client.HTTPResponse) -> None:
+    def __init__(self, response: http.client.HTTPResponse, line: socket.socket, silence: float) -> None:
         self._response = response
+        self._line = line
+        self._silence = silence
+
+    def read_line(self, within: float | None = None) -> bytes | None:
+        """The next one; None: the server has ended it. Raises Unreachable when it is cut, or says nothing `within` so
+        many seconds, or for as long as no living stream is silent."""
+        try:
+            self._line.settimeout(self._silence if within is None else max(0.01, min(within, self._silence)))
+            line = self._response.readline(_LONGEST_LINE)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise Unreachable(f"the stream broke ({_reason(error)})", sent=True) from error
+        return line or None
 
     def lines(self) -> Iterator[bytes]:
-        """Raises Unreachable when it is cut; ends when the server ends it."""
-        while True:
-            try:
-                line = self._response.readline(_LONGEST_LINE)
-            except (OSError, http.client.HTTPException, ValueError) as error:
-                raise Unreachable(f"the stream broke ({_reason(error)})", sent=True) from error
-            if not line:
-                return
+        while (line := self.read_line()) is not None:
             yield line
 
     def close(self) -> None:
         self._response.close()
+
+    def abort(self) -> None:
+        """From another thread: whoever reads it is told that it is cut."""
+        hang_up(self._line)
+
+
+def hang_up(line: socket.socket) -> None:
+    with suppress(OSError):
+        line.shutdown(socket.SHUT_RDWR)
 
 
 class Line(NamedTuple):
@@ -89,16 +90,13 @@ class Transport:
         url: str,
         *,
         when_unreachable: str = "",
-        pauses: Sequence[float] = _PAUSES,
         pin: str | None = None,
         name: str = "the API",
     ) -> None:
-        """`pauses` between tries; as many tries as pauses, and one. `pin`: the server is the one whose key has this
-        fingerprint, whatever authorities say."""
+        """`pin`: the server is the one whose key has this fingerprint, whatever authorities say."""
         self._pin = pin
         self._name = name
         self._url = url
-        self._pauses = pauses
         self._when_unreachable = when_unreachable
         parts = urlsplit(url)
         self._secure = parts.scheme == "https"
@@ -107,34 +105,27 @@ class Transport:
         self._prefix = parts.path
         self._proxy = _find_proxy(parts.scheme, self._host, os.environ)
 
-    def ask(self, request: Request) -> Answer:
-        """Send it; again after a failure, where that does no harm. Raises Unreachable."""
-        begun = time.monotonic()
-        for pause in (*self._pauses, None):
-            may_repeat = pause is not None and time.monotonic() - begun < _LAST_TRY_AFTER
-            try:
-                answer, wait = self._ask_once(request)
-            except Unreachable as error:
-                harmful = error.sent and not request.repeatable
-                if harmful or error.final or not may_repeat:
-                    raise
-                wait = None
-            else:
-                if answer.status not in _TRANSIENT or not request.repeatable or not may_repeat:
-                    return answer
-            time.sleep(min(wait or pause or 0.0, _LONGEST_PAUSE))
-        raise AssertionError("the last try answers or raises")
+    def ask(self, request: Request, connected: Callable[[socket.socket], None] | None = None) -> Answer:
+        """Send it, once. Raises Unreachable. `connected` is told the line, for whoever may want to hang up."""
+        connection = self._connect()
+        if connected is not None:
+            connected(connection.sock)
+        try:
+            return _read_answer(self._send(connection, request))
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise self._unreachable(error, sent=True) from error
+        finally:
+            connection.close()
 
     def open_stream(self, request: Request, silence: float = SILENCE_SECONDS) -> Stream | Answer:
-        """A stream when the API agrees; its answer when it does not. Raises Unreachable; tries once."""
+        """A stream when the API agrees; its answer when it does not. Raises Unreachable."""
         connection = self._connect()
         # The library lets go of the socket as soon as it knows that no second request will follow.
         line = connection.sock
         try:
             response = self._send(connection, request)
-            line.settimeout(silence)
             if response.status == 200 and response.headers.get_content_type() == "text/event-stream":
-                return Stream(response)
+                return Stream(response, line, silence)
             answer = _read_answer(response)
             connection.close()
             return answer
@@ -143,8 +134,8 @@ class Transport:
             raise self._unreachable(error, sent=True) from error
 
     def open_websocket(self, request: Request) -> Line | Answer:
-        """The connection itself when the server agrees; its answer when it does not. Raises Unreachable; tries once."""
-        from gpudev.cli import websocket
+        """The connection itself when the server agrees; its answer when it does not. Raises Unreachable."""
+        from gpudev.sdk import websocket
 
         key = websocket.new_key()
         asking = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
@@ -164,16 +155,6 @@ class Transport:
             connection.close()
             raise self._unreachable(error, sent=True) from error
 
-    def _ask_once(self, request: Request) -> tuple[Answer, float | None]:
-        connection = self._connect()
-        try:
-            response = self._send(connection, request)
-            return _read_answer(response), _retry_after(response)
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            raise self._unreachable(error, sent=True) from error
-        finally:
-            connection.close()
-
     def _connect(self) -> http.client.HTTPConnection:
         connection = self._new_connection()
         try:
@@ -189,13 +170,13 @@ class Transport:
     def _context(self) -> ssl.SSLContext:
         if self._pin is None:
             return ssl.create_default_context()
-        from gpudev.cli.pinning import pinning_context
+        from gpudev.sdk.pinning import pinning_context
 
         return pinning_context()
 
     def _check_pin(self, connection: http.client.HTTPConnection, pin: str) -> None:
         """Before a word is said: whoever answers must be the one the invitation spoke of."""
-        from gpudev.cli.pinning import shows
+        from gpudev.sdk.pinning import shows
 
         if isinstance(connection.sock, ssl.SSLSocket) and shows(connection.sock.getpeercert(True), pin):
             return
@@ -258,7 +239,7 @@ def _find_proxy(scheme: str, host: str, env: Mapping[str, str]) -> _Proxy | None
         return None
     parts = urlsplit(url if "://" in url else f"http://{url}")
     if not parts.hostname:
-        raise usage_error(f"{scheme.upper()}_PROXY is no address: {url[:200]!r}")
+        raise UsageError(f"{scheme.upper()}_PROXY is no address: {url[:200]!r}")
     return _Proxy(parts.hostname, parts.port or 3128, _proxy_login(parts.username, parts.password))
 
 
@@ -279,8 +260,9 @@ def _host_header(host: str, port: int) -> str:
 
 def _read_answer(response: http.client.HTTPResponse) -> Answer:
     # Without a limit: only so does the library notice an answer that was cut short.
+    headers = response.headers
     return Answer(
-        response.status, response.read(), response.headers.get_content_type(), response.headers.get("Location")
+        response.status, response.read(), headers.get_content_type(), headers.get("Location"), _retry_after(response)
     )
 
 

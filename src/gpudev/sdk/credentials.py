@@ -5,7 +5,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from gpudev.cli import files
+from gpudev.sdk import files
 
 
 class Credential(NamedTuple):

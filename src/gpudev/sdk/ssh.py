@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpudev import places
-from gpudev.cli import ssh_keys
-from gpudev.cli.exits import CliError, Exit, local_error
+from gpudev.sdk import ssh_keys
+from gpudev.sdk.errors import LocalError, Unavailable
 from gpudev.wire.jobs import JobView
 
 _HOST_KEY = r"[A-Za-z0-9@.-]{1,64} [A-Za-z0-9+/]{16,8192}={0,3}"
@@ -51,7 +51,7 @@ class Target(NamedTuple):
 def find_program(name: str = "ssh") -> str:
     program = shutil.which(name)
     if program is None:
-        raise local_error(
+        raise LocalError(
             f"there is no {name} client on this machine",
             "Install OpenSSH's, such as `apt install openssh-client` or `dnf install openssh-clients`",
         )
@@ -127,7 +127,7 @@ def checked_connection(job: JobView) -> tuple[str, int, str, str]:
     host_key = " ".join(key.split()[:2])
     texts = ((_HOST, host), (_USER, user), (_HOST_KEY, host_key), (r"[0-9a-f-]{36}", job.reservation_id))
     if not 0 < port < 65536 or not all(re.fullmatch(pattern, text) for pattern, text in texts):
-        raise CliError(Exit.UNREACHABLE, "the API does not say how to reach this dev server", "Try again in a moment")
+        raise Unavailable("the API does not say how to reach this dev server", "Try again in a moment")
     return host, port, user, host_key
 
 
@@ -152,7 +152,7 @@ def _write_known_hosts(path: Path, line: str) -> None:
         fresh.replace(path)
         _forget_old(path.parent)
     except OSError as error:
-        raise local_error(f"{path} cannot be written: {error.strerror}") from error
+        raise LocalError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def _forget_old(folder: Path) -> None:

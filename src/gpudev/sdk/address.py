@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from gpudev.cli import files
-from gpudev.cli.exits import CliError, Exit, local_error, usage_error
-from gpudev.cli.preferences import Preferences
+from gpudev.sdk import files
+from gpudev.sdk.errors import LocalError, UsageError
+from gpudev.sdk.preferences import Preferences
 
 DEFAULT_REGION = "us-east-2"
 _LOOPBACK_NAMES = ("localhost", "ip6-localhost")
@@ -41,8 +41,7 @@ def choose(option: str | None, env: Mapping[str, str], preferences: Preferences,
     elif embedded_url:
         url = embedded_url
     else:
-        raise CliError(
-            Exit.LOCAL,
+        raise LocalError(
             f"no API address is set for {region} and no system runs on this machine",
             "Start one with `gpu-dev up`, or name one with `gpu-dev config set api_url URL`",
             code="no_api",
@@ -56,13 +55,13 @@ def check_url(text: str, where: str) -> str:
         parts = urlsplit(text.strip())
         port = parts.port
     except ValueError as error:
-        raise usage_error(f"{where} is no address: {error}") from error
+        raise UsageError(f"{where} is no address: {error}") from error
     host = parts.hostname
     spelled = text.strip()
     if parts.scheme not in ("http", "https") or not host or not spelled.isascii() or " " in spelled:
-        raise usage_error(f"{where} is no address: {text[:200]!r}", "It looks like https://gpu.example.com")
+        raise UsageError(f"{where} is no address: {text[:200]!r}", "It looks like https://gpu.example.com")
     if parts.username or parts.password or parts.query or parts.fragment:
-        raise usage_error(f"{where} should hold scheme, host, port and path alone: {text[:200]!r}")
+        raise UsageError(f"{where} should hold scheme, host, port and path alone: {text[:200]!r}")
     shown = f"[{host}]" if ":" in host else host
     return f"{parts.scheme}://{shown}{f':{port}' if port is not None else ''}{parts.path.rstrip('/')}"
 
@@ -73,7 +72,7 @@ def find_embedded(system_file: Path) -> str | None:
     if url is None:
         return None
     if not isinstance(url, str):
-        raise local_error(f"{system_file} does not say where the system is", "Restart it: `gpu-dev down`, `gpu-dev up`")
+        raise LocalError(f"{system_file} does not say where the system is", "Restart it: `gpu-dev down`, `gpu-dev up`")
     return check_url(url, f"api_url in {system_file}")
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gpudev.cli.exits import local_error
+from gpudev.sdk.errors import LocalError
 
 
 def read_object(path: Path, *, private: bool = False) -> dict[str, Any]:
@@ -16,18 +16,18 @@ def read_object(path: Path, *, private: bool = False) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
             if private and os.fstat(file.fileno()).st_mode & 0o077:
-                raise local_error(f"{path} can be read by others and holds a secret", f"Run `chmod 600 {path}`")
+                raise LocalError(f"{path} can be read by others and holds a secret", f"Run `chmod 600 {path}`")
             text = file.read()
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as error:
-        raise local_error(f"{path} cannot be read: {error.strerror}") from error
+        raise LocalError(f"{path} cannot be read: {error.strerror}") from error
     try:
         data = json.loads(text) if text.strip() else {}
     except ValueError as error:
-        raise local_error(f"{path} is no JSON ({error})", "Mend it or move it away") from error
+        raise LocalError(f"{path} is no JSON ({error})", "Mend it or move it away") from error
     if not isinstance(data, dict):
-        raise local_error(f"{path} should hold a JSON object", "Mend it or move it away")
+        raise LocalError(f"{path} should hold a JSON object", "Mend it or move it away")
     return data
 
 
@@ -48,7 +48,7 @@ def write_object(path: Path, data: dict[str, Any]) -> None:
         temporary.replace(target)
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise local_error(f"{path} cannot be written: {error.strerror}") from error
+        raise LocalError(f"{path} cannot be written: {error.strerror}") from error
 
 
 @contextmanager
@@ -58,7 +58,7 @@ def changing(path: Path) -> Iterator[None]:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder = os.open(path.parent, os.O_RDONLY)
     except OSError as error:
-        raise local_error(f"{path.parent} cannot be used: {error.strerror}") from error
+        raise LocalError(f"{path.parent} cannot be used: {error.strerror}") from error
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
         yield

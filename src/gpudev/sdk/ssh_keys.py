@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpudev import places
-from gpudev.cli.exits import CliError, Exit, local_error, usage_error
-from gpudev.cli.session import Session
 from gpudev.domain.ssh_keys import MAX_KEYS, parse_public_key, usable_public_keys
+from gpudev.sdk.errors import LocalError, Refused, UsageError
+from gpudev.sdk.session import Session
 
 _LARGEST_FILE = 64 * 1024
 
@@ -21,7 +21,7 @@ class Access(NamedTuple):
 
 def choose(session: Session, github_user: str | None, key_file: Path | None) -> Access:
     if github_user and key_file:
-        raise usage_error("give --github-user or --key, not both")
+        raise UsageError("give --github-user or --key, not both")
     if key_file:
         return Access(public_keys=_keys_of(key_file))
     user = github_user or session.preferences.github_user
@@ -29,8 +29,7 @@ def choose(session: Session, github_user: str | None, key_file: Path | None) -> 
         return Access(github_user=user)
     if session.address.is_local and (keys := own_keys(session.env)):
         return Access(public_keys=keys)
-    raise CliError(
-        Exit.REFUSED,
+    raise Refused(
         "nobody could log in to the dev server: no public key is known",
         "Set `gpu-dev config set github_user NAME`, or give a public key with --key FILE"
         + (" (`ssh-keygen -t ed25519` makes one that is found by itself)" if session.address.is_local else ""),
@@ -63,13 +62,13 @@ def _keys_of(path: Path) -> tuple[str, ...]:
     try:
         lines = [line for line in _read(path).splitlines() if line.strip() and not line.lstrip().startswith("#")]
     except OSError as error:
-        raise local_error(f"{path} cannot be read: {error.strerror}") from error
+        raise LocalError(f"{path} cannot be read: {error.strerror}") from error
     try:
         keys = tuple(dict.fromkeys(parse_public_key(line) for line in lines))
     except ValueError as error:
-        raise usage_error(f"{path} holds no public key: {error}", "It looks like ~/.ssh/id_ed25519.pub") from error
+        raise UsageError(f"{path} holds no public key: {error}", "It looks like ~/.ssh/id_ed25519.pub") from error
     if not keys:
-        raise usage_error(f"{path} holds no public key", "It looks like ~/.ssh/id_ed25519.pub")
+        raise UsageError(f"{path} holds no public key", "It looks like ~/.ssh/id_ed25519.pub")
     return keys
 
 

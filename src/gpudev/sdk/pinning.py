@@ -10,7 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from gpudev import places
-from gpudev.cli import files
+from gpudev.sdk import files
 
 _SEQUENCE = 0x30
 _VERSION = 0xA0

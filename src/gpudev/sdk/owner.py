@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gpudev.cli.credentials import Credential
-from gpudev.cli.exits import CliError, Exit
+from gpudev.sdk.credentials import Credential
+from gpudev.sdk.errors import Unauthenticated
 
 _SECONDS = 60
 _PREFIX = 16
@@ -24,11 +24,10 @@ def name() -> str:
 
 
 def log_in(state_dir: Path, instead_of: Credential | None = None) -> Credential:
-    """A fresh key for the owner, whose key `instead_of` ends. Raises CliError when this person is not the owner, or the
-    system does not play along."""
+    """A fresh key for the owner, whose key `instead_of` ends. Raises Unauthenticated when this person is
+    not the owner, or the system does not play along."""
     if not _is_mine(state_dir):
-        raise CliError(
-            Exit.AUTH,
+        raise Unauthenticated(
             "the system on this machine belongs to somebody else",
             "Ask them for a key (`gpu-dev-server users add NAME`) and store it with `gpu-dev login --key-stdin`",
         )
@@ -55,8 +54,8 @@ def _is_mine(state_dir: Path) -> bool:
         return False
 
 
-def _failed(why: str) -> CliError:
-    return CliError(Exit.AUTH, f"the system on this machine gave no key: {why}", "Is it running? Try `gpu-dev up`")
+def _failed(why: str) -> Unauthenticated:
+    return Unauthenticated(f"the system on this machine gave no key: {why}", "Is it running? Try `gpu-dev up`")
 
 
 def _last_line(output: bytes) -> str:

@@ -1,0 +1,74 @@
+"""The API as data: what can be asked, by whom it is answered, and whether it may be said twice. It asks nothing."""
+
+import uuid
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Generic, NamedTuple, TypeVar
+from urllib.parse import quote, urlencode
+
+from gpudev.wire import codec
+from gpudev.wire.jobs import ExtendRequest, JobList, JobView, PriorityRequest, SubmitRequest
+
+_T = TypeVar("_T")
+
+
+class Call(NamedTuple, Generic[_T]):
+    """One question, and the model of its answer."""
+
+    model: type[_T]
+    method: str
+    path: str
+    body: Any = None
+    """As `json.dumps` takes it."""
+    headers: Mapping[str, str] = MappingProxyType({})
+    repeatable: bool = False
+    """Whether saying it twice does no more than saying it once."""
+
+
+class Reply(NamedTuple, Generic[_T]):
+    """An answer twice: as it was said, for programs, and understood, for us."""
+
+    raw: bytes
+    value: _T
+
+
+def reading(model: type[_T], path: str, query: Mapping[str, Any] | None = None) -> Call[_T]:
+    """What is there to be read."""
+    return Call(model, "GET", f"{path}?{urlencode(query, doseq=True)}" if query else path, repeatable=True)
+
+
+def acting_once(
+    model: type[_T], method: str, path: str, body: object = None, *, idempotency_key: str | None = None
+) -> Call[_T]:
+    """What is done once, however often it has to be said."""
+    headers = {"Idempotency-Key": idempotency_key or str(uuid.uuid4())}
+    return Call(model, method, path, body, headers, repeatable=True)
+
+
+def job_path(job_id: str) -> str:
+    return f"/v1/jobs/{quote(job_id, safe='')}"
+
+
+def submit(request: SubmitRequest, idempotency_key: str | None = None) -> Call[JobView]:
+    body = codec.write(request, without_none=True)
+    return acting_once(JobView, "POST", "/v1/jobs/submit", body, idempotency_key=idempotency_key)
+
+
+def get_job(job_id: str) -> Call[JobView]:
+    return reading(JobView, job_path(job_id))
+
+
+def list_jobs(query: Mapping[str, Any]) -> Call[JobList]:
+    return reading(JobList, "/v1/jobs", query)
+
+
+def cancel(job_id: str) -> Call[JobView]:
+    return Call(JobView, "POST", f"{job_path(job_id)}/cancel", repeatable=True)
+
+
+def extend(job_id: str, request: ExtendRequest) -> Call[JobView]:
+    return Call(JobView, "POST", f"{job_path(job_id)}/extend", codec.write(request))
+
+
+def prioritise(job_id: str, request: PriorityRequest) -> Call[JobView]:
+    return Call(JobView, "POST", f"{job_path(job_id)}/priority", codec.write(request), repeatable=True)

@@ -1,0 +1,46 @@
+"""A person's settings (config.json), as they are found. What may be set, and how, is decided in the command line.
+
+`api_url` is kept per region; every other setting holds everywhere. Which address is used in the end is decided in
+`address`, not here.
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from gpudev.sdk import files
+from gpudev.sdk.errors import LocalError
+
+API_URL = "api_url"
+_PLAIN_TYPES: dict[str, type | tuple[type, ...]] = {
+    "github_user": str,
+    "default_gpu_type": str,
+    "default_hours": (int, float),
+    "default_disk": str,
+    "ssh_config": str,
+}
+
+
+class Preferences(NamedTuple):
+    github_user: str | None = None
+    default_gpu_type: str | None = None
+    default_hours: float | None = None
+    default_disk: str | None = None
+    ssh_config: str | None = None
+    """off: `reserve` leaves ssh's configuration alone."""
+    api_urls: tuple[tuple[str, str], ...] = ()
+    """By region."""
+
+    def api_url(self, region: str) -> str | None:
+        return dict(self.api_urls).get(region)
+
+
+def load(path: Path) -> Preferences:
+    data = files.read_object(path)
+    for name, kind in _PLAIN_TYPES.items():
+        value = data.get(name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, kind)):
+            raise LocalError(f"{path}: {name} holds {value!r}", f"Set it anew: `gpu-dev config set {name} VALUE`")
+    urls = data.get(API_URL) or {}
+    if not isinstance(urls, dict) or not all(isinstance(url, str) for url in urls.values()):
+        raise LocalError(f"{path}: {API_URL} should hold one address per region", "Mend it or move the file away")
+    return Preferences(**{name: data.get(name) for name in _PLAIN_TYPES}, api_urls=tuple(urls.items()))

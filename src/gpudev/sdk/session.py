@@ -1,0 +1,151 @@
+"""Who asks, and whom: the person's settings, the API's address, and the key for it.
+
+On one machine the owner is logged in by itself; nobody else ever is.
+"""
+
+import os
+from collections.abc import Mapping
+from functools import cached_property
+from typing import NoReturn
+
+from gpudev import places
+from gpudev.sdk import address, credentials, preferences
+from gpudev.sdk.core import PAUSES, Core
+from gpudev.sdk.credentials import Credential
+from gpudev.sdk.errors import Unauthenticated
+from gpudev.sdk.transport import Transport
+
+KEY_VARIABLE = "GPU_DEV_API_KEY"
+
+
+class Session:
+    def __init__(
+        self,
+        api_url: str | None = None,
+        env: Mapping[str, str] | None = None,
+        pin: str | None = None,
+        *,
+        api_key: str | None = None,
+    ) -> None:
+        """`pin`: the fingerprint of the key the API must show; None: the one that is kept for its address, if any."""
+        self._api_url = api_url
+        self._given_pin = pin
+        self._api_key = api_key
+        self.env = os.environ if env is None else env
+
+    @cached_property
+    def preferences(self) -> preferences.Preferences:
+        return preferences.load(places.config_file(self.env))
+
+    @cached_property
+    def address(self) -> address.Address:
+        embedded_url = address.find_embedded(places.system_file(self.env))
+        return address.choose(self._api_url, self.env, self.preferences, embedded_url)
+
+    def new_core(self) -> Core:
+        if self._api_key is not None:
+            return self.core_with(self._api_key)
+        return Core(self.address.url, self._key, self._renewed_key)
+
+    def core_with(self, key: str) -> Core:
+        """With this key and no other."""
+        return Core(self.address.url, lambda: check_key(key, "the key"))
+
+    def anonymous_core(self) -> Core:
+        """For what is open to everybody: the ways to log in."""
+        return Core(self.address.url, None)
+
+    def impatient_core(self) -> Core:
+        """For what is nice to know: one try, and no login."""
+        return Core(self.address.url, self._key_at_hand, pauses=PAUSES[:0])
+
+    def new_transport(self) -> Transport:
+        step = "`gpu-dev up` starts the system on this machine"
+        if not self.address.is_local:
+            step = "Check your network, and the address with `gpu-dev config show`"
+        return Transport(self.address.url, when_unreachable=step, pin=self._pin)
+
+    def log_in_as_owner(self) -> Credential:
+        from gpudev.sdk import owner
+
+        return self.keep(owner.log_in(places.state_dir(self.env), instead_of=self.stored()))
+
+    def log_in_again(self, stored: Credential) -> Credential:
+        """In the way that `stored` was got. Nobody is asked."""
+        from gpudev.sdk import logging_in
+
+        return logging_in.log_in_again(self.address.url, self.env)
+
+    def stored(self) -> Credential | None:
+        return credentials.find(places.credentials_file(self.env), self.address.url)
+
+    def keep(self, credential: Credential) -> Credential:
+        check_key(credential.api_key, "what the API gave")
+        credentials.store(places.credentials_file(self.env), self.address.url, credential)
+        return credential
+
+    @cached_property
+    def _pin(self) -> str | None:
+        """Without TLS there is no key to show."""
+        if self._given_pin is not None or not self.address.url.startswith("https:"):
+            return self._given_pin
+        from gpudev.sdk.pinning import find_pin
+
+        return find_pin(self.env, self.address.url)
+
+    def _key(self) -> str:
+        """The key at hand; the owner of the system on this machine gets one without asking."""
+        key = self._find_key()
+        if key is None and self.address.embedded:
+            return self.log_in_as_owner().api_key
+        return key if key is not None else self._need_key()
+
+    def _key_at_hand(self) -> str:
+        return self._find_key() or self._need_key()
+
+    def _find_key(self) -> str | None:
+        if variable := self.env.get(KEY_VARIABLE):
+            return check_key(variable, KEY_VARIABLE)
+        path = places.credentials_file(self.env)
+        stored = credentials.find(path, self.address.url)
+        return None if stored is None else check_key(stored.api_key, f"the key in {path}")
+
+    def _need_key(self) -> NoReturn:
+        raise Unauthenticated(f"you are not logged in to {self.address.url}", "Run `gpu-dev login`")
+
+    def _renewed_key(self, refused: str) -> str | None:
+        """A key that has ended is replaced without a word where we know how it was got, or where it was the owner's
+        own; a key that somebody gave us is not, for we would become another user."""
+        if self.env.get(KEY_VARIABLE):
+            return None
+        stored = self.stored()
+        if stored is not None and stored.api_key != refused and not _is_over(stored):
+            return stored.api_key  # another of our programs has been here
+        if stored is not None and stored.login:
+            return self.log_in_again(stored).api_key
+        if not self.address.embedded:
+            return None
+        from gpudev.sdk import owner
+
+        if stored is not None and stored.username != owner.name():
+            return None
+        return self.log_in_as_owner().api_key
+
+
+def _is_over(credential: Credential) -> bool:
+    from datetime import UTC, datetime
+
+    if credential.expires_at is None:
+        return False
+    try:
+        return datetime.fromisoformat(credential.expires_at) <= datetime.now(UTC)
+    except (ValueError, TypeError):
+        return True
+
+
+def check_key(text: str, where: str) -> str:
+    """A key that can stand in a header."""
+    key = text.strip()
+    if not key or not key.isascii() or not key.isprintable() or " " in key:
+        raise Unauthenticated(f"{where} is no API key", "Run `gpu-dev login`")
+    return key
