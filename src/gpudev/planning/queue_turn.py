@@ -15,6 +15,8 @@ from gpudev.planning.queueing import plan_type
 from gpudev.planning.scene import Scene
 from gpudev.planning.turn import Decisions
 
+_MANY_WAITING, _MANY_NODES = 200, 50
+
 
 @dataclass(frozen=True, slots=True)
 class PlanDraft:
@@ -22,7 +24,8 @@ class PlanDraft:
 
     gpu_type: str
     made_at: datetime
-    waiting: int
+    is_dear: bool
+    """It may take so long to make that others should not wait for it."""
     mark: object
     """Two drafts with equal marks say the same (what is expected creeps with the time; that alone is no news)."""
     make: Callable[[], QueuePlan]
@@ -111,7 +114,8 @@ def _draft(
         tuple((holding.reservation_id, holding.until) for holding in scene.holdings),
         tuple(scene.nodes),
     )
-    return PlanDraft(scene.gpu_type, scene.now, len(estimates), mark, make)
+    is_dear = len(estimates) > _MANY_WAITING or len(scene.nodes) > _MANY_NODES
+    return PlanDraft(scene.gpu_type, scene.now, is_dear, mark, make)
 
 
 def promises_of(plan: QueuePlan) -> dict[ReservationId, Wait]:

@@ -45,6 +45,7 @@ from gpudev.settings import Timing
 
 log = structlog.get_logger(__name__)
 _MESSAGES_PER_TURN = 200
+_TELL_AT_LEAST_EVERY = timedelta(seconds=1)
 
 
 class Processor:
@@ -83,6 +84,7 @@ class Processor:
         self._lease: Lease | None = None
         self._orphans_since: dict[ReservationId, datetime] = {}
         self._next_at: datetime | None = None
+        self._told_at: datetime | None = None
         self._zones: dict[str, str | None] = {}
         self.disks = disks
         if disks is not None:
@@ -109,8 +111,9 @@ class Processor:
                 self.pulse.beat("planning")
                 await self._wait()
                 began = time.monotonic()
+                used = time.process_time()
                 await self._turn_or_log()
-                rest = pacing.rest_after(began, time.monotonic())
+                rest = pacing.rest_after(began, time.monotonic(), time.process_time() - used)
                 if rest:
                     await asyncio.sleep(rest)
         finally:
@@ -218,12 +221,19 @@ class Processor:
             self.effects.tell(reservation_id, message)
         if seen is not None:
             self._sweep_orphans(seen, reservations, now)
-            await self._queues.publish(lease)
-            await self._looking.note(lease, reservations, broken, now)
-            await self._publisher.publish(lease, seen, await self._present(reservations, bool(done)), now)
+            if not self._leaves_telling_to_the_next(decisions, now):
+                await self._queues.publish(lease)
+                await self._looking.note(lease, reservations, broken, now)
+                await self._publisher.publish(lease, seen, await self._present(reservations, bool(done)), now)
+                self._told_at = now
         self._next_at = decisions.next_at
         if done or len(messages) == _MESSAGES_PER_TURN:
             self.wake()
+
+    def _leaves_telling_to_the_next(self, decisions: Decisions, now: datetime) -> bool:
+        """Whoever starts comes first: a turn follows at once and tells the others. Not for ever, if many start."""
+        recently = self._told_at is not None and timedelta(0) <= now - self._told_at < _TELL_AT_LEAST_EVERY
+        return bool(decisions.starts) and recently
 
     async def _decide_queues(
         self, reservations: Sequence[Reservation], seen: ClusterSeen | None, now: datetime, decisions: Decisions

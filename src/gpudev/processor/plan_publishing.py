@@ -13,8 +13,6 @@ _AT_LEAST_EVERY = timedelta(seconds=30)
 _CHEAP_S = 0.01
 _SHARE_OF_TIME = 20
 """A plan that is dear to make is made for at most a twentieth of the time."""
-_MANY = 200
-"""So many waiting are packed on a thread of their own."""
 
 
 @dataclass(slots=True)
@@ -45,7 +43,7 @@ class PlanPublisher:
             if not self._is_due(draft):
                 continue
             began = self._seconds()
-            plan = await asyncio.to_thread(draft.make) if draft.waiting > _MANY else draft.make()
+            plan = await asyncio.to_thread(draft.make) if draft.is_dear else draft.make()
             ended = self._seconds()
             await self._plans.publish(lease, [plan])
             self._published[gpu_type] = _Published(draft.made_at, draft.mark, ended, ended - began)
