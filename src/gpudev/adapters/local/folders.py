@@ -23,7 +23,7 @@ from uuid import UUID
 from gpudev.adapters.local.isolation import Mode
 from gpudev.adapters.local.launch import Launch
 from gpudev.adapters.local.processes import ProcessIdentity
-from gpudev.adapters.local.records import Ended, Record, record_from_json, record_to_json
+from gpudev.adapters.local.records import Ended, Record, SetupReport, record_from_json, record_to_json
 from gpudev.adapters.local.reporting import (
     FAILURE_FILE,
     LAUNCH_FILE,
@@ -31,6 +31,7 @@ from gpudev.adapters.local.reporting import (
     LOG_FILE,
     PROCESS_FILE,
     READY_FILE,
+    SETUP_FILE,
     write_atomically,
 )
 from gpudev.domain.errors import ClusterError
@@ -39,6 +40,7 @@ from gpudev.domain.ids import DiskId, ReservationId
 _SKELETON = Path("/etc/skel")
 _ENDED_FILE = "ended.json"
 _LOG_TAIL = 4096
+_LONGEST_SETUP_REPORT = 1000
 _DAMAGED = (ValueError, TypeError, KeyError)
 """What reading a file raises that a loss of power cut short: most are not worth waiting for the disk."""
 
@@ -55,7 +57,7 @@ class MemberFolder:
         """Ready for a new start: nothing is left of what an earlier one reported."""
         self.path.mkdir(parents=True, exist_ok=True)
         self.path.chmod(folder_mode)
-        for name in (PROCESS_FILE, READY_FILE, FAILURE_FILE, _ENDED_FILE, LOG_FILE):
+        for name in (PROCESS_FILE, READY_FILE, FAILURE_FILE, _ENDED_FILE, LOG_FILE, SETUP_FILE):
             (self.path / name).unlink(missing_ok=True)
         for name, mode in (("root", 0o755), ("tmp", 0o1777), ("var-tmp", 0o1777)):
             (self.path / name).mkdir(exist_ok=True)
@@ -110,6 +112,18 @@ class MemberFolder:
             return None if text is None else Ended(**json.loads(text))
         except _DAMAGED:
             return None
+
+    def find_setup(self) -> SetupReport | None:
+        """How far the owner's own set-up is; None: there is none. A stranger's text, of which little is believed."""
+        try:
+            with (self.path / SETUP_FILE).open("rb") as report:
+                told = json.loads(report.read(_LONGEST_SETUP_REPORT))
+            words = "".join(letter for letter in str(told["words"]) if letter.isprintable())
+            return SetupReport(words or None, bool(told["final"]))
+        except FileNotFoundError:
+            return None
+        except _DAMAGED:
+            return SetupReport(None, False)  # it has not begun, or is being written at this moment
 
     def write_ended(self, ended: Ended) -> None:
         if self.path.is_dir():

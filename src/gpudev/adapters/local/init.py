@@ -17,11 +17,11 @@ from importlib.machinery import BuiltinImporter, FrozenImporter
 from pathlib import Path
 from typing import NoReturn
 
-from gpudev.adapters.local import linux, namespaces
+from gpudev.adapters.local import linux, namespaces, settling_in
 from gpudev.adapters.local.isolation import Mode
 from gpudev.adapters.local.launch import LOGIN, SHELL, Launch, view_of
 from gpudev.adapters.local.processes import children_of, descendants_of, describe_end, identify_self
-from gpudev.adapters.local.reporting import LOG_FILE, Reporter
+from gpudev.adapters.local.reporting import LOG_FILE, Reporter, open_setup_report
 from gpudev.adapters.local.sshd.config import SshdConfig
 from gpudev.adapters.local.sshd.server import run as run_sshd
 
@@ -43,10 +43,11 @@ def main(launch: Launch, member: Path, listener: socket.socket, pipe: int, lock:
     try:
         _stand_alone(member, keep=(listener.fileno(), lock, *reporter.descriptors))
         config = _sshd_config(launch, member)
+        settle_in = _settling_in(launch, config, member)
         reporter.step("building the file system")
         _settle(launch, member)
         reporter.step("starting the ssh server")
-        _supervise(lambda: _fork_sshd(config, launch, listener), listener, reporter)
+        _supervise(lambda: _fork_sshd(config, launch, listener), listener, reporter, settle_in)
     except Exception as error:  # noqa: BLE001 - the last one to see it: told, then the process ends
         traceback.print_exc()
         reporter.failed(f"{type(error).__name__}: {error}")
@@ -81,6 +82,19 @@ def _sshd_config(launch: Launch, member: Path) -> SshdConfig:
     )
 
 
+def _settling_in(launch: Launch, config: SshdConfig, member: Path) -> Callable[[], None]:
+    """What its owner wants done when it is ready; the file that hears of it is opened while its path can be seen."""
+    if not launch.has_setup:
+        return lambda: None
+    report = open_setup_report(member)
+
+    def begin() -> None:
+        settling_in.fork_runner(launch, config, report, close_descriptors)
+        os.close(report)
+
+    return begin
+
+
 def _settle(launch: Launch, member: Path) -> None:
     """Take the place this process will have for the rest of its life."""
     if linux.IS_LINUX:
@@ -104,8 +118,10 @@ def _find_no_more_modules() -> None:
     sys.meta_path[:] = [BuiltinImporter, FrozenImporter]
 
 
-def _supervise(start: Callable[[], int], listener: socket.socket, reporter: Reporter) -> None:
-    """Keep the SSH server running. Returns only when it never came up."""
+def _supervise(
+    start: Callable[[], int], listener: socket.socket, reporter: Reporter, when_ready: Callable[[], None]
+) -> None:
+    """Keep the SSH server running; `when_ready` is called once. Returns only when it never came up."""
     is_ready, failures = False, 0
     while True:
         began = time.monotonic()
@@ -115,6 +131,7 @@ def _supervise(start: Callable[[], int], listener: socket.socket, reporter: Repo
             if not is_ready:
                 is_ready = True
                 reporter.ready()
+                when_ready()
             status = _wait_for(child)
         end = describe_end(status)
         sys.stderr.write(f"the ssh server was {end}; starting it again\n")

@@ -38,7 +38,14 @@ class Launch:
     """Where the members' SSH servers listen."""
     cgroup: str | None = None
     max_processes: int | None = None
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    dotfiles: str | None = field(default=None, repr=False)
+    startup_script: str | None = field(default=None, repr=False)
+    """The owner's own set-up, where it is to be run."""
+
+    @property
+    def has_setup(self) -> bool:
+        return self.dotfiles is not None or self.startup_script is not None
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

@@ -135,6 +135,9 @@ class Launcher:
             cgroup=None if cgroup is None else str(cgroup),
             max_processes=share_of_node.processes if cgroup is None and self.mode.has_own_uid else None,
             environment=environment_for(spec, share, node, mode=self.mode, uid=uid, view=view, gang=gang),
+            # Members share the home, so that once is enough.
+            dotfiles=spec.dotfiles if share.rank == 0 else None,
+            startup_script=spec.startup_script if share.rank == 0 else None,
         )
         member.write_launch(launch)
 

@@ -25,6 +25,7 @@ from gpudev.adapters.local.reporting import Report
 from gpudev.adapters.local.watching import wait_until_ended
 
 _READY_POLL_S = 0.05
+_SETUP_POLL_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,8 @@ class MemberFacts:
     step: str
     ready: bool
     ended: Ended | None
+    setup: str | None = None
+    """What became of the owner's own set-up, so far."""
 
 
 class Member:
@@ -51,13 +54,14 @@ class Member:
         self._step = "being started"
         self._ready = False
         self._ended: Ended | None = None
+        self._setup: str | None = None
         self._pipe: int | None = None
         self._unread = b""
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def facts(self) -> MemberFacts:
-        return MemberFacts(self.folder.rank, self._step, self._ready, self._ended)
+        return MemberFacts(self.folder.rank, self._step, self._ready, self._ended, self._setup)
 
     def watch_started(self, process: ProcessIdentity, pipe: int) -> None:
         """A process we just started; it reports through `pipe`, which is ours from now on."""
@@ -76,6 +80,8 @@ class Member:
             if not self._ready:
                 self._step = "starting the ssh server"
                 self._start(self._poll_ready())
+            else:
+                self._start(self._poll_setup())
             self._start(self._watch_end(process))
             return
         self._ended = await asyncio.to_thread(self.folder.find_ended)
@@ -113,6 +119,17 @@ class Member:
             await asyncio.sleep(_READY_POLL_S)
         self._ready = True
         self._changed()
+        self._start(self._poll_setup())
+
+    async def _poll_setup(self) -> None:
+        """Until it has come to its end: those who write it have none of our descriptors but that file."""
+        while self._ended is None and (told := await asyncio.to_thread(self.folder.find_setup)) is not None:
+            if told.words is not None and told.words != self._setup:
+                self._setup = told.words
+                self._changed()
+            if told.is_final:
+                return
+            await asyncio.sleep(_SETUP_POLL_S)
 
     def _read_reports(self) -> None:
         if self._pipe is None:
@@ -127,7 +144,9 @@ class Member:
         *lines, self._unread = (self._unread + data).split(b"\n")
         for line in lines:
             report = Report.parse(line)
-            self._ready = self._ready or report.ready
+            if report.ready and not self._ready:
+                self._ready = True
+                self._start(self._poll_setup())
             self._step = report.step or self._step
         self._changed()
 

@@ -31,6 +31,14 @@ class Ended:
     """Whether somebody watched when it did."""
 
 
+@dataclass(frozen=True, slots=True)
+class SetupReport:
+    """What a member says of the owner's own set-up."""
+
+    words: str | None
+    is_final: bool
+
+
 class BadRecord(ValueError):
     """It was not written by us, or not by this version."""
 

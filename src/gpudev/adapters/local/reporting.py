@@ -18,6 +18,7 @@ FAILURE_FILE = "failure"
 LOG_FILE = "log"
 LOCK_FILE = "lock"
 LAUNCH_FILE = "launch.json"
+SETUP_FILE = "setup.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,11 @@ class Reporter:
             # Nobody listens any more; the files tell whoever comes next.
             os.close(self._pipe)
             self._pipe = None
+
+
+def open_setup_report(member: Path) -> int:
+    """What the user's own processes write there is read as a stranger's text."""
+    return os.open(member / SETUP_FILE, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 
 def write_atomically(

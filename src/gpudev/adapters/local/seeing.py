@@ -32,7 +32,8 @@ def server_seen(
     waiting = next((member for member in members if not member.ready), None)
     if waiting is not None:
         return ServerSeen(reservation_id, Phase.STARTING, step=waiting.step)
-    return ServerSeen(reservation_id, Phase.READY, connection=connection)
+    setup = next((member.setup for member in members if member.rank == 0), None)
+    return ServerSeen(reservation_id, Phase.READY, connection=connection, setup=setup)
 
 
 def node_seen(node: LocalNode, foreign: ForeignUse, address: str) -> Node:
