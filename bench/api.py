@@ -98,10 +98,10 @@ def _control_plane(environment: dict[str, str]) -> Iterator[tuple[psutil.Process
             process.wait(20)
 
 
-def _await_ready() -> None:
+def _await_ready(port: int = _PORT) -> None:
     deadline = time.monotonic() + 30
     while True:
-        with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{_PORT}/health/ready", timeout=2):
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/health/ready", timeout=2):
             return
         if time.monotonic() > deadline:
             raise SystemExit("the benchmark's API did not become ready")

@@ -1,10 +1,10 @@
 """`auth`: what it costs to be somebody, and how soon a revoked key is none.
 
-A real PostgreSQL and API process, on this machine. Two endpoints that answer from memory are asked in turn over one
-connection: an open one (the ways to log in) and one that needs a key (the cluster in numbers, shared for a moment).
-What the second takes more is the key's price, with a little more JSON. How often keys were looked up is read from
-PostgreSQL's own count of scans of their index. Keys are revoked as `gpu-dev-server keys revoke` does it, also while the
-connection that would hear of it is being cut.
+A real PostgreSQL and two API processes, on this machine. One endpoint that answers from memory (the cluster in numbers,
+shared for a moment) is asked in turn over two connections: where it needs a key, as it is, and in a second process
+where it asks nobody for one (bench/open_api.py). What the first takes more is the key's price. How often keys were
+looked up is read from PostgreSQL's own count of scans of their index. Keys are revoked as `gpu-dev-server keys revoke`
+does it, also while the connection that would hear of it is being cut.
 """
 
 import asyncio
@@ -26,51 +26,75 @@ from gpudev.settings import Database, Settings
 
 _ROUNDS, _WARM_UP = 5_000, 500
 _REVOCATIONS, _CUT_OFF = 20, 6
-_OPEN, _CLOSED = "/v1/auth/methods", "/v1/cluster/status"
+_PATH = "/v1/cluster/status"
+_OPEN_PORT = _PORT + 1
 
 
 def run() -> None:
     with tempfile.TemporaryDirectory(prefix="gpu-dev-bench-") as folder, _database(Path(folder)) as database:
-        command = [sys.executable, "-m", "gpudev.main", "api"]
-        process = subprocess.Popen(command, env=_environment(database, Path(folder)), stderr=subprocess.DEVNULL)
+        environment = _environment(database, Path(folder))
+        processes = [
+            _serve(environment, _PORT, "gpudev.main", "api"),
+            _serve(environment, _OPEN_PORT, "bench.open_api", f"GET {_PATH}"),
+        ]
         try:
-            _await_ready()
-            asyncio.run(_measure(database))
+            _await_ready(_PORT)
+            _await_ready(_OPEN_PORT)
+            asyncio.run(_measure(database, open_api=processes[1]))
         finally:
-            process.terminate()
-            process.wait(20)
+            for process in processes:
+                process.terminate()
+            for process in processes:
+                process.wait(20)
 
 
-async def _measure(database: Database) -> None:
+def _serve(environment: dict[str, str], port: int, *command: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", *command],
+        env={**environment, "GPU_DEV_API_PORT": str(port)},
+        stderr=subprocess.DEVNULL,
+    )
+
+
+async def _measure(database: Database, open_api: subprocess.Popen[bytes]) -> None:
     stores = open_stores(Settings(database=database))
     user = await stores.users.add_user("bench", Role.USER)
     secret = (await stores.users.issue_key(user.user_id, None, "bench")).secret
-    async with _client(secret) as client:
-        for _ in range(_WARM_UP):
-            await client.ask(_OPEN)
-            await client.ask(_CLOSED)
-        before, began = await _lookups(stores), time.perf_counter()
-        times: dict[str, list[float]] = {_OPEN: [], _CLOSED: []}
-        for _ in range(_ROUNDS):
-            for path in (_OPEN, _CLOSED):
-                asked = time.perf_counter()
-                status = await client.ask(path)
-                times[path].append(time.perf_counter() - asked)
-                if status != 200:
-                    raise SystemExit(f"GET {path} answered {status}")
-        seconds, lookups = time.perf_counter() - began, await _lookups(stores) - before
-    opened, closed = (percentile(times[path], 0.5) * 1000 for path in (_OPEN, _CLOSED))
-    report("auth", "open endpoint, p50", opened, "ms", None)
-    report("auth", "endpoint that needs a key, p50", closed, "ms", None)
-    report("auth", "overhead of a key, p50", closed - opened, "ms", 0.5)
-    report("auth", "lookups per authenticated request", lookups / _ROUNDS, "queries", 0.01)
-    report("auth", f"lookups in {seconds:.0f} s", lookups, "queries", None)
+    await _compare(stores, secret)
+    open_api.terminate()
     heard = [await _revoke(stores, user.user_id) for _ in range(_REVOCATIONS)]
     report("auth", "revoked key still worked for, median", percentile(heard, 0.5), "s", None)
     report("auth", "revoked key still worked for, at most", max(heard), "s", 1)
     unheard = [await _revoke(stores, user.user_id, database) for _ in range(_CUT_OFF)]
     report("auth", "the same while its listener is cut off, at most", max(unheard), "s", 1)
     await stores.close()
+
+
+async def _compare(stores: Stores, secret: str) -> None:
+    """With a key and without, in turn: whatever else the machine does meets both alike."""
+    async with _client(secret) as keyed, _client(None, _OPEN_PORT) as opened:
+        async with _client(None) as stranger:
+            if await stranger.ask(_PATH) != 401:
+                raise SystemExit(f"GET {_PATH} needs no key: there is nothing to compare")
+        for _ in range(_WARM_UP):
+            await keyed.ask(_PATH)
+            await opened.ask(_PATH)
+        before, began = await _lookups(stores), time.perf_counter()
+        times: dict[str, list[float]] = {"keyed": [], "open": []}
+        for _ in range(_ROUNDS):
+            for name, client in (("open", opened), ("keyed", keyed)):
+                asked = time.perf_counter()
+                status = await client.ask(_PATH)
+                times[name].append(time.perf_counter() - asked)
+                if status != 200:
+                    raise SystemExit(f"GET {_PATH} ({name}) answered {status}")
+        seconds, lookups = time.perf_counter() - began, await _lookups(stores) - before
+    without, with_key = (percentile(times[name], 0.5) * 1000 for name in ("open", "keyed"))
+    report("auth", f"GET {_PATH} without a door, p50", without, "ms", None)
+    report("auth", f"GET {_PATH} with a key, p50", with_key, "ms", None)
+    report("auth", "overhead of a key, p50", with_key - without, "ms", 0.5)
+    report("auth", "lookups per authenticated request", lookups / _ROUNDS, "queries", 0.01)
+    report("auth", f"lookups in {seconds:.0f} s", lookups, "queries", None)
 
 
 async def _revoke(stores: Stores, user_id: int, cut_off: Database | None = None) -> float:
@@ -80,13 +104,13 @@ async def _revoke(stores: Stores, user_id: int, cut_off: Database | None = None)
     async with _client(secret) as client:
         deadline = time.perf_counter() + 1.5  # until it is remembered, and changes are heard
         while time.perf_counter() < deadline:
-            await client.ask(_CLOSED)
+            await client.ask(_PATH)
             await asyncio.sleep(0.01)
         if cut_off is not None:
             await _cut(cut_off)
         await stores.administration.revoke_key(newest.key_id)
         revoked = worked = time.perf_counter()
-        while await client.ask(_CLOSED) == 200:
+        while await client.ask(_PATH) == 200:
             worked = time.perf_counter()
         return worked - revoked
 
@@ -112,9 +136,9 @@ async def _lookups(stores: Stores) -> int:
 
 
 class _Client:
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: str) -> None:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: str | None) -> None:
         self._reader, self._writer = reader, writer
-        self._head = f"Host: bench\r\nAuthorization: Bearer {secret}\r\n\r\n"
+        self._head = "Host: bench\r\n" + (f"Authorization: Bearer {secret}\r\n" if secret else "") + "\r\n"
 
     async def ask(self, path: str) -> int:
         self._writer.write(f"GET {path} HTTP/1.1\r\n{self._head}".encode())
@@ -125,8 +149,8 @@ class _Client:
 
 
 @contextlib.asynccontextmanager
-async def _client(secret: str) -> AsyncIterator[_Client]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", _PORT)
+async def _client(secret: str | None, port: int = _PORT) -> AsyncIterator[_Client]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         yield _Client(reader, writer, secret)
     finally:

@@ -1,0 +1,38 @@
+"""The real API with one of its doors taken out: the given endpoint ("GET /v1/cluster/status") asks nobody for a key.
+
+    python -m bench.open_api "GET /v1/cluster/status"
+
+Only its line in the table of access differs, and who asks is nobody in particular. It is for comparing what a key
+costs, and is part of the benchmark alone.
+"""
+
+import sys
+from datetime import UTC, datetime
+from types import MappingProxyType
+
+from starlette.requests import Request
+
+from gpudev import main
+from gpudev.api import access
+from gpudev.api.guarding import Guard
+from gpudev.domain.ids import UserId
+from gpudev.domain.users import ApiKey, Role, User
+
+_NOBODY = ApiKey(0, User(UserId(0), "nobody", Role.USER), "gpudev_", datetime.now(UTC), None, True)
+
+
+def take_out_door(endpoint: str) -> None:
+    access.TABLE = MappingProxyType({**access.TABLE, endpoint: access.Rule(access.Needs.OPEN)})
+    with_door = Guard.admit
+
+    async def admit(guard: Guard, request: Request, rule: access.Rule) -> None:
+        await with_door(guard, request, rule)
+        if rule.needs is access.Needs.OPEN:
+            request.state.caller = _NOBODY  # its endpoint expects somebody
+
+    Guard.admit = admit  # type: ignore[method-assign, assignment]
+
+
+if __name__ == "__main__":
+    take_out_door(sys.argv[1])
+    main.cli(["api"])
