@@ -5,6 +5,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import structlog
 import uvicorn
@@ -15,7 +16,6 @@ from starlette.routing import Route
 
 from gpudev.adapters.postgres.picturing import PostgresHistory, PostgresPicture
 from gpudev.bootstrap.binding import bind
-from gpudev.bootstrap.processor import RunningProcessor
 from gpudev.bootstrap.running import check_schema
 from gpudev.domain.errors import Unavailable
 from gpudev.domain.listening import parse_bind
@@ -23,6 +23,9 @@ from gpudev.metrics.exposition import CONTENT_TYPE, Exposition, SystemExposition
 from gpudev.metrics.pulse import Pulse
 from gpudev.ports.clock import SystemClock
 from gpudev.settings import Settings
+
+if TYPE_CHECKING:  # the API and the proxy do without what it needs
+    from gpudev.bootstrap.processor import RunningProcessor
 
 log = structlog.get_logger(__name__)
 _PATIENCE_SECONDS = 2.0
@@ -59,7 +62,7 @@ class Eyes:
             return PlainTextResponse(f"{why}\n", 503)
         return PlainTextResponse("ready\n")
 
-    def see_processor(self, running: RunningProcessor) -> None:
+    def see_processor(self, running: "RunningProcessor") -> None:
         mirror = getattr(running.cluster, "mirror", None)
         self.exposition = SystemExposition(
             PostgresPicture(running.stores.pool).take,
@@ -71,9 +74,15 @@ class Eyes:
         self.pulse = running.processor.pulse
         self.check_ready = lambda: check_schema(running.stores)
 
-    def app(self) -> Starlette:
-        paths = {"/metrics": self.metrics, "/health/live": self.live, "/health/ready": self.ready}
-        return Starlette(routes=[Route(path, endpoint) for path, endpoint in paths.items()])
+    def health(self) -> Starlette:
+        """What may be known to everybody."""
+        return Starlette(routes=self._health_routes())
+
+    def everything(self) -> Starlette:
+        return Starlette(routes=[Route("/metrics", self.metrics), *self._health_routes()])
+
+    def _health_routes(self) -> list[Route]:
+        return [Route("/health/live", self.live), Route("/health/ready", self.ready)]
 
 
 @contextlib.asynccontextmanager
@@ -84,7 +93,9 @@ async def exposing(settings: Settings, eyes: Eyes) -> AsyncIterator[None]:
         return
     address = parse_bind(settings.metrics_address)
     listener = bind(address)
-    config = uvicorn.Config(eyes.app(), lifespan="off", access_log=False, log_level="warning", server_header=False)
+    config = uvicorn.Config(
+        eyes.everything(), lifespan="off", access_log=False, log_level="warning", server_header=False
+    )
     server = _QuietServer(config)
     serving = asyncio.create_task(server.serve(sockets=[listener]), name="metrics")
     log.info("metrics.listening", address=str(address))

@@ -3,15 +3,10 @@
 import contextlib
 from collections.abc import AsyncIterator
 
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
-
-from gpudev.adapters.postgres.stores import Stores, open_stores
+from gpudev.adapters.postgres.stores import open_stores
 from gpudev.api.services import Services
+from gpudev.bootstrap.exposing import Eyes
 from gpudev.bootstrap.running import check_schema
-from gpudev.domain.errors import Unavailable
 from gpudev.gate.auditing import AuditTrail
 from gpudev.ports.clock import SystemClock
 from gpudev.proxy.guarding import SessionGuard
@@ -32,8 +27,8 @@ async def serving_sessions(services: Services) -> AsyncIterator[Sessions]:
 
 
 @contextlib.asynccontextmanager
-async def open_proxy(settings: Settings) -> AsyncIterator[tuple[Starlette, Sessions]]:
-    """A service of its own: its sessions, and an app that tells how it is."""
+async def open_proxy(settings: Settings) -> AsyncIterator[tuple[Eyes, Sessions]]:
+    """A service of its own: its sessions, and what tells how it is."""
     stores, clock = open_stores(settings, max_connections=4), SystemClock()
     proxying = Proxying(stores.reservations, stores.proxy_tokens, clock, settings.proxy.token_ttl)
     trail = AuditTrail(stores.audit_log, clock)
@@ -41,7 +36,7 @@ async def open_proxy(settings: Settings) -> AsyncIterator[tuple[Starlette, Sessi
     trail.start()
     try:
         async with _kept(Sessions(proxying, guard, Targets.of(settings), settings.proxy)) as sessions:
-            yield _health(stores), sessions
+            yield Eyes(pulse=sessions.pulse, check_ready=lambda: check_schema(stores)), sessions
     finally:
         await trail.close()  # after the sessions: their ends are in it
         await stores.close()
@@ -54,17 +49,3 @@ async def _kept(sessions: Sessions) -> AsyncIterator[Sessions]:
         yield sessions
     finally:
         await sessions.close()
-
-
-def _health(stores: Stores) -> Starlette:
-    async def live(_request: Request) -> Response:
-        return PlainTextResponse("alive\n")
-
-    async def ready(_request: Request) -> Response:
-        try:
-            await check_schema(stores)
-        except Unavailable as error:
-            return PlainTextResponse(f"{error.message.partition(': ')[0]}\n", 503)
-        return PlainTextResponse("ready\n")
-
-    return Starlette(routes=[Route("/health/live", live), Route("/health/ready", ready)])

@@ -24,6 +24,10 @@ requests_in_progress = Gauge("gpudev_http_requests_in_progress", "Requests that 
 # --- the proxy ---------------------------------------------------------------------------------------------------
 
 proxy_sessions = Gauge("gpudev_proxy_sessions", "ssh sessions that are open through this process")
+proxy_opened = Counter(
+    "gpudev_proxy_sessions_opened", "ssh sessions that were asked for, by what came of it", ["result"]
+)
+proxy_bytes = Counter("gpudev_proxy_bytes", "What sessions that are over carried", ["direction"])
 
 # --- the planning loop ----------------------------------------------------------------------------------------------
 

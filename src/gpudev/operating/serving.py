@@ -47,7 +47,10 @@ def api(host: str | None, port: int | None) -> None:
                 server_header=False,
                 proxy_headers=False,
             )
-            async with exposing(chosen, Eyes(check_ready=services.ping)), listening_elsewhere(config, chosen):
+            async with (
+                exposing(chosen, Eyes(pulse=sessions.pulse, check_ready=services.ping)),
+                listening_elsewhere(config, chosen),
+            ):
                 await Server(config).serve()
 
     uvloop.run(serve())
@@ -62,6 +65,7 @@ def proxy(host: str | None, port: int | None) -> None:
     import uvloop
 
     from gpudev.api.connections import guarded_http
+    from gpudev.bootstrap.exposing import exposing
     from gpudev.bootstrap.proxy import open_proxy
     from gpudev.bootstrap.serving import Server
 
@@ -69,10 +73,10 @@ def proxy(host: str | None, port: int | None) -> None:
     configure_logging(chosen)
 
     async def serve() -> None:
-        async with open_proxy(chosen) as (app, sessions):
+        async with open_proxy(chosen) as (eyes, sessions), exposing(chosen, eyes):
             spare_collections()
             config = uvicorn.Config(
-                app,
+                eyes.health(),
                 host=host or chosen.proxy.host,
                 port=port or chosen.proxy.port,
                 http=guarded_http(chosen.guarding),

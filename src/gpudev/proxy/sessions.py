@@ -8,12 +8,15 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import timedelta
 
 import structlog
 from websockets.http11 import Request
 
 from gpudev.domain.errors import GpuDevError, LimitReached, Unavailable
 from gpudev.domain.proxy import Close, Ending
+from gpudev.metrics import instruments
+from gpudev.metrics.pulse import Pulse
 from gpudev.proxy import door
 from gpudev.proxy.guarding import SessionGuard, Traffic, Visitor
 from gpudev.proxy.targets import Targets
@@ -24,6 +27,7 @@ from gpudev.workflows.proxying import Admitted, Proxying
 log = structlog.get_logger(__name__)
 _WIND_UP_SECONDS = 1.0
 _LOOK_SECONDS = 1.0
+_STUCK_AFTER = timedelta(minutes=2)
 
 
 class Sessions:
@@ -39,6 +43,7 @@ class Sessions:
         self._looking: set[asyncio.Task[None]] = set()
         self._pinged_at = float("-inf")
         self._is_blind = False
+        self.pulse = Pulse(_STUCK_AFTER)
 
     def __len__(self) -> int:
         return len(self._open)
@@ -78,15 +83,19 @@ class Sessions:
             admitted = await self._guard.admit(visitor, secret, asked)
             self._enter(tunnel, admitted)
         except GpuDevError as error:
+            instruments.proxy_opened.labels("refused").inc()
             self._guard.refused(visitor, error, door.asked_for(request))
             raise
         finally:
             self._opening -= 1
         connected = await self._targets.connect(admitted.connection, tunnel.far_side)
+        instruments.proxy_opened.labels("opened").inc()
         self._guard.opened(visitor, admitted)
         return admitted, connected
 
     def ended(self, visitor: Visitor, admitted: Admitted, ending: Ending, traffic: Traffic) -> None:
+        instruments.proxy_bytes.labels("received").inc(traffic.received)
+        instruments.proxy_bytes.labels("sent").inc(traffic.sent)
         self._guard.ended(visitor, admitted, ending, traffic)
 
     def left(self, tunnel: Tunnel) -> None:
@@ -95,6 +104,7 @@ class Sessions:
             self._by_user[admitted.grant.user_id] -= 1
             if not self._by_user[admitted.grant.user_id]:
                 del self._by_user[admitted.grant.user_id]
+            instruments.proxy_sessions.set(len(self._open))
 
     def _enter(self, tunnel: Tunnel, admitted: Admitted) -> None:
         most = self._settings.most_per_user
@@ -102,10 +112,12 @@ class Sessions:
             raise LimitReached(f"you have {most} sessions open through the proxy, and more are not allowed")
         self._open[tunnel] = admitted
         self._by_user[admitted.grant.user_id] += 1
+        instruments.proxy_sessions.set(len(self._open))
 
     async def _keep(self) -> None:
         """The one loop that goes on whatever happens."""
         while True:
+            self.pulse.beat("sessions")
             await asyncio.sleep(self._settings.look_every.total_seconds())
             try:
                 await self.look()

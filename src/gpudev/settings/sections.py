@@ -68,7 +68,7 @@ class Timing:
     put_away_patience: timedelta = timedelta(minutes=5)
     """How long a reservation that is over waits for its disk's snapshot to begin before it lets go without."""
     stuck_after: timedelta = timedelta(minutes=2)
-    """A loop of the processor or the proxy that has not come round for this long hangs: the process says that it is
+    """A loop of the processor that has not come round for this long hangs: the process says that it is
     not alive, so that whoever watches over it starts another."""
 
     @property
