@@ -27,6 +27,7 @@ const (
 	usageMessage = `usage: gpudev-devserver COMMAND [options]
   install --to DIR   copy this program into DIR (an init container does)
   serve              prepare the container for its user and serve SSH
+  adjust             change who may log in, and Jupyter, as standard input says
   tell               show the message on standard input in all open terminals
   list               tell what is in the home, as JSON
   ready              succeed when the SSH port answers
@@ -41,7 +42,7 @@ func main() {
 		os.Exit(misusedExit)
 	}
 	commands := map[string]func([]string) error{
-		"install": install, "serve": serve, "tell": tell, "list": list, "ready": ready, "sftp": serveFiles,
+		"install": install, "serve": serve, "adjust": adjust, "tell": tell, "list": list, "ready": ready, "sftp": serveFiles,
 	}
 	command, known := commands[os.Args[1]]
 	if !known {

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/sys/unix"
 
+	"gpudev/devserver/internal/interior"
 	"gpudev/devserver/internal/messages"
 	"gpudev/devserver/internal/process"
 	"gpudev/devserver/internal/server"
@@ -81,6 +82,11 @@ func serve(arguments []string) error {
 		LoginTime:          options.login,
 		Keepalive:          options.keepalive,
 	}, children, board, log)
+	wanted, err := readJupyter(options.config)
+	if err != nil {
+		log.Warn("jupyter.unreadable", "error", err)
+	}
+	serving.Jupyter().Want(wanted)
 	return serveUntilAsked(options, serving, children, board, log)
 }
 
@@ -90,6 +96,9 @@ func serveUntilAsked(
 	listener, err := server.Listen(options.listen, options.port)
 	if err != nil {
 		return err
+	}
+	if err := interior.Listen(options.port, adjuster(serving), log); err != nil {
+		log.Warn("changes.not_heard", "error", err) // people get in all the same
 	}
 	if err := messages.Listen(options.port, board, log); err != nil {
 		log.Warn("messages.not_heard", "error", err) // people get in all the same

@@ -11,6 +11,7 @@ from uuid import UUID
 import httpx2
 from fastapi import FastAPI
 
+from gpudev.adapters.key_pairs import new_key_pair
 from gpudev.adapters.postgres.listening import ReservationChanges
 from gpudev.adapters.postgres.plans import PostgresPlans
 from gpudev.adapters.postgres.snapshot import UnreleasedSnapshot
@@ -62,6 +63,8 @@ def api_services(
         catalogue=stores.catalogue,
         users=stores.users,
         proxy_tokens=stores.proxy_tokens,
+        interiors=stores.interiors,
+        new_key_pair=new_key_pair,
         disks=stores.disk_operations,
         disk_views=stores.disk_views,
         accounts=stores.accounts,

@@ -9,8 +9,9 @@ from collections.abc import AsyncIterator, Sequence
 
 from gpudev.domain.capacity import Node
 from gpudev.domain.disk_contents import Contents
-from gpudev.domain.errors import GpuDevError
+from gpudev.domain.errors import GpuDevError, Unavailable
 from gpudev.domain.ids import ReservationId
+from gpudev.domain.interior import JupyterSeen, JupyterState, JupyterWish
 from gpudev.domain.reservation import Connection
 from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import ClusterSeen, Phase, ServerSeen, ServerSpec
@@ -29,6 +30,10 @@ class PaperCluster:
         self.launches = 0
         self.ready_at_once = True
         self.refuse_launch: GpuDevError | None = None
+        self.refuse_adjust: GpuDevError | None = None
+        self.keys: dict[ReservationId, tuple[str, ...]] = {}
+        self.jupyters: dict[ReservationId, JupyterWish] = {}
+        self.jupyter_is = JupyterSeen(JupyterState.READY)
         self.refuse_look: GpuDevError | None = None
         self.slow_to_go = False
         self.homes: dict[ReservationId, Contents] = {}
@@ -60,6 +65,7 @@ class PaperCluster:
             return
         self.launches += 1
         self.specs[spec.reservation_id] = spec
+        self.keys[spec.reservation_id] = spec.ssh_public_keys
         self.servers[spec.reservation_id] = ServerSeen(spec.reservation_id, Phase.STARTING, step="starting on paper")
         if self.ready_at_once:
             self.make_ready(spec.reservation_id)
@@ -88,6 +94,21 @@ class PaperCluster:
     async def home_contents(self, reservation_id: ReservationId) -> Contents | None:
         seen = self.servers.get(reservation_id)
         return None if seen is None or seen.phase is Phase.DEAD else self.homes.get(reservation_id)
+
+    async def adjust(
+        self, reservation_id: ReservationId, ssh_public_keys: tuple[str, ...], jupyter: JupyterWish | None
+    ) -> JupyterSeen | None:
+        seen = self.servers.get(reservation_id)
+        if seen is None or seen.phase is not Phase.READY:
+            raise Unavailable("there is no dev server")
+        if self.refuse_adjust is not None:
+            raise self.refuse_adjust
+        self.keys[reservation_id] = ssh_public_keys
+        if jupyter is None:
+            self.jupyters.pop(reservation_id, None)
+            return None
+        self.jupyters[reservation_id] = jupyter
+        return self.jupyter_is
 
     async def tell(self, reservation_id: ReservationId, message: str) -> None:
         self.told.append((reservation_id, message))

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 
 from gpudev.adapters.aws.sts import AwsIdentity
 from gpudev.adapters.github import GitHubKeys
+from gpudev.adapters.key_pairs import new_key_pair
 from gpudev.adapters.oidc.issuer import Issuer
 from gpudev.adapters.oidc.provider import OidcProvider
 from gpudev.adapters.postgres.listening import AccessChanges, ReservationChanges
@@ -44,6 +45,8 @@ async def open_api_services(settings: Settings) -> AsyncIterator[Services]:
             catalogue=stores.catalogue,
             users=stores.users,
             proxy_tokens=stores.proxy_tokens,
+            interiors=stores.interiors,
+            new_key_pair=new_key_pair,
             disks=stores.disk_operations,
             disk_views=stores.disk_views,
             disk_places=stores.disk_places,

@@ -25,6 +25,7 @@ from gpudev.ports.cluster import Cluster
 from gpudev.processor.anchoring import Anchoring
 from gpudev.processor.disk_work import DiskWork
 from gpudev.processor.homes import Homes
+from gpudev.processor.interiors import Interiors
 from gpudev.processor.looking import Looking
 from gpudev.processor.loop import Processor
 from gpudev.processor.publishing import GroupsSeen, Publisher
@@ -177,6 +178,7 @@ def make_processor(
         timing=timing,
         disks=disks,
         homes=homes,
+        interiors=Interiors(stores.interiors, stores.reservations, cluster, clock),
         setups=stores.setups,
     )
 

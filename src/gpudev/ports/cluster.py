@@ -12,6 +12,7 @@ from typing import Protocol
 from gpudev.domain.capacity import Node, Share
 from gpudev.domain.disk_contents import Contents
 from gpudev.domain.ids import DiskId, ReservationId, UserId
+from gpudev.domain.interior import JupyterSeen, JupyterWish
 from gpudev.domain.reservation import Connection
 
 
@@ -50,6 +51,8 @@ class ServerSpec:
     """The owner's program, run after that."""
     volume: HomeVolume | None = None
     """Of the disk, made ready before anything starts."""
+    jupyter: JupyterWish | None = field(default=None, repr=False)
+    """None: Jupyter does not run there."""
 
 
 class Phase(StrEnum):
@@ -126,6 +129,14 @@ class Cluster(Protocol):
     async def home_contents(self, reservation_id: ReservationId) -> Contents | None:
         """What is in its home at this moment, where nobody but the dev server can tell. None: it cannot be told, or is
         told by the cloud. Takes seconds at most, and raises nothing: nobody's end waits for this."""
+        ...
+
+    async def adjust(
+        self, reservation_id: ReservationId, ssh_public_keys: tuple[str, ...], jupyter: JupyterWish | None
+    ) -> JupyterSeen | None:
+        """Have a running dev server let in those who have these keys, and nobody else, and run Jupyter or not, within
+        seconds and without a restart. Whoever is let in no longer is sent away. Answers how Jupyter is; None
+        where it is not wanted. Raises Unavailable also when there is no dev server that runs."""
         ...
 
     async def tell(self, reservation_id: ReservationId, message: str) -> None:

@@ -22,6 +22,7 @@ from gpudev.ports.cluster import Cluster, HomeVolume, ServerSpec
 from gpudev.ports.own_setups import SetupStore
 from gpudev.ports.stores import ReservationStore
 from gpudev.processor.homes import DiskFailed, Homes, StillWorking
+from gpudev.processor.interiors import Interiors, furnished
 from gpudev.settings import Timing
 
 log = structlog.get_logger(__name__)
@@ -48,6 +49,7 @@ class Effects:
         *,
         homes: Homes | None = None,
         setups: SetupStore | None = None,
+        interiors: Interiors | None = None,
         zone_of: Callable[[Reservation], str | None] = lambda _: None,
         at_once: int = 32,
     ) -> None:
@@ -60,6 +62,7 @@ class Effects:
         self._done = done
         self._homes = homes
         self._setups = setups
+        self._interiors = interiors
         self._zone_of = zone_of
         self._slots = asyncio.Semaphore(at_once)
         self._running: dict[tuple[Kind, ReservationId], asyncio.Task[None]] = {}
@@ -157,7 +160,7 @@ class Effects:
         self._unfinished.add(current.reservation_id)
         try:
             current, volume = await self._home(current)
-            await self._cluster.ensure_server(spec_of(current, volume, await self._setup(current)))
+            await self._ensure_server(spec_of(current, volume, await self._setup(current)))
             self._unfinished.discard(current.reservation_id)
         except (StillWorking, Stale):
             raise
@@ -182,6 +185,14 @@ class Effects:
 
     async def _setup(self, reservation: Reservation) -> OwnSetup:
         return NO_SETUP if self._setups is None else await self._setups.setup_of(reservation.reservation_id)
+
+    async def _ensure_server(self, spec: ServerSpec) -> None:
+        """With all that its owner wants inside by now."""
+        interior = None if self._interiors is None else await self._interiors.find(spec.reservation_id)
+        await self._cluster.ensure_server(furnished(spec, interior))
+        if self._interiors is not None and interior is not None:
+            # It may have changed since we looked, and whatever the one before had made true is to be made so again.
+            await self._interiors.look_again(spec.reservation_id)
 
     async def _tear_down(self, reservation: Reservation) -> None:
         await self._hear_what_is_there(reservation)

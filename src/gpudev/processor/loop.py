@@ -37,6 +37,7 @@ from gpudev.processor.disk_work import DiskWork
 from gpudev.processor.effects import Effects
 from gpudev.processor.expiry_report import ExpiryReport
 from gpudev.processor.homes import Homes
+from gpudev.processor.interiors import Interiors
 from gpudev.processor.looking import Looking
 from gpudev.processor.pacing import Pacing
 from gpudev.processor.publishing import Publisher
@@ -65,6 +66,7 @@ class Processor:
         timing: Timing,
         disks: DiskWork | None = None,
         homes: Homes | None = None,
+        interiors: Interiors | None = None,
         setups: SetupStore | None = None,
     ) -> None:
         self._reservations = reservations
@@ -87,15 +89,18 @@ class Processor:
         self._told_at: datetime | None = None
         self._zones: dict[str, str | None] = {}
         self.disks = disks
+        self.interiors = interiors
         if disks is not None:
             disks.moved = self.wake
         self.effects = Effects(
-            cluster, reservations, clock, timing, self.wake, homes=homes, setups=setups, zone_of=self._zone_of
+            cluster, reservations, clock, timing, self.wake, homes=homes, interiors=interiors, setups=setups, zone_of=self._zone_of
         )
 
     def wake(self) -> None:
         """Something may have changed. Cheap, and safe to call too often."""
         self._woken.set()
+        if self.interiors is not None:
+            self.interiors.wake()
 
     async def run(self) -> None:
         """Until cancelled. Whoever cancels decides what happens to dev servers (nothing, here)."""
@@ -105,6 +110,8 @@ class Processor:
         ]
         if self.disks is not None:
             helpers.append(asyncio.create_task(self.disks.run(lambda: self.is_planning, self.pulse), name="disks"))
+        if self.interiors is not None:
+            helpers.append(asyncio.create_task(self.interiors.run(lambda: self.is_planning), name="interiors"))
         pacing = Pacing()
         try:
             while True:
@@ -124,6 +131,8 @@ class Processor:
             await self.effects.cancel()
             if self.disks is not None:
                 await self.disks.close()
+            if self.interiors is not None:
+                await self.interiors.close()
             if self._lease is not None:
                 with contextlib.suppress(Unavailable):
                     await self._leases.release(self._lease)

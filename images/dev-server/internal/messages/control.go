@@ -59,7 +59,7 @@ func Listen(port int, board *Board, log *slog.Logger) error {
 func hear(connection *net.UnixConn, board *Board, log *slog.Logger) {
 	defer connection.Close()
 	_ = connection.SetDeadline(time.Now().Add(patience))
-	if uid, err := peerUID(connection); err != nil || (uid != 0 && uid != uint32(os.Geteuid())) {
+	if uid, err := PeerUID(connection); err != nil || (uid != 0 && uid != uint32(os.Geteuid())) {
 		log.Warn("message.refused", "uid", uid, "error", err)
 		return
 	}
@@ -74,7 +74,8 @@ func hear(connection *net.UnixConn, board *Board, log *slog.Logger) {
 	_ = json.NewEncoder(connection).Encode(answer{Terminals: shown}) // whoever asked has gone: the message is out
 }
 
-func peerUID(connection *net.UnixConn) (uint32, error) {
+// PeerUID is who is at the other end.
+func PeerUID(connection *net.UnixConn) (uint32, error) {
 	raw, err := connection.SyscallConn()
 	if err != nil {
 		return 0, err

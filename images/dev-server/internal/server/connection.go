@@ -15,16 +15,16 @@ type connection struct {
 	server *Server
 	ssh    *ssh.ServerConn
 	socket *watchedConn
-	rights rights
+	visitor
 
 	mutex     sync.Mutex
 	agent     *agent
 	listeners map[string]net.Listener
 }
 
-func newConnection(server *Server, connected *ssh.ServerConn, socket *watchedConn, granted rights) *connection {
+func newConnection(server *Server, connected *ssh.ServerConn, socket *watchedConn, who visitor) *connection {
 	return &connection{
-		server: server, ssh: connected, socket: socket, rights: granted, listeners: map[string]net.Listener{},
+		server: server, ssh: connected, socket: socket, visitor: who, listeners: map[string]net.Listener{},
 	}
 }
 
@@ -48,6 +48,10 @@ func (c *connection) run(channels <-chan ssh.NewChannel, requests <-chan *ssh.Re
 }
 
 func (c *connection) open(channel ssh.NewChannel) {
+	if c.isForJupyter {
+		go c.openToJupyter(channel)
+		return
+	}
 	switch channel.ChannelType() {
 	case "session":
 		if opened, requests, err := channel.Accept(); err == nil {
@@ -72,6 +76,9 @@ func (c *connection) answer(requests <-chan *ssh.Request) {
 }
 
 func (c *connection) handle(request *ssh.Request) (bool, []byte) {
+	if c.isForJupyter {
+		return false, nil
+	}
 	switch request.Type {
 	case "tcpip-forward":
 		return c.listenTCP(request.Payload)

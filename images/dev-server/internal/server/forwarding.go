@@ -61,6 +61,10 @@ func (c *connection) forwardTCP(channel ssh.NewChannel) {
 	join(channel, target, err)
 }
 
+func dialLoopback(port int) (net.Conn, error) {
+	return net.DialTimeout("tcp", net.JoinHostPort(loopback, strconv.Itoa(port)), connectTime)
+}
+
 // forwardPath connects to a unix socket, with the person's own rights: whoever answers sees their uid.
 func (c *connection) forwardPath(channel ssh.NewChannel) {
 	var wish directPath

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/crypto/ssh"
 
+	"gpudev/devserver/internal/jupyter"
 	"gpudev/devserver/internal/messages"
 	"gpudev/devserver/internal/process"
 )
@@ -57,13 +58,17 @@ type Server struct {
 	mutex       sync.Mutex
 	waiting     []net.Conn // not logged in yet, oldest first
 	connections map[*connection]struct{}
+	keyLines    *[]byte // nil: those of the file
+	jupyter     *jupyter.Keeper
 }
 
 // New makes a server; Serve has it listen.
 func New(config Config, children *process.Children, board *messages.Board, log *slog.Logger) *Server {
-	return &Server{
+	server := &Server{
 		config: config, children: children, board: board, log: log, connections: map[*connection]struct{}{},
 	}
+	server.jupyter = jupyter.NewKeeper(server.jupyterPlace(), log)
+	return server
 }
 
 // Serve takes connections until the listener is closed.
@@ -108,9 +113,9 @@ func (server *Server) welcome(socket *watchedConn) {
 	}
 	_ = socket.SetDeadline(time.Time{})
 	socket.isLoggedIn.Store(true)
-	granted, _ := connected.Permissions.ExtraData[rightsKey{}].(rights)
+	who, _ := connected.Permissions.ExtraData[visitorKey{}].(visitor)
 	server.log.Info("login.accepted", "from", socket.RemoteAddr().String(), "key", connected.Permissions.Extensions["key"])
-	newConnection(server, connected, socket, granted).run(channels, requests)
+	newConnection(server, connected, socket, who).run(channels, requests)
 }
 
 // beganToLogIn counts those who have not logged in yet. They are few: the oldest makes room for a new one, so that
@@ -136,8 +141,6 @@ func (server *Server) stoppedLoggingIn(socket net.Conn) {
 	}
 }
 
-type rightsKey struct{}
-
 var errNotWelcome = errors.New("not welcome")
 
 func (server *Server) sshConfig() *ssh.ServerConfig {
@@ -162,21 +165,26 @@ func (server *Server) sshConfig() *ssh.ServerConfig {
 }
 
 func (server *Server) judge(who ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
-	if who.User() != server.config.Username {
+	found, known := visitor{key: key}, false
+	switch who.User() {
+	case server.config.Username:
+		found.rights, known = findKey(server.keys(), key, time.Now())
+		if server.config.MeshKey != nil && string(server.config.MeshKey.Marshal()) == string(key.Marshal()) {
+			found.rights, found.isMember, known = allRights(), true, true
+		}
+	case jupyterLogin:
+		found, known = server.judgeForJupyter(key)
+	default:
 		return nil, fmt.Errorf("%w: only %s may log in", errNotWelcome, server.config.Username)
-	}
-	granted, known := findKey(readKeys(server.config.AuthorizedKeysPath), key, time.Now())
-	if !known && server.config.MeshKey != nil && string(server.config.MeshKey.Marshal()) == string(key.Marshal()) {
-		granted, known = allRights(), true
 	}
 	if !known {
 		return nil, fmt.Errorf("%w: key %s", errNotWelcome, ssh.FingerprintSHA256(key))
 	}
 	permissions := &ssh.Permissions{
 		Extensions: map[string]string{"key": ssh.FingerprintSHA256(key)},
-		ExtraData:  map[any]any{rightsKey{}: granted},
+		ExtraData:  map[any]any{visitorKey{}: found},
 	}
-	if granted.untouched {
+	if found.rights.untouched {
 		permissions.Extensions["no-touch-required"] = "" // the library looks for it
 	}
 	return permissions, nil

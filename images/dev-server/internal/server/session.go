@@ -176,7 +176,13 @@ func (s *session) config() *Config { return &s.connection.server.config }
 // environment: what the container has, what little the client may add, what the reservation says, and what describes
 // the session itself; the later is stronger.
 func (s *session) environment(shell string) []string {
-	config := s.config()
+	all := s.config().environment(shell, s.fromClient, s.kind == "shell")
+	s.addFacts(all)
+	return all.list()
+}
+
+// environment without what describes one session. A login shell may forget the PATH of the image, and is told.
+func (config *Config) environment(shell string, fromClient *variables, isLogin bool) *variables {
 	all := newVariables()
 	all.set("HOME", config.Home)
 	all.set("USER", config.Username)
@@ -188,17 +194,16 @@ func (s *session) environment(shell string) []string {
 		all.set("XDG_RUNTIME_DIR", config.RuntimeDir)
 	}
 	all.takeContainer(os.Environ())
-	for _, name := range s.fromClient.names {
-		all.set(name, s.fromClient.values[name])
+	for _, name := range fromClient.names {
+		all.set(name, fromClient.values[name])
 	}
 	if lines, err := os.ReadFile(config.EnvironmentPath); err == nil {
 		all.takeFile(lines)
 	}
-	if s.kind == "shell" && all.values["PATH"] != usualPath {
+	if isLogin && all.values["PATH"] != usualPath {
 		all.set("GPU_DEV_IMAGE_PATH", all.values["PATH"])
 	}
-	s.addFacts(all)
-	return all.list()
+	return all
 }
 
 func (s *session) addFacts(all *variables) {

@@ -18,6 +18,7 @@ from gpudev.adapters.kubernetes.ending import end_all, end_pods
 from gpudev.adapters.kubernetes.furnishing import furnish
 from gpudev.adapters.kubernetes.gang_hosts import GangHosts
 from gpudev.adapters.kubernetes.home_listing import list_home
+from gpudev.adapters.kubernetes.interiors import Furnisher
 from gpudev.adapters.kubernetes.labels import home_name
 from gpudev.adapters.kubernetes.last_words import LastWords
 from gpudev.adapters.kubernetes.making import Maker, Order
@@ -35,6 +36,7 @@ from gpudev.domain.disk_contents import Contents
 from gpudev.domain.errors import ClusterError, GpuDevError
 from gpudev.domain.gpu import SLOTS_PER_CPU_NODE, Catalogue
 from gpudev.domain.ids import ReservationId
+from gpudev.domain.interior import JupyterSeen, JupyterWish
 from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import ClusterSeen, Phase, ServerSeen, ServerSpec
 from gpudev.settings import KubernetesSettings
@@ -66,6 +68,7 @@ class KubernetesCluster:
         self._mirror = Mirror(self._api, settings, clock)
         self._seeing = Seeing(self._mirror, catalogue, settings)
         self._maker = Maker(self._api, settings, self._mirror.saw)
+        self._furnisher = Furnisher(self._api)
         self._changes = Changes()
         self._last_words = LastWords(self._api, self._changes.tell)
         self._gang_hosts = GangHosts(self._api)
@@ -157,6 +160,15 @@ class KubernetesCluster:
 
     async def home_contents(self, reservation_id: ReservationId) -> Contents | None:
         return await list_home(self._api, self._mirror.parts_of(reservation_id))
+
+    async def adjust(
+        self, reservation_id: ReservationId, ssh_public_keys: tuple[str, ...], jupyter: JupyterWish | None
+    ) -> JupyterSeen | None:
+        """The Secret first, for whoever starts it anew; then the pods themselves, which would learn of that only
+        after a minute."""
+        async with self._lock(reservation_id):
+            pods = [pod for pod in self._mirror.parts_of(reservation_id).pods if not pod.ended and pod.node is not None]
+            return await self._furnisher.adjust(reservation_id, pods, ssh_public_keys, jupyter)
 
     async def tell(self, reservation_id: ReservationId, message: str) -> None:
         """Whoever is gone need not be told, and nothing waits for one that does not listen."""

@@ -6,15 +6,17 @@ plain file name.
 """
 
 import base64
+import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from gpudev.adapters.kubernetes.labels import gang_service_name, member_name
 from gpudev.adapters.kubernetes.ssh_keys import KeyPair
 from gpudev.domain.capacity import Share
 from gpudev.domain.ids import short_id
+from gpudev.domain.interior import JupyterWish
 from gpudev.ports.cluster import ServerSpec
 
 HOST_KEY = "host_key"
@@ -23,6 +25,7 @@ AUTHORIZED_KEYS = "authorized_keys"
 ENVIRONMENT = "environment"
 GREETING = "greeting"
 HOSTS = "hosts"
+JUPYTER = "jupyter"
 MASTER_PORT = 29500
 HOME = "/home/dev"
 WORKSPACE = "/workspace"
@@ -44,7 +47,8 @@ def secret_data(spec: ServerSpec, keys: Keys, home_is_kept: bool) -> dict[str, s
     """The members' addresses come later: nobody knows them yet."""
     files = {
         HOST_KEY: keys.host.private,
-        AUTHORIZED_KEYS: _authorized_keys(spec, keys),
+        AUTHORIZED_KEYS: authorized_keys(spec.ssh_public_keys, keys),
+        JUPYTER: jupyter_text(spec.jupyter),
         HOSTS: "",
     }
     if keys.mesh is not None:
@@ -59,6 +63,8 @@ def mounted_items(spec: ServerSpec, rank: int) -> list[dict[str, Any]]:
     """Which keys of the Secret one member finds, and under which file names."""
     plain = [HOST_KEY, AUTHORIZED_KEYS, HOSTS, *([MESH_KEY] if len(spec.shares) > 1 else [])]
     own = [{"key": f"{name}-{rank}", "path": name} for name in (ENVIRONMENT, GREETING)]
+    if rank == 0:  # where people log in
+        plain.append(JUPYTER)
     return [{"key": name, "path": name} for name in plain] + own
 
 
@@ -129,11 +135,16 @@ def _environment_file(spec: ServerSpec, share: Share) -> str:
     return "".join(f"{name}={value}\n" for name, value in environment(spec, share).items())
 
 
-def _authorized_keys(spec: ServerSpec, keys: Keys) -> str:
-    lines = [one_line(key).strip() for key in spec.ssh_public_keys]
+def authorized_keys(public_keys: Iterable[str], keys: Keys) -> str:
+    lines = [one_line(key).strip() for key in public_keys]
     if keys.mesh is not None:
         lines.append(f"{keys.mesh.public} gang")
     return "".join(f"{line}\n" for line in lines if line)
+
+
+def jupyter_text(wish: JupyterWish | None) -> str:
+    """Empty: it shall not run."""
+    return "" if wish is None else json.dumps(asdict(wish))
 
 
 def _greeting(spec: ServerSpec, share: Share, home_is_kept: bool) -> str:

@@ -22,6 +22,7 @@ from gpudev.adapters.local.folders import MemberFolder, ServerFolder, StateFolde
 from gpudev.adapters.local.foreign import ForeignWatch, OwnUse
 from gpudev.adapters.local.hostkeys import public_line
 from gpudev.adapters.local.isolation import Finding, Mode, describe
+from gpudev.adapters.local.jupyter_papers import seen_in
 from gpudev.adapters.local.launch import LOGIN
 from gpudev.adapters.local.launching import Launcher, Prepared, ensure_gpu_devices, member_folders
 from gpudev.adapters.local.limits import find_limiter
@@ -35,6 +36,7 @@ from gpudev.adapters.local.warm import WarmProcess, WarmProcessLost
 from gpudev.domain.disk_contents import Contents
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.domain.ids import ReservationId
+from gpudev.domain.interior import JupyterSeen, JupyterWish
 from gpudev.domain.reservation import Connection
 from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import ClusterSeen, Phase, ServerSeen, ServerSpec
@@ -158,6 +160,21 @@ class LocalCluster:
         """Disks are folders here: whoever takes their snapshots knows what is in them."""
         return None
 
+    async def adjust(
+        self, reservation_id: ReservationId, ssh_public_keys: tuple[str, ...], jupyter: JupyterWish | None
+    ) -> JupyterSeen | None:
+        launcher = self._started()
+        async with self._lock(reservation_id):
+            server = self._servers.get(reservation_id)
+            if server is None or server.seen(self._ssh_host).phase is not Phase.READY:
+                raise Unavailable("the dev server does not run at the moment")
+            try:
+                await self._furnish(launcher, server, ssh_public_keys, jupyter)
+                report = await asyncio.to_thread(server.folder.member(0).jupyter_report)
+            except OSError as error:
+                raise Unavailable(f"the dev server's folder cannot be used: {error.strerror}") from error
+            return None if jupyter is None else seen_in(report, jupyter)
+
     async def tell(self, reservation_id: ReservationId, message: str) -> None:
         """It also greets those who log in within the next minutes. Whoever is gone need not be told."""
         server = self._servers.get(reservation_id)
@@ -212,7 +229,7 @@ class LocalCluster:
         async with self._lock(spec.reservation_id):
             server = self._servers.get(spec.reservation_id)
             if server is not None and server.seen(self._ssh_host).phase is not Phase.DEAD:
-                await self._update_keys(server, spec)
+                await self._furnish(launcher, server, spec.ssh_public_keys, spec.jupyter)
                 return
             launcher.check(spec, self._others(spec))
             if server is not None:
@@ -288,13 +305,18 @@ class LocalCluster:
             await asyncio.sleep(0.005)
         return await asyncio.to_thread(folder.find_process)
 
-    async def _update_keys(self, server: _Server, spec: ServerSpec) -> None:
-        """Whose keys may log in can change while it runs; nothing else can."""
-        if server.record is None or server.record.spec.ssh_public_keys == spec.ssh_public_keys:
+    async def _furnish(
+        self, launcher: Launcher, server: _Server, keys: tuple[str, ...], jupyter: JupyterWish | None
+    ) -> None:
+        """Who may log in and Jupyter can change while it runs; nothing else can."""
+        if server.record is None:
             return
-        known = replace(server.record.spec, ssh_public_keys=spec.ssh_public_keys)
-        server.record = replace(server.record, spec=known)
-        await asyncio.to_thread(server.folder.write_keys, spec.ssh_public_keys)
+        wanted = replace(server.record.spec, ssh_public_keys=keys, jupyter=jupyter)
+        if wanted == server.record.spec:
+            return
+        # First what tells it, so that what is recorded has always been told.
+        await asyncio.to_thread(launcher.furnish, server.folder, wanted)
+        server.record = replace(server.record, spec=wanted)
         await asyncio.to_thread(server.folder.write_record, server.record)
 
     # Finding again

@@ -26,6 +26,7 @@ from gpudev.adapters.local.processes import ProcessIdentity
 from gpudev.adapters.local.records import Ended, Record, SetupReport, record_from_json, record_to_json
 from gpudev.adapters.local.reporting import (
     FAILURE_FILE,
+    JUPYTER_FILE,
     LAUNCH_FILE,
     LOCK_FILE,
     LOG_FILE,
@@ -41,6 +42,7 @@ _SKELETON = Path("/etc/skel")
 _ENDED_FILE = "ended.json"
 _LOG_TAIL = 4096
 _LONGEST_SETUP_REPORT = 1000
+_LONGEST_REPORT = 4096
 _DAMAGED = (ValueError, TypeError, KeyError)
 """What reading a file raises that a loss of power cut short: most are not worth waiting for the disk."""
 
@@ -57,7 +59,7 @@ class MemberFolder:
         """Ready for a new start: nothing is left of what an earlier one reported."""
         self.path.mkdir(parents=True, exist_ok=True)
         self.path.chmod(folder_mode)
-        for name in (PROCESS_FILE, READY_FILE, FAILURE_FILE, _ENDED_FILE, LOG_FILE, SETUP_FILE):
+        for name in (PROCESS_FILE, READY_FILE, FAILURE_FILE, _ENDED_FILE, LOG_FILE, JUPYTER_FILE, SETUP_FILE):
             (self.path / name).unlink(missing_ok=True)
         for name, mode in (("root", 0o755), ("tmp", 0o1777), ("var-tmp", 0o1777)):
             (self.path / name).mkdir(exist_ok=True)
@@ -112,6 +114,14 @@ class MemberFolder:
             return None if text is None else Ended(**json.loads(text))
         except _DAMAGED:
             return None
+
+    def jupyter_report(self) -> str:
+        """What the dev server says of Jupyter: a stranger's text, of which no more is read than we would write."""
+        try:
+            with (self.path / JUPYTER_FILE).open("rb") as report:
+                return report.read(_LONGEST_REPORT).decode(errors="replace")
+        except FileNotFoundError:
+            return ""
 
     def find_setup(self) -> SetupReport | None:
         """How far the owner's own set-up is; None: there is none. A stranger's text, of which little is believed."""
@@ -203,6 +213,14 @@ class ServerFolder:
         """One key per line; what would make two lines of one is no key."""
         lines = [key.strip() for key in keys if key.strip() and key.strip().isprintable()]
         write_atomically(self.run / "authorized_keys", "".join(f"{line}\n" for line in lines), mode=0o644)
+
+    def write_jupyter(self, text: str, uid: int) -> None:
+        """Whether Jupyter shall run, for the dev server's user alone: it holds a token. Empty: it shall not."""
+        path = self.run / "jupyter"
+        if not text:
+            path.unlink(missing_ok=True)
+            return
+        write_atomically(path, text, owner=uid if os.geteuid() == 0 else None)
 
     def write_greeting(self, text: str) -> None:
         write_atomically(self.run / "motd", text, mode=0o644)

@@ -21,7 +21,7 @@ from gpudev.adapters.local import linux, namespaces, settling_in
 from gpudev.adapters.local.isolation import Mode
 from gpudev.adapters.local.launch import LOGIN, SHELL, Launch, view_of
 from gpudev.adapters.local.processes import children_of, descendants_of, describe_end, identify_self
-from gpudev.adapters.local.reporting import LOG_FILE, Reporter, open_setup_report
+from gpudev.adapters.local.reporting import LOG_FILE, Reporter, open_jupyter_report, open_setup_report
 from gpudev.adapters.local.sshd.config import SshdConfig
 from gpudev.adapters.local.sshd.server import run as run_sshd
 
@@ -76,6 +76,9 @@ def _sshd_config(launch: Launch, member: Path) -> SshdConfig:
         home=view.home,
         messages_path=f"{view.run}/messages",
         motd_path=f"{view.run}/motd",
+        # People log in to rank 0, so that is where it runs.
+        jupyter_path=f"{view.run}/jupyter" if member.name == "0" else None,
+        jupyter_report=open_jupyter_report(member),
         username=LOGIN,
         shell=SHELL,
         environment=launch.environment,
@@ -150,7 +153,7 @@ def _fork_sshd(config: SshdConfig, launch: Launch, listener: socket.socket) -> i
         return child
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        close_descriptors({0, 1, 2, listener.fileno()})
+        close_descriptors({0, 1, 2, listener.fileno(), *_given(config.jupyter_report)})
         if launch.max_processes is not None:
             resource.setrlimit(resource.RLIMIT_NPROC, (launch.max_processes, launch.max_processes))
         namespaces.drop_privileges(launch)
@@ -163,6 +166,10 @@ def _fork_sshd(config: SshdConfig, launch: Launch, listener: socket.socket) -> i
     except BaseException:  # noqa: BLE001 - a forked process must never run on in its parent's code
         traceback.print_exc()
     os._exit(1)
+
+
+def _given(descriptor: int | None) -> tuple[int, ...]:
+    return () if descriptor is None else (descriptor,)
 
 
 def _wait_for_hello(listener: socket.socket, child: int) -> int | None:

@@ -18,6 +18,7 @@ from gpudev.adapters.local.environment import Gang, environment_for, greeting, m
 from gpudev.adapters.local.folders import MemberFolder, ServerFolder, StateFolder
 from gpudev.adapters.local.hostkeys import ensure_host_key
 from gpudev.adapters.local.isolation import UID_INSIDE, Mode, first_uid, uid_of
+from gpudev.adapters.local.jupyter_papers import wish_to_text
 from gpudev.adapters.local.launch import Launch, view_of
 from gpudev.adapters.local.limits import Limiter, fair_share
 from gpudev.adapters.local.nodes import LocalNode, LocalNodes
@@ -85,7 +86,7 @@ class Launcher:
                 master_port=_master_port(spec, before) if len(spec.shares) > 1 else None,
                 host=self.ssh_host,
             )
-            folder.write_keys(spec.ssh_public_keys)
+            self.furnish(folder, spec)
             for share in spec.shares:
                 self._prepare_member(folder, record, share, home, uid)
             folder.write_record(record)
@@ -93,6 +94,11 @@ class Launcher:
             _close(listeners)
             raise
         return Prepared(record, host_key, listeners)
+
+    def furnish(self, folder: ServerFolder, spec: ServerSpec) -> None:
+        """What may change while it runs: who is let in, and Jupyter."""
+        folder.write_keys(spec.ssh_public_keys)
+        folder.write_jupyter(wish_to_text(spec.jupyter), self._uid(spec))
 
     def _ensure_home(self, spec: ServerSpec, folder: ServerFolder, uid: int) -> Path:
         if spec.volume is not None:

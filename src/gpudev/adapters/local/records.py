@@ -8,6 +8,7 @@ from uuid import UUID
 
 from gpudev.domain.capacity import Share
 from gpudev.domain.ids import DiskId, ReservationId, UserId
+from gpudev.domain.interior import JupyterWish
 from gpudev.ports.cluster import HomeVolume, ServerSpec
 
 
@@ -62,7 +63,7 @@ def record_from_json(text: str) -> Record:
 
 
 def _spec(data: dict[str, Any]) -> ServerSpec:
-    volume = data.get("volume")
+    volume, jupyter = data.get("volume"), data.get("jupyter")
     return ServerSpec(
         **{
             **data,
@@ -73,5 +74,6 @@ def _spec(data: dict[str, Any]) -> ServerSpec:
             "shares": tuple(Share(**{**share, "gpu_indices": tuple(share["gpu_indices"])}) for share in data["shares"]),
             "ssh_public_keys": tuple(data["ssh_public_keys"]),
             "volume": None if volume is None else HomeVolume(**volume),
+            "jupyter": None if jupyter is None else JupyterWish(**jupyter),
         }
     )

@@ -19,6 +19,7 @@ LOG_FILE = "log"
 LOCK_FILE = "lock"
 LAUNCH_FILE = "launch.json"
 SETUP_FILE = "setup.json"
+JUPYTER_FILE = "jupyter.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,23 +69,37 @@ class Reporter:
             self._pipe = None
 
 
+def open_jupyter_report(member: Path) -> int:
+    """Held open for the same reason. Whoever writes there runs with the user's rights: it is read as a stranger's."""
+    return os.open(member / JUPYTER_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+
+
 def open_setup_report(member: Path) -> int:
     """What the user's own processes write there is read as a stranger's text."""
     return os.open(member / SETUP_FILE, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 
 def write_atomically(
-    path: str | Path, text: str, *, folder: int | None = None, mode: int = 0o600, durable: bool = False
+    path: str | Path,
+    text: str,
+    *,
+    folder: int | None = None,
+    mode: int = 0o600,
+    durable: bool = False,
+    owner: int | None = None,
 ) -> None:
     """All of the text or nothing is there afterwards, also for a reader at the same moment.
 
-    `folder`: a descriptor `path` is relative to. `durable`: also after the machine lost its power.
+    `folder`: a descriptor `path` is relative to. `durable`: also after the machine lost its power. `owner`: the uid
+    that has it, if it is not ours.
     """
     draft = f"{path}.{secrets.token_hex(4)}.new"
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode, dir_fd=folder)
     try:
         try:
             os.fchmod(fd, mode)
+            if owner is not None:
+                os.fchown(fd, owner, owner)
             left = text.encode()
             while left:  # a disk that fills up takes a part first and complains only about the rest
                 left = left[os.write(fd, left) :]

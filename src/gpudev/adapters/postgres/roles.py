@@ -25,6 +25,7 @@ _QUEUES = ("gpu_reservations", "disk_operations")
 _OF_PGMQ = tuple(f"pgmq.{kind}_{queue}{dead}" for queue in _QUEUES for dead in ("", "_dlq") for kind in ("q", "a"))
 _AUDITED = "at, username, key_prefix, action, target, address, outcome, status, request_id"
 """All but its number: whoever chooses that can write before others' lines, or so far behind them that none follows."""
+_JUPYTER_WITHOUT_KEYS = "SELECT (reservation_id, token, public_key, state, reason, since)"
 _KEYS_WITHOUT_HASHES = "SELECT (key_id, user_id, is_active, created_at, expires_at)"
 
 _EVERY_SERVICE = {"schema_migrations": _READ, "pgmq.meta": _READ, "pgmq.notify_insert_throttle": "SELECT, UPDATE"}
@@ -40,6 +41,9 @@ _PLANNING = {
     "nodes_away": _ALL,
     "node_cordons": _READ,
     "terminal_notices": "SELECT, DELETE",
+    "interiors": "SELECT, UPDATE",
+    "reservation_users": _READ,
+    "jupyter_servers": f"{_JUPYTER_WITHOUT_KEYS}, UPDATE (state, reason)",
     "leases": _ALL,
     "queue_plans": _KEEP,
     "queue_looks": _ALL,
@@ -65,6 +69,9 @@ GRANTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "invitations": "SELECT, UPDATE",
             "used_id_tokens": _ALL,
             "proxy_tokens": _ALL,
+            "interiors": _KEEP,
+            "reservation_users": _ALL,
+            "jupyter_servers": _ALL,
             "audit_log": f"SELECT, INSERT ({_AUDITED})",
             "gpu_types": "SELECT, UPDATE (extensions, is_active, description)",
             "reservations": _KEEP,

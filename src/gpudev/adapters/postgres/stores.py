@@ -15,6 +15,7 @@ from gpudev.adapters.postgres.disks import PostgresDiskRecords
 from gpudev.adapters.postgres.estimates import PostgresEstimates
 from gpudev.adapters.postgres.facts import PostgresCatalogue, PostgresDisks, PostgresNodes
 from gpudev.adapters.postgres.identities import PostgresAccounts, PostgresNonces
+from gpudev.adapters.postgres.interiors import PostgresInteriors
 from gpudev.adapters.postgres.invitations import PostgresInvitations, PostgresUsedTokens
 from gpudev.adapters.postgres.leases import PostgresLeases
 from gpudev.adapters.postgres.looks import PostgresLooks
@@ -59,6 +60,7 @@ class Stores:
     looks: PostgresLooks
     passes: PostgresPassLocks
     proxy_tokens: PostgresProxyTokens
+    interiors: PostgresInteriors
     administration: PostgresAdministration
     audit_log: PostgresAuditLog
     setups: PostgresOwnSetups
@@ -99,6 +101,7 @@ def open_stores(settings: Settings, *, max_connections: int = 8) -> Stores:
         looks=PostgresLooks(pool),
         passes=PostgresPassLocks(pool),
         proxy_tokens=PostgresProxyTokens(pool),
+        interiors=PostgresInteriors(pool),
         administration=PostgresAdministration(pool),
         audit_log=PostgresAuditLog(pool),
         setups=PostgresOwnSetups(pool),

@@ -28,6 +28,10 @@ class SshdConfig:
     """Given to every session; stronger than what the client sends."""
     motd_path: str | None = None
     """Shown when an interactive shell opens."""
+    jupyter_path: str | None = None
+    """Says whether Jupyter shall run, and who may go to it; looked at now and then. None: it never does here."""
+    jupyter_report: int | None = None
+    """A descriptor of the file where it is written how Jupyter is."""
     refuse_forward_ports: frozenset[int] = frozenset()
     """Ports of this machine itself to which no connection is forwarded (-L, -D, -W)."""
     sftp_servers: tuple[str, ...] = USUAL_SFTP_SERVERS

@@ -27,6 +27,15 @@ async def connect_unless_local(
     raise asyncssh.ChannelOpenError(asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED, f"port {port} of this machine is closed")
 
 
+async def connect_to_jupyter(
+    connection: asyncssh.SSHServerConnection, port: int | None
+) -> asyncssh.SSHTCPSession[bytes]:
+    if port is None:
+        raise asyncssh.ChannelOpenError(asyncssh.OPEN_CONNECT_FAILED, "Jupyter does not run here")
+    forwarder = await connection.forward_connection(LOOPBACK, port)
+    return cast("asyncssh.SSHTCPSession[bytes]", forwarder)
+
+
 def is_this_machine(family: int, address: str) -> bool:
     """Only an address of this machine can be bound (and the one that means all of them)."""
     with socket.socket(family, socket.SOCK_DGRAM) as probe:

@@ -48,6 +48,14 @@ class Channel(asyncssh.SSHServerChannel[bytes]):
 
 class Connection(asyncssh.SSHServerConnection):
     _auth_failures = 0
+    key_data: bytes | None = None
+    """The key with which it logged in."""
+
+    async def validate_public_key(self, username: str, key_data: bytes, msg: bytes, signature: bytes) -> bool:
+        is_valid = await super().validate_public_key(username, key_data, msg, signature)
+        if is_valid and msg:
+            self.key_data = key_data
+        return is_valid
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         cast(asyncio.Transport, transport).set_write_buffer_limits(high=_SEND_HIGH_WATER, low=_SEND_LOW_WATER)

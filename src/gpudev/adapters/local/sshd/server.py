@@ -15,14 +15,18 @@ import asyncssh
 
 from gpudev.adapters.local.sshd import forwarding, openssh
 from gpudev.adapters.local.sshd.config import SshdConfig
+from gpudev.adapters.local.sshd.jupyter import LOGIN as JUPYTER_LOGIN
+from gpudev.adapters.local.sshd.jupyter import JupyterKeeper
 from gpudev.adapters.local.sshd.messages import MessageBoard
 from gpudev.adapters.local.sshd.process import Children, enter, reset_signals
-from gpudev.adapters.local.sshd.session import Host, Session
+from gpudev.adapters.local.sshd.regulars import Regulars
+from gpudev.adapters.local.sshd.session import Host, Session, shell_of
 
 _MOST_LOGGING_IN = 100
 _KEEPALIVES_UNANSWERED = 10
 _BACKLOG = 128
 _COLLECT_AFTER_SECONDS = 0.5
+_LOOK_EVERY_SECONDS = 0.5
 _YOUNG_GARBAGE = 1
 # chacha20-poly1305, which OpenSSH would otherwise choose, moves a third as many bytes a second in Python.
 _CIPHERS = ["aes256-gcm@openssh.com", "aes128-gcm@openssh.com", "aes256-ctr", "aes192-ctr", "aes128-ctr"]
@@ -67,9 +71,10 @@ def _ensure_open(fd: int) -> None:
 async def _serve(config: SshdConfig, listener: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     host = Host(config, MessageBoard(config.messages_path), Children())
-    logins = Logins()
+    logins, regulars = Logins(), Regulars(config.authorized_keys_path)
+    jupyter = JupyterKeeper(config, lambda: shell_of(config), host.children)
     options = asyncssh.SSHServerConnectionOptions(
-        server_factory=lambda: Gate(host, logins),
+        server_factory=lambda: Gate(host, logins, regulars, jupyter),
         server_version=openssh.VERSION,
         server_host_keys=[asyncssh.import_private_key(config.host_key)],
         encryption_algs=_CIPHERS,
@@ -86,7 +91,15 @@ async def _serve(config: SshdConfig, listener: socket.socket) -> None:
         keepalive_count_max=_KEEPALIVES_UNANSWERED,
     )
     server = await loop.create_server(lambda: openssh.Connection(loop, options), sock=listener, backlog=_BACKLOG)
-    await server.serve_forever()
+    looking = asyncio.create_task(_look_now_and_then(regulars, jupyter))
+    await asyncio.gather(server.serve_forever(), looking)
+
+
+async def _look_now_and_then(regulars: Regulars, jupyter: JupyterKeeper) -> None:
+    while True:
+        regulars.look()
+        jupyter.look()
+        await asyncio.sleep(_LOOK_EVERY_SECONDS)
 
 
 class Logins:
@@ -110,9 +123,12 @@ class Logins:
 class Gate(asyncssh.SSHServer):
     """Answers for one connection."""
 
-    def __init__(self, host: Host, logins: Logins) -> None:
+    def __init__(self, host: Host, logins: Logins, regulars: Regulars, jupyter: JupyterKeeper) -> None:
         self._host = host
         self._logins = logins
+        self._regulars = regulars
+        self._jupyter = jupyter
+        self._is_for_jupyter = False
         self._connection: asyncssh.SSHServerConnection
 
     def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
@@ -121,42 +137,54 @@ class Gate(asyncssh.SSHServer):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._logins.ended(self._connection)
+        self._regulars.left(self._connection)
         # A forwarded connection that asyncio accepts just as its listener closes is forgotten with its socket open:
         # its peer would wait until the garbage is collected, and an idle server collects none.
         asyncio.get_running_loop().call_later(_COLLECT_AFTER_SECONDS, gc.collect, _YOUNG_GARBAGE)
 
     def begin_auth(self, username: str) -> bool:
         """Called once per user name that is tried: the keys are those of this moment."""
-        welcome = username == self._host.config.username
-        self._connection.set_authorized_keys(
-            read_authorized_keys(self._host.config.authorized_keys_path) if welcome else asyncssh.SSHAuthorizedKeys()
-        )
+        config, keys = self._host.config, asyncssh.SSHAuthorizedKeys()
+        self._is_for_jupyter = username == JUPYTER_LOGIN != config.username
+        if username == config.username:
+            keys = read_authorized_keys(config.authorized_keys_path)
+        elif self._is_for_jupyter and self._jupyter.public_key is not None:
+            keys.load(self._jupyter.public_key)
+        self._connection.set_authorized_keys(keys)
         return True
 
     def auth_completed(self) -> None:
         self._logins.ended(self._connection)
+        key = self._connection.key_data if isinstance(self._connection, openssh.Connection) else None
+        if key is not None and not self._is_for_jupyter:
+            self._regulars.came(self._connection, key)
 
     def public_key_auth_supported(self) -> bool:
         return True
 
-    def session_requested(self) -> Session:
-        return Session(self._host)
+    def session_requested(self) -> Session | bool:
+        return False if self._is_for_jupyter else Session(self._host)
 
     def connection_requested(
         self, dest_host: str, dest_port: int, orig_host: str, orig_port: int
     ) -> bool | Awaitable[asyncssh.SSHTCPSession[bytes]]:
+        if self._is_for_jupyter:
+            # Wherever it wants to go: there is one place it may go to.
+            return forwarding.connect_to_jupyter(self._connection, self._jupyter.port)
         if dest_port in self._host.config.refuse_forward_ports:
             return forwarding.connect_unless_local(self._connection, dest_host, dest_port)
         return True
 
-    def server_requested(self, listen_host: str, listen_port: int) -> Awaitable[asyncssh.SSHListener]:
-        return forwarding.listen_on_loopback(self._connection, listen_host, listen_port)
+    def server_requested(self, listen_host: str, listen_port: int) -> bool | Awaitable[asyncssh.SSHListener]:
+        return (
+            False if self._is_for_jupyter else forwarding.listen_on_loopback(self._connection, listen_host, listen_port)
+        )
 
     def unix_connection_requested(self, dest_path: str) -> bool:
-        return True
+        return not self._is_for_jupyter
 
-    def unix_server_requested(self, listen_path: str) -> Awaitable[asyncssh.SSHListener | bool]:
-        return forwarding.listen_on_path(self._connection, listen_path)
+    def unix_server_requested(self, listen_path: str) -> bool | Awaitable[asyncssh.SSHListener | bool]:
+        return False if self._is_for_jupyter else forwarding.listen_on_path(self._connection, listen_path)
 
 
 def read_authorized_keys(path: str) -> asyncssh.SSHAuthorizedKeys:

@@ -122,7 +122,7 @@ class Session(openssh.Session):
 
     def _work(self) -> Callable[[], object]:
         """What the child does once it is alone."""
-        shell = self._shell()
+        shell = shell_of(self._host.config)
         environment = session_environment(
             self._host.config, shell, self._channel.get_environment_bytes(), self._facts()
         )
@@ -135,10 +135,6 @@ class Session(openssh.Session):
         if self._command is not None:
             return partial(execute, shell, [name, b"-c", self._command], environment)
         return partial(execute, shell, [b"-" + name], environment)
-
-    def _shell(self) -> str:
-        shell = self._host.config.shell
-        return shell if os.access(shell, os.X_OK) else _LAST_RESORT_SHELL
 
     def _facts(self) -> dict[str, str]:
         facts = {}
@@ -277,6 +273,10 @@ class Session(openssh.Session):
         if self._is_listed:
             self._is_listed = False
             self._host.messages.detach(self._show)
+
+
+def shell_of(config: SshdConfig) -> str:
+    return config.shell if os.access(config.shell, os.X_OK) else _LAST_RESORT_SHELL
 
 
 def _pipe(readers: ExitStack, writers: ExitStack) -> tuple[int, int]:

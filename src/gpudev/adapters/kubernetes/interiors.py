@@ -1,0 +1,110 @@
+"""What may change in pods that run: who may log in, and Jupyter. Written to the Secret, and told to our own program."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Any
+
+from gpudev.adapters.kubernetes import labels
+from gpudev.adapters.kubernetes.api import KubernetesApi
+from gpudev.adapters.kubernetes.kinds import SECRET
+from gpudev.adapters.kubernetes.papers import (
+    AUTHORIZED_KEYS,
+    HOST_KEY,
+    JUPYTER,
+    MESH_KEY,
+    Keys,
+    authorized_keys,
+    decode,
+    encode,
+    jupyter_text,
+)
+from gpudev.adapters.kubernetes.pod_manifest import BINARY, CONTAINER
+from gpudev.adapters.kubernetes.ssh_keys import key_pair_of
+from gpudev.adapters.kubernetes.trimming import PodRecord
+from gpudev.domain.errors import ClusterError, Unavailable
+from gpudev.domain.ids import ReservationId, pod_name
+from gpudev.domain.interior import JupyterSeen, JupyterState, JupyterWish
+
+_WITHIN = timedelta(seconds=10)
+_MOST_ANSWERED = 16 * 1024
+_LONGEST_REASON = 1000
+
+
+class Furnisher:
+    def __init__(self, api: KubernetesApi) -> None:
+        self._api = api
+
+    async def adjust(
+        self,
+        reservation_id: ReservationId,
+        pods: Sequence[PodRecord],
+        ssh_public_keys: tuple[str, ...],
+        jupyter: JupyterWish | None,
+    ) -> JupyterSeen | None:
+        if not pods:
+            raise Unavailable("the dev server does not run at the moment")
+        lines = await self._write(reservation_id, ssh_public_keys, jupyter)
+        answers = await asyncio.gather(*(self._tell(pod, lines, jupyter) for pod in pods))
+        if jupyter is None:
+            return None
+        first = [answer for pod, answer in zip(pods, answers, strict=True) if _rank(pod) == 0]
+        return _seen(first[0]) if first else JupyterSeen(JupyterState.STARTING)
+
+    async def _write(
+        self, reservation_id: ReservationId, ssh_public_keys: tuple[str, ...], jupyter: JupyterWish | None
+    ) -> str:
+        """The list of those who may log in, as the Secret then has it."""
+        name = pod_name(reservation_id)
+        secret = await self._api.get(SECRET, name)
+        if secret is None:
+            raise Unavailable(f"the Secret {name} is not there")
+        if not labels.belongs_to(secret, reservation_id):
+            raise ClusterError(f"the Secret {name} belongs to somebody else; it stays as it is")
+        data = secret.get("data") or {}
+        lines = authorized_keys(ssh_public_keys, _keys(name, data))
+        wanted = {AUTHORIZED_KEYS: encode(lines), JUPYTER: encode(jupyter_text(jupyter))}
+        if any(data.get(key) != value for key, value in wanted.items()):
+            # Only if it is still the one that was read.
+            version = {"metadata": {"resourceVersion": secret["metadata"]["resourceVersion"]}}
+            await self._api.patch(SECRET, name, {**version, "data": wanted})
+        return lines
+
+    async def _tell(self, pod: PodRecord, lines: str, jupyter: JupyterWish | None) -> bytes:
+        wish = {AUTHORIZED_KEYS: lines, JUPYTER: asdict(jupyter) if jupyter is not None and _rank(pod) == 0 else None}
+        return await self._api.exec_in_pod(
+            pod.name,
+            CONTAINER,
+            [BINARY, "adjust"],
+            json.dumps(wish).encode(),
+            timeout=_WITHIN,
+            most_bytes=_MOST_ANSWERED,
+        )
+
+
+def _keys(name: str, data: dict[str, Any]) -> Keys:
+    try:
+        mesh = key_pair_of(decode(data[MESH_KEY])) if MESH_KEY in data else None
+        return Keys(key_pair_of(decode(data[HOST_KEY])), mesh)
+    except (KeyError, ValueError) as error:
+        raise ClusterError(f"the keys in the Secret {name} cannot be read") from error
+
+
+def _rank(pod: PodRecord) -> int | None:
+    return None if pod.own is None else pod.own.rank
+
+
+def _seen(answer: bytes) -> JupyterSeen:
+    """People have root in there: what comes out is a stranger's word."""
+    try:
+        told = json.loads(answer)["jupyter"]
+        state = JupyterState(told["state"])
+        reason = str(told["reason"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise ClusterError("the dev server's program does not say how Jupyter is; it may be an older one") from error
+    if state is not JupyterState.FAILED:
+        return JupyterSeen(state)
+    words = "".join(letter for letter in reason or "it does not say why" if letter.isprintable())
+    return JupyterSeen(state, words[:_LONGEST_REASON])

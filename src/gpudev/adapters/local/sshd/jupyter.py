@@ -1,0 +1,244 @@
+"""Jupyter in a dev server: started, kept running and stopped as a file of the control plane says, by the user's own
+rights. It listens on loopback, on a port that nobody else has to know: whoever may go there is let through by us.
+
+How it is, is written where the control plane looks. What people do with it is not known here.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpudev.adapters.local import linux
+from gpudev.adapters.local.sshd.config import SshdConfig
+from gpudev.adapters.local.sshd.environment import session_environment
+from gpudev.adapters.local.sshd.files import ChangingFile
+from gpudev.adapters.local.sshd.process import Children, execute, spawn
+
+LOGIN = "jupyter"
+"""Under this name the control plane comes, with a key for this alone."""
+_LOG = ".cache/gpu-dev/jupyter.log"
+_NOT_THERE = 127
+_READY_WITHIN_S = 90.0
+_LOOK_AGAIN_S = 0.25
+_ANSWERS_WITHIN_S = 5.0
+_LIVED_WELL_S = 60.0
+_TRIES = 3
+_END_WITHIN_S = 5.0
+_LOG_TAIL = 2048
+MISSING = (
+    "there is no JupyterLab in this dev server; install it there (`pip install jupyterlab`, so that a login shell "
+    "finds `jupyter-lab`), then enable Jupyter again"
+)
+# All of it fixed text: what varies arrives as arguments and variables.
+_START = (
+    'if command -v jupyter-lab >/dev/null 2>&1; then exec jupyter-lab "$@"; fi; '
+    "if python3 -c 'import jupyterlab' 2>/dev/null; then exec python3 -m jupyterlab \"$@\"; fi; "
+    f"exit {_NOT_THERE}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    token: str
+    public_key: str
+    base_url: str
+
+    @classmethod
+    def parse(cls, text: str) -> "Wish | None":
+        """None: it is not wanted. What cannot be read was not written by us, and is not wanted either."""
+        try:
+            fields = json.loads(text)
+            return cls(str(fields["token"]), str(fields["public_key"]), str(fields["base_url"]))
+        except (ValueError, TypeError, KeyError):
+            return None
+
+
+class JupyterKeeper:
+    def __init__(self, config: SshdConfig, shell: Callable[[], str], children: Children) -> None:
+        self._config = config
+        self._shell = shell
+        self._children = children
+        self._file = ChangingFile(config.jupyter_path or "")
+        self._text = ""
+        self._wish: Wish | None = None
+        self._port: int | None = None
+        self._pid: int | None = None
+        self._keeping: asyncio.Task[None] | None = None
+
+    @property
+    def port(self) -> int | None:
+        """Where it answers; None while it does not."""
+        return self._port
+
+    @property
+    def public_key(self) -> str | None:
+        """Who may go there."""
+        return None if self._wish is None else self._wish.public_key
+
+    def look(self) -> None:
+        if self._config.jupyter_path is None:
+            return
+        text = self._file.read_if_changed()
+        if text is None or text == self._text:
+            return
+        before = self._keeping
+        self._text, self._wish, self._port = text, Wish.parse(text), None
+        if before is not None:
+            before.cancel()
+        self._keeping = asyncio.create_task(self._keep(self._wish, before), name="jupyter")
+
+    async def _keep(self, wish: Wish | None, before: "asyncio.Task[None] | None") -> None:
+        """One wish for as long as it holds, after whatever ran for the one before has ended."""
+        if before is not None:
+            await asyncio.wait({before})
+        if wish is None:
+            return
+        failures = 0
+        while True:
+            self._report("starting")
+            began = time.monotonic()
+            reason = await self._run_once(wish)
+            failures = 0 if time.monotonic() - began > _LIVED_WELL_S else failures + 1
+            if failures >= _TRIES or reason == MISSING:
+                self._report("failed", reason)
+                return
+            await asyncio.sleep(_LOOK_AGAIN_S * 2**failures)
+
+    async def _run_once(self, wish: Wish) -> str:
+        """Until it has ended; why it did, in words."""
+        port = _free_port()
+        ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        try:
+            self._pid = pid = self._start(wish, port)
+        except OSError as error:
+            return f"no process could be started: {error.strerror}"
+        self._children.watch(pid, lambda status: None if ended.done() else ended.set_result(status))
+        try:
+            if not await self._wait_until_ready(wish, port, ended):
+                return f"it did not answer within {_READY_WITHIN_S:g} s{self._last_words()}"
+            if not ended.done():
+                self._port = port
+                self._report("ready")
+            await asyncio.wait({ended})  # not itself: whoever cancels us would cancel it
+        finally:
+            self._port = None
+            await asyncio.shield(_end(pid, ended))
+        code = os.waitstatus_to_exitcode(ended.result())
+        if code == _NOT_THERE:
+            return MISSING
+        how = f"it was killed by signal {-code}" if code < 0 else f"it ended with exit code {code}"
+        return how + self._last_words()
+
+    async def _wait_until_ready(self, wish: Wish, port: int, ended: "asyncio.Future[int]") -> bool:
+        """False: not in time. Also True when it ended meanwhile."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_READY_WITHIN_S):
+                while not ended.done() and not await _answers(wish, port):  # noqa: ASYNC110 - nobody tells
+                    await asyncio.sleep(_LOOK_AGAIN_S)
+                return True
+        return False
+
+    def _start(self, wish: Wish, port: int) -> int:
+        shell, home, this = self._shell(), self._config.home, os.getpid()
+        environment = session_environment(self._config, shell, {}, {"JUPYTER_TOKEN": wish.token, "TERM": "xterm"})
+        arguments = [shell, "-lc", _START, "gpu-dev-jupyter", *arguments_for(wish, port, home)]
+        argv = [argument.encode() for argument in arguments]
+
+        def work() -> None:
+            if linux.IS_LINUX:
+                linux.die_with_parent(this)
+            execute(shell, argv, environment)
+
+        nothing, log = os.open(os.devnull, os.O_RDONLY), self._open_log()
+        try:
+            return spawn(work, (nothing, log, log), home=home, on_terminal=False)
+        finally:
+            os.close(nothing)
+            os.close(log)
+
+    def _open_log(self) -> int:
+        path = Path(self._config.home, _LOG)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        except OSError:  # a home that is full or closed: Jupyter's own words will tell in the end
+            return os.open(os.devnull, os.O_WRONLY)
+
+    def _last_words(self) -> str:
+        try:
+            with Path(self._config.home, _LOG).open("rb") as log:
+                log.seek(max(0, log.seek(0, os.SEEK_END) - _LOG_TAIL))
+                lines = log.read().decode(errors="replace").split("\n")
+        except OSError:
+            return ""
+        words = ["".join(letter for letter in line if letter.isprintable()).strip() for line in lines]
+        last = [line for line in words if line][-1:]
+        return f" (~/{_LOG}: {last[0][:200]})" if last else ""
+
+    def _report(self, state: str, reason: str | None = None) -> None:
+        """In one place, overwritten: only the present matters."""
+        fd = self._config.jupyter_report
+        if fd is None:
+            return
+        told = {"wish": fingerprint(self._text), "state": state, "reason": reason}
+        with contextlib.suppress(OSError):
+            os.ftruncate(fd, os.pwrite(fd, json.dumps(told).encode(), 0))
+
+
+def fingerprint(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def arguments_for(wish: Wish, port: int, home: str) -> list[str]:
+    """The token is no argument: those can be read by everybody on a machine."""
+    arguments = [
+        "--no-browser",
+        "--ServerApp.ip=127.0.0.1",
+        f"--ServerApp.port={port}",
+        "--ServerApp.port_retries=0",
+        f"--ServerApp.base_url={wish.base_url}",
+        f"--ServerApp.root_dir={home}",
+        "--ServerApp.open_browser=False",
+        # It is reached through us, under whatever name people know us by.
+        "--ServerApp.allow_remote_access=True",
+    ]
+    return [*arguments, "--ServerApp.allow_root=True"] if os.geteuid() == 0 else arguments
+
+
+async def _answers(wish: Wish, port: int) -> bool:
+    try:
+        async with asyncio.timeout(_ANSWERS_WITHIN_S):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            try:
+                writer.write(
+                    f"GET {wish.base_url}api/status HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n"
+                    f"Authorization: token {wish.token}\r\n\r\n".encode()
+                )
+                return b" 200 " in await reader.readline()
+            finally:
+                writer.close()
+    except (OSError, TimeoutError, ValueError):
+        return False
+
+
+async def _end(pid: int, ended: "asyncio.Future[int]") -> None:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if ended.done():
+            return
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, number)
+        await asyncio.wait({ended}, timeout=_END_WITHIN_S)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,75 @@
+"""The inside of a dev server, as far as it can change while it runs: who else may log in, and Jupyter."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from gpudev.domain.ids import ReservationId
+
+MOST_USERS = 20
+"""Beside the owner, on one dev server."""
+
+
+class JupyterState(StrEnum):
+    STARTING = "starting"
+    READY = "ready"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class JupyterSeen:
+    state: JupyterState
+    reason: str | None = None
+    """When failed: why, and what can be done about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class JupyterWish:
+    """What a dev server is told about the Jupyter it shall run."""
+
+    token: str
+    """Jupyter's own: whoever has it may do everything there."""
+    public_key: str
+    """Whoever has its other half is let through to Jupyter's port, and to nothing else."""
+    base_url: str
+    """Where people will find it: a path that begins and ends with a slash."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExtraUser:
+    """Somebody who may log in beside the owner, with the keys that GitHub published when they were added."""
+
+    github_user: str
+    ssh_public_keys: tuple[str, ...]
+    added_by: str
+    added_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Jupyter:
+    """One that is wanted."""
+
+    wish: JupyterWish
+    seen: JupyterSeen
+
+
+@dataclass(frozen=True, slots=True)
+class Interior:
+    reservation_id: ReservationId
+    wanted: int
+    """Goes up with every change of what is wanted."""
+    applied: int
+    """What was last made true."""
+    attempts: int
+    """In vain, since then."""
+    trouble: str | None
+    users: tuple[ExtraUser, ...]
+    jupyter: Jupyter | None
+
+    @property
+    def is_in_effect(self) -> bool:
+        return self.applied >= self.wanted
+
+
+def jupyter_path(reservation_id: ReservationId) -> str:
+    return f"/v1/jobs/{reservation_id}/jupyter/"

@@ -1,0 +1,160 @@
+"""Makes dev servers' interiors what is wanted: many at once, each by one task at a time.
+
+Rows are the truth: whatever is due is found there, and a wake-up only says that it is worth looking. What did not work
+is tried again; doing it twice is harmless.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+
+import structlog
+
+from gpudev.domain.errors import GpuDevError, Stale, Unavailable
+from gpudev.domain.ids import ReservationId
+from gpudev.domain.interior import Interior
+from gpudev.domain.lifecycle import Status
+from gpudev.domain.reservation import Reservation
+from gpudev.planning import interiors as rules
+from gpudev.ports.clock import Clock
+from gpudev.ports.cluster import Cluster, ServerSpec
+from gpudev.ports.interiors import InteriorWork
+from gpudev.ports.stores import Change, NewEvent, ReservationStore
+
+log = structlog.get_logger(__name__)
+_AT_ONCE = 16
+_MOST_DUE = 100
+_SWEEP_SECONDS = 5.0
+_PAUSE_SECONDS = 0.1
+"""Between two looks, so that many wake-ups share one."""
+
+
+class Interiors:
+    def __init__(
+        self,
+        store: InteriorWork,
+        reservations: ReservationStore,
+        cluster: Cluster,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._reservations = reservations
+        self._cluster = cluster
+        self._clock = clock
+        self._running: dict[ReservationId, asyncio.Task[None]] = {}
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._woken = asyncio.Event()
+
+    def wake(self) -> None:
+        self._woken.set()
+
+    async def find(self, reservation_id: ReservationId) -> Interior | None:
+        """For whoever starts its dev server."""
+        return await self._store.find(reservation_id)
+
+    async def look_again(self, reservation_id: ReservationId) -> None:
+        await self._store.look_again(reservation_id, now=self._clock.now())
+
+    async def run(self, may_act: Callable[[], bool]) -> None:
+        """Until cancelled."""
+        while True:
+            rest = _SWEEP_SECONDS
+            try:
+                if may_act():
+                    await self.begin_due()
+                    rest = await self._rest()
+            except Unavailable as error:
+                log.warning("interiors.unavailable", error=str(error))
+            except Exception:
+                log.exception("interiors.broken")
+            await asyncio.sleep(_PAUSE_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._woken.wait(), rest)
+            self._woken.clear()
+
+    async def close(self) -> None:
+        for task in list(self._running.values()):
+            task.cancel()
+        await asyncio.gather(*self._running.values(), return_exceptions=True)
+
+    async def settle(self) -> None:
+        """Until nothing runs any more (tests)."""
+        while self._running:
+            await asyncio.wait(list(self._running.values()))
+
+    async def begin_due(self) -> None:
+        for reservation_id in await self._store.due(self._clock.now(), _MOST_DUE):
+            if reservation_id not in self._running:
+                task = asyncio.create_task(self._make_true(reservation_id), name=f"interior {reservation_id}")
+                self._running[reservation_id] = task
+                task.add_done_callback(partial(self._ended, reservation_id))
+
+    def _ended(self, reservation_id: ReservationId, _: "asyncio.Task[None]") -> None:
+        self._running.pop(reservation_id, None)
+        self.wake()
+
+    async def _rest(self) -> float:
+        """Until the next is due. What is due already is being worked on, and its end wakes us."""
+        due = await self._store.next_due()
+        if due is None:
+            return _SWEEP_SECONDS
+        left = (due - self._clock.now()).total_seconds()
+        return min(left, _SWEEP_SECONDS) if left > 0 else _SWEEP_SECONDS
+
+    async def _make_true(self, reservation_id: ReservationId) -> None:
+        """Nothing it raises ends the processor: the row says that it is still to be done."""
+        async with self._slots:
+            try:
+                await self._try(reservation_id)
+            except GpuDevError as error:
+                log.warning("interior.failed", reservation_id=str(reservation_id), error=str(error))
+            except Exception:
+                log.exception("interior.broken", reservation_id=str(reservation_id))
+
+    async def _try(self, reservation_id: ReservationId) -> None:
+        interior = await self._store.find(reservation_id)
+        reservation = await self._reservations.find(reservation_id)
+        if interior is None or reservation is None or reservation.status is not Status.ACTIVE:
+            return
+        try:
+            seen = await self._cluster.adjust(
+                reservation_id,
+                _all_keys(reservation.ssh_public_keys, interior),
+                interior.jupyter.wish if interior.jupyter else None,
+            )
+        except GpuDevError as error:
+            log.warning("interior.not_yet", reservation_id=str(reservation_id), error=str(error))
+            now = self._clock.now()
+            await self._store.note(rules.not_yet(interior, str(error), now), now=now)
+            return
+        if not interior.is_in_effect:
+            log.info("interior.in_effect", reservation_id=str(reservation_id), users=len(interior.users))
+        told = rules.news(interior, seen)
+        if told is not None:
+            await self._tell(reservation, told)
+        now = self._clock.now()
+        await self._store.note(rules.made_true(interior, seen, now), now=now)
+
+    async def _tell(self, reservation: Reservation, words: str) -> None:
+        event = NewEvent("jupyter", words)
+        with contextlib.suppress(Stale):  # a line of history is not worth another try
+            change = Change(reservation.reservation_id, reservation.status, reservation.version, event)
+            await self._reservations.change(change, now=self._clock.now())
+
+
+def furnished(spec: ServerSpec, interior: Interior | None) -> ServerSpec:
+    """As it is started: with all that is wanted by now."""
+    if interior is None:
+        return spec
+    return dataclasses.replace(
+        spec,
+        ssh_public_keys=_all_keys(spec.ssh_public_keys, interior),
+        jupyter=interior.jupyter.wish if interior.jupyter else None,
+    )
+
+
+def _all_keys(owners: tuple[str, ...], interior: Interior) -> tuple[str, ...]:
+    """The owner's first: who is removed again may have had one of them, and the owner keeps it."""
+    return tuple(dict.fromkeys([*owners, *(key for user in interior.users for key in user.ssh_public_keys)]))
