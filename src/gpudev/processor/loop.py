@@ -93,7 +93,15 @@ class Processor:
         if disks is not None:
             disks.moved = self.wake
         self.effects = Effects(
-            cluster, reservations, clock, timing, self.wake, homes=homes, interiors=interiors, setups=setups, zone_of=self._zone_of
+            cluster,
+            reservations,
+            clock,
+            timing,
+            self.wake,
+            homes=homes,
+            interiors=interiors,
+            setups=setups,
+            zone_of=self._zone_of,
         )
 
     def wake(self) -> None:
