@@ -19,10 +19,13 @@ from gpudev.ports.clock import SystemClock
 from gpudev.settings import Settings
 from gpudev.workflows.inviting import Inviting
 
+_DATABASE_SECONDS = 3.0
+"""Somebody waits for the answer: that the database hangs is better said soon than guessed from silence."""
+
 
 @contextlib.asynccontextmanager
 async def open_api_services(settings: Settings) -> AsyncIterator[Services]:
-    stores = open_stores(settings, max_connections=10)
+    stores = open_stores(settings, max_connections=10, patience=_DATABASE_SECONDS)
     changes = ReservationChanges(settings.database)
     keys = GitHubKeys(settings.github_url)
     access = AccessChanges(settings.database)

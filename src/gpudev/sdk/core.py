@@ -25,7 +25,8 @@ from gpudev.wire import codec
 
 _T = TypeVar("_T")
 PAUSES = (0.2, 0.5, 1.0)
-_LAST_TRY_AFTER = 15.0
+_SLOW_FAILURE_SECONDS = 3.0
+"""What took so long to fail hangs, and would hang again: whoever waits is told now."""
 _LONGEST_PAUSE = 2.0
 _TRANSIENT = (502, 503, 504)
 _KINDS: dict[int, type[ClientError]] = {401: Unauthenticated, 403: Forbidden, 404: NotFound}
@@ -168,18 +169,17 @@ def send_patiently(
     request: Request, pauses: Sequence[float] = PAUSES, now: Callable[[], float] = time.monotonic
 ) -> Routine[Answer]:
     """Again after a failure, where that does no harm."""
-    begun = now()
     for pause in (*pauses, None):
-        may_repeat = pause is not None and now() - begun < _LAST_TRY_AFTER
-        wait: float | None = None
+        wait, begun = None, now()
         try:
             answer: Answer = yield Send(request)
         except Unreachable as error:
             harmful = error.sent and not request.repeatable
-            if harmful or error.final or not may_repeat:
+            if harmful or error.final or pause is None or now() - begun > _SLOW_FAILURE_SECONDS:
                 raise
         else:
-            if answer.status not in _TRANSIENT or not request.repeatable or not may_repeat:
+            passing = answer.status in _TRANSIENT and request.repeatable
+            if not passing or pause is None or now() - begun > _SLOW_FAILURE_SECONDS:
                 return answer
             wait = answer.retry_after
         yield Pause(min(wait or pause or 0.0, _LONGEST_PAUSE))

@@ -7,8 +7,8 @@ never two at once in one task (a pool that is exhausted by nested acquires waits
 from __future__ import annotations  # asyncpg's classes take parameters for the type checker only
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 
 import asyncpg
@@ -21,6 +21,7 @@ from gpudev.settings import Database
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record] | PoolConnectionProxy[asyncpg.Record]"
 UNREACHABLE = (OSError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError, TimeoutError)
 """What asyncpg raises when the server is not there (or went away in the middle of a call)."""
+_FAREWELL_SECONDS = 1.0
 SHUTTING_DOWN = (
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
@@ -38,12 +39,16 @@ async def connect(database: Database, **kwargs: Any) -> asyncpg.Connection[async
 
 
 class Pool:
-    """The pool, opened lazily and again after the server was away; all failures to reach it are `Unavailable`."""
+    """The pool, opened lazily and again after the server was away; all failures to reach it are `Unavailable`.
 
-    def __init__(self, database: Database, *, max_size: int = 8, command_timeout: float = 30.0) -> None:
+    `patience`: so many seconds are waited for a connection, and as many for each answer, before the server counts as
+    not there. One that hangs takes connections and never answers, so that nothing but time tells.
+    """
+
+    def __init__(self, database: Database, *, max_size: int = 8, patience: float = 30.0) -> None:
         self._database = database
         self._max_size = max_size
-        self._command_timeout = command_timeout
+        self._patience = patience
         self._pool: asyncpg.Pool[asyncpg.Record] | None = None
         self._opening = asyncio.Lock()
 
@@ -59,7 +64,7 @@ class Pool:
                         **_address(self._database),
                         min_size=1,
                         max_size=self._max_size,
-                        command_timeout=self._command_timeout,
+                        command_timeout=self._patience,
                         init=prepare,
                         reset=_leave_as_it_is,
                     )
@@ -73,14 +78,21 @@ class Pool:
             except TimeoutError:
                 pool.terminate()
 
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def acquire(self) -> AsyncIterator[Connection]:
         with translated():
-            pool = await self.open()
-            async with pool.acquire() as connection:
+            async with asyncio.timeout(self._patience):
+                pool = await self.open()
+                connection = await pool.acquire()
+            try:
                 yield connection
+            finally:
+                # A statement that was given up is waited for until the server confirms it. One that hangs confirms
+                # nothing: the connection is then dropped, and whoever gave up has learned all there is to learn.
+                with contextlib.suppress(TimeoutError):
+                    await pool.release(connection, timeout=_FAREWELL_SECONDS)
 
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
         async with self.acquire() as connection, connection.transaction():
             yield connection
@@ -100,7 +112,7 @@ class translated:  # noqa: N801 - reads as a phrase where it is used
         if isinstance(error, Unavailable):
             return
         if isinstance(error, UNREACHABLE + SHUTTING_DOWN):
-            raise Unavailable(f"the database does not answer: {error or type(error).__name__}") from error
+            raise Unavailable(f"the database does not answer: {str(error) or type(error).__name__}") from error
 
 
 async def prepare(connection: Connection) -> None:

@@ -70,9 +70,9 @@ class Stores:
         await self.pool.close()
 
 
-def open_stores(settings: Settings, *, max_connections: int = 8) -> Stores:
-    """Nothing is connected until it is first used."""
-    pool = Pool(settings.database, max_size=max_connections)
+def open_stores(settings: Settings, *, max_connections: int = 8, patience: float = 30.0) -> Stores:
+    """Nothing is connected until it is first used. `patience`: seconds without an answer, and it is `Unavailable`."""
+    pool = Pool(settings.database, max_size=max_connections, patience=patience)
     return Stores(
         pool=pool,
         reservations=PostgresReservations(pool),

@@ -1,0 +1,39 @@
+"""Which failed requests are made again: those that failed at once. One that hung would hang again."""
+
+import pytest
+
+from gpudev.sdk.core import PAUSES, send_patiently
+from gpudev.sdk.effects import Pause, Send
+from gpudev.sdk.errors import Unreachable
+from gpudev.sdk.transport import Answer, Request
+
+READING = Request("GET", "/v1/jobs", repeatable=True)
+AWAY = Answer(503, b"", "application/problem+json")
+
+
+def tries_of(outcome: Answer | Unreachable, *, seconds: float, request: Request = READING) -> int:
+    """How often it is sent when each try takes so long and ends like this."""
+    clock = [0.0]
+    routine, tries = send_patiently(request, PAUSES, lambda: clock[0]), 0
+    step = next(routine)
+    with pytest.raises((StopIteration, Unreachable)):
+        while True:
+            if isinstance(step, Pause):
+                step = routine.send(None)
+                continue
+            assert isinstance(step, Send)
+            tries += 1
+            clock[0] += seconds
+            step = routine.throw(outcome) if isinstance(outcome, Unreachable) else routine.send(outcome)
+    return tries
+
+
+@pytest.mark.parametrize("outcome", [AWAY, Unreachable("cut", sent=True)], ids=["an answer", "no answer"])
+def test_a_quick_failure_is_tried_again_and_a_slow_one_is_told(outcome: Answer | Unreachable) -> None:
+    assert tries_of(outcome, seconds=0.1) == len(PAUSES) + 1
+    assert tries_of(outcome, seconds=2.0) == len(PAUSES) + 1
+    assert tries_of(outcome, seconds=4.0) == 1
+
+
+def test_what_may_not_be_said_twice_is_said_once() -> None:
+    assert tries_of(AWAY, seconds=0.1, request=READING._replace(repeatable=False)) == 1
