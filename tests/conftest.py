@@ -53,7 +53,8 @@ async def database(postgres: EmbeddedPostgres) -> AsyncIterator[Database]:
     fresh = replace(template, database=f"test_{next(_numbers)}")
     control = replace(template, database="postgres")
     admin = await connect(control)
-    await admin.execute(f'CREATE DATABASE "{fresh.database}" TEMPLATE "{template.database}"')
+    # Copying the files costs a seventh of what writing every page into the log does.
+    await admin.execute(f'CREATE DATABASE "{fresh.database}" TEMPLATE "{template.database}" STRATEGY FILE_COPY')
     yield fresh
     await admin.execute(f'DROP DATABASE "{fresh.database}" WITH (FORCE)')
     await admin.close()

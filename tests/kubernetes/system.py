@@ -224,7 +224,7 @@ async def fresh_database(postgres: EmbeddedPostgres) -> AsyncIterator[Database]:
     template = postgres.settings_database()
     fresh = replace(template, database=f"system_{next(_numbers)}")
     admin = await connect(replace(template, database="postgres"))
-    await admin.execute(f'CREATE DATABASE "{fresh.database}" TEMPLATE "{template.database}"')
+    await admin.execute(f'CREATE DATABASE "{fresh.database}" TEMPLATE "{template.database}" STRATEGY FILE_COPY')
     yield fresh
     await admin.execute(f'DROP DATABASE "{fresh.database}" WITH (FORCE)')
     await admin.close()
