@@ -6,8 +6,9 @@ others, and with every init container that comes after them.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from gpudev.adapters.kubernetes.kinds import Manifest
@@ -33,49 +34,61 @@ class Demand:
         )
 
 
+_NOTHING = Demand()
+
+
 def demand_of(spec: Manifest, gpu_resource: str) -> Demand:
     """`spec`: a pod's."""
-    running = Demand()
+    running = _NOTHING
     for container in spec.get("containers") or ():
-        running += _requested(container.get("resources"), gpu_resource)
-    sidecars, starting = Demand(), Demand()
-    for container in spec.get("initContainers") or ():
+        own = _requested(container.get("resources"), gpu_resource)
+        running = own if running is _NOTHING else running + own
+    if "initContainers" in spec:
+        running = _with_init_containers(running, spec["initContainers"] or (), gpu_resource)
+    if "resources" in spec:
+        running = _as_stated(running, spec["resources"], gpu_resource)
+    if "overhead" in spec:
+        running += _requested({"requests": spec["overhead"]}, gpu_resource)
+    return running
+
+
+def _with_init_containers(running: Demand, init_containers: Iterable[Manifest], gpu_resource: str) -> Demand:
+    sidecars, starting = _NOTHING, _NOTHING
+    for container in init_containers:
         own = _requested(container.get("resources"), gpu_resource)
         if container.get("restartPolicy") == "Always":
             sidecars += own
             starting = starting.or_more(sidecars)
         else:
             starting = starting.or_more(own + sidecars)
-    summed = starting.or_more(running + sidecars)
-    whole_pod = _amounts(spec.get("resources"))
-    if whole_pod:  # set for the pod as a whole, it replaces the sum of its containers
-        stated = _demand(whole_pod, gpu_resource)
-        summed = Demand(
-            summed.gpus,
-            stated.cpu_millis if "cpu" in whole_pod else summed.cpu_millis,
-            stated.memory_mib if "memory" in whole_pod else summed.memory_mib,
-        )
-    return summed + _demand(spec.get("overhead") or {}, gpu_resource)
+    return starting.or_more(running + sidecars)
+
+
+def _as_stated(summed: Demand, resources: Manifest | None, gpu_resource: str) -> Demand:
+    """Set for the pod as a whole, it replaces the sum of its containers."""
+    named = {name for amounts in (resources or {}).values() if isinstance(amounts, dict) for name in amounts}
+    stated = _requested(resources, gpu_resource)
+    return Demand(
+        summed.gpus,
+        stated.cpu_millis if "cpu" in named else summed.cpu_millis,
+        stated.memory_mib if "memory" in named else summed.memory_mib,
+    )
 
 
 def _requested(resources: Manifest | None, gpu_resource: str) -> Demand:
-    return _demand(_amounts(resources), gpu_resource)
-
-
-def _amounts(resources: Manifest | None) -> Mapping[str, Any]:
     """A limit without a request is a request."""
-    resources = resources or {}
-    return {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-
-
-def _demand(amounts: Mapping[str, Any], gpu_resource: str) -> Demand:
-    if not amounts:
-        return Demand()
-    return Demand(
-        gpus=_up(amounts.get(gpu_resource, "0")),
-        cpu_millis=_up(amounts.get("cpu", "0"), times=1000),
-        memory_mib=_up(amounts.get("memory", "0"), times=1 / _MIB),
+    if not resources:
+        return _NOTHING
+    limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
+    gpus, cpu, memory = (
+        requests[name] if name in requests else limits.get(name, "0") for name in (gpu_resource, "cpu", "memory")
     )
+    return _demand(gpus, cpu, memory)
+
+
+@lru_cache(maxsize=4096)  # the same few amounts are asked for by thousands of pods
+def _demand(gpus: Any, cpu: Any, memory: Any) -> Demand:
+    return Demand(gpus=_up(gpus), cpu_millis=_up(cpu, times=1000), memory_mib=_up(memory, times=1 / _MIB))
 
 
 def _up(amount: Any, times: float = 1) -> int:
