@@ -236,7 +236,31 @@ async def test_a_clone_that_failed_is_not_restored_in_place_of_a_disk_that_was_d
     failed = (await ada.get(f"/v1/disks/copy/operations/{asked['operation_id']}")).json()
     assert failed["state"] == "failed"
     listed = (await ada.get("/v1/disks?deleted=true")).json()["disks"]
-    assert [one["disk_name"] for one in listed] == ["copy", "data"]
+    assert [(one["disk_name"], one["state"]) for one in listed] == [
+        ("copy", "deleted"),
+        ("copy", "failed"),
+        ("data", "free"),
+    ]
     await ask(ada, "/copy/restore", {})
     await machine.run()
     assert await machine.content(ada, "copy") == "years of work"
+    assert await names(ada) == ["copy", "data"], "a failure is forgotten when there is a disk of that name"
+
+
+async def test_a_disk_that_could_not_be_made_is_seen_as_failed_with_the_reason_for_some_days(
+    ada: httpx2.AsyncClient, machine: Machine, api: Api
+) -> None:
+    await create(ada)
+    await machine.stay(ada, "data", "draft")
+    machine.cloud.trouble.errors["ensure_volume"] = [ClusterError("the quota of the account is used up")] * 3
+    await ask(ada, "/data/clone", {"new_name": "copy"})
+    await machine.run()
+    assert await names(ada) == ["copy", "data"]
+    view = await look(ada, "copy")
+    assert (view["state"], view["is_deleted"], view["restorable_until"]) == ("failed", False, None)
+    assert view["operation"]["error"] == "the quota of the account is used up"
+    assert "clone failed: the quota of the account is used up" in [line["message"] for line in view["history"]]
+    refused(await ada.delete("/v1/disks/copy"), 404, "not_found")
+    api.world.clock.move(days=8)
+    assert await names(ada) == ["data"]
+    refused(await ada.get("/v1/disks/copy"), 404, "not_found")

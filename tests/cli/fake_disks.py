@@ -182,6 +182,24 @@ def make_snapshot(**changes: Any) -> SnapshotView:
     return SnapshotView(**(base | changes))
 
 
+def make_operation(**changes: Any) -> OperationView:
+    base: dict[str, Any] = {
+        "operation_id": str(uuid.uuid4()),
+        "kind": "create",
+        "disk_id": str(uuid.uuid4()),
+        "disk_name": "data",
+        "state": "done",
+        "step": "done",
+        "result": None,
+        "error": None,
+        "asked_at": datetime.now(UTC),
+        "finished_at": datetime.now(UTC),
+        "reservation_id": None,
+        "snapshot_id": None,
+    }
+    return OperationView(**(base | changes))
+
+
 def make_contents(*paths: str, files: int, folders: int = 0) -> ContentsView:
     now = datetime.now(UTC)
     entries = [ContentsEntry(path=path, kind="file", size_bytes=1500, modified_at=now) for path in paths]

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from cli.fake_api import FakeApi, Trouble
-from cli.fake_disks import make_contents, make_line, make_snapshot
+from cli.fake_disks import make_contents, make_line, make_operation, make_snapshot
 from cli.harness import Cli
 from gpudev.cli import disk_wording
 from gpudev.wire.jobs import JobView
@@ -356,6 +356,21 @@ def test_contents_that_may_have_changed_since_or_were_not_all_counted_are_told_a
     assert "; what was on it later is not known):" in shown
     assert "1 file, 0 folders, 1.5 kB or more: there was no time to look at everything" in shown
     assert "; what was on it later is not known:" in cli.run("disk", "contents", "data").stdout
+
+
+def test_a_disk_that_could_not_be_made_is_shown_with_the_reason_and_made_anew_by_reserving(
+    cli: Cli, api: FakeApi
+) -> None:
+    failed = make_operation(state="failed", error="the quota is used up", disk_name="data")
+    api.disks.add("data", state="failed", operation=failed)
+    for said in (cli.run("disk", "list").stdout, cli.run("disk", "show", "data").stdout):
+        assert "failed" in said
+        assert "it could not be made: the quota is used up" in said
+    api.on_submit = at_once
+    done = cli.run("reserve", "--disk", "data")
+    assert "Disk 'data' was asked for and could not be made (the quota is used up). A new, empty one is made." in (
+        done.stdout
+    )
 
 
 def test_where_nobody_could_look_that_is_said(cli: Cli, api: FakeApi) -> None:

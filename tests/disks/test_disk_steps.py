@@ -131,8 +131,8 @@ MAKING_READY: dict[str, Row] = {
     "a disk that another reservation holds is not made ready": (
         OperationFacts(make_ready(), disk(holder=None)),
         (volume(),),
-        Fail,
-        "does not hold it",
+        Finish,
+        "ended before it was ready",
     ),
     "a deleted disk is not made ready": (
         OperationFacts(make_ready(), disk(is_deleted=True)),

@@ -157,7 +157,7 @@ async def test_a_silent_cloud_keeps_nobodys_gpus_for_long_and_the_next_one_waits
     again = await stays.submit(8, disk="data")
     await stays.go_on()
     assert await stays.status(again) is Status.PREPARING
-    assert "waits for put_away" in str((await stays.get(again)).step)
+    assert "waits for put away" in str((await stays.get(again)).step)
     stays.cloud.trouble.errors.clear()
     stays.clock.move(minutes=5)
     await stays.go_on(6)
@@ -166,19 +166,54 @@ async def test_a_silent_cloud_keeps_nobodys_gpus_for_long_and_the_next_one_waits
 
 
 @pytest.mark.slow
-async def test_one_that_is_cancelled_while_its_disk_is_made_ready_never_starts(stays: DiskStays) -> None:
+async def test_one_that_is_cancelled_while_its_disk_is_made_ready_lets_go_at_once_and_never_starts(
+    stays: DiskStays,
+) -> None:
     stays.cloud.going.clear()
     rid = await stays.submit(8, disk="data")
     await stays.turn(2)
     await stays.cancel(rid)
     await stays.turn(2)
-    assert not await stays.is_released(rid), "the disk is still being worked on"
+    assert await stays.is_released(rid), "nobody's GPUs wait for the cloud"
+    assert "(disk 'data': was still being made ready: making a volume in zone-a)" in (await stays.messages(rid))[-1]
+    again = await stays.submit(8, disk="data")
+    await stays.turn(2)
+    assert "waits for make ready" in str((await stays.get(again)).step), "the disk is busy until it is made"
+    stays.cloud.going.set()
+    await stays.work.settle()
+    await stays.go_on(6)
+    assert await stays.status(again) is Status.ACTIVE
+    assert stays.cluster.launches == 1
+    results = {one.reservation_id: one.result for one in await stays.operations(OperationKind.MAKE_READY)}
+    assert results[rid] == "the reservation ended before it was ready"
+    assert "is ready" in str(results[again])
+    assert len(stays.cloud.volumes_there) == 1, "nothing is made and forgotten"
+
+
+@pytest.mark.slow
+async def test_one_that_is_cancelled_during_a_restore_keeps_what_the_snapshot_holds(stays: DiskStays) -> None:
+    first = await stays.start()
+    stays.write(first, "precious")
+    await stays.cancel(first)
+    await stays.go_on()
+    [kept] = await stays.snapshots()
+    volume_id = (await stays.disk()).volume_id
+    assert volume_id is not None
+    stays.cloud.destroy_volume(volume_id)  # so that the next one has to wait for a restore
+    stays.cloud.going.clear()
+    second = await stays.submit(8, disk="data")
+    await stays.turn(2)
+    await stays.cancel(second)
+    await stays.turn(2)
+    assert await stays.is_released(second)
     stays.cloud.going.set()
     await stays.work.settle()
     await stays.go_on()
-    assert await stays.is_released(rid)
-    assert stays.cluster.launches == 0
-    assert await stays.start()
+    disk = await stays.disk()
+    assert disk.saved_as == kept.snapshot_id, "nobody wrote to it"
+    assert disk.volume_id is not None
+    assert stays.cloud.contents[disk.volume_id] == "precious"
+    assert stays.read(await stays.start()) == "precious"
 
 
 async def test_nothing_is_torn_down_while_it_is_still_being_launched(stays: DiskStays) -> None:
@@ -358,7 +393,7 @@ async def test_a_disk_as_it_was_left_takes_one_look_and_no_message(stays: DiskSt
     disk = await stays.disk()
     assert disk.saved_as is None, "from here on a dev server may write"
     history = [line["message"] for line in await stays.stores.disk_records.history(disk.disk_id)]
-    assert history[-1] == f"make_ready: volume {disk.volume_id} is ready, as it was left"
+    assert history[-1] == f"make ready: volume {disk.volume_id} is ready, as it was left"
 
 
 async def test_what_is_under_way_on_a_disk_is_never_overtaken(stays: DiskStays) -> None:

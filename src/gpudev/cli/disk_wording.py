@@ -5,7 +5,7 @@ from datetime import datetime
 from gpudev.cli.wording import local_time, short_id
 from gpudev.wire.disks import ContentsView, DiskView, OperationView, SnapshotView
 
-_COLOURS = {"free": "green", "in use": "cyan", "busy": "yellow", "deleted": "dim"}
+_COLOURS = {"free": "green", "in use": "cyan", "busy": "yellow", "deleted": "dim", "failed": "red"}
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
@@ -44,7 +44,9 @@ def situation(disk: DiskView, now: datetime) -> str:
     if operation is not None and operation.state in ("waiting", "running"):
         return under_way(operation)
     if operation is not None and operation.state == "failed":
-        return f"the last {operation.kind} failed: {operation.error or 'no reason was given'}"
+        kind = operation.kind.replace("_", " ")
+        what = "it could not be made" if disk.state == "failed" else f"the last {kind} failed"
+        return f"{what}: {operation.error or 'no reason was given'}"
     return ""
 
 

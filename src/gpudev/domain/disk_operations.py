@@ -65,6 +65,11 @@ class OperationKind(StrEnum):
     PUT_AWAY = "put_away"
 
     @property
+    def words(self) -> str:
+        """For people to read."""
+        return self.value.replace("_", " ")
+
+    @property
     def is_ours(self) -> bool:
         """The system does it by itself; it waits its turn where a person would be refused."""
         return self in _BY_THE_SYSTEM

@@ -5,16 +5,26 @@ Only what is the asker's own is ever given to these functions; what is not there
 
 import re
 from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
 from typing import TypeVar
 from uuid import UUID
 
 from gpudev.domain.disk import check_disk_name
-from gpudev.domain.disk_operations import DiskState, Operation, SnapshotRecord, SnapshotStatus
+from gpudev.domain.disk_operations import (
+    DiskState,
+    Operation,
+    OperationKind,
+    OperationState,
+    SnapshotRecord,
+    SnapshotStatus,
+)
 from gpudev.domain.errors import AmbiguousId, Conflict, Invalid, NotFound
 from gpudev.domain.ids import short_id
+from gpudev.ports.disks import DiskOverview
 
 _T = TypeVar("_T")
 _ID = re.compile(r"[0-9a-fA-F]{4,32}")
+_FAILURES_SHOWN_FOR = timedelta(days=7)
 
 
 def living_disk(disks: Iterable[DiskState], name: str) -> DiskState:
@@ -61,6 +71,27 @@ def operation_of(operations: Iterable[Operation], disk_name: str, text: str) -> 
 def is_shown(snapshot: SnapshotRecord) -> bool:
     """What is gone, or never became one, is no snapshot to its owner."""
     return snapshot.status not in (SnapshotStatus.FAILED, SnapshotStatus.REMOVING, SnapshotStatus.REMOVED)
+
+
+def was_never_made(disk: DiskOverview) -> bool:
+    """It was asked for and could not be made: no disk, but something its owner should learn of."""
+    latest, state = disk.latest, disk.state
+    if state.purge_started_at is None or state.volume_id is not None or latest is None:
+        return False
+    return latest.kind in (OperationKind.CREATE, OperationKind.CLONE) and latest.state is OperationState.FAILED
+
+
+def failures(disks: Sequence[DiskOverview], now: datetime) -> list[DiskOverview]:
+    """Disks that could not be made, the last of each name: for some days, or until there is one of that name."""
+    living = {one.state.name for one in disks if not one.state.is_deleted}
+    last: dict[str, DiskOverview] = {}
+    for one in sorted(disks, key=lambda one: one.state.created_at):
+        failed_at = one.state.deleted_at
+        if one.state.name in living or failed_at is None or not was_never_made(one):
+            continue
+        if failed_at > now - _FAILURES_SHOWN_FOR:
+            last[one.state.name] = one
+    return list(last.values())
 
 
 def _called(disks: Iterable[DiskState], name: str) -> list[DiskState]:

@@ -116,6 +116,9 @@ def decide_away(reservation: Reservation, held: HeldDisk, now: datetime, timing:
     away = held.away
     if away is None and held.ready is None and reservation.launched_at is None:
         return LetGo(None)  # no dev server ever had it
+    if away is None and held.ready is not None and not held.ready.state.is_over:
+        # Nobody writes to it: what is left goes on without the reservation, and whoever has the disk next waits for it.
+        return LetGo(f"was still being made ready: {_step(held.ready)}")
     if away is None:
         return Ask(f"away {reservation.reservation_id}")
     if away.state is OperationState.DONE:

@@ -46,7 +46,7 @@ def conclude(facts: OperationFacts, step: Record | Wait | Finish | Fail, now: da
             return Changes(
                 _over(operation, OperationState.DONE, now, result=step.result[:_LONGEST_TEXT]),
                 step.disk,
-                event=f"{operation.kind}: {step.result}",
+                event=f"{operation.kind.words}: {step.result}",
             )
         case Fail():
             return _fail(facts, step.reason, now)
@@ -195,7 +195,7 @@ def _fail(facts: OperationFacts, reason: str, now: datetime) -> Changes:
     never_was = operation.kind in (OperationKind.CREATE, OperationKind.CLONE) and disk.volume_id is None
     gone = replace(disk, is_deleted=True, deleted_at=now, purge_started_at=now) if never_was else None
     failed = _over(operation, OperationState.FAILED, now, error=reason[:_LONGEST_TEXT])
-    return Changes(failed, gone, snapshots, volumes, event=f"{operation.kind} failed: {reason}")
+    return Changes(failed, gone, snapshots, volumes, event=f"{operation.kind.words} failed: {reason}")
 
 
 def _going_on(operation: Operation, step: str) -> Operation:

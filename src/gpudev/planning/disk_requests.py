@@ -266,7 +266,8 @@ class _Desk:
     def _not_busy(self, disk: DiskState, what: str) -> None:
         for other in self._touching(disk.disk_id):
             if not other.kind.is_ours:
-                raise Conflict(f"Disk {disk.name!r}: {other.kind} is under way ({other.step}); {what} has to wait.")
+                under_way = f"{other.kind.words} is under way ({other.step})"
+                raise Conflict(f"Disk {disk.name!r}: {under_way}; {what} has to wait.")
 
     def _touching(self, disk_id: DiskId) -> list[Operation]:
         return [one for one in self.facts.unfinished if one.disk_id == disk_id or disk_id in one.blocks]

@@ -58,7 +58,7 @@ def what_to_look_at(facts: OperationFacts) -> Look:
 def next_step(facts: OperationFacts, seen: Seen, now: datetime, settings: DiskSettings) -> Step:
     """For an operation that is not over, with all of `what_to_look_at` seen."""
     if facts.before is not None:
-        return Wait(now + settings.poll_every, f"waits for {facts.before.kind} ({facts.before.step})")
+        return Wait(now + settings.poll_every, f"waits for {facts.before.kind.words} ({facts.before.step})")
     context = Context(facts, seen, now, settings)
     return context.changed_snapshots() or context.begun() or _next_of_kind(context)
 
@@ -178,8 +178,8 @@ def _make_ready(context: Context) -> Step:
     disk, operation = context.disk, context.operation
     if disk.is_deleted:
         return Fail(f"disk {disk.name!r} is deleted")
-    if disk.holder != operation.reservation_id:
-        return Fail("the reservation does not hold it any more")
+    if disk.holder != operation.reservation_id:  # no dev server has it, so whatever is saved stays so
+        return context.removal_of_replaced() or Finish("the reservation ended before it was ready")
     made = context.made_volume()
     if made is not None:
         how = "new" if made.from_snapshot is None else "from a snapshot"

@@ -164,7 +164,12 @@ class DiskEventView:
 class DiskView:
     disk_id: str
     disk_name: str
-    state: str = field(metadata=_doc("free, in use, busy (something is done to it; see `operation`) or deleted"))
+    state: str = field(
+        metadata=_doc(
+            "free, in use, busy (something is done to it; see `operation`), deleted or failed (it could not be made, "
+            "and is shown for some days; see `operation`)"
+        )
+    )
     size_gb: int | None = field(metadata=_doc("null: made when it is first used"))
     created_at: datetime
     last_used: datetime | None

@@ -33,6 +33,7 @@ from gpudev.domain.ids import DiskId, new_disk_id
 from gpudev.domain.users import User
 from gpudev.planning.disk_choices import (
     deleted_disk,
+    failures,
     living_disk,
     living_or_deleted_disk,
     operation_of,
@@ -155,6 +156,8 @@ class ManagingDisks:
     async def disks(self, user: User, *, deleted: bool) -> list[DiskView]:
         found = await self.views.of_user(user.user_id)
         shown = [one for one in found if not one.state.is_deleted or (deleted and one.state.purge_started_at is None)]
+        shown += failures(found, self.clock.now())
+        shown.sort(key=lambda one: (one.state.name, one.state.created_at))
         return [disk_view(one, self.settings.retention) for one in shown]
 
     async def details(self, user: User, name: str, *, deleted: bool) -> DiskDetails:
@@ -207,8 +210,12 @@ class ManagingDisks:
             return None
 
     async def _find(self, user: User, name: str, *, deleted: bool) -> DiskOverview:
-        found = {one.state.disk_id: one for one in await self.views.of_user(user.user_id)}
-        states = [one.state for one in found.values()]
+        disks = await self.views.of_user(user.user_id)
+        for failed in failures(disks, self.clock.now()):
+            if failed.state.name == name and not deleted:
+                return failed
+        found = {one.state.disk_id: one for one in disks}
+        states = [one.state for one in disks]
         chosen = living_or_deleted_disk(states, name) if deleted else living_disk(states, name)
         return found[chosen.disk_id]
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from gpudev.domain.disk_operations import DiskState, Operation, RecordedSnapshotId, SnapshotRecord
-from gpudev.planning.disk_choices import is_shown
+from gpudev.planning.disk_choices import is_shown, was_never_made
 from gpudev.ports.disks import DiskEvent, DiskOverview, Listing, Totals
 from gpudev.wire.disks import (
     ContentsEntry,
@@ -20,6 +20,7 @@ from gpudev.wire.disks import (
 
 def disk_view(disk: DiskOverview, retention: timedelta) -> DiskView:
     state, latest = disk.state, disk.latest
+    is_deleted = state.is_deleted and not was_never_made(disk)
     return DiskView(
         disk_id=str(state.disk_id),
         disk_name=state.name,
@@ -29,8 +30,8 @@ def disk_view(disk: DiskOverview, retention: timedelta) -> DiskView:
         last_used=disk.last_used,
         in_use=state.holder is not None,
         reservation_id=None if state.holder is None else str(state.holder),
-        is_deleted=state.is_deleted,
-        deleted_at=state.deleted_at,
+        is_deleted=is_deleted,
+        deleted_at=state.deleted_at if is_deleted else None,
         restorable_until=_restorable_until(state, retention),
         snapshot_count=disk.snapshot_count,
         last_snapshot_at=disk.last_snapshot_at,
@@ -102,6 +103,8 @@ def contents_view(listing: Listing) -> ContentsView:
 
 
 def _situation(disk: DiskOverview) -> str:
+    if was_never_made(disk):
+        return "failed"
     if disk.state.is_deleted:
         return "deleted"
     if disk.state.holder is not None:
