@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from charts.rendering import Helm, Object, Rendered, chart_values, containers
+from gpudev.adapters.kubernetes import machines
 from gpudev.adapters.kubernetes.manifests import efs_storage_class
 from gpudev.adapters.kubernetes.reading import RIGHTS as READING
 from gpudev.adapters.kubernetes.rights import AMONG_DEV_SERVERS, EVERYWHERE, FOR_DISKS, FOR_DISKS_TO_END, TO_END, Right
@@ -148,7 +149,7 @@ def test_only_who_talks_to_kubernetes_has_a_token(chart: Rendered) -> None:
         if template["spec"]["automountServiceAccountToken"]
     }
     bound = {one["subjects"][0]["name"] for kind in ("RoleBinding", "ClusterRoleBinding") for one in chart.of(kind)}
-    assert with_token == bound == {"reservation-processor", "reservation-expiry", "availability-updater"}
+    assert with_token == bound == {"reservation-processor", "reservation-expiry", "availability-updater", "toolbox"}
     assert all(one["automountServiceAccountToken"] is False for one in chart.of("ServiceAccount"))
 
 
@@ -198,7 +199,9 @@ def test_each_service_is_granted_exactly_what_its_code_declares(chart: Rendered)
         assert _granted(chart.get("ClusterRole", f"gpu-dev-{app}")) == _declared(everywhere)
         assert _granted(chart.get("Role", app)) == _declared(among)
     assert _granted(chart.get("ClusterRole", "gpu-dev-availability-updater")) == _declared(READING)
-    assert len(chart.of("ClusterRole")) == 3
+    assert _granted(chart.get("ClusterRole", "gpu-dev-toolbox")) == _declared(machines.EVERYWHERE)
+    assert _granted(chart.get("Role", "toolbox")) == _declared(machines.AMONG_DEV_SERVERS)
+    assert len(chart.of("ClusterRole")) == 4
     assert len(chart.of("Role")) == 2
 
 

@@ -51,8 +51,9 @@ class FakeNodes:
         labels: dict[str, str] | None = None,
         taints: list[dict[str, str]] | None = None,
         external_ip: str | None = None,
+        machine: str = "",
     ) -> str:
-        """`gpu_type=None`: no type label, only its instance type says what it is."""
+        """`gpu_type=None`: no type label, only its instance type says what it is. `machine`: AWS's name of it."""
         full = f"{name}{self._suffix}"
         marks = {
             "kubernetes.io/hostname": full,
@@ -65,7 +66,7 @@ class FakeNodes:
         }
         manifest: Object = {
             "metadata": {"name": full, "labels": marks, "annotations": {"kwok.x-k8s.io/node": self._mark}},
-            "spec": {"taints": taints or []},
+            "spec": {"taints": taints or [], **({"providerID": f"aws:///{zone}/{machine}"} if machine else {})},
             "status": self._status(full, gpus, cpus, memory, external_ip),
         }
         self.names.append(full)

@@ -1,4 +1,4 @@
-{{/* Parts of the network policies. */}}
+{{/* Parts of the network policies, and of services. */}}
 
 {{- define "gpu-dev.policy" }}
 ---
@@ -70,4 +70,11 @@ spec:
     - {protocol: TCP, port: 22}
 - ports:
     - {protocol: TCP, port: 30000, endPort: 32767}
+{{- end }}
+
+{{/* The port of the nodes that a service always has: (dict "type" TYPE "nodePort" PORT). */}}
+{{- define "gpu-dev.node-port" -}}
+{{- if and (eq .type "NodePort") .nodePort -}}
+nodePort: {{ .nodePort }}
+{{- end }}
 {{- end }}

@@ -1,8 +1,7 @@
-"""`nodes`: which there are, closing them for new work, and waiting until they are empty."""
+"""`nodes`: which there are, closing them for new work, and waiting until they are empty. (`machines` replaces them.)"""
 
 import asyncio
 import json
-from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -10,14 +9,14 @@ import click
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.domain.cordon import check_reason
 from gpudev.domain.ids import short_id
-from gpudev.domain.reservation import Reservation
+from gpudev.operating import machines
+from gpudev.operating.node_words import REASON, show_reservations, target
 from gpudev.operating.recording import console_user, record
 from gpudev.operating.running import with_stores
 from gpudev.ports.clock import SystemClock
 from gpudev.workflows.draining import Draining
 
 _LOOK_EVERY_S = 2.0
-_REASON = click.option("--reason", default="", help="One line for everybody who waits.")
 
 
 @click.group()
@@ -46,13 +45,13 @@ def list_nodes(as_json: bool) -> None:
 
 @nodes.command()
 @click.argument("name")
-@_REASON
+@REASON
 def cordon(name: str, reason: str) -> None:
     """Start and promise nothing new on NAME. What runs there goes on."""
 
     async def act(stores: Stores) -> None:
         await stores.cordons.cordon(name, console_user(), check_reason(reason), now=SystemClock().now())
-        await record(stores, "nodes cordon", _target(name, reason))
+        await record(stores, "nodes cordon", target(name, reason))
 
     with_stores(act)
     click.echo(f"{name} is closed for new work; open it with: gpu-dev-server nodes uncordon {name}")
@@ -73,7 +72,7 @@ def uncordon(name: str) -> None:
 
 @nodes.command()
 @click.argument("name")
-@_REASON
+@REASON
 @click.option("--wait", is_flag=True, help="Until nobody is there any more.")
 def drain(name: str, reason: str, wait: bool) -> None:
     """Close NAME and ask those who are there to leave: in their open terminals and their histories. It ends nobody's
@@ -82,9 +81,9 @@ def drain(name: str, reason: str, wait: bool) -> None:
     async def act(stores: Stores) -> None:
         draining = Draining(stores.cordons, stores.reservations, stores.unreleased, SystemClock())
         there = await draining.drain(name, console_user(), reason)
-        await record(stores, "nodes drain", _target(name, reason))
+        await record(stores, "nodes drain", target(name, reason))
         click.echo(f"{name} is closed for new work")
-        _show(there)
+        show_reservations(there)
         while wait and there:
             await asyncio.sleep(_LOOK_EVERY_S)
             left = await draining.who_is_there(name)
@@ -96,13 +95,6 @@ def drain(name: str, reason: str, wait: bool) -> None:
             click.echo(f"{name} is empty")
 
     with_stores(act)
-
-
-def _show(there: Sequence[Reservation]) -> None:
-    for one in there:
-        end = one.planned_end()
-        until = f"until {end:%Y-%m-%d %H:%M} UTC" if end and one.status.holds_capacity else "being cleared away"
-        click.echo(f"  {short_id(one.reservation_id)}  {one.username:<24}  {one.status.value:<9}  {until}")
 
 
 async def _rows(stores: Stores) -> list[dict[str, Any]]:
@@ -132,8 +124,7 @@ def _state(ready: bool, schedulable: bool) -> str:
     return "open" if schedulable else "closed"
 
 
-def _target(name: str, reason: str) -> str:
-    return f"{name} ({reason})" if reason else name
-
+for command in machines.COMMANDS:
+    nodes.add_command(command)
 
 COMMANDS = (nodes,)

@@ -57,7 +57,8 @@ class NodeMachine:
 
 @dataclass(frozen=True, slots=True)
 class PodThere:
-    namespace: str
+    """One of the dev servers' namespace."""
+
     name: str
     uid: str
 
@@ -68,7 +69,7 @@ class ClusterMachines(Protocol):
     async def nodes(self) -> Sequence[NodeMachine]: ...
 
     async def pods_on(self, node: str) -> Sequence[PodThere]:
-        """In the namespaces of dev servers and of the control plane, without what runs on every node."""
+        """Of the dev servers' namespace, also those that are about to end."""
         ...
 
     async def remove_pod(self, pod: PodThere) -> None:

@@ -1,0 +1,131 @@
+"""Ending what runs on a node that is needed: for good, or to go on elsewhere.
+
+A running dev server cannot be carried to another machine: what ran in it ends, and a home that is scratch space is
+lost. What is on a disk is there again. Moving takes two steps, since a disk is free for the second only when the first
+has been cleared away; either may be repeated.
+"""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from gpudev.domain.commands import Cause
+from gpudev.domain.disk import NO_DISK
+from gpudev.domain.errors import Conflict, IdTaken, NotFound, Stale
+from gpudev.domain.ids import ReservationId, new_reservation_id, short_id
+from gpudev.domain.lifecycle import Status
+from gpudev.domain.reservation import Draft, Reservation
+from gpudev.ports.clock import Clock
+from gpudev.ports.stores import Change, NewEvent, ReservationStore
+
+_MOVED = "moved"
+"""The kind of event that tells in its history that it goes on elsewhere."""
+_ATTEMPTS = 5
+_PRIORITY = 10
+"""They had their place already: whoever only waits comes after them."""
+_LEAST = timedelta(minutes=5)
+"""Less is not worth a new start."""
+
+
+def keeps_its_files(reservation: Reservation) -> bool:
+    return reservation.disk_id is not None
+
+
+def time_left(reservation: Reservation) -> timedelta:
+    """Of one that was ended before its time."""
+    if reservation.expires_at is None or reservation.cancelled_at is None:
+        return reservation.duration  # its time had not begun
+    return reservation.expires_at - reservation.cancelled_at
+
+
+@dataclass(frozen=True, slots=True)
+class Evicting:
+    reservations: ReservationStore
+    clock: Clock
+
+    async def end(self, reservation_id: ReservationId, why: str) -> Reservation:
+        """For good. One that has ended already stays as it is."""
+        return await self._end(reservation_id, f"ended by an operator: {why}", moves=False)
+
+    async def leave(self, reservation_id: ReservationId, why: str) -> Reservation:
+        """The first step of moving. Conflict for one that is not placed."""
+        return await self._end(reservation_id, f"ended to be moved: {why}", moves=True)
+
+    async def come_back(self, reservation_id: ReservationId) -> Reservation | None:
+        """The second, once the first has been cleared away (Conflict before). None: no time worth it was left."""
+        left = await self._get(reservation_id)
+        if left.status is not Status.CANCELLED or not await self._was_moved(left):
+            raise Conflict(f"{short_id(left.reservation_id)} was not moved")
+        if not left.is_released:
+            raise Conflict(f"{short_id(left.reservation_id)} is still being cleared away")
+        rest = time_left(left)
+        return None if rest < _LEAST else await self._ask_again(left, rest)
+
+    async def _end(self, reservation_id: ReservationId, message: str, *, moves: bool) -> Reservation:
+        for attempt in range(1, _ATTEMPTS + 1):
+            found = await self._get(reservation_id)
+            if found.status.is_terminal and (not moves or await self._was_moved(found)):
+                return found
+            if not found.status.holds_capacity:
+                raise Conflict(f"{short_id(found.reservation_id)} is {found.status}: it has no place to leave")
+            try:
+                if moves:
+                    found = await self._mark(found)
+                return await self._cancel(found, message)
+            except Stale:
+                if attempt == _ATTEMPTS:
+                    raise
+        raise AssertionError("unreachable")
+
+    async def _mark(self, found: Reservation) -> Reservation:
+        """Said before it is done, so that whoever finds it half done knows how it goes on."""
+        if await self._was_moved(found):
+            return found
+        event = NewEvent(_MOVED, "ends here and is asked for again with the time that is left")
+        change = Change(found.reservation_id, found.status, found.version, event)
+        return await self.reservations.change(change, now=self.clock.now())
+
+    async def _cancel(self, found: Reservation, message: str) -> Reservation:
+        now = self.clock.now()
+        change = Change(
+            reservation_id=found.reservation_id,
+            status=found.status,
+            version=found.version,
+            event=NewEvent("cancelled", message),
+            to=Status.CANCELLED,
+            fields={"cancelled_at": now, "step": None},
+        )
+        return await self.reservations.change(change, now=now, cause=Cause.CANCELLED)
+
+    async def _ask_again(self, left: Reservation, rest: timedelta) -> Reservation:
+        key = f"moved-{left.reservation_id}"  # whoever repeats this gets the same one
+        for attempt in range(1, _ATTEMPTS + 1):
+            draft = Draft(
+                reservation_id=new_reservation_id(),
+                user_id=left.user_id,
+                username=left.username,
+                gpu_type=left.gpu_type,
+                gpu_count=left.gpu_count,
+                node_count=left.node_count,
+                duration=rest,
+                ssh_public_keys=left.ssh_public_keys,
+                github_user=left.github_user,
+                name=left.name,
+                image=left.image,
+                disk_name=left.disk_name if keeps_its_files(left) else NO_DISK,
+                priority=max(left.priority, _PRIORITY),
+            )
+            try:
+                return await self.reservations.submit(draft, idempotency_key=key, fingerprint=key, now=self.clock.now())
+            except IdTaken:
+                if attempt == _ATTEMPTS:
+                    raise
+        raise AssertionError("unreachable")
+
+    async def _get(self, reservation_id: ReservationId) -> Reservation:
+        found = await self.reservations.find(reservation_id)
+        if found is None:
+            raise NotFound(f"there is no reservation {reservation_id}")
+        return found
+
+    async def _was_moved(self, reservation: Reservation) -> bool:
+        return any(event.kind == _MOVED for event in await self.reservations.events(reservation.reservation_id))

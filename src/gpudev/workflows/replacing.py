@@ -1,0 +1,97 @@
+"""Replacing the machines of a group: closed first, then empty, and only then replaced. Nobody is thrown out here.
+
+It can be interrupted anywhere and begun again: what is closed stays closed until the new machines are there, and a
+replacement that is under way is found again.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpudev.domain.cordon import check_reason
+from gpudev.domain.errors import Conflict, NotFound
+from gpudev.domain.reservation import Reservation
+from gpudev.ports.cordons import CordonStore
+from gpudev.ports.node_groups import ClusterMachines, NodeGroups, Refresh, RefreshState
+from gpudev.ports.stores import NodeStore
+from gpudev.workflows.draining import Draining
+
+KEEP_OF_MANAGEMENT_PERCENT = 50
+"""The control plane's machines go one after the other: its database has two."""
+WARMUP_SECONDS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class ReplacingMachines:
+    prefix: str
+    groups: NodeGroups
+    machines: ClusterMachines
+    cordons: CordonStore
+    nodes: NodeStore
+    draining: Draining
+
+    def whole_name(self, group: str) -> str:
+        """`t4` and `cpu` stand for the groups that infra/ calls so."""
+        if group.startswith(f"{self.prefix}-"):
+            return group
+        return f"{self.prefix}-cpu-nodes" if group == "cpu" else f"{self.prefix}-gpu-nodes-{group}"
+
+    async def nodes_of(self, group: str) -> list[str]:
+        """NotFound: there is no such group. Machines that have not joined the cluster have no node."""
+        machines = set(await self.groups.machines(group))
+        return sorted(one.node for one in await self.machines.nodes() if one.machine in machines)
+
+    async def close(self, group: str, by: str, reason: str) -> tuple[list[str], list[Reservation]]:
+        """The nodes that are closed now, and whoever is there: they have been told. Nodes that no dev server was ever
+        on (the control plane's) are not closed: nothing of ours would start there."""
+        check_reason(text := _reason(group, reason))
+        closed: list[str] = []
+        there: dict[object, Reservation] = {}
+        for node in await self.nodes_of(group):
+            try:
+                for one in await self.draining.drain(node, by, text):
+                    there[one.reservation_id] = one
+            except NotFound:
+                continue
+            closed.append(node)
+        return closed, list(there.values())
+
+    async def has_been_heard(self, closed: Sequence[str]) -> bool:
+        """Whether the processor gives nobody a place on these any more. Before that, empty means nothing."""
+        seen, _ = await self.nodes.nodes()
+        return not any(node.name in closed and node.offers for node in seen)
+
+    async def who_is_there(self, closed: Sequence[str]) -> list[Reservation]:
+        found: dict[object, Reservation] = {}
+        for node in closed:
+            for one in await self.draining.who_is_there(node):
+                found[one.reservation_id] = one
+        return list(found.values())
+
+    async def under_way(self, group: str) -> Refresh | None:
+        last = await self.groups.last_refresh(group)
+        return last if last is not None and last.state is RefreshState.RUNNING else None
+
+    async def begin(self, group: str, closed: Sequence[str]) -> Refresh:
+        """Conflict while anybody is there."""
+        if there := await self.who_is_there(closed):
+            raise Conflict(f"{len(there)} reservations are still on machines of {group}")
+        is_management = group == f"{self.prefix}-cpu-nodes"
+        return await self.groups.ensure_refresh(
+            group, keep_percent=KEEP_OF_MANAGEMENT_PERCENT if is_management else 0, warmup_seconds=WARMUP_SECONDS
+        )
+
+    async def look(self, group: str) -> Refresh | None:
+        return await self.groups.last_refresh(group)
+
+    async def finish(self, group: str) -> list[str]:
+        """Takes back what `close` did: a new machine may bear an old one's name."""
+        text = _reason(group)
+        cordons = (await self.cordons.cordons()).values()
+        ours = [one.node for one in cordons if one.reason == text or one.reason.startswith(f"{text}: ")]
+        for node in ours:
+            await self.cordons.uncordon(node)
+        return sorted(ours)
+
+
+def _reason(group: str, more: str = "") -> str:
+    return f"new machines for {group}{f': {more}' if more else ''}"

@@ -1,0 +1,195 @@
+"""Operators replace machines while people work on them: nodes that KWOK plays, AWS as our stub plays it, the real
+control plane, and commands as processes of their own with no more rights than are written down."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from gpudev.adapters.aws.permissions import DISK_OPERATIONS, NODE_OPERATIONS, RECONCILE_AVAILABILITY, RECONCILE_DISKS
+from gpudev.adapters.kubernetes.machines import AMONG_DEV_SERVERS, EVERYWHERE
+from gpudev.domain.disk_operations import SnapshotStatus
+from gpudev.embedded.postgres import EmbeddedPostgres
+from kubernetes.system import Job, KubeSystem, eventually, fresh_database, system_on
+from kubernetes.test_cluster_rights import _grant, _revoke
+from reconciling.test_reconcile_commands import Operator
+from support.aws_stub import AwsStub
+from support.kube import Cluster, ControlPlane
+from support.kube_api import KubeApi
+from support.kube_nodes import FakeNodes
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+GROUP = "pytorch-gpu-dev-gpu-nodes-h100"
+ZONE = "us-east-2a"
+
+
+@dataclass
+class Place:
+    system: KubeSystem
+    aws: AwsStub
+    fake_nodes: FakeNodes
+    operator: Operator
+    old: list[str]
+    """The nodes of the group."""
+    other: str
+    """One that is in no group; closed in the cluster at first."""
+
+    async def add(self, name: str, machine: str) -> str:
+        labels = {"topology.ebs.csi.aws.com/zone": ZONE}
+        return await self.fake_nodes.add(name, zone=ZONE, labels=labels, machine=machine)
+
+    async def node_of(self, job: Job) -> str:
+        return str((await self.system.status(job))["nodes"][0]["node"])
+
+    @property
+    def refreshes(self) -> list[str]:
+        return [one.status for one in self.aws.account.groups[GROUP].refreshes]
+
+
+@pytest.fixture
+async def place(
+    kube: Cluster,
+    kube_api: KubeApi,
+    namespace: str,
+    postgres: EmbeddedPostgres,
+    fake_nodes: FakeNodes,
+    tmp_path: Path,
+) -> AsyncIterator[Place]:
+    if not isinstance(kube, ControlPlane):
+        pytest.skip("tokens of service accounts are made on a control plane of our own")
+    aws = AwsStub()
+    await aws.start()
+    aws.policy = RECONCILE_AVAILABILITY | RECONCILE_DISKS | DISK_OPERATIONS | NODE_OPERATIONS
+    aws.account.give_group(GROUP, desired=2, in_service=2)
+    aws.account.give_group(f"{GROUP}-spot", desired=0, in_service=0)
+    settings = {
+        "GPU_DEV_CLOUD": "aws",
+        "AWS_REGION": "us-east-2",
+        "GPU_DEV_DISK_POLL_EVERY": "0.2",
+        "GPU_DEV_TERMINATION_GRACE": "1",
+    }
+    async with (
+        fresh_database(postgres) as database,
+        system_on(
+            kube.kubeconfig, kube_api, database, tmp_path, namespace=namespace, **aws.environment(), **settings
+        ) as system,
+    ):
+        granted = await _grant(kube_api, kube, namespace, AMONG_DEV_SERVERS, EVERYWHERE)
+        operator = Operator({**system.people.environment, "KUBECONFIG": granted, "GPU_DEV_KUBE_ACCESS": "kubeconfig"})
+        place = Place(system, aws, fake_nodes, operator, [], "")
+        place.old = [await place.add(f"old{n}", id_) for n, id_ in enumerate(aws.account.groups[GROUP].ids)]
+        place.other = await place.add("other", "i-0123")
+        await fake_nodes.cordon(place.other)
+        await system.sees_nodes(*place.old)
+        yield place
+        await system.clear()
+        await _revoke(kube_api, namespace)
+    await aws.close()
+
+
+async def test_a_groups_machines_are_replaced_when_those_who_were_told_have_left(place: Place) -> None:
+    system = place.system
+    job = await system.reserve("--gpus", "8", "--disk", "none")
+    assert await place.node_of(job) in place.old
+
+    done = await place.operator.run("nodes", "refresh", "h100", "--reason", "new driver")
+    assert done.code == 1 and "1 reservations are still on machines" in done.err
+    assert place.refreshes == [], "nobody is thrown out"
+    told = [event["message"] for event in await system.events(job) if event["kind"] == "node_draining"]
+    assert len(told) == 1 and "new driver" in told[0]
+    await system.sees_nodes()
+
+    waiting = await place.operator.start("nodes", "refresh", "h100", "--wait", "--reason", "new driver")
+    await place.fake_nodes.cordon(place.other, False)
+    second = await system.reserve("--gpus", "8", "--disk", "none")
+    assert await place.node_of(second) == place.other, "nothing new where machines go"
+    assert place.refreshes == []
+    await system.run("cancel", job["job_id"], "--yes")
+
+    async def begun() -> bool | None:
+        return True if place.refreshes else None
+
+    await eventually(begun, "it did not begin")
+    [refreshed] = place.aws.account.groups[GROUP].refreshes
+    assert refreshed.preferences == {"MinHealthyPercentage": "0", "InstanceWarmup": "300"}
+    again = await place.operator.run("nodes", "refresh", "h100", "--no-follow")
+    assert again.code == 0 and len(place.refreshes) == 1, "one that is under way is found again"
+
+    for node in place.old:
+        await place.fake_nodes.remove(node)
+    new = await place.add("old0", "i-0456")  # as it happens, under the old name
+    refreshed.status, refreshed.percent = "Successful", 100
+    out, err = await asyncio.wait_for(waiting.communicate(), 60)
+    assert waiting.returncode == 0, err.decode()
+    assert f"{GROUP}: Successful, 100%" in out.decode()
+    await system.sees_nodes(new, place.other)
+    assert await system.stores.cordons.cordons() == {}
+
+
+async def test_who_has_a_disk_is_moved_and_goes_on_with_the_rest_of_the_time(place: Place) -> None:
+    system = place.system
+    with_disk = await system.reserve("--gpus", "2", "--disk", "data", "--name", "training")
+    without = await system.reserve("--gpus", "2", "--disk", "none")
+    [volume] = place.aws.account.volumes.values()
+    await place.fake_nodes.cordon(place.other, False)
+    await system.sees_nodes(*place.old, place.other)
+
+    with _snapshots_completed(place):
+        moving = await place.operator.start("nodes", "refresh", "h100", "--move", "--warning", "0", "--no-follow")
+        await system.until(with_disk, "cancelled")
+
+        async def again() -> Job | None:
+            jobs = (await system.ask("list"))["jobs"]
+            return next((one for one in jobs if one["name"] == "training" and one["status"] == "active"), None)
+
+        moved = await eventually(again, "it did not come back")
+    assert await place.node_of(moved) == place.other
+    assert list(place.aws.account.volumes) == [volume.volume_id], "with the same volume"
+    assert 0.9 < moved["duration_hours"] < 1, "the time that was left"
+    assert (await system.status(without))["status"] == "active", "whose files would be lost is waited for"
+    assert place.refreshes == []
+    await system.run("cancel", without["job_id"], "--yes")
+    out, err = await asyncio.wait_for(moving.communicate(), 60)
+    assert moving.returncode == 0, err.decode()
+    assert place.refreshes == ["Pending"]
+    assert "has no disk and is waited for" in out.decode()
+
+
+@contextlib.contextmanager
+def _snapshots_completed(place: Place):  # type: ignore[no-untyped-def]
+    """What is put away when somebody ends becomes complete, as it does in real life after a while."""
+
+    async def complete() -> None:
+        while True:
+            for snapshot in place.aws.account.snapshots.values():
+                snapshot.state = "completed"
+            for record in await place.system.stores.disk_operations.unsettled():
+                await place.system.stores.disk_operations.settle(replace(record, status=SnapshotStatus.COMPLETED))
+            await asyncio.sleep(0.2)
+
+    task = asyncio.create_task(complete())
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+async def test_a_node_is_cleared_by_force_where_it_does_not_answer(place: Place) -> None:
+    system = place.system
+    job = await system.reserve("--gpus", "8", "--disk", "none")
+    node = await place.node_of(job)
+    await system.api.play(job["pod_name"], system.namespace, "stuck")
+
+    unasked = await place.operator.run("nodes", "clear", node)
+    assert unasked.code == 1, "nobody has said yes"
+    done = await place.operator.run("nodes", "clear", node, "--yes", "--warning", "0", "--force", "--reason", "broken")
+    assert done.code == 0, done.err + done.out
+    assert f"pod {job['pod_name']} is taken away" in done.out
+    assert done.out.splitlines()[-1] == f"{node} is empty"
+    assert (await system.status(job))["status"] == "cancelled"
+    said = [event["message"] for event in await system.events(job) if event["kind"] == "cancelled"]
+    assert said == [f"ended by an operator: node {node} (broken) is needed empty"]
+    assert node in await system.stores.cordons.cordons(), "it stays closed until somebody opens it"
