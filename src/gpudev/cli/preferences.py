@@ -27,7 +27,7 @@ __all__ = [
     "store",
 ]
 
-_ALSO_CALLED = {"disk": "default_disk"}
+_ALSO_CALLED = {"disk": "default_disk", "startup-script": "startup_script", "env-file": "env_file"}
 _REGION = r"[a-z0-9][a-z0-9-]{0,39}"
 _GPU_TYPE = r"[a-z0-9][a-z0-9.-]{0,49}"
 
@@ -129,6 +129,24 @@ def _on_or_off(text: str) -> str:
     return text
 
 
+def _dotfiles(text: str) -> str:
+    from gpudev.domain.errors import Invalid
+    from gpudev.domain.own_setup import check_dotfiles
+
+    try:
+        return check_dotfiles(text)
+    except Invalid as error:
+        raise usage_error(error.message) from error
+
+
+def _file(text: str) -> str:
+    """Where it is, whatever folder one will be in when it is read."""
+    path = Path(text).expanduser().absolute()
+    if not path.is_file():
+        raise usage_error(f"there is no file {path}")
+    return str(path)
+
+
 def _api_url(text: str) -> str:
     from gpudev.sdk.address import check_url
 
@@ -142,5 +160,8 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "default_hours": _hours,
     "default_disk": _disk,
     "ssh_config": _on_or_off,
+    "dotfiles": _dotfiles,
+    "startup_script": _file,
+    "env_file": _file,
 }
 NAMES = tuple(_PARSERS)

@@ -12,6 +12,8 @@ _COLOURS = {
     Status.ACTIVE: "green",
     Status.FAILED: "red",
 }
+_SOON = 30 * 60.0
+"""Seconds before its end in which everybody who looks at a reservation is warned."""
 _A_MOMENT = 30.0
 """Seconds that are not worth counting."""
 
@@ -139,6 +141,16 @@ def remaining(job: JobView, now: datetime) -> str:
     left = (job.expires_at - now).total_seconds()
     when = local_time(job.expires_at, now)
     return f"ends {when} (in {span(left)})" if left > 0 else f"ended {when}"
+
+
+def end_is_near(job: JobView, now: datetime) -> str:
+    """'ends in 12 min: `gpu-dev extend 1a2b3c4d --hours 1` keeps it'; empty: it is not, or there is none to come."""
+    if job.status != Status.ACTIVE or job.expires_at is None:
+        return ""
+    left = (job.expires_at - now).total_seconds()
+    if not 0 < left <= _SOON:
+        return ""
+    return f"ends in {span(left)}: `gpu-dev extend {short_id(job.reservation_id)} --hours 1` keeps it"
 
 
 def situation(job: JobView, now: datetime) -> str:

@@ -17,6 +17,9 @@ _PLAIN_TYPES: dict[str, type | tuple[type, ...]] = {
     "default_hours": (int, float),
     "default_disk": str,
     "ssh_config": str,
+    "dotfiles": str,
+    "startup_script": str,
+    "env_file": str,
 }
 
 
@@ -27,6 +30,11 @@ class Preferences(NamedTuple):
     default_disk: str | None = None
     ssh_config: str | None = None
     """off: `reserve` leaves ssh's configuration alone."""
+    dotfiles: str | None = None
+    """A git repository that every new dev server is given."""
+    startup_script: str | None = None
+    env_file: str | None = None
+    """Files on this machine, read anew for every new dev server."""
     api_urls: tuple[tuple[str, str], ...] = ()
     """By region."""
 

@@ -29,6 +29,9 @@ def config() -> None:
     default_hours     the hours when --hours is not given
     default_disk      the disk when --disk is not given; 'none' for scratch space
     ssh_config        off: `reserve` leaves ssh's configuration alone
+    dotfiles          your dotfiles' git repository, for every new dev server
+    startup_script    a file that is run in every new dev server
+    env_file          a file of NAME=VALUE lines for every new dev server
     """
 
 

@@ -51,6 +51,11 @@ def list_jobs(
         )
         for job in jobs
     ]
-    output.say(output.table(_HEADER, rows, [wording.colour_of(job.status) for job in jobs], unabridged=True))
+    near = [wording.end_is_near(job, now) for job in jobs]
+    colours = ["yellow" if end else wording.colour_of(job.status) for job, end in zip(jobs, near, strict=True)]
+    output.say(output.table(_HEADER, rows, colours, unabridged=True))
+    for job, end in zip(jobs, near, strict=True):
+        if end:
+            output.say(output.paint(output.clean(f"{wording.short_id(job.reservation_id)} {end}"), "yellow"))
     if reply.value.next_cursor is not None:
         output.say(f"There are more than these {len(jobs)}; `--limit` shows them.")

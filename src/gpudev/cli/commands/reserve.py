@@ -11,6 +11,8 @@ from gpudev.cli import asking, new_disks, output, ssh_config, wording
 from gpudev.cli.api import Reply
 from gpudev.cli.exits import CliError, Exit
 from gpudev.cli.options import DISK, HOURS, SPAN, TEXT, api_options
+from gpudev.cli.own_setup import chosen as chosen_setup
+from gpudev.cli.own_setup import setup_options
 from gpudev.cli.preferences import Preferences
 from gpudev.cli.session import Session
 from gpudev.cli.waiting import check_ready, wait_until_ready
@@ -29,6 +31,7 @@ from gpudev.wire.jobs import JobView, SubmitRequest
 @click.option("--github-user", type=TEXT, help="Whose published GitHub keys may log in.")
 @click.option("--key", "key_file", type=click.Path(path_type=Path), help="File of public keys that may log in.")
 @click.option("--max-wait", type=SPAN, help="Cancel it if it has not started after this long, such as 90m or 2h.")
+@setup_options
 @click.option("--no-wait", is_flag=True, help="Do not wait for the dev server.")
 @click.option("--yes", "-y", is_flag=True, help="Ask nothing; take the defaults.")
 @api_options
@@ -70,8 +73,10 @@ def _request(
     github_user: str | None,
     key_file: Path | None,
     max_wait: float | None,
+    **brought: Any,
 ) -> SubmitRequest:
     chosen = session.preferences
+    setup = chosen_setup(session, **brought)
     access = ssh_keys.choose(session, github_user, key_file)
     wanted_type = gpu_type or _default_type(chosen, gpus)
     return SubmitRequest(
@@ -84,6 +89,9 @@ def _request(
         image=image,
         disk_name=disk or chosen.default_disk,
         max_wait_hours=max_wait,
+        environment=dict(setup.environment) or None,
+        dotfiles=setup.dotfiles,
+        startup_script=setup.startup_script,
     )
 
 

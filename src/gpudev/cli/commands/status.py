@@ -32,6 +32,8 @@ def status(job_id: str | None, with_events: bool, as_json: bool, api_url: str | 
         return
     for name, text in _facts(reply.value):
         output.say(output.hang(f"{name:<{_LABEL}}", output.clean(text), _LABEL))
+    if end := wording.end_is_near(reply.value, wording.utc_now()):
+        output.say(output.paint(output.clean(f"It {end}."), "yellow"))
     if history:
         output.say()
     for event in history:
@@ -63,6 +65,7 @@ def _facts(job: JobView) -> list[tuple[str, str]]:
         ("Freed", _freed(job)),
         ("Nodes", ", ".join(node.node for node in job.nodes)),
         ("Disk", job.disk_name or ""),
+        ("Set-up", job.setup_outcome or ""),
         ("Image", job.image or ""),
         ("SSH", job.ssh_command or ""),
         ("Connect", f"gpu-dev connect {short}" if active else ""),

@@ -1,0 +1,65 @@
+"""The options and settings by which people say what they bring to a dev server."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from gpudev.cli.session import Session
+from gpudev.domain.own_setup import OwnSetup
+from gpudev.sdk import own_setup
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def setup_options(function: _F) -> _F:
+    """For every command that starts dev servers; `chosen` takes them."""
+    for option in (
+        click.option(
+            "--startup-script", metavar="FILE", help="Run this there when it is ready; 'none' for none this time."
+        ),
+        click.option("--dotfiles", metavar="URL", help="Your dotfiles' git repository; 'none' for none this time."),
+        click.option(
+            "--env-file",
+            "env_files",
+            metavar="FILE",
+            multiple=True,
+            help="Variables for it, NAME=VALUE lines; may be given again; 'none' for none of the settings'.",
+        ),
+        click.option(
+            "--env",
+            "variables",
+            metavar="NAME[=VALUE]",
+            multiple=True,
+            help="A variable for it, or one you have here; may be given again.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def chosen(
+    session: Session,
+    *,
+    variables: tuple[str, ...] = (),
+    env_files: tuple[str, ...] = (),
+    dotfiles: str | None = None,
+    startup_script: str | None = None,
+) -> OwnSetup:
+    usual = session.preferences
+    files = [usual.env_file, *env_files]
+    if own_setup.NONE in env_files:
+        files = list(env_files)
+    script = startup_script or usual.startup_script
+    return own_setup.gather(
+        env_files=[Path(name) for name in files if name is not None and name != own_setup.NONE],
+        variables=variables,
+        dotfiles=_unless_none(dotfiles or usual.dotfiles),
+        startup_script=None if _unless_none(script) is None else Path(str(script)),
+        environ=session.env,
+    )
+
+
+def _unless_none(text: str | None) -> str | None:
+    return None if text == own_setup.NONE else text

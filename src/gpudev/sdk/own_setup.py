@@ -1,0 +1,116 @@
+"""What a person brings to a new dev server: variables from files and options, dotfiles, a start-up script.
+
+It gathers and checks before anything is sent. No sentence here holds a value: whoever reads a terminal or a log over
+somebody's shoulder sees names only.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from gpudev.domain.errors import Invalid
+from gpudev.domain.own_setup import LONGEST_ENVIRONMENT, LONGEST_SCRIPT, OwnSetup, check_setup, check_variable
+from gpudev.sdk.errors import LocalError, UsageError
+
+NONE = "none"
+"""As a repository or a file: none this time, whatever the settings say."""
+_LINE = re.compile(r"[ \t]*(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_]*)=", re.ASCII)
+_SINGLE = re.compile(r"'([^']*)'[ \t]*(?:#[^\n]*)?(?:\n|\Z)")
+_DOUBLE = re.compile(r'"((?:[^"\\]|\\.)*)"[ \t]*(?:#[^\n]*)?(?:\n|\Z)', re.DOTALL)
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
+
+
+def gather(
+    *,
+    env_files: Sequence[Path] = (),
+    variables: Sequence[str] = (),
+    dotfiles: str | None = None,
+    startup_script: Path | None = None,
+    environ: Mapping[str, str],
+) -> OwnSetup:
+    """Later files win over earlier ones, and `variables` (NAME=VALUE, or NAME as it is in `environ`) over all files.
+    Raises UsageError or LocalError."""
+    environment: dict[str, str] = {}
+    for path in env_files:
+        environment |= parse_env_file(_read(path, LONGEST_ENVIRONMENT * 2), str(path))
+    environment |= _given(variables, environ)
+    script = None if startup_script is None else _read(startup_script, LONGEST_SCRIPT)
+    try:
+        return check_setup(OwnSetup(environment, dotfiles, script))
+    except Invalid as error:
+        raise UsageError(error.message) from error
+
+
+def parse_env_file(text: str, name: str) -> dict[str, str]:
+    """NAME=VALUE lines; empty ones and those that begin with # say nothing. A value in quotes may have several lines:
+    in single ones it stands to the letter, in double ones \\n, \\t, \\" and \\\\ are one letter each. Nothing is ever
+    filled in for $NAME."""
+    text = text.replace("\r\n", "\n")
+    found: dict[str, str] = {}
+    position = 0
+    while position < len(text):
+        end = _end_of_line(text, position)
+        line = text[position:end].strip()
+        if not line or line.startswith("#"):
+            position = end + 1
+            continue
+        begins = _LINE.match(text, position)
+        if begins is None:
+            raise UsageError(f"{name}, line {_number(text, position)}: this is no NAME=VALUE")
+        found[begins[1]], position = _value(text, begins.end(), name)
+    return found
+
+
+def _value(text: str, start: int, name: str) -> tuple[str, int]:
+    """The value that begins there, and where the next line does."""
+    first = text[start : start + 1]
+    if first and first in "'\"":
+        quoted = (_SINGLE if first == "'" else _DOUBLE).match(text, start)
+        if quoted is None:
+            raise UsageError(f"{name}, line {_number(text, start)}: the quotes of this value do not end")
+        value = quoted[1] if first == "'" else re.sub(r"\\(.)", _unescaped, quoted[1], flags=re.DOTALL)
+        return value, quoted.end()
+    end = _end_of_line(text, start)
+    return text[start:end].strip(), end + 1
+
+
+def _unescaped(found: "re.Match[str]") -> str:
+    letter = found[1]
+    return _ESCAPES.get(letter, letter if letter in '"\\$`' else f"\\{letter}")
+
+
+def _given(variables: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
+    given = {}
+    for one in variables:
+        name, is_said, value = one.partition("=")
+        try:
+            check_variable(name)
+        except Invalid as error:
+            raise UsageError(error.message) from error
+        if not is_said and name not in environ:
+            raise UsageError(f"{name} is not set here", f"Set it, or give its value: --env {name}=VALUE")
+        given[name] = value if is_said else environ[name]
+    return given
+
+
+def _read(path: Path, most: int) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(most + 1)
+    except OSError as error:
+        raise LocalError(f"{path} cannot be read: {error.strerror}") from error
+    if len(data) > most:
+        raise LocalError(f"{path} is longer than {most // 1024} KiB")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise LocalError(f"{path} is no text (UTF-8)") from error
+
+
+def _end_of_line(text: str, start: int) -> int:
+    end = text.find("\n", start)
+    return len(text) if end < 0 else end
+
+
+def _number(text: str, position: int) -> int:
+    return text.count("\n", 0, position) + 1
