@@ -1,10 +1,17 @@
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from gpudev.adapters.local.isolation import Mode
 from gpudev.ports.clock import SystemClock
 from local.harness import MODES, LocalWorld
+from local.places import PLACES
+
+
+@pytest.fixture(scope="session", autouse=True)
+def places() -> Iterator[None]:
+    yield
+    PLACES.close()
 
 
 @pytest.fixture(params=MODES, ids=[mode.value for mode in MODES])

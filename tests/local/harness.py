@@ -5,12 +5,11 @@ import contextlib
 import os
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psutil
 
@@ -25,6 +24,7 @@ from gpudev.domain.ids import ReservationId, UserId, new_reservation_id, pod_nam
 from gpudev.domain.reservation import Connection
 from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import ServerSeen, ServerSpec
+from local.places import PLACES, Place
 
 GB = 1024**3
 IS_ROOT = os.geteuid() == 0
@@ -46,8 +46,8 @@ class LocalWorld(ClusterWorld):
         self.clock = clock
         self.mode = mode
         self.nodes = nodes
-        # Not pytest's folder: an own uid must be able to pass through, and it cannot through that one.
-        self.folder = folder or Path(tempfile.mkdtemp(prefix="gpu-dev-test-"))
+        self._place = PLACES.take(mode) if folder is None else None
+        self.folder: Path = folder or cast(Place, self._place).folder
         self.folder.chmod(0o755)
         self.state_dir = self.folder / "state"
         self.state_dir.mkdir(mode=0o711)
@@ -56,18 +56,34 @@ class LocalWorld(ClusterWorld):
         self._free = {node.name: list(range(node.gpus)) for node in nodes.nodes}
 
     async def __aenter__(self) -> "LocalWorld":
-        await self.open()
+        await self.open(self._place)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         for reservation_id in (await self.cluster.look()).servers:
             await self.gone(reservation_id)
+        if self._place is not None:
+            self._place.take_back(self.cluster)
         await self.cluster.close()
-        assert not processes_below(self.state_dir), "processes outlived their dev servers"
-        await asyncio.to_thread(remove_tree, self.folder)
+        await self._leave()
 
-    async def open(self) -> LocalCluster:
+    async def _leave(self) -> None:
+        place = self._place
+        left = [process for process in processes_below(self.state_dir) if not place or process.pid != place.warm_pid]
+        try:
+            assert not left, "processes outlived their dev servers"
+            await asyncio.to_thread(remove_tree, self.folder)
+        except BaseException:
+            if place is not None:
+                place.close()
+            raise
+        if place is not None:
+            PLACES.give_back(self.mode, place)
+
+    async def open(self, place: Place | None = None) -> LocalCluster:
         self.cluster = LocalCluster(self.state_dir, self.nodes, self.clock, mode=self.mode)
+        if place is not None:
+            place.lend(self.cluster)
         await self.cluster.start()
         return self.cluster
 

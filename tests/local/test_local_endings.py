@@ -20,6 +20,7 @@ from gpudev.domain.ids import new_disk_id
 from gpudev.ports.clock import SystemClock
 from gpudev.ports.cluster import Phase, ServerSpec
 from local.harness import LocalWorld, eventually, tagged
+from local.places import new_folder
 
 pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
@@ -152,7 +153,7 @@ async def test_a_start_in_the_moment_the_warm_process_dies_is_not_lost(world: Lo
 
 async def test_closing_while_the_warm_process_is_started_again_leaves_none_behind(mode: Mode) -> None:
     for wait in (0.0, 0.02, 0.1):
-        async with LocalWorld(SystemClock(), mode) as world:
+        async with LocalWorld(SystemClock(), mode, folder=new_folder()) as world:  # its warm process is nobody else's
             warm = world.cluster._warm.pid
             assert warm is not None
             os.kill(warm, signal.SIGKILL)
