@@ -20,9 +20,9 @@ def follow(layout: Layout, supervisor: ProcessIdentity) -> int:
 
     Dev servers are left alone: they survive a restart of the control plane.
     """
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _raise)
     try:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, _raise)
         while is_alive(supervisor):
             time.sleep(_LOOK_EVERY)
     except _ToldToEnd:

@@ -95,6 +95,8 @@ def bring_up(options: UpOptions) -> int:
                 up.layout.home, settings.nodes_file, options.port, listening.environment_of(settings)
             ):
                 teller.say(sentence)
+        # In here, so that no moment is left in which a signal is nobody's.
+        return foreground.follow(up.layout, running) if options.foreground else 0
     except StepFailed as failure:
         teller.failure(failure)
         return 1
@@ -103,12 +105,12 @@ def bring_up(options: UpOptions) -> int:
         teller.failure(StepFailed(f"Using {up.layout.home}", str(error), advice=advice))
         return 1
     except KeyboardInterrupt:
-        if options.foreground and find_supervisor(up.layout) is not None:
-            stop_control_plane(up.layout)  # told to end in the moment between starting and staying
+        if options.foreground:  # which is how that ends, also in the middle of starting
+            if find_supervisor(up.layout) is not None:
+                stop_control_plane(up.layout)  # told to end in the moment between starting and staying
             return 0
         teller.say("\nInterrupted: what this command had started is stopped again.")
         return 130
-    return foreground.follow(up.layout, running) if options.foreground else 0
 
 
 def _settings(options: UpOptions) -> Settings:
