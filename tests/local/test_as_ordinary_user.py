@@ -22,7 +22,7 @@ def test_all_of_this_holds_for_an_ordinary_user_too() -> None:
         done = subprocess.run(
             [
                 *(sys.executable, str(HERE / "as_ordinary_user.py")),
-                *(sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", str(HERE)),
+                *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE)),
             ],
             cwd=HERE.parents[1],
             env={"PATH": os.environ["PATH"], "HOME": home, "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"},
