@@ -30,6 +30,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/clone": {"new_name": "other"},
     "/resize": {"size_gb": 500},
     "/role": {"role": "user"},
+    "/users": {"github_users": ["octocat"]},
 }
 ALLOWED = {
     Needs.USER: (Role.USER, Role.OPERATOR, Role.ADMIN),
@@ -55,6 +56,7 @@ def endpoints(api: Api, *needs: Needs) -> Iterator[tuple[str, str]]:
 
 async def ask(client: httpx2.AsyncClient, method: str, path: str, **there: str) -> httpx2.Response:
     names = {"job_id": NOBODY, "name": "nobodys", "operation_id": NOBODY, "username": "nobody", "key_id": "999999"}
+    names["github_user"] = "octocat"
     body = next((body for end, body in BODIES.items() if path.endswith(end)), {})
     url = path.format(**{**names, **there})
     return await client.request(method, url, json=body if method == "POST" else None)

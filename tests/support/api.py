@@ -64,6 +64,7 @@ def api_services(
         users=stores.users,
         proxy_tokens=stores.proxy_tokens,
         interiors=stores.interiors,
+        jupyter_keys=stores.interiors,
         new_key_pair=new_key_pair,
         disks=stores.disk_operations,
         disk_views=stores.disk_views,

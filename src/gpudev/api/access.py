@@ -77,6 +77,10 @@ TABLE: Mapping[str, Rule] = MappingProxyType(
         "GET /v1/jobs/{job_id}/users": _OWN,
         "POST /v1/jobs/{job_id}/users": _OWN,
         "DELETE /v1/jobs/{job_id}/users/{github_user}": _OWN,
+        "GET /v1/jobs/{job_id}/jupyter": _OWN,
+        "POST /v1/jobs/{job_id}/jupyter/enable": _OWN,
+        "POST /v1/jobs/{job_id}/jupyter/disable": _OWN,
+        "POST /v1/jobs/{job_id}/jupyter/link": _OWN,
         # Disks
         "POST /v1/disks": _OWN,
         "GET /v1/disks": _OWN,

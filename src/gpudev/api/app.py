@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
@@ -21,7 +22,7 @@ from gpudev.api.disks import DiskEndpoints
 from gpudev.api.documenting import DESCRIPTION, document
 from gpudev.api.guarding import Guard
 from gpudev.api.health import HealthEndpoints
-from gpudev.api.interiors import UserEndpoints
+from gpudev.api.interiors import JupyterEndpoints, UserEndpoints
 from gpudev.api.jobs import JobEndpoints
 from gpudev.api.keys import KeyEndpoints
 from gpudev.api.middleware import Requests
@@ -34,6 +35,7 @@ from gpudev.api.stats import StatsEndpoints
 from gpudev.gate.addresses import ClientAddresses
 from gpudev.gate.limiting import Places, TokenBuckets
 from gpudev.ports.stores import UnreleasedView
+from gpudev.workflows.browsing import Linking
 from gpudev.workflows.cancelling import Cancelling
 from gpudev.workflows.extending import Extending
 from gpudev.workflows.foreseeing import Foreseeing
@@ -49,6 +51,7 @@ from gpudev.workflows.viewing import Viewing
 from gpudev.workflows.watching import Watching
 
 _CATALOGUE_SECONDS = 1.0
+_LINK_TTL = timedelta(minutes=2)
 _NODES_SECONDS = 0.2
 """What is free follows from reservations, which are read anew; nodes come and go rarely."""
 
@@ -69,6 +72,7 @@ def create_app(services: Services, lifespan: Lifespan[FastAPI] | None = None) ->
         _jobs(services, unreleased).router(),
         _proxy(services).router(),
         UserEndpoints(furnishing).router(),
+        JupyterEndpoints(furnishing, _linking(services), services.settings.proxy.url).router(),
         _cluster(services, unreleased).router(),
         NodeEndpoints(services.cordons, services.clock).router(),
         DiskEndpoints(_disks(services)).router(),
@@ -191,6 +195,10 @@ def _proxy(services: Services) -> ProxyEndpoints:
     settings = services.settings.proxy
     proxying = Proxying(services.reservations, services.proxy_tokens, services.clock, settings.token_ttl)
     return ProxyEndpoints(services.reservations, proxying, settings.url)
+
+
+def _linking(services: Services) -> Linking:
+    return Linking(services.reservations, services.interiors, services.proxy_tokens, services.clock, _LINK_TTL)
 
 
 def _furnishing(services: Services) -> Furnishing:

@@ -12,9 +12,10 @@ from gpudev.api.answering import JsonAnswer
 from gpudev.api.documenting import problems
 from gpudev.api.parameters import JobId
 from gpudev.api.routing import Caller, V1Route
-from gpudev.domain.interior import Interior
+from gpudev.domain.interior import Interior, jupyter_path
 from gpudev.domain.reservation import Reservation
-from gpudev.wire.interiors import AddUsersRequest, DevServerUser, DevServerUsers
+from gpudev.wire.interiors import AddUsersRequest, DevServerUser, DevServerUsers, JupyterLink, JupyterView
+from gpudev.workflows.browsing import Linking
 from gpudev.workflows.furnishing import Furnishing
 
 GitHubUser = Annotated[
@@ -94,4 +95,76 @@ def _users(reservation: Reservation, interior: Interior | None) -> DevServerUser
         ],
         in_effect=interior is None or interior.is_in_effect,
         trouble=None if interior is None else interior.trouble,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class JupyterEndpoints:
+    furnishing: Furnishing
+    linking: Linking
+    url: str
+    """Where Jupyter is reached, if that is not where the API is."""
+
+    def router(self) -> APIRouter:
+        router = APIRouter(prefix="/v1/jobs", tags=["inside"], route_class=V1Route)
+        answers = problems(401, 404, 409, 422, 429, 503)
+        router.add_api_route(
+            "/{job_id}/jupyter", self.get, response_model=JupyterView, summary="How Jupyter is", responses=answers
+        )
+        for name, act, summary in (
+            ("enable", self.enable, "Have Jupyter Lab run there"),
+            ("disable", self.disable, "Have it run no longer"),
+        ):
+            router.add_api_route(
+                f"/{{job_id}}/jupyter/{name}",
+                act,
+                methods=["POST"],
+                status_code=202,
+                response_model=JupyterView,
+                summary=summary,
+                responses=answers,
+            )
+        router.add_api_route(
+            "/{job_id}/jupyter/link",
+            self.link,
+            methods=["POST"],
+            response_model=JupyterLink,
+            summary="A link that opens Jupyter in a browser, once",
+            responses=answers,
+        )
+        return router
+
+    async def get(self, job_id: JobId, caller: Caller) -> Response:
+        """`off` until it is enabled."""
+        return JsonAnswer(jupyter_view(*await self.furnishing.interior(caller.user, job_id)))
+
+    async def enable(self, job_id: JobId, caller: Caller) -> Response:
+        """It starts in the running dev server, without a restart, and again with it; before that, when the dev server
+        starts. Enabling twice is fine; one that failed is tried anew."""
+        await self.furnishing.enable_jupyter(caller.user, job_id)
+        return JsonAnswer(jupyter_view(*await self.furnishing.interior(caller.user, job_id)), 202)
+
+    async def disable(self, job_id: JobId, caller: Caller) -> Response:
+        """Its kernels end with it. Disabling twice is fine."""
+        await self.furnishing.disable_jupyter(caller.user, job_id)
+        return JsonAnswer(jupyter_view(*await self.furnishing.interior(caller.user, job_id)), 202)
+
+    async def link(self, job_id: JobId, caller: Caller) -> Response:
+        """For the owner alone. The browser that opens it gets a cookie for this one Jupyter; what it may do ends with
+        the reservation, when the user is disabled, or when the API key that asked for the link is revoked."""
+        issued = await self.linking.issue(caller, job_id)
+        path = f"{jupyter_path(issued.reservation_id)}enter?ticket={issued.secret}"
+        return JsonAnswer(
+            JupyterLink(url=f"{self.url.rstrip('/')}{path}", expires_at=issued.ends_at),
+            headers={"Cache-Control": "no-store"},
+        )
+
+
+def jupyter_view(reservation: Reservation, interior: Interior | None) -> JupyterView:
+    jupyter = None if interior is None or reservation.status.is_terminal else interior.jupyter
+    return JupyterView(
+        reservation_id=str(reservation.reservation_id),
+        state="off" if jupyter is None else jupyter.seen.state.value,
+        reason=None if jupyter is None else jupyter.seen.reason,
+        trouble=None if interior is None or reservation.status.is_terminal else interior.trouble,
     )

@@ -11,7 +11,7 @@ from gpudev.ports.clock import Clock
 from gpudev.ports.cordons import CordonStore
 from gpudev.ports.disks import DiskOperationStore, DiskPlaces, DiskViews
 from gpudev.ports.identity import AccountStore, Identity, IdentityProvider, KeySource, NonceStore, SignedRequest
-from gpudev.ports.interiors import InteriorStore
+from gpudev.ports.interiors import InteriorStore, JupyterKeys
 from gpudev.ports.invitations import IdToken
 from gpudev.ports.proxying import ProxyTokenStore
 from gpudev.ports.stores import (
@@ -38,6 +38,7 @@ class Services:
     users: UserStore
     proxy_tokens: ProxyTokenStore
     interiors: InteriorStore
+    jupyter_keys: JupyterKeys
     new_key_pair: Callable[[], tuple[str, str]]
     """A private key and its public half, in OpenSSH's forms."""
     disks: DiskOperationStore

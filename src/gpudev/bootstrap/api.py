@@ -49,6 +49,7 @@ async def open_api_services(settings: Settings) -> AsyncIterator[Services]:
             users=stores.users,
             proxy_tokens=stores.proxy_tokens,
             interiors=stores.interiors,
+            jupyter_keys=stores.interiors,
             new_key_pair=new_key_pair,
             disks=stores.disk_operations,
             disk_views=stores.disk_views,

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from gpudev.adapters.postgres.stores import open_stores
 from gpudev.api.services import Services
 from gpudev.bootstrap.exposing import Eyes
+from gpudev.bootstrap.jupyter import ServingJupyter, serving_jupyter
 from gpudev.bootstrap.running import check_schema
 from gpudev.gate.auditing import AuditTrail
 from gpudev.ports.clock import SystemClock
@@ -27,16 +28,19 @@ async def serving_sessions(services: Services) -> AsyncIterator[Sessions]:
 
 
 @contextlib.asynccontextmanager
-async def open_proxy(settings: Settings) -> AsyncIterator[tuple[Eyes, Sessions]]:
-    """A service of its own: its sessions, and what tells how it is."""
+async def open_proxy(settings: Settings) -> AsyncIterator[tuple[Eyes, Sessions, ServingJupyter]]:
+    """A service of its own: its sessions, Jupyter, and what tells how it is."""
     stores, clock = open_stores(settings, max_connections=4), SystemClock()
     proxying = Proxying(stores.reservations, stores.proxy_tokens, clock, settings.proxy.token_ttl)
     trail = AuditTrail(stores.audit_log, clock)
     guard = SessionGuard(proxying, trail, clock, settings.guarding)
     trail.start()
     try:
-        async with _kept(Sessions(proxying, guard, Targets.of(settings), settings.proxy)) as sessions:
-            yield Eyes(pulse=sessions.pulse, check_ready=lambda: check_schema(stores)), sessions
+        async with (
+            _kept(Sessions(proxying, guard, Targets.of(settings), settings.proxy)) as sessions,
+            serving_jupyter(settings, stores.reservations, stores.proxy_tokens, stores.interiors, clock) as jupyter,
+        ):
+            yield Eyes(pulse=sessions.pulse, check_ready=lambda: check_schema(stores)), sessions, jupyter
     finally:
         await trail.close()  # after the sessions: their ends are in it
         await stores.close()

@@ -1,13 +1,22 @@
 """The way to a dev server through HTTPS: what a token grants, and how what it hangs on stands now."""
 
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 
 from gpudev.domain.ids import ReservationId, UserId
 from gpudev.domain.lifecycle import Status
 from gpudev.domain.reservation import Connection
 
 TOKEN_PREFIX = "gpudevt_"
+
+
+class Purpose(StrEnum):
+    """What a token opens, and nothing else."""
+
+    SSH = "ssh"
+    LINK = "link"
+    """To be exchanged for one of a browser, once."""
+    BROWSER = "browser"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from functools import partial
 
 import click
 
@@ -22,6 +23,7 @@ def api(host: str | None, port: int | None) -> None:
     from gpudev.api.connections import guarded_http
     from gpudev.bootstrap.api import open_api_services
     from gpudev.bootstrap.exposing import Eyes, exposing
+    from gpudev.bootstrap.jupyter import serving_jupyter
     from gpudev.bootstrap.listening import listening_elsewhere
     from gpudev.bootstrap.proxy import serving_sessions
     from gpudev.bootstrap.serving import Server
@@ -30,14 +32,20 @@ def api(host: str | None, port: int | None) -> None:
     configure_logging(chosen)
 
     async def serve() -> None:
-        async with open_api_services(chosen) as services, serving_sessions(services) as sessions:
+        async with (
+            open_api_services(chosen) as services,
+            serving_sessions(services) as sessions,
+            serving_jupyter(
+                chosen, services.reservations, services.proxy_tokens, services.jupyter_keys, services.clock
+            ) as jupyter,
+        ):
             spare_collections()
             config = uvicorn.Config(
-                create_app(services),
+                jupyter.before(create_app(services)),
                 host=host or chosen.api_host,
                 port=port or chosen.api_port,
                 http=guarded_http(chosen.guarding),
-                ws=sessions.tunnel,  # type: ignore[arg-type]  # whatever makes a protocol will do
+                ws=partial(jupyter.beside, sessions),  # type: ignore[arg-type]  # whatever makes a protocol will do
                 lifespan="off",
                 access_log=False,
                 log_level="warning",
@@ -73,14 +81,14 @@ def proxy(host: str | None, port: int | None) -> None:
     configure_logging(chosen)
 
     async def serve() -> None:
-        async with open_proxy(chosen) as (eyes, sessions), exposing(chosen, eyes):
+        async with open_proxy(chosen) as (eyes, sessions, jupyter), exposing(chosen, eyes):
             spare_collections()
             config = uvicorn.Config(
-                eyes.health(),
+                jupyter.before(eyes.health()),
                 host=host or chosen.proxy.host,
                 port=port or chosen.proxy.port,
                 http=guarded_http(chosen.guarding),
-                ws=sessions.tunnel,  # type: ignore[arg-type]  # whatever makes a protocol will do
+                ws=partial(jupyter.beside, sessions),  # type: ignore[arg-type]  # whatever makes a protocol will do
                 lifespan="off",
                 access_log=False,
                 log_level="warning",

@@ -42,6 +42,17 @@ class Targets:
         except (OSError, TimeoutError) as error:
             raise Unavailable(f"the dev server does not answer: {error or 'in time'}") from error
 
+    async def find_address(self, to: Connection) -> str:
+        """One that may be connected to, for those who connect by themselves. Raises as `connect` does."""
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.getaddrinfo(to.host, to.port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            raise Unavailable(f"the dev server is not found: {error}") from error
+        address = str(found[0][4][0])
+        check_address(address, to.port, loopback_allowed=self.loopback_allowed, ours=self.ours)
+        return address
+
     async def _first_that_answers(
         self, addresses: list[str], port: int, protocol: Callable[[], asyncio.Protocol]
     ) -> asyncio.Transport:

@@ -9,7 +9,7 @@ from gpudev.adapters.postgres.pool import Pool
 from gpudev.adapters.postgres.rows import connection_of
 from gpudev.domain.ids import ReservationId, UserId
 from gpudev.domain.lifecycle import Status
-from gpudev.domain.proxy import Grant, Standing
+from gpudev.domain.proxy import Grant, Purpose, Standing
 
 _STANDINGS = """
     SELECT g.reservation_id, g.user_id, g.key_id,
@@ -27,7 +27,9 @@ class PostgresProxyTokens:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
-    async def keep(self, digest: bytes, grant: Grant, *, ends_at: datetime, now: datetime) -> None:
+    async def keep(
+        self, digest: bytes, grant: Grant, *, ends_at: datetime, now: datetime, purpose: Purpose = Purpose.SSH
+    ) -> None:
         async with self._pool.acquire() as connection:
             await connection.execute(
                 """
@@ -36,8 +38,8 @@ class PostgresProxyTokens:
                         SELECT token_hash FROM proxy_tokens WHERE expires_at <= $6
                         ORDER BY expires_at LIMIT 100 FOR UPDATE SKIP LOCKED)
                 )
-                INSERT INTO proxy_tokens (token_hash, reservation_id, user_id, key_id, expires_at)
-                VALUES ($1, $2, $3, $4, $5)
+                INSERT INTO proxy_tokens (token_hash, reservation_id, user_id, key_id, expires_at, purpose)
+                VALUES ($1, $2, $3, $4, $5, $7)
                 """,
                 digest,
                 grant.reservation_id,
@@ -45,11 +47,21 @@ class PostgresProxyTokens:
                 grant.key_id,
                 ends_at,
                 now,
+                purpose.value,
             )
 
-    async def find(self, digest: bytes) -> tuple[Grant, datetime] | None:
+    async def find(self, digest: bytes, purpose: Purpose = Purpose.SSH) -> tuple[Grant, datetime] | None:
         async with self._pool.acquire() as connection:
-            row = await connection.fetchrow("SELECT * FROM proxy_tokens WHERE token_hash = $1", digest)
+            row = await connection.fetchrow(
+                "SELECT * FROM proxy_tokens WHERE token_hash = $1 AND purpose = $2", digest, purpose.value
+            )
+        return None if row is None else (_grant(row), row["expires_at"])
+
+    async def take(self, digest: bytes, purpose: Purpose) -> tuple[Grant, datetime] | None:
+        async with self._pool.acquire() as connection:
+            row = await connection.fetchrow(
+                "DELETE FROM proxy_tokens WHERE token_hash = $1 AND purpose = $2 RETURNING *", digest, purpose.value
+            )
         return None if row is None else (_grant(row), row["expires_at"])
 
     async def standings(self, grants: Sequence[Grant]) -> dict[Grant, Standing]:

@@ -1,0 +1,201 @@
+"""Jupyter's WebSockets: bytes between a browser and Jupyter, who speak the protocol with each other. Only the request
+that opens one is read and rewritten. Neither side is read while the other cannot take more."""
+
+import asyncio
+import uuid
+from collections import Counter
+from contextlib import suppress
+from http import HTTPStatus
+from typing import cast
+
+import structlog
+from starlette.responses import Response
+
+from gpudev.adapters.ssh_ways import Reader, Writer
+from gpudev.domain.errors import GpuDevError, LimitReached, NotFound, Unavailable
+from gpudev.domain.proxy import Grant
+from gpudev.proxy import jupyter_door as door
+from gpudev.proxy.jupyter import JupyterDoor, refused
+from gpudev.proxy.jupyter_door import Headers
+from gpudev.settings import ProxySettings
+from gpudev.workflows.browsing import Guest
+from gpudev.workflows.proxying import Proxying
+
+log = structlog.get_logger(__name__)
+_HIGH_WATER, _LOW_WATER = 256 * 1024, 64 * 1024
+_PIECE = 64 * 1024
+_FOR_UPGRADE = frozenset({b"upgrade", b"connection"})
+
+
+class JupyterSockets:
+    """All of this process, and whether each may go on."""
+
+    def __init__(self, jupyter: JupyterDoor, proxying: Proxying, settings: ProxySettings) -> None:
+        self.door = jupyter
+        self._proxying = proxying
+        self._settings = settings
+        self._open: dict[JupyterSocket, Grant] = {}
+        self._by_user: Counter[int] = Counter()
+        self._keeper: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._keeper = asyncio.create_task(self._keep(), name="jupyter sockets")
+
+    async def close(self) -> None:
+        if self._keeper is not None:
+            self._keeper.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._keeper
+        for socket in list(self._open):
+            socket.abort()
+
+    def socket(self) -> "JupyterSocket":
+        return JupyterSocket(self)
+
+    def enter(self, socket: "JupyterSocket", grant: Grant) -> None:
+        if self._by_user[grant.user_id] >= self._settings.most_per_user:
+            raise LimitReached("you have as many connections to Jupyter open as are allowed")
+        if len(self._open) >= self._settings.most:
+            raise Unavailable("the proxy has as many sessions as it can take; try again later")
+        self._open[socket] = grant
+        self._by_user[grant.user_id] += 1
+
+    def left(self, socket: "JupyterSocket") -> None:
+        grant = self._open.pop(socket, None)
+        if grant is not None:
+            self._by_user[grant.user_id] -= 1
+            if not self._by_user[grant.user_id]:
+                del self._by_user[grant.user_id]
+
+    async def _keep(self) -> None:
+        """The one loop that goes on whatever happens. While the database is away nothing is known, and nothing
+        ends."""
+        while True:
+            await asyncio.sleep(self._settings.look_every.total_seconds())
+            try:
+                await self.look()
+            except Unavailable:
+                continue
+            except Exception:
+                log.exception("jupyter.keeper_failed")
+
+    async def look(self) -> None:
+        grants = list(set(self._open.values()))
+        if not grants:
+            return
+        endings = await self._proxying.endings(grants)
+        for socket, grant in list(self._open.items()):
+            if grant in endings:
+                socket.abort()
+
+
+class JupyterSocket(asyncio.Protocol):
+    """The browser's side of one."""
+
+    def __init__(self, sockets: JupyterSockets) -> None:
+        self._sockets = sockets
+        self._client: asyncio.Transport
+        self._early = b""
+        self._carrying: asyncio.Task[None] | None = None
+        self._writer: Writer | None = None
+        self._may_write = asyncio.Event()
+        self._may_write.set()
+        self._draining: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._client = cast(asyncio.Transport, transport)
+        self._client.set_write_buffer_limits(_HIGH_WATER, _LOW_WATER)
+
+    def data_received(self, data: bytes) -> None:
+        if self._carrying is None:
+            head, _, self._early = data.partition(b"\r\n\r\n")
+            self._client.pause_reading()
+            self._carrying = asyncio.get_running_loop().create_task(self._carry(head))
+        elif self._writer is None:
+            self._early += data  # not every event loop heeds it this early that we do not read
+        else:
+            self._writer.write(data)
+            if self._draining is None:
+                self._client.pause_reading()
+                self._draining = asyncio.get_running_loop().create_task(self._drain(self._writer))
+
+    async def _drain(self, writer: Writer) -> None:
+        with suppress(OSError):
+            await writer.drain()
+        self._draining = None
+        if not self._client.is_closing():
+            self._client.resume_reading()
+
+    def pause_writing(self) -> None:
+        self._may_write.clear()
+
+    def resume_writing(self) -> None:
+        self._may_write.set()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        for task in (self._carrying, self._draining):
+            if task is not None:
+                task.cancel()
+        self._sockets.left(self)
+
+    def abort(self) -> None:
+        self._client.abort()
+
+    async def _carry(self, head: bytes) -> None:
+        request_id = uuid.uuid4().hex
+        try:
+            guest, request = await self._admit(head)
+            async with self._sockets.door.way(guest) as way:
+                way.writer.write(request + self._early)
+                self._writer, self._early = way.writer, b""
+                if not self._client.is_closing():
+                    self._client.resume_reading()
+                await self._bring_back(way.reader)
+        except GpuDevError as error:
+            log.info("jupyter.refused", code=error.code, error=error.message, request_id=request_id)
+            self._client.write(_as_bytes(refused(error, request_id, as_page=False)))
+        except OSError as error:
+            log.info("jupyter.broken", error=str(error), request_id=request_id)
+        except Exception:
+            log.exception("jupyter.unforeseen", request_id=request_id)
+        self._client.close()
+
+    async def _admit(self, head: bytes) -> tuple[Guest, bytes]:
+        method, target, headers = _read_head(head)
+        place = door.place_of(target.partition(b"?")[0].decode("latin-1"))
+        if place is None:
+            raise NotFound("there is no WebSocket here")
+        peer = self._client.get_extra_info("peername")
+        address = self._sockets.door.address_of(peer[0] if isinstance(peer, tuple) else None, headers)
+        guest = await self._sockets.door.admit(place, method, headers, address, is_websocket=True)
+        self._sockets.enter(self, guest.grant)
+        kept = [(b"upgrade", b"websocket"), (b"connection", b"Upgrade"), *door.inwards(headers, guest.secrets.token)]
+        lines = [b"%s %s HTTP/1.1" % (method.encode("latin-1"), target), *(b"%s: %s" % pair for pair in kept)]
+        return guest, b"\r\n".join([*lines, b"", b""])
+
+    async def _bring_back(self, reader: Reader) -> None:
+        is_first = True
+        while data := await reader.read(_PIECE):
+            if is_first and not data.startswith(b"HTTP/1.1 101"):
+                # Not agreed to; what Jupyter says instead is nothing that would reach beyond its path.
+                raise NotFound("Jupyter opens no WebSocket here")
+            is_first = False
+            self._client.write(data)
+            await self._may_write.wait()
+        if is_first:
+            raise Unavailable("Jupyter hung up before it answered")
+
+
+def _read_head(head: bytes) -> tuple[str, bytes, Headers]:
+    """As the web server wrote it down for us: one header for each line, names in small letters."""
+    first, *lines = head.split(b"\r\n")
+    method, target, _ = first.split(b" ", 2)
+    headers = [(name.strip().lower(), value.strip()) for name, _, value in (line.partition(b":") for line in lines)]
+    return method.decode("latin-1"), target, headers
+
+
+def _as_bytes(response: Response) -> bytes:
+    phrase = HTTPStatus(response.status_code).phrase
+    lines = [f"HTTP/1.1 {response.status_code} {phrase}".encode(), b"connection: close"]
+    lines += [b"%s: %s" % pair for pair in response.raw_headers]
+    return b"\r\n".join([*lines, b"", bytes(response.body)])
