@@ -19,7 +19,7 @@ from gpudev.ports.clock import SystemClock
 from gpudev.settings import Settings
 from gpudev.workflows.inviting import Inviting
 
-_DATABASE_SECONDS = 3.0
+_DATABASE_SECONDS = 5.0
 """Somebody waits for the answer: that the database hangs is better said soon than guessed from silence."""
 
 
