@@ -28,17 +28,22 @@ locals {
       initImage       = "${local.chart_image["dev-server"].repository}:${local.chart_image["dev-server"].tag}"
       toleratedTaints = ["nvidia.com/gpu"]
     }
-    # Reached at the fixed ports of the chart in ./entrance, through the load balancers made here.
+    # Reached at fixed ports of the machines, through the load balancers made here (entrance.tf).
     apiService = {
       image       = local.chart_image["api-service"]
-      public      = { enabled = false }
+      public      = { enabled = true, type = "NodePort", nodePort = local.fixed_ports.api }
       serverNames = [local.api_host]
     }
-    registryCaches       = { service = { type = "ClusterIP", annotations = {}, loadBalancerSourceRanges = [] } }
+    registryCaches = {
+      service   = { type = "NodePort" }
+      ghcr      = { nodePort = local.fixed_ports.ghcr }
+      dockerhub = { nodePort = local.fixed_ports.dockerhub }
+    }
     reservationProcessor = { image = local.chart_image["reservation-processor"], serviceAccount = local.chart_role["reservation-processor"] }
     availabilityUpdater  = { image = local.chart_image["availability-updater"], serviceAccount = local.chart_role["availability-updater"] }
     reservationExpiry    = { image = local.chart_image["reservation-expiry"], serviceAccount = local.chart_role["reservation-expiry"] }
     sshProxy             = { image = local.chart_image["ssh-proxy"] }
+    toolbox              = { image = local.chart_image["api-service"], serviceAccount = local.chart_role["toolbox"] }
     monitoring           = { enabled = true }
   }
 }

@@ -78,6 +78,9 @@ locals {
   service_actions = local.declared.aws.services
   # These only ever concern what is ours: it carries its owner's name.
   only_on_ours = ["ec2:DeleteVolume", "ec2:ModifyVolume", "ec2:DeleteSnapshot"]
+  # And these our groups of machines: their names tell.
+  only_on_our_groups = ["autoscaling:StartInstanceRefresh"]
+  our_groups         = "arn:aws:autoscaling:${var.aws_region}:${data.aws_caller_identity.current.account_id}:autoScalingGroup:*:autoScalingGroupName/${var.prefix}-*"
   service_policies = {
     for name, actions in local.service_actions : name => jsonencode({
       Version = "2012-10-17"
@@ -85,7 +88,7 @@ locals {
         [{
           Sid      = "Declared"
           Effect   = "Allow"
-          Action   = [for action in actions : action if !contains(local.only_on_ours, action)]
+          Action   = [for action in actions : action if !contains(concat(local.only_on_ours, local.only_on_our_groups), action)]
           Resource = "*"
         }],
         [for actions in [[for action in actions : action if contains(local.only_on_ours, action)]] : {
@@ -94,6 +97,12 @@ locals {
           Action    = actions
           Resource  = "*"
           Condition = { Null = { "aws:ResourceTag/${local.declared.owner_tag}" = "false" } }
+        } if length(actions) > 0],
+        [for actions in [[for action in actions : action if contains(local.only_on_our_groups, action)]] : {
+          Sid      = "DeclaredForOurGroups"
+          Effect   = "Allow"
+          Action   = actions
+          Resource = local.our_groups
         } if length(actions) > 0],
       )
     })

@@ -24,10 +24,14 @@ locals {
     ca       = aws_eks_cluster.main.certificate_authority[0].data
     services = local.services_cidr
     mirrors = {
-      "ghcr.io"   = { server = "https://ghcr.io", cache = "http://${aws_lb.caches.dns_name}:5000" }
-      "docker.io" = { server = "https://registry-1.docker.io", cache = "http://${aws_lb.caches.dns_name}:5001" }
+      "ghcr.io"   = { server = "https://ghcr.io", cache = local.cache_urls.ghcr }
+      "docker.io" = { server = "https://registry-1.docker.io", cache = local.cache_urls.dockerhub }
+      # Images may also be named by the caches' own names, which machines cannot look up: they are in the cluster's DNS.
+      "registry-ghcr.gpu-controlplane.svc.cluster.local:5000"      = { server = local.cache_urls.ghcr, cache = local.cache_urls.ghcr }
+      "registry-dockerhub.gpu-controlplane.svc.cluster.local:5000" = { server = local.cache_urls.dockerhub, cache = local.cache_urls.dockerhub }
     }
   }
+  cache_urls = { ghcr = "http://${aws_lb.caches.dns_name}:5000", dockerhub = "http://${aws_lb.caches.dns_name}:5001" }
 }
 
 resource "aws_launch_template" "gpu" {

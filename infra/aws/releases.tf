@@ -12,11 +12,10 @@ provider "helm" {
 }
 
 module "releases" {
-  source         = "../releases"
-  chart          = "${local.root}/charts/gpu-dev-server"
-  entrance_chart = "${path.module}/entrance"
-  chart_values   = compact([yamlencode(local.chart_values), var.chart_values])
-  fixed_ports    = local.fixed_ports
+  source       = "../releases"
+  chart        = "${local.root}/charts/gpu-dev-server"
+  chart_values = compact([yamlencode(local.chart_values), var.chart_values])
+  grafana_port = local.fixed_ports.grafana
 
   depends_on = [
     aws_autoscaling_group.cpu,

@@ -48,11 +48,11 @@ variable "vpc_cidr" {
 variable "kubernetes_version" {
   description = "Of EKS. It should be in standard support: extended support costs six times as much."
   type        = string
-  default     = "1.34"
+  default     = "1.35"
 
   validation {
     condition     = can(regex("^1\\.[0-9]{2}$", var.kubernetes_version))
-    error_message = "The version must look like 1.34."
+    error_message = "The version must look like 1.35."
   }
 }
 

@@ -13,7 +13,7 @@ module "releases" {
   source       = "../releases"
   chart        = "${local.root}/charts/gpu-dev-server"
   chart_values = compact([yamlencode(local.chart_values), var.chart_values])
-  fixed_ports  = { grafana = 30080 }
+  grafana_port = 30080
   # GKE brings its own driver and device plugin.
   gpu_operator = false
 
@@ -62,6 +62,7 @@ locals {
     reservationProcessor = { serviceAccount = local.chart_role["reservation-processor"] }
     availabilityUpdater  = { serviceAccount = local.chart_role["availability-updater"] }
     reservationExpiry    = { serviceAccount = local.chart_role["reservation-expiry"] }
+    toolbox              = { serviceAccount = local.chart_role["toolbox"] }
     monitoring           = { enabled = true }
   }
 }

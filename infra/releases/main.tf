@@ -24,7 +24,7 @@ resource "helm_release" "kube_prometheus_stack" {
   create_namespace = true
   timeout          = 900
   values = [yamlencode({
-    grafana = { service = { type = "NodePort", nodePort = var.fixed_ports.grafana } }
+    grafana = { service = { type = "NodePort", nodePort = var.grafana_port } }
     prometheus = { prometheusSpec = {
       serviceMonitorSelectorNilUsesHelmValues = false
       podMonitorSelectorNilUsesHelmValues     = false
@@ -41,12 +41,4 @@ resource "helm_release" "gpu_dev_server" {
 
   # It brings monitors of the Prometheus operator's kinds.
   depends_on = [helm_release.kube_prometheus_stack]
-}
-
-resource "helm_release" "entrance" {
-  count     = var.entrance_chart == "" ? 0 : 1
-  name      = "gpu-dev-entrance"
-  chart     = var.entrance_chart
-  namespace = "gpu-controlplane"
-  values    = [yamlencode({ release = helm_release.gpu_dev_server.name, ports = var.fixed_ports })]
 }

@@ -3,19 +3,14 @@ variable "chart" {
   type        = string
 }
 
-variable "entrance_chart" {
-  description = "The folder of the chart with the services at fixed ports. Empty: none."
-  type        = string
-  default     = ""
-}
-
 variable "chart_values" {
-  description = "Values of the first, as YAML; the last is the strongest."
+  description = "Its values, as YAML; the last is the strongest."
   type        = list(string)
 }
 
-variable "fixed_ports" {
-  type = map(number)
+variable "grafana_port" {
+  description = "The port of the machines where Grafana is."
+  type        = number
 }
 
 variable "gpu_operator" {

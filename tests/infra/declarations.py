@@ -12,16 +12,19 @@ DECLARED = ROOT / "infra" / "declared.json"
 CATALOGUE = ROOT / "src" / "gpudev" / "domain" / "catalogue.toml"
 
 # The processor does continuously what the availability updater does now and then (bootstrap/keeping.py), and
-# reservation-expiry puts disks away as the processor would (bootstrap/processor.py, open_backstop).
+# reservation-expiry puts disks away as the processor would (bootstrap/processor.py, open_backstop). Operators' commands
+# run in the toolbox: report orphans, nodes groups, nodes refresh.
 AWS_SERVICES = {
     "reservation-processor": aws.RECONCILE_AVAILABILITY | aws.RECONCILE_DISKS | aws.DISK_OPERATIONS,
     "availability-updater": aws.RECONCILE_AVAILABILITY | aws.RECONCILE_DISKS,
     "reservation-expiry": aws.DISK_OPERATIONS,
+    "toolbox": aws.RECONCILE_DISKS | aws.NODE_OPERATIONS,
 }
 GCP_SERVICES = {
     "reservation-processor": gcp.RECONCILE_AVAILABILITY | gcp.RECONCILE_DISKS | gcp.DISK_OPERATIONS,
     "availability-updater": gcp.RECONCILE_AVAILABILITY | gcp.RECONCILE_DISKS,
     "reservation-expiry": gcp.DISK_OPERATIONS,
+    "toolbox": gcp.RECONCILE_AVAILABILITY | gcp.RECONCILE_DISKS,
 }
 
 

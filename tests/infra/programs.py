@@ -1,14 +1,14 @@
 """OpenTofu and the providers that infra/ is checked with, built once per machine: no registry has to be reached.
 
-The AWS provider as a whole takes an hour and 9 GB to build. What is built here is the same provider, of the same
-commit, without the services that infra/ does not use: two generated lists of them are shortened and nothing else is
-changed, so the schemas and the code of those that are left are the real ones.
+The AWS and Google providers as a whole take an hour and 9 GB to build. What is built here are the same providers, of
+the same commits, without the services that infra/ does not use: generated lists of them are shortened and nothing else
+is changed, so the schemas and the code of those that are left are the real ones.
 
 They lie in a cache outside the clone, named after what they were built from, and are never seen half built.
 GPU_DEV_TOFU_BIN names a folder that has them already.
 
     python tests/infra/programs.py tofu          builds OpenTofu if it is missing and says where it is
-    python tests/infra/programs.py all           the providers too
+    python tests/infra/programs.py all           the providers too, as far as they can be built here
 """
 
 import fcntl
@@ -22,18 +22,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TOFU_MODULE = Path(__file__).resolve().parent / "tofu"
 TOFU = "github.com/opentofu/opentofu/cmd/tofu"
 AWS = "github.com/hashicorp/terraform-provider-aws"
-PROVIDERS = {
-    # Released majors of these are not Go modules, so they are pinned by commit.
-    "terraform-provider-aws": f"{AWS}@v1.60.1-0.20260602190131-5f2286d6d836",
-    "terraform-provider-null": "github.com/hashicorp/terraform-provider-null@v1.0.1-0.20260824155049-3827b35ad520",
-}
+GOOGLE = "github.com/hashicorp/terraform-provider-google"
+HELM = "github.com/hashicorp/terraform-provider-helm"
 AWS_SERVICES = (
     "autoscaling",
     "cloudfront",
@@ -52,6 +50,38 @@ AWS_SERVICES = (
 """What infra/aws uses."""
 _ALWAYS_LINKED = ("organizations", "s3control")
 """Services that those above take functions from."""
+GOOGLE_SERVICES = ("artifactregistry", "compute", "container", "resourcemanager", "storage")
+"""What infra/gcp uses."""
+
+
+@dataclass(frozen=True)
+class ProviderSet:
+    """Providers that are built and kept together."""
+
+    modules: Mapping[str, str]
+    """Released majors are not Go modules, so they are pinned by commit."""
+    services: tuple[str, ...] = ()
+
+    @property
+    def recipe(self) -> bytes:
+        return repr((sorted(self.modules.items()), self.services)).encode()
+
+
+PROVIDERS = {
+    "aws": ProviderSet(
+        {
+            "terraform-provider-aws": f"{AWS}@v1.60.1-0.20260602190131-5f2286d6d836",
+            "terraform-provider-null": (
+                "github.com/hashicorp/terraform-provider-null@v1.0.1-0.20260824155049-3827b35ad520"
+            ),
+        },
+        AWS_SERVICES,
+    ),
+    "helm": ProviderSet({"terraform-provider-helm": f"{HELM}@v1.3.3-0.20260629194918-a4f1c1d8b008"}),
+    "gcp": ProviderSet(
+        {"terraform-provider-google": f"{GOOGLE}@v1.20.1-0.20260828184646-f3721fb45fa3"}, GOOGLE_SERVICES
+    ),
+}
 
 
 def find_tofu() -> Path | None:
@@ -59,9 +89,9 @@ def find_tofu() -> Path | None:
     return program if program.is_file() else None
 
 
-def find_providers() -> Path | None:
-    """The folder with all of them."""
-    folder = _place(_recipe_of_providers(), "providers")
+def find_providers(name: str) -> Path | None:
+    """The folder with those of one set."""
+    folder = _place(PROVIDERS[name].recipe, "providers")
     return folder if folder.is_dir() else None
 
 
@@ -70,9 +100,12 @@ def ensure_tofu() -> Path:
     return find_tofu() or _build_once(_place(_recipe_of_tofu(), "tofu"), _build_tofu)
 
 
-def ensure_providers() -> Path:
-    """Half an hour more on two busy cores."""
-    return find_providers() or _build_once(_place(_recipe_of_providers(), "providers"), _build_providers)
+def ensure_providers(name: str) -> Path:
+    """AWS's take half an hour more on two busy cores, Google's and Helm's a quarter each."""
+    wanted = PROVIDERS[name]
+    return find_providers(name) or _build_once(
+        _place(wanted.recipe, "providers"), lambda half: _build_providers(wanted, half)
+    )
 
 
 def _build_once(place: Path, build: Callable[[Path], None]) -> Path:
@@ -97,14 +130,16 @@ def _build_tofu(half: Path) -> None:
     _go("build", "-o", str(half), "-ldflags", flags, TOFU, inside=TOFU_MODULE)
 
 
-def _build_providers(half: Path) -> None:
+def _build_providers(wanted: ProviderSet, half: Path) -> None:
     half.mkdir()
-    for name, module in PROVIDERS.items():
+    for name, module in wanted.modules.items():
         told = json.loads(_go("mod", "download", "-json", module))
         with tempfile.TemporaryDirectory() as scratch:
             source = _copy(Path(told["Dir"]), Path(scratch) / "source")
             if name == "terraform-provider-aws":
                 _leave_services_out(source / "internal")
+            elif name == "terraform-provider-google":
+                _leave_google_services_out(source / "google")
             _go("build", "-o", str(half / name), "-ldflags", "-s -w", ".", inside=source)
 
 
@@ -125,6 +160,17 @@ def _leave_services_out(source: Path) -> None:
     used = _clients_used_in((source / "conns", source / "provider", *folders))
     services.write_text(_keep_services(services.read_text(), AWS_SERVICES))
     clients.write_text(_keep_clients(clients.read_text(), used))
+
+
+def _leave_google_services_out(source: Path) -> None:
+    """Services register themselves where they are imported: that one list becomes shorter."""
+    services = source / "provider" / "provider_register_services.go"
+    services.write_text(_keep_imports(services.read_text(), GOOGLE_SERVICES))
+
+
+def _keep_imports(text: str, kept: Iterable[str]) -> str:
+    wanted = set(kept)
+    return re.sub(r'\t_ "[^"]+/google/services/(\w+)"\n', lambda found: found[0] if found[1] in wanted else "", text)
 
 
 def _clients_used_in(folders: Iterable[Path]) -> set[str]:
@@ -172,10 +218,6 @@ def _recipe_of_tofu() -> bytes:
     return b"".join((TOFU_MODULE / name).read_bytes() for name in ("go.mod", "go.sum"))
 
 
-def _recipe_of_providers() -> bytes:
-    return repr((sorted(PROVIDERS.items()), AWS_SERVICES)).encode()
-
-
 def _go(*arguments: str, inside: Path = ROOT, environment: dict[str, str] | None = None) -> str:
     """Go with little priority: this is long, and others work here too."""
     nice = ["nice", "-n", "15"] if shutil.which("nice") else []
@@ -202,8 +244,8 @@ def _say(text: str) -> None:
 if __name__ == "__main__":
     try:
         print(ensure_tofu())
-        if sys.argv[1:] == ["all"]:
-            print(ensure_providers())
+        for name in PROVIDERS if sys.argv[1:] == ["all"] else ():
+            print(ensure_providers(name))
     except (OSError, RuntimeError) as problem:
         _say(str(problem))
         sys.exit(1)

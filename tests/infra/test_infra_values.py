@@ -38,7 +38,7 @@ ANSWERS = {
     },
 }
 FILES = {
-    "aws": ("groups.tf", "registries.tf", "images.tf", "chart-values.tf", "entrance.tf", "nodes.tf"),
+    "aws": ("groups.tf", "registries.tf", "images.tf", "chart-values.tf", "entrance.tf", "nodes.tf", "security.tf"),
     "gcp": ("pools.tf", "images.tf", "releases.tf"),
 }
 VARIABLES = {
@@ -65,7 +65,7 @@ output "user_data" {
 def told(clone: Path, tofu: Callable[..., Tofu]) -> Callable[[str], dict[str, Any]]:
     def evaluate(cloud: str) -> dict[str, Any]:
         source, folder = clone / "infra" / cloud, clone / "infra" / f"{cloud}-without-provider"
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         shutil.copy(source / "variables.tf", folder)
         for template in source.glob("*.tftpl"):
             shutil.copy(template, folder)
@@ -116,17 +116,38 @@ def test_the_chart_takes_what_is_derived_for_it(
     assert images and all(re.search(r"(amazonaws\.com|pkg\.dev)/[\w/-]+:[0-9a-f]{16}$", image) for image in images)
 
 
-def test_the_entrance_leads_to_the_pods_of_the_chart(told: Callable[[str], dict[str, Any]]) -> None:
-    pods = [
-        one["spec"]["template"]["metadata"]["labels"]
-        for one in rendered(ROOT / "charts" / "gpu-dev-server", told("aws")["chart_values"])
-        if one["kind"] == "Deployment"
-    ]
-    services = rendered(ROOT / "infra" / "aws" / "entrance", "{}")
-    assert {one["spec"]["ports"][0]["nodePort"] for one in services} == {30081, 30050, 30051}
-    for service in services:
-        wanted = service["spec"]["selector"].items()
-        assert sum(wanted <= labels.items() for labels in pods) == 1, service["metadata"]["name"]
+@pytest.mark.parametrize("cloud", ["aws", "gcp"])
+def test_an_image_is_built_again_exactly_when_what_it_is_made_of_has_changed(
+    clone: Path, told: Callable[[str], dict[str, Any]], cloud: str
+) -> None:
+    def tags() -> tuple[str, str]:
+        values = yaml.safe_load(told(cloud)["chart_values"])
+        return values["global"]["image"]["tag"], values["devServers"]["initImage"].rpartition(":")[2]
+
+    server, dev_server = tags()
+    (clone / "src" / "gpudev" / "__pycache__").mkdir(exist_ok=True)
+    for name in ("src/gpudev/__pycache__/main.pyc", "images/dev-server/more_test.go", "infra/notes.txt"):
+        (clone / name).write_text("of no image")
+    assert tags() == (server, dev_server)
+    (clone / "src" / "gpudev" / "main.py").write_text("changed = True\n")
+    changed, same = tags()
+    assert changed != server and same == dev_server
+    (clone / "images" / "dev-server" / "go.mod").write_text("module changed\n")
+    assert tags()[0] == changed and tags()[1] != dev_server
+
+
+def test_the_load_balancers_lead_to_services_at_fixed_ports(told: Callable[[str], dict[str, Any]]) -> None:
+    objects = rendered(ROOT / "charts" / "gpu-dev-server", told("aws")["chart_values"])
+    ports = {
+        one["metadata"]["name"]: one["spec"]["ports"][0]["nodePort"]
+        for one in objects
+        if one["kind"] == "Service" and one["spec"].get("type") == "NodePort"
+    }
+    assert ports == {"api-service-public": 30081, "registry-ghcr": 30050, "registry-dockerhub": 30051}
+    assert not [one for one in objects if one["kind"] == "Service" and one["spec"].get("type") == "LoadBalancer"]
+    security = (ROOT / "infra" / "aws" / "security.tf").read_text()
+    first = re.search(r"first_ssh_port = (\d+)", security)
+    assert first is not None and max(ports.values()) < int(first[1]), "people do not reach them"
 
 
 def test_a_machine_is_told_its_cluster_its_type_and_the_caches(told: Callable[[str], dict[str, Any]]) -> None:
@@ -143,3 +164,5 @@ def test_a_machine_is_told_its_cluster_its_type_and_the_caches(told: Callable[[s
     assert script.startswith("#!/bin/sh\n")
     assert "/etc/containerd/certs.d/ghcr.io/hosts.toml" in script
     assert '[host."http://caches.internal:5000"]' in script
+    own_name = "registry-ghcr.gpu-controlplane.svc.cluster.local:5000"
+    assert f"/etc/containerd/certs.d/{own_name}/hosts.toml" in script
