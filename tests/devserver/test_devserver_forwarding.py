@@ -13,13 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from devserver.harness import DEV, DevServer
+from devserver.conftest import Build
+from devserver.harness import CONTAINER, CONTAINER_ENVIRONMENT, DEV, DevServer
 from sshd.harness import eventually
 
 pytestmark = pytest.mark.slow
 
 MEBIBYTE = 1024 * 1024
 PATIENCE = 20.0
+API_SERVER = CONTAINER_ENVIRONMENT["KUBERNETES_SERVICE_HOST"]
 Connect = Callable[[], socket.socket]
 
 
@@ -201,6 +203,19 @@ def test_a_socks_proxy_leads_through_the_dev_server(server: DevServer, service: 
 
 def test_standard_input_and_output_can_be_a_connection(server: DevServer, service: int) -> None:
     assert server.ssh(options=("-W", f"127.0.0.1:{service}"), stdin=b"jump").stdout == b"JUMP"
+
+
+@pytest.mark.parametrize(
+    "name", ["169.254.169.254", "[::ffff:169.254.169.254]", "[fd00:ec2::254]", "10.0.0.1", "sneaky"]
+)
+def test_nobody_is_led_to_where_clouds_tell_secrets(build: Build, name: str) -> None:
+    """By whatever name; nor to the API server of the cluster that runs the dev server."""
+    builder = build(CONTAINER)
+    with (builder.root / "etc" / "hosts").open("a") as hosts:
+        hosts.write("169.254.169.254 sneaky\n")
+    result = builder.start().ssh(options=("-W", f"{name}:80"), stdin=b"GET / HTTP/1.0\r\n\r\n")
+    assert result.stdout == b""
+    assert b"administratively prohibited" in result.stderr
 
 
 def test_a_connection_that_cannot_be_made_is_told(server: DevServer) -> None:

@@ -191,6 +191,45 @@ def test_a_port_of_this_machine_that_is_refused_is_refused_under_every_name(
     assert b"open failed" in result.stderr
 
 
+def test_a_port_that_is_refused_is_refused_through_every_kind_of_forward(
+    start_server: StartServer, service: int
+) -> None:
+    """-L and -D ask the server for the same thing as -W; a client may ask for it in all of these ways."""
+    server = start_server(refuse_forward_ports=[service])
+    plain, socks = free_port(), free_port()
+    with forwarding(server, "-L", f"{plain}:localhost:{service}", "-D", f"127.0.0.1:{socks}") as ssh:
+        wait_for_line(ssh, "Entering interactive session")
+        assert not answers(to_port(plain))
+        with socket.create_connection(("127.0.0.1", socks), timeout=PATIENCE) as asking:
+            asking.sendall(b"\x05\x01\x00")
+            assert asking.recv(2) == b"\x05\x00"
+            asking.sendall(b"\x05\x01\x00\x01\x7f\x00\x00\x01" + service.to_bytes(2, "big"))
+            assert asking.recv(10)[:2] != b"\x05\x00"
+
+
+METADATA = [
+    "169.254.169.254", "169.254.170.2", "[::ffff:169.254.169.254]", "[fd00:ec2::254]", "[fd20:ce::254]",
+    "[64:ff9b::a9fe:a9fe]", "2852039166", "0xa9fea9fe", "169.254.43518",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", METADATA)
+def test_nobody_is_led_to_where_clouds_tell_secrets(server: Server, name: str) -> None:
+    """By whatever name: the last ones are names that this system's resolver knows for the first."""
+    result = server.ssh(options=("-W", f"{name}:80"), stdin=b"GET / HTTP/1.0\r\n\r\n")
+    assert result.stdout == b""
+    assert b"administratively prohibited" in result.stderr
+
+
+def test_a_name_with_several_addresses_leads_to_the_first_that_answers(server: Server) -> None:
+    """localhost is often two addresses, and most servers listen on one of them."""
+    assert any(family == socket.AF_INET for family, *_ in socket.getaddrinfo("localhost", 80))
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    with echo_service(listener):
+        assert server.ssh(options=("-W", f"localhost:{port}"), stdin=b"jump").stdout == b"JUMP"
+
+
 def test_a_local_socket_leads_to_one_in_the_dev_server(server: Server) -> None:
     theirs, ours = server.folder / "theirs", server.folder / "ours"
     listener = socket.socket(socket.AF_UNIX)

@@ -18,6 +18,7 @@ from gpudev.adapters.postgres.queue import NOTIFY_CHANNEL
 from gpudev.adapters.postgres.stores import Stores, open_stores
 from gpudev.bootstrap.disks import open_disk_work
 from gpudev.bootstrap.keeping import keep_reconciling
+from gpudev.bootstrap.notifying import telling_outside
 from gpudev.bootstrap.running import check_schema, wait_for_schema
 from gpudev.domain.errors import Unavailable
 from gpudev.ports.clock import Clock, SystemClock
@@ -54,6 +55,7 @@ async def open_processor(settings: Settings) -> AsyncIterator[RunningProcessor]:
             async with (
                 open_disk_work(settings, stores) as disks,
                 _listening(settings, stores, cluster, disks) as processor,
+                telling_outside(settings.notify, stores, lambda: processor.is_planning),
             ):
                 yield RunningProcessor(processor, cluster, stores)
         finally:
@@ -184,4 +186,5 @@ def make_processor(
 
 
 def local_cluster(settings: Settings, nodes: LocalNodes) -> LocalCluster:
-    return LocalCluster(settings.state_dir, nodes, SystemClock(), settings.ssh_host)
+    closed = tuple(sorted({port for _, port in settings.own_addresses}))
+    return LocalCluster(settings.state_dir, nodes, SystemClock(), settings.ssh_host, closed_ports=closed)

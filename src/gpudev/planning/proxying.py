@@ -2,8 +2,8 @@
 
 from collections.abc import Collection
 from datetime import datetime
-from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
+from gpudev.domain.addresses import Address, is_metadata, plain
 from gpudev.domain.errors import ClusterError, Conflict, NotFound, Unauthenticated
 from gpudev.domain.ids import ReservationId, short_id
 from gpudev.domain.lifecycle import Status
@@ -11,8 +11,6 @@ from gpudev.domain.proxy import Close, Ending, Grant, Standing
 from gpudev.domain.reservation import Connection
 
 _NO_TOKEN = "this token does not open anything (any more): ask for a new one"
-_METADATA = (ip_network("169.254.0.0/16"), ip_network("fe80::/10"), ip_network("fd00:ec2::/32"))
-"""Where clouds tell a machine its secrets; nothing of ours is ever link-local."""
 
 
 def admit(
@@ -58,29 +56,21 @@ def check_address(text: str, port: int, *, loopback_allowed: bool, ours: Collect
 
     `ours`: addresses and ports of the control plane itself.
     """
-    address = _plain(text)
+    address = plain(text)
     forbidden = (
         not 0 < port < 65536
         or address.is_unspecified
         or address.is_multicast
         or (address.is_loopback and not loopback_allowed)
-        or any(address in network for network in _METADATA)
+        or is_metadata(address)
         or any(port == other and address == _find_plain(host) for host, other in ours)
     )
     if forbidden:
         raise ClusterError("the recorded address of this dev server is none where dev servers are: ask an operator")
 
 
-def _find_plain(text: str) -> IPv4Address | IPv6Address | None:
+def _find_plain(text: str) -> Address | None:
     try:
-        return _plain(text)
+        return plain(text)
     except ValueError:
         return None  # a name, or the folder of a socket
-
-
-def _plain(text: str) -> IPv4Address | IPv6Address:
-    """An IPv4 address that is written as an IPv6 one is the same address."""
-    address = ip_address(text.partition("%")[0])
-    if isinstance(address, IPv6Address):
-        return address.ipv4_mapped or address.sixtofour or address
-    return address

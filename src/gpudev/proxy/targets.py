@@ -22,11 +22,10 @@ class Targets:
 
     @classmethod
     def of(cls, settings: Settings) -> "Targets":
-        database, proxy = settings.database, settings.proxy
-        ours = {(database.host, database.port), (settings.api_host, settings.api_port), (proxy.host, proxy.port)}
+        ours = settings.own_addresses
         if settings.cluster == "local":
             ours |= {("127.0.0.1", port) for _, port in ours} | {(settings.ssh_host, port) for _, port in ours}
-        return cls(settings.cluster == "local", frozenset(ours), proxy.connect_timeout)
+        return cls(settings.cluster == "local", ours, settings.proxy.connect_timeout)
 
     async def connect(self, to: Connection, protocol: Callable[[], asyncio.Protocol]) -> asyncio.Transport:
         """A name is looked up once and the addresses found are checked and used: it cannot mean something else a

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpudev.domain.disk_operations import DiskSettings
 from gpudev.domain.errors import Invalid
-from gpudev.domain.listening import parse_bind
+from gpudev.domain.listening import parse_bind, parse_listen
 from gpudev.places import state_dir
 from gpudev.settings.reading import days, names, positive, read, section, switch
 from gpudev.settings.sections import (
@@ -25,6 +25,7 @@ from gpudev.settings.sections import (
     Guarding,
     KubernetesSettings,
     Limits,
+    NotifySettings,
     OidcSettings,
     ProxySettings,
     Reconciling,
@@ -46,6 +47,7 @@ __all__ = [
     "Guarding",
     "KubernetesSettings",
     "Limits",
+    "NotifySettings",
     "OidcSettings",
     "ProxySettings",
     "Reconciling",
@@ -78,6 +80,7 @@ class Settings:
     oidc: OidcSettings = field(default_factory=OidcSettings)
     guarding: Guarding = field(default_factory=Guarding)
     proxy: ProxySettings = field(default_factory=ProxySettings)
+    notify: NotifySettings = field(default_factory=NotifySettings)
     state_dir: Path = Path("~/.local/share/gpu-dev")
     """Embedded and local mode: database, disks, dev servers' folders, logs."""
     nodes_file: Path | None = None
@@ -113,6 +116,17 @@ class Settings:
     def manages_volumes(self) -> bool:
         """Whether dev servers here can use the cloud's volumes: one machine has folders, others have not."""
         return self.cloud != "none" and (self.cloud == "local") == (self.cluster == "local")
+
+    @property
+    def own_addresses(self) -> frozenset[tuple[str, int]]:
+        """Where the control plane itself listens: no way of ours leads there from a dev server."""
+        own = {(self.api_host, self.api_port), (self.proxy.host, self.proxy.port)}
+        if not self.database.host.startswith("/"):  # the folder of a socket
+            own.add((self.database.host, self.database.port))
+        elsewhere = [parse_listen(self.listen)] if self.listen else []
+        elsewhere += [parse_bind(self.metrics_address)] if self.metrics_address else []
+        own.update((address.host, address.port) for address in elsewhere)
+        return frozenset(own)
 
     @property
     def has_disks(self) -> bool:
@@ -158,6 +172,7 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         oidc=section(env, OidcSettings(), "GPU_DEV_OIDC_"),
         guarding=section(env, Guarding(), "GPU_DEV_"),
         proxy=section(env, ProxySettings(), "GPU_DEV_PROXY_"),
+        notify=_notify(env),
         state_dir=state_dir(env),
         nodes_file=read(env, "GPU_DEV_NODES_FILE", Path, None),
         api_host=env.get("GPU_DEV_API_HOST", "127.0.0.1"),
@@ -204,10 +219,13 @@ def given(environ: Mapping[str, str]) -> dict[str, str]:
     How its database is reached is not among them; neither is anything that `load` does not read."""
     noting = _Noting(environ)
     load(noting)
-    return {name: environ[name] for name in sorted(noting.asked & environ.keys()) if name.startswith(_CARRIED)}
+    carried = noting.asked & environ.keys() - {_NOTIFY_URLS}
+    return {name: environ[name] for name in sorted(carried) if name.startswith(_CARRIED)}
 
 
 _CARRIED = ("GPU_DEV_", "API_KEY_")
+_NOTIFY_URLS = "GPU_DEV_NOTIFY_URLS"
+"""Secrets: never written down where others may read it (GPU_DEV_NOTIFY_URLS_FILE is for that)."""
 
 
 class _Noting(dict[str, str]):
@@ -251,6 +269,15 @@ def _bind(text: str) -> str:
         return str(parse_bind(text))
     except Invalid as error:
         raise ValueError(str(error)) from error
+
+
+def _notify(env: Mapping[str, str]) -> NotifySettings:
+    """By hand: an address may hold a comma, and no complaint may repeat it."""
+    return NotifySettings(
+        secret_urls=tuple(env.get(_NOTIFY_URLS, "").split()),
+        urls_file=env.get("GPU_DEV_NOTIFY_URLS_FILE", ""),
+        on=read(env, "GPU_DEV_NOTIFY_ON", names, NotifySettings().on),
+    )
 
 
 def _cluster(text: str) -> str:

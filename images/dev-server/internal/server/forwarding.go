@@ -57,7 +57,11 @@ func (c *connection) forwardTCP(channel ssh.NewChannel) {
 		_ = channel.Reject(ssh.Prohibited, "forwarding is not allowed")
 		return
 	}
-	target, err := net.DialTimeout("tcp", net.JoinHostPort(wish.Host, strconv.Itoa(int(wish.Port))), connectTime)
+	target, err := newDialer().Dial("tcp", net.JoinHostPort(wish.Host, strconv.Itoa(int(wish.Port))))
+	if errors.Is(err, errClosed) {
+		_ = channel.Reject(ssh.Prohibited, errClosed.Error())
+		return
+	}
 	join(channel, target, err)
 }
 

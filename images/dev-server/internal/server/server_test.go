@@ -3,6 +3,7 @@ package server
 import (
 	"crypto/ed25519"
 	"fmt"
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
@@ -105,5 +106,26 @@ func TestAClientSetsHowItsTerminalSpeaksAndNothingElse(t *testing.T) {
 	}
 	if welcomeFromClient("LANG", "a\x00b") || welcomeFromClient("LANG", fmt.Sprintf("%2000d", 1)) {
 		t.Error("too strange a value was taken")
+	}
+}
+
+func TestNobodyIsLedToWhereCloudsTellSecrets(t *testing.T) {
+	cluster := netip.MustParseAddr("10.96.0.1")
+	closed := []string{
+		"169.254.169.254", "169.254.170.23", "::ffff:169.254.169.254", "fe80::1%eth0", "fd00:ec2::254", "fd20:ce::254",
+		"64:ff9b::a9fe:a9fe", "2002:a9fe:a9fe::1", "10.96.0.1", "::ffff:10.96.0.1",
+	}
+	for _, text := range closed {
+		if !isClosed(netip.MustParseAddr(text), cluster) {
+			t.Errorf("%s is open", text)
+		}
+	}
+	for _, text := range []string{"127.0.0.1", "::1", "10.96.0.2", "192.168.1.7", "2001:db8::7", "64:ff9b::a00:1"} {
+		if isClosed(netip.MustParseAddr(text), cluster) {
+			t.Errorf("%s is closed", text)
+		}
+	}
+	if isClosed(netip.MustParseAddr("10.96.0.1"), netip.Addr{}) {
+		t.Error("closed without a cluster")
 	}
 }

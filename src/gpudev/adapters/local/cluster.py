@@ -80,12 +80,15 @@ class LocalCluster:
         ssh_host: str = "127.0.0.1",
         *,
         mode: Mode | None = None,
+        closed_ports: tuple[int, ...] = (),
     ) -> None:
-        """`mode` None: the best that works here."""
+        """`mode` None: the best that works here. `closed_ports`: of this machine, the control plane's own; dev servers'
+        SSH servers forward nothing there."""
         self._state = StateFolder(Path(state_dir).expanduser().absolute())
         self._nodes = nodes
         self._clock = clock
         self._ssh_host = ssh_host
+        self._closed_ports = closed_ports
         self._warm = WarmProcess(self._state.path, mode)
         self._changes = Changes()
         self._foreign = ForeignWatch(nodes, self._own_use, self._changes.tell)
@@ -189,7 +192,9 @@ class LocalCluster:
         await asyncio.to_thread(self._state.path.mkdir, 0o700, True, True)
         self._finding = await self._warm.start()
         limiter = await asyncio.to_thread(find_limiter)
-        self._launcher = Launcher(self._state, self._nodes, self._finding.mode, limiter, self._ssh_host)
+        self._launcher = Launcher(
+            self._state, self._nodes, self._finding.mode, limiter, self._ssh_host, self._closed_ports
+        )
         await asyncio.to_thread(self._state.prepare, self._launcher.folder_mode)
         if self._nodes.has_real_gpus:
             await asyncio.to_thread(ensure_gpu_devices)

@@ -82,6 +82,7 @@ def _sshd_config(launch: Launch, member: Path) -> SshdConfig:
         username=LOGIN,
         shell=SHELL,
         environment=launch.environment,
+        refuse_forward_ports=frozenset(launch.closed_ports),
     )
 
 

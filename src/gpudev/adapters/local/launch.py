@@ -36,6 +36,8 @@ class Launch:
     """What must not be seen even where a folder around it is shown."""
     address: str = "127.0.0.1"
     """Where the members' SSH servers listen."""
+    closed_ports: tuple[int, ...] = ()
+    """The control plane's, to which the SSH server forwards nothing."""
     cgroup: str | None = None
     max_processes: int | None = None
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -53,7 +55,7 @@ class Launch:
     @classmethod
     def from_json(cls, text: str) -> "Launch":
         data = json.loads(text)
-        lists = ("hostnames", "devices", "hidden")
+        lists = ("hostnames", "devices", "hidden", "closed_ports")
         return cls(**{**data, "mode": Mode(data["mode"]), **{name: tuple(data[name]) for name in lists}})
 
 

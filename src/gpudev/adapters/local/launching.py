@@ -52,6 +52,7 @@ class Launcher:
     mode: Mode
     limiter: Limiter
     ssh_host: str
+    closed_ports: tuple[int, ...] = ()
 
     def check(self, spec: ServerSpec, others: Iterable[ServerSpec]) -> None:
         """Raises ClusterError for what this machine cannot run, or not beside those that run."""
@@ -138,6 +139,7 @@ class Launcher:
             host_key=str(folder.host_key),
             devices=_devices(node, share),
             hidden=_hidden(self.state.path),
+            closed_ports=self.closed_ports,
             cgroup=None if cgroup is None else str(cgroup),
             max_processes=share_of_node.processes if cgroup is None and self.mode.has_own_uid else None,
             environment=environment_for(spec, share, node, mode=self.mode, uid=uid, view=view, gang=gang),

@@ -33,7 +33,7 @@ class SshdConfig:
     jupyter_report: int | None = None
     """A descriptor of the file where it is written how Jupyter is."""
     refuse_forward_ports: frozenset[int] = frozenset()
-    """Ports of this machine itself to which no connection is forwarded (-L, -D, -W)."""
+    """Ports of this machine itself (the control plane's) to which no connection is forwarded (-L, -D, -W)."""
     sftp_servers: tuple[str, ...] = USUAL_SFTP_SERVERS
     """The first that exists serves sftp; where none does, asyncssh does."""
     login_seconds: float = 120.0

@@ -7,24 +7,37 @@ from typing import cast
 
 import asyncssh
 
+from gpudev.domain.addresses import is_metadata, plain
+
 LOOPBACK = "127.0.0.1"
 
 
-async def connect_unless_local(
-    connection: asyncssh.SSHServerConnection, host: str, port: int
+async def connect_where_allowed(
+    connection: asyncssh.SSHServerConnection, host: str, port: int, closed_ports: frozenset[int]
 ) -> asyncssh.SSHTCPSession[bytes]:
-    """Forward to a port that is refused on this machine itself. The address is looked up once and then used, so that
-    a name cannot mean one thing when asked and another when connected."""
+    """Forward to wherever the client wants, but never to where clouds tell secrets and not to this machine's closed
+    ports. A name is looked up once and the addresses found are used, so that it cannot mean one thing when asked and
+    another when connected."""
     loop = asyncio.get_running_loop()
     try:
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise asyncssh.ChannelOpenError(asyncssh.OPEN_CONNECT_FAILED, str(error)) from error
+    failure = asyncssh.ChannelOpenError(asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED, "no connection is made to there")
     for family, _, _, _, address in found:
-        if not is_this_machine(family, str(address[0])):
+        if _is_closed(family, str(address[0]), port, closed_ports):
+            continue
+        try:
             forwarder = await connection.forward_connection(str(address[0]), port)
+        except asyncssh.ChannelOpenError as error:
+            failure = error
+        else:
             return cast("asyncssh.SSHTCPSession[bytes]", forwarder)  # as asyncssh itself uses it
-    raise asyncssh.ChannelOpenError(asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED, f"port {port} of this machine is closed")
+    raise failure
+
+
+def _is_closed(family: int, address: str, port: int, closed_ports: frozenset[int]) -> bool:
+    return is_metadata(plain(address)) or (port in closed_ports and is_this_machine(family, address))
 
 
 async def connect_to_jupyter(
