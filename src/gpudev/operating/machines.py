@@ -277,7 +277,7 @@ async def _until_empty(look: _Look, *, within: timedelta | None = None) -> None:
 async def _replacing(stores: Stores, settings: Settings) -> AsyncIterator[ReplacingMachines]:
     async with open_node_groups(settings) as groups, open_machines(settings) as machines:
         prefix = settings.reconciling.node_group_prefix
-        yield ReplacingMachines(prefix, groups, machines, stores.cordons, stores.nodes, _draining(stores))
+        yield ReplacingMachines(prefix, groups, machines, stores.cordons, _draining(stores))
 
 
 def _draining(stores: Stores) -> Draining:

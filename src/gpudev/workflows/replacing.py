@@ -12,7 +12,6 @@ from gpudev.domain.errors import Conflict, NotFound
 from gpudev.domain.reservation import Reservation
 from gpudev.ports.cordons import CordonStore
 from gpudev.ports.node_groups import ClusterMachines, NodeGroups, Refresh, RefreshState
-from gpudev.ports.stores import NodeStore
 from gpudev.workflows.draining import Draining
 
 KEEP_OF_MANAGEMENT_PERCENT = 50
@@ -26,7 +25,6 @@ class ReplacingMachines:
     groups: NodeGroups
     machines: ClusterMachines
     cordons: CordonStore
-    nodes: NodeStore
     draining: Draining
 
     def whole_name(self, group: str) -> str:
@@ -57,8 +55,7 @@ class ReplacingMachines:
 
     async def has_been_heard(self, closed: Sequence[str]) -> bool:
         """Whether the processor gives nobody a place on these any more. Before that, empty means nothing."""
-        seen, _ = await self.nodes.nodes()
-        return not any(node.name in closed and node.offers for node in seen)
+        return await self.cordons.has_been_heard(closed)
 
     async def who_is_there(self, closed: Sequence[str]) -> list[Reservation]:
         found: dict[object, Reservation] = {}

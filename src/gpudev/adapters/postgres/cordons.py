@@ -42,6 +42,14 @@ class PostgresCordons:
             await _check_known(connection, node)
             await connection.execute("DELETE FROM node_cordons WHERE node = $1", node)
 
+    async def has_been_heard(self, nodes: Sequence[str]) -> bool:
+        async with self._pool.acquire() as connection:
+            # What the processor publishes at the end of a turn is what it has planned with.
+            found = await connection.fetchval(
+                "SELECT EXISTS (SELECT FROM cluster_nodes WHERE name = ANY($1::text[]) AND schedulable)", list(nodes)
+            )
+        return not found
+
     async def away(self) -> Sequence[AwayNode]:
         async with self._pool.acquire() as connection:
             found = await connection.fetch("SELECT name, gpu_type, seen_at FROM nodes_away ORDER BY name")

@@ -1,0 +1,180 @@
+"""Emptying nodes and replacing machines, over a real database and a paper cluster: who is told, moved, left alone."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import pytest
+
+from gpudev.domain.capacity import Node
+from gpudev.domain.errors import Conflict
+from gpudev.domain.lifecycle import Status
+from gpudev.ports.cloud import NodeGroup
+from gpudev.ports.node_groups import NodeMachine, PodThere, Refresh, RefreshState
+from gpudev.workflows.draining import Draining
+from gpudev.workflows.evicting import Evicting
+from gpudev.workflows.replacing import ReplacingMachines
+from support.world import World
+
+PREFIX = "pytorch-gpu-dev"
+H100 = f"{PREFIX}-gpu-nodes-h100"
+NODES = (Node("node-1", "h100", 8), Node("node-2", "h100", 8))
+
+
+@dataclass
+class PaperGroups:
+    by_name: dict[str, list[str]]
+    refreshed: list[tuple[str, int]] = field(default_factory=list)
+    last: Refresh | None = None
+
+    async def node_groups(self, prefix: str) -> list[NodeGroup]:
+        return []
+
+    async def machines(self, group: str) -> Sequence[str]:
+        return self.by_name[group]
+
+    async def last_refresh(self, group: str) -> Refresh | None:
+        return self.last
+
+    async def ensure_refresh(self, group: str, *, keep_percent: int, warmup_seconds: int) -> Refresh:
+        self.refreshed.append((group, keep_percent))
+        self.last = Refresh("r-1", RefreshState.RUNNING, 0, "Pending")
+        return self.last
+
+
+class PaperMachines:
+    async def nodes(self) -> Sequence[NodeMachine]:
+        machines = {"node-1": "i-1", "node-2": "i-2", "cpu-1": "i-3", "bare": ""}
+        return [NodeMachine(node, machine) for node, machine in machines.items()]
+
+    async def pods_on(self, node: str) -> Sequence[PodThere]:
+        return []
+
+    async def remove_pod(self, pod: PodThere) -> None:
+        raise AssertionError("nobody asked for that")
+
+
+@pytest.fixture
+def groups() -> PaperGroups:
+    return PaperGroups({H100: ["i-1"], f"{H100}-spot": ["i-2"], f"{PREFIX}-cpu-nodes": ["i-3"], f"{H100}-new": [""]})
+
+
+@pytest.fixture
+def replacing(world: World, groups: PaperGroups) -> ReplacingMachines:
+    world.cluster.nodes = NODES
+    stores = world.stores
+    draining = Draining(stores.cordons, stores.reservations, stores.unreleased, world.clock)
+    return ReplacingMachines(PREFIX, groups, PaperMachines(), stores.cordons, draining)
+
+
+@pytest.fixture
+def evicting(world: World) -> Evicting:
+    return Evicting(world.stores.reservations, world.clock)
+
+
+async def test_nothing_is_replaced_while_anybody_is_there(
+    world: World, replacing: ReplacingMachines, groups: PaperGroups
+) -> None:
+    first, second = await world.submit(8), await world.submit(8)
+    await world.turn()
+    closed, there = await replacing.close(H100, "olga", "new driver")
+    [mine] = [one for one in (await world.get(first), await world.get(second)) if one.shares[0].node == "node-1"]
+    assert (closed, [one.reservation_id for one in there]) == (["node-1"], [mine.reservation_id])
+    assert "node_draining" in await world.kinds(mine.reservation_id)
+    with pytest.raises(Conflict, match="1 reservations are still on machines"):
+        await replacing.begin(H100, closed)
+    assert not groups.refreshed
+    await world.cancel(mine.reservation_id)
+    await world.turn()
+    await replacing.begin(H100, closed)
+    assert groups.refreshed == [(H100, 0)]
+
+
+async def test_a_node_is_not_called_empty_before_the_processor_has_heard_that_it_is_closed(
+    world: World, replacing: ReplacingMachines
+) -> None:
+    await world.turn()
+    closed, _ = await replacing.close(H100, "olga", "")
+    assert not await replacing.has_been_heard(closed)
+    await world.turn()
+    assert await replacing.has_been_heard(closed)
+
+
+async def test_only_what_this_replacement_closed_is_opened_again(world: World, replacing: ReplacingMachines) -> None:
+    await world.turn()
+    await replacing.close(H100, "olga", "new driver")
+    await replacing.close(f"{H100}-spot", "olga", "")
+    assert await replacing.finish(H100) == ["node-1"]
+    assert set(await world.stores.cordons.cordons()) == {"node-2"}, "the name of one group begins another's"
+    assert await replacing.finish(f"{H100}-spot") == ["node-2"]
+
+
+async def test_the_control_planes_machines_go_one_after_the_other_and_are_not_closed(
+    world: World, replacing: ReplacingMachines, groups: PaperGroups
+) -> None:
+    await world.turn()
+    name = replacing.whole_name("cpu")
+    assert await replacing.nodes_of(name) == ["cpu-1"]
+    closed, there = await replacing.close(name, "olga", "")
+    assert (closed, there) == ([], [])
+    await replacing.begin(name, closed)
+    assert groups.refreshed == [(f"{PREFIX}-cpu-nodes", 50)]
+
+
+def test_groups_have_short_names(replacing: ReplacingMachines) -> None:
+    assert replacing.whole_name("h100") == replacing.whole_name(H100) == H100
+
+
+async def test_who_is_moved_comes_back_before_others_with_the_time_that_was_left(
+    world: World, evicting: Evicting
+) -> None:
+    world.cluster.nodes = NODES[:1]
+    rid = await world.submit(8, hours=4, user="ada")
+    await world.turn()
+    waiting = await world.submit(8, hours=1, user="bob")
+    world.clock.move(minutes=60)
+    await world.turn()
+    with pytest.raises(Conflict, match="no place to leave"):
+        await evicting.leave(waiting, "node-1 is needed")
+
+    await evicting.leave(rid, "node-1 is needed")
+    await evicting.leave(rid, "node-1 is needed")  # twice is fine
+    with pytest.raises(Conflict, match="cleared away"):
+        await evicting.come_back(rid)
+    world.cluster.nodes = ()
+    await world.turn()
+    again = await evicting.come_back(rid)
+    repeated = await evicting.come_back(rid)
+    assert again is not None and repeated is not None
+    assert again.reservation_id == repeated.reservation_id != rid
+    left = await world.get(rid)
+    assert left.expires_at is not None
+    assert again.duration == left.expires_at - world.clock.now()
+    assert timedelta(hours=2.9) < again.duration <= timedelta(hours=3)
+    assert (again.username, again.gpu_count, again.ssh_public_keys) == ("ada", 8, left.ssh_public_keys)
+
+    world.cluster.nodes = NODES[1:]
+    await world.turn()
+    assert await world.status(again.reservation_id) is Status.ACTIVE
+    assert (await world.status(waiting)).is_waiting
+    assert (await world.kinds(rid))[-3:] == ["moved", "cancelled", "released"]
+
+
+async def test_who_has_hardly_any_time_left_is_not_started_again(world: World, evicting: Evicting) -> None:
+    rid = await world.submit(8, hours=1)
+    await world.turn()
+    world.clock.move(minutes=56)
+    await evicting.leave(rid, "node-1 is needed")
+    await world.turn()
+    assert await evicting.come_back(rid) is None
+
+
+async def test_what_was_ended_for_good_does_not_come_back(world: World, evicting: Evicting) -> None:
+    rid = await world.submit(8)
+    await world.turn()
+    assert (await evicting.end(rid, "node-1 is broken")).status is Status.CANCELLED
+    assert (await evicting.end(rid, "node-1 is broken")).status is Status.CANCELLED
+    await world.turn()
+    assert (await world.kinds(rid)).count("cancelled") == 1
+    with pytest.raises(Conflict, match="was not moved"):
+        await evicting.come_back(rid)
