@@ -19,11 +19,10 @@ def reservation_ids(beginning: str) -> list[tuple[str, str]]:
 
 def disk_names(beginning: str, *, deleted: bool) -> list[tuple[str, str]]:
     """Names of this person's disks that begin so, each with how it is; `deleted`: those that can be restored, too."""
-    from gpudev.cli.disks import list_path
-    from gpudev.wire.disks import DiskList
+    from gpudev.sdk import disk_calls
 
     try:
-        found = Session().impatient_api().read(DiskList, list_path(deleted=deleted)).value.disks
+        found = Session().impatient_api().ask(disk_calls.list_disks(deleted=deleted)).value.disks
     except ClientError:
         return []
     return [(disk.disk_name, disk.state) for disk in found if disk.disk_name.startswith(beginning)]

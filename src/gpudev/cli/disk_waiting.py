@@ -1,4 +1,4 @@
-"""Waiting for what is done to a disk: look at the operation until it is over, and show how far it is.
+"""Waiting for what is done to a disk, and showing how far it is.
 
 On a terminal one line is drawn over itself; elsewhere each new step is a line; programs see nothing of it.
 """
@@ -9,14 +9,12 @@ import time
 
 from gpudev.cli import output, wording
 from gpudev.cli.api import Reply
-from gpudev.cli.disks import Disks
 from gpudev.cli.exits import CliError, Exit
 from gpudev.cli.session import Session
-from gpudev.sdk.errors import Unreachable
+from gpudev.sdk.disk_waiting import wait_until_over as wait
 from gpudev.sdk.following import patience
 from gpudev.wire.disks import OperationView
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 _UNDRAWN = 0.3
 """What is done sooner than this is not announced."""
 
@@ -25,49 +23,21 @@ def wait_until_over(session: Session, first: Reply[OperationView], what: str, *,
     """`what` is said before each step, such as "Cloning data". Ctrl-C stops the waiting, never the operation."""
     progress = _Progress(what, quiet=quiet)
     try:
-        return _look_until_over(Disks(session.api), first, progress, patience(session.env))
+        waiting = wait(
+            session.api.core,
+            first,
+            patience=patience(session.env),
+            on_change=progress.show,
+            on_lost=progress.lose,
+        )
+        gc.enable()
+        return session.api.run(waiting)
     except KeyboardInterrupt:
         name = first.value.disk_name
         step = f"`gpu-dev disk show {name}` shows how far it is"
         raise CliError(Exit.INTERRUPTED, "stopped waiting; what was asked for goes on", step) from None
     finally:
         progress.close()
-
-
-def check_done(operation: OperationView) -> None:
-    """Raise what a failure means to somebody who waited."""
-    if operation.state != "failed":
-        return
-    name = operation.disk_name
-    is_new = operation.kind in ("create", "clone")
-    raise CliError(
-        Exit.REFUSED,
-        f"{operation.kind} of disk {name!r} failed: {operation.error or 'no reason was given'}",
-        f"There is no disk {name!r}; everything else is as it was"
-        if is_new
-        else f"`gpu-dev disk show {name}` shows how it is",
-        code="operation_failed",
-    )
-
-
-def _look_until_over(
-    disks: Disks, reply: Reply[OperationView], progress: "_Progress", patient_for: float
-) -> Reply[OperationView]:
-    gc.enable()
-    pause, heard_at = _FIRST_PAUSE, time.monotonic()
-    while reply.value.state not in ("done", "failed"):
-        progress.show(reply.value)
-        time.sleep(pause)
-        pause = min(pause * 1.5, _LONGEST_PAUSE)
-        try:
-            reply = disks.operation(reply.value.disk_name, reply.value.operation_id)
-        except Unreachable as error:
-            if time.monotonic() - heard_at > patient_for:
-                raise
-            progress.lose(error.message)
-        else:
-            heard_at = time.monotonic()
-    return reply
 
 
 class _Progress:

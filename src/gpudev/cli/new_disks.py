@@ -24,10 +24,13 @@ def is_agreed(session: Session, name: str | None, *, may_ask: bool, quiet: bool)
 
 def _why_it_is_not_there(session: Session, name: str) -> str | None:
     """In the API's own words, which also tell of one that was deleted. None: it is there."""
-    from gpudev.cli.disks import Disks
+    from gpudev.sdk import disk_calls
 
     try:
-        Disks(session.api).get(name)
+        found = session.api.ask(disk_calls.get_disk(name)).value
     except NotFound as error:
         return error.message[:1].upper() + error.message[1:]
-    return None
+    if found.state != "failed":
+        return None
+    why = found.operation.error if found.operation is not None else None
+    return f"Disk {name!r} was asked for and could not be made{f' ({why})' if why else ''}"

@@ -95,7 +95,7 @@ def command_line(
     if command and tty:
         arguments.append("-t")
     # Behind `--` nothing is an option any more, whatever it looks like.
-    return [*arguments, "--", f"{there.user}@{there.host}", *_remote_command(command)]
+    return [*arguments, "--", f"{there.user}@{there.host}", *([remote_line(command)] if command else [])]
 
 
 def become(arguments: Sequence[str]) -> None:
@@ -114,11 +114,9 @@ def verbatim(path: Path) -> str:
     return str(path).replace("%", "%%")
 
 
-def _remote_command(command: Sequence[str]) -> list[str]:
+def remote_line(command: Sequence[str]) -> str:
     """One argument is a line for the remote shell; several are an argv that has to arrive as it is."""
-    if not command:
-        return []
-    return [command[0] if len(command) == 1 else shlex.join(command)]
+    return command[0] if len(command) == 1 else shlex.join(command)
 
 
 def checked_connection(job: JobView) -> tuple[str, int, str, str]:

@@ -66,6 +66,7 @@ class Stream:
 
     def close(self) -> None:
         self._response.close()
+        self._line.close()
 
     def abort(self) -> None:
         """From another thread: whoever reads it is told that it is cut."""

@@ -6,9 +6,10 @@ import click
 
 from gpudev.cli import disk_wording, output, wording
 from gpudev.cli.commands import disk_acts
-from gpudev.cli.disks import Disks
+from gpudev.cli.disks import ask
 from gpudev.cli.options import DISK, SNAPSHOT, api_options
 from gpudev.cli.session import Session
+from gpudev.sdk import disk_calls
 from gpudev.wire.disks import ContentsView, DiskDetails, SnapshotView
 
 _LABEL = 13
@@ -39,7 +40,7 @@ for act in disk_acts.ALL:
 @api_options
 def list_disks(deleted: bool, as_json: bool, api_url: str | None) -> None:
     """Show your disks."""
-    reply = Disks(Session(api_url).api).all(deleted=deleted)
+    reply = ask(Session(api_url).api, disk_calls.list_disks(deleted=deleted))
     if as_json:
         output.say_json(reply.raw)
         return
@@ -70,7 +71,7 @@ def list_disks(deleted: bool, as_json: bool, api_url: str | None) -> None:
 @api_options
 def show(name: str, deleted: bool, as_json: bool, api_url: str | None) -> None:
     """Show one disk in full: its history, its snapshots and what was last on it."""
-    reply = Disks(Session(api_url).api).get(name, deleted=deleted)
+    reply = ask(Session(api_url).api, disk_calls.get_disk(name, deleted=deleted))
     if as_json:
         output.say_json(reply.raw)
         return
@@ -98,7 +99,7 @@ def show(name: str, deleted: bool, as_json: bool, api_url: str | None) -> None:
 @api_options
 def snapshots(name: str, deleted: bool, as_json: bool, api_url: str | None) -> None:
     """Show a disk's snapshots, the newest first."""
-    reply = Disks(Session(api_url).api).snapshots(name, deleted=deleted)
+    reply = ask(Session(api_url).api, disk_calls.snapshots(name, deleted=deleted))
     if as_json:
         output.say_json(reply.raw)
     elif reply.value.snapshots:
@@ -114,7 +115,7 @@ def snapshots(name: str, deleted: bool, as_json: bool, api_url: str | None) -> N
 @api_options
 def contents(name: str, snapshot_id: str | None, deleted: bool, as_json: bool, api_url: str | None) -> None:
     """List what was on a disk when its snapshot was taken: what is nearest to the top, and totals."""
-    reply = Disks(Session(api_url).api).contents(name, snapshot_id, deleted=deleted)
+    reply = ask(Session(api_url).api, disk_calls.contents(name, snapshot_id, deleted=deleted))
     if as_json:
         output.say_json(reply.raw)
         return

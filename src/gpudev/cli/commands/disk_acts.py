@@ -7,10 +7,13 @@ import click
 
 from gpudev.cli import disk_wording, output, wording
 from gpudev.cli.api import Reply
-from gpudev.cli.disk_waiting import check_done, wait_until_over
-from gpudev.cli.disks import Disks
+from gpudev.cli.disk_waiting import wait_until_over
+from gpudev.cli.disks import ask
 from gpudev.cli.options import DISK, DISK_ID, SNAPSHOT, api_options
 from gpudev.cli.session import Session
+from gpudev.sdk import disk_calls
+from gpudev.sdk.calls import Call
+from gpudev.sdk.disk_waiting import check_done
 from gpudev.wire.disks import (
     CloneDiskRequest,
     CreateDiskRequest,
@@ -21,6 +24,7 @@ from gpudev.wire.disks import (
 )
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+_T = TypeVar("_T")
 _SIZE = click.IntRange(1, 65536)
 _yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 
@@ -38,7 +42,7 @@ def _act_options(function: _F) -> _F:
 def create(name: str, size_gb: int | None, no_wait: bool, as_json: bool, api_url: str | None) -> None:
     """Make a new, empty disk."""
     act = _Act(api_url, no_wait=no_wait, as_json=as_json)
-    operation = act.carry_out(act.disks.create(CreateDiskRequest(disk_name=name, size_gb=size_gb)), f"Creating {name}")
+    operation = act.carry_out(disk_calls.create(CreateDiskRequest(disk_name=name, size_gb=size_gb)), f"Creating {name}")
     act.say(f"{act.done('Created')}: {operation.disk_name}.\n  gpu-dev reserve --disk {operation.disk_name}")
 
 
@@ -52,10 +56,10 @@ def delete(name: str, yes: bool, no_wait: bool, as_json: bool, api_url: str | No
     if act.may_ask and not yes and not _confirmed_delete(act, name):
         output.say("Nothing was deleted.")
         return
-    act.carry_out(act.disks.delete(name), f"Deleting {name}")
+    act.carry_out(disk_calls.delete(name), f"Deleting {name}")
     if as_json:
         return
-    until = act.disks.get(name, deleted=True).value.restorable_until
+    until = act.ask(disk_calls.get_disk(name, deleted=True)).value.restorable_until
     when = f" until {wording.local_time(until, wording.utc_now())}" if until else ""
     act.say(f"Deleted: {name}. It can be restored{when}:\n  gpu-dev disk restore {name}")
 
@@ -89,8 +93,8 @@ def restore(
     if snapshot_id is not None and act.may_ask and not yes and not _confirmed_restore(act, name, snapshot_id):
         output.say("Nothing was restored.")
         return
-    ask = RestoreDiskRequest(snapshot_id=snapshot_id, new_name=new_name, disk_id=disk_id)
-    operation = act.carry_out(act.disks.restore(name, ask), f"Restoring {name}")
+    wanted = RestoreDiskRequest(snapshot_id=snapshot_id, new_name=new_name, disk_id=disk_id)
+    operation = act.carry_out(disk_calls.restore(name, wanted), f"Restoring {name}")
     if snapshot_id is None:
         act.say(f"{act.done('Restored')}: {operation.disk_name}, as it was when it was deleted.")
     else:
@@ -105,7 +109,7 @@ def restore(
 def rename(name: str, new_name: str, no_wait: bool, as_json: bool, api_url: str | None) -> None:
     """Give a disk another name."""
     act = _Act(api_url, no_wait=no_wait, as_json=as_json)
-    act.carry_out(act.disks.rename(name, RenameDiskRequest(new_name=new_name)), f"Renaming {name}")
+    act.carry_out(disk_calls.rename(name, RenameDiskRequest(new_name=new_name)), f"Renaming {name}")
     act.say(f"Renamed: {name} is now {new_name}.")
 
 
@@ -116,7 +120,7 @@ def rename(name: str, new_name: str, no_wait: bool, as_json: bool, api_url: str 
 def resize(name: str, size_gb: int, no_wait: bool, as_json: bool, api_url: str | None) -> None:
     """Make a disk larger, also while it is in use."""
     act = _Act(api_url, no_wait=no_wait, as_json=as_json)
-    act.carry_out(act.disks.resize(name, ResizeDiskRequest(size_gb=size_gb)), f"Resizing {name}")
+    act.carry_out(disk_calls.resize(name, ResizeDiskRequest(size_gb=size_gb)), f"Resizing {name}")
     act.say(f"{act.done('Resized')}: {name}, {size_gb} GB.")
 
 
@@ -138,8 +142,8 @@ def clone(
 ) -> None:
     """Make a second disk with the same files. From then on each goes its own way."""
     act = _Act(api_url, no_wait=no_wait, as_json=as_json)
-    ask = CloneDiskRequest(new_name=new_name, size_gb=size_gb, snapshot_id=snapshot_id)
-    act.carry_out(act.disks.clone(name, ask), f"Cloning {name}")
+    wanted = CloneDiskRequest(new_name=new_name, size_gb=size_gb, snapshot_id=snapshot_id)
+    act.carry_out(disk_calls.clone(name, wanted), f"Cloning {name}")
     act.say(f"{act.done('Cloned')}: {name} to {new_name}.\n  gpu-dev reserve --disk {new_name}")
 
 
@@ -149,7 +153,7 @@ def clone(
 def snapshot(name: str, no_wait: bool, as_json: bool, api_url: str | None) -> None:
     """Keep a disk as it is now, also while it is in use. (At the end of a reservation that is done anyway.)"""
     act = _Act(api_url, no_wait=no_wait, as_json=as_json)
-    operation = act.carry_out(act.disks.snapshot(name), f"Taking a snapshot of {name}")
+    operation = act.carry_out(disk_calls.snapshot(name), f"Taking a snapshot of {name}")
     act.say(f"{act.done('Snapshot taken')}: {name}{f', {operation.result}' if operation.result else ''}.")
 
 
@@ -161,7 +165,6 @@ class _Act:
 
     def __init__(self, api_url: str | None, *, no_wait: bool, as_json: bool) -> None:
         self.session = Session(api_url)
-        self.disks = Disks(self.session.api)
         self._no_wait = no_wait
         self._as_json = as_json
 
@@ -169,14 +172,17 @@ class _Act:
     def may_ask(self) -> bool:
         return output.can_ask() and not self._as_json
 
-    def carry_out(self, reply: Reply[OperationView], what: str) -> OperationView:
+    def ask(self, call: Call[_T]) -> Reply[_T]:
+        return ask(self.session.api, call)
+
+    def carry_out(self, call: Call[OperationView], what: str) -> OperationView:
         """Raises what a failure means."""
+        reply = self.ask(call)
         if not self._no_wait:
             reply = wait_until_over(self.session, reply, what, quiet=self._as_json)
         if self._as_json:
             output.say_json(reply.raw)
-        check_done(reply.value)
-        return reply.value
+        return check_done(reply.value)
 
     def done(self, word: str) -> str:
         """What is said when nobody waited for the end."""
@@ -188,7 +194,7 @@ class _Act:
 
 
 def _confirmed_delete(act: _Act, name: str) -> bool:
-    found, now = act.disks.get(name).value, wording.utc_now()
+    found, now = act.ask(disk_calls.get_disk(name)).value, wording.utc_now()
     used = disk_wording.when(found.last_used, now)
     kept = f"{found.snapshot_count} snapshot{'' if found.snapshot_count == 1 else 's'}"
     output.say(output.clean(f"  {name}  {disk_wording.gigabytes(found.size_gb)}  last used: {used}  {kept}"))
@@ -197,7 +203,7 @@ def _confirmed_delete(act: _Act, name: str) -> bool:
 
 def _confirmed_restore(act: _Act, name: str, snapshot_id: str) -> bool:
     digits, now = snapshot_id.replace("-", ""), wording.utc_now()
-    for one in act.disks.snapshots(name).value.snapshots:
+    for one in act.ask(disk_calls.snapshots(name)).value.snapshots:
         if one.snapshot_id.replace("-", "").startswith(digits):
             taken = wording.local_time(one.created_at, now)
             output.say(output.clean(f"  {wording.short_id(one.snapshot_id)}  {taken}  {disk_wording.contents_of(one)}"))

@@ -23,6 +23,7 @@ _LONGEST_KEY = 4096
 @click.option("--device/--browser", "by_device", default=None, help="OIDC: with a code on another device, or here.")
 @click.option("--key-stdin", is_flag=True, help="Store a key you were given; it is read from standard input.")
 @click.option("--rotate", is_flag=True, help="Replace the key you have; the old one ends at once.")
+@click.option("--again", is_flag=True, help="In the way you last did; nobody is asked anything.")
 @click.option("--api-url", metavar="URL", help="Address of the API, above all settings.")
 @click.option("--json", "as_json", is_flag=True, help="Print who you are as JSON.")
 def login(
@@ -33,6 +34,7 @@ def login(
     by_device: bool | None,
     key_stdin: bool,
     rotate: bool,
+    again: bool,
     api_url: str | None,
     as_json: bool,
 ) -> None:
@@ -45,8 +47,8 @@ def login(
     themselves.
     """
     chosen = bool(profile or method or by_device is not None)
-    if sum((key_stdin, rotate, chosen, link is not None)) > 1:
-        raise usage_error("--key-stdin, --rotate, an invitation and a way to log in do not go together")
+    if sum((key_stdin, rotate, again, chosen, link is not None)) > 1:
+        raise usage_error("--key-stdin, --rotate, --again, an invitation and a way to log in do not go together")
     session = Session(api_url)
     if link is not None:
         from gpudev.cli import joining
@@ -56,8 +58,12 @@ def login(
         credential = _store_given_key(session)
     elif rotate:
         credential = _rotate(session)
+    elif again and (stored := session.stored()) is not None and stored.login:
+        credential = session.log_in_again(stored)
     elif session.address.embedded and not chosen:
         credential = session.log_in_as_owner()
+    elif again:
+        raise CliError(Exit.AUTH, f"nothing is known of how you log in to {session.address.url}", "Run `gpu-dev login`")
     else:
         from gpudev.cli import logging_in
 

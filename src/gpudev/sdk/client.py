@@ -1,0 +1,86 @@
+"""The client for programs: `GpuDev` blocks, `AsyncGpuDev` is awaited; they offer the same."""
+
+from collections.abc import Mapping
+from typing import Unpack
+
+from gpudev.sdk.awaiting import AwaitingDriver
+from gpudev.sdk.blocking import BlockingDriver
+from gpudev.sdk.cluster import AsyncCluster, AsyncKeys, AsyncStatistics, Cluster, Keys, Statistics
+from gpudev.sdk.disks import AsyncDisks, Disks
+from gpudev.sdk.jobs import AsyncJobs, Jobs, OnChange
+from gpudev.sdk.offering import Awaiting, Blocking
+from gpudev.sdk.servers import AsyncServer, Server
+from gpudev.sdk.session import Session
+from gpudev.sdk.stays import AsyncStay, Stay, Terms
+from gpudev.sdk.wishes import Wishes
+
+
+class GpuDev(Blocking):
+    """Without arguments it finds the API and the key as `gpu-dev` does: environment, settings, the system on this
+    machine, `gpu-dev login`. `env` stands for the environment."""
+
+    def __init__(
+        self, api_url: str | None = None, *, api_key: str | None = None, env: Mapping[str, str] | None = None
+    ) -> None:
+        session = Session(api_url, env, api_key=api_key)
+        super().__init__(session, session.new_core(), BlockingDriver(session.new_transport()))
+        parts = (self._session, self._core, self._driver)
+        self.jobs = Jobs(*parts)
+        """Reservations."""
+        self.disks = Disks(*parts)
+        self.cluster = Cluster(*parts)
+        self.keys = Keys(*parts)
+        self.stats = Statistics(*parts)
+
+    def reserve(
+        self, *, on_change: OnChange | None = None, timeout: float | None = None, **wishes: Unpack[Wishes]
+    ) -> Stay:
+        """For `with`: reserve, wait until the dev server is ready, and release it at the end, whatever happens.
+        `on_change` is told of every change on the way; after `timeout` seconds of waiting NotInTime is raised."""
+        return Stay(self._session, self._core, self._driver, Terms(wishes, on_change, timeout))
+
+    def server(self, job_id: str, *, on_change: OnChange | None = None, timeout: float | None = None) -> Server:
+        """A dev server that was reserved before, once it is ready. Nobody releases it but you."""
+        job = self.jobs.wait(job_id, on_change=on_change, timeout=timeout)
+        return Server(self._session, self._core, self._driver, job)
+
+
+class AsyncGpuDev(Awaiting):
+    """The same to be awaited. Use it as `async with AsyncGpuDev() as client`, or close it at the end."""
+
+    def __init__(
+        self, api_url: str | None = None, *, api_key: str | None = None, env: Mapping[str, str] | None = None
+    ) -> None:
+        session = Session(api_url, env, api_key=api_key)
+        super().__init__(session, session.new_core(), AwaitingDriver(session.new_transport()))
+        parts = (self._session, self._core, self._driver)
+        self.jobs = AsyncJobs(*parts)
+        """Reservations."""
+        self.disks = AsyncDisks(*parts)
+        self.cluster = AsyncCluster(*parts)
+        self.keys = AsyncKeys(*parts)
+        self.stats = AsyncStatistics(*parts)
+
+    def reserve(
+        self, *, on_change: OnChange | None = None, timeout: float | None = None, **wishes: Unpack[Wishes]
+    ) -> AsyncStay:
+        """For `async with`: reserve, wait until the dev server is ready, and release it at the end, whatever happens.
+        `on_change` is told of every change on the way; after `timeout` seconds of waiting NotInTime is raised."""
+        return AsyncStay(self._session, self._core, self._driver, Terms(wishes, on_change, timeout))
+
+    async def server(
+        self, job_id: str, *, on_change: OnChange | None = None, timeout: float | None = None
+    ) -> AsyncServer:
+        """A dev server that was reserved before, once it is ready. Nobody releases it but you."""
+        job = await self.jobs.wait(job_id, on_change=on_change, timeout=timeout)
+        return AsyncServer(self._session, self._core, self._driver, job)
+
+    def close(self) -> None:
+        """Nothing more is asked with it."""
+        self._driver.close()
+
+    async def __aenter__(self) -> "AsyncGpuDev":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,145 @@
+"""A folder's files to a dev server: which of them, and by which program.
+
+What git would ignore stays here. Where both sides have rsync only what changed is sent; else everything goes as one
+stream through ssh.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from gpudev.sdk import ssh
+from gpudev.sdk.errors import LocalError, Unavailable, UsageError
+from gpudev.wire.jobs import JobView
+
+_SECONDS_TO_LIST = 300
+_TARGET = r"[A-Za-z0-9_.][A-Za-z0-9_./-]{0,250}"
+"""Every rsync and every shell on the way reads it the same."""
+_HAS_RSYNC = "command -v rsync >/dev/null 2>&1"
+
+
+def copy_folder(job: JobView, env: Mapping[str, str], proxy: ssh.ProxyCommand, folder: Path, target: str) -> None:
+    """`target` is relative to the home there. What is there already and not here stays."""
+    if not re.fullmatch(_TARGET, target) or ".." in target.split("/"):
+        raise UsageError(f"{target[:200]!r} is no folder below the home there: use letters, digits, / . _ and -")
+    names = list_files(folder)
+    with _ssh_settings(job, env, proxy) as settings:
+        program = [ssh.find_program(), "-F", str(settings), "-T", "-o", "BatchMode=yes", "-o", "LogLevel=ERROR"]
+        prepared = ssh.remote_line(
+            ("sh", "-c", f'mkdir -p -- "$1" && {{ {_HAS_RSYNC} && echo rsync || :; }}', "sh", target)
+        )
+        done = subprocess.run([*program, "--", "there", prepared], capture_output=True, check=False)
+        _check(done.returncode, done.stderr)
+        if shutil.which("rsync") and done.stdout.strip() == b"rsync":
+            _by_rsync(settings, folder, target, names)
+        else:
+            _by_tar([*program, "--", "there", ssh.remote_line(("tar", "-xzf", "-", "-C", target))], folder, names)
+
+
+def usual_target(folder: Path) -> str:
+    """A folder of the same name, as far as that can be had."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", folder.name).strip("-.") or "files"
+
+
+def list_files(folder: Path) -> list[bytes]:
+    """Paths below the folder: everything that is there and not ignored."""
+    git = shutil.which("git")
+    if git is None:
+        return sorted(_walk(folder))
+    with tempfile.TemporaryDirectory(prefix="gpu-dev-") as scratch:
+        command = [git, "-C", str(folder)]
+        if subprocess.run([*command, "rev-parse", "--git-dir"], capture_output=True, check=False).returncode != 0:
+            # No repository of its own, or none that git trusts: an empty one beside it lets git read the .gitignore.
+            subprocess.run([git, "init", "-q", scratch], capture_output=True, check=False)
+            command = [git, "-C", str(folder), f"--git-dir={scratch}/.git", f"--work-tree={folder}"]
+        done = subprocess.run(
+            [*command, "ls-files", "--cached", "--others", "--exclude-standard", "-z", "--", "."],
+            capture_output=True,
+            timeout=_SECONDS_TO_LIST,
+            check=False,
+        )
+    if done.returncode != 0:
+        raise LocalError(f"git cannot list {folder}: {done.stderr.decode('utf-8', 'replace').strip()[-300:]}")
+    root = os.fsencode(folder)
+    named = {name.rstrip(b"/") for name in done.stdout.split(b"\0") if name}
+    # git still names what was deleted and not yet committed.
+    return sorted(name for name in named if os.path.lexists(os.path.join(root, name)))  # noqa: PTH118 - bytes
+
+
+def _walk(folder: Path) -> Iterator[bytes]:
+    root = os.fsencode(folder)
+    for place, folders, files in os.walk(root):
+        folders[:] = [name for name in folders if name != b".git"]
+        links = [name for name in folders if os.path.islink(os.path.join(place, name))]  # noqa: PTH114, PTH118 - bytes
+        for name in (*files, *links):
+            yield os.path.relpath(os.path.join(place, name), root)  # noqa: PTH118 - bytes
+
+
+def _by_rsync(settings: Path, folder: Path, target: str, names: Sequence[bytes]) -> None:
+    command = [
+        "rsync",
+        "-a",
+        "-r",
+        "--from0",
+        "--files-from=-",
+        "-e",
+        f'"{ssh.find_program()}" -F "{settings}" -o BatchMode=yes',
+    ]
+    done = subprocess.run(
+        [*command, "--", f"{folder}/", f"there:{target.rstrip('/')}/"],
+        input=b"".join(name + b"\0" for name in names),
+        capture_output=True,
+        check=False,
+    )
+    _check(done.returncode, done.stderr)
+
+
+def _by_tar(command: Sequence[str], folder: Path, names: Sequence[bytes]) -> None:
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdin is not None
+    try:
+        with tarfile.open(fileobj=process.stdin, mode="w|gz", compresslevel=1) as archive:
+            for name in names:
+                shown = os.fsdecode(name)
+                archive.add(folder / shown, arcname=shown)
+    except BrokenPipeError:
+        pass  # it says why below
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+    _, told = process.communicate()
+    _check(process.returncode, told)
+
+
+@contextmanager
+def _ssh_settings(job: JobView, env: Mapping[str, str], proxy: ssh.ProxyCommand) -> Iterator[Path]:
+    """A configuration in which the dev server is called `there`: programs that start ssh by themselves are told no
+    more than one file. What the person has set for all hosts holds below it."""
+    there = ssh.target(job, env, proxy)
+    lines = [
+        "Host there",
+        f"    HostName {there.host}",
+        f"    Port {there.port}",
+        f"    User {there.user}",
+        *(f"    {option} {value}" for option, value in there.options.items()),
+        *(f'    IdentityFile "{ssh.verbatim(key)}"' for key in there.identities),
+        "Match all",
+        "    Include ~/.ssh/config",
+    ]
+    with tempfile.TemporaryDirectory(prefix="gpu-dev-") as folder:
+        path = Path(folder) / "ssh_config"
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        yield path
+
+
+def _check(exit_code: int, told: bytes) -> None:
+    if exit_code != 0:
+        lines = told.decode("utf-8", "replace").strip().splitlines()
+        raise Unavailable(f"the files could not be copied ({lines[-1] if lines else f'exit code {exit_code}'})")

@@ -1,0 +1,122 @@
+"""One method for two kinds of programs: written once as a routine, it blocks where it may and is awaited elsewhere.
+
+A group of methods is a class whose methods are `@offered` or `@streamed`; it is then made twice, once as a `Blocking`
+and once as an `Awaiting` one. Type checkers see for each what it gives.
+"""
+
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from functools import update_wrapper
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+
+from gpudev.sdk.awaiting import AwaitingDriver
+from gpudev.sdk.blocking import BlockingDriver
+from gpudev.sdk.core import Core
+from gpudev.sdk.effects import Routine
+from gpudev.sdk.session import Session
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_T_co = TypeVar("_T_co", covariant=True)
+
+
+class Source(Protocol[_T_co]):
+    """Things that come one after another."""
+
+    def next(self) -> Routine[_T_co | None]:
+        """None: that was all."""
+        ...
+
+    def close(self) -> Routine[None]: ...
+
+
+class Group:
+    """What a method may use."""
+
+    _core: Core
+    _session: Session
+
+    def _perform(self, routine: Routine[Any]) -> Any:
+        raise NotImplementedError
+
+    def _stream(self, source: Source[Any]) -> Any:
+        raise NotImplementedError
+
+
+class Blocking(Group):
+    def __init__(self, session: Session, core: Core, driver: BlockingDriver) -> None:
+        self._session = session
+        self._core = core
+        self._driver = driver
+
+    def _perform(self, routine: Routine[_T]) -> _T:
+        return self._driver.run(routine)
+
+    def _stream(self, source: Source[_T]) -> Iterator[_T]:
+        try:
+            while (item := self._driver.run(source.next())) is not None:
+                yield item
+        finally:
+            self._driver.run(source.close())
+
+
+class Awaiting(Group):
+    def __init__(self, session: Session, core: Core, driver: AwaitingDriver) -> None:
+        self._session = session
+        self._core = core
+        self._driver = driver
+
+    def _perform(self, routine: Routine[_T]) -> Coroutine[Any, Any, _T]:
+        return self._driver.run(routine)
+
+    async def _stream(self, source: Source[_T]) -> AsyncIterator[_T]:
+        try:
+            while (item := await self._driver.run(source.next())) is not None:
+                yield item
+        finally:
+            await self._driver.run(source.close())
+
+
+class offered(Generic[_P, _T]):  # noqa: N801 - it is read as a decorator
+    """A method that comes to one thing."""
+
+    def __init__(self, routine: Callable[Concatenate[Any, _P], Routine[_T]]) -> None:
+        self.routine = routine
+        update_wrapper(self, routine)  # type: ignore[arg-type]
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> "offered[_P, _T]": ...
+    @overload
+    def __get__(self, instance: Blocking, owner: type) -> Callable[_P, _T]: ...
+    @overload
+    def __get__(self, instance: Awaiting, owner: type) -> Callable[_P, Coroutine[Any, Any, _T]]: ...
+    def __get__(self, instance: Group | None, owner: type) -> Any:
+        if instance is None:
+            return self
+
+        def call(*arguments: _P.args, **options: _P.kwargs) -> Any:
+            return instance._perform(self.routine(instance, *arguments, **options))
+
+        return update_wrapper(call, self.routine)
+
+
+class streamed(Generic[_P, _T]):  # noqa: N801 - it is read as a decorator
+    """A method that comes to many things, one after another."""
+
+    def __init__(self, source: Callable[Concatenate[Any, _P], Source[_T]]) -> None:
+        self.routine = source
+        update_wrapper(self, source)  # type: ignore[arg-type]
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> "streamed[_P, _T]": ...
+    @overload
+    def __get__(self, instance: Blocking, owner: type) -> Callable[_P, Iterator[_T]]: ...
+    @overload
+    def __get__(self, instance: Awaiting, owner: type) -> Callable[_P, AsyncIterator[_T]]: ...
+    def __get__(self, instance: Group | None, owner: type) -> Any:
+        if instance is None:
+            return self
+
+        def call(*arguments: _P.args, **options: _P.kwargs) -> Any:
+            return instance._stream(self.routine(instance, *arguments, **options))
+
+        return update_wrapper(call, self.routine)

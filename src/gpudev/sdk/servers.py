@@ -1,0 +1,128 @@
+"""A dev server that is ready, as programs use it: commands there over ssh, and its end."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from gpudev.sdk import calls, copying, reaching, ssh
+from gpudev.sdk.awaiting import AwaitingDriver
+from gpudev.sdk.blocking import BlockingDriver
+from gpudev.sdk.core import Core
+from gpudev.sdk.effects import Do, Execute, Executed, Routine
+from gpudev.sdk.errors import CommandFailed
+from gpudev.sdk.offering import Awaiting, Blocking, Group, offered
+from gpudev.sdk.session import Session
+from gpudev.wire.jobs import ExtendRequest, JobView
+
+_QUIET = ("-T", "-o", "BatchMode=yes", "-o", "LogLevel=ERROR")
+
+
+class Result(NamedTuple):
+    """What a command came to."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+
+
+class ServerMethods(Group):
+    """A dev server: `with client.reserve(…) as server`, or `client.server(job_id)`."""
+
+    job: JobView
+    """The reservation as it was last seen."""
+    _way: tuple[str, ...] | None
+    _is_way_known: bool
+
+    @property
+    def id(self) -> str:
+        return self.job.reservation_id
+
+    @offered
+    def run(
+        self,
+        command: str | Sequence[str],
+        *,
+        check: bool = True,
+        capture: bool = True,
+        stdin: str | bytes | None = None,
+        timeout: float | None = None,
+    ) -> Routine[Result]:
+        """Run a command there. A string is a line for the shell there; a sequence arrives as it is. Its output comes
+        back, or goes where this program's goes (`capture=False`). Raises CommandFailed when it ends with another exit
+        code than 0, unless `check=False`; NotInTime after `timeout` seconds."""
+        line = yield from self._command_line([command] if isinstance(command, str) else list(command))
+        sent = stdin.encode() if isinstance(stdin, str) else stdin
+        done: Executed = yield Execute(line, sent, capture, timeout)
+        result = Result(done.exit_code, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace"))
+        if check and result.exit_code != 0:
+            raise _failure(command, result)
+        return result
+
+    @offered
+    def copy_folder(self, folder: str | Path = ".", target: str | None = None) -> Routine[str]:
+        """Copy a folder's files there, less what its .gitignore leaves out. Comes to where they are, relative to the
+        home there; without `target`, a folder of the same name."""
+        source = Path(folder).resolve()
+        where = target or copying.usual_target(source)
+        way = yield from self._find_way()
+        yield Do(lambda: copying.copy_folder(self.job, self._session.env, way, source, where))
+        return where
+
+    @offered
+    def refresh(self) -> Routine[JobView]:
+        """The reservation as it is now."""
+        self.job = yield from self._core.value(calls.get_job(self.id))
+        return self.job
+
+    @offered
+    def extend(self, hours: float) -> Routine[JobView]:
+        """Stay so many hours longer."""
+        self.job = yield from self._core.value(calls.extend(self.id, ExtendRequest(extension_hours=float(hours))))
+        return self.job
+
+    @offered
+    def cancel(self) -> Routine[JobView]:
+        """End it, and everything that runs there."""
+        self.job = yield from self._core.value(calls.cancel(self.id))
+        return self.job
+
+    def _command_line(self, command: Sequence[str]) -> Routine[Sequence[str]]:
+        way = yield from self._find_way()
+        line: Sequence[str] = yield Do(
+            lambda: ssh.command_line(
+                ssh.find_program(), self.job, command, self._session.env, tty=False, proxy=way, more=_QUIET
+            )
+        )
+        return line
+
+    def _find_way(self) -> Routine[tuple[str, ...] | None]:
+        """Tried once; it holds for as long as this object does."""
+        if not self._is_way_known:
+            self._way = yield Do(
+                lambda: reaching.choose_way(self._session, self.job, datetime.now(UTC), direct=False, proxy=False)
+            )
+            self._is_way_known = True
+        return self._way
+
+
+class Server(ServerMethods, Blocking):
+    def __init__(self, session: Session, core: Core, driver: BlockingDriver, job: JobView) -> None:
+        super().__init__(session, core, driver)
+        self.job, self._way, self._is_way_known = job, None, False
+
+
+class AsyncServer(ServerMethods, Awaiting):
+    def __init__(self, session: Session, core: Core, driver: AwaitingDriver, job: JobView) -> None:
+        super().__init__(session, core, driver)
+        self.job, self._way, self._is_way_known = job, None, False
+
+
+def _failure(command: str | Sequence[str], result: Result) -> CommandFailed:
+    shown = command if isinstance(command, str) else " ".join(command)
+    lines = result.stderr.strip().splitlines()
+    why = f": {lines[-1]}" if lines else ""
+    how = "ssh failed, or it ended with 255" if result.exit_code == 255 else f"it ended with {result.exit_code}"
+    return CommandFailed(
+        f"`{shown[:200]}`: {how}{why}", exit_code=result.exit_code, stdout=result.stdout, stderr=result.stderr
+    )

@@ -1,0 +1,114 @@
+"""What programs are told when the API, the network or the person's machine does not play along."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.fake_api import KEY, FakeApi, Trouble
+from gpudev import GpuDev, LocalError, Refused, ReservationEnded, Unauthenticated, Unreachable
+from gpudev.sdk import credentials
+from gpudev.sdk.credentials import Credential
+from gpudev.sdk.stays import Stay
+
+KEYS = ["ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ9zYkq7cbRyXc1fC2Fz0pWmYk3n0k1n5vYt3m1kQX9a ada"]
+
+
+def test_a_reservation_whose_answer_is_cut_off_is_made_once(asking: GpuDev, fake: FakeApi) -> None:
+    fake.fail_next("/submit", Trouble(cut_after=True))
+    job = asking.jobs.submit(ssh_public_keys=KEYS)
+    assert list(fake.jobs) == [job.reservation_id]
+
+
+def test_one_that_ends_while_it_is_waited_for_is_no_server(asking: GpuDev, fake: FakeApi) -> None:
+    def fail(api: FakeApi, job: object) -> None:
+        api.change(next(iter(api.jobs)), status="failed", failure_reason="no such image")
+
+    fake.on_submit = fail
+    with pytest.raises(ReservationEnded, match="no such image"):
+        asking.reserve(ssh_public_keys=KEYS).__enter__()
+    assert fake.requests("POST", "/cancel") == []
+
+
+def test_one_that_has_ended_by_itself_is_released_without_a_word(asking: GpuDev, fake: FakeApi) -> None:
+    fake.on_submit = lambda api, job: api.activate(job.reservation_id) and None
+    with asking.reserve(ssh_public_keys=KEYS) as server:
+        fake.change(server.id, status="expired")
+
+
+def test_a_release_that_fails_is_told_beside_the_reason(asking: GpuDev, fake: FakeApi) -> None:
+    fake.on_submit = lambda api, job: api.activate(job.reservation_id) and None
+    html = Trouble(answer=(500, "text/html", b"oops"))
+    fake.fail_next("/cancel", *[html] * 8)
+    with pytest.raises(ZeroDivisionError) as raised, asking.reserve(ssh_public_keys=KEYS):
+        _ = 1 / 0
+    assert "could not be released" in raised.value.__notes__[0]
+    with pytest.raises(Unreachable), asking.reserve(ssh_public_keys=KEYS):
+        pass
+
+
+def test_interrupted_while_asking_it_finds_out_what_was_made_and_releases_it(
+    asking: GpuDev, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transport = asking._driver._transport
+    ask = transport.ask
+    asked: list[str] = []
+
+    def interrupted(request, *more):  # type: ignore[no-untyped-def]
+        answer = ask(request, *more)
+        asked.append(request.path)
+        if asked == ["/v1/jobs/submit"]:
+            raise KeyboardInterrupt
+        return answer
+
+    monkeypatch.setattr(transport, "ask", interrupted)
+    stay: Stay = asking.reserve(ssh_public_keys=KEYS)
+    with pytest.raises(KeyboardInterrupt):
+        stay.__enter__()
+    assert [job.status for job in fake.jobs.values()] == ["cancelled"]
+
+
+def test_an_api_that_is_not_there_is_unreachable(tmp_path: Path) -> None:
+    with pytest.raises(Unreachable) as raised:
+        GpuDev("http://127.0.0.1:9", api_key="k", env={"HOME": str(tmp_path)}).jobs.list()
+    assert raised.value.sent is False
+
+
+def test_without_an_address_or_a_key_the_next_step_is_named(tmp_path: Path, fake: FakeApi) -> None:
+    with pytest.raises(LocalError, match="no API address") as nowhere:
+        GpuDev(env={"HOME": str(tmp_path)})
+    assert "gpu-dev up" in nowhere.value.next_step
+    with pytest.raises(Unauthenticated) as nobody:
+        GpuDev(fake.url, env={"HOME": str(tmp_path)}).jobs.list()
+    assert nobody.value.next_step == "Run `gpu-dev login`"
+    with pytest.raises(Refused, match="no public key"):
+        GpuDev("http://gpu.example.com", api_key="k", env={"HOME": str(tmp_path)}).jobs.submit()
+
+
+def test_the_key_that_was_stored_is_found_and_one_that_ended_is_got_anew(tmp_path: Path, fake: FakeApi) -> None:
+    """Nobody can log in by that way here, which is what is told."""
+    path = tmp_path / ".gpu-dev" / "credentials"
+    credentials.store(path, fake.url, Credential(KEY, "ada"))
+    client = GpuDev(fake.url, env={"HOME": str(tmp_path)})
+    assert client.jobs.list() == []
+    credentials.store(path, fake.url, Credential("ended", "ada", None, {"method": "aws"}))
+    with pytest.raises(Unauthenticated, match="has ended"):
+        GpuDev(fake.url, env={"HOME": str(tmp_path)}).jobs.list()
+
+
+@pytest.mark.slow
+def test_importing_the_package_loads_nothing_and_the_client_nothing_but_the_standard_library() -> None:
+    script = (
+        "import sys, json; before = set(sys.modules); import gpudev; light = set(sys.modules) - before;"
+        "from gpudev import GpuDev, AsyncGpuDev, Unreachable; import gpudev.sdk.client as home;"
+        "assert GpuDev is home.GpuDev; print(json.dumps([sorted(light), sorted(set(sys.modules) - before)]))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    light, loaded = json.loads(done.stdout)
+    assert not [name for name in light if name.startswith("gpudev.")]
+    foreign = {name.partition(".")[0] for name in loaded} - set(sys.stdlib_module_names) - {"gpudev"}
+    assert not {name for name in foreign if not name.startswith("_")}
+    with pytest.raises(ImportError):
+        from gpudev import NoSuchThing  # type: ignore[attr-defined]  # noqa: F401
