@@ -1,12 +1,14 @@
 """ssh through HTTPS on one machine, by the real clients: what people and their editors do there."""
 
 import http.client
+import json
 import os
 import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from support.terminal import Terminal
 
 pytestmark = pytest.mark.slow
 Job = dict[str, Any]
+MANY = 25
 
 
 @pytest.fixture(scope="module")
@@ -119,8 +122,17 @@ def through_socks(proxy_port: int, port: int) -> socket.socket:
     line.sendall(b"\5\1\0")
     assert line.recv(2) == b"\5\0"
     line.sendall(b"\5\1\0\1" + socket.inet_aton("127.0.0.1") + port.to_bytes(2, "big"))
-    assert line.recv(10)[:2] == b"\5\0"
+    if line.recv(10)[:2] != b"\5\0":
+        line.close()
+        raise ConnectionRefusedError
     return line
+
+
+def leads_nowhere(connect: Callable[[], socket.socket]) -> bool:
+    try:
+        return ask(connect()) == b""
+    except ConnectionError:
+        return True
 
 
 def test_what_vs_code_needs_works_over_one_connection(system: System, job: Job, tmp_path: Path) -> None:
@@ -151,6 +163,100 @@ def test_what_vs_code_needs_works_over_one_connection(system: System, job: Job, 
             assert ask(local) == b"from within"
         finally:
             working.terminate()
+
+
+def api_port(system: System) -> int:
+    answer: dict[str, str] = json.loads((system.home / "state" / "run" / "system.json").read_text())
+    return int(answer["api_url"].rpartition(":")[2])
+
+
+def test_nothing_is_forwarded_to_the_control_plane_or_to_where_clouds_tell_secrets(system: System, job: Job) -> None:
+    """The dev server shares this machine's network; its SSH server does not lead people to what else is there."""
+    port = api_port(system)
+    plain, socks, other = free_port(), free_port(), free_port()
+    own_name = run(system, [*ssh(system, job), "hostname"]).stdout.strip()
+    for target in (f"127.0.0.1:{port}", f"0.0.0.0:{port}", f"{own_name}:{port}", "169.254.169.254:80"):
+        done = subprocess.run(
+            [*ssh(system, job, "-W", target)],
+            input="GET /health/live HTTP/1.0\r\n\r\n",
+            env=system.environment, check=False, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        assert done.stdout == ""
+        assert "administratively prohibited" in done.stderr, f"{target}: {done.stderr}"
+    forwards = ["-L", f"127.0.0.1:{plain}:127.0.0.1:{port}", "-D", f"127.0.0.1:{socks}"]
+    forwards += ["-L", f"127.0.0.1:{other}:127.0.0.1:{job['node_port']}"]  # its own ssh server is no secret
+    working = subprocess.Popen(
+        [*ssh(system, job, "-T", *forwards), "echo in; exec cat"],
+        env=system.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    with working:
+        try:
+            assert working.stdout is not None
+            assert working.stdout.readline() == "in\n"
+            assert ask(socket.create_connection(("127.0.0.1", other))).startswith(b"SSH-2.0-")
+            assert leads_nowhere(lambda: socket.create_connection(("127.0.0.1", plain)))
+            assert leads_nowhere(lambda: through_socks(socks, port))
+        finally:
+            working.terminate()
+
+
+def test_many_sessions_at_once(system: System, job: Job) -> None:
+    """Each with an ssh client and a connection of its own. `make bench ONLY=proxy` opens 200."""
+    shells = [
+        subprocess.Popen(
+            [*ssh(system, job, "-T", "-o", "ConnectTimeout=120"), "exec cat"],
+            env=system.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
+        )
+        for _ in range(MANY)
+    ]  # fmt: skip
+    try:
+        for word in ("first", "second"):  # when the first has come back from all, all of them are open
+            for number, shell in enumerate(shells):
+                assert shell.stdin is not None
+                shell.stdin.write(f"{word} {number}\n")
+            for number, shell in enumerate(shells):
+                assert shell.stdout is not None
+                assert shell.stdout.readline() == f"{word} {number}\n"
+        for shell in shells:
+            assert shell.stdin is not None
+            shell.stdin.close()
+        assert [shell.wait(60) for shell in shells] == [0] * MANY
+    finally:
+        for shell in shells:
+            shell.kill()
+            shell.wait()
+            assert shell.stdout is not None
+            shell.stdout.close()
+
+
+def test_a_session_ends_with_the_key_that_opened_it(system: System, job: Job) -> None:
+    """And it, like every other, is in the audit log with who, from where, how long and why."""
+    mine = json.loads(system.server("keys", "list", "--json").stdout)
+    owner = mine[0]["username"]
+    key = json.loads(system.server("users", "key", owner, "--json").stdout)["api_key"]
+    session = subprocess.Popen(
+        [*ssh(system, job), "echo in; exec cat"],
+        env={**system.environment, "GPU_DEV_API_KEY": key},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    with session:
+        assert session.stdout is not None
+        assert session.stderr is not None
+        assert session.stdout.readline() == "in\n"
+        newest = max(entry["key_id"] for entry in json.loads(system.server("keys", "list", "--json").stdout))
+        system.server("keys", "revoke", str(newest))
+        revoked = time.monotonic()
+        assert session.wait(timeout=30) == 255
+        assert time.monotonic() - revoked < 5  # a second, on a machine that has nothing else to do
+        assert "was revoked" in session.stderr.read()
+
+    def ended() -> dict[str, Any] | None:
+        lines = system.server("audit", "--action", "ssh session ended", "--json").stdout.splitlines()
+        return next((entry for entry in map(json.loads, lines) if entry["outcome"] == "access_ended"), None)
+
+    entry = eventually(ended, "the audit log does not have it")
+    assert (entry["username"], entry["address"]) == (owner, "127.0.0.1")
+    assert entry["target"].startswith(job["reservation_id"])
 
 
 def test_the_commands_go_through_it_when_told_to(system: System, job: Job, tmp_path: Path) -> None:
