@@ -373,6 +373,13 @@ def test_a_disk_that_could_not_be_made_is_shown_with_the_reason_and_made_anew_by
     )
 
 
+def test_what_a_snapshot_lacks_is_told_beside_it(cli: Cli, api: FakeApi) -> None:
+    api.disks.add("data", snapshots=[make_snapshot(lacks="1 that cannot be read: theirs")])
+    for command in ("show", "snapshots"):
+        said = " ".join(cli.run("disk", command, "data").stdout.split())
+        assert "end of reservation; lacks 1 that cannot be read: theirs" in said
+
+
 def test_where_nobody_could_look_that_is_said(cli: Cli, api: FakeApi) -> None:
     api.disks.add("data", snapshots=[make_snapshot(files=None, size_bytes=None)])
     assert "Contents: not known." in cli.run("disk", "show", "data").stdout

@@ -87,7 +87,8 @@ class Watcher:
     def nothing_is_leaked(self) -> None:
         """At rest: everything of ours in the cloud belongs to somebody."""
         world = self.world
-        linked = {disk.volume_id for disk in world.store.all_disks.values() if disk.purged_at is None}
+        living = [disk for disk in world.store.all_disks.values() if disk.purged_at is None]
+        linked = {disk.volume_id for disk in living}.union(*(world.kept_volumes(disk.disk_id) for disk in living))
         leaked = world.cloud.volumes_there.keys() - world.foreign - linked
         assert not leaked, f"leaks: volumes {leaked}"
         recorded = {one.cloud_id for one in world.store.all_snapshots.values() if one.status.is_good}
@@ -99,9 +100,10 @@ class Watcher:
     # --- within ----------------------------------------------------------------------------------------------------
 
     def _can_be_had(self, disk: DiskState) -> set[str]:
-        """By using the disk, or by restoring a snapshot of it."""
+        """By using the disk, or by restoring a snapshot of it; by an operator where no snapshot could hold it."""
         world = self.world
         there = {disk.volume_id} & world.cloud.volumes_there.keys()
+        there |= world.kept_volumes(disk.disk_id)
         there |= {one.cloud_id for one in world.good_snapshots(disk.disk_id)}
         if disk.saved_as is not None and world.store.all_snapshots[disk.saved_as].status.is_good:
             there |= {world.store.all_snapshots[disk.saved_as].cloud_id} & world.cloud.snapshots_there.keys()

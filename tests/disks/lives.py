@@ -101,6 +101,55 @@ def restore_what_was_not_saved(world: DiskWorld, check: Callable[[], None]) -> N
     check()
 
 
+def leave_before_it_is_ready(world: DiskWorld, check: Callable[[], None]) -> None:
+    """Cancelled while the disk is on its way to another zone: it lets go at once, and the next one finds everything."""
+    disk = world.create(ADA, "work")
+    stay(world, disk, check)
+    for steps in range(6):
+        one = world.reserve(disk, "zone-b" if world.disk(disk).zone == "zone-a" else "zone-a")
+        for _ in range(steps):
+            world.work()
+            world.clock.move(seconds=10)
+        world.end(one)
+        if not world.release(one):  # it was ready already
+            world.settle()
+            assert world.release(one)
+        check()
+        world.cloud.complete_snapshots()
+    stay(world, disk, check)
+    world.settle()
+    check()
+
+
+def restore_what_no_snapshot_could_hold(world: DiskWorld, check: Callable[[], None]) -> None:
+    """Some of it was closed to whoever took the snapshot: the volume is the only one that has it, and stays."""
+    disk = world.create(ADA, "work")
+    stay(world, disk, check)
+    old = world.good_snapshots(disk)[0]
+    world.cloud.closed_files = "1 that cannot be read: data"
+    stay(world, disk, check)
+    world.cloud.closed_files = None
+    world.settle()
+    check()
+    with_all_of_it = world.disk(disk).volume_id
+    world.restore(disk, old)
+    world.settle()
+    for days in (1, 60):
+        world.clock.move(hours=24 * days)
+        world.tidy()
+        check()
+    assert with_all_of_it in world.cloud.volumes_there, "retention: it went with what only it had"
+    told = [event for disk_id, event in world.store.events if disk_id == disk]
+    assert sum("lacks 1 that cannot be read: data" in event for event in told) == 1, told
+    stay(world, disk, check)
+    world.delete(disk)
+    world.settle()
+    world.clock.move(hours=24 * 31)
+    world.tidy()
+    world.settle()
+    assert with_all_of_it not in world.cloud.volumes_there, "leaks: what was deleted is gone in the end"
+
+
 def clone(world: DiskWorld, check: Callable[[], None]) -> None:
     disk = world.create(ADA, "work")
     stay(world, disk, check)
@@ -251,6 +300,8 @@ LIVES: list[Life] = [
     move_between_zones,
     restore_an_older_one,
     restore_what_was_not_saved,
+    restore_what_no_snapshot_could_hold,
+    leave_before_it_is_ready,
     clone,
     delete_and_have_back,
     delete_and_purge,

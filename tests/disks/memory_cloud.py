@@ -72,6 +72,9 @@ class MemoryCloud:
         self.takes_time = True
         """Snapshots are complete only when `complete_snapshots` is called."""
         self.grows_slowly = False
+        self.closed_files: str | None = None
+        """What snapshots cannot take along from now on, in words; it turns out when they are complete."""
+        self._lacking: dict[str, str] = {}
         self._by_token: dict[str, str] = {}
         self._number = 0
 
@@ -92,7 +95,7 @@ class MemoryCloud:
     def complete_snapshots(self, state: SnapshotState = SnapshotState.COMPLETED) -> None:
         for snapshot_id, snapshot in self.snapshots_there.items():
             if snapshot.state is SnapshotState.PENDING:
-                self.snapshots_there[snapshot_id] = replace(snapshot, state=state)
+                self.snapshots_there[snapshot_id] = replace(snapshot, state=state, lacks=self._lacking.get(snapshot_id))
 
     def copy_by_a_scanner(self, snapshot_id: str) -> str:
         """Somebody's tool copies a snapshot with all its tags, and what is in it is old."""
@@ -188,6 +191,9 @@ class MemoryCloud:
                 snapshot_id, volume_id, state, self.clock.now(), volume.size_gb, {**tags, TOKEN_TAG: token}
             )
             self.contents[snapshot_id] = self.contents[volume_id]
+            if self.closed_files is not None:
+                self._lacking[snapshot_id] = self.closed_files
+                self.contents[snapshot_id] = f"part of {self.contents[volume_id]}"
         taken = self.snapshots_there[snapshot_id]
         self.trouble.done("ensure_snapshot", dies)
         return taken

@@ -129,11 +129,13 @@ class MemoryDiskStore:
             if one.status is SnapshotStatus.PENDING and self.all_operations[one.operation_id].state.is_over
         ][:limit]
 
-    async def settle(self, record: SnapshotRecord) -> bool:
+    async def settle(self, record: SnapshotRecord, *, now: datetime, event: str | None = None) -> bool:
         dies = self.trouble.before("settle")
         if self.all_snapshots[record.snapshot_id].status is not SnapshotStatus.PENDING:
             return False
         self.all_snapshots[record.snapshot_id] = record
+        if event is not None:
+            self.events.append((record.disk_id, event))
         self.trouble.done("settle", dies)
         return True
 

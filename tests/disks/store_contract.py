@@ -275,9 +275,9 @@ class DiskStoreContract:
         assert await world.store.unsettled() == []
         await world.finish(written)
         assert await world.store.unsettled() == [record]
-        completed = replace(record, status=SnapshotStatus.COMPLETED)
-        assert await world.store.settle(completed)
-        assert not await world.store.settle(replace(record, status=SnapshotStatus.FAILED))
+        completed = replace(record, status=SnapshotStatus.COMPLETED, lacks="1 that cannot be read: data")
+        assert await world.store.settle(completed, now=NOW, event="it lacks something")
+        assert not await world.store.settle(replace(record, status=SnapshotStatus.FAILED), now=NOW)
         assert await world.store.unsettled() == []
         assert await world.store.snapshots(disk_id) == [completed]
 

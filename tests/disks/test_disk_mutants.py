@@ -25,7 +25,7 @@ from gpudev.domain.disk_operations import (
     Why,
 )
 from gpudev.domain.disk_requests import ResizeDisk
-from gpudev.planning import disk_requests, disk_steps
+from gpudev.planning import disk_context, disk_requests, disk_steps
 from gpudev.planning.disk_calls import EnsureSnapshot, Finish, RemoveVolume, Step
 from gpudev.planning.disk_context import Context
 from gpudev.ports.cloud import RECORDED_TAG, Volume
@@ -155,6 +155,12 @@ def asked_for_before_it_is_written_down(patch: Patch) -> None:
     patch.setattr(Context, "own_snapshot", own_snapshot)
 
 
+def what_was_left_out_is_no_matter(patch: Patch) -> None:
+    whole = SnapshotStatus.COMPLETED
+    for module in (disk_context, disk_requests):
+        patch.setattr(module, "is_whole", lambda record: record.status is whole)
+
+
 def old_volumes_are_left(patch: Patch) -> None:
     patch.setattr(Context, "removal_of_replaced", lambda self: None)
 
@@ -188,6 +194,7 @@ MUTANTS: Mapping[Mutant, tuple[lives.Life, str]] = {
     old_ones_go_even_the_last: (lives.prune, "retention"),
     a_snapshot_that_has_begun_is_as_good_as_done: (lives.restore_what_was_not_saved, "retention"),
     what_is_linked_is_ours: (lives.purge_what_others_made, "others"),
+    what_was_left_out_is_no_matter: (lives.restore_what_no_snapshot_could_hold, "retention"),
     old_volumes_are_left: (lives.move_between_zones, "leaks"),
     nobody_counts: (lives.want_too_much, "quota"),
     names_are_only_names: (lives.want_too_much, "names"),

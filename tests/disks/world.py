@@ -11,7 +11,14 @@ from uuid import uuid4
 
 from disks.memory_cloud import Crash, MemoryCloud, Trouble
 from disks.memory_store import MemoryDiskStore
-from gpudev.domain.disk_operations import DiskSettings, DiskState, Operation, OperationState, SnapshotRecord
+from gpudev.domain.disk_operations import (
+    DiskSettings,
+    DiskState,
+    Operation,
+    OperationState,
+    SnapshotRecord,
+    VolumeStatus,
+)
 from gpudev.domain.disk_requests import (
     CloneDisk,
     CreateDisk,
@@ -159,7 +166,8 @@ class DiskWorld:
     def end(self, stay: Stay) -> None:
         """Its time is over. Its machine lets go of the disk some time later."""
         stay.ended = True
-        self._put_away(stay)
+        if self._make_ready(stay).state.is_over:
+            self._put_away(stay)
 
     def let_go(self, stay: Stay) -> None:
         if stay.volume_id is not None and stay.volume_id in self.cloud.volumes_there:
@@ -167,7 +175,10 @@ class DiskWorld:
         stay.volume_id = None
 
     def release(self, stay: Stay) -> bool:
-        if not stay.ended or not self._put_away(stay).state.is_over:
+        if not stay.ended:
+            return False
+        # One whose disk is still being made ready waits for nothing: no dev server ever had it.
+        if self._make_ready(stay).state.is_over and not self._put_away(stay).state.is_over:
             return False
         self.store.release(stay.disk_id)
         del self.stays[stay.reservation_id]
@@ -221,6 +232,9 @@ class DiskWorld:
                 if stay.ended:
                     self.let_go(stay)
             self.work()
+            for stay in self.stays.values():
+                if stay.ended and self._make_ready(stay).state.is_over:
+                    self._put_away(stay)
             self.cloud.complete_snapshots()
             self.clock.move(seconds=10)
             unfinished = [one for one in self.store.all_operations.values() if not one.state.is_over]
@@ -252,6 +266,7 @@ class DiskWorld:
                 if now.state is OperationState.DONE:
                     before = self.last_seen[disk_id]
                     kept = {self.cloud.contents[one.cloud_id] for one in self.good_snapshots(disk_id) if one.cloud_id}
+                    kept |= {self.cloud.contents[one] for one in self.kept_volumes(disk_id)}
                     assert before in kept | {"", content}, f"bytes: what was there before restoring is lost: {before!r}"
                     self.last_seen[disk_id] = content
         for disk_id, (operation, content) in list(self.cloning.items()):
@@ -273,6 +288,16 @@ class DiskWorld:
 
     def living(self) -> list[DiskState]:
         return [one for one in self.store.all_disks.values() if not one.is_deleted]
+
+    def kept_volumes(self, disk_id: DiskId) -> set[str]:
+        """That others took the place of, and that have what no snapshot could take along."""
+        store, there = self.store, self.cloud.volumes_there
+        return {
+            one.volume_id
+            for one in store.all_volumes.values()
+            if one.disk_id == disk_id and one.status is VolumeStatus.RETIRED and one.volume_id in there
+            if one.saved_in is not None and store.all_snapshots[one.saved_in].lacks is not None
+        }
 
     def good_snapshots(self, disk_id: DiskId) -> list[SnapshotRecord]:
         """Recorded as good, and really there, the oldest first."""

@@ -3,6 +3,7 @@ control plane binds them. No CSI driver runs here: nothing is really attached or
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -68,7 +69,8 @@ async def _finish_snapshots(system: KubeSystem, aws: AwsStub) -> None:
     for snapshot in aws.account.snapshots.values():
         snapshot.state = "completed"
     for record in await system.stores.disk_operations.unsettled():
-        await system.stores.disk_operations.settle(replace(record, status=SnapshotStatus.COMPLETED))
+        settled = replace(record, status=SnapshotStatus.COMPLETED)
+        await system.stores.disk_operations.settle(settled, now=datetime.now(UTC))
 
 
 async def test_a_disk_is_there_or_the_reason_is_and_it_comes_back_next_time_also_in_another_zone(
@@ -103,6 +105,8 @@ async def test_a_disk_is_there_or_the_reason_is_and_it_comes_back_next_time_also
     [snapshot] = aws.account.snapshots.values()
     assert snapshot.volume_id == volume.volume_id
     await _finish_snapshots(system, aws)
+    said, _ = await system.run("disk", "show", "data")
+    assert "Contents: not known." in said, "no pod really runs here, so nobody could look"
 
     second = await system.reserve("--gpus", "2", "--disk", "data")
     assert (await _volume_of(system, second))["spec"]["csi"]["volumeHandle"] == volume.volume_id

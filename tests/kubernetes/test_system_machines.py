@@ -3,8 +3,9 @@ control plane, and commands as processes of their own with no more rights than a
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -159,7 +160,7 @@ async def test_who_has_a_disk_is_moved_and_goes_on_with_the_rest_of_the_time(pla
 
 
 @contextlib.contextmanager
-def _snapshots_completed(place: Place):  # type: ignore[no-untyped-def]
+def _snapshots_completed(place: Place) -> Iterator[None]:
     """What is put away when somebody ends becomes complete, as it does in real life after a while."""
 
     async def complete() -> None:
@@ -167,7 +168,8 @@ def _snapshots_completed(place: Place):  # type: ignore[no-untyped-def]
             for snapshot in place.aws.account.snapshots.values():
                 snapshot.state = "completed"
             for record in await place.system.stores.disk_operations.unsettled():
-                await place.system.stores.disk_operations.settle(replace(record, status=SnapshotStatus.COMPLETED))
+                settled = replace(record, status=SnapshotStatus.COMPLETED)
+                await place.system.stores.disk_operations.settle(settled, now=datetime.now(UTC))
             await asyncio.sleep(0.2)
 
     task = asyncio.create_task(complete())

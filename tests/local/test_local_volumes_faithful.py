@@ -1,6 +1,5 @@
 """A snapshot and a disk made of it hold what the disk held, and are nobody's but their own."""
 
-import asyncio
 import mmap
 import os
 import shutil
@@ -9,19 +8,14 @@ import stat
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 
-from contracts.cloud_worlds import ours
 from gpudev.adapters.local import snapshots
-from gpudev.adapters.local.copying import Method, Tally, TreeCopy
+from gpudev.adapters.local.copying import Method
 from gpudev.adapters.local.filesystem import kind_of
-from gpudev.adapters.local.known_files import KnownFiles
-from gpudev.adapters.local.long_work import Stopped, opened
-from gpudev.adapters.local.removing import remove_folder
+from gpudev.adapters.local.long_work import opened
 from gpudev.adapters.local.volumes import SKELETON
-from gpudev.ports.cloud import Snapshot, Volume
 from local.harness import IS_ROOT
 from local.volume_world import VolumeWorld, seen
 from support.clock import ManualClock
@@ -49,12 +43,6 @@ def tells_changes(tmp_path: Path) -> None:
         pytest.skip(f"{kind} makes no snapshots by hard links")
 
 
-async def restored(world: VolumeWorld, snapshot: Snapshot) -> Volume:
-    return await world.cloud.ensure_volume(
-        str(uuid4()), size_gb=10, zone=world.zone, tags=ours(), from_snapshot=snapshot.snapshot_id
-    )
-
-
 async def test_a_new_disk_begins_as_the_systems_skeleton(world: VolumeWorld) -> None:
     home = world.home(await world.new_volume())
     there = {path.name for path in SKELETON.iterdir()} if SKELETON.is_dir() else set()
@@ -70,7 +58,7 @@ async def test_everything_of_a_home_is_kept(world: VolumeWorld) -> None:
     snapshot = await world.snapshot(volume)
     assert seen(world.tree(snapshot)) == before
     assert seen(home) == before
-    clone = await restored(world, snapshot)
+    clone = await world.restored(snapshot)
     assert seen(world.home(clone)) == before
     record = await world.record(snapshot)
     assert (record.left_out, record.notes) == (0, ())
@@ -135,102 +123,6 @@ async def test_files_keep_their_owners_and_special_rights(world: VolumeWorld) ->
     assert seen(world.tree(await world.snapshot(volume))) == before
 
 
-@pytest.mark.skipif(IS_ROOT, reason="root reads everything")
-async def test_what_its_owner_has_closed_is_kept_all_the_same_and_stays_closed(world: VolumeWorld) -> None:
-    volume = await world.new_volume()
-    home = world.home(volume)
-    (home / "secret").write_text("closed")
-    (home / "secret").chmod(0)
-    (home / "fixed").mkdir()
-    (home / "fixed" / "file").write_text("in a folder that may not be changed")
-    (home / "fixed").chmod(0o500)
-    home.chmod(0o500)
-    snapshot = await world.snapshot(volume)
-    assert stat.S_IMODE((home / "secret").stat().st_mode) == 0
-    clone = world.home(await restored(world, snapshot))
-    assert [stat.S_IMODE(path.stat().st_mode) for path in (clone, clone / "secret", clone / "fixed")] == [
-        0o500,
-        0,
-        0o500,
-    ]
-    (clone / "secret").chmod(0o400)
-    assert (clone / "secret").read_text() == "closed"
-    await world.cloud.remove_volume(volume.volume_id)
-    await world.cloud.remove_snapshot(snapshot.snapshot_id)
-    await world.cleaned_up()
-    assert not home.exists()
-
-
-@pytest.mark.skipif(IS_ROOT, reason="root enters everything")
-@pytest.mark.parametrize("mode", [0, 0o100, 0o400, 0o200])
-async def test_what_is_in_folders_that_their_owner_has_closed_is_kept_too(world: VolumeWorld, mode: int) -> None:
-    volume = await world.new_volume()
-    home = world.home(volume)
-    closed = home / "closed"
-    (closed / "inner").mkdir(parents=True)
-    for path in (closed / "file", closed / "inner" / "file"):
-        path.write_text("precious")
-    (closed / "inner").chmod(mode)
-    closed.chmod(mode)
-    home.chmod(mode)
-    before = await world.snapshot(volume)
-    again = await world.snapshot(volume)
-    assert (await world.record(again)).left_out == 0
-    assert stat.S_IMODE(closed.stat().st_mode) == mode
-    first, second = await asyncio.gather(restored(world, again), restored(world, again))
-    for copy in (world.home(volume), world.home(first), world.home(second)):
-        for path in (copy / "closed", copy / "closed" / "inner"):
-            assert stat.S_IMODE(path.stat().st_mode) == mode
-            path.chmod(0o700)
-        assert (copy / "closed" / "file").read_text() == "precious"
-        assert (copy / "closed" / "inner" / "file").read_text() == "precious"
-    for one in (volume, first, second):
-        await world.cloud.remove_volume(one.volume_id)
-    for snapshot in (before, again):
-        await world.cloud.remove_snapshot(snapshot.snapshot_id)
-    await world.cleaned_up()
-    assert not any(world.home(one).exists() for one in (volume, first, second))
-
-
-@pytest.mark.skipif(IS_ROOT, reason="root enters everything")
-def test_folders_are_closed_again_wherever_a_copy_is_broken_off(tmp_path: Path) -> None:
-    folders = [tmp_path / "home", tmp_path / "home" / "a", tmp_path / "home" / "a" / "b"]
-    for folder in folders:
-        folder.mkdir()
-        (folder / "file").write_text("content")
-    broken_off = 0
-    for steps in range(20):
-        for folder in reversed(folders[1:]):
-            folder.chmod(0)
-        (tmp_path / f"copy-{steps}").mkdir()
-        broken_off += not copied(folders[0], tmp_path / f"copy-{steps}", steps)
-        for folder in folders[1:]:
-            assert stat.S_IMODE(folder.stat().st_mode) == 0
-            folder.chmod(0o700)
-    assert 3 < broken_off < 20
-    for copy in tmp_path.glob("copy-*"):
-        remove_folder(copy)
-
-
-def copied(source: Path, target: Path, steps: int) -> bool:
-    """False: it was broken off after so many steps."""
-    left = iter(range(steps))
-
-    def check() -> None:
-        if next(left, None) is None:
-            raise Stopped("enough")
-
-    known = KnownFiles(target.with_suffix(".files"), create=True)
-    try:
-        with opened(source) as top, opened(target) as copy:
-            TreeCopy(top, copy, known, Tally(), check=check).run()
-    except Stopped:
-        return False
-    finally:
-        known.close()
-    return True
-
-
 async def test_a_disk_deeper_than_any_path_is_kept_and_removed(world: VolumeWorld) -> None:
     volume = await world.new_volume()
     depth = 3000
@@ -258,7 +150,7 @@ async def test_snapshot_disk_and_clone_are_independent(world: VolumeWorld) -> No
     volume = await world.new_volume()
     (world.home(volume) / "file").write_text("first")
     snapshot = await world.snapshot(volume)
-    clone = await restored(world, snapshot)
+    clone = await world.restored(snapshot)
     overwrite(world.home(volume) / "file", b"disk!")
     overwrite(world.home(clone) / "file", b"clone")
     assert (world.tree(snapshot) / "file").read_text() == "first"
@@ -355,7 +247,7 @@ async def test_snapshots_and_clones_share_blocks_where_the_file_system_can(refli
     (home / "large").write_bytes(os.urandom(100 << 20))
     before = seen(home)
     snapshot = await world.snapshot(volume)
-    clone = await restored(world, snapshot)
+    clone = await world.restored(snapshot)
     second = await world.snapshot(volume)
     assert [(await world.record(one)).method for one in (snapshot, second)] == [Method.REFLINK] * 2
     assert seen(world.tree(snapshot)) == seen(world.home(clone)) == seen(world.tree(second)) == before

@@ -52,6 +52,11 @@ class VolumeWorld(CloudWorld):
         assert found is not None
         return found
 
+    async def restored(self, snapshot: Snapshot) -> Volume:
+        return await self.cloud.ensure_volume(
+            str(uuid4()), size_gb=10, zone=self.zone, tags=ours(), from_snapshot=snapshot.snapshot_id
+        )
+
     async def record(self, snapshot: Snapshot) -> SnapshotRecord:
         found = await self.cloud.find_snapshot_record(snapshot.snapshot_id)
         assert found is not None

@@ -1,18 +1,20 @@
 """Disks on one machine: folders that come back with their files, also those from before there were volumes."""
 
+import errno
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from gpudev.adapters.local import copying
 from gpudev.adapters.local.cloud import LocalCloud
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.bootstrap.disks import make_disk_work, open_disk_work
 from gpudev.bootstrap.processor import make_processor
 from gpudev.domain.capacity import Node
 from gpudev.domain.disk_operations import DiskSettings, DiskState, OperationState
-from gpudev.domain.disk_requests import CloneDisk, DeleteDisk, DiskRequest, PurgeDisk
+from gpudev.domain.disk_requests import CloneDisk, DeleteDisk, DiskRequest, PurgeDisk, RestoreDisk
 from gpudev.domain.ids import ReservationId, new_disk_id
 from gpudev.domain.lifecycle import Status
 from gpudev.processor.disk_work import DiskWork
@@ -123,6 +125,61 @@ async def test_a_folder_that_was_lost_comes_back_from_the_snapshot_and_the_owner
     assert (local.home(second) / "thesis").read_text() == "chapter one"
     told = [event.message for event in await local.stores.reservations.events(second) if event.kind == "step"]
     assert any("is ready, from a snapshot" in message for message in told), told
+
+
+@pytest.fixture
+def closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files called `theirs` are somebody else's, and nobody may read them. (Who runs the tests may be root.)"""
+    opened = copying.TreeCopy._open_file
+
+    def refuse(self: copying.TreeCopy, name: str) -> tuple[int, int | None]:
+        if name == "theirs":
+            raise copying._LeftOut(PermissionError(errno.EACCES, "closed"))
+        return opened(self, name)
+
+    monkeypatch.setattr(copying.TreeCopy, "_open_file", refuse)
+
+
+@pytest.mark.usefixtures("closed")
+async def test_what_a_snapshot_could_not_read_is_told_and_its_volume_is_never_given_up_for_it(
+    local: LocalDisks,
+) -> None:
+    first = await local.start()
+    await local.end(first)
+    disk = await local.disk()
+    second = await local.start()
+    home = local.home(second)
+    (home / "theirs").write_text("nowhere else")
+    (home / "mine").write_text("kept")
+    await local.end(second)
+    older, lacking = sorted(await local.stores.disk_operations.snapshots(disk.disk_id), key=lambda one: one.created_at)
+    assert lacking.lacks == "1 that belongs to others and cannot be read: theirs"
+    history = [event.message for event in await local.stores.disk_views.history(disk.disk_id)]
+    assert any(f"lacks {lacking.lacks}; volume {home.name} has them and is kept" in line for line in history), history
+    told = (await local.stores.reservations.events(second))[-1].message
+    assert f"which lacks {lacking.lacks}" in told
+    await local.ask(RestoreDisk(disk.disk_id, older.snapshot_id))
+    assert (await local.disk()).volume_id != home.name
+    for _ in range(3):
+        local.clock.move(days=20)
+        await local.work.round()
+        await local.work.settle()
+    assert (home / "theirs").read_text() == "nowhere else", "it is in no snapshot, so its volume stays"
+    [restored] = [one for one in await local.stores.disk_operations.operations(disk.disk_id) if one.kind == "restore"]
+    assert f"the old volume {home.name} is still there" in str(restored.result)
+
+
+@pytest.mark.usefixtures("closed")
+async def test_a_folder_that_was_lost_is_not_silently_replaced_by_a_snapshot_that_lacks_something(
+    local: LocalDisks,
+) -> None:
+    first = await local.start()
+    (local.home(first) / "theirs").write_text("nowhere else")
+    await local.end(first)
+    await local.cloud.remove_volume((await local.disk()).volume_id or "")
+    second = await local.submit(8, disk="data")
+    await local.go_on()
+    assert "no snapshot holds what was last on it" in str((await local.get(second)).failure_reason)
 
 
 async def test_a_disk_from_before_there_were_volumes_comes_back_with_its_files(local: LocalDisks) -> None:

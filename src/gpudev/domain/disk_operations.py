@@ -166,6 +166,8 @@ class SnapshotRecord:
     size_gb: int | None = None
     contents: str | None = None
     error: str | None = None
+    lacks: str | None = None
+    """What was on the volume and could not be taken along, in words. The volume of such a one is kept."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,6 +76,8 @@ class Record:
     disk: DiskState | None = None
     snapshots: tuple[SnapshotRecord, ...] = ()
     volumes: tuple[VolumeRecord, ...] = ()
+    event: str | None = None
+    """A line of the disk's history."""
 
 
 @dataclass(frozen=True, slots=True)

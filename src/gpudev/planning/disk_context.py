@@ -20,6 +20,7 @@ from gpudev.domain.disk_operations import (
     VolumeStatus,
     Why,
 )
+from gpudev.domain.ids import short_id
 from gpudev.planning.disk_calls import EnsureSnapshot, EnsureVolume, Fail, Record, RemoveVolume, Seen, Step, Wait
 from gpudev.ports.cloud import DISK_ID_TAG, DISK_NAME_TAGS, OWNER_TAG, RECORDED_TAG, SnapshotState, Volume
 
@@ -74,7 +75,10 @@ class Context:
             for one in self.facts.snapshots
             if one.cloud_id in self.seen.snapshots and (new := judge(one, self.seen)) != one
         )
-        return Record("looking at snapshots", snapshots=changed) if changed else None
+        if not changed:
+            return None
+        lacking = [told for one in changed if (told := what_it_lacks(one)) is not None]
+        return Record("looking at snapshots", snapshots=changed, event="; ".join(lacking) or None)
 
     def begun(self) -> Step | None:
         """What the cloud was asked for and may have made, though its answer was lost: it is asked for again before
@@ -160,7 +164,7 @@ class Context:
             if there is None:
                 return Record("removing the old volume", volumes=(replace(volume, status=VolumeStatus.REMOVED),))
             saved = self.snapshot(volume.saved_in)
-            if saved is None or saved.status is not SnapshotStatus.COMPLETED or saved.disk_id != volume.disk_id:
+            if saved is None or saved.disk_id != volume.disk_id or not is_whole(saved):
                 continue
             if not there.attached_to and operation.refusals < self.settings.max_refusals:
                 return RemoveVolume(volume, there.volume_id)
@@ -204,5 +208,19 @@ def judge(record: SnapshotRecord, seen: Seen) -> SnapshotRecord:
     if found.state is SnapshotState.ERROR:
         return replace(record, status=SnapshotStatus.FAILED, error=found.error or "the cloud could not finish it")
     if found.state is SnapshotState.COMPLETED:
-        return replace(record, status=SnapshotStatus.COMPLETED, size_gb=found.size_gb)
+        return replace(record, status=SnapshotStatus.COMPLETED, size_gb=found.size_gb, lacks=found.lacks)
     return record
+
+
+def is_whole(record: SnapshotRecord) -> bool:
+    """Everything that was on the volume is in it: the volume may go."""
+    return record.status is SnapshotStatus.COMPLETED and record.lacks is None
+
+
+def what_it_lacks(record: SnapshotRecord) -> str | None:
+    """In words. None: nothing, as far as is known."""
+    if record.lacks is None:
+        return None
+    return (
+        f"snapshot {short_id(record.snapshot_id)} lacks {record.lacks}; volume {record.volume_id} has them and is kept"
+    )

@@ -28,6 +28,7 @@ from gpudev.planning.disk_calls import (
     TagVolume,
     Wait,
 )
+from gpudev.planning.disk_context import what_it_lacks
 from gpudev.ports.cloud import Snapshot, SnapshotState, Volume
 
 _LONGEST_TEXT = 2000
@@ -37,7 +38,7 @@ def conclude(facts: OperationFacts, step: Record | Wait | Finish | Fail, now: da
     operation = facts.operation
     match step:
         case Record():
-            return Changes(_going_on(operation, step.step), step.disk, step.snapshots, step.volumes)
+            return Changes(_going_on(operation, step.step), step.disk, step.snapshots, step.volumes, step.event)
         case Wait():
             state = OperationState.WAITING if facts.before is not None else OperationState.RUNNING
             waiting = replace(operation, state=state, step=step.why, next_attempt_at=step.until, attempts=0, error=None)
@@ -155,6 +156,7 @@ def _begun(facts: OperationFacts, seen: Seen, call: EnsureSnapshot, snapshot: Sn
         cloud_id=snapshot.snapshot_id,
         size_gb=snapshot.size_gb,
         error=(snapshot.error or "the cloud could not take it") if status is SnapshotStatus.FAILED else None,
+        lacks=snapshot.lacks,
     )
     going_on = _going_on(operation, "the snapshot is being taken")
     if operation.kind is OperationKind.SNAPSHOT:
@@ -164,7 +166,8 @@ def _begun(facts: OperationFacts, seen: Seen, call: EnsureSnapshot, snapshot: Sn
     saved = None
     if status.is_good and record.disk_id == disk.disk_id and _nobody_writes(facts, seen):
         saved = replace(disk, saved_as=record.snapshot_id)
-    event = f"snapshot {snapshot.snapshot_id} ({record.why}{f'): {record.error}' if record.error else ')'}"
+    trouble = record.error or what_it_lacks(record)
+    event = f"snapshot {snapshot.snapshot_id} ({record.why}){f': {trouble}' if trouble else ''}"
     return Changes(going_on, saved, (record,), event=event if record.disk_id == disk.disk_id else None)
 
 

@@ -40,6 +40,7 @@ from gpudev.domain.disk_requests import (
 )
 from gpudev.domain.errors import Conflict, DiskHeld, Invalid, NotFound
 from gpudev.domain.ids import DiskId, ReservationId, short_id
+from gpudev.planning.disk_context import is_whole
 from gpudev.planning.disk_quota import DiskHoldings, check_quota
 from gpudev.planning.disk_retention import prunable, relied_on
 
@@ -275,7 +276,7 @@ class _Desk:
     def _is_replaced_and_saved(self, disk: DiskState) -> bool:
         """An old volume of it is still there, and may go."""
         mine = [one for one in self.facts.snapshots if one.disk_id == disk.disk_id]
-        complete = {one.snapshot_id for one in mine if one.status is SnapshotStatus.COMPLETED}
+        complete = {one.snapshot_id for one in mine if is_whole(one)}
         return any(
             one.disk_id == disk.disk_id and one.status is VolumeStatus.RETIRED and one.saved_in in complete
             for one in self.facts.volumes

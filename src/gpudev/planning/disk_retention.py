@@ -28,7 +28,8 @@ def prunable(
         (one for one in snapshots if one.status is SnapshotStatus.COMPLETED), key=lambda one: one.created_at
     )
     automatic = [one for one in completed if one.why is not Why.ASKED]
-    kept = {one.snapshot_id for one in completed[-1:]}
+    whole = [one for one in completed if one.lacks is None]
+    kept = {one.snapshot_id for one in (*completed[-1:], *whole[-1:])}
     kept |= {one.snapshot_id for one in automatic[len(automatic) - settings.keep_last :]}
     kept |= {one.snapshot_id for one in _daily(automatic, now, settings.keep_daily_days)}
     kept |= {

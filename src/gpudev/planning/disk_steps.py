@@ -15,6 +15,7 @@ from gpudev.domain.disk_operations import (
     OperationKind,
     SnapshotRecord,
     SnapshotStatus,
+    VolumeRecord,
     VolumeStatus,
     Why,
 )
@@ -105,14 +106,15 @@ def _snapshot(context: Context) -> Step:
     taken = context.own_snapshot(context.disk, Why.ASKED)
     if not isinstance(taken, SnapshotRecord):
         return taken
-    return context.until_complete(taken) or Finish(f"snapshot {short_id(taken.snapshot_id)}")
+    return context.until_complete(taken) or Finish(_taken(taken))
 
 
 def _restore(context: Context) -> Step:
     disk = context.disk
     made = context.made_volume()
     if made is not None:
-        return context.removal_of_replaced() or Finish(_and_left(context, f"restored in {made.zone}"))
+        restored = f"restored in {made.zone}{_less(context, made)}"
+        return context.removal_of_replaced() or Finish(_and_left(context, restored))
     chosen = context.good(context.operation.snapshot_id)
     if chosen is None:
         return Fail("the snapshot is gone")
@@ -138,7 +140,7 @@ def _clone(context: Context) -> Step:
     source, disk = context.facts.source, context.disk
     made = context.made_volume()
     if made is not None:
-        return Finish(f"{made.size_gb} GB in {made.zone}")
+        return Finish(f"{made.size_gb} GB in {made.zone}{_less(context, made)}")
     if source is None:
         return Fail("the disk to clone is gone")
     base = _base_of_clone(context)
@@ -196,7 +198,11 @@ def _make_ready(context: Context) -> Step:
     saved = context.save(disk, Why.BEFORE_MOVE)
     if not isinstance(saved, SnapshotRecord):
         return saved
-    return context.until_complete(saved) or context.new_volume(saved, operation.zone)
+    if (waiting := context.until_complete(saved)) is not None:
+        return waiting
+    if saved.lacks is not None:
+        return Fail(f"it cannot be moved to {operation.zone}: its snapshot lacks {saved.lacks}")
+    return context.new_volume(saved, operation.zone)
 
 
 def _make_from_records(context: Context) -> Step:
@@ -204,7 +210,7 @@ def _make_from_records(context: Context) -> Step:
     takes its place unasked: an empty volume instead of somebody's files would look like a loss, and soon be one."""
     disk = context.disk
     base = context.good(disk.saved_as)
-    if base is None and disk.volume_id is not None:
+    if disk.volume_id is not None and (base is None or base.lacks is not None):
         return Fail(
             f"the volume {disk.volume_id} of disk {disk.name!r} is gone, and no snapshot holds what was last on it; "
             "restore one of its snapshots to go on from there"
@@ -239,7 +245,7 @@ def _put_away(context: Context) -> Step:
     if not isinstance(saved, SnapshotRecord):
         return saved
     contents = context.operation.contents or disk.contents
-    return Finish(f"snapshot {short_id(saved.snapshot_id)}", replace(disk, contents=contents))
+    return Finish(_taken(saved), replace(disk, contents=contents))
 
 
 def _prune(context: Context) -> Step:
@@ -278,6 +284,16 @@ def _only_said(context: Context) -> Step:
         if volume is not None and not tags.items() <= volume.tags.items():
             return TagVolume(volume.volume_id, tags)
     return Finish("done")
+
+
+def _less(context: Context, made: VolumeRecord) -> str:
+    base = context.snapshot(made.from_snapshot)
+    return "" if base is None or base.lacks is None else f", less {base.lacks}"
+
+
+def _taken(snapshot: SnapshotRecord) -> str:
+    lacks = "" if snapshot.lacks is None else f", which lacks {snapshot.lacks}"
+    return f"snapshot {short_id(snapshot.snapshot_id)}{lacks}"
 
 
 def _and_left(context: Context, result: str) -> str:

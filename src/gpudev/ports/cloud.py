@@ -69,6 +69,8 @@ class Snapshot:
     tags: Mapping[str, str] = field(default_factory=dict)
     error: str | None = None
     """Why it failed, where that is known."""
+    lacks: str | None = None
+    """What was on the volume and is not in it, in words. Clouds take all of a volume; of a folder, what can be read."""
 
 
 class CloudView(Protocol):

@@ -122,8 +122,8 @@ class DiskOperationStore(Protocol):
         """Snapshots that the cloud had not finished when their operation was over."""
         ...
 
-    async def settle(self, record: SnapshotRecord) -> bool:
-        """What became of such a one. False: it is no longer pending."""
+    async def settle(self, record: SnapshotRecord, *, now: datetime, event: str | None = None) -> bool:
+        """What became of such a one, with a line of its disk's history. False: it is no longer pending."""
         ...
 
     async def deleted_before(self, moment: datetime) -> list[Upkeep]:

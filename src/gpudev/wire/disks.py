@@ -143,6 +143,9 @@ class SnapshotView:
     files: int | None = field(metadata=_doc("How many files were on the disk; null: not known"))
     size_bytes: int | None = field(metadata=_doc("How much was on the disk; null: not known"))
     error: str | None
+    lacks: str | None = field(
+        default=None, metadata=_doc("What was on the disk and is not in it, in words; its volume is kept then")
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

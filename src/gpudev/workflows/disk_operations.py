@@ -28,7 +28,7 @@ from gpudev.planning.disk_calls import (
     TagVolume,
     Wait,
 )
-from gpudev.planning.disk_context import judge
+from gpudev.planning.disk_context import judge, what_it_lacks
 from gpudev.planning.disk_outcomes import after_call, after_refusal, after_silence, conclude
 from gpudev.planning.disk_requests import accept
 from gpudev.planning.disk_steps import next_step, what_to_look_at
@@ -113,7 +113,7 @@ class DiskOperations:
                 errors.append(f"snapshot {record.cloud_id}: {error}")
                 continue
             new = judge(record, Seen(snapshots={record.cloud_id: found}))
-            settled += new != record and await self.store.settle(new)
+            settled += new != record and await self.store.settle(new, now=self.clock.now(), event=what_it_lacks(new))
         return Settled(settled, tuple(errors), len(unsettled) - settled)
 
     async def tidy(self) -> list[Operation]:

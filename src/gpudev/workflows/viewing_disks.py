@@ -131,4 +131,5 @@ def _snapshot_view(snapshot: SnapshotRecord, disk: DiskState, totals: Totals | N
         files=None if totals is None else totals.files,
         size_bytes=None if totals is None else totals.size_bytes,
         error=snapshot.error,
+        lacks=snapshot.lacks,
     )

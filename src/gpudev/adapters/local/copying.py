@@ -24,6 +24,8 @@ _READING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOE
 _WRITING = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_LINK = (errno.EMLINK, errno.ENAMETOOLONG, errno.EXDEV, errno.ENOENT, errno.EPERM, errno.EACCES, errno.EOPNOTSUPP)
 _MOST_NOTES = 50
+_MOST_UNREAD = 5
+_CANNOT_BE_READ = "it cannot be read"
 _SEEN_TWICE = "replaced while it was being copied; what it was before is kept"
 """A folder that changes while it is read may tell the same name twice."""
 
@@ -49,6 +51,10 @@ class Tally:
     linked: int = 0
     copied: int = 0
     left_out: int = 0
+    unread: int = 0
+    """Of these, what holds something and is closed to us: it is in the source and nowhere else."""
+    unread_paths: list[str] = field(default_factory=list)
+    """The first of them."""
     notes: list[str] = field(default_factory=list)
     """What was not kept as it was, in words; the first of them."""
 
@@ -58,9 +64,17 @@ class Tally:
             return Method.REFLINK
         return Method.HARD_LINKS if self.linked else Method.COPY
 
+    def leave_out(self, path: str, words: str) -> None:
+        self.left_out += 1
+        self.note(path, words)
+        if words == _CANNOT_BE_READ:
+            self.unread += 1
+            if len(self.unread_paths) < _MOST_UNREAD:
+                self.unread_paths.append(_readable(path))
+
     def note(self, path: str, words: str) -> None:
         if len(self.notes) < _MOST_NOTES:
-            self.notes.append(f"{os.fsencode(path).decode(errors='replace')}: {words}")
+            self.notes.append(f"{_readable(path)}: {words}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,8 +358,7 @@ class TreeCopy:
 
     def _leave_out(self, path: str, words: str | None) -> None:
         if words is not None:
-            self._tally.left_out += 1
-            self._tally.note(path, words)
+            self._tally.leave_out(path, words)
 
 
 class _LeftOut(Exception):
@@ -358,6 +371,10 @@ class _LeftOut(Exception):
         """None: not worth telling, it is gone."""
 
 
+def _readable(path: str) -> str:
+    return os.fsencode(path).decode(errors="replace")
+
+
 def _words(error: OSError) -> str | None:
     match error.errno:
         case errno.ENOENT:
@@ -367,7 +384,7 @@ def _words(error: OSError) -> str | None:
         case errno.EXDEV:
             return "something else is mounted there"
         case errno.EACCES | errno.EPERM:
-            return "it cannot be read"
+            return _CANNOT_BE_READ
         case _:
             raise error
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpudev.adapters.local.contents import ContentsCount
-from gpudev.adapters.local.copying import Earlier, Method, TreeCopy
+from gpudev.adapters.local.copying import Earlier, Method, Tally, TreeCopy
 from gpudev.adapters.local.filesystem import kind_of, sync_filesystem
 from gpudev.adapters.local.known_files import KnownFiles
 from gpudev.adapters.local.long_work import Job, opened, speaking
@@ -133,6 +133,7 @@ class Snapshots:
             files=tally.files,
             folders=tally.folders,
             left_out=tally.left_out,
+            lacks=_lacks(tally),
             notes=tuple(tally.notes),
             contents=contents.total().to_json(),
         )
@@ -183,6 +184,14 @@ def _settle(source: int) -> int | None:
     now = time.time_ns()
     sync_filesystem(source)
     return now - _COARSE_NS
+
+
+def _lacks(tally: Tally) -> str | None:
+    if not tally.unread:
+        return None
+    named = ", ".join(tally.unread_paths)
+    more = ", …" if tally.unread > len(tally.unread_paths) else ""
+    return f"{tally.unread} that belong{'s' if tally.unread == 1 else ''} to others and cannot be read: {named}{more}"
 
 
 def _clear(folder: Path, job: Job) -> None:

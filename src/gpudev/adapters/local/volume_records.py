@@ -55,6 +55,8 @@ class SnapshotRecord:
     folders: int = 0
     size_bytes: int = 0
     left_out: int = 0
+    lacks: str | None = None
+    """What holds something and could not be read, in words: it is on the volume and nowhere else."""
     notes: tuple[str, ...] = ()
     """What could not be kept as it was; of many, the first."""
     error: str | None = None
@@ -62,7 +64,14 @@ class SnapshotRecord:
 
     def snapshot(self, snapshot_id: str) -> Snapshot:
         return Snapshot(
-            snapshot_id, self.volume_id, self.state, self.created_at, self.size_gb, dict(self.tags), self.error
+            snapshot_id,
+            self.volume_id,
+            self.state,
+            self.created_at,
+            self.size_gb,
+            dict(self.tags),
+            self.error,
+            self.lacks,
         )
 
     def to_json(self) -> str:

@@ -135,10 +135,17 @@ class PostgresDiskOperations:
             )
         return [disk_rows.snapshot(row) for row in rows]
 
-    async def settle(self, record: SnapshotRecord) -> bool:
+    async def settle(self, record: SnapshotRecord, *, now: datetime, event: str | None = None) -> bool:
         async with self._pool.acquire() as connection:
             settled = await connection.fetchval(
-                disk_rows.SETTLE_SNAPSHOT, record.snapshot_id, record.status, record.size_gb, record.error
+                disk_rows.SETTLE_SNAPSHOT,
+                record.snapshot_id,
+                record.status,
+                record.size_gb,
+                record.error,
+                record.lacks,
+                event,
+                now,
             )
         return settled is not None
 

@@ -8,7 +8,7 @@ from gpudev.ports.disks import DiskPlace
 
 # What a clone was made from does not count: that snapshot goes with the other disk.
 _PLACES = """
-    SELECT d.disk_id, d.zone, coalesce(s.status = 'completed', false) AS is_saved
+    SELECT d.disk_id, d.zone, coalesce(s.status = 'completed' AND s.lacks IS NULL, false) AS is_saved
     FROM disks d LEFT JOIN disk_snapshots s ON s.snapshot_id = d.saved_as AND s.disk_id = d.disk_id
     WHERE d.disk_id = ANY($1::uuid[]) AND d.ebs_volume_id IS NOT NULL AND d.zone IS NOT NULL
 """

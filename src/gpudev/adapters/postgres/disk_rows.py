@@ -52,15 +52,21 @@ UPDATE_OPERATION = """
 """
 WRITE_SNAPSHOT = """
     INSERT INTO disk_snapshots (snapshot_id, disk_id, operation_id, volume_id, why, status, created_at, cloud_id,
-                                size_gb, contents, error)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+                                size_gb, contents, error, lacks)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
     ON CONFLICT (snapshot_id) DO UPDATE
     SET status = EXCLUDED.status, cloud_id = EXCLUDED.cloud_id, size_gb = EXCLUDED.size_gb,
-        contents = EXCLUDED.contents, error = EXCLUDED.error
+        contents = EXCLUDED.contents, error = EXCLUDED.error, lacks = EXCLUDED.lacks
 """
 SETTLE_SNAPSHOT = """
-    UPDATE disk_snapshots SET status = $2, size_gb = $3, error = $4
-    WHERE snapshot_id = $1 AND status = 'pending' RETURNING snapshot_id
+    WITH settled AS (
+        UPDATE disk_snapshots SET status = $2, size_gb = $3, error = $4, lacks = $5
+        WHERE snapshot_id = $1 AND status = 'pending' RETURNING snapshot_id, disk_id
+    ), told AS (
+        INSERT INTO disk_events (disk_id, at, kind, message, by)
+        SELECT disk_id, $7, 'snapshot', $6, 'processor' FROM settled WHERE $6::text IS NOT NULL
+    )
+    SELECT snapshot_id FROM settled
 """
 WRITE_VOLUME = """
     INSERT INTO disk_volumes (token, disk_id, operation_id, status, zone, size_gb, made_at, from_snapshot, volume_id,
@@ -139,6 +145,7 @@ def snapshot_values(one: SnapshotRecord) -> tuple[Any, ...]:
         one.size_gb,
         one.contents,
         one.error,
+        one.lacks,
     )
 
 
@@ -220,6 +227,7 @@ def snapshot(row: asyncpg.Record) -> SnapshotRecord:
         size_gb=row["size_gb"],
         contents=row["contents"],
         error=row["error"],
+        lacks=row["lacks"],
     )
 
 

@@ -148,7 +148,7 @@ def _say_snapshots(found: list[SnapshotView], now: datetime) -> None:
             _state_of(one),
             wording.local_time(one.created_at, now),
             disk_wording.contents_of(one),
-            one.why + (f"; {one.error}" if one.error else ""),
+            one.why + "".join(f"; {text}" for text in (one.error, one.lacks and f"lacks {one.lacks}") if text),
         )
         for one in found
     ]
