@@ -15,10 +15,13 @@ _ONE_MACHINE = {
     "GPU_DEV_KUBE_CONTEXT",
     "GPU_DEV_LISTEN",
     "GPU_DEV_NODES_FILE",
+    "GPU_DEV_NOTIFY_URLS_FILE",
     "GPU_DEV_SSH_HOST",
     "GPU_DEV_TLS_CERT",
     "GPU_DEV_TLS_KEY",
 }
+_SECRETS = {"GPU_DEV_NOTIFY_URLS"}
+"""For `settingsSecret`: what stands in the values can be read by whoever may read a ConfigMap."""
 _WIDTH = 118
 
 
@@ -27,7 +30,7 @@ def settings_of_the_server() -> set[str]:
     settings.load(asked)
     given_elsewhere = set(_OWN_VALUES.findall((CHART / "templates" / "settings.yaml").read_text()))
     ours = {name for name in asked.asked if name.startswith(("GPU_DEV_", "API_KEY_"))}
-    return ours - given_elsewhere - _ONE_MACHINE
+    return ours - given_elsewhere - _ONE_MACHINE - _SECRETS
 
 
 def settings_in_schema() -> set[str]:

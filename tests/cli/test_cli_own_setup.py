@@ -1,4 +1,4 @@
-"""What people bring to their dev servers, from options and settings to what the API is asked; and ends that are near."""
+"""What people bring to their dev servers, from options and settings to what the API is asked; and near ends."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

@@ -1,12 +1,13 @@
 """The sections of the settings, each with its fields, their defaults and what they mean."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from ipaddress import ip_network
 
 from gpudev.domain.aws_login import endpoint_of
 from gpudev.domain.errors import Invalid
+from gpudev.domain.notice import Occasion
 
 API_ROLE, PROCESSOR_ROLE = "gpudev_api", "gpudev_processor"
 RECONCILER_ROLE, MIGRATOR_ROLE = "gpudev_reconciler", "gpudev_migrator"
@@ -296,6 +297,22 @@ class Guarding:
                 ip_network(text, strict=False)
             except ValueError as error:
                 raise ValueError(f"GPU_DEV_TRUSTED_PROXIES holds {text!r}, which is no address or network") from error
+
+
+@dataclass(frozen=True, slots=True)
+class NotifySettings:
+    """Telling people outside. Without an address: nobody is told."""
+
+    secret_urls: tuple[str, ...] = field(default=(), repr=False)
+    """Apprise's addresses, separated by spaces or lines."""
+    urls_file: str = ""
+    """A file that holds more of them."""
+    on: tuple[str, ...] = ("ready", "warning", "failed", "ended")
+    """Of what."""
+
+    def __post_init__(self) -> None:
+        for occasion in self.on:
+            _one_of("GPU_DEV_NOTIFY_ON", occasion, tuple(Occasion))
 
 
 @dataclass(frozen=True, slots=True)

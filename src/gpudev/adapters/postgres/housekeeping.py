@@ -1,4 +1,5 @@
-"""What may be forgotten, once its time has passed: spent idempotency keys and keys that can never be used again.
+"""What may be forgotten, once its time has passed: spent idempotency keys, keys that can never be used again, and what
+was told outside.
 
 Reservations and their history are kept: they are what people did, and the ETA learns from them.
 """
@@ -9,6 +10,7 @@ from gpudev.adapters.postgres.pool import Pool
 
 IDEMPOTENCY_KEPT = timedelta(days=7)
 ENDED_KEYS_KEPT = timedelta(days=30)
+NOTIFICATIONS_KEPT = timedelta(days=7)
 
 
 async def forget_what_is_over(pool: Pool) -> tuple[int, int]:
@@ -31,5 +33,8 @@ async def forget_what_is_over(pool: Pool) -> tuple[int, int]:
             SELECT count(*) FROM gone
             """,
             ENDED_KEYS_KEPT,
+        )
+        await connection.execute(
+            "DELETE FROM notifications WHERE state <> 'waiting' AND next_at < now() - $1::interval", NOTIFICATIONS_KEPT
         )
     return requests, keys

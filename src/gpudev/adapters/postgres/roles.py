@@ -35,6 +35,8 @@ _PLANNING = {
     "reservation_shares": _ALL,
     "reservation_estimates": _ADD,
     "reservation_setups": "SELECT (reservation_id), DELETE",
+    "notify_targets": _READ,
+    "notifications": "INSERT",
     "held_gpus": _ALL,
     "gpu_types": _KEEP,
     "cluster_nodes": _ALL,
@@ -80,6 +82,9 @@ GRANTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "reservation_estimates": _READ,
             # Written and removed, never read: nothing the API answers can hold somebody's secrets.
             "reservation_setups": "SELECT (reservation_id), INSERT, DELETE",
+            # What is to be told outside is queued with what happened, whoever writes it.
+            "notify_targets": _READ,
+            "notifications": "INSERT",
             "held_gpus": "SELECT, DELETE",
             "idempotency_keys": _ADD,
             "cluster_nodes": _READ,
@@ -101,6 +106,8 @@ GRANTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             **_PLANNING,
             # It starts dev servers, and so hands over what their owners bring.
             "reservation_setups": "SELECT, DELETE",
+            "notify_targets": _ALL,
+            "notifications": _ALL,
             # Housekeeping: what is over is forgotten.
             "api_keys": f"{_KEYS_WITHOUT_HASHES}, DELETE",
             "idempotency_keys": "SELECT, DELETE",

@@ -1,0 +1,143 @@
+"""Telling people outside through apprise: webhooks, Slack, mail and a hundred others, by addresses that operators set.
+
+An address is a secret (it holds tokens and passwords). It is kept here, and told to nobody: targets go by a digest of
+it, logs by its kind and host. `{email}` and `{username}` in an address stand for the reservation's owner, quoted:
+whatever an owner is called, the host and what is asked of it stay as the operator wrote them. Owners set no addresses.
+"""
+
+import asyncio
+import hashlib
+import logging
+import re
+import threading
+import warnings
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import structlog
+
+from gpudev.domain.errors import Unavailable
+from gpudev.domain.notice import Notice, Occasion, Recipient
+
+log = structlog.get_logger(__name__)
+
+_DIGEST_LENGTH = 8
+"""Too short to find out from it what a password is, long enough to tell a few addresses apart."""
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,30})://")
+_STATUS = re.compile(r"error=(\d{3})\b")
+_KINDS = {
+    Occasion.READY: "success",
+    Occasion.WARNING: "warning",
+    Occasion.FAILED: "failure",
+    Occasion.ENDED: "info",
+}
+
+
+class AppriseNotifier:
+    def __init__(self, urls: Sequence[str]) -> None:
+        """Raises ImportError where apprise is not installed. An address that it does not know is left out, loudly.
+        Takes a second or more, since that library loads all it has: best done in a thread."""
+        import apprise
+
+        self._apprise = apprise
+        self._asset = apprise.AppriseAsset(
+            app_id="gpu-dev",
+            app_desc="GPU dev servers",
+            app_url="",
+            storage_mode=apprise.PersistentStoreMode.MEMORY,
+            http_redirects=0,
+        )
+        for name in ("apprise", "urllib3"):  # they name addresses; what matters of it, `_Heard` hears
+            logging.getLogger(name).setLevel(logging.WARNING)
+            logging.getLogger(name).addHandler(logging.NullHandler())
+            logging.getLogger(name).propagate = False
+        self._urls: dict[str, str] = {}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what its hundred plugins import is not ours to mend
+            for number, url in enumerate(urls, 1):
+                if self._plugin(_filled(url, Recipient("nobody", "nobody@example.com"))) is None:
+                    log.error("notifications.bad_address", number=number, kind=_kind(url))
+                else:
+                    self._urls[hashlib.sha256(url.encode()).hexdigest()[:_DIGEST_LENGTH]] = url
+        self._turns = {target: asyncio.Lock() for target in self._urls}
+        self._threads = ThreadPoolExecutor(max_workers=max(1, len(self._urls)), thread_name_prefix="notify")
+
+    @property
+    def targets(self) -> Mapping[str, str]:
+        return MappingProxyType({target: _in_words(url) for target, url in self._urls.items()})
+
+    def can_reach(self, target: str, recipient: Recipient) -> bool:
+        return recipient.email is not None or "{email}" not in self._urls.get(target, "")
+
+    async def send(self, target: str, notice: Notice, recipient: Recipient) -> None:
+        url = self._urls.get(target)
+        if url is None:
+            raise Unavailable("nothing is sent there any more")
+        # One after the other: libraries keep the pace that a place asks for.
+        async with self._turns[target]:
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._threads, self._send, _filled(url, recipient), notice)
+
+    async def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _send(self, url: str, notice: Notice) -> None:
+        heard = _Heard()
+        logger = logging.getLogger("apprise")
+        logger.addHandler(heard)
+        try:
+            plugin = self._plugin(url)
+            is_sent = plugin is not None and plugin.notify(
+                title=notice.title,
+                body=notice.text,
+                notify_type=_KINDS[notice.occasion],
+                body_format=self._apprise.NotifyFormat.TEXT,
+            )
+        except Exception as error:  # noqa: BLE001 - a hundred plugins raise what they like, and it may hold the address
+            raise Unavailable(f"it was not taken ({type(error).__name__})") from None
+        finally:
+            logger.removeHandler(heard)
+        if not is_sent:
+            raise Unavailable(f"it was not taken{heard.in_words}")
+
+    def _plugin(self, url: str) -> Any:
+        return self._apprise.Apprise.instantiate(url, asset=self._asset)
+
+
+class _Heard(logging.Handler):
+    """What the library says when it fails holds more than may be passed on: only the status of an answer is kept."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.in_words = ""
+        self._thread = threading.get_ident()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        found = _STATUS.search(record.getMessage())
+        if found is not None and record.thread == self._thread:
+            self.in_words = f" (answer {found[1]})"
+
+
+def _filled(url: str, recipient: Recipient) -> str:
+    email, name = quote(recipient.email or "", safe=""), quote(recipient.username, safe="")
+    return url.replace("{email}", email).replace("{username}", name)
+
+
+def _kind(url: str) -> str:
+    found = _SCHEME.match(url)
+    return found[1].lower() if found is not None else "?"
+
+
+def _in_words(url: str) -> str:
+    """Its kind, and the host of those that have one of their own: of others the host's place holds a token."""
+    kind = _kind(url)
+    if not kind.startswith(("json", "xml", "form", "mailto")):
+        return kind
+    try:
+        host = urlsplit(url).hostname
+    except ValueError:
+        host = None
+    return f"{kind} to {host}" if host else kind

@@ -1,0 +1,78 @@
+"""The parts that tell people outside, as far as the settings name any place to tell."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import structlog
+
+from gpudev.adapters.notifier import AppriseNotifier
+from gpudev.adapters.postgres.stores import Stores
+from gpudev.domain.notice import Notice, Occasion, Recipient
+from gpudev.ports.clock import SystemClock
+from gpudev.ports.notifying import Notifier
+from gpudev.processor.notifications import Notifications
+from gpudev.settings import NotifySettings
+
+log = structlog.get_logger(__name__)
+
+
+@contextlib.asynccontextmanager
+async def telling_outside(
+    settings: NotifySettings, stores: Stores, is_planning: Callable[[], bool]
+) -> AsyncIterator[None]:
+    """Goes on beside everything else. Whatever is wrong with it is told in the log and keeps nobody from anything."""
+    task = asyncio.create_task(_tell(settings, stores, is_planning), name="notifications")
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def _tell(settings: NotifySettings, stores: Stores, is_planning: Callable[[], bool]) -> None:
+    notifier = await asyncio.to_thread(open_notifier, settings)
+    try:
+        occasions = [Occasion(name) for name in settings.on]
+        await Notifications(stores.notifications, notifier, SystemClock(), occasions).run(is_planning)
+    finally:
+        await notifier.close()
+
+
+def _urls(settings: NotifySettings) -> tuple[str, ...]:
+    if not settings.urls_file:
+        return settings.secret_urls
+    try:
+        return settings.secret_urls + tuple(Path(settings.urls_file).expanduser().read_text().split())
+    except (OSError, UnicodeDecodeError) as error:
+        log.error("notifications.no_file", path=settings.urls_file, error=type(error).__name__)
+        return settings.secret_urls
+
+
+def open_notifier(settings: NotifySettings) -> Notifier:
+    urls = _urls(settings)
+    if not urls:
+        return Nobody()
+    try:
+        notifier = AppriseNotifier(urls)
+    except ImportError:
+        log.error("notifications.off", reason="apprise is not installed: pip install 'gpu-dev[notify]'")
+        return Nobody()
+    log.info("notifications.on", targets=sorted(notifier.targets.values()))
+    return notifier
+
+
+class Nobody:
+    """Nowhere is anything told."""
+
+    targets: dict[str, str] = {}  # noqa: RUF012 - it has none, and gets none
+
+    def can_reach(self, target: str, recipient: Recipient) -> bool:
+        return False
+
+    async def send(self, target: str, notice: Notice, recipient: Recipient) -> None:
+        return None
+
+    async def close(self) -> None:
+        return None

@@ -1,0 +1,96 @@
+"""Sends what waits to be told outside, beside the planning loop and never in its way: each in a time of its own, many
+at once, tried again with growing pauses, given up after a day. What is said is decided in `planning.notifying`.
+
+A notice is sent once; twice only where whoever sent it died before it could be noted, or a place took it and
+did not say so.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+
+import structlog
+
+from gpudev.domain.errors import Unavailable
+from gpudev.domain.notice import EVENT_KINDS, Occasion
+from gpudev.planning.notifying import compose, try_again_at
+from gpudev.ports.clock import Clock
+from gpudev.ports.notifying import NotificationStore, Notifier, WaitingNotice
+
+log = structlog.get_logger(__name__)
+
+_LOOK_EVERY_S = 2.0
+_AT_ONCE = 20
+_SEND_WITHIN = timedelta(seconds=60)
+_LEASE = timedelta(minutes=5)
+"""Longer than sending may take: by then whoever had it is dead."""
+
+
+class Notifications:
+    def __init__(
+        self,
+        store: NotificationStore,
+        notifier: Notifier,
+        clock: Clock,
+        occasions: Sequence[Occasion] = tuple(Occasion),
+    ) -> None:
+        self._store = store
+        self._notifier = notifier
+        self._clock = clock
+        self._kinds = [kind for occasion in occasions for kind in EVENT_KINDS[occasion]]
+        self._is_published = False
+
+    async def run(self, is_planning: Callable[[], bool]) -> None:
+        """Until cancelled; only who plans sends, so that several processors send once."""
+        while True:
+            try:
+                if is_planning():
+                    while await self.send_due():
+                        pass
+                else:
+                    self._is_published = False
+            except Unavailable as error:
+                log.warning("notifications.unavailable", error=str(error))
+            except Exception:
+                log.exception("notifications.broken")
+            await asyncio.sleep(_LOOK_EVERY_S)
+
+    async def send_due(self) -> int:
+        """How many were looked at."""
+        if not self._is_published:
+            await self._store.publish_targets(list(self._notifier.targets), self._kinds)
+            self._is_published = True
+        if not self._notifier.targets:
+            return 0
+        waiting = await self._store.claim(self._clock.now(), _LEASE, _AT_ONCE)
+        await asyncio.gather(*(self._send(one) for one in waiting))
+        return len(waiting)
+
+    async def _send(self, waiting: WaitingNotice) -> None:
+        notice = compose(waiting.event, waiting.reservation, self._clock.now())
+        if notice is None:
+            await self._store.settle(waiting.notification_id, "outdated")
+            return
+        about = {"reservation_id": str(waiting.reservation.reservation_id), "occasion": notice.occasion.value}
+        where = self._notifier.targets.get(waiting.target, "?")
+        if not self._notifier.can_reach(waiting.target, waiting.recipient):
+            await self._store.settle(waiting.notification_id, "given_up", "there is no address for its owner")
+            log.info("notification.no_address", target=where, **about)
+            return
+        try:
+            async with asyncio.timeout(_SEND_WITHIN.total_seconds()):
+                await self._notifier.send(waiting.target, notice, waiting.recipient)
+        except (Unavailable, TimeoutError) as error:
+            await self._failed(waiting, str(error) or "it took too long", where, about)
+        else:
+            await self._store.settle(waiting.notification_id, "sent")
+            log.info("notification.sent", target=where, attempts=waiting.attempts, **about)
+
+    async def _failed(self, waiting: WaitingNotice, error: str, where: str, about: dict[str, str]) -> None:
+        again = try_again_at(waiting.attempts, waiting.event.at, self._clock.now())
+        if again is None:
+            await self._store.settle(waiting.notification_id, "given_up", error)
+            log.error("notification.given_up", target=where, attempts=waiting.attempts, error=error, **about)
+        else:
+            await self._store.postpone(waiting.notification_id, again, error)
+            log.warning("notification.not_sent", target=where, attempts=waiting.attempts, error=error, **about)
