@@ -23,7 +23,7 @@ test: ## Set everything up and run all tests (ARGS="tests/embedded -k postgres")
 	@tools/bootstrap dev
 	@tools/with-test-tools tools/with-kube tools/with-dex $(PYTHON) -m pytest -n 2 --dist worksteal $(ARGS)
 
-test-infra: ## Test infra/ with real providers and a local AWS; builds them first (half an hour, once)
+test-infra: ## Test infra/ with real providers and a local AWS; builds them first (an hour, once)
 	@tools/bootstrap dev
 	@$(PYTHON) tests/infra/programs.py all >/dev/null
 	@GPU_DEV_TEST_INFRA=1 tools/with-test-tools $(PYTHON) -m pytest -rs tests/infra $(ARGS)
