@@ -3,11 +3,13 @@ from dataclasses import replace
 
 import pytest
 
+from gpudev.adapters.postgres.disks import PostgresDiskRecords
 from gpudev.adapters.postgres.roles import RECONCILER
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.bootstrap.processor import make_processor
 from gpudev.domain.capacity import Node
 from gpudev.settings import Settings
+from gpudev.workflows.reconciling_disks import ReconcilingDisks
 from support.clock import ManualClock
 from support.paper_cloud import PaperCloud
 from support.paper_cluster import PaperCluster
@@ -28,3 +30,13 @@ async def world(
     processor = make_processor(theirs, cluster, clock, settings.timing)
     yield World(replace(stores, leases=theirs.leases), cluster, clock, processor, settings)
     await processor.effects.cancel()
+
+
+@pytest.fixture
+def records(stores: Stores) -> PostgresDiskRecords:
+    return PostgresDiskRecords(stores.pool)
+
+
+@pytest.fixture
+def reconciling(cloud: PaperCloud, records: PostgresDiskRecords, clock: ManualClock) -> ReconcilingDisks:
+    return ReconcilingDisks(cloud, records, clock, by="test")

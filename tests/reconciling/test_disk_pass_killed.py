@@ -11,7 +11,7 @@ from gpudev.adapters.postgres import disks as disk_store
 from gpudev.adapters.postgres.stores import Stores, open_stores
 from gpudev.settings import Settings
 from gpudev.workflows.reconciling_disks import DisksReport, ReconcilingDisks
-from reconciling.test_reconciling_disks import add
+from reconciling.disk_rows import add
 from support.clock import ManualClock
 from support.paper_cloud import PaperCloud
 
