@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from support.system import CLI, System, free_port
+from support.system import System, free_port
+from support.warm_cli import PROGRAM as CLI
 
 pytestmark = pytest.mark.slow
 OTHER_ADDRESS = "127.0.0.2"

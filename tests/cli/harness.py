@@ -15,8 +15,8 @@ from pathlib import Path
 import pyte
 
 from cli.fake_api import KEY, FakeApi
+from support.warm_cli import PROGRAM, can_run_warm, run_warm
 
-PROGRAM = [sys.executable, "-m", "gpudev.cli"]
 Completed = subprocess.CompletedProcess[str]
 # The first terminal a new session opens is its own, the one whose Ctrl-C it hears.
 _TAKE_TERMINAL = "import os, sys; os.close(os.open(os.ttyname(0), os.O_RDWR)); os.execv(sys.argv[1], sys.argv[1:])"
@@ -46,10 +46,14 @@ class Cli:
     def run(
         self, *arguments: str | bytes, stdin: str = "", env: dict[str, str | None] | None = None, timeout: float = 60
     ) -> Completed:
+        environment = self.environment(env)
+        if self.program == PROGRAM and can_run_warm(environment):
+            said = [os.fsdecode(argument) for argument in arguments]
+            return run_warm(said, environment, stdin=stdin, cwd=self.home, timeout=timeout)
         return subprocess.run(
             [*self.program, *arguments],
             input=stdin,
-            env=self.environment(env),
+            env=environment,
             capture_output=True,
             text=True,
             encoding="utf-8",

@@ -18,8 +18,8 @@ from kubernetes.system import KINDS, Job, KubeSystem, fresh_database, system_on
 from support.kube_api import KubeApi
 from support.kube_images import DEV_IMAGE
 from support.kube_node import RealNode
-from support.system import CLI
 from support.terminal import Terminal
+from support.warm_cli import PROGRAM as CLI
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
 NAMESPACE = "gpu-dev"

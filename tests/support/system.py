@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 
 import psutil
 
+from support.warm_cli import can_run_warm, run_anew, run_warm
+
 _T = TypeVar("_T")
-CLI = [sys.executable, "-m", "gpudev.cli"]
 SERVER = [sys.executable, "-m", "gpudev.main"]
 
 
@@ -46,15 +47,9 @@ class System:
 
     def run(self, *arguments: str, code: int | None = 0, **changes: str) -> subprocess.CompletedProcess[str]:
         """The client as a process; its exit code is part of the expectation (None: any)."""
-        done = subprocess.run(
-            [*CLI, *arguments],
-            env={**self.environment, **changes},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
+        environment = {**self.environment, **changes}
+        start = run_warm if can_run_warm(environment) else run_anew
+        done = start(list(arguments), environment, timeout=120)
         story = f"gpu-dev {' '.join(arguments)} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
         assert code is None or done.returncode == code, story
         assert "Traceback" not in done.stderr + done.stdout
