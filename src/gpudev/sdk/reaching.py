@@ -44,7 +44,7 @@ def own_program() -> tuple[str, ...]:
     script = Path(sys.argv[0])
     if script.name == "gpu-dev" and script.is_absolute() and os.access(script, os.X_OK):
         return (str(script),)
-    return (sys.executable, "-m", "gpudev.sdk")
+    return (sys.executable, "-m", "gpudev.cli")
 
 
 def is_fresh(job: JobView, now: datetime) -> bool:
