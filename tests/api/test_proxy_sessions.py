@@ -9,6 +9,7 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -20,6 +21,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from gpudev.api.app import create_app
 from gpudev.api.connections import guarded_http
 from gpudev.bootstrap.proxy import serving_sessions
+from gpudev.cli import shortcut
 from gpudev.domain.errors import Unavailable
 from gpudev.domain.proxy import Grant, Standing
 from gpudev.domain.reservation import Connection
@@ -263,6 +265,20 @@ async def test_a_session_outlives_every_patience_with_slow_requests(proxy: Proxy
         await asyncio.sleep(1.0)  # twice as long as headers are waited for
         await session.send(b"still here")
         assert await asyncio.wait_for(session.recv(), 10) == b"still here"
+
+
+async def test_the_short_way_of_the_client_needs_one_connection_and_no_other_way(
+    proxy: Proxy, ada: httpx2.AsyncClient, tmp_path: Path
+) -> None:
+    await proxy.reserve(ada)
+    env = {"HOME": str(tmp_path), shortcut.KEY_VARIABLE: ada.headers["Authorization"].split()[1]}
+    line = await asyncio.to_thread(shortcut.open_line, proxy.job["job_id"], f"http://{proxy.address}", env)
+    assert line is not None
+    with line.socket:
+        await until(lambda: len(proxy.sessions) == 1)
+        line.socket.settimeout(10)
+        came = line.first or await asyncio.to_thread(line.socket.recv, 100)
+        assert came == b"\x82\x0eSSH-2.0-echo\r\n"
 
 
 async def test_text_is_not_understood(proxy: Proxy, ada: httpx2.AsyncClient) -> None:

@@ -8,7 +8,6 @@ import fcntl
 import os
 import select
 import socket
-import ssl
 import stat
 import time
 from collections.abc import Iterator, Sequence
@@ -79,6 +78,8 @@ class Pipe:
         self._line_ended = False
         self._closed: websocket.Closed | None = None
         self._retry_at_once = False
+        self._is_tls = hasattr(line, "pending")
+        self._not_now = _not_now(self._is_tls)
         self._polls: dict[tuple[bool, bool, int], select.poll] = {}
 
     def run(self, first: bytes = b"") -> websocket.Closed | None:
@@ -148,13 +149,13 @@ class Pipe:
 
     def _say(self) -> None:
         try:
-            if isinstance(self._line, ssl.SSLSocket):
+            if self._is_tls:
                 # One record for header and payload.
                 self._to_say = [memoryview(b"".join(self._to_say))] if len(self._to_say) > 1 else self._to_say
                 sent = self._line.send(self._to_say[0])
             else:
                 sent = self._line.sendmsg(self._to_say)
-        except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
+        except self._not_now:
             return
         except OSError as error:
             # What the other side said last may still lie here, and says more than a broken connection does.
@@ -167,13 +168,13 @@ class Pipe:
     def _hear(self) -> None:
         try:
             count = self._line.recv_into(self._buffer)
-        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+        except self._not_now:
             self._retry_at_once = False
             return
         except OSError as error:
             raise _cut(error) from error
         # A TLS record may hold more than was taken, and polling the socket does not tell.
-        self._retry_at_once = isinstance(self._line, ssl.SSLSocket) and self._line.pending() > 0
+        self._retry_at_once = self._is_tls and self._line.pending() > 0  # type: ignore[attr-defined]
         if count == 0:
             if isinstance(self._speech, Framed):
                 raise _cut(None)
@@ -218,6 +219,15 @@ class Pipe:
             null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, self._sink)
             os.close(null)
+
+
+def _not_now(is_tls: bool) -> tuple[type[OSError], ...]:
+    """What a line says that can do nothing at the moment. Without TLS there is no need to load what knows it."""
+    if not is_tls:
+        return (BlockingIOError,)
+    import ssl
+
+    return (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 def say_goodbye(line: socket.socket) -> None:

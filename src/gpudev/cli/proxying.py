@@ -2,11 +2,11 @@
 without loading the argument parser."""
 
 import re
+import socket
 from collections.abc import Sequence
 
-from gpudev.cli import output, piping
+from gpudev.cli import output, piping, shortcut
 from gpudev.cli.exits import CliError, Exit
-from gpudev.cli.session import Session
 
 _ENDED, _ACCESS_ENDED = 4001, 4003
 _DONE = (1000, 1005)
@@ -32,17 +32,27 @@ def quick(arguments: Sequence[str]) -> int | None:
 
 def carry(job_id: str, *, auto: bool, api_url: str | None) -> None:
     """Standard input and output to the dev server's ssh server, until either has ended."""
+    line, first = (None if auto else shortcut.open_line(job_id, api_url)) or _open_line(job_id, auto, api_url)
+    if first is None:
+        piping.Pipe(line, piping.Plain()).run()
+        return
+    closed = piping.Pipe(line, piping.Framed()).run(first)
+    piping.say_goodbye(line)
+    if closed is not None and closed.code not in _DONE:
+        code = _EXITS.get(closed.code, Exit.UNREACHABLE)
+        raise CliError(code, f"the connection was ended: {closed.reason or f'code {closed.code}'}")
+
+
+def _open_line(job_id: str, auto: bool, api_url: str | None) -> "tuple[socket.socket, bytes | None]":
+    """By the whole client. A WebSocket, and what came through it already; None in its place: straight to the dev
+    server."""
+    from gpudev.cli.session import Session
+
     session = Session(api_url)
     if auto:
         from gpudev.sdk import reaching
 
         straight = reaching.straight_to(session.api.get(job_id).value)
         if straight is not None:
-            piping.Pipe(straight, piping.Plain()).run()
-            return
-    line, first = session.api.open_tunnel(job_id)
-    closed = piping.Pipe(line, piping.Framed()).run(first)
-    piping.say_goodbye(line)
-    if closed is not None and closed.code not in _DONE:
-        code = _EXITS.get(closed.code, Exit.UNREACHABLE)
-        raise CliError(code, f"the connection was ended: {closed.reason or f'code {closed.code}'}")
+            return straight, None
+    return session.api.open_tunnel(job_id)
