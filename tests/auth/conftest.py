@@ -22,7 +22,8 @@ from gpudev.settings import Database, OidcSettings, Settings
 from gpudev.workflows.inviting import Inviting
 from support.api import PublishedKeys, api_services, until
 from support.clock import ManualClock
-from support.dex import CLIENT, Dex, find_dex, running
+from support.dex import CLIENT, Dex, running
+from support.go_program import DEX
 
 
 @pytest.fixture
@@ -78,9 +79,9 @@ def stranger() -> Stranger:
 
 @pytest.fixture(scope="session")
 def dex(tmp_path_factory: pytest.TempPathFactory, postgres: EmbeddedPostgres) -> Iterator[Dex]:
-    program = find_dex()
+    program = DEX.find()
     if program is None:
-        pytest.skip("dex is not built: `make test` builds it, and so does `python tests/support/dex.py`")
+        pytest.skip("dex is not built: `make test` builds it, and so does `python tests/support/go_program.py`")
     own = replace(postgres.settings_database(), database="dex")
     asyncio.run(_make_database(own))
     with running(program, Path(tmp_path_factory.mktemp("dex")), own) as dex:

@@ -1,20 +1,12 @@
 """dex, a real OpenID Connect provider (tests/auth/dex/go.mod says which), built once per machine and run for tests.
 
-It lies in a cache outside the clone, named after what it was built from. GPU_DEV_DEX names one that is there already.
-
-    python tests/support/dex.py      builds it if it is missing and says where it is
+GPU_DEV_DEX names one that is there already.
 """
 
 import contextlib
-import fcntl
-import hashlib
 import json
-import os
-import platform
-import shutil
 import socket
 import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -25,8 +17,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gpudev.settings import Database
 
-ROOT = Path(__file__).resolve().parents[2]
-MODULE = ROOT / "tests" / "auth" / "dex"
 CLIENT, OTHER_CLIENT = "gpu-dev", "other-program"
 PASSWORD = "password"
 _PASSWORD_HASH = "$2a$10$2b2cU8CPhOTaGrs1HRQuAueS7JTT5ZHsHSzYiFPm1leZck7Mc8T4W"
@@ -46,54 +36,6 @@ UNVERIFIED = Account("mallory@example.org", ("gpu-admins",), verified=False)
 @dataclass(frozen=True)
 class Dex:
     issuer: str
-
-
-def find_dex() -> Path | None:
-    program = _place()
-    return program if program.is_file() else None
-
-
-def ensure_dex() -> Path:
-    """Builds it if need be: one or two minutes the first time, then nothing."""
-    program = _place()
-    if program.is_file():
-        return program
-    if "GPU_DEV_DEX" in os.environ:
-        raise FileNotFoundError(f"GPU_DEV_DEX names {program}, which is not there")
-    program.parent.mkdir(parents=True, exist_ok=True)
-    with (program.parent / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not program.is_file():
-            _build(program)
-    return program
-
-
-def _place() -> Path:
-    if named := os.environ.get("GPU_DEV_DEX"):
-        return Path(named)
-    recipe = b"".join((MODULE / name).read_bytes() for name in ("go.mod", "go.sum"))
-    key = f"{hashlib.sha256(recipe).hexdigest()[:16]}-{platform.system()}-{platform.machine()}".lower()
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "gpu-dev" / "dex" / key
-
-
-def _build(program: Path) -> None:
-    half = program.with_name(f"{program.name}.half")
-    print(f"dex: building it for the tests into {program} (a minute or two, once)", file=sys.stderr, flush=True)
-    nice = ["nice", "-n", "10"] if shutil.which("nice") else []
-    command = [*nice, str(ROOT / "tools" / "go"), "build", "-o", str(half), "-ldflags", "-s -w"]
-    done = subprocess.run(
-        [*command, "github.com/dexidp/dex/cmd/dex"],
-        cwd=MODULE,
-        env={**os.environ, "CGO_ENABLED": "0"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise RuntimeError(f"go build ended with {done.returncode}:\n{done.stderr[-2000:]}")
-    half.rename(program)
 
 
 @contextlib.contextmanager
@@ -168,11 +110,3 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-if __name__ == "__main__":
-    try:
-        print(ensure_dex())
-    except (OSError, RuntimeError) as problem:
-        print(f"dex: {problem}", file=sys.stderr)
-        sys.exit(1)

@@ -12,6 +12,16 @@ spec:
       {{- include "gpu-dev.selector" . | nindent 6 }}
 {{- end }}
 
+{{/* Whoever gathers metrics, where somebody does. */}}
+{{- define "gpu-dev.metrics-ingress" }}
+{{- if .Values.monitoring.enabled }}
+- from:
+    {{- toYaml .Values.monitoring.scrapeFrom | nindent 4 }}
+  ports:
+    - {protocol: TCP, port: 9090}
+{{- end }}
+{{- end }}
+
 {{- define "gpu-dev.dns-egress" }}
 - ports:
     - {protocol: UDP, port: 53}

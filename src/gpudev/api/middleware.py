@@ -22,6 +22,7 @@ _COMMON = (
 )
 _FOR_ALL = (*_COMMON, (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"))
 _PAGES = ("/docs",)
+_A_JOB = b"/v1/jobs/"
 _FOR_DOCS = (  # Swagger's page loads its program and its style from where FastAPI says, and nothing else
     *_COMMON,
     (
@@ -56,6 +57,8 @@ class Requests:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 answered = time.perf_counter()
+                if status == 202:
+                    scope["state"]["made"] = _made(message["headers"])
                 message["headers"] = [
                     *message["headers"],
                     (b"x-request-id", request_id.encode("ascii")),
@@ -98,8 +101,20 @@ def _request_id(scope: Scope) -> str:
     return uuid.uuid4().hex
 
 
+def _made(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    """The reservation that was just submitted, by where its answer leads."""
+    for name, value in headers:
+        if name == b"location" and value.startswith(_A_JOB):
+            return value.removeprefix(_A_JOB).decode("ascii")
+    return None
+
+
 def _log_request(scope: Scope, status: int, seconds: float) -> None:
     path: str = scope["path"]
     write = log.debug if path.startswith("/health") and status < 500 else log.info
-    user = scope["state"].get("username")
-    write("http.request", method=scope["method"], path=path, status=status, ms=round(seconds * 1000, 2), user=user)
+    fields = {"method": scope["method"], "path": path, "status": status, "ms": round(seconds * 1000, 2)}
+    made = scope["state"].get("made")
+    if made is not None:
+        # From here on the processor's lines have the one id, and whoever asked was told the other.
+        fields["reservation_id"] = made
+    write("http.request", **fields, user=scope["state"].get("username"))

@@ -13,11 +13,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import structlog
 
-from gpudev.domain.commands import PLANNING_LEASE, RESERVATION_QUEUE
+from gpudev.domain.commands import PLANNING_LEASE
 from gpudev.domain.cordon import close_nodes
 from gpudev.domain.errors import LeaseLost, Unavailable
 from gpudev.domain.ids import ReservationId, short_id
@@ -32,20 +32,20 @@ from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import Cluster, ClusterSeen
 from gpudev.ports.cordons import ProcessorCordons
 from gpudev.ports.own_setups import SetupStore
-from gpudev.ports.stores import Lease, LeaseStore, Queue, QueueMessage, ReservationStore, UnreleasedView
+from gpudev.ports.stores import Lease, LeaseStore, Queue, ReservationStore, UnreleasedView
 from gpudev.processor.disk_work import DiskWork
 from gpudev.processor.effects import Effects
 from gpudev.processor.expiry_report import ExpiryReport
 from gpudev.processor.homes import Homes
 from gpudev.processor.interiors import Interiors
 from gpudev.processor.looking import Looking
+from gpudev.processor.messages import MESSAGES_PER_TURN, Messages
 from gpudev.processor.pacing import Pacing
 from gpudev.processor.publishing import Publisher
 from gpudev.processor.queues import Queues
 from gpudev.settings import Timing
 
 log = structlog.get_logger(__name__)
-_MESSAGES_PER_TURN = 200
 _TELL_AT_LEAST_EVERY = timedelta(seconds=1)
 
 
@@ -71,7 +71,7 @@ class Processor:
     ) -> None:
         self._reservations = reservations
         self._unreleased = unreleased
-        self._queue = queue
+        self._messages = Messages(queue, reservations, timing.message_lease)
         self._leases = leases
         self._cluster = cluster
         self._cordons = cordons
@@ -219,7 +219,7 @@ class Processor:
         lease = self._lease
         if lease is None:
             return
-        messages = await self._queue.read(RESERVATION_QUEUE, self._timing.message_lease, _MESSAGES_PER_TURN)
+        messages = await self._messages.read()
         seen = await self._look()
         reservations = await self._unreleased.refresh()
         if seen is not None:
@@ -230,7 +230,7 @@ class Processor:
         given_up = decide_max_wait(reservations, now)
         decisions.add(given_up)
         broken = await self._decide_queues(still_waiting(reservations, given_up), seen, now, decisions)
-        looked_at = await self._sort_messages(messages, seen, reservations, broken, now)
+        looked_at = await self._messages.sort(messages, seen, reservations, broken, now)
         done = await self._write(lease, decisions, looked_at, now)
         self._log_changes(decisions, done)
         self._act(decisions, done)
@@ -244,7 +244,7 @@ class Processor:
                 await self._publisher.publish(lease, seen, await self._present(reservations, bool(done)), now)
                 self._told_at = now
         self._next_at = decisions.next_at
-        if done or len(messages) == _MESSAGES_PER_TURN:
+        if done or len(messages) == MESSAGES_PER_TURN:
             self.wake()
 
     def _leaves_telling_to_the_next(self, decisions: Decisions, now: datetime) -> bool:
@@ -306,35 +306,6 @@ class Processor:
     def _zone_of(self, reservation: Reservation) -> str | None:
         """Where its first member will be, which has the disk."""
         return self._zones.get(reservation.shares[0].node) if reservation.shares else None
-
-    async def _sort_messages(
-        self,
-        messages: Sequence[QueueMessage],
-        seen: ClusterSeen | None,
-        reservations: Sequence[Reservation],
-        broken: dict[str, str],
-        now: datetime,
-    ) -> list[int]:
-        """The messages this turn has looked at. One that names nothing, or a type that could not be planned, has
-        failed; while the cluster cannot be seen nothing was looked at, and they come again."""
-        if seen is None:
-            return []
-        types = {r.reservation_id: r.gpu_type for r in reservations if r.status.is_waiting}
-        looked_at = []
-        for message in messages:
-            reservation_id = _named(message)
-            error = broken.get(types.get(reservation_id, "")) if reservation_id is not None else None
-            if reservation_id is None or (reservation_id not in types and not await self._exists(reservation_id)):
-                error = "the message names no reservation"
-            if error is None:
-                looked_at.append(message.msg_id)
-            elif await self._queue.fail(RESERVATION_QUEUE, message, error, now=now):
-                log.error("message.dead_lettered", msg_id=message.msg_id, error=error)
-                instruments.dead_lettered.labels(RESERVATION_QUEUE).inc()
-        return looked_at
-
-    async def _exists(self, reservation_id: ReservationId) -> bool:
-        return await self._reservations.find(reservation_id) is not None
 
     def _act(self, decisions: Decisions, done: frozenset[ReservationId]) -> None:
         placed = [reservation for reservation in decisions.starts if reservation.reservation_id in done]
@@ -425,10 +396,3 @@ class Processor:
 def _owners(reservations: Sequence[Reservation]) -> set[ReservationId]:
     """Who may have a dev server: whoever has a place. One that waits has none, or none any more."""
     return {reservation.reservation_id for reservation in reservations if reservation.shares}
-
-
-def _named(message: QueueMessage) -> ReservationId | None:
-    try:
-        return ReservationId(UUID(str(message.body.get("reservation_id"))))
-    except (ValueError, AttributeError):
-        return None

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+import structlog
+
 from gpudev.adapters.postgres.own_setups import forget_setups
 from gpudev.adapters.postgres.pool import Connection
 from gpudev.domain.commands import RESERVATION_QUEUE, Cause, dead_letter_queue
@@ -169,6 +171,9 @@ async def write_estimates(connection: Connection, told: Sequence[EstimateRecord]
 async def send_message(connection: Connection, reservation_id: ReservationId, cause: Cause) -> None:
     """Last in its transaction: PGMQ's notification locks one row of its own until the commit."""
     body = {"reservation_id": str(reservation_id), "cause": cause.value}
+    request_id = structlog.contextvars.get_contextvars().get("request_id")
+    if request_id is not None:  # for the log of whoever reads it
+        body["request_id"] = request_id
     await connection.execute("SELECT pgmq.send($1, $2::jsonb)", RESERVATION_QUEUE, body)
 
 
