@@ -98,6 +98,9 @@ async def test_an_older_snapshot_is_restored_and_what_was_there_is_kept(
     newest, oldest = (await ada.get("/v1/disks/data/snapshots")).json()["snapshots"]
     assert (newest["is_current"], oldest["is_current"]) == (True, False)
     assert newest["why"] == "end of reservation"
+    for one in (newest, oldest):
+        chosen = (await ada.get(f"/v1/disks/data/contents?snapshot_id={one['snapshot_id']}")).json()
+        assert chosen["is_latest"], "what was asked for stands in no other's place"
     assert (newest["usable"], newest["files"], newest["size_bytes"]) == (True, 2, 3000)
     asked = await ask(ada, "/data/restore", {"snapshot_id": oldest["snapshot_id"][:8]})
     assert (asked["kind"], asked["snapshot_id"]) == ("restore", oldest["snapshot_id"])

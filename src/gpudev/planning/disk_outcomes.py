@@ -47,7 +47,7 @@ def conclude(facts: OperationFacts, step: Record | Wait | Finish | Fail, now: da
             return Changes(
                 _over(operation, OperationState.DONE, now, result=step.result[:_LONGEST_TEXT]),
                 step.disk,
-                event=f"{operation.kind.words}: {step.result}",
+                event=_told(operation.kind, step.result),
             )
         case Fail():
             return _fail(facts, step.reason, now)
@@ -199,6 +199,11 @@ def _fail(facts: OperationFacts, reason: str, now: datetime) -> Changes:
     gone = replace(disk, is_deleted=True, deleted_at=now, purge_started_at=now) if never_was else None
     failed = _over(operation, OperationState.FAILED, now, error=reason[:_LONGEST_TEXT])
     return Changes(failed, gone, snapshots, volumes, event=f"{operation.kind.words} failed: {reason}")
+
+
+def _told(kind: OperationKind, result: str) -> str:
+    """For the disk's history."""
+    return result if result.startswith(kind.words) else f"{kind.words}: {result}"
 
 
 def _going_on(operation: Operation, step: str) -> Operation:

@@ -64,7 +64,7 @@ class Listing:
     as_of: datetime
     contents: Contents
     is_latest: bool = True
-    """False: a later snapshot holds what was last on the disk, and nobody knows what is in that one."""
+    """False: it is shown in place of what was last on the disk, which is in a later snapshot that nobody looked into."""
 
 
 @dataclass(frozen=True, slots=True)

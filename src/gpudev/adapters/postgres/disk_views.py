@@ -30,7 +30,7 @@ _HISTORY = """
 # The newest is not always what is on the disk: it may have been taken back to an older one.
 _LISTING = """
     SELECT s.snapshot_id, coalesce(c.as_of, s.created_at) AS as_of, c.contents,
-           s.snapshot_id IS NOT DISTINCT FROM d.saved_as OR NOT EXISTS (
+           $2::uuid IS NOT NULL OR s.snapshot_id IS NOT DISTINCT FROM d.saved_as OR NOT EXISTS (
                SELECT FROM disk_snapshots later WHERE later.disk_id = s.disk_id AND later.created_at > s.created_at
                   AND later.status IN ('pending', 'completed')) AS is_latest
     FROM disk_snapshots s JOIN disk_contents c USING (snapshot_id) JOIN disks d ON d.disk_id = s.disk_id
