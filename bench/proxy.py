@@ -2,6 +2,7 @@
 
 - rsync of one file of 1 GB and of 10,000 small files: the best of several turns each way, taken alternately.
 - added latency per keystroke: one line to `cat` and back, alternately over both ways.
+- 200 real ssh clients at once through the proxy: how many came in, and each is spoken to while all are open.
 - 500 sessions, each echoing 4 KB ten times a second, through a proxy process of its own; what is left of the machine
   makes the load. Tokens are on paper there, everything else is the real thing.
 """
@@ -26,6 +27,7 @@ _TURNS = 3
 _KEYS = 300
 _SMALL_FILES = 10_000
 _LARGE = 1_000_000_000
+_CLIENTS = 200
 _SESSIONS = 500
 _CHUNK = 4096
 _EVERY_S = 0.1
@@ -38,6 +40,7 @@ def run() -> None:
         ways = {"straight": _ssh(machine, job, proxy=False), "proxy": _ssh(machine, job, proxy=True)}
         _keystrokes(machine, ways)
         _rsync(machine, ways)
+        _many_clients(machine, ways["proxy"])
     uvloop.run(_many_sessions())
 
 
@@ -117,6 +120,43 @@ def _copy(machine: Machine, ssh: list[str], source: Path) -> float:
     command = ["rsync", "-a", "--whole-file", "-e", shlex.join(ssh), f"{source}/", "127.0.0.1:copied/"]
     subprocess.run(command, env=machine.environment, check=True)
     return time.perf_counter() - began
+
+
+def _many_clients(machine: Machine, ssh: list[str]) -> None:
+    began = time.perf_counter()
+    shells = [
+        subprocess.Popen(
+            [*ssh, "-o", "ConnectTimeout=120", "127.0.0.1", "exec cat"],
+            env=machine.environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
+        )
+        for _ in range(_CLIENTS)
+    ]
+    came_in = sum(_echoes(shell, b"in\n") for shell in shells)
+    seconds = time.perf_counter() - began
+    still_there = sum(_echoes(shell, b"still\n") for shell in shells)
+    for shell in shells:
+        shell.terminate()
+        shell.wait()
+    report("proxy", f"{_CLIENTS} ssh clients at once: came in", came_in, "clients", _CLIENTS, at_most=False)
+    report("proxy", f"{_CLIENTS} ssh clients at once: spoken to", still_there, "clients", _CLIENTS, at_most=False)
+    report("proxy", f"{_CLIENTS} ssh clients at once: until all were in", seconds, "s", None)
+
+
+def _echoes(shell: "subprocess.Popen[bytes]", word: bytes) -> bool:
+    assert shell.stdin is not None
+    assert shell.stdout is not None
+    try:
+        shell.stdin.write(word)
+    except BrokenPipeError:
+        return False
+    came = b""
+    while len(came) < len(word) and (part := shell.stdout.read(len(word) - len(came))):
+        came += part
+    return came == word
 
 
 async def _many_sessions() -> None:
