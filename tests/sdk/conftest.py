@@ -1,4 +1,4 @@
-"""One embedded system per test module, its owner as a program would be, and an API that misbehaves on demand."""
+"""One embedded system for all tests here, its owner as a program would be, and an API that misbehaves on demand."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +10,7 @@ from gpudev import GpuDev
 from support.system import System
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
     home = Path(tmp_path_factory.mktemp("home"))
     running = System.start(home)

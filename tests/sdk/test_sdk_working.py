@@ -1,12 +1,15 @@
 """Programs that use a real system through the SDK: reserve, work there, and leave nothing behind."""
 
 import asyncio
+import shutil
 import uuid
 from pathlib import Path
 
 import pytest
 
-from gpudev import AsyncGpuDev, CommandFailed, GpuDev, NotFound, NotInTime, Refused, ReservationEnded
+from cli.fake_api import make_job
+from gpudev import AsyncGpuDev, CommandFailed, GpuDev, NotFound, NotInTime, Refused, ReservationEnded, UsageError
+from gpudev.sdk import copying, remote_runs
 from gpudev.wire.jobs import JobView
 from support.system import System
 
@@ -74,6 +77,51 @@ def test_a_folder_is_copied_without_what_git_ignores(client: GpuDev, tmp_path: P
         (folder / "train.py").write_text("changed")
         server.copy_folder(folder)
         assert server.run("cat my-project/link").stdout == "changed"
+
+
+@pytest.mark.parametrize("programs", [("ssh", "git"), ("ssh",)])
+def test_without_rsync_the_files_go_as_one_stream(
+    client: GpuDev, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs: tuple[str, ...]
+) -> None:
+    folder = tmp_path / "project"
+    (folder / "sub").mkdir(parents=True)
+    (folder / ".gitignore").write_text("*.log\n")
+    for name in ("a b.txt", "x.log", "sub/run.sh"):
+        (folder / name).write_text(name)
+    (folder / "sub" / "run.sh").chmod(0o755)
+    found = tmp_path / "bin"
+    found.mkdir()
+    for name in programs:
+        path = shutil.which(name)
+        assert path is not None
+        (found / name).symlink_to(path)
+    with client.reserve(gpus=1, disk="none") as server:
+        monkeypatch.setenv("PATH", str(found))
+        server.copy_folder(folder, "elsewhere/it")
+        names = server.run("cd elsewhere/it && find . -type f | sort; test -x sub/run.sh").stdout.split()
+    # Without git nobody can say what it would ignore.
+    ignored = [] if "git" in programs else ["./x.log"]
+    assert names == ["./.gitignore", "./a", "b.txt", "./sub/run.sh", *ignored]
+
+
+@pytest.mark.parametrize("target", ["../up", "/etc", "a b", "$(id)", "-x", ""])
+def test_files_go_nowhere_but_below_the_home_there(client: GpuDev, tmp_path: Path, target: str) -> None:
+    job = make_job(status="active")
+    with pytest.raises(UsageError):
+        copying.copy_folder(job, {}, None, tmp_path, target)
+
+
+def test_a_command_that_was_begun_goes_on_by_itself(client: GpuDev) -> None:
+    with client.reserve(gpus=1, disk="none") as server:
+        nothing = server.output()
+        assert nothing.exit_code == remote_runs.NOTHING_RAN
+        server.start(["sh", "-c", 'echo "$1"; sleep 1; echo done; exit 5', "sh", "it's $HOME"])
+        with pytest.raises(CommandFailed, match="runs here already"):
+            server.start("echo second")
+        assert server.output(wait=True) == (5, "it's $HOME\ndone\n", "")
+        assert server.output() == (0, "it's $HOME\ndone\n", "")
+        server.start("echo $0; kill -9 $PPID; sleep 60")
+        assert server.output(wait=True).exit_code == 137
 
 
 def test_everything_else_a_user_has(client: GpuDev) -> None:

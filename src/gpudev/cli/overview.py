@@ -6,6 +6,7 @@ It imports nothing: the page everybody sees first is shown without loading the a
 SECTIONS: dict[str, dict[str, str]] = {
     "Reservations": {
         "reserve": "Reserve GPUs and wait until the dev server is ready",
+        "run": "Reserve GPUs, run a command there on your folder, release them",
         "list": "Show your reservations",
         "status": "Show one reservation in full",
         "logs": "Show what happened to a reservation, and what happens",
@@ -43,6 +44,7 @@ SECTIONS: dict[str, dict[str, str]] = {
 SUMMARIES: dict[str, str] = {name: text for section in SECTIONS.values() for name, text in section.items()}
 LOCATIONS: dict[str, str] = {
     "reserve": "gpudev.cli.commands.reserve:reserve",
+    "run": "gpudev.cli.commands.run:run",
     "list": "gpudev.cli.commands.listing:list_jobs",
     "status": "gpudev.cli.commands.status:status",
     "logs": "gpudev.cli.commands.logs:logs",

@@ -6,6 +6,7 @@ Three ways to show it: a countdown drawn in place on a terminal, a line per chan
 import gc
 import sys
 import time
+from collections.abc import Callable
 from datetime import datetime
 from typing import Protocol
 
@@ -41,12 +42,13 @@ class Display(Protocol):
     def close(self) -> None: ...
 
 
-def wait_until_ready(session: Session, first: Reply[JobView], *, quiet: bool) -> Reply[JobView]:
-    """The reservation once it is active or has ended. Ctrl-C stops the waiting, never the reservation."""
+def wait_until_ready(session: Session, first: Reply[JobView], *, quiet: bool, aside: bool = False) -> Reply[JobView]:
+    """The reservation once it is active or has ended. Ctrl-C stops the waiting, never the reservation. `aside`: lines
+    go beside the output proper, which belongs to something else."""
     if is_settled(first.value):
         return first
     gc.enable()
-    display = _choose_display(quiet)
+    display = _choose_display(quiet, aside)
     try:
         display.show(first.value)
         with Following(session.new_api(), first.value.reservation_id, patience=patience(session.env)) as following:
@@ -112,10 +114,12 @@ def _locked_out(job: JobView, error: ClientError) -> ClientError:
     return error.advising(step)
 
 
-def _choose_display(quiet: bool) -> Display:
+def _choose_display(quiet: bool, aside: bool) -> Display:
     if quiet:
         return Nothing()
-    return Countdown() if output.stdout_is_terminal() else Lines()
+    if output.stdout_is_terminal():
+        return Countdown()
+    return Lines(output.tell if aside else output.say)
 
 
 class Nothing:
@@ -139,7 +143,8 @@ class Lines:
 
     tick: float | None = None
 
-    def __init__(self) -> None:
+    def __init__(self, write: Callable[[str], None] = output.say) -> None:
+        self._write = write
         self._told: object = None
         self._expected: datetime | None = None
 
@@ -177,7 +182,7 @@ class Lines:
         pass
 
     def _say(self, text: str) -> None:
-        output.say(output.clean(text))
+        self._write(output.clean(text))
         sys.stdout.flush()
 
 

@@ -4,6 +4,7 @@ What git would ignore stays here. Where both sides have rsync only what changed 
 stream through ssh.
 """
 
+import gzip
 import os
 import re
 import shutil
@@ -13,6 +14,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from gpudev.sdk import ssh
 from gpudev.sdk.errors import LocalError, Unavailable, UsageError
@@ -24,11 +26,24 @@ _TARGET = r"[A-Za-z0-9_.][A-Za-z0-9_./-]{0,250}"
 _HAS_RSYNC = "command -v rsync >/dev/null 2>&1"
 
 
+class Route(NamedTuple):
+    folder: Path
+    target: str
+    """Relative to the home there."""
+
+
 def copy_folder(job: JobView, env: Mapping[str, str], proxy: ssh.ProxyCommand, folder: Path, target: str) -> None:
     """`target` is relative to the home there. What is there already and not here stays."""
+    copy_files(job, env, proxy, Route(folder, target), list_files(folder))
+
+
+def copy_files(
+    job: JobView, env: Mapping[str, str], proxy: ssh.ProxyCommand, route: Route, names: Sequence[bytes]
+) -> None:
+    """Those of the folder that `names` has."""
+    folder, target = route
     if not re.fullmatch(_TARGET, target) or ".." in target.split("/"):
         raise UsageError(f"{target[:200]!r} is no folder below the home there: use letters, digits, / . _ and -")
-    names = list_files(folder)
     with _ssh_settings(job, env, proxy) as settings:
         program = [ssh.find_program(), "-F", str(settings), "-T", "-o", "BatchMode=yes", "-o", "LogLevel=ERROR"]
         prepared = ssh.remote_line(
@@ -104,7 +119,10 @@ def _by_tar(command: Sequence[str], folder: Path, names: Sequence[bytes]) -> Non
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdin is not None
     try:
-        with tarfile.open(fileobj=process.stdin, mode="w|gz", compresslevel=1) as archive:
+        with (
+            gzip.GzipFile(fileobj=process.stdin, mode="wb", compresslevel=1) as packed,
+            tarfile.open(fileobj=packed, mode="w|") as archive,
+        ):
             for name in names:
                 shown = os.fsdecode(name)
                 archive.add(folder / shown, arcname=shown)

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from gpudev.sdk import calls, copying, reaching, ssh
+from gpudev.sdk import calls, copying, reaching, remote_runs, ssh
 from gpudev.sdk.awaiting import AwaitingDriver
 from gpudev.sdk.blocking import BlockingDriver
 from gpudev.sdk.core import Core
@@ -54,7 +54,7 @@ class ServerMethods(Group):
         line = yield from self._command_line([command] if isinstance(command, str) else list(command))
         sent = stdin.encode() if isinstance(stdin, str) else stdin
         done: Executed = yield Execute(line, sent, capture, timeout)
-        result = Result(done.exit_code, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace"))
+        result = _result(done)
         if check and result.exit_code != 0:
             raise _failure(command, result)
         return result
@@ -68,6 +68,22 @@ class ServerMethods(Group):
         way = yield from self._find_way()
         yield Do(lambda: copying.copy_folder(self.job, self._session.env, way, source, where))
         return where
+
+    @offered
+    def start(self, command: str | Sequence[str], *, folder: str = ".") -> Routine[None]:
+        """Begin a command there that goes on when nobody is connected, in a folder of the home there. One at a time;
+        `output` and `gpu-dev logs` show what it writes, for as long as the dev server lives."""
+        arguments = [command] if isinstance(command, str) else list(command)
+        line = yield from self._command_line(remote_runs.let_go(folder, arguments))
+        done: Executed = yield Execute(line, None, True, None)
+        if done.exit_code != 0:
+            raise _failure(command, _result(done))
+
+    @offered
+    def output(self, *, wait: bool = False, timeout: float | None = None) -> Routine[Result]:
+        """What the command that was begun has written. `wait`: once it has ended, and with its exit code."""
+        line = yield from self._command_line(remote_runs.output(follow=wait))
+        return _result((yield Execute(line, None, True, timeout)))
 
     @offered
     def refresh(self) -> Routine[JobView]:
@@ -116,6 +132,10 @@ class AsyncServer(ServerMethods, Awaiting):
     def __init__(self, session: Session, core: Core, driver: AwaitingDriver, job: JobView) -> None:
         super().__init__(session, core, driver)
         self.job, self._way, self._is_way_known = job, None, False
+
+
+def _result(done: Executed) -> Result:
+    return Result(done.exit_code, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace"))
 
 
 def _failure(command: str | Sequence[str], result: Result) -> CommandFailed:

@@ -1,0 +1,76 @@
+"""`gpu-dev run`."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gpudev.cli import new_disks, output, running, wording
+from gpudev.cli.connecting import ThenCommand, way_options
+from gpudev.cli.exits import CliError, Exit, usage_error
+from gpudev.cli.reserving import request_from, reservation_options, submit
+from gpudev.cli.session import Session
+from gpudev.sdk import ssh
+
+
+@click.command(cls=ThenCommand, options_metavar="[OPTIONS] -- COMMAND...")
+@reservation_options
+@click.option(
+    "--folder",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    default=".",
+    help="What is copied there first, less what its .gitignore names.  [default: the current folder]",
+)
+@click.option("--no-copy", is_flag=True, help="Copy nothing; the command runs in the home there.")
+@click.option("--detach", "-d", is_flag=True, help="Do not stay: `gpu-dev logs` shows the output.")
+@click.option("--yes", "-y", is_flag=True, help="Ask nothing; take the defaults.")
+@way_options
+@click.pass_obj
+def run(
+    command: tuple[str, ...],
+    /,
+    *,
+    folder: Path,
+    no_copy: bool,
+    detach: bool,
+    yes: bool,
+    direct: bool,
+    proxy: bool,
+    api_url: str | None,
+    **wishes: Any,
+) -> None:
+    """Reserve GPUs, run a command there on a copy of the current folder, and release them.
+
+    Its output and its exit code are this command's. One argument after -- is a line for the shell; several arrive as
+    they are. Ctrl-C ends it and releases the GPUs, while it waits too.
+
+    \b
+    gpu-dev run --gpus 1 -- python train.py --epochs 3
+    gpu-dev run --gpus 8 --hours 2 -- 'make data && torchrun --nproc-per-node 8 train.py'
+    gpu-dev run --detach -- python train.py
+    """
+    if not command:
+        raise usage_error("say what to run, after --", "gpu-dev run --gpus 1 -- python train.py")
+    wanted = running.Run(command, None if no_copy else _check_folder(folder.resolve()), direct, proxy)
+    ssh.find_program()
+    session = Session(api_url)
+    request = request_from(session, **wishes)
+    may_ask = output.can_ask() and not yes
+    if not new_disks.is_agreed(session, request.disk_name, may_ask=may_ask, quiet=not may_ask):
+        raise CliError(Exit.REFUSED, "nothing was run")
+    reserved = submit(session, request, counted=wishes["gpus"] is not None, may_ask=may_ask, keeps=False)
+    if detach:
+        short = wording.short_id(running.let_go(session, reserved, wanted).reservation_id)
+        output.tell(f"Begun on {short}. Nobody releases it before its end but you:")
+        output.tell(f"  gpu-dev logs {short} --follow\n  gpu-dev cancel {short}")
+        output.say(short)
+        return
+    click.get_current_context().exit(running.attend(session, reserved, wanted))
+
+
+def _check_folder(folder: Path) -> Path:
+    if folder in (Path.home(), Path(folder.anchor)):
+        raise usage_error(
+            f"{folder} is more than anybody means to copy", "Go to your project's folder, or give --folder or --no-copy"
+        )
+    return folder

@@ -1,0 +1,30 @@
+"""Which reservations were made here by `gpu-dev run --detach`, so that `logs` knows that there is output to show."""
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from gpudev import places
+
+_FORGET_AFTER_SECONDS = 60 * 86400
+
+
+def remember(env: Mapping[str, str], reservation_id: str) -> None:
+    """Only ever a convenience: what goes wrong with it stops nobody."""
+    with suppress(OSError):
+        folder = _folder(env)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (folder / reservation_id).touch(mode=0o600)
+        long_ago = time.time() - _FORGET_AFTER_SECONDS
+        for path in folder.iterdir():
+            if path.stat().st_mtime < long_ago:
+                path.unlink(missing_ok=True)
+
+
+def is_known(env: Mapping[str, str], reservation_id: str) -> bool:
+    return (_folder(env) / reservation_id).exists()
+
+
+def _folder(env: Mapping[str, str]) -> Path:
+    return places.personal_dir(env) / "runs"

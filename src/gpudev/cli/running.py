@@ -1,0 +1,153 @@
+"""What `gpu-dev run` does once it has a reservation: wait, copy, run, and let go of it again, whatever happens."""
+
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import NamedTuple
+
+from gpudev.cli import detached, output, ssh_config, wording
+from gpudev.cli.api import Reply
+from gpudev.cli.connecting import choose_way
+from gpudev.cli.exits import CliError, Exit
+from gpudev.cli.session import Session
+from gpudev.cli.waiting import check_ready, wait_until_ready
+from gpudev.sdk import copying, remote_runs, ssh
+from gpudev.sdk.errors import ClientError
+from gpudev.sdk.standing import has_ended
+from gpudev.wire.jobs import JobView
+
+_NO_CONNECTION = 255
+_ENDINGS = (signal.SIGTERM, signal.SIGHUP)
+
+
+class Run(NamedTuple):
+    """What was asked for."""
+
+    command: tuple[str, ...]
+    folder: Path | None
+    """What is copied there first; None: nothing."""
+    direct: bool
+    proxy: bool
+
+
+def attend(session: Session, reserved: Reply[JobView], run: Run) -> int:
+    """The command's exit code, when it has ended and the reservation is released."""
+    with _released(session, reserved.value), _ending_like_ctrl_c():
+        job, way, folder = _prepare(session, reserved, run)
+        code = _run(session, job, way, remote_runs.attended(folder, run.command))
+        if code == _NO_CONNECTION:
+            _check_still_there(session, job)
+        return code
+
+
+def let_go(session: Session, reserved: Reply[JobView], run: Run) -> JobView:
+    """Begun there. Unless it begins, the reservation is released."""
+    begun = False
+    try:
+        with _ending_like_ctrl_c():
+            job, way, folder = _prepare(session, reserved, run)
+            line = _line(session, job, way, remote_runs.let_go(folder, run.command), tty=False)
+            done = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                told = done.stderr.strip().splitlines()
+                raise CliError(Exit.REFUSED, f"it could not be begun: {told[-1] if told else done.returncode}")
+            begun = True
+    finally:
+        if not begun:
+            _release(session, reserved.value)
+    detached.remember(session.env, job.reservation_id)
+    ssh_config.keep_up(session, job, wording.utc_now())
+    return job
+
+
+def _prepare(session: Session, reserved: Reply[JobView], run: Run) -> tuple[JobView, ssh.ProxyCommand, str]:
+    """The dev server, the way to it, and the folder there."""
+    try:
+        job = wait_until_ready(session, reserved, quiet=False, aside=True).value
+    except CliError as error:
+        if error.exit_code is Exit.INTERRUPTED:
+            raise KeyboardInterrupt from error  # unlike others who wait, nobody comes back to this one
+        raise
+    check_ready(job)
+    way = choose_way(session, job, direct=run.direct, proxy=run.proxy)
+    if run.folder is None:
+        return job, way, "."
+    target = copying.usual_target(run.folder)
+    names = copying.list_files(run.folder)
+    short = wording.short_id(job.reservation_id)
+    output.tell(f"{short}: {len(names)} file{'' if len(names) == 1 else 's'} to ~/{target} there")
+    copying.copy_files(job, session.env, way, copying.Route(run.folder, target), names)
+    return job, way, target
+
+
+def _run(session: Session, job: JobView, way: ssh.ProxyCommand, command: Sequence[str]) -> int:
+    process = subprocess.Popen(_line(session, job, way, command, tty=output.can_ask()))
+    with process:
+        try:
+            return process.wait()
+        except BaseException:
+            process.terminate()
+            raise
+
+
+def _line(session: Session, job: JobView, way: ssh.ProxyCommand, command: Sequence[str], *, tty: bool) -> list[str]:
+    more = ["-o", "BatchMode=yes", "-o", "LogLevel=ERROR", *([] if tty else ["-T"])]
+    return ssh.command_line(ssh.find_program(), job, command, session.env, tty=tty, proxy=way, more=more)
+
+
+def _check_still_there(session: Session, job: JobView) -> None:
+    """A connection that broke may have broken because there is nothing left to be connected to."""
+    try:
+        now = session.api.get(job.reservation_id).value
+    except ClientError:
+        return
+    if has_ended(now):
+        raise CliError(Exit.RESERVATION_ENDED, f"{wording.ending(now)} while the command ran", code=now.status)
+
+
+@contextmanager
+def _released(session: Session, job: JobView) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        released = f"; reservation {wording.short_id(job.reservation_id)} is released" if _release(session, job) else ""
+        raise CliError(Exit.INTERRUPTED, f"interrupted{released}") from None
+    except BaseException:
+        _release(session, job)
+        raise
+    _release(session, job)
+
+
+def _release(session: Session, job: JobView) -> bool:
+    """Whether it is. Told if it fails: how the command ended matters more. Another Ctrl-C does not stop it."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        session.api.cancel(job.reservation_id)
+    except ClientError as error:
+        if error.code in ("conflict", "not_found"):  # it has ended by itself
+            return True
+        short = wording.short_id(job.reservation_id)
+        output.tell(f"Note: {error.message}, so reservation {short} may still be there: `gpu-dev cancel {short}`")
+        return False
+    else:
+        return True
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _ending_like_ctrl_c() -> Iterator[None]:
+    """Whoever ends this program from outside, or closes its terminal, wants the GPUs to be free too."""
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = [(number, signal.signal(number, stop)) for number in _ENDINGS]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)

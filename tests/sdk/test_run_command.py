@@ -1,0 +1,119 @@
+"""`gpu-dev run` on a real system: the folder goes there, the output and the exit code come back, the GPUs are freed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpudev import GpuDev
+from support.system import System
+
+pytestmark = pytest.mark.slow
+PROGRAM = [sys.executable, "-m", "gpudev.cli"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "project"
+    made.mkdir()
+    (made / ".gitignore").write_text("*.ckpt\n")
+    (made / "big.ckpt").write_text("x")
+    (made / "train.sh").write_text('printf "%s|" "$@"; ls; echo warning >&2; exit 7\n')
+    return made
+
+
+def run(system: System, folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [*PROGRAM, *arguments],
+        env=system.environment,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("way", ["--direct", "--proxy"])
+def test_output_and_exit_code_are_the_commands_and_nothing_stays(
+    system: System, client: GpuDev, folder: Path, way: str
+) -> None:
+    done = run(
+        system, folder, "run", "--gpus", "2", "--disk", "none", way, "--", "sh", "train.sh", "two words", "$HOME"
+    )
+    assert (done.returncode, done.stdout) == (7, "two words|$HOME|train.sh\n")
+    assert "warning" in done.stderr
+    assert client.jobs.list() == []
+
+
+def test_one_argument_is_a_line_for_the_shell_and_its_environment_is_there(
+    system: System, client: GpuDev, folder: Path
+) -> None:
+    line = "cd .. && echo $COLOUR $PYTHONUNBUFFERED"
+    options = ("--disk", "none", "--env", "COLOUR=green", "--no-copy")
+    assert run(system, folder, "run", *options, "--", line).stdout == "green 1\n"
+
+
+def test_one_that_was_detached_is_read_again_with_logs(system: System, client: GpuDev, folder: Path) -> None:
+    begun = run(system, folder, "run", "--detach", "--disk", "none", "--", "sleep 1; sh train.sh once")
+    assert begun.returncode == 0, begun.stderr
+    short = begun.stdout.strip()
+    assert f"gpu-dev logs {short} --follow" in begun.stderr
+    followed = run(system, folder, "logs", short, "--follow")
+    assert followed.returncode == 7
+    history, _, written = followed.stdout.partition("once|")
+    assert "ready:" in history
+    assert written == "train.sh\nwarning\n"
+    assert run(system, folder, "logs", short, "--output").stdout == "once|train.sh\nwarning\n"
+    for line in run(system, folder, "logs", short, "--json").stdout.splitlines():
+        assert json.loads(line)["kind"]
+    assert [job.status for job in client.jobs.list()] == ["active"], "it stays until somebody ends it"
+    client.jobs.cancel(short)
+    over = run(system, folder, "logs", short)
+    assert "cancelled" in over.stdout
+    assert "once" not in over.stdout
+    assert run(system, folder, "logs", short, "--output").returncode == 5
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_whoever_ends_it_frees_the_gpus(system: System, client: GpuDev, folder: Path, number: signal.Signals) -> None:
+    process = subprocess.Popen(
+        [*PROGRAM, "run", "--disk", "none", "--", "echo up; sleep 300"],
+        env=system.environment,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    os.kill(process.pid, number)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "is released" in told
+    assert client.jobs.list() == []
+
+
+def test_a_reservation_that_ends_meanwhile_says_so(system: System, client: GpuDev, folder: Path) -> None:
+    process = subprocess.Popen(
+        [*PROGRAM, "run", "--disk", "none", "--no-copy", "--", "echo up; sleep 300"],
+        env=system.environment,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    (job,) = client.jobs.list()
+    client.jobs.cancel(job.job_id)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 6
+    assert "was cancelled while the command ran" in told
