@@ -156,7 +156,8 @@ def _jobs(services: Services, unreleased: UnreleasedView) -> JobEndpoints:
     settings = services.settings
     # Whoever decides something by the plan reads it anew; whoever only looks may see what was true a moment ago.
     plans = RememberedPlans(services.plans, services.plans_seconds)
-    viewing = Viewing(plans, services.clock, settings.timing, settings.kubernetes.namespace)
+    namespace = settings.kubernetes.namespace
+    viewing = Viewing(plans, services.clock, settings.timing, namespace, services.gpu_usage)
     return JobEndpoints(
         reservations=services.reservations,
         users=services.users,

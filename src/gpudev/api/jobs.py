@@ -167,7 +167,7 @@ class JobEndpoints:
     async def get(self, job_id: JobId, caller: Caller) -> Response:
         """How it stands now: status, place in the line, the ssh command once it is active."""
         found = await find_job(self.reservations, caller.user, job_id)
-        return JsonAnswer(await self.viewing.view(found))
+        return JsonAnswer(await self.viewing.view_in_full(found))
 
     async def cancel(self, job_id: JobId, caller: Caller) -> Response:
         """It is cancelled when this answers; its GPUs are free once `released_at` is set. Cancelling twice is fine."""

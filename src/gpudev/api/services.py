@@ -10,6 +10,7 @@ from gpudev.ports.changes import UNHEARD, AccessChanges, ReservationChanges
 from gpudev.ports.clock import Clock
 from gpudev.ports.cordons import CordonStore
 from gpudev.ports.disks import DiskOperationStore, DiskPlaces, DiskViews
+from gpudev.ports.gpu_usage import GpuUsage
 from gpudev.ports.identity import AccountStore, Identity, IdentityProvider, KeySource, NonceStore, SignedRequest
 from gpudev.ports.interiors import InteriorStore, JupyterKeys
 from gpudev.ports.invitations import IdToken
@@ -67,5 +68,7 @@ class Services:
     """None: nobody is invited."""
     disk_places: DiskPlaces | None = None
     """None: it does not matter where disks are."""
+    gpu_usage: GpuUsage | None = None
+    """None: nobody measures how busy GPUs are."""
     plans_seconds: float = 0.05
     """For how long a published plan is looked at without asking whether there is a newer one."""

@@ -4,8 +4,10 @@ import contextlib
 from collections.abc import AsyncIterator
 
 from gpudev.adapters.aws.sts import AwsIdentity
+from gpudev.adapters.dcgm.scraping import DcgmUsage
 from gpudev.adapters.github import GitHubKeys
 from gpudev.adapters.key_pairs import new_key_pair
+from gpudev.adapters.local.gpu_usage import NvmlUsage
 from gpudev.adapters.oidc.issuer import Issuer
 from gpudev.adapters.oidc.provider import OidcProvider
 from gpudev.adapters.postgres.listening import AccessChanges, ReservationChanges
@@ -16,11 +18,22 @@ from gpudev.bootstrap.running import check_schema
 from gpudev.domain.commands import PLANNING_LEASE
 from gpudev.gate.auditing import AuditTrail
 from gpudev.ports.clock import SystemClock
+from gpudev.ports.gpu_usage import GpuUsage
 from gpudev.settings import Settings
 from gpudev.workflows.inviting import Inviting
 
 _DATABASE_SECONDS = 5.0
 """Somebody waits for the answer: that the database hangs is better said soon than guessed from silence."""
+
+
+def open_usage(settings: Settings) -> GpuUsage | None:
+    """Who measures how busy GPUs are: the cluster's exporters, or on one machine its driver. GPUs that a file describes
+    are not this machine's own."""
+    if settings.dcgm_url:
+        return DcgmUsage(settings.dcgm_url, settings.kubernetes.namespace, SystemClock())
+    if settings.cluster == "local" and settings.nodes_file is None:
+        return NvmlUsage(SystemClock())
+    return None
 
 
 @contextlib.asynccontextmanager
@@ -34,6 +47,7 @@ async def open_api_services(settings: Settings) -> AsyncIterator[Services]:
     issuer = Issuer(oidc.issuer, seconds=oidc.timeout.total_seconds()) if oidc.issuer else None
     clock = SystemClock()
     aws_login = AwsIdentity(settings, stores.nonces, clock) if settings.aws_login.accounts else None
+    usage = open_usage(settings)
     changes.start()
     access.start()
     trail.start()
@@ -72,12 +86,15 @@ async def open_api_services(settings: Settings) -> AsyncIterator[Services]:
             else None,
             invitation_login=Inviting(stores.invitations, clock),
             is_planning=lambda: stores.leases.is_held(PLANNING_LEASE),
+            gpu_usage=usage,
         )
     finally:
         await access.close()
         await trail.close()
         await changes.close()
         await keys.close()
+        if usage is not None:
+            await usage.close()
         if issuer is not None:
             await issuer.close()
         if aws_login is not None:

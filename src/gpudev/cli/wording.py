@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 from gpudev.domain.lifecycle import Status
-from gpudev.wire.jobs import EtaView, JobView
+from gpudev.wire.jobs import EtaView, GpuUseView, JobView
 
 _COLOURS = {
     Status.PENDING: "yellow",
@@ -39,6 +39,22 @@ def amount(gpu_count: int, gpu_type: str, node_count: int) -> str:
     """'2 x a100', or a CPU type's name alone."""
     nodes = f" on {node_count} nodes" if node_count > 1 else ""
     return f"{gpu_count} x {gpu_type}{nodes}" if gpu_count else gpu_type
+
+
+def gpu_use(job: JobView) -> str:
+    """'GPU 0 87 %, 62 of 80 GB; GPU 1 0 %, 1 of 80 GB', with their nodes where there are several."""
+    uses = job.gpus or ()
+    has_nodes = len({use.node for use in uses}) > 1
+    return "; ".join(f"{f'{use.node} ' if has_nodes else ''}GPU {use.gpu} {_one_use(use)}" for use in uses)
+
+
+def _one_use(use: GpuUseView) -> str:
+    busy = "?" if use.busy is None else f"{use.busy:.0%}".replace("%", " %")
+    if use.memory_used_bytes is None:
+        return busy
+    used = f"{use.memory_used_bytes / 2**30:.0f}"
+    total = "" if use.memory_total_bytes is None else f" of {use.memory_total_bytes / 2**30:.0f}"
+    return f"{busy}, {used}{total} GB"
 
 
 def span(seconds: float) -> str:

@@ -1,6 +1,7 @@
 """Every setting, once: its name, its default, what it means. Read from the environment; docs/operations lists them."""
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -100,6 +101,8 @@ class Settings:
     github_url: str = "https://github.com"
     metrics_address: str = ""
     """ADDRESS:PORT where each service tells its metrics and its health, to whoever asks. None: nowhere."""
+    dcgm_url: str = ""
+    """Where DCGM exporters tell how busy GPUs are; a name that stands for many is asked at all its addresses."""
     log_format: str = "json"
     """json, or console for people."""
 
@@ -185,6 +188,7 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         api_key_ttl=_ttl(env),
         github_url=env.get("GPU_DEV_GITHUB_URL", "https://github.com").rstrip("/"),
         metrics_address=read(env, "GPU_DEV_METRICS_ADDRESS", _bind, ""),
+        dcgm_url=read(env, "GPU_DEV_DCGM_URL", _http, ""),
         log_format=env.get("GPU_DEV_LOG_FORMAT", "json"),
     )
 
@@ -262,6 +266,12 @@ def _kubernetes(env: Mapping[str, str]) -> KubernetesSettings:
     own = section(env, KubernetesSettings(), "GPU_DEV_", _KUBERNETES_NAMES)
     driver, label = _DISK_DRIVERS.get(env.get("GPU_DEV_CLOUD", ""), ("", ""))
     return replace(own, disk_driver=own.disk_driver or driver, disk_zone_label=own.disk_zone_label or label)
+
+
+def _http(text: str) -> str:
+    if not re.fullmatch(r"http://[^/@\s]+/\S*", text):
+        raise ValueError("it must look like http://HOST:9400/metrics")
+    return text
 
 
 def _bind(text: str) -> str:

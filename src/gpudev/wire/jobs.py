@@ -93,6 +93,18 @@ class NodeShareView:
     gpu_indices: list[int]
 
 
+@dataclass(frozen=True, kw_only=True)
+class GpuUseView:
+    """One GPU of a reservation, as last measured."""
+
+    gpu: str = field(metadata=_doc("Its number on its node"))
+    node: str
+    at: datetime
+    busy: float | None = field(metadata=_doc("Which share of the time it computed, from 0 to 1"))
+    memory_used_bytes: int | None
+    memory_total_bytes: int | None
+
+
 @dataclass(kw_only=True)
 class JobView:
     """One reservation. A job's id is its reservation's id. (Not frozen: that takes twice as long to make.)"""
@@ -139,6 +151,10 @@ class JobView:
     )
     setup_outcome: str | None = field(
         default=None, metadata=_doc("What became of its owner's dotfiles and start-up script, once they have run")
+    )
+    gpus: list[GpuUseView] | None = field(
+        default=None,
+        metadata=_doc("How busy its GPUs are, where that is measured. Told only of one that is asked for by its id"),
     )
 
 

@@ -12,14 +12,16 @@ from uuid import UUID
 
 from gpudev.domain.errors import AmbiguousId, Invalid, NotFound
 from gpudev.domain.estimate import CONFIDENCE, Estimate, QueuePlan
+from gpudev.domain.gpu_use import GpuUse
 from gpudev.domain.ids import ReservationId, short_id
 from gpudev.domain.lifecycle import Status
 from gpudev.domain.reservation import WORKLOAD_NAMESPACE, Event, Reservation
 from gpudev.domain.users import Role, User
 from gpudev.ports.clock import Clock
+from gpudev.ports.gpu_usage import GpuUsage
 from gpudev.ports.stores import PlanView, ReservationStore
 from gpudev.settings import Timing
-from gpudev.wire.jobs import EtaView, JobEvent, JobView, NodeShareView
+from gpudev.wire.jobs import EtaView, GpuUseView, JobEvent, JobView, NodeShareView
 
 _ID = re.compile(r"[0-9a-fA-F]{4,32}")
 _ENDS_SOON = timedelta(minutes=30)
@@ -66,6 +68,15 @@ class Viewing:
     timing: Timing
     namespace: str = WORKLOAD_NAMESPACE
     """Where dev servers are, for whoever looks at the cluster itself."""
+    usage: GpuUsage | None = None
+    """None: nobody measures how busy GPUs are."""
+
+    async def view_in_full(self, reservation: Reservation) -> JobView:
+        """With how busy its GPUs are, which costs a question to whoever measures that."""
+        view = await self.view(reservation)
+        if self.usage is not None and reservation.status is Status.ACTIVE and reservation.gpu_count:
+            view.gpus = [_use_view(use) for use in await self.usage.of(reservation)] or None
+        return view
 
     async def view(self, reservation: Reservation) -> JobView:
         (view,) = await self.views([reservation])
@@ -77,6 +88,17 @@ class Viewing:
             plans = await self.plans.refresh()
         now = self.clock.now()
         return [job_view(one, now, plans.get(one.gpu_type), self.timing, self.namespace) for one in reservations]
+
+
+def _use_view(use: GpuUse) -> GpuUseView:
+    return GpuUseView(
+        gpu=use.gpu,
+        node=use.node,
+        at=use.at,
+        busy=None if use.busy is None else round(use.busy, 4),
+        memory_used_bytes=use.memory_used_bytes,
+        memory_total_bytes=use.memory_total_bytes,
+    )
 
 
 def told(reservation: Reservation, plan: QueuePlan | None) -> Estimate | None:

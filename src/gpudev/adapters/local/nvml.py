@@ -20,6 +20,14 @@ class Gpu:
     device_files: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Measured:
+    index: int
+    busy: float
+    memory_used: int
+    memory_total: int
+
+
 def find_gpus() -> list[Gpu]:
     nvml = _library()
     if nvml is None:
@@ -42,6 +50,27 @@ def computing_pids() -> dict[int, frozenset[int]]:
         return {index: _pids(nvml, index) for index in range(nvml.nvmlDeviceGetCount())}
     except nvml.NVMLError as error:
         raise Unavailable(f"the NVIDIA driver does not answer: {error}") from error
+
+
+def measure() -> list[Measured]:
+    """How busy each GPU is right now. Nothing where no driver answers; a GPU that cannot say is left out."""
+    nvml = _library()
+    if nvml is None:
+        return []
+    measured = []
+    try:
+        count = nvml.nvmlDeviceGetCount()
+    except nvml.NVMLError:
+        return []
+    for index in range(count):
+        try:
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+            busy = nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
+        except nvml.NVMLError:
+            continue
+        measured.append(Measured(index, busy, int(memory.used), int(memory.total)))
+    return measured
 
 
 def _gpu(nvml: Any, index: int) -> Gpu:

@@ -64,6 +64,7 @@ def _facts(job: JobView) -> list[tuple[str, str]]:
         ("Reason", job.failure_reason or ""),
         ("Freed", _freed(job)),
         ("Nodes", ", ".join(node.node for node in job.nodes)),
+        ("In use", wording.gpu_use(job)),
         ("Disk", job.disk_name or ""),
         ("Set-up", job.setup_outcome or ""),
         ("Image", job.image or ""),

@@ -1,0 +1,48 @@
+"""How busy this machine's GPUs are, as the driver tells: what DCGM exporters tell of a cluster's."""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from gpudev.adapters.local.nvml import measure
+from gpudev.domain.gpu_use import GpuUse
+from gpudev.domain.reservation import Reservation
+from gpudev.ports.clock import Clock
+
+_FRESH_FOR = timedelta(seconds=2)
+_WAIT_SECONDS = 0.5
+
+
+class NvmlUsage:
+    """A GpuUsage. A driver that hangs keeps one thread busy and delays nobody for long."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._asking: asyncio.Task[None] | None = None
+        self._measured_at: datetime | None = None
+        self._by_index: dict[int, GpuUse] = {}
+
+    async def close(self) -> None:
+        if self._asking is not None:
+            self._asking.cancel()
+
+    async def of(self, reservation: Reservation) -> Sequence[GpuUse]:
+        wanted = [(share.node, index) for share in reservation.shares for index in share.gpu_indices]
+        if not wanted:
+            return []
+        now = self._clock.now()
+        if self._asking is None and (self._measured_at is None or now - self._measured_at >= _FRESH_FOR):
+            self._measured_at = now
+            self._asking = asyncio.create_task(self._measure(now), name="nvml")
+        if self._asking is not None:
+            await asyncio.wait({self._asking}, timeout=_WAIT_SECONDS)
+        return [self._by_index[index] for _, index in wanted if index in self._by_index]
+
+    async def _measure(self, now: datetime) -> None:
+        try:
+            found = await asyncio.to_thread(measure)
+            self._by_index = {
+                one.index: GpuUse(str(one.index), "", now, one.busy, one.memory_used, one.memory_total) for one in found
+            }
+        finally:
+            self._asking = None
