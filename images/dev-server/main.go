@@ -30,8 +30,10 @@ const (
   adjust             change who may log in, and Jupyter, as standard input says
   tell               show the message on standard input in all open terminals
   list               tell what is in the home, as JSON
+  settled            tell what became of the owner's own set-up, as JSON
   ready              succeed when the SSH port answers
   sftp               serve files on the standard descriptors (a session does)
+  settle             carry out the owner's own set-up (the server does)
 Every command explains its options with -h.
 `
 )
@@ -43,6 +45,7 @@ func main() {
 	}
 	commands := map[string]func([]string) error{
 		"install": install, "serve": serve, "adjust": adjust, "tell": tell, "list": list, "ready": ready, "sftp": serveFiles,
+		"settle": settle, "settled": settled,
 	}
 	command, known := commands[os.Args[1]]
 	if !known {

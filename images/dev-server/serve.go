@@ -21,6 +21,7 @@ import (
 	"gpudev/devserver/internal/messages"
 	"gpudev/devserver/internal/process"
 	"gpudev/devserver/internal/server"
+	"gpudev/devserver/internal/settling"
 	"gpudev/devserver/internal/setup"
 )
 
@@ -72,6 +73,7 @@ func serve(arguments []string) error {
 		HostKey:            hostKey,
 		AuthorizedKeysPath: filepath.Join(options.config, "authorized_keys"),
 		EnvironmentPath:    filepath.Join(options.config, "environment"),
+		OwnVariablesPath:   filepath.Join(options.config, "own_variables"),
 		GreetingPath:       filepath.Join(options.config, "greeting"),
 		MeshKey:            meshKey,
 		Username:           username,
@@ -103,6 +105,7 @@ func serveUntilAsked(
 	if err := messages.Listen(options.port, board, log); err != nil {
 		log.Warn("messages.not_heard", "error", err) // people get in all the same
 	}
+	settleIn(options, serving, log)
 	asked := make(chan os.Signal, 1)
 	signal.Notify(asked, unix.SIGTERM, unix.SIGINT)
 	failed := make(chan error, 1)
@@ -121,6 +124,18 @@ func serveUntilAsked(
 	serving.CloseConnections()
 	log.Info("ended")
 	return nil
+}
+
+func settleIn(options serveOptions, serving *server.Server, log *slog.Logger) {
+	brought, err := readSetup(options.config)
+	if err != nil {
+		log.Warn("settling.unreadable", "error", err)
+	}
+	watch := settling.NewWatch()
+	if err := settling.Listen(options.port, watch, log); err != nil {
+		log.Warn("settling.not_told", "error", err)
+	}
+	serving.Settle(brought, watch)
 }
 
 // lastWords is time for the sessions that have just ended to say how.

@@ -1,6 +1,7 @@
 """Dev servers on a real node: they keep every cluster's promises, and people can work there."""
 
 import asyncio
+import contextlib
 import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -42,6 +43,25 @@ async def test_people_get_in_by_ssh_and_work_as_dev_with_sudo(world: RealWorld) 
     assert await world.ssh(connection, "sudo -n id -un") == "root\n"
     assert await world.ssh(connection, "echo kept > /home/dev/file && cat /home/dev/file") == "kept\n"
     assert await world.ssh(connection, "touch /workspace/mine && ls /workspace") == "mine\n"
+
+
+async def test_what_the_owner_brings_is_there_and_what_became_of_it_is_told(world: RealWorld) -> None:
+    brought = {"PIN": "planted $(id)\nin two lines"}
+    script = '#!/bin/sh\nprintf %s "$PIN" > ~/pin\nexit 5\n'
+    spec = world.spec(environment=brought, dotfiles="https://127.0.0.1:1/nobody/there", startup_script=script)
+    connection = (await world.ready(spec)).connection
+    assert connection is not None
+    async with asyncio.timeout(60):
+        changes = world.cluster.changes()
+        while "ended with 5" not in str(seen := await world.seen(spec.reservation_id)):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(anext(changes), 0.5)
+    assert seen is not None
+    assert seen.setup is not None
+    assert seen.setup.startswith("dotfiles: ")  # that image may have no git
+    assert await world.ssh(connection, "cat ~/pin") == brought["PIN"]
+    assert await world.ssh(connection, 'printf %s "$PIN"') == brought["PIN"]
+    assert "planted" not in await world.ssh(connection, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '")
 
 
 async def test_inside_there_is_no_way_to_the_cluster_and_no_more_power_than_sudo_needs(world: RealWorld) -> None:

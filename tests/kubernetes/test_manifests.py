@@ -9,8 +9,10 @@ import pytest
 from gpudev.adapters.kubernetes import labels, manifests, papers, policies, sizing
 from gpudev.adapters.kubernetes.papers import Keys
 from gpudev.adapters.kubernetes.pod_manifest import CAPABILITIES, Place, Storage, pod, pull_policy
+from gpudev.adapters.kubernetes.setup_reports import read_report
 from gpudev.adapters.kubernetes.sizing import Room
 from gpudev.adapters.kubernetes.ssh_keys import key_pair_of, new_key_pair
+from gpudev.domain.errors import ClusterError
 from gpudev.domain.gpu import load_catalogue
 from gpudev.domain.ids import new_disk_id
 from gpudev.ports.cluster import ServerSpec
@@ -185,6 +187,46 @@ def test_each_member_is_told_its_own_rank_under_the_same_file_name() -> None:
         items = {item["path"]: item["key"] for item in _volume(_pod(spec, rank), "config")["secret"]["items"]}
         assert f"NODE_RANK={rank}\n" in _file(secret, items["environment"])
         assert set(items.values()) <= secret["data"].keys()
+
+
+def test_what_the_owner_brings_is_in_the_secret_alone_and_every_member_finds_it() -> None:
+    brought = {"PIN": "planted 4711\nin two lines", "GPU_DEV_USER": "mallory"}
+    script = "#!/bin/sh\n# planted\n"
+    url = "https://git.example.com/planted"
+    spec = server_spec("a", "b", environment=brought, dotfiles=url, startup_script=script)
+    secret = manifests.secret(spec, _keys(gang=True), SETTINGS, home_is_kept=False)
+    for rank in (0, 1):
+        pod = _pod(spec, rank)
+        items = {item["path"]: item["key"] for item in _volume(pod, "config")["secret"]["items"]}
+        assert _file(secret, items["own_variables"]) == "PIN=planted 4711\nin two lines\0GPU_DEV_USER=mallory\0"
+        assert (_file(secret, items["dotfiles"]), _file(secret, items["startup_script"])) == (url, script)
+        assert "mallory" not in _file(secret, items["environment"])
+        assert pod["metadata"]["annotations"]["gpu-dev/own-setup"] == "yes"
+        assert "planted" not in repr(pod)
+    assert "planted" not in repr({**secret, "data": None})
+
+
+def test_who_brings_nothing_has_no_such_files() -> None:
+    spec = server_spec("a")
+    data = manifests.secret(spec, _keys(gang=False), SETTINGS, home_is_kept=False)["data"]
+    items = {item["key"] for item in _volume(_pod(spec, 0), "config")["secret"]["items"]}
+    assert not {"own_variables", "dotfiles", "startup_script"} & (data.keys() | items)
+    assert "gpu-dev/own-setup" not in _pod(spec, 0)["metadata"]["annotations"]
+
+
+@pytest.mark.parametrize(
+    "said", [b"", b"nonsense", b"[]", b'{"words": 1, "final": true}', b'{"words": "x"}', b'{"words":"x","final":"no"}']
+)
+def test_what_a_dev_server_says_of_its_set_up_is_not_believed_to_be_anything(said: bytes) -> None:
+    with pytest.raises(ClusterError):
+        read_report(said)
+
+
+def test_words_of_a_set_up_are_cut_and_hold_nothing_that_a_terminal_would_obey() -> None:
+    told = read_report(b'{"words": "done\\u001b[2J' + b"x" * 5000 + b'", "final": true}')
+    assert told.is_final
+    assert told.words.startswith("done[2Jxx")
+    assert len(told.words) == 1000
 
 
 def test_the_members_addresses_become_lines_of_a_hosts_file() -> None:

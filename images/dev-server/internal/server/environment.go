@@ -71,6 +71,16 @@ func (v *variables) takeFile(lines []byte) {
 	}
 }
 
+// takeRecords takes over NAME=value records that end with a NUL: a value may have several lines.
+func (v *variables) takeRecords(records []byte) {
+	for record := range bytes.SplitSeq(records, []byte{0}) {
+		name, value, ok := strings.Cut(string(record), "=")
+		if ok && variableName.MatchString(name) {
+			v.set(name, value)
+		}
+	}
+}
+
 // FromFile finds one variable in the text of an environment file; empty where it is not there.
 func FromFile(lines []byte, name string) string {
 	all := newVariables()

@@ -31,10 +31,12 @@ const (
 // Config is what the server is told.
 type Config struct {
 	HostKey ssh.Signer
-	// AuthorizedKeysPath, EnvironmentPath and GreetingPath are read anew for every login or session.
+	// AuthorizedKeysPath, EnvironmentPath, OwnVariablesPath and GreetingPath are read anew for every login or session.
 	AuthorizedKeysPath string
 	EnvironmentPath    string
-	GreetingPath       string
+	// OwnVariablesPath has the owner's, NAME=value records that end with a NUL; the system's are stronger.
+	OwnVariablesPath string
+	GreetingPath     string
 	// MeshKey may log in, too: it is the other members' of a gang. Nil for one alone.
 	MeshKey    ssh.PublicKey
 	Username   string

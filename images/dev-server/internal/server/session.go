@@ -197,6 +197,9 @@ func (config *Config) environment(shell string, fromClient *variables, isLogin b
 	for _, name := range fromClient.names {
 		all.set(name, fromClient.values[name])
 	}
+	if records, err := os.ReadFile(config.OwnVariablesPath); err == nil {
+		all.takeRecords(records)
+	}
 	if lines, err := os.ReadFile(config.EnvironmentPath); err == nil {
 		all.takeFile(lines)
 	}

@@ -28,6 +28,7 @@ from gpudev.adapters.kubernetes.pod_manifest import BINARY, CONTAINER, Place, St
 from gpudev.adapters.kubernetes.refusals import find_refusal, plan_refusals, why_refused
 from gpudev.adapters.kubernetes.seeing import Seeing
 from gpudev.adapters.kubernetes.server_facts import ServerFacts, see_server
+from gpudev.adapters.kubernetes.setup_reports import SetupReports
 from gpudev.adapters.kubernetes.sizing import room_of_type, share_of
 from gpudev.adapters.kubernetes.trimming import PodRecord, ServerParts
 from gpudev.adapters.local.changes import Changes
@@ -72,6 +73,7 @@ class KubernetesCluster:
         self._changes = Changes()
         self._last_words = LastWords(self._api, self._changes.tell)
         self._gang_hosts = GangHosts(self._api)
+        self._setup_reports = SetupReports(self._api, self._changes.tell)
         self._locks: WeakValueDictionary[ReservationId, asyncio.Lock] = WeakValueDictionary()
         self._being_made: set[ReservationId] = set()
         self._found_dead: frozenset[str] = frozenset()
@@ -105,6 +107,7 @@ class KubernetesCluster:
             await asyncio.gather(self._passing_on, return_exceptions=True)
         await self._last_words.close()
         await self._gang_hosts.close()
+        await self._setup_reports.close()
         await self._mirror.close()
         self._changes.close()
         await self._api.close()
@@ -125,6 +128,7 @@ class KubernetesCluster:
         self._confirmed_gone &= present
         self._counted &= present
         self._last_words.forget_all_but(present)
+        self._setup_reports.forget_all_but(present)
         return ClusterSeen(at, nodes.nodes, servers)
 
     def changes(self) -> AsyncIterator[None]:
@@ -183,6 +187,8 @@ class KubernetesCluster:
         if _is_empty(parts):
             return None
         facts = self._seeing.server(parts, now)
+        if facts.seen.phase is Phase.READY:
+            return replace(facts.seen, setup=self._setup_reports.find(parts))
         if facts.seen.phase is not Phase.DEAD:
             return facts.seen
         if parts.reservation_id in self._being_made:

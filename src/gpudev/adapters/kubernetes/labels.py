@@ -34,6 +34,8 @@ VOLUME_ID = "gpu-dev/volume-id"
 """Which of the cloud's volumes a PersistentVolume stands for."""
 DISK_NAME = "gpu-dev/disk-name"
 """Annotation: what its owner calls the disk."""
+SETUP = "gpu-dev/own-setup"
+"""Annotation: its owner brings something that is run in it, and that it can be asked about."""
 HOSTS_MARK = "gpu-dev/hosts"
 """Annotation: changes when a gang's hosts file does."""
 

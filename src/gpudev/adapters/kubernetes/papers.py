@@ -26,6 +26,9 @@ ENVIRONMENT = "environment"
 GREETING = "greeting"
 HOSTS = "hosts"
 JUPYTER = "jupyter"
+OWN_VARIABLES = "own_variables"
+DOTFILES = "dotfiles"
+STARTUP_SCRIPT = "startup_script"
 MASTER_PORT = 29500
 HOME = "/home/dev"
 WORKSPACE = "/workspace"
@@ -51,6 +54,7 @@ def secret_data(spec: ServerSpec, keys: Keys, home_is_kept: bool) -> dict[str, s
         JUPYTER: jupyter_text(spec.jupyter),
         HOSTS: "",
     }
+    files |= _own_setup(spec)
     if keys.mesh is not None:
         files[MESH_KEY] = keys.mesh.private
     for share in spec.shares:
@@ -61,7 +65,7 @@ def secret_data(spec: ServerSpec, keys: Keys, home_is_kept: bool) -> dict[str, s
 
 def mounted_items(spec: ServerSpec, rank: int) -> list[dict[str, Any]]:
     """Which keys of the Secret one member finds, and under which file names."""
-    plain = [HOST_KEY, AUTHORIZED_KEYS, HOSTS, *([MESH_KEY] if len(spec.shares) > 1 else [])]
+    plain = [HOST_KEY, AUTHORIZED_KEYS, HOSTS, *_own_setup(spec), *([MESH_KEY] if len(spec.shares) > 1 else [])]
     own = [{"key": f"{name}-{rank}", "path": name} for name in (ENVIRONMENT, GREETING)]
     if rank == 0:  # where people log in
         plain.append(JUPYTER)
@@ -69,9 +73,8 @@ def mounted_items(spec: ServerSpec, rank: int) -> list[dict[str, Any]]:
 
 
 def environment(spec: ServerSpec, share: Share) -> dict[str, str]:
-    """What sessions find in their environment. What we say wins over what was asked for."""
+    """What sessions find in their environment, beside what its owner brings. What we say wins over that."""
     values = {
-        **spec.environment,
         "GPU_DEV_RESERVATION_ID": str(spec.reservation_id),
         "GPU_DEV_POD_NAME": spec.pod_name,
         "GPU_DEV_NODE": share.node,
@@ -86,7 +89,7 @@ def environment(spec: ServerSpec, share: Share) -> dict[str, str]:
         values["GPU_DEV_NAME"] = spec.name
     if len(spec.shares) > 1:
         values |= _gang_environment(spec, share)
-    return {name: one_line(value) for name, value in values.items() if _VARIABLE.fullmatch(name)}
+    return {name: one_line(value) for name, value in values.items() if _is_variable(name)}
 
 
 def member_host(name: str, rank: int) -> str:
@@ -129,6 +132,21 @@ def _gang_environment(spec: ServerSpec, share: Share) -> dict[str, str]:
         "GPU_DEV_GPUS_PER_NODE": str(share.units),
         "GPU_DEV_HOSTS": ",".join(hosts),
     }
+
+
+def _own_setup(spec: ServerSpec) -> dict[str, str]:
+    """What the owner brings. Variables are records that end with a NUL: a value may have several lines."""
+    records = {name: value for name, value in spec.environment.items() if "\0" not in value and _is_variable(name)}
+    files = {
+        OWN_VARIABLES: "".join(f"{name}={value}\0" for name, value in records.items()),
+        DOTFILES: spec.dotfiles or "",
+        STARTUP_SCRIPT: spec.startup_script or "",
+    }
+    return {name: text for name, text in files.items() if text}
+
+
+def _is_variable(name: str) -> bool:
+    return _VARIABLE.fullmatch(name) is not None
 
 
 def _environment_file(spec: ServerSpec, share: Share) -> str:

@@ -90,7 +90,11 @@ def pod(
                 names.RANK: str(share.rank),
                 names.MEMBERS: str(len(spec.shares)),
             },
-            "annotations": {**server_annotations(spec, host_key), names.PLANNED_NODE: share.node},
+            "annotations": {
+                **server_annotations(spec, host_key),
+                **({names.SETUP: "yes"} if spec.dotfiles or spec.startup_script else {}),
+                names.PLANNED_NODE: share.node,
+            },
         },
         "spec": {
             "restartPolicy": "Never",

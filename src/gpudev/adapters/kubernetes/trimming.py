@@ -101,6 +101,8 @@ class OwnRecord:
     """Why the cluster ends it."""
     init_containers: tuple[ContainerRecord, ...]
     containers: tuple[ContainerRecord, ...]
+    has_setup: bool = False
+    """Its owner brings something that is run in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +250,7 @@ def _trim_own(
         disruption=_condition(status, "DisruptionTarget"),
         init_containers=_containers(spec.get("initContainers"), status.get("initContainerStatuses")),
         containers=_containers(spec.get("containers"), status.get("containerStatuses")),
+        has_setup=labels.SETUP in notes,
     )
 
 
