@@ -5,9 +5,8 @@ mock_provider "google" {
   }
   mock_resource "google_container_cluster" {
     defaults = {
-      id          = "projects/my-project/locations/us-central1-a/clusters/mocked"
-      endpoint    = "192.0.2.1"
-      master_auth = [{ cluster_ca_certificate = "Q0E=" }]
+      id       = "projects/my-project/locations/us-central1-a/clusters/mocked"
+      endpoint = "192.0.2.1"
     }
   }
   # The provider checks the form of these.
