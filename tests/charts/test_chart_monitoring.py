@@ -14,6 +14,7 @@ import yaml
 from prometheus_client import REGISTRY
 
 from charts.rendering import CHART, Helm, Object, Rendered, containers
+from gpudev.adapters.dcgm.reading import BUSY_PERCENT
 from gpudev.adapters.kubernetes import refusals  # noqa: F401 - it has a metric of its own
 from gpudev.metrics import instruments  # noqa: F401
 from gpudev.metrics.picture import Picture, PictureCollector, QueuePicture, TypePicture
@@ -25,7 +26,9 @@ DASHBOARDS = sorted((CHART / "dashboards").glob("*.json"))
 GUIDE = ROOT / "docs" / "operations" / "monitoring.md"
 OF_PROMETHEUS = {"namespace", "pod", "service", "job", "instance", "le"}
 """Labels that no service gives."""
-_METRIC = re.compile(r"\b((?:gpudev|process)_[a-z_]+)(?:\{([^}]*)\})?")
+_METRIC = re.compile(r"\b((?:gpudev|process|DCGM)_[A-Za-z_]+)(?:\{([^}]*)\})?")
+_OF_EXPORTERS = {BUSY_PERCENT: {"modelName", "exported_pod"}}
+"""What NVIDIA's exporters tell, with the labels that dashboards use."""
 
 
 @pytest.fixture
@@ -46,7 +49,7 @@ def told() -> dict[str, set[str]]:
         disk_operations={("create", "running"): 1},
         looked_seconds_ago=1,
     )
-    found: dict[str, set[str]] = {}
+    found: dict[str, set[str]] = dict(_OF_EXPORTERS)
     for family in whole.collect():
         found[family.name] = {label for sample in family.samples for label in sample.labels}
     for collector, names in REGISTRY._collector_to_names.items():
@@ -187,6 +190,23 @@ def test_a_service_that_hangs_is_restarted_and_one_that_is_not_ready_is_not(helm
     assert container["readinessProbe"]["httpGet"]["path"] == "/health/ready"
     assert container["livenessProbe"]["httpGet"]["port"] in named
     assert container["readinessProbe"]["httpGet"]["port"] in named
+
+
+def test_the_api_reaches_every_exporter_of_gpu_facts_and_nobody_else_does(helm: Helm) -> None:
+    chart = helm.render(values={"gpuFacts": {"enabled": True, "namespace": "nvidia", "port": 9401}})
+    service = chart.get("Service", "gpu-dev-dcgm")
+    assert service["metadata"]["namespace"] == "nvidia"
+    assert service["spec"]["clusterIP"] == "None"  # so that its name stands for every one of them
+    assert service["spec"]["selector"] == {"app": "nvidia-dcgm-exporter"}
+    assert chart.settings()["GPU_DEV_DCGM_URL"] == "http://gpu-dev-dcgm.nvidia.svc:9401/metrics"
+    reaching = [
+        policy["metadata"]["name"]
+        for policy in chart.of("NetworkPolicy")
+        for rule in policy["spec"].get("egress", ())
+        if any(port.get("port") == 9401 for port in rule.get("ports", ()))
+    ]
+    assert reaching == ["api-service"]
+    assert not helm.render().has("Service", "gpu-dev-dcgm")
 
 
 def _metrics_port(chart: Rendered) -> int:
