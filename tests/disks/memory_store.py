@@ -10,6 +10,7 @@ from gpudev.domain.disk_operations import (
     Operation,
     OperationFacts,
     OperationId,
+    OperationKind,
     RecordedSnapshotId,
     SnapshotRecord,
     SnapshotStatus,
@@ -19,7 +20,7 @@ from gpudev.domain.disk_operations import (
 )
 from gpudev.domain.errors import DiskHeld, GpuDevError, Stale
 from gpudev.domain.ids import DiskId, ReservationId, UserId
-from gpudev.ports.disks import Decide, Upkeep
+from gpudev.ports.disks import Decide, InUse, Upkeep
 
 
 class MemoryDiskStore:
@@ -153,6 +154,20 @@ class MemoryDiskStore:
             Upkeep(one.user_id, one.disk_id)
             for one in self.all_disks.values()
             if one.disk_id in some and one.purge_started_at is None
+        ]
+
+    async def unkept_since(self, moment: datetime) -> list[InUse]:
+        """Who has had a disk for how long is not known here: it is as if all had been forever."""
+        kept = {one.disk_id for one in self.all_snapshots.values() if one.created_at > moment}
+        kept |= {
+            one.disk_id
+            for one in self.all_operations.values()
+            if one.kind is OperationKind.SNAPSHOT and one.asked_at > moment
+        }
+        return [
+            InUse(one.user_id, one.disk_id, one.holder)
+            for one in self.all_disks.values()
+            if one.holder is not None and one.volume_id is not None and one.disk_id not in kept
         ]
 
     async def find_operation(self, operation_id: OperationId) -> Operation | None:

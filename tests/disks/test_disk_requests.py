@@ -27,6 +27,7 @@ from gpudev.domain.disk_requests import (
     CreateDisk,
     DeleteDisk,
     DiskRequest,
+    KeepInUse,
     MakeReady,
     PruneDisk,
     PurgeDisk,
@@ -37,7 +38,7 @@ from gpudev.domain.disk_requests import (
     UndeleteDisk,
 )
 from gpudev.domain.errors import Conflict, DiskHeld, GpuDevError, Invalid, LimitReached, NotFound
-from gpudev.domain.ids import DiskId, ReservationId, UserId, new_disk_id
+from gpudev.domain.ids import DiskId, ReservationId, UserId, new_disk_id, new_reservation_id
 from gpudev.planning.disk_requests import accept
 from gpudev.planning.disk_retention import prunable
 
@@ -251,6 +252,27 @@ def test_the_last_good_one_and_what_is_relied_on_always_stay(
         assert max(good, key=lambda one: one.created_at).created_at in {
             one.created_at for one in good if one.snapshot_id not in gone
         }
+
+
+def test_the_last_one_that_lacks_nothing_stays_however_old_it_is() -> None:
+    whole = recorded(20, created_at=NOW - timedelta(days=90))
+    older = recorded(21, created_at=NOW - timedelta(days=91))
+    lacking = [recorded(30 + day, created_at=NOW - timedelta(days=day), lacks="1: theirs") for day in range(4)]
+    assert prunable([whole, older, *lacking], (), NOW, replace(SETTINGS, keep_daily_days=9)) == [older]
+
+
+def test_a_disk_in_use_is_kept_only_for_who_has_it_and_not_twice_in_a_short_time() -> None:
+    facts = held(ada())
+    request = KeepInUse(WORK, RESERVATION)
+    changes = ask(request, facts)
+    assert changes is not None
+    assert (changes.operation.kind, changes.operation.reservation_id) == (OperationKind.SNAPSHOT, RESERVATION)
+    assert ask(replace(request, reservation_id=new_reservation_id()), facts) is None
+    assert ask(request, busy(facts, OperationKind.RESIZE)) is None
+    recent = recorded(20, created_at=NOW - timedelta(hours=1))
+    assert ask(request, replace(facts, snapshots=(recent,))) is None
+    old = recorded(20, created_at=NOW - timedelta(hours=25))
+    assert ask(request, replace(facts, snapshots=(old,))) is not None
 
 
 def test_pruning_marks_what_goes_at_once_and_asks_for_nothing_otherwise() -> None:

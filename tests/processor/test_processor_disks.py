@@ -282,6 +282,47 @@ async def test_the_backstop_puts_disks_away_too(stays: DiskStays) -> None:
     assert [one.why for one in await stays.snapshots()] == [Why.END_OF_RESERVATION]
 
 
+async def test_a_disk_that_is_in_use_for_long_is_kept_once_a_day(stays: DiskStays) -> None:
+    rid = await stays.submit(8, disk="data", hours=47)
+    await stays.go_on()
+    stays.write(rid, "day one")
+    stays.clock.move(hours=23)
+    await stays.go_on()
+    assert await stays.snapshots() == [], "the end of most reservations comes sooner"
+    stays.clock.move(hours=2)
+    await stays.go_on()
+    [kept] = await stays.snapshots()
+    assert (kept.why, stays.cloud.contents[str(kept.cloud_id)]) == (Why.SCHEDULED, "day one")
+    assert (await stays.disk()).saved_as is None, "somebody writes on"
+    stays.clock.move(hours=1)
+    await stays.go_on()
+    assert len(await stays.snapshots()) == 1
+    stays.write(rid, "day two")
+    await stays.cancel(rid)
+    await stays.go_on()
+    newest, _ = await stays.snapshots()
+    assert (newest.why, stays.cloud.contents[str(newest.cloud_id)]) == (Why.END_OF_RESERVATION, "day two")
+
+
+async def test_one_that_cannot_be_kept_in_use_is_tried_again_a_day_later_and_goes_on(stays: DiskStays) -> None:
+    rid = await stays.submit(8, disk="data", hours=100)
+    await stays.go_on()
+    stays.cloud.trouble.errors["ensure_snapshot"] = [ClusterError("too many snapshots")] * 6
+    stays.clock.move(hours=25)
+    await stays.go_on(8)
+    assert await stays.status(rid) is Status.ACTIVE
+    assert {one.status for one in await stays.snapshots()} == {SnapshotStatus.FAILED}
+    history = [event.message for event in await stays.stores.disk_views.history((await stays.disk()).disk_id)]
+    assert "snapshot failed: no snapshot could be taken: too many snapshots" in history
+    tried = len(await stays.snapshots())
+    stays.clock.move(hours=1)
+    await stays.go_on()
+    assert len(await stays.snapshots()) == tried
+    stays.clock.move(hours=25)
+    await stays.go_on()
+    assert [one.why for one in await stays.snapshots() if one.status.is_good] == [Why.SCHEDULED]
+
+
 async def live(world: DiskStays) -> None:
     """One stay and the start of the next, whoever dies meanwhile: what the first one left is there for the second."""
     first = await world.submit(8, disk="data")

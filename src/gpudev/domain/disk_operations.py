@@ -32,6 +32,8 @@ class DiskSettings:
     """Where volumes are made that nobody waits for. None: each when it is first used, where that is."""
     retention: timedelta = timedelta(days=30)
     """How long a deleted disk can be had back."""
+    snapshot_every: timedelta = timedelta(days=1)
+    """Of a disk in use; at the end of a reservation there is one anyway. 0: none in between."""
     keep_last: int = 5
     """So many of a disk's automatic snapshots stay, the newest…"""
     keep_daily_days: int = 14
@@ -111,6 +113,8 @@ class Why(StrEnum):
     """What a snapshot was taken for."""
 
     END_OF_RESERVATION = "end of reservation"
+    SCHEDULED = "scheduled"
+    """The disk is in use, and was not kept for long."""
     ASKED = "asked"
     BEFORE_RESTORE = "before restore"
     BEFORE_MOVE = "before move"

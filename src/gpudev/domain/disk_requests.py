@@ -91,8 +91,16 @@ class PutAway:
     contents: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class KeepInUse:
+    """A snapshot of a disk that a dev server has had for long."""
+
+    disk_id: DiskId
+    reservation_id: ReservationId
+
+
 PersonsRequest = (
     CreateDisk | SnapshotDisk | RestoreDisk | UndeleteDisk | CloneDisk | ResizeDisk | RenameDisk | DeleteDisk
 )
-SystemsRequest = PurgeDisk | PruneDisk | MakeReady | PutAway
+SystemsRequest = PurgeDisk | PruneDisk | KeepInUse | MakeReady | PutAway
 DiskRequest = PersonsRequest | SystemsRequest

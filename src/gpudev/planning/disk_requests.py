@@ -27,6 +27,7 @@ from gpudev.domain.disk_requests import (
     CreateDisk,
     DeleteDisk,
     DiskRequest,
+    KeepInUse,
     MakeReady,
     PersonsRequest,
     PruneDisk,
@@ -55,6 +56,8 @@ def accept(
             return desk.purge(request)
         case PruneDisk():
             return desk.prune(request)
+        case KeepInUse():
+            return desk.keep_in_use(request)
         case MakeReady():
             return desk.make_ready(request)
         case PutAway():
@@ -194,6 +197,16 @@ class _Desk:
         removing = tuple(replace(one, status=SnapshotStatus.REMOVING) for one in old)
         operation = replace(self._operation(OperationKind.PRUNE, disk), blocks=frozenset())
         return Changes(operation, None, removing, event=f"removing {len(old)} old snapshots" if old else None)
+
+    def keep_in_use(self, request: KeepInUse) -> Changes | None:
+        disk = self.facts.disks.get(request.disk_id)
+        if disk is None or disk.holder != request.reservation_id or disk.volume_id is None:
+            return None
+        lately = self.now - self.settings.snapshot_every
+        theirs = [one for one in self.facts.snapshots if one.disk_id == disk.disk_id]
+        if self._touching(disk.disk_id) or any(one.created_at > lately for one in theirs):
+            return None
+        return Changes(self._operation(OperationKind.SNAPSHOT, disk, reservation_id=request.reservation_id))
 
     def make_ready(self, request: MakeReady) -> Changes:
         disk = self._living(request.disk_id)

@@ -103,9 +103,12 @@ def _create(context: Context) -> Step:
 def _snapshot(context: Context) -> Step:
     if context.volume_of(context.disk) is None:
         return Fail("there is no volume to take a snapshot of")
-    taken = context.own_snapshot(context.disk, Why.ASKED)
+    by_itself = context.operation.reservation_id is not None
+    taken = context.own_snapshot(context.disk, Why.SCHEDULED if by_itself else Why.ASKED)
     if not isinstance(taken, SnapshotRecord):
         return taken
+    if by_itself:  # nobody waits for its end, and nobody should have to
+        return Finish(_taken(taken))
     return context.until_complete(taken) or Finish(_taken(taken))
 
 

@@ -32,6 +32,15 @@ class Upkeep:
 
 
 @dataclass(frozen=True, slots=True)
+class InUse:
+    """A disk that a dev server has."""
+
+    user_id: UserId
+    disk_id: DiskId
+    reservation_id: ReservationId
+
+
+@dataclass(frozen=True, slots=True)
 class DiskOverview:
     """A disk as its owner sees it."""
 
@@ -64,7 +73,7 @@ class Listing:
     as_of: datetime
     contents: Contents
     is_latest: bool = True
-    """False: it is shown in place of what was last on the disk, which is in a later snapshot that nobody looked into."""
+    """False: shown in place of what was last on the disk, which is in a later snapshot that nobody looked into."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +141,10 @@ class DiskOperationStore(Protocol):
 
     async def with_snapshots(self) -> list[Upkeep]:
         """Disks that may have something to prune."""
+        ...
+
+    async def unkept_since(self, moment: datetime) -> list[InUse]:
+        """Disks that their dev server has had since before then, of which no snapshot was taken or tried since."""
         ...
 
     async def find_operation(self, operation_id: OperationId) -> Operation | None: ...

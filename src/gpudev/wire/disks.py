@@ -135,7 +135,7 @@ class ContentsView:
 class SnapshotView:
     snapshot_id: str
     created_at: datetime
-    why: str = field(metadata=_doc("asked, end of reservation, before restore, before move or for clone"))
+    why: str = field(metadata=_doc("asked, end of reservation, scheduled, before restore, before move or for clone"))
     status: str = field(metadata=_doc("beginning, pending, completed or lost"))
     usable: bool = field(metadata=_doc("Whether it can be restored and cloned"))
     size_gb: int | None

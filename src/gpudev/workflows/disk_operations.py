@@ -10,7 +10,7 @@ from typing import assert_never
 from uuid import uuid4
 
 from gpudev.domain.disk_operations import Changes, DiskSettings, Operation, OperationFacts, OperationId, UserDisks
-from gpudev.domain.disk_requests import DiskRequest, PruneDisk, PurgeDisk
+from gpudev.domain.disk_requests import DiskRequest, KeepInUse, PruneDisk, PurgeDisk
 from gpudev.domain.errors import ClusterError, Stale, Unavailable
 from gpudev.domain.ids import UserId
 from gpudev.planning.disk_calls import (
@@ -34,7 +34,7 @@ from gpudev.planning.disk_requests import accept
 from gpudev.planning.disk_steps import next_step, what_to_look_at
 from gpudev.ports.clock import Clock
 from gpudev.ports.cloud import CloudDisks, Snapshot, Volume
-from gpudev.ports.disks import DiskOperationStore, Upkeep
+from gpudev.ports.disks import DiskOperationStore, InUse, Upkeep
 
 _MOST_STEPS = 1000
 """Of one operation in one go: one more than any disk has snapshots, and an end to a mistake of ours."""
@@ -117,11 +117,15 @@ class DiskOperations:
         return Settled(settled, tuple(errors), len(unsettled) - settled)
 
     async def tidy(self) -> list[Operation]:
-        """Ask for what time has decided: old snapshots go, and disks whose time to be restored is over."""
+        """Ask for what time has decided: old snapshots go, and disks whose time to be restored is over; disks that have
+        been in use for long are kept."""
         now = self.clock.now()
         purges = await self.store.deleted_before(now - self.settings.retention)
         prunes = await self.store.with_snapshots()
-        requests: Iterable[tuple[Upkeep, DiskRequest]] = (
+        every = self.settings.snapshot_every
+        in_use = await self.store.unkept_since(now - every) if every else []
+        requests: Iterable[tuple[Upkeep | InUse, DiskRequest]] = (
+            *((one, KeepInUse(one.disk_id, one.reservation_id)) for one in in_use),
             *((one, PurgeDisk(one.disk_id)) for one in purges),
             *((one, PruneDisk(one.disk_id)) for one in prunes),
         )

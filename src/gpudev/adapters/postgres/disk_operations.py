@@ -23,8 +23,8 @@ from gpudev.domain.disk_operations import (
     UserDisks,
 )
 from gpudev.domain.errors import Conflict, NotFound, Stale
-from gpudev.domain.ids import DiskId, UserId
-from gpudev.ports.disks import Decide, Upkeep
+from gpudev.domain.ids import DiskId, ReservationId, UserId
+from gpudev.ports.disks import Decide, InUse, Upkeep
 
 CHANGES_CHANNEL = "disk_operation_changes"
 """Where every new operation and every step of one is told, by its id."""
@@ -45,6 +45,14 @@ _WAKE_THOSE_BEHIND = """
         SELECT operation_id FROM disk_operations
         WHERE finished_at IS NULL AND seq > $1 AND blocks && $2::uuid[] AND next_attempt_at IS NOT NULL
         FOR UPDATE SKIP LOCKED)  -- one that is being written is looked at soon anyway
+"""
+_UNKEPT = """
+    SELECT d.user_id, d.disk_id, r.reservation_id FROM reservations r JOIN disks d USING (disk_id)
+    WHERE r.released_at IS NULL AND r.status = 'active' AND r.launched_at <= $1 AND d.ebs_volume_id IS NOT NULL
+      AND NOT EXISTS (SELECT FROM disk_snapshots s WHERE s.disk_id = d.disk_id AND s.created_at > $1)
+      AND NOT EXISTS (SELECT FROM disk_operations o
+                      WHERE o.disk_id = d.disk_id AND o.kind = 'snapshot' AND o.asked_at > $1)
+    ORDER BY r.launched_at, d.disk_id
 """
 # The newest operation under way, or else the one that was just written.
 _SAY_WHO_IS_AT_WORK = """
@@ -172,6 +180,13 @@ class PostgresDiskOperations:
                 """
             )
         return _upkeep(rows)
+
+    async def unkept_since(self, moment: datetime) -> list[InUse]:
+        async with self._pool.acquire() as connection:
+            rows = await connection.fetch(_UNKEPT, moment)
+        return [
+            InUse(UserId(row["user_id"]), DiskId(row["disk_id"]), ReservationId(row["reservation_id"])) for row in rows
+        ]
 
     async def find_operation(self, operation_id: OperationId) -> Operation | None:
         async with self._pool.acquire() as connection:
