@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-LOCKS = ("server", "dev", "uv", "go")
+LOCKS = ("server", "dev", "uv", "go", "jupyter")
 _PIN = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)([^\n]*(?:\n +--hash=\S+ *\\?)*)", re.MULTILINE)
 _HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}")
 # Written in two halves, so that this file does not find itself.

@@ -189,6 +189,7 @@ def _jobs(services: Services, unreleased: UnreleasedView) -> JobEndpoints:
         ),
         prioritising=Prioritising(services.reservations, services.clock),
         watching=Watching(services.reservations, services.changes, viewing),
+        interiors=services.interiors,
     )
 
 

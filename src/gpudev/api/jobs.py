@@ -30,6 +30,7 @@ from gpudev.api.streaming import EventStream
 from gpudev.domain.errors import Forbidden, NotFound
 from gpudev.domain.ids import UserId
 from gpudev.domain.users import User
+from gpudev.ports.interiors import InteriorView
 from gpudev.ports.stores import JobQuery, ReservationStore, UserStore
 from gpudev.wire.jobs import ExtendRequest, JobList, JobView, PriorityRequest, SubmitRequest
 from gpudev.workflows.cancelling import Cancelling
@@ -50,6 +51,7 @@ class JobEndpoints:
     extending: Extending
     prioritising: Prioritising
     watching: Watching
+    interiors: InteriorView
 
     def router(self) -> APIRouter:
         router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=V1Route)
@@ -167,7 +169,12 @@ class JobEndpoints:
     async def get(self, job_id: JobId, caller: Caller) -> Response:
         """How it stands now: status, place in the line, the ssh command once it is active."""
         found = await find_job(self.reservations, caller.user, job_id)
-        return JsonAnswer(await self.viewing.view_in_full(found))
+        view = await self.viewing.view_in_full(found)
+        interior = None if found.status.is_terminal else await self.interiors.find(found.reservation_id)
+        if interior is not None:
+            view.users = [user.github_user for user in interior.users]
+            view.jupyter = interior.jupyter.seen.state.value if interior.jupyter else None
+        return JsonAnswer(view)
 
     async def cancel(self, job_id: JobId, caller: Caller) -> Response:
         """It is cancelled when this answers; its GPUs are free once `released_at` is set. Cancelling twice is fine."""

@@ -19,6 +19,8 @@ SECTIONS: dict[str, dict[str, str]] = {
         "exec": "Run a command there, for scripts",
         "cp": "Copy files to a dev server, or from it",
         "port-forward": "Bring ports of a dev server to this machine",
+        "jupyter": "Jupyter Lab in a dev server, in a browser here",
+        "users": "Let colleagues log in to a dev server",
         "ssh-config": "Give your dev servers names for ssh and editors",
     },
     "Disks": {
@@ -52,6 +54,8 @@ LOCATIONS: dict[str, str] = {
     "exec": "gpudev.cli.commands.connect:execute",
     "cp": "gpudev.cli.commands.connect:copy",
     "port-forward": "gpudev.cli.commands.connect:port_forward",
+    "jupyter": "gpudev.cli.commands.jupyter:jupyter",
+    "users": "gpudev.cli.commands.users:users",
     "ssh-config": "gpudev.cli.commands.ssh_config:configure",
     "extend": "gpudev.cli.commands.extend:extend",
     "cancel": "gpudev.cli.commands.cancel:cancel",

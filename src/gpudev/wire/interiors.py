@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 _STRICT: dict[str, Any] = {"extra": "forbid"}
-JupyterStateName = Literal["off", "starting", "ready", "failed"]
 
 
 def _doc(text: str, **constraints: Any) -> dict[str, Any]:
@@ -40,7 +39,7 @@ class DevServerUsers:
 @dataclass(frozen=True, kw_only=True)
 class JupyterView:
     reservation_id: str
-    state: JupyterStateName
+    state: str = field(metadata=_doc("off, starting, ready or failed"))
     reason: str | None = field(metadata=_doc("When failed: why, and what can be done about it"))
     trouble: str | None = field(default=None, metadata=_doc("Why the dev server could not be told yet"))
 

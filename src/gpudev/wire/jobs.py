@@ -149,6 +149,12 @@ class JobView:
     wait_until: datetime | None = field(
         default=None, metadata=_doc("While it waits: when it is cancelled if it has not started (max_wait_hours)")
     )
+    users: list[str] | None = field(
+        default=None, metadata=_doc("Who else may log in, by GitHub name; told only of one that is asked for by its id")
+    )
+    jupyter: str | None = field(
+        default=None, metadata=_doc("starting, ready or failed; null: off. Told only of one that is asked for by its id")
+    )
     setup_outcome: str | None = field(
         default=None, metadata=_doc("What became of its owner's dotfiles and start-up script, once they have run")
     )

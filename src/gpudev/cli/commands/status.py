@@ -69,6 +69,8 @@ def _facts(job: JobView) -> list[tuple[str, str]]:
         ("Set-up", job.setup_outcome or ""),
         ("Image", job.image or ""),
         ("SSH", job.ssh_command or ""),
+        ("Users", ", ".join(job.users or ())),
+        ("Jupyter", _jupyter(job.jupyter, short)),
         ("Connect", f"gpu-dev connect {short}" if active else ""),
         ("Note", job.warning or ""),
     ]
@@ -88,6 +90,12 @@ def _start(job: JobView, now: datetime) -> list[tuple[str, str]]:
     interval = f" ({wording.share(job.eta.confidence)}: {likely})" if likely else ""
     when = f"{wording.in_about(expected, now)}, {wording.local_time(expected, now)}{interval}"
     return [("Expected", when), *facts]
+
+
+def _jupyter(state: str | None, short: str) -> str:
+    if state is None:
+        return ""
+    return f"{state}, gpu-dev jupyter {'status' if state == 'failed' else 'open'} {short}"
 
 
 def _freed(job: JobView) -> str:

@@ -1,0 +1,121 @@
+"""`gpu-dev jupyter`: Jupyter Lab in a dev server, in a browser here."""
+
+import time
+
+import click
+
+from gpudev.cli import output
+from gpudev.cli.api import Reply
+from gpudev.cli.choosing import find_job
+from gpudev.cli.connecting import find_ready
+from gpudev.cli.exits import CliError, Exit
+from gpudev.cli.options import ID, api_options
+from gpudev.cli.session import Session
+from gpudev.sdk import interior_calls
+from gpudev.wire.interiors import JupyterView
+
+_PATIENCE_SECONDS = 120.0
+_LOOK_AGAIN_SECONDS = 0.25
+
+
+@click.group()
+def jupyter() -> None:
+    """Jupyter Lab in a dev server: it starts while that runs, and opens in a browser here.
+
+    \b
+    gpu-dev jupyter enable
+    gpu-dev jupyter open 3f2a9c1e
+    """
+
+
+@jupyter.command("enable")
+@click.argument("job_id", metavar="[ID]", type=ID, required=False)
+@click.option("--no-wait", is_flag=True, help="Do not wait until it answers.")
+@click.option("--browser", is_flag=True, help="Open it in a browser here.")
+@api_options
+def enable(job_id: str | None, *, no_wait: bool, browser: bool, as_json: bool, api_url: str | None) -> None:
+    """Start Jupyter Lab, wait until it answers, and print the link that opens it.
+
+    ID may be shortened, or left out when there is only one.
+    """
+    session = Session(api_url)
+    job = find_ready(session, job_id)
+    reply = session.api.ask(interior_calls.enable_jupyter(job.reservation_id))
+    if not no_wait:
+        reply = _ready(session, job.reservation_id, reply)
+    if as_json:
+        output.say_json(reply.raw)
+    elif no_wait:
+        output.say("Jupyter is starting; `gpu-dev jupyter open` gives the link.")
+    else:
+        _tell_link(session, job.reservation_id, browser=browser)
+
+
+@jupyter.command("open")
+@click.argument("job_id", metavar="[ID]", type=ID, required=False)
+@click.option("--browser", is_flag=True, help="Open it in a browser here.")
+@api_options
+def open_it(job_id: str | None, *, browser: bool, as_json: bool, api_url: str | None) -> None:
+    """Print a link that opens Jupyter Lab in a browser, once."""
+    session = Session(api_url)
+    chosen = find_job(session, job_id).value.reservation_id
+    if as_json:
+        output.say_json(session.api.ask(interior_calls.link_to_jupyter(chosen)).raw)
+        return
+    _tell_link(session, chosen, browser=browser)
+
+
+@jupyter.command("disable")
+@click.argument("job_id", metavar="[ID]", type=ID, required=False)
+@api_options
+def disable(job_id: str | None, as_json: bool, api_url: str | None) -> None:
+    """Stop Jupyter Lab, and its kernels with it."""
+    session = Session(api_url)
+    reply = session.api.ask(interior_calls.disable_jupyter(find_job(session, job_id).value.reservation_id))
+    if as_json:
+        output.say_json(reply.raw)
+        return
+    output.say("Jupyter is off.")
+
+
+@jupyter.command("status")
+@click.argument("job_id", metavar="[ID]", type=ID, required=False)
+@api_options
+def status(job_id: str | None, as_json: bool, api_url: str | None) -> None:
+    """Show how Jupyter Lab is: off, starting, ready or failed."""
+    session = Session(api_url)
+    reply = session.api.ask(interior_calls.get_jupyter(find_job(session, job_id).value.reservation_id))
+    if as_json:
+        output.say_json(reply.raw)
+        return
+    why = reply.value.reason or reply.value.trouble
+    output.say(output.hang(f"Jupyter is {reply.value.state}", output.clean(f": {why}" if why else "."), 4))
+
+
+def _ready(session: Session, reservation_id: str, reply: Reply[JupyterView]) -> Reply[JupyterView]:
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    output.tell("Jupyter is starting …")
+    while reply.value.state == "starting":
+        if time.monotonic() > deadline:
+            why = f" ({reply.value.trouble})" if reply.value.trouble else ""
+            raise CliError(Exit.UNREACHABLE, f"Jupyter has not started yet{why}", "See `gpu-dev jupyter status`")
+        time.sleep(_LOOK_AGAIN_SECONDS)
+        reply = session.api.ask(interior_calls.get_jupyter(reservation_id))
+    if reply.value.state != "ready":
+        raise CliError(Exit.REFUSED, f"Jupyter does not run: {reply.value.reason or 'it was disabled'}")
+    return reply
+
+
+def _tell_link(session: Session, reservation_id: str, *, browser: bool) -> None:
+    link = session.api.ask(interior_calls.link_to_jupyter(reservation_id)).value
+    url = link.url if "://" in link.url else f"{session.address.url.rstrip('/')}{link.url}"
+    if browser:
+        import webbrowser
+
+        if webbrowser.open(url):
+            output.tell("It opens in your browser.")
+            return
+    output.tell(
+        "Open this link within two minutes; it is good once, and yours alone (`gpu-dev jupyter open` gives more):"
+    )
+    output.say(url)

@@ -1,0 +1,98 @@
+"""A person's browser: Debian's Chromium without a window, spoken to by its own protocol."""
+
+import asyncio
+import itertools
+import json
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from websockets.asyncio.client import ClientConnection, connect
+
+_NAMES = ("chromium", "chromium-browser", "google-chrome")
+
+
+def find_program() -> str | None:
+    return next((found for name in _NAMES if (found := shutil.which(name))), None)
+
+
+class Tab:
+    def __init__(self, socket: ClientConnection, session: str, numbers: "itertools.count[int]") -> None:
+        self._socket = socket
+        self._session = session
+        self._numbers = numbers
+
+    async def do(self, method: str, **parameters: Any) -> dict[str, Any]:
+        return await ask(self._socket, next(self._numbers), method, parameters, self._session)
+
+    async def evaluate(self, expression: str) -> Any:
+        told = await self.do("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+        return told["result"].get("value")
+
+    async def wait_for(self, expression: str, seconds: float = 60) -> Any:
+        """Until it is true; what it is then."""
+        try:
+            async with asyncio.timeout(seconds):
+                while not (found := await self.evaluate(expression)):  # noqa: ASYNC110 - it is asked
+                    await asyncio.sleep(0.1)
+                return found
+        except TimeoutError:
+            shown = await self.evaluate("location.href + '\\n' + document.body.innerText.slice(0, 2000)")
+            raise AssertionError(f"{expression} was never true; the page shows: {shown}") from None
+
+
+@asynccontextmanager
+async def opened(program: str, folder: Path, url: str) -> AsyncIterator[Tab]:
+    process = await asyncio.create_subprocess_exec(
+        program,
+        *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"),
+        *("--remote-debugging-port=0", f"--user-data-dir={folder}", "--window-size=1400,1000", "about:blank"),
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        address = await _address(folder / "DevToolsActivePort", process)
+        async with connect(address, max_size=None, proxy=None) as socket:
+            numbers = itertools.count(1)
+            target = await ask(socket, next(numbers), "Target.createTarget", {"url": "about:blank"})
+            attached = await ask(
+                socket, next(numbers), "Target.attachToTarget", {"targetId": target["targetId"], "flatten": True}
+            )
+            tab = Tab(socket, attached["sessionId"], numbers)
+            await tab.do("Page.navigate", url=url)
+            yield tab
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def ask(
+    socket: ClientConnection, number: int, method: str, parameters: dict[str, Any], session: str | None = None
+) -> dict[str, Any]:
+    """One question at a time; what is told unasked is passed over."""
+    question = {"id": number, "method": method, "params": parameters}
+    await socket.send(json.dumps(question if session is None else {**question, "sessionId": session}))
+    async with asyncio.timeout(60):
+        while True:
+            told: dict[str, Any] = json.loads(await socket.recv())
+            if told.get("id") == number:
+                assert "error" not in told, told
+                result: dict[str, Any] = told["result"]
+                return result
+
+
+async def _address(file: Path, process: asyncio.subprocess.Process) -> str:
+    async with asyncio.timeout(60):
+        while True:
+            assert process.returncode is None, "the browser ended at once"
+            if lines := _lines_of(file):
+                return f"ws://127.0.0.1:{lines[0]}{lines[1]}"
+            await asyncio.sleep(0.05)
+
+
+def _lines_of(file: Path) -> list[str] | None:
+    lines = file.read_text().splitlines() if file.exists() else []
+    return lines if len(lines) == 2 else None
