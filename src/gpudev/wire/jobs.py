@@ -153,7 +153,7 @@ class JobView:
         default=None, metadata=_doc("Who else may log in, by GitHub name; told only of one that is asked for by its id")
     )
     jupyter: str | None = field(
-        default=None, metadata=_doc("starting, ready or failed; null: off. Told only of one that is asked for by its id")
+        default=None, metadata=_doc("starting, ready or failed; null: off. Told only of one asked for by its id")
     )
     setup_outcome: str | None = field(
         default=None, metadata=_doc("What became of its owner's dotfiles and start-up script, once they have run")
