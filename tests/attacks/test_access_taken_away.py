@@ -107,6 +107,24 @@ async def test_guessing_many_keys_at_the_same_moment_is_paid_for_afterwards(cloc
     assert identity.asked <= 60 + 60 + 100
 
 
+async def test_a_key_is_compared_as_a_whole(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What finds a key is its hash; what lets it in is a comparison that takes as long for every wrong one."""
+    user = await stores.users.add_user("ada", Role.USER)
+    secret = (await stores.users.issue_key(user.user_id, None, "test")).secret
+    compared: list[tuple[str, str]] = []
+
+    def refuse(one: str, other: str) -> bool:
+        compared.append((one, other))
+        return False
+
+    assert await stores.users.find_key(secret) is not None
+    monkeypatch.setattr("gpudev.adapters.postgres.users.secrets.compare_digest", refuse)
+    assert await stores.users.find_key(secret) is None, "nothing but the comparison decides"
+    ((one, other),) = compared
+    assert one == other
+    assert secret not in (one, other), "not even the comparison sees the key itself"
+
+
 async def _until_waiting(connection: asyncpg.Connection, many: int) -> None:
     async with asyncio.timeout(20):
         while many > await connection.fetchval(  # noqa: ASYNC110 - the database's state
