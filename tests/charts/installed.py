@@ -39,6 +39,8 @@ class Installed:
     """Settings beside those of the chart: what takes minutes takes seconds."""
     people: System = field(init=False)
     _processes: Processes = field(init=False)
+    metrics: dict[str, str] = field(default_factory=dict)
+    """Where each process tells its metrics and health: the pods' port, but one for each on this one machine."""
     _kubeconfigs: dict[str, Path] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -87,6 +89,7 @@ class Installed:
     async def start(self, name: str) -> None:
         """A Deployment's process."""
         environment, arguments = await self.arguments("deployments", name)
+        self.metrics[name] = environment["GPU_DEV_METRICS_ADDRESS"] = f"127.0.0.1:{free_port()}"
         self._processes.start(name, *SERVER, *arguments, environment=environment)
 
     async def run(self, kind: str, name: str, *more: str) -> Any:

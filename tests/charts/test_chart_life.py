@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
+import httpx2
 import pytest
 import pytest_asyncio
 
@@ -77,6 +78,7 @@ async def test_a_whole_life_with_the_granted_rights_and_nothing_refused(installe
         await nodes.add("c", gpus=0, gpu_type="cpu-x86", cpus=32, memory="64Gi")
         await _answers(installed)
         await _reserve_cancel_and_expire(installed)
+        await _tell_how_they_are(installed)
         await _helm_test(installed)
         await _die_with_last_words(installed)
         await _without_a_processor(installed)
@@ -211,6 +213,21 @@ async def _reserve_cancel_and_expire(installed: Installed) -> None:
     )
     await _until(installed, brief, "expired")
     await _nothing_left(installed)
+
+
+async def _tell_how_they_are(installed: Installed) -> None:
+    """To kubelets and to Prometheus, with no more rights than they have."""
+    async with httpx2.AsyncClient(timeout=30) as client:
+        for name, address in installed.metrics.items():
+            for path in ("/health/live", "/health/ready"):
+                answer = await client.get(f"http://{address}{path}")
+                assert answer.status_code == 200, f"{name} {path}: {answer.text}"
+        seen = (await client.get(f"http://{installed.metrics['reservation-processor']}/metrics")).text
+        assert 'gpudev_gpus_capacity{gpu_type="h100"} 16.0' in seen
+        assert 'gpudev_cluster_watch_staleness_seconds{kind="pods"}' in seen
+        assert "gpudev_planner_lease_held 1.0" in seen and "gpudev_planner_leader 1.0" in seen
+        seen = (await client.get(f"http://{installed.metrics['api-service']}/metrics")).text
+        assert 'gpudev_http_requests_total{method="POST",route="/v1/jobs/submit",status="202"}' in seen
 
 
 async def _helm_test(installed: Installed) -> None:
