@@ -4,7 +4,7 @@ SHELL := /bin/sh
 .PHONY: help up down test test-infra infra-cost kube check bench format lock clean audit sbom
 
 PYTHON := .venv/bin/python
-CODE := src tests bench
+CODE := src tests bench examples
 ARGS ?=
 
 help: ## Show this list

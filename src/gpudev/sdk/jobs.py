@@ -7,8 +7,8 @@ from typing import Any, Unpack
 
 from gpudev.domain.lifecycle import LIVE
 from gpudev.sdk import calls, histories
-from gpudev.sdk.effects import Do, Routine
-from gpudev.sdk.errors import ReservationEnded
+from gpudev.sdk.effects import Do, Pause, Routine
+from gpudev.sdk.errors import NotInTime, ReservationEnded
 from gpudev.sdk.following import Following, patience, wait_until_ready
 from gpudev.sdk.offering import Awaiting, Blocking, Group, Source, offered, streamed
 from gpudev.sdk.standing import has_ended
@@ -18,6 +18,7 @@ from gpudev.wire.proxy import ProxyToken
 
 OnChange = Callable[[JobView], object]
 _LARGEST_PAGE = 200
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 3.0
 
 
 class JobMethods(Group):
@@ -48,6 +49,21 @@ class JobMethods(Group):
     def cancel(self, job_id: str) -> Routine[JobView]:
         """End a reservation, and everything that runs there. Disks stay."""
         return self._core.value(calls.cancel(job_id))
+
+    @offered
+    def wait_until_released(self, job_id: str, *, timeout: float | None = None) -> Routine[JobView]:
+        """Of one that has ended: wait until everything it had is gone, so that its disk is free for the next one.
+        Raises NotInTime after `timeout` seconds."""
+        deadline = None if timeout is None else monotonic() + timeout
+        pause = _FIRST_PAUSE
+        while True:
+            job = yield from self._core.value(calls.get_job(job_id))
+            if job.released_at is not None:
+                return job
+            if deadline is not None and monotonic() > deadline:
+                raise NotInTime(f"reservation {job.reservation_id} was not released in time")
+            yield Pause(pause)
+            pause = min(pause * 1.5, _LONGEST_PAUSE)
 
     @offered
     def extend(self, job_id: str, hours: float) -> Routine[JobView]:

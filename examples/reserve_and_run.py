@@ -1,0 +1,20 @@
+"""Two GPUs for as long as a block lasts: reserve, work there, release."""
+
+from gpudev import CommandFailed, GpuDev
+
+
+def main() -> None:
+    client = GpuDev()
+    with client.reserve(gpus=2, hours=1, disk="none") as server:
+        print(server.run("echo $CUDA_VISIBLE_DEVICES").stdout.strip())
+        # Several arguments arrive as they are, whatever is in them.
+        print(server.run(["printf", "%s\n", "it's $HOME"]).stdout.strip())
+        try:
+            server.run("echo 'out of memory' >&2; exit 1")
+        except CommandFailed as failure:
+            print(f"it ended with {failure.exit_code}: {failure.stderr.strip()}")
+    print(client.jobs.get(server.id).status)
+
+
+if __name__ == "__main__":
+    main()

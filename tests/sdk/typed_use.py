@@ -1,0 +1,29 @@
+"""What a type checker must know of the SDK; `python -m mypy` reads it, nobody runs it."""
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import assert_type
+
+from gpudev import AsyncGpuDev, GpuDev
+from gpudev.sdk.servers import Result
+from gpudev.wire.disks import DiskView, OperationView
+from gpudev.wire.jobs import JobEvent, JobView
+
+
+def blocking(client: GpuDev) -> None:
+    assert_type(client.jobs.get("3f2a"), JobView)
+    assert_type(client.jobs.list(status=["active"]), Sequence[JobView])
+    assert_type(client.jobs.follow("3f2a"), Iterator[JobEvent])
+    assert_type(client.disks.create("data", on_change=lambda operation: operation.step), OperationView)
+    with client.reserve(gpus=1, on_change=lambda job: job.status) as server:
+        assert_type(server.run(["nvidia-smi"]), Result)
+    client.jobs.get(7)  # type: ignore[arg-type]
+    client.jobs.submit(gpu=1)  # type: ignore[call-arg]
+
+
+async def awaiting(client: AsyncGpuDev) -> None:
+    assert_type(await client.jobs.get("3f2a"), JobView)
+    assert_type(client.jobs.follow("3f2a"), AsyncIterator[JobEvent])
+    assert_type(await client.disks.list(), Sequence[DiskView])
+    async with client.reserve(gpus=1) as server:
+        assert_type(await server.run("nvidia-smi"), Result)
+    client.reserve(hours="1")  # type: ignore[arg-type]
