@@ -6,19 +6,27 @@ from datetime import timedelta
 
 import pytest
 
+from gpudev.adapters.postgres.own_setups import write_setup
 from gpudev.domain.capacity import Node
 from gpudev.domain.errors import Conflict
 from gpudev.domain.lifecycle import Status
+from gpudev.domain.own_setup import NO_SETUP, OwnSetup
+from gpudev.domain.reservation import Reservation
 from gpudev.ports.cloud import NodeGroup
 from gpudev.ports.node_groups import NodeMachine, PodThere, Refresh, RefreshState
 from gpudev.workflows.draining import Draining
-from gpudev.workflows.evicting import Evicting
+from gpudev.workflows.evicting import Departed, Evicting
 from gpudev.workflows.replacing import ReplacingMachines
 from support.world import World
 
 PREFIX = "pytorch-gpu-dev"
 H100 = f"{PREFIX}-gpu-nodes-h100"
+SETUP = OwnSetup({"TOKEN": "secret"}, "https://example.com/ada/dotfiles", None)
 NODES = (Node("node-1", "h100", 8), Node("node-2", "h100", 8))
+
+
+def stays(_: Reservation) -> None:
+    """Nothing happens to whoever stays."""
 
 
 @dataclass
@@ -69,7 +77,7 @@ def replacing(world: World, groups: PaperGroups) -> ReplacingMachines:
 
 @pytest.fixture
 def evicting(world: World) -> Evicting:
-    return Evicting(world.stores.reservations, world.clock)
+    return Evicting(world.stores.reservations, world.stores.setups, world.clock)
 
 
 async def test_nothing_is_replaced_while_anybody_is_there(
@@ -77,7 +85,7 @@ async def test_nothing_is_replaced_while_anybody_is_there(
 ) -> None:
     first, second = await world.submit(8), await world.submit(8)
     await world.turn()
-    closed, there = await replacing.close(H100, "olga", "new driver")
+    closed, there = await replacing.close(H100, "olga", "new driver", stays)
     [mine] = [one for one in (await world.get(first), await world.get(second)) if one.shares[0].node == "node-1"]
     assert (closed, [one.reservation_id for one in there]) == (["node-1"], [mine.reservation_id])
     assert "node_draining" in await world.kinds(mine.reservation_id)
@@ -94,7 +102,7 @@ async def test_a_node_is_not_called_empty_before_the_processor_has_heard_that_it
     world: World, replacing: ReplacingMachines
 ) -> None:
     await world.turn()
-    closed, _ = await replacing.close(H100, "olga", "")
+    closed, _ = await replacing.close(H100, "olga", "", stays)
     assert not await replacing.has_been_heard(closed)
     await world.turn()
     assert await replacing.has_been_heard(closed)
@@ -102,8 +110,8 @@ async def test_a_node_is_not_called_empty_before_the_processor_has_heard_that_it
 
 async def test_only_what_this_replacement_closed_is_opened_again(world: World, replacing: ReplacingMachines) -> None:
     await world.turn()
-    await replacing.close(H100, "olga", "new driver")
-    await replacing.close(f"{H100}-spot", "olga", "")
+    await replacing.close(H100, "olga", "new driver", stays)
+    await replacing.close(f"{H100}-spot", "olga", "", stays)
     assert await replacing.finish(H100) == ["node-1"]
     assert set(await world.stores.cordons.cordons()) == {"node-2"}, "the name of one group begins another's"
     assert await replacing.finish(f"{H100}-spot") == ["node-2"]
@@ -115,7 +123,7 @@ async def test_the_control_planes_machines_go_one_after_the_other_and_are_not_cl
     await world.turn()
     name = replacing.whole_name("cpu")
     assert await replacing.nodes_of(name) == ["cpu-1"]
-    closed, there = await replacing.close(name, "olga", "")
+    closed, there = await replacing.close(name, "olga", "", stays)
     assert (closed, there) == ([], [])
     await replacing.begin(name, closed)
     assert groups.refreshed == [(f"{PREFIX}-cpu-nodes", 50)]
@@ -130,6 +138,8 @@ async def test_who_is_moved_comes_back_before_others_with_the_time_that_was_left
 ) -> None:
     world.cluster.nodes = NODES[:1]
     rid = await world.submit(8, hours=4, user="ada")
+    async with world.stores.pool.transaction() as connection:
+        await write_setup(connection, rid, SETUP)
     await world.turn()
     waiting = await world.submit(8, hours=1, user="bob")
     world.clock.move(minutes=60)
@@ -137,14 +147,14 @@ async def test_who_is_moved_comes_back_before_others_with_the_time_that_was_left
     with pytest.raises(Conflict, match="no place to leave"):
         await evicting.leave(waiting, "node-1 is needed")
 
-    await evicting.leave(rid, "node-1 is needed")
-    await evicting.leave(rid, "node-1 is needed")  # twice is fine
+    departed = await evicting.leave(rid, "node-1 is needed")
+    assert (await evicting.leave(rid, "node-1 is needed")).setup == departed.setup == SETUP  # twice is fine
     with pytest.raises(Conflict, match="cleared away"):
-        await evicting.come_back(rid)
+        await evicting.come_back(departed)
     world.cluster.nodes = ()
     await world.turn()
-    again = await evicting.come_back(rid)
-    repeated = await evicting.come_back(rid)
+    again = await evicting.come_back(departed)
+    repeated = await evicting.come_back(departed)
     assert again is not None and repeated is not None
     assert again.reservation_id == repeated.reservation_id != rid
     left = await world.get(rid)
@@ -157,24 +167,25 @@ async def test_who_is_moved_comes_back_before_others_with_the_time_that_was_left
     await world.turn()
     assert await world.status(again.reservation_id) is Status.ACTIVE
     assert (await world.status(waiting)).is_waiting
-    assert (await world.kinds(rid))[-3:] == ["moved", "cancelled", "released"]
+    assert (await world.kinds(rid))[-4:] == ["moved", "cancelled", "released", "moved"]
+    assert await world.stores.setups.setup_of(again.reservation_id) == SETUP
 
 
 async def test_who_has_hardly_any_time_left_is_not_started_again(world: World, evicting: Evicting) -> None:
     rid = await world.submit(8, hours=1)
     await world.turn()
     world.clock.move(minutes=56)
-    await evicting.leave(rid, "node-1 is needed")
+    departed = await evicting.leave(rid, "node-1 is needed")
     await world.turn()
-    assert await evicting.come_back(rid) is None
+    assert await evicting.come_back(departed) is None
 
 
 async def test_what_was_ended_for_good_does_not_come_back(world: World, evicting: Evicting) -> None:
     rid = await world.submit(8)
     await world.turn()
-    assert (await evicting.end(rid, "node-1 is broken")).status is Status.CANCELLED
-    assert (await evicting.end(rid, "node-1 is broken")).status is Status.CANCELLED
+    ended = await evicting.end(rid, "node-1 is broken")
+    assert ended.status is (await evicting.end(rid, "node-1 is broken")).status is Status.CANCELLED
     await world.turn()
     assert (await world.kinds(rid)).count("cancelled") == 1
     with pytest.raises(Conflict, match="was not moved"):
-        await evicting.come_back(rid)
+        await evicting.come_back(Departed(ended, NO_SETUP))

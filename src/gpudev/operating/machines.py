@@ -8,7 +8,7 @@ import contextlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 import click
@@ -24,10 +24,10 @@ from gpudev.operating.node_words import REASON, show_reservations, target
 from gpudev.operating.recording import console_user, record
 from gpudev.operating.running import server_settings
 from gpudev.planning.reconcile_availability import group_prefix
-from gpudev.ports.clock import Clock, SystemClock
+from gpudev.ports.clock import SystemClock
 from gpudev.ports.node_groups import Refresh, RefreshState
 from gpudev.settings import Settings
-from gpudev.workflows.draining import Draining
+from gpudev.workflows.draining import Draining, Then
 from gpudev.workflows.evicting import Evicting, keeps_its_files
 from gpudev.workflows.replacing import ReplacingMachines
 from gpudev.workflows.viewing import find_job
@@ -94,7 +94,7 @@ def refresh(group: str, reason: str, follow: bool, **options: Any) -> None:
             name = replacing.whole_name(group)
             begun = await replacing.under_way(name)
             if begun is None:
-                closed = await _close(replacing, name, reason)
+                closed = await _close(replacing, name, reason, manner.then(SystemClock().now()))
                 await record(stores, "nodes refresh", target(name, reason))
                 await _empty(stores, name, lambda: replacing.who_is_there(closed), manner)
                 begun = await _begin(replacing, name, closed)
@@ -119,12 +119,15 @@ def clear(name: str, reason: str, warning_minutes: float, force: bool) -> None:
 
     async def act(stores: Stores, settings: Settings) -> None:
         draining = _draining(stores)
-        there = await draining.drain(name, console_user(), reason)
+        ends_at = SystemClock().now() + _minutes(warning_minutes)
+        there = await draining.drain(
+            name, console_user(), reason, lambda _: f"what runs here ends at {ends_at:%H:%M} UTC; disks are kept"
+        )
         await record(stores, "nodes clear", target(name, reason))
         click.echo(f"{name} is closed for new work")
         show_reservations(there)
         await _until_empty(lambda: draining.who_is_there(name), within=_minutes(warning_minutes))
-        evicting = Evicting(stores.reservations, SystemClock())
+        evicting = _evicting(stores)
         for one in await draining.who_is_there(name):
             if not one.status.is_terminal:
                 await evicting.end(one.reservation_id, f"node {target(name, reason)} is needed empty")
@@ -152,7 +155,7 @@ def move(reservation: str, reason: str) -> None:
     async def act(stores: Stores, settings: Settings) -> None:
         found = await find_job(stores.reservations, _OPERATOR, reservation)
         await record(stores, "nodes move", target(str(found.reservation_id), reason))
-        await _Movers(stores, SystemClock(), scratch_too=True).move_one(found, reason or "its place is needed")
+        await _move(stores, found, reason or "its place is needed")
 
     _run(act)
 
@@ -173,50 +176,49 @@ class _Manner:
     scratch_too: bool
     warning_minutes: float
 
+    def moves(self, one: Reservation) -> bool:
+        return self.move and (self.scratch_too or keeps_its_files(one))
+
+    def then(self, now: datetime) -> Then:
+        at = f"at {now + _minutes(self.warning_minutes):%H:%M} UTC it ends here and is started again elsewhere"
+
+        def say(one: Reservation) -> str | None:
+            if not self.moves(one):
+                return None
+            return f"{at}, with its disk" if keeps_its_files(one) else f"{at}, without its files"
+
+        return say
+
 
 async def _empty(stores: Stores, group: str, look: _Look, manner: _Manner) -> None:
     if manner.move:
-        movers = _Movers(stores, SystemClock(), scratch_too=manner.scratch_too)
-        await movers.move(look, _minutes(manner.warning_minutes), group)
+        await _until_empty(look, within=_minutes(manner.warning_minutes))
+        for one in await look():
+            if manner.moves(one) and not one.status.is_terminal:
+                await _move(stores, one, f"the machines of {group} are replaced")
+            elif not one.status.is_terminal:
+                click.echo(f"{short_id(one.reservation_id)} of {one.username} has no disk and is waited for")
     if manner.wait or manner.move:
         await _until_empty(look)
 
 
-@dataclass(frozen=True, slots=True)
-class _Movers:
-    """Who is told, when their time to save is over, and how they come back."""
-
-    stores: Stores
-    clock: Clock
-    scratch_too: bool
-
-    async def move(self, look: _Look, warning: timedelta, group: str) -> None:
-        await _until_empty(look, within=warning)
-        for one in await look():
-            if one.status.is_terminal:
-                continue
-            if self.scratch_too or keeps_its_files(one):
-                await self.move_one(one, f"the machines of {group} are replaced")
-            else:
-                click.echo(f"{short_id(one.reservation_id)} of {one.username} has no disk and is waited for")
-
-    async def move_one(self, one: Reservation, why: str) -> None:
-        evicting = Evicting(self.stores.reservations, self.clock)
-        left = await evicting.leave(one.reservation_id, why)
-        deadline = self.clock.now() + _CLEARED_WITHIN
-        while not left.is_released:
-            if self.clock.now() > deadline:
-                again = f"gpu-dev-server nodes move {short_id(one.reservation_id)}"
-                raise Unavailable(f"{short_id(one.reservation_id)} is not cleared away yet; later: {again}")
-            await asyncio.sleep(_LOOK_EVERY_S)
-            left = await self.stores.reservations.find(one.reservation_id) or left
-        again_as = await evicting.come_back(one.reservation_id)
-        goes_on = "had no time left" if again_as is None else f"goes on as {short_id(again_as.reservation_id)}"
-        click.echo(f"{short_id(one.reservation_id)} of {one.username} {goes_on}")
+async def _move(stores: Stores, one: Reservation, why: str) -> None:
+    evicting, clock = _evicting(stores), SystemClock()
+    departed = await evicting.leave(one.reservation_id, why)
+    left, deadline = departed.reservation, clock.now() + _CLEARED_WITHIN
+    while not left.is_released:
+        if clock.now() > deadline:
+            again = f"gpu-dev-server nodes move {short_id(one.reservation_id)}"
+            raise Unavailable(f"{short_id(one.reservation_id)} is not cleared away yet; later: {again}")
+        await asyncio.sleep(_LOOK_EVERY_S)
+        left = await stores.reservations.find(one.reservation_id) or left
+    again_as = await evicting.come_back(departed)
+    goes_on = "had no time left" if again_as is None else f"goes on as {short_id(again_as.reservation_id)}"
+    click.echo(f"{short_id(one.reservation_id)} of {one.username} {goes_on}")
 
 
-async def _close(replacing: ReplacingMachines, name: str, reason: str) -> list[str]:
-    closed, there = await replacing.close(name, console_user(), reason)
+async def _close(replacing: ReplacingMachines, name: str, reason: str, then: Then) -> list[str]:
+    closed, there = await replacing.close(name, console_user(), reason, then)
     click.echo(f"{name}: {', '.join(closed) or 'no node'} closed for new work")
     show_reservations(there)
     deadline = SystemClock().now() + _HEARD_WITHIN
@@ -278,6 +280,10 @@ async def _replacing(stores: Stores, settings: Settings) -> AsyncIterator[Replac
     async with open_node_groups(settings) as groups, open_machines(settings) as machines:
         prefix = settings.reconciling.node_group_prefix
         yield ReplacingMachines(prefix, groups, machines, stores.cordons, _draining(stores))
+
+
+def _evicting(stores: Stores) -> Evicting:
+    return Evicting(stores.reservations, stores.setups, SystemClock())
 
 
 def _draining(stores: Stores) -> Draining:

@@ -1,6 +1,6 @@
 """Draining: a node is closed for new work, and those who are still there are told. Nobody is thrown out."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gpudev.domain.cordon import Cordon, check_reason
@@ -12,6 +12,12 @@ from gpudev.ports.cordons import CordonStore
 from gpudev.ports.stores import Change, NewEvent, ReservationStore, UnreleasedView
 
 _ATTEMPTS = 5
+Then = Callable[[Reservation], str | None]
+"""What will happen to somebody who stays, in words. None: nothing."""
+
+
+def _nothing(_: Reservation) -> str | None:
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,24 +27,24 @@ class Draining:
     unreleased: UnreleasedView
     clock: Clock
 
-    async def drain(self, node: str, by: str, reason: str) -> Sequence[Reservation]:
+    async def drain(self, node: str, by: str, reason: str, then: Then = _nothing) -> Sequence[Reservation]:
         """Who is there. Doing it again tells them again. NotFound for a node that was never seen."""
         cordon = await self.cordons.cordon(node, by, check_reason(reason), now=self.clock.now())
         there = await self.who_is_there(node)
         for reservation in there:
-            await self._tell(reservation.reservation_id, cordon)
+            await self._tell(reservation.reservation_id, cordon, then)
         return there
 
     async def who_is_there(self, node: str) -> Sequence[Reservation]:
         """Also those that have ended and are being cleared away: until that is done, the node is not empty."""
         return [one for one in await self.unreleased.refresh() if any(share.node == node for share in one.shares)]
 
-    async def _tell(self, reservation_id: ReservationId, cordon: Cordon) -> None:
+    async def _tell(self, reservation_id: ReservationId, cordon: Cordon, then: Then) -> None:
         for attempt in range(1, _ATTEMPTS + 1):
             found = await self.reservations.find(reservation_id)
             if found is None or not found.status.holds_capacity:
                 return  # it has ended meanwhile
-            message = _message(found, cordon)
+            message = _message(found, cordon, then(found))
             change = Change(reservation_id, found.status, found.version, NewEvent("node_draining", message))
             try:
                 await self.reservations.change(change, now=self.clock.now())
@@ -50,8 +56,10 @@ class Draining:
                 return
 
 
-def _message(reservation: Reservation, cordon: Cordon) -> str:
+def _message(reservation: Reservation, cordon: Cordon, then: str | None) -> str:
     why = f" ({cordon.reason})" if cordon.reason else ""
+    if then is not None:
+        return f"node {cordon.node} is needed empty{why}: please save your work; {then}"
     end = reservation.planned_end()
     until = f"at the latest at {end:%H:%M} UTC" if end else "when it ends"
     return f"node {cordon.node} is needed empty{why}: please save your work and cancel when you can, {until}"

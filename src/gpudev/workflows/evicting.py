@@ -13,8 +13,10 @@ from gpudev.domain.disk import NO_DISK
 from gpudev.domain.errors import Conflict, IdTaken, NotFound, Stale
 from gpudev.domain.ids import ReservationId, new_reservation_id, short_id
 from gpudev.domain.lifecycle import Status
+from gpudev.domain.own_setup import OwnSetup
 from gpudev.domain.reservation import Draft, Reservation
 from gpudev.ports.clock import Clock
+from gpudev.ports.own_setups import SetupStore
 from gpudev.ports.stores import Change, NewEvent, ReservationStore
 
 _MOVED = "moved"
@@ -38,27 +40,49 @@ def time_left(reservation: Reservation) -> timedelta:
 
 
 @dataclass(frozen=True, slots=True)
+class Departed:
+    """What is to come back."""
+
+    reservation: Reservation
+    setup: OwnSetup
+    """Its owner's: the database forgets it when the reservation is cleared away."""
+
+
+@dataclass(frozen=True, slots=True)
 class Evicting:
     reservations: ReservationStore
+    setups: SetupStore
     clock: Clock
 
     async def end(self, reservation_id: ReservationId, why: str) -> Reservation:
         """For good. One that has ended already stays as it is."""
         return await self._end(reservation_id, f"ended by an operator: {why}", moves=False)
 
-    async def leave(self, reservation_id: ReservationId, why: str) -> Reservation:
+    async def leave(self, reservation_id: ReservationId, why: str) -> Departed:
         """The first step of moving. Conflict for one that is not placed."""
-        return await self._end(reservation_id, f"ended to be moved: {why}", moves=True)
+        setup = await self.setups.setup_of(reservation_id)
+        return Departed(await self._end(reservation_id, f"ended to be moved: {why}", moves=True), setup)
 
-    async def come_back(self, reservation_id: ReservationId) -> Reservation | None:
+    async def come_back(self, departed: Departed) -> Reservation | None:
         """The second, once the first has been cleared away (Conflict before). None: no time worth it was left."""
-        left = await self._get(reservation_id)
+        left = await self._get(departed.reservation.reservation_id)
         if left.status is not Status.CANCELLED or not await self._was_moved(left):
             raise Conflict(f"{short_id(left.reservation_id)} was not moved")
         if not left.is_released:
             raise Conflict(f"{short_id(left.reservation_id)} is still being cleared away")
         rest = time_left(left)
-        return None if rest < _LEAST else await self._ask_again(left, rest)
+        if rest < _LEAST:
+            return None
+        again = await self._ask_again(left, rest, departed.setup)
+        await self._tell_where(left, again)
+        return again
+
+    async def _tell_where(self, left: Reservation, again: Reservation) -> None:
+        event = NewEvent(_MOVED, f"goes on as {short_id(again.reservation_id)}")
+        told = await self.reservations.events(left.reservation_id)
+        if event.message not in {one.message for one in told}:
+            change = Change(left.reservation_id, left.status, left.version, event)
+            await self.reservations.change(change, now=self.clock.now())
 
     async def _end(self, reservation_id: ReservationId, message: str, *, moves: bool) -> Reservation:
         for attempt in range(1, _ATTEMPTS + 1):
@@ -96,7 +120,7 @@ class Evicting:
         )
         return await self.reservations.change(change, now=now, cause=Cause.CANCELLED)
 
-    async def _ask_again(self, left: Reservation, rest: timedelta) -> Reservation:
+    async def _ask_again(self, left: Reservation, rest: timedelta, setup: OwnSetup) -> Reservation:
         key = f"moved-{left.reservation_id}"  # whoever repeats this gets the same one
         for attempt in range(1, _ATTEMPTS + 1):
             draft = Draft(
@@ -113,6 +137,7 @@ class Evicting:
                 image=left.image,
                 disk_name=left.disk_name if keeps_its_files(left) else NO_DISK,
                 priority=max(left.priority, _PRIORITY),
+                setup=setup,
             )
             try:
                 return await self.reservations.submit(draft, idempotency_key=key, fingerprint=key, now=self.clock.now())

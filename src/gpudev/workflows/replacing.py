@@ -12,7 +12,7 @@ from gpudev.domain.errors import Conflict, NotFound
 from gpudev.domain.reservation import Reservation
 from gpudev.ports.cordons import CordonStore
 from gpudev.ports.node_groups import ClusterMachines, NodeGroups, Refresh, RefreshState
-from gpudev.workflows.draining import Draining
+from gpudev.workflows.draining import Draining, Then
 
 KEEP_OF_MANAGEMENT_PERCENT = 50
 """The control plane's machines go one after the other: its database has two."""
@@ -38,7 +38,7 @@ class ReplacingMachines:
         machines = set(await self.groups.machines(group))
         return sorted(one.node for one in await self.machines.nodes() if one.machine in machines)
 
-    async def close(self, group: str, by: str, reason: str) -> tuple[list[str], list[Reservation]]:
+    async def close(self, group: str, by: str, reason: str, then: Then) -> tuple[list[str], list[Reservation]]:
         """The nodes that are closed now, and whoever is there: they have been told. Nodes that no dev server was ever
         on (the control plane's) are not closed: nothing of ours would start there."""
         check_reason(text := _reason(group, reason))
@@ -46,7 +46,7 @@ class ReplacingMachines:
         there: dict[object, Reservation] = {}
         for node in await self.nodes_of(group):
             try:
-                for one in await self.draining.drain(node, by, text):
+                for one in await self.draining.drain(node, by, text, then):
                     there[one.reservation_id] = one
             except NotFound:
                 continue
