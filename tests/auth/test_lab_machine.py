@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from support.system import System, free_port
-from support.warm_cli import PROGRAM as CLI
+from support.warm_programs import CLIENT
 
 pytestmark = pytest.mark.slow
 OTHER_ADDRESS = "127.0.0.2"
@@ -44,7 +44,13 @@ class Colleague:
 
     def run(self, *arguments: str, code: int = 0, stdin: str = "") -> str:
         done = subprocess.run(
-            [*CLI, *arguments], env=self.env, input=stdin, capture_output=True, text=True, check=False, timeout=120
+            [*CLIENT.command, *arguments],
+            env=self.env,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
         )
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout + done.stderr

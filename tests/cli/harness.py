@@ -15,7 +15,7 @@ from pathlib import Path
 import pyte
 
 from cli.fake_api import KEY, FakeApi
-from support.warm_cli import PROGRAM, can_run_warm, run_warm
+from support.warm_programs import CLIENT, can_run_warm, run_warm
 
 Completed = subprocess.CompletedProcess[str]
 # The first terminal a new session opens is its own, the one whose Ctrl-C it hears.
@@ -27,7 +27,7 @@ class Cli:
     home: Path
     api: FakeApi | None = None
     env: dict[str, str] = field(default_factory=dict)
-    program: list[str] = field(default_factory=lambda: list(PROGRAM))
+    program: list[str] = field(default_factory=lambda: CLIENT.command)
 
     def environment(self, changes: dict[str, str | None] | None = None) -> dict[str, str]:
         """Nothing of whoever runs the tests, save where programs are found."""
@@ -47,9 +47,9 @@ class Cli:
         self, *arguments: str | bytes, stdin: str = "", env: dict[str, str | None] | None = None, timeout: float = 60
     ) -> Completed:
         environment = self.environment(env)
-        if self.program == PROGRAM and can_run_warm(environment):
+        if self.program == CLIENT.command and can_run_warm(environment):
             said = [os.fsdecode(argument) for argument in arguments]
-            return run_warm(said, environment, stdin=stdin, cwd=self.home, timeout=timeout)
+            return run_warm(CLIENT, said, environment, stdin=stdin, cwd=self.home, timeout=timeout)
         return subprocess.run(
             [*self.program, *arguments],
             input=stdin,

@@ -19,7 +19,7 @@ from support.kube_api import KubeApi
 from support.kube_images import DEV_IMAGE
 from support.kube_node import RealNode
 from support.terminal import Terminal
-from support.warm_cli import PROGRAM as CLI
+from support.warm_programs import CLIENT
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
 NAMESPACE = "gpu-dev"
@@ -106,7 +106,7 @@ async def test_a_warning_appears_in_an_open_terminal(system: KubeSystem) -> None
 
 
 def _wait_for_warning(system: KubeSystem, job: Job) -> None:
-    connect = [*CLI, "connect", job["job_id"]]
+    connect = [*CLIENT.command, "connect", job["job_id"]]
     with Terminal(connect, rows=24, columns=100, env=system.people.environment) as terminal:
         terminal.wait_for("$", seconds=20)
         terminal.wait_for("in 5 minutes", seconds=30)

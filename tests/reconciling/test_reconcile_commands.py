@@ -4,7 +4,6 @@ plays it."""
 import asyncio
 import json
 import os
-import sys
 import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from gpudev.ports.reconciling import Pass
 from gpudev.settings import Database
 from support.aws_stub import AwsStub, Cut, Delay, Fault
 from support.paper_cloud import BEGINNING
+from support.warm_programs import SERVER, run_program
 
 pytestmark = pytest.mark.slow
 
@@ -44,9 +44,7 @@ class Operator:
 
     async def start(self, *arguments: str) -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "gpudev.main",
+            *SERVER.command,
             *arguments,
             env=dict(self.environment),
             stdout=asyncio.subprocess.PIPE,
@@ -54,10 +52,9 @@ class Operator:
         )
 
     async def run(self, *arguments: str) -> Done:
-        process = await self.start(*arguments)
-        out, err = await asyncio.wait_for(process.communicate(), 60)
-        assert b"Traceback" not in err, err.decode()
-        return Done(process.returncode or 0, out.decode(), err.decode())
+        done = await asyncio.to_thread(run_program, SERVER, arguments, self.environment)
+        assert "Traceback" not in done.stderr, done.stderr
+        return Done(done.returncode, done.stdout, done.stderr)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import psutil
 
 from gpudev.embedded.layout import Layout
+from support.warm_programs import SERVER, run_program
 
 
 @dataclass
@@ -36,18 +36,10 @@ class Machine:
         return {**inherited, **own, **self.variables}
 
     def command(self, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", "gpudev.main", *arguments]
+        return [*SERVER.command, *arguments]
 
     def run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            self.command(*arguments),
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        return run_program(SERVER, arguments, self.environment, timeout=120)
 
     def up(self, *options: str) -> dict[str, Any]:
         done = self.run("up", "--json", *options)

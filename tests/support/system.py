@@ -5,7 +5,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Callable
@@ -15,10 +14,9 @@ from typing import Any, TypeVar
 
 import psutil
 
-from support.warm_cli import can_run_warm, run_anew, run_warm
+from support.warm_programs import CLIENT, SERVER, run_program
 
 _T = TypeVar("_T")
-SERVER = [sys.executable, "-m", "gpudev.main"]
 
 
 @dataclass
@@ -47,9 +45,7 @@ class System:
 
     def run(self, *arguments: str, code: int | None = 0, **changes: str) -> subprocess.CompletedProcess[str]:
         """The client as a process; its exit code is part of the expectation (None: any)."""
-        environment = {**self.environment, **changes}
-        start = run_warm if can_run_warm(environment) else run_anew
-        done = start(list(arguments), environment, timeout=120)
+        done = run_program(CLIENT, arguments, {**self.environment, **changes}, timeout=120)
         story = f"gpu-dev {' '.join(arguments)} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
         assert code is None or done.returncode == code, story
         assert "Traceback" not in done.stderr + done.stdout
@@ -64,9 +60,9 @@ class System:
         return self.parse(self.run(*arguments, "--json", **changes))
 
     def server(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*SERVER, *arguments], env=self.environment, capture_output=True, text=True, check=True, timeout=60
-        )
+        done = run_program(SERVER, arguments, self.environment)
+        done.check_returncode()
+        return done
 
     def add_user(self, name: str) -> str:
         """Another person on this machine; answers their key."""
