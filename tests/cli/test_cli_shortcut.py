@@ -134,6 +134,57 @@ def test_the_key_that_is_kept_is_used(server: Played, env: dict[str, str], tmp_p
     found.socket.close()
 
 
+def job_answer(**told: object) -> bytes:
+    body = json.dumps({"job_id": JOB, **told}).encode()
+    return b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+
+
+def serve_job(server: Played, job: bytes) -> None:
+    """What a GET means is in its path."""
+    server.answers[b"GET"] = lambda head: agreement(head) if b"/ssh " in head else job
+
+
+def greet(dev_server: socket.socket) -> None:
+    line, _ = dev_server.accept()
+    with line:
+        line.sendall(b"SSH-2.0-x\r\n")
+
+
+def test_where_the_dev_server_greets_the_way_is_straight(server: Played, env: dict[str, str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as dev_server:
+        serve_job(server, job_answer(node_ip="127.0.0.1", node_port=dev_server.getsockname()[1]))
+        greeting = threading.Thread(target=greet, args=(dev_server,))
+        greeting.start()
+        found = shortcut.open_line(JOB, server.url, env, auto=True)
+        greeting.join(20)
+        assert found is not None
+        with found.socket:
+            assert found.first is None
+            assert found.socket.recv(20) == b"SSH-2.0-x\r\n"
+    assert len(server.heard) == 1, "and no token is asked for"
+
+
+def test_where_it_does_not_the_same_connection_goes_on_to_a_session(server: Played, env: dict[str, str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        closed = nobody.getsockname()[1]
+    serve_job(server, job_answer(node_ip="127.0.0.1", node_port=closed))
+    found = shortcut.open_line(JOB, server.url, env, auto=True)
+    assert found is not None
+    found.socket.close()
+    assert found.first == GREETING
+    assert [heard.split()[0] for heard in server.heard] == [b"GET", b"POST", b"GET"]
+    assert server.connections == 1
+
+
+@pytest.mark.parametrize("place", [{"node_ip": None, "node_port": None}, {"node_ip": "127.0.0.1", "node_port": "22"}])
+def test_what_has_no_address_is_left_to_the_whole_client(
+    server: Played, env: dict[str, str], place: dict[str, object]
+) -> None:
+    serve_job(server, job_answer(**place))
+    assert shortcut.open_line(JOB, server.url, env, auto=True) is None
+    assert len(server.heard) == 1
+
+
 UNUSUAL: dict[str, tuple[bytes, Answer]] = {
     "a key that has ended": (b"POST", lambda _: b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n"),
     "a redirect": (b"POST", lambda _: b"HTTP/1.1 307 X\r\nlocation: http://evil.example\r\ncontent-length: 0\r\n\r\n"),

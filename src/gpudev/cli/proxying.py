@@ -32,7 +32,7 @@ def quick(arguments: Sequence[str]) -> int | None:
 
 def carry(job_id: str, *, auto: bool, api_url: str | None) -> None:
     """Standard input and output to the dev server's ssh server, until either has ended."""
-    line, first = (None if auto else shortcut.open_line(job_id, api_url)) or _open_line(job_id, auto, api_url)
+    line, first = shortcut.open_line(job_id, api_url, auto=auto) or _open_line(job_id, auto, api_url)
     if first is None:
         piping.Pipe(line, piping.Plain()).run()
         return

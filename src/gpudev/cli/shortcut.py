@@ -9,12 +9,13 @@ import json
 import os
 import socket
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 from gpudev import __version__, places
 from gpudev.sdk import address, credentials, preferences, websocket
 from gpudev.sdk.errors import ClientError
+from gpudev.sdk.greeting import greeted
 
 KEY_VARIABLE = "GPU_DEV_API_KEY"
 _PATIENCE_SECONDS = 5.0
@@ -23,10 +24,10 @@ _LONGEST_BODY = 64 * 1024
 
 
 class Line(NamedTuple):
-    """A WebSocket that was agreed upon, and what came through it already."""
+    """A WebSocket that was agreed upon, and what came through it already; None: straight to the dev server."""
 
     socket: socket.socket
-    first: bytes
+    first: bytes | None
 
 
 class _Unusual(Exception):
@@ -40,22 +41,31 @@ class _Answer(NamedTuple):
     """What has come of what follows the head."""
 
 
-def open_line(job_id: str, api_url: str | None, env: Mapping[str, str] | None = None) -> Line | None:
-    """To the ssh server of this dev server; None: not this way."""
+def open_line(
+    job_id: str, api_url: str | None, env: Mapping[str, str] | None = None, *, auto: bool = False
+) -> Line | None:
+    """To the ssh server of this dev server; None: not this way. `auto`: straight, where it can be reached so."""
     opened: list[socket.socket] = []
     try:
-        return _open_line(job_id, api_url, os.environ if env is None else env, opened)
+        return _open_line(job_id, api_url, os.environ if env is None else env, auto, opened)
     except (_Unusual, ClientError, OSError, ValueError):
         for line in opened:
             line.close()
         return None
 
 
-def _open_line(job_id: str, api_url: str | None, env: Mapping[str, str], opened: list[socket.socket]) -> Line:
+def _open_line(
+    job_id: str, api_url: str | None, env: Mapping[str, str], auto: bool, opened: list[socket.socket]
+) -> Line:
     """`opened`: every connection, for whoever has to close it."""
     url, key = _find_url_and_key(api_url, env)
     line = _connect(url, env)
     opened.append(line)
+    if auto:
+        straight = _straight_to(_ask(line, url, "GET", f"/v1/jobs/{job_id}", key))
+        if straight is not None:
+            line.close()
+            return Line(straight, None)
     token = _ask_token(line, url, job_id, key)
     if token["url"] is not None:
         line.close()
@@ -98,10 +108,26 @@ def _connect(url: SplitResult, env: Mapping[str, str], *, pinned: bool = True) -
     return ssl.create_default_context().wrap_socket(line, server_hostname=host)
 
 
+def _straight_to(job: Mapping[str, object]) -> socket.socket | None:
+    host, port = job.get("node_ip"), job.get("node_port")
+    if not isinstance(host, str) or not isinstance(port, int):
+        raise _Unusual  # not ready, or over: the whole client says so
+    try:
+        return greeted(host, port)
+    except (OSError, OverflowError):
+        return None
+
+
 def _ask_token(line: socket.socket, url: SplitResult, job_id: str, key: str) -> dict[str, str | None]:
-    line.sendall(
-        _head("POST", url, f"/v1/jobs/{job_id}/proxy-token", key, {"Content-Length": "0", "Accept": "application/json"})
-    )
+    told = _ask(line, url, "POST", f"/v1/jobs/{job_id}/proxy-token", key)
+    if not all(isinstance(told.get(name), str) for name in ("token", "reservation_id")):
+        raise _Unusual
+    return {"url": None, **told}
+
+
+def _ask(line: socket.socket, url: SplitResult, method: str, path: str, key: str) -> dict[str, Any]:
+    """What the API tells, on a line that stays open for the next question."""
+    line.sendall(_head(method, url, path, key, {"Content-Length": "0", "Accept": "application/json"}))
     answer = _read_answer(line)
     size = int(answer.headers.get("content-length", _LONGEST_BODY + 1))
     if answer.status != 200 or not 0 <= size <= _LONGEST_BODY or answer.headers.get("connection") == "close":
@@ -110,9 +136,9 @@ def _ask_token(line: socket.socket, url: SplitResult, job_id: str, key: str) -> 
     while len(body) < size:
         body += _some(line)
     told = json.loads(body[:size])
-    if not isinstance(told, dict) or not all(isinstance(told.get(name), str) for name in ("token", "reservation_id")):
+    if not isinstance(told, dict):
         raise _Unusual
-    return {"url": None, **told}
+    return told
 
 
 def _upgrade(line: socket.socket, url: SplitResult, reservation_id: str | None, token: str | None) -> bytes:

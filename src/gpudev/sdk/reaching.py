@@ -9,12 +9,11 @@ from pathlib import Path
 
 from gpudev.sdk.address import is_loopback
 from gpudev.sdk.errors import UsageError
+from gpudev.sdk.greeting import PROBE_SECONDS, greeted
 from gpudev.sdk.session import Session
 from gpudev.sdk.ssh import checked_connection
 from gpudev.wire.jobs import JobView
 
-PROBE_SECONDS = 1.0
-"""Long enough for the other side of the world; who is behind a wall waits no longer than this."""
 _FRESH_FOR = timedelta(seconds=15)
 _PATIENCE_SECONDS = 5.0
 
@@ -86,14 +85,4 @@ def is_reachable(job: JobView, seconds: float = PROBE_SECONDS) -> bool:
 
 
 def _greeted(job: JobView, seconds: float) -> socket.socket | None:
-    line = socket.create_connection((job.node_ip or "", job.node_port or 0), timeout=seconds)
-    try:
-        if line.recv(4, socket.MSG_PEEK) == b"SSH-":
-            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            line.settimeout(None)
-            return line
-    except BaseException:
-        line.close()
-        raise
-    line.close()
-    return None
+    return greeted(job.node_ip or "", job.node_port or 0, seconds)

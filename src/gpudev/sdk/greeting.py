@@ -1,0 +1,21 @@
+"""Whether an ssh server answers at an address: tried by connecting, and believed when it greets. It stays light."""
+
+import socket
+
+PROBE_SECONDS = 1.0
+"""Long enough for the other side of the world; who is behind a wall waits no longer than this."""
+
+
+def greeted(host: str, port: int, seconds: float = PROBE_SECONDS) -> socket.socket | None:
+    """A connection to it, nothing read from it yet; None: something else answers there. Raises OSError."""
+    line = socket.create_connection((host, port), timeout=seconds)
+    try:
+        if line.recv(4, socket.MSG_PEEK) == b"SSH-":
+            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            line.settimeout(None)
+            return line
+    except BaseException:
+        line.close()
+        raise
+    line.close()
+    return None
