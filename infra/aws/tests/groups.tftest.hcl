@@ -83,6 +83,23 @@ run "the_test_environment_is_the_default" {
   }
 }
 
+run "services_may_do_what_their_code_declares_and_only_to_what_is_ours" {
+  command = plan
+
+  assert {
+    condition     = { for name, policy in local.service_policies : name => sort(flatten([for statement in jsondecode(policy).Statement : statement.Action])) } == { for name, actions in local.declared.aws.services : name => sort(actions) }
+    error_message = "Exactly the declared actions."
+  }
+  assert {
+    condition     = [for statement in jsondecode(local.service_policies["toolbox"]).Statement : statement.Resource if contains(statement.Action, "autoscaling:StartInstanceRefresh")] == ["arn:aws:autoscaling:us-west-1:123456789012:autoScalingGroup:*:autoScalingGroupName/pytorch-gpu-dev-*"]
+    error_message = "Operators replace the machines of our groups and no others."
+  }
+  assert {
+    condition     = alltrue([for policy in values(local.service_policies) : alltrue([for statement in jsondecode(policy).Statement : try(statement.Condition.Null["aws:ResourceTag/gpu-dev-user"], "") == "false" if contains(statement.Action, "ec2:DeleteVolume")])])
+    error_message = "Only what carries an owner's name is deleted."
+  }
+}
+
 run "the_old_variables_still_mean_what_they_did" {
   command = plan
 
