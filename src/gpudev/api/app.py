@@ -87,7 +87,7 @@ def create_app(services: Services, lifespan: Lifespan[FastAPI] | None = None) ->
         check_routes(router)
         app.include_router(router)
     problems.install(app)
-    app.add_middleware(Requests)
+    app.add_middleware(Requests, tracer=services.tracer)
     if services.settings.guarding.cors_origins:
         _open_to_pages(app, services.settings.guarding.cors_origins)
     app.openapi = lambda: document(app)  # type: ignore[method-assign]

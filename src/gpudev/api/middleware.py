@@ -11,7 +11,9 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gpudev.api.problems import problem
+from gpudev.api.tracing import trace_request
 from gpudev.metrics.http_requests import RequestMeter
+from gpudev.ports.tracing import UNTRACED, Tracer
 
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:+/=-]{1,64}")
 _COMMON = (
@@ -38,8 +40,9 @@ log = structlog.get_logger()
 class Requests:
     """Pure ASGI, so that streams and disconnects pass through untouched."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, tracer: Tracer = UNTRACED) -> None:
         self._app = app
+        self._tracer = tracer
         self._meter = RequestMeter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -80,6 +83,9 @@ class Requests:
             finally:
                 ended = time.perf_counter()
                 self._meter.end(scope, status, (answered if status else ended) - begun)
+                if self._tracer.is_on:
+                    now_ns = time.time_ns()
+                    trace_request(self._tracer, scope, status, now_ns - round((ended - begun) * 1e9), now_ns)
                 _log_request(scope, status, ended - begun)
 
 

@@ -24,6 +24,7 @@ from gpudev.ports.stores import (
     UnreleasedView,
     UserStore,
 )
+from gpudev.ports.tracing import UNTRACED, Tracer
 from gpudev.settings import Settings
 
 
@@ -68,6 +69,7 @@ class Services:
     """None: nobody is invited."""
     disk_places: DiskPlaces | None = None
     """None: it does not matter where disks are."""
+    tracer: Tracer = UNTRACED
     gpu_usage: GpuUsage | None = None
     """None: nobody measures how busy GPUs are."""
     plans_seconds: float = 0.05

@@ -19,6 +19,7 @@ from gpudev.domain.commands import PLANNING_LEASE
 from gpudev.gate.auditing import AuditTrail
 from gpudev.ports.clock import SystemClock
 from gpudev.ports.gpu_usage import GpuUsage
+from gpudev.ports.tracing import UNTRACED, Tracer
 from gpudev.settings import Settings
 from gpudev.workflows.inviting import Inviting
 
@@ -37,7 +38,7 @@ def open_usage(settings: Settings) -> GpuUsage | None:
 
 
 @contextlib.asynccontextmanager
-async def open_api_services(settings: Settings) -> AsyncIterator[Services]:
+async def open_api_services(settings: Settings, tracer: Tracer = UNTRACED) -> AsyncIterator[Services]:
     stores = open_stores(settings, max_connections=10, patience=_DATABASE_SECONDS)
     changes = ReservationChanges(settings.database)
     keys = GitHubKeys(settings.github_url)
@@ -87,6 +88,7 @@ async def open_api_services(settings: Settings) -> AsyncIterator[Services]:
             invitation_login=Inviting(stores.invitations, clock),
             is_planning=lambda: stores.leases.is_held(PLANNING_LEASE),
             gpu_usage=usage,
+            tracer=tracer,
         )
     finally:
         await access.close()

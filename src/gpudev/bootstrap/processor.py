@@ -23,6 +23,7 @@ from gpudev.bootstrap.running import check_schema, wait_for_schema
 from gpudev.domain.errors import Unavailable
 from gpudev.ports.clock import Clock, SystemClock
 from gpudev.ports.cluster import Cluster
+from gpudev.ports.tracing import UNTRACED, Tracer
 from gpudev.processor.anchoring import Anchoring
 from gpudev.processor.disk_work import DiskWork
 from gpudev.processor.homes import Homes
@@ -45,7 +46,7 @@ class RunningProcessor:
 
 
 @contextlib.asynccontextmanager
-async def open_processor(settings: Settings) -> AsyncIterator[RunningProcessor]:
+async def open_processor(settings: Settings, tracer: Tracer = UNTRACED) -> AsyncIterator[RunningProcessor]:
     stores = open_stores(settings, max_connections=8)
     try:
         await wait_for_schema(stores)
@@ -54,7 +55,7 @@ async def open_processor(settings: Settings) -> AsyncIterator[RunningProcessor]:
         try:
             async with (
                 open_disk_work(settings, stores) as disks,
-                _listening(settings, stores, cluster, disks) as processor,
+                _listening(settings, stores, cluster, disks, tracer) as processor,
                 telling_outside(settings.notify, stores, lambda: processor.is_planning),
             ):
                 yield RunningProcessor(processor, cluster, stores)
@@ -97,11 +98,11 @@ async def open_cluster(settings: Settings, stores: Stores) -> Cluster:
 
 @contextlib.asynccontextmanager
 async def _listening(
-    settings: Settings, stores: Stores, cluster: Cluster, disks: DiskWork | None
+    settings: Settings, stores: Stores, cluster: Cluster, disks: DiskWork | None, tracer: Tracer
 ) -> AsyncIterator[Processor]:
     groups = GroupsSeen(has_cloud=settings.has_remote_cloud)
     processor = make_processor(
-        stores, cluster, SystemClock(), settings.timing, settings.fair_share, groups=groups, disks=disks
+        stores, cluster, SystemClock(), settings.timing, settings.fair_share, groups=groups, disks=disks, tracer=tracer
     )
     listeners = [
         Listener(
@@ -161,6 +162,7 @@ def make_processor(
     *,
     groups: GroupsSeen | None = None,
     disks: DiskWork | None = None,
+    tracer: Tracer = UNTRACED,
 ) -> Processor:
     """`disks` None: they are the cluster's own affair."""
     homes = None if disks is None else Homes(disks, stores.held_disks, stores.reservations, clock, timing)
@@ -182,6 +184,7 @@ def make_processor(
         homes=homes,
         interiors=Interiors(stores.interiors, stores.reservations, cluster, clock),
         setups=stores.setups,
+        tracer=tracer,
     )
 
 

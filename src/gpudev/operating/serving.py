@@ -27,13 +27,15 @@ def api(host: str | None, port: int | None) -> None:
     from gpudev.bootstrap.listening import listening_elsewhere
     from gpudev.bootstrap.proxy import serving_sessions
     from gpudev.bootstrap.serving import Server
+    from gpudev.bootstrap.tracing import tracing
 
     chosen = server_settings()
     configure_logging(chosen)
 
     async def serve() -> None:
         async with (
-            open_api_services(chosen) as services,
+            tracing(chosen, "gpu-dev-api") as tracer,
+            open_api_services(chosen, tracer) as services,
             serving_sessions(services) as sessions,
             serving_jupyter(
                 chosen, services.reservations, services.proxy_tokens, services.jupyter_keys, services.clock
@@ -108,13 +110,18 @@ def processor() -> None:
     """Plan, start and end dev servers until stopped. Any number may run; one of them plans."""
     from gpudev.bootstrap.exposing import Eyes, exposing
     from gpudev.bootstrap.processor import open_processor
+    from gpudev.bootstrap.tracing import tracing
 
     chosen = server_settings()
     configure_logging(chosen)
     eyes = Eyes()
 
     async def run() -> None:
-        async with exposing(chosen, eyes), open_processor(chosen) as running:
+        async with (
+            exposing(chosen, eyes),
+            tracing(chosen, "gpu-dev-processor") as tracer,
+            open_processor(chosen, tracer) as running,
+        ):
             eyes.see_processor(running)
             spare_collections()
             await running.processor.run()

@@ -20,9 +20,11 @@ from gpudev.planning.turn import failed_launch, postponed_launch, released, with
 from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import Cluster, HomeVolume, ServerSpec
 from gpudev.ports.own_setups import SetupStore
-from gpudev.ports.stores import ReservationStore
+from gpudev.ports.stores import Change, ReservationStore
+from gpudev.ports.tracing import UNTRACED, Tracer
 from gpudev.processor.homes import DiskFailed, Homes, StillWorking
 from gpudev.processor.interiors import Interiors, furnished
+from gpudev.processor.tracing import trace_changes, trace_effect
 from gpudev.settings import Timing
 
 log = structlog.get_logger(__name__)
@@ -49,6 +51,7 @@ class Effects:
         *,
         homes: Homes | None = None,
         setups: SetupStore | None = None,
+        tracer: Tracer = UNTRACED,
         interiors: Interiors | None = None,
         zone_of: Callable[[Reservation], str | None] = lambda _: None,
         at_once: int = 32,
@@ -62,6 +65,7 @@ class Effects:
         self._done = done
         self._homes = homes
         self._setups = setups
+        self._tracer = tracer
         self._interiors = interiors
         self._zone_of = zone_of
         self._slots = asyncio.Semaphore(at_once)
@@ -150,7 +154,9 @@ class Effects:
                 result = "broken"
                 log.exception("effect.broken", kind=kind, reservation_id=str(reservation_id))
             instruments.effects.labels(kind, result).inc()
-            instruments.effect_seconds.labels(kind).observe(time.perf_counter() - began)
+            seconds = time.perf_counter() - began
+            instruments.effect_seconds.labels(kind).observe(seconds)
+            trace_effect(self._tracer, reservation_id, kind, result, seconds)
 
     async def _launch(self, reservation: Reservation) -> None:
         current = await self._reservations.find(reservation.reservation_id)
@@ -165,7 +171,7 @@ class Effects:
         except (StillWorking, Stale):
             raise
         except DiskFailed as error:
-            await self._reservations.change(disk_failed(current, str(error)), now=self._clock.now())
+            await self._fail(current, disk_failed(current, str(error)))
         except Unavailable:
             now = self._clock.now()
             await self._reservations.change(postponed_launch(current, now, self._timing), now=now)
@@ -176,7 +182,13 @@ class Effects:
             change = failed_launch(
                 current, str(error) or type(error).__name__, self._clock.now(), self._timing, MAX_FAILURES
             )
-            await self._reservations.change(change, now=self._clock.now())
+            await self._fail(current, change)
+
+    async def _fail(self, reservation: Reservation, change: Change) -> None:
+        """For good, or until the next attempt."""
+        now = self._clock.now()
+        await self._reservations.change(change, now=now)
+        trace_changes(self._tracer, [change], frozenset({reservation.reservation_id}), [reservation], now)
 
     async def _home(self, reservation: Reservation) -> tuple[Reservation, HomeVolume | None]:
         if self._homes is None or reservation.disk_id is None:

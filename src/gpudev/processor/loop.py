@@ -33,6 +33,7 @@ from gpudev.ports.cluster import Cluster, ClusterSeen
 from gpudev.ports.cordons import ProcessorCordons
 from gpudev.ports.own_setups import SetupStore
 from gpudev.ports.stores import Lease, LeaseStore, Queue, ReservationStore, UnreleasedView
+from gpudev.ports.tracing import UNTRACED, Tracer
 from gpudev.processor.disk_work import DiskWork
 from gpudev.processor.effects import Effects
 from gpudev.processor.expiry_report import ExpiryReport
@@ -43,6 +44,7 @@ from gpudev.processor.messages import MESSAGES_PER_TURN, Messages
 from gpudev.processor.pacing import Pacing
 from gpudev.processor.publishing import Publisher
 from gpudev.processor.queues import Queues
+from gpudev.processor.tracing import trace_changes
 from gpudev.settings import Timing
 
 log = structlog.get_logger(__name__)
@@ -68,7 +70,9 @@ class Processor:
         homes: Homes | None = None,
         interiors: Interiors | None = None,
         setups: SetupStore | None = None,
+        tracer: Tracer = UNTRACED,
     ) -> None:
+        self._tracer = tracer
         self._reservations = reservations
         self._unreleased = unreleased
         self._messages = Messages(queue, reservations, timing.message_lease)
@@ -101,6 +105,7 @@ class Processor:
             homes=homes,
             interiors=interiors,
             setups=setups,
+            tracer=tracer,
             zone_of=self._zone_of,
         )
 
@@ -233,6 +238,7 @@ class Processor:
         looked_at = await self._messages.sort(messages, seen, reservations, broken, now)
         done = await self._write(lease, decisions, looked_at, now)
         self._log_changes(decisions, done)
+        trace_changes(self._tracer, decisions.changes, done, reservations, now)
         self._act(decisions, done)
         for reservation_id, message in await self._cordons.take_notices():
             self.effects.tell(reservation_id, message)
@@ -260,12 +266,8 @@ class Processor:
         await self._queues.look(reservations, seen, now)
         with instruments.decide_seconds.time():
             if self._queues.is_long(reservations):  # heartbeats and effects go on meanwhile
-                broken = await asyncio.to_thread(self._queues.decide, reservations, seen, now, decisions)
-            else:
-                broken = self._queues.decide(reservations, seen, now, decisions)
-        for gpu_type in broken:
-            instruments.broken_plans.labels(gpu_type).inc()
-        return broken
+                return await asyncio.to_thread(self._queues.decide, reservations, seen, now, decisions)
+            return self._queues.decide(reservations, seen, now, decisions)
 
     async def _write(
         self, lease: Lease, decisions: Decisions, looked_at: list[int], now: datetime

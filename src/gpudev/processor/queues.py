@@ -8,6 +8,7 @@ import structlog
 from gpudev.domain.ids import ReservationId, UserId
 from gpudev.domain.reservation import Reservation
 from gpudev.domain.users import Usage
+from gpudev.metrics import instruments
 from gpudev.planning.fair_share import fair_turns
 from gpudev.planning.forecasting import NOTHING_KNOWN, Experience, learn
 from gpudev.planning.long_queue import LONG, LongQueue
@@ -87,6 +88,7 @@ class Queues:
                 turn = self._turn(self._scene(reservations, seen, now, gpu_type))
             except Exception as error:
                 log.exception("plan.broken", gpu_type=gpu_type)
+                instruments.broken_plans.labels(gpu_type).inc()
                 broken[gpu_type] = f"{type(error).__name__}: {error}"
                 self._long.pop(gpu_type, None)
                 continue

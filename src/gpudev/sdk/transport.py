@@ -15,6 +15,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from gpudev import __version__
+from gpudev.domain.tracing import new_trace_id, trace_headers
 from gpudev.sdk.address import is_loopback
 from gpudev.sdk.errors import Unreachable, UsageError
 
@@ -95,6 +96,7 @@ class Transport:
         name: str = "the API",
     ) -> None:
         """`pin`: the server is the one whose key has this fingerprint, whatever authorities say."""
+        self._trace_id = new_trace_id()
         self._pin = pin
         self._name = name
         self._url = url
@@ -201,6 +203,7 @@ class Transport:
             "Accept": "application/json",
             "User-Agent": f"gpu-dev/{__version__}",
             "Connection": "close",
+            **trace_headers(self._trace_id),
             **request.headers,
         }
         if request.body is not None:

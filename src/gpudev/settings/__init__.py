@@ -101,6 +101,8 @@ class Settings:
     github_url: str = "https://github.com"
     metrics_address: str = ""
     """ADDRESS:PORT where each service tells its metrics and its health, to whoever asks. None: nowhere."""
+    otlp_url: str = ""
+    """Where an OpenTelemetry collector takes traces (OTLP over HTTP, JSON). None: none are made."""
     dcgm_url: str = ""
     """Where DCGM exporters tell how busy GPUs are; a name that stands for many is asked at all its addresses."""
     log_format: str = "json"
@@ -188,6 +190,7 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         api_key_ttl=_ttl(env),
         github_url=env.get("GPU_DEV_GITHUB_URL", "https://github.com").rstrip("/"),
         metrics_address=read(env, "GPU_DEV_METRICS_ADDRESS", _bind, ""),
+        otlp_url=read(env, "GPU_DEV_OTLP_URL", _collector, ""),
         dcgm_url=read(env, "GPU_DEV_DCGM_URL", _http, ""),
         log_format=env.get("GPU_DEV_LOG_FORMAT", "json"),
     )
@@ -266,6 +269,12 @@ def _kubernetes(env: Mapping[str, str]) -> KubernetesSettings:
     own = section(env, KubernetesSettings(), "GPU_DEV_", _KUBERNETES_NAMES)
     driver, label = _DISK_DRIVERS.get(env.get("GPU_DEV_CLOUD", ""), ("", ""))
     return replace(own, disk_driver=own.disk_driver or driver, disk_zone_label=own.disk_zone_label or label)
+
+
+def _collector(text: str) -> str:
+    if not re.fullmatch(r"https?://[^/@\s]+/\S*", text):
+        raise ValueError("it must look like http://HOST:4318/v1/traces")
+    return text
 
 
 def _http(text: str) -> str:

@@ -1,0 +1,75 @@
+"""Traces, by OpenTelemetry's model: what took how long, and what belongs together.
+
+A reservation is a trace of its own, whose id is the reservation's: whoever does something for it, in whichever process,
+knows where that belongs without being told. A request is in its caller's trace (W3C `traceparent`), or begins one; the
+submit stands in both, linked.
+"""
+
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from hashlib import sha256
+from typing import NamedTuple
+
+from gpudev.domain.ids import ReservationId
+
+_TRACEPARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
+
+
+class SpanRef(NamedTuple):
+    trace_id: str
+    span_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    name: str
+    ref: SpanRef
+    begun_ns: int
+    ended_ns: int
+    parent_id: str | None = None
+    is_server: bool = False
+    is_error: bool = False
+    attributes: Mapping[str, str | int] = field(default_factory=dict)
+    links: tuple[SpanRef, ...] = ()
+
+
+def new_trace_id() -> str:
+    return secrets.token_hex(16)
+
+
+def new_span_id() -> str:
+    return secrets.token_hex(8)
+
+
+def trace_headers(trace_id: str) -> dict[str, str]:
+    """For one request of a trace that begins here and is to be recorded: its parent, and an id that names both."""
+    span_id = new_span_id()
+    return {"traceparent": f"00-{trace_id}-{span_id}-01", "X-Request-ID": f"{trace_id}.{span_id}"}
+
+
+def parse_traceparent(text: str) -> tuple[SpanRef, bool] | None:
+    """Whose child a request is, and whether its trace is to be recorded. None: nobody's that can be understood."""
+    match = _TRACEPARENT.fullmatch(text.strip())
+    if match is None or not int(match[1], 16) or not int(match[2], 16):
+        return None
+    return SpanRef(match[1], match[2]), bool(int(match[3], 16) & 1)
+
+
+def root_of(reservation_id: ReservationId) -> SpanRef:
+    return SpanRef(reservation_id.hex, _span_id(reservation_id, "reservation"))
+
+
+def part_of(reservation_id: ReservationId, name: str) -> SpanRef:
+    """The same one for the same part, however often it is told."""
+    return SpanRef(reservation_id.hex, _span_id(reservation_id, name))
+
+
+def nanoseconds(at: datetime) -> int:
+    return round(at.timestamp() * 1_000_000) * 1000
+
+
+def _span_id(reservation_id: ReservationId, name: str) -> str:
+    return sha256(f"{reservation_id}/{name}".encode()).hexdigest()[:16]

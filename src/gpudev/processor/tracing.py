@@ -1,0 +1,81 @@
+"""What the processor tells of a reservation's way as a trace: its wait, its start, and each effect. Decides nothing."""
+
+import time
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from gpudev.domain.ids import ReservationId
+from gpudev.domain.lifecycle import Status
+from gpudev.domain.reservation import Reservation
+from gpudev.domain.tracing import Span, SpanRef, nanoseconds, new_span_id, part_of, root_of
+from gpudev.ports.stores import Change
+from gpudev.ports.tracing import Tracer
+
+
+def trace_changes(
+    tracer: Tracer,
+    changes: Iterable[Change],
+    done: frozenset[ReservationId],
+    reservations: Sequence[Reservation],
+    now: datetime,
+) -> None:
+    """Of those that were written: who got a place has waited, who is there has started, who is over was there."""
+    if not tracer.is_on or not done:
+        return
+    known = {row.reservation_id: row for row in reservations}
+    for change in changes:
+        row = known.get(change.reservation_id)
+        if row is None or change.reservation_id not in done or change.to is None:
+            continue
+        if change.to is Status.PREPARING:
+            tracer.note(_part(row, "wait", row.created_at, now))
+        elif change.to is Status.ACTIVE and row.preparing_at is not None:
+            tracer.note(_part(row, "start", row.preparing_at, now))
+        if change.to is Status.ACTIVE or (change.to.is_terminal and row.launched_at is None):
+            tracer.note(_whole(row, now, is_error=change.to is Status.FAILED))
+
+
+def trace_effect(tracer: Tracer, reservation_id: ReservationId, kind: str, result: str, seconds: float) -> None:
+    """One attempt, that has just ended."""
+    if not tracer.is_on:
+        return
+    root, now_ns = root_of(reservation_id), time.time_ns()
+    tracer.note(
+        Span(
+            kind,
+            SpanRef(root.trace_id, new_span_id()),
+            now_ns - round(seconds * 1e9),
+            now_ns,
+            parent_id=root.span_id,
+            is_error=result in ("failed", "broken"),
+            attributes={"gpudev.reservation_id": str(reservation_id), "gpudev.result": result},
+        )
+    )
+
+
+def _part(row: Reservation, name: str, begun: datetime, ended: datetime) -> Span:
+    return Span(
+        name,
+        part_of(row.reservation_id, name),
+        nanoseconds(begun),
+        nanoseconds(ended),
+        parent_id=root_of(row.reservation_id).span_id,
+        attributes=_about(row),
+    )
+
+
+def _whole(row: Reservation, now: datetime, *, is_error: bool) -> Span:
+    """From the submit until the shell is there, or until it is clear that it will not be."""
+    root = root_of(row.reservation_id)
+    return Span(
+        "reservation", root, nanoseconds(row.created_at), nanoseconds(now), is_error=is_error, attributes=_about(row)
+    )
+
+
+def _about(row: Reservation) -> dict[str, str | int]:
+    return {
+        "gpudev.reservation_id": str(row.reservation_id),
+        "gpudev.gpu_type": row.gpu_type,
+        "gpudev.gpu_count": row.gpu_count,
+        "gpudev.node_count": row.node_count,
+    }
