@@ -18,7 +18,8 @@ from gpudev.bootstrap.processor import make_processor
 from gpudev.bootstrap.tracing import tracing
 from gpudev.domain.capacity import Node
 from gpudev.domain.errors import ClusterError
-from gpudev.domain.tracing import SpanRef, new_trace_id, parse_traceparent, trace_headers
+from gpudev.domain.trace_context import new_trace_id, trace_headers
+from gpudev.domain.tracing import Span, SpanRef, parse_traceparent
 from gpudev.ports.tracing import UNTRACED
 from gpudev.settings import Settings, load
 from support.api import Api, PublishedKeys, api_services, submit
@@ -170,8 +171,6 @@ async def test_without_a_collector_nothing_is_made() -> None:
 
 
 async def test_with_a_collector_what_is_left_is_sent_at_the_end(collector: Collector) -> None:
-    from gpudev.domain.tracing import Span
-
     async with tracing(Settings(otlp_url=collector.url), "gpu-dev-api") as tracer:
         tracer.note(Span("x", SpanRef("1" * 32, "2" * 16), 1, 2, attributes={"n": 3}))
     (span,) = collector.spans("x")

@@ -6,7 +6,8 @@ from typing import Any
 from uuid import UUID
 
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.tracing import Span, SpanRef, new_span_id, new_trace_id, parse_traceparent, part_of, root_of
+from gpudev.domain.trace_context import new_span_id, new_trace_id
+from gpudev.domain.tracing import Span, SpanRef, parse_traceparent, part_of, root_of
 from gpudev.ports.tracing import Tracer
 
 

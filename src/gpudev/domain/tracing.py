@@ -6,7 +6,6 @@ submit stands in both, linked.
 """
 
 import re
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -34,20 +33,6 @@ class Span:
     is_error: bool = False
     attributes: Mapping[str, str | int] = field(default_factory=dict)
     links: tuple[SpanRef, ...] = ()
-
-
-def new_trace_id() -> str:
-    return secrets.token_hex(16)
-
-
-def new_span_id() -> str:
-    return secrets.token_hex(8)
-
-
-def trace_headers(trace_id: str) -> dict[str, str]:
-    """For one request of a trace that begins here and is to be recorded: its parent, and an id that names both."""
-    span_id = new_span_id()
-    return {"traceparent": f"00-{trace_id}-{span_id}-01", "X-Request-ID": f"{trace_id}.{span_id}"}
 
 
 def parse_traceparent(text: str) -> tuple[SpanRef, bool] | None:

@@ -7,7 +7,8 @@ from datetime import datetime
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.lifecycle import Status
 from gpudev.domain.reservation import Reservation
-from gpudev.domain.tracing import Span, SpanRef, nanoseconds, new_span_id, part_of, root_of
+from gpudev.domain.trace_context import new_span_id
+from gpudev.domain.tracing import Span, SpanRef, nanoseconds, part_of, root_of
 from gpudev.ports.stores import Change
 from gpudev.ports.tracing import Tracer
 

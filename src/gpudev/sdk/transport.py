@@ -15,7 +15,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from gpudev import __version__
-from gpudev.domain.tracing import new_trace_id, trace_headers
+from gpudev.domain.trace_context import new_trace_id, trace_headers
 from gpudev.sdk.address import is_loopback
 from gpudev.sdk.errors import Unreachable, UsageError
 

@@ -1,0 +1,17 @@
+"""How a request says which trace it belongs to (W3C Trace Context). Light: every command of the client loads it."""
+
+import os
+
+
+def new_trace_id() -> str:
+    return os.urandom(16).hex()
+
+
+def new_span_id() -> str:
+    return os.urandom(8).hex()
+
+
+def trace_headers(trace_id: str) -> dict[str, str]:
+    """For one request of a trace that begins here and is to be recorded: its parent, and an id that names both."""
+    span_id = new_span_id()
+    return {"traceparent": f"00-{trace_id}-{span_id}-01", "X-Request-ID": f"{trace_id}.{span_id}"}
