@@ -20,6 +20,7 @@ from support.terminal import Terminal
 pytestmark = pytest.mark.slow
 Job = dict[str, Any]
 MANY = 25
+MOST = 8
 
 
 @pytest.fixture(scope="module")
@@ -229,33 +230,43 @@ def test_many_sessions_at_once(system: System, job: Job) -> None:
             shell.stdout.close()
 
 
+def call(system: System, method: str, path: str, key: str) -> Any:
+    connection = http.client.HTTPConnection("127.0.0.1", api_port(system), timeout=20)
+    try:
+        connection.request(method, path, headers={"Authorization": f"Bearer {key}"})
+        answer = connection.getresponse()
+        assert answer.status < 300, answer.status
+        body = answer.read()
+        return json.loads(body) if body else None
+    finally:
+        connection.close()
+
+
 def test_a_session_ends_with_the_key_that_opened_it(system: System, job: Job) -> None:
     """And it, like every other, is in the audit log with who, from where, how long and why."""
-    mine = json.loads(system.server("keys", "list", "--json").stdout)
-    owner = mine[0]["username"]
-    key = json.loads(system.server("users", "key", owner, "--json").stdout)["api_key"]
+    (own,) = json.loads((system.home / ".gpu-dev" / "credentials").read_text()).values()
+    other = json.loads(system.server("users", "key", job["user"], "--json").stdout)["api_key"]
     session = subprocess.Popen(
         [*ssh(system, job), "echo in; exec cat"],
-        env={**system.environment, "GPU_DEV_API_KEY": key},
+        env={**system.environment, "GPU_DEV_API_KEY": other},
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     with session:
         assert session.stdout is not None
         assert session.stderr is not None
         assert session.stdout.readline() == "in\n"
-        newest = max(entry["key_id"] for entry in json.loads(system.server("keys", "list", "--json").stdout))
-        system.server("keys", "revoke", str(newest))
+        call(system, "DELETE", "/v1/keys/current", other)
         revoked = time.monotonic()
         assert session.wait(timeout=30) == 255
         assert time.monotonic() - revoked < 5  # a second, on a machine that has nothing else to do
         assert "was revoked" in session.stderr.read()
 
     def ended() -> dict[str, Any] | None:
-        lines = system.server("audit", "--action", "ssh session ended", "--json").stdout.splitlines()
-        return next((entry for entry in map(json.loads, lines) if entry["outcome"] == "access_ended"), None)
+        found = call(system, "GET", "/v1/audit?outcome=access_ended", own["api_key"])
+        return next(iter(found["entries"]), None)
 
     entry = eventually(ended, "the audit log does not have it")
-    assert (entry["username"], entry["address"]) == (owner, "127.0.0.1")
+    assert (entry["action"], entry["username"], entry["address"]) == ("ssh session ended", job["user"], "127.0.0.1")
     assert entry["target"].startswith(job["reservation_id"])
 
 
@@ -315,7 +326,8 @@ def test_a_proxy_of_its_own_serves_what_the_api_gave_tokens_for(system: System, 
     port = free_port()
     proxy = subprocess.Popen(
         [sys.executable, "-m", "gpudev.main", "proxy", "--port", str(port)],
-        env=system.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        env={**system.environment, "GPU_DEV_MAX_CONNECTIONS": str(MOST)},
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
         eventually(lambda: _answers(port, "/health/ready") or None, "the proxy did not become ready", 60)
@@ -324,6 +336,11 @@ def test_a_proxy_of_its_own_serves_what_the_api_gave_tokens_for(system: System, 
         options = [*system.ssh_options(job), "-o", f"ProxyCommand={command}"]
         said = run(system, ["ssh", *options, "dev@nowhere.invalid", "echo apart"]).stdout
         assert said == "apart\n"
+        held = [socket.create_connection(("127.0.0.1", port)) for _ in range(MOST)]
+        assert not _answers(port, "/health/live"), "there are as many connections as it takes"
+        for line in held:
+            line.close()
+        eventually(lambda: _answers(port, "/health/live") or None, "it does not answer any more")
     finally:
         proxy.terminate()
         proxy.wait(20)
