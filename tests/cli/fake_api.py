@@ -4,110 +4,24 @@ import json
 import socket
 import threading
 import time
-import uuid
 from collections import deque
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import MISSING, fields, replace
 from datetime import UTC, datetime, timedelta
-from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from cli.fake_disks import FakeDisks, NoSuchDisk
+from cli.fake_traffic import Asked, Refusal, Trouble
+from cli.fake_views import HOST_KEY, active, make_job, make_type
 from gpudev.domain.lifecycle import TERMINAL, Status
 from gpudev.wire import codec
-from gpudev.wire.cluster import AvailabilityList, ClusterPlan, GpuAvailability, Problem
+from gpudev.wire.cluster import AvailabilityList, ClusterPlan, GpuAvailability
 from gpudev.wire.jobs import ExtendRequest, JobEvent, JobList, JobView, PriorityRequest, SubmitRequest
 
+__all__ = ["HOST_KEY", "KEY", "Asked", "FakeApi", "Refusal", "Trouble", "active", "make_job", "make_type"]
 KEY = "gpudev_test_key"
-HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ9zYkq7cbRyXc1fC2Fz0pWmYk3n0k1n5vYt3m1kQX9a"
-
-
-def make_job(**changes: Any) -> JobView:
-    now = datetime.now(UTC)
-    reservation_id = str(changes.pop("reservation_id", uuid.uuid4()))
-    base: dict[str, Any] = {field.name: None for field in fields(JobView)}
-    base |= {
-        "reservation_id": reservation_id,
-        "job_id": reservation_id,
-        "user": "ada",
-        "status": "pending",
-        "version": 1,
-        "gpu_type": "a100",
-        "gpu_count": 2,
-        "node_count": 1,
-        "duration_hours": 4.0,
-        "priority": 0,
-        "created_at": now,
-        "namespace": "gpu-dev",
-        "nodes": [],
-        "pod_name": f"gpu-dev-{reservation_id[:8]}",
-    }
-    return JobView(**(base | changes))
-
-
-def active(job: JobView, *, port: int = 31234, host_key: str = HOST_KEY) -> dict[str, Any]:
-    """What a reservation gains when it becomes active."""
-    now = datetime.now(UTC)
-    return {
-        "status": "active",
-        "launched_at": now,
-        "expires_at": now + timedelta(hours=job.duration_hours),
-        "queue_position": None,
-        "estimated_wait_minutes": None,
-        "estimated_start_at": None,
-        "eta": None,
-        "wait_reason": None,
-        "step": None,
-        "node_ip": "127.0.0.1",
-        "node_port": port,
-        "ssh_user": "dev",
-        "ssh_command": f"ssh -p {port} dev@127.0.0.1",
-        "ssh_host_key": host_key,
-    }
-
-
-@dataclass
-class Asked:
-    """One request as it arrived."""
-
-    method: str
-    path: str
-    query: dict[str, list[str]]
-    headers: dict[str, str]
-    body: bytes
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.body)
-
-
-class Refusal(Exception):
-    def __init__(self, status: int, code: str, detail: str, field: str | None = None) -> None:
-        super().__init__(detail)
-        self.problem = Problem(
-            type=f"urn:gpu-dev:problem:{code}",
-            title=HTTPStatus(status).phrase,
-            status=status,
-            detail=detail,
-            code=code,
-            field=field,
-            request_id="r1",
-        )
-
-
-@dataclass
-class Trouble:
-    """How one request goes wrong."""
-
-    cut_before: bool = False
-    """The connection ends before the request is looked at."""
-    cut_after: bool = False
-    """It is carried out, and then the connection ends without an answer."""
-    answer: tuple[int, str, bytes] | None = None
-    """Status, content type and body instead of the real ones."""
-    headers: tuple[tuple[str, str], ...] = ()
 
 
 class FakeApi:
@@ -213,31 +127,6 @@ class FakeApi:
         history.append(
             JobEvent(event_id=event_id, at=at, kind=kind, status=job.status, version=job.version, message=message)
         )
-
-
-def make_type(name: str, **changes: Any) -> GpuAvailability:
-    base: dict[str, Any] = {
-        "gpu_type": name,
-        "description": f"the {name}",
-        "instance_type": "p4d.24xlarge",
-        "max_per_node": 0 if name.startswith("cpu-") else 8,
-        "multinode": False,
-        "total_cluster_gpus": 8,
-        "available_gpus": 8,
-        "max_reservable": 8,
-        "full_nodes_available": 1,
-        "running_instances": 1,
-        "desired_capacity": 1,
-        "queue_length": 0,
-        "estimated_wait_minutes": 0,
-        "latest_wait_minutes": 0,
-        "wait_reason": None,
-        "simulated": True,
-        "last_availability_update": datetime.now(UTC),
-        "last_availability_updated_by": "test",
-        "age_seconds": 1.0,
-    }
-    return GpuAvailability(**(base | changes))
 
 
 class _Server(ThreadingHTTPServer):
