@@ -27,6 +27,7 @@ from gpudev.gate.auditing import AuditTrail
 from gpudev.ports.clock import Clock
 from gpudev.ports.identity import KeySource
 from gpudev.settings import Settings
+from support import quick_apps  # noqa: F401
 from support.world import World
 
 
