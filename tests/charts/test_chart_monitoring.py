@@ -144,10 +144,19 @@ def test_metrics_are_reached_from_within_the_cluster_and_by_no_service_of_people
             for rule in watched.get("NetworkPolicy", app)["spec"]["ingress"]
             if any(one["port"] == port for one in rule["ports"])
         ]
-        assert [rule["from"] for rule in rules] == [[{"namespaceSelector": {}}]]
+        (peers,) = [rule["from"] for rule in rules]
+        (not_in,) = peers[0]["namespaceSelector"]["matchExpressions"]
+        assert (not_in["operator"], not_in["values"]) == ("NotIn", ["gpu-dev"])  # dev servers have no business there
     public = [one for one in watched.of("Service") if one["spec"]["type"] == "LoadBalancer"]
     assert public
     assert not [port for one in public for port in one["spec"]["ports"] if port["targetPort"] == "metrics"]
+
+
+def test_whoever_is_named_may_gather_metrics_and_nobody_else(helm: Helm) -> None:
+    peers = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "prometheus"}}}]
+    chart = helm.render(values={"monitoring": {"enabled": True, "scrapeFrom": peers}})
+    (rule,) = chart.get("NetworkPolicy", "reservation-processor")["spec"]["ingress"]
+    assert rule["from"] == peers
 
 
 def test_without_monitoring_nobody_is_let_to_the_metrics(helm: Helm) -> None:

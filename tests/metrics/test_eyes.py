@@ -111,6 +111,12 @@ def test_on_one_machine_the_processor_tells_its_metrics_one_port_further(setting
     assert told["api"] == "127.0.0.1:9090"
 
 
+def test_where_metrics_are_told_is_among_the_addresses_no_dev_server_is_led_to() -> None:
+    assert ("0.0.0.0", 9090) in Settings(cluster="kubernetes", metrics_address="0.0.0.0:9090").own_addresses
+    one_machine = Settings(metrics_address="127.0.0.1:9090")
+    assert {("127.0.0.1", 9090), ("127.0.0.1", 9091)} <= one_machine.own_addresses
+
+
 def test_requests_are_counted_by_the_route_never_by_the_path() -> None:
     meter = RequestMeter()
     route = SimpleNamespace(path="/v1/jobs/{job_id}")

@@ -16,7 +16,13 @@ spec:
 {{- define "gpu-dev.metrics-ingress" }}
 {{- if .Values.monitoring.enabled }}
 - from:
+    {{- if .Values.monitoring.scrapeFrom }}
     {{- toYaml .Values.monitoring.scrapeFrom | nindent 4 }}
+    {{- else }}
+    - namespaceSelector:
+        matchExpressions:
+          - {key: kubernetes.io/metadata.name, operator: NotIn, values: [{{ .Values.namespaces.workloads }}]}
+    {{- end }}
   ports:
     - {protocol: TCP, port: 9090}
 {{- end }}

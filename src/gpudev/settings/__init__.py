@@ -129,8 +129,10 @@ class Settings:
         if not self.database.host.startswith("/"):  # the folder of a socket
             own.add((self.database.host, self.database.port))
         elsewhere = [parse_listen(self.listen)] if self.listen else []
-        elsewhere += [parse_bind(self.metrics_address)] if self.metrics_address else []
         own.update((address.host, address.port) for address in elsewhere)
+        if self.metrics_address:  # on one machine API and processor have neighbouring ports for this
+            told = parse_bind(self.metrics_address)
+            own.update((told.host, told.port + step) for step in ((-1, 0, 1) if self.cluster == "local" else (0,)))
         return frozenset(own)
 
     @property
