@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from gpudev.ports.cluster import Phase, ServerSeen, ServerSpec
-from local.harness import LocalWorld
+from local.harness import MODES, LocalWorld
 from support.dotfiles import URL, DotfilesServer, serve_dotfiles
 
 pytestmark = [
@@ -104,6 +104,7 @@ async def test_a_script_that_fails_is_told_and_the_dev_server_goes_on(world: Loc
         assert ("sleep" in [process.name() for process in running]) == ("sleep" in (spec.startup_script or ""))
 
 
+@pytest.mark.parametrize("mode", MODES[:1], indirect=True)
 async def test_a_repository_that_cannot_be_cloned_is_told_and_leaves_nothing(
     world: LocalWorld, dotfiles: DotfilesServer
 ) -> None:
@@ -115,6 +116,7 @@ async def test_a_repository_that_cannot_be_cloned_is_told_and_leaves_nothing(
     assert await world.out(seen, "ls -A ~ | grep -e dotfiles -e ran") == "ran"
 
 
+@pytest.mark.parametrize("mode", MODES[:1], indirect=True)
 async def test_the_next_time_the_clone_is_brought_up_to_date_and_what_is_something_else_stays(
     world: LocalWorld, dotfiles: DotfilesServer
 ) -> None:
@@ -135,6 +137,7 @@ async def started_again(world: LocalWorld, spec: ServerSpec) -> ServerSeen:
     return await settled(world, spec)
 
 
+@pytest.mark.parametrize("mode", MODES[:1], indirect=True)
 async def test_a_control_plane_that_comes_later_learns_what_became_of_it(world: LocalWorld) -> None:
     spec = replace(world.spec(), startup_script="while ! test -e ~/go; do sleep 0.1; done; exit 5")
     seen = await world.ready(spec)
