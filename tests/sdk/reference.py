@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from gpudev.sdk import client, cluster, disks, errors, jobs, servers, wishes
+from gpudev.sdk import client, cluster, disks, errors, interiors, jobs, servers, wishes
 from gpudev.sdk.offering import offered, streamed
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "sdk-reference.md"
@@ -25,6 +25,8 @@ iterator of the one and an asynchronous iterator of the other, and what is for `
 GROUPS: tuple[tuple[str, type], ...] = (
     ("client.jobs", jobs.JobMethods),
     ("client.disks", disks.DiskMethods),
+    ("client.users", interiors.UserMethods),
+    ("client.jupyter", interiors.JupyterMethods),
     ("client.cluster", cluster.ClusterMethods),
     ("client.keys", cluster.KeyMethods),
     ("client.stats", cluster.StatisticsMethods),
@@ -125,6 +127,9 @@ def _signature(function: Callable[..., Any], models: dict[str, type]) -> str:
     for parameter in list(inspect.signature(function).parameters.values())[1:]:
         if parameter.kind is parameter.VAR_KEYWORD:
             shown.append("**wishes")
+            continue
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            shown.append(f"*{parameter.name}: {_plain(parameter.annotation)}")
             continue
         if parameter.kind is parameter.KEYWORD_ONLY and "*" not in shown:
             shown.append("*")

@@ -40,7 +40,7 @@ def test_the_page_shows_what_there_is() -> None:
     """Every call it shows exists."""
     page = (ROOT / "docs" / "sdk.md").read_text(encoding="utf-8")
     groups = {name.partition(".")[2]: kind for name, kind in reference.GROUPS}
-    for group, method in re.findall(r"client\.(jobs|disks|cluster|keys|stats)\.(\w+)\(", page):
+    for group, method in re.findall(r"client\.(jobs|disks|users|jupyter|cluster|keys|stats)\.(\w+)\(", page):
         assert hasattr(groups[group], method)
     for name in re.findall(r"examples/(\w+\.py)", page):
         assert name in EXAMPLES

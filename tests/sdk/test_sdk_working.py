@@ -136,10 +136,15 @@ def test_everything_else_a_user_has(client: GpuDev) -> None:
     with pytest.raises(Refused) as refused:
         client.jobs.submit(gpus=3, disk="none")
     assert refused.value.problem["field"] == "gpu_count"
-    job = client.jobs.submit(gpus=1, disk="none", idempotency_key="one-and-only")
-    assert client.jobs.submit(gpus=1, disk="none", idempotency_key="one-and-only").job_id == job.job_id
+    key = str(uuid.uuid4())
+    job = client.jobs.submit(gpus=1, disk="none", idempotency_key=key)
+    assert client.jobs.submit(gpus=1, disk="none", idempotency_key=key).job_id == job.job_id
     server = client.server(job.job_id)
     assert client.jobs.proxy_token(server.id).reservation_id == server.id
+    assert client.users.list(server.id).users == []
+    with pytest.raises(Refused):
+        client.users.add(server.id, "two words")
+    assert client.jupyter.get(server.id).state == "off"
     assert server.cancel().status == "cancelled"
     with pytest.raises(ReservationEnded, match="cancelled"):
         client.jobs.wait(server.id)

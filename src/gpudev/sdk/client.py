@@ -7,6 +7,7 @@ from gpudev.sdk.awaiting import AwaitingDriver
 from gpudev.sdk.blocking import BlockingDriver
 from gpudev.sdk.cluster import AsyncCluster, AsyncKeys, AsyncStatistics, Cluster, Keys, Statistics
 from gpudev.sdk.disks import AsyncDisks, Disks
+from gpudev.sdk.interiors import AsyncJupyter, AsyncUsers, Jupyter, Users
 from gpudev.sdk.jobs import AsyncJobs, Jobs, OnChange
 from gpudev.sdk.offering import Awaiting, Blocking
 from gpudev.sdk.servers import AsyncServer, Server
@@ -28,6 +29,9 @@ class GpuDev(Blocking):
         self.jobs = Jobs(*parts)
         """Reservations."""
         self.disks = Disks(*parts)
+        self.users = Users(*parts)
+        """Who else may log in to a dev server."""
+        self.jupyter = Jupyter(*parts)
         self.cluster = Cluster(*parts)
         self.keys = Keys(*parts)
         self.stats = Statistics(*parts)
@@ -57,6 +61,9 @@ class AsyncGpuDev(Awaiting):
         self.jobs = AsyncJobs(*parts)
         """Reservations."""
         self.disks = AsyncDisks(*parts)
+        self.users = AsyncUsers(*parts)
+        """Who else may log in to a dev server."""
+        self.jupyter = AsyncJupyter(*parts)
         self.cluster = AsyncCluster(*parts)
         self.keys = AsyncKeys(*parts)
         self.stats = AsyncStatistics(*parts)
