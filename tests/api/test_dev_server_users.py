@@ -2,6 +2,7 @@
 
 import httpx2
 
+from gpudev.adapters.postgres.housekeeping import forget_what_is_over
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.users import Role
@@ -142,3 +143,38 @@ async def test_no_more_than_twenty_others_are_let_in(api: Api, ada: httpx2.Async
         assert (await ada.post(users, json={"github_users": part})).status_code == 202
     refused(await ada.post(users, json={"github_users": names[20:]}), 429, "limit_reached")
     assert len((await ada.get(users)).json()["users"]) == 20
+
+
+async def test_what_opened_jupyter_is_forgotten_with_its_dev_server(api: Api, ada: httpx2.AsyncClient) -> None:
+    users, rid = await active(api, ada)
+    jupyter = users.replace("/users", "/jupyter")
+    assert (await ada.post(f"{jupyter}/enable")).json()["state"] == "starting"
+    await let_work(api)
+    assert (await ada.get(jupyter)).json()["state"] == "ready"
+    assert api.world.cluster.jupyters[rid].base_url == f"/v1/jobs/{rid}/jupyter/"
+    secrets = await api.services.jupyter_keys.find_secrets(rid)
+    assert secrets is not None
+    assert (await ada.post(f"{jupyter}/enable")).status_code == 202
+    assert await api.services.jupyter_keys.find_secrets(rid) == secrets, "twice is once"
+    await forget_what_is_over(api.world.processor.interiors._store._pool)  # type: ignore[union-attr,attr-defined]
+    assert await api.services.jupyter_keys.find_secrets(rid) == secrets
+    await ada.post(users.replace("/users", "/cancel"))
+    await api.world.turn()
+    await forget_what_is_over(api.world.processor.interiors._store._pool)  # type: ignore[union-attr,attr-defined]
+    assert await api.services.jupyter_keys.find_secrets(rid) is None
+    assert (await ada.get(jupyter)).json()["state"] == "off"
+
+
+async def test_links_are_for_owners_of_what_runs(api: Api, ada: httpx2.AsyncClient, bob: httpx2.AsyncClient) -> None:
+    users, _ = await active(api, ada)
+    jupyter = users.replace("/users", "/jupyter")
+    assert "jupyter enable" in refused(await ada.post(f"{jupyter}/link"), 409, "conflict")
+    await ada.post(f"{jupyter}/enable")
+    await let_work(api)
+    link = (await ada.post(f"{jupyter}/link")).json()["url"]
+    assert link.startswith(f"{jupyter}/enter?ticket=")
+    refused(await bob.post(f"{jupyter}/link"), 404, "not_found")
+    olga = await api.as_user("olga", Role.OPERATOR)
+    refused(await olga.post(f"{jupyter}/link"), 404, "not_found")
+    refused(await olga.post(f"{jupyter}/enable"), 404, "not_found")
+    assert (await olga.post(f"{jupyter}/disable")).json()["state"] == "off"

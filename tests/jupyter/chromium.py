@@ -31,7 +31,15 @@ class Tab:
         told = await self.do("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
         return told["result"].get("value")
 
-    async def wait_for(self, expression: str, seconds: float = 60) -> Any:
+    async def click(self, selector: str) -> None:
+        """As a mouse does, in the middle of it."""
+        place = f"document.querySelector('{selector}').getBoundingClientRect()"
+        x, y = await self.evaluate(f"(r => [r.x + r.width / 2, r.y + r.height / 2])({place})")
+        for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
+            button = {} if kind == "mouseMoved" else {"button": "left", "clickCount": 1}
+            await self.do("Input.dispatchMouseEvent", type=kind, x=x, y=y, **button)
+
+    async def wait_for(self, expression: str, seconds: float = 90) -> Any:
         """Until it is true; what it is then."""
         try:
             async with asyncio.timeout(seconds):

@@ -69,7 +69,7 @@ def place_of(path: str) -> Place | None:
 
 
 def secret_of(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
-    """The browser's own. The last of several: the path that says the most comes first, but nobody promises it."""
+    """The browser's own. Of several somebody else has planted all but one, and nobody can tell which: none counts."""
     found = [value for name, value in _cookies(headers) if name == COOKIE]
     return found[0] if len(found) == 1 and 16 <= len(found[0]) <= 256 and found[0].isascii() else None
 

@@ -37,4 +37,11 @@ async def forget_what_is_over(pool: Pool) -> tuple[int, int]:
         await connection.execute(
             "DELETE FROM notifications WHERE state <> 'waiting' AND next_at < now() - $1::interval", NOTIFICATIONS_KEPT
         )
+        # Its secrets open nothing any more once its dev server is gone.
+        await connection.execute(
+            """
+            DELETE FROM jupyter_servers j USING reservations r
+            WHERE r.reservation_id = j.reservation_id AND r.released_at IS NOT NULL
+            """
+        )
     return requests, keys

@@ -45,7 +45,7 @@ _PLANNING = {
     "terminal_notices": "SELECT, DELETE",
     "interiors": "SELECT, UPDATE",
     "reservation_users": _READ,
-    "jupyter_servers": f"{_JUPYTER_WITHOUT_KEYS}, UPDATE (state, reason)",
+    "jupyter_servers": f"{_JUPYTER_WITHOUT_KEYS}, UPDATE (state, reason), DELETE",
     "leases": _ALL,
     "queue_plans": _KEEP,
     "queue_looks": _ALL,
