@@ -27,7 +27,7 @@ from gpudev.domain.proxy import Grant, Standing
 from gpudev.domain.reservation import Connection
 from gpudev.ports.auditing import AuditEntry, AuditQuery
 from gpudev.proxy.sessions import Sessions
-from gpudev.settings import Guarding, ProxySettings
+from gpudev.settings import Guarding, ProxySettings, load
 from support.api import Api, identifier, refused, submit, until
 
 QUICK = ProxySettings(look_every=timedelta(milliseconds=20), connect_timeout=timedelta(seconds=2))
@@ -384,12 +384,26 @@ async def test_no_record_leads_to_the_control_plane(api: Api, ada: httpx2.AsyncC
         assert "recorded address" in await proxy.is_refused(await proxy.token(ada), 502)
         await proxy.reserve(ada, port=api.services.settings.api_port)
         await proxy.is_refused(await proxy.token(ada), 502)
-        await proxy.reserve(ada, "localhost", api.services.settings.database.port)
+        await proxy.reserve(ada, "localhost", QUICK.port)
         await proxy.is_refused(await proxy.token(ada), 502)
     api.services = replace(api.services, settings=replace(api.services.settings, cluster="kubernetes"))
     async with proxy_of(api, QUICK) as proxy:
         await proxy.reserve(ada)
         await proxy.is_refused(await proxy.token(ada), 502)
+
+
+def test_the_control_plane_is_wherever_one_of_its_parts_listens() -> None:
+    own = load(
+        {
+            "POSTGRES_HOST": "10.0.0.2", "POSTGRES_PORT": "5433", "GPU_DEV_API_PORT": "8001",
+            "GPU_DEV_PROXY_PORT": "8002", "GPU_DEV_LISTEN": "192.0.2.7:8003", "GPU_DEV_METRICS_ADDRESS": "0.0.0.0:8004",
+        }
+    ).own_addresses  # fmt: skip
+    assert own == {
+        ("10.0.0.2", 5433), ("127.0.0.1", 8001), ("127.0.0.1", 8002), ("192.0.2.7", 8003), ("0.0.0.0", 8004),
+    }  # fmt: skip
+    in_a_folder = load({"POSTGRES_HOST": "/run/postgresql"}).own_addresses
+    assert all(port != 5432 for _, port in in_a_folder), "that port is everybody's there"
 
 
 async def test_a_dev_server_that_does_not_answer_is_told(proxy: Proxy, ada: httpx2.AsyncClient) -> None:
