@@ -90,14 +90,14 @@ class Installed:
         """A Deployment's process."""
         environment, arguments = await self.arguments("deployments", name)
         self.metrics[name] = environment["GPU_DEV_METRICS_ADDRESS"] = f"127.0.0.1:{free_port()}"
-        self._processes.start(name, *SERVER, *arguments, environment=environment)
+        self._processes.start(name, *SERVER.command, *arguments, environment=environment)
 
     async def run(self, kind: str, name: str, *more: str) -> Any:
         """A Job's or a CronJob's process, to its end."""
         environment, arguments = await self.arguments(kind, name)
         done = await asyncio.to_thread(
             subprocess.run,
-            [*SERVER, *arguments, *more],
+            [*SERVER.command, *arguments, *more],
             env=environment,
             capture_output=True,
             text=True,

@@ -84,7 +84,7 @@ class ApiPods:
         port = free_port()
         with (self._folder / f"api-{port}.log").open("wb") as log:
             self._processes[port] = subprocess.Popen(
-                [*SERVER, *self._container["args"]],
+                [*SERVER.command, *self._container["args"]],
                 env={**self._environment, "GPU_DEV_API_PORT": str(port)},
                 stdout=log,
                 stderr=subprocess.STDOUT,

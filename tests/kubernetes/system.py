@@ -128,7 +128,7 @@ class KubeSystem:
     # --- As an operator does it ---------------------------------------------------------------------------------
 
     def start_processor(self, **changes: str) -> None:
-        self._processes.start("processor", *SERVER, "processor", environment={**self.people.environment, **changes})
+        self._processes.start("processor", *SERVER.command, "processor", environment={**self.people.environment, **changes})
 
     def stop_processor(self) -> None:
         self._processes.stop("processor", signal.SIGTERM)
@@ -263,7 +263,7 @@ async def system_on(
     system = KubeSystem(people, api, stores, namespace, processes)
     try:
         environment["GPU_DEV_API_KEY"] = await asyncio.to_thread(people.add_user, "ada")
-        processes.start("api", *SERVER, "api", environment=environment)
+        processes.start("api", *SERVER.command, "api", environment=environment)
         system.start_processor()
         await system.planning()
         await eventually(lambda: _answers(people), "the API does not answer")
