@@ -128,7 +128,9 @@ class KubeSystem:
     # --- As an operator does it ---------------------------------------------------------------------------------
 
     def start_processor(self, **changes: str) -> None:
-        self._processes.start("processor", *SERVER.command, "processor", environment={**self.people.environment, **changes})
+        self._processes.start(
+            "processor", *SERVER.command, "processor", environment={**self.people.environment, **changes}
+        )
 
     def stop_processor(self) -> None:
         self._processes.stop("processor", signal.SIGTERM)
