@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from gpudev.adapters.postgres.migrating import migrate
@@ -17,6 +18,9 @@ from gpudev.settings import Database, Settings
 from support.clock import ManualClock
 
 _numbers = itertools.count(1)
+# How long an example takes says how busy the machine is, and nothing else.
+hypothesis.settings.register_profile("no deadline", deadline=None)
+hypothesis.settings.load_profile("no deadline")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Started in the background of a script: programs that tests start must hear Ctrl-C all the same.
     signal.signal(signal.SIGINT, signal.default_int_handler)

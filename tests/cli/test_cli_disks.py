@@ -125,10 +125,10 @@ def test_everything_that_can_be_done_is_sent_waited_for_and_told(cli: Cli, api: 
 
 def test_each_step_is_a_line_where_nobody_sees_a_screen(cli: Cli, api: FakeApi) -> None:
     api.disks.add("data")
-    slow = [{"state": "running", "step": "making a snapshot"}] * 8
+    slow = [{"state": "running", "step": "making a snapshot"}] * 3
     api.disks.steps = [
         *slow,
-        *([{"step": "copying", "error": "the cloud is busy"}] * 6),
+        *([{"step": "copying", "error": "the cloud is busy"}] * 3),
         {"state": "done", "error": None},
     ]
     done = cli.run("disk", "clone", "data", "copy")
