@@ -6,6 +6,8 @@ SHELL := /bin/sh
 PYTHON := .venv/bin/python
 CODE := src tests bench examples
 ARGS ?=
+# On two cores: a third of the suite's time is waiting for processes, and another test can use it.
+WORKERS ?= 3
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -21,7 +23,7 @@ down: ## Stop it again; what is stored stays
 
 test: ## Set everything up and run all tests (ARGS="tests/embedded -k postgres")
 	@tools/bootstrap dev
-	@tools/with-test-tools tools/with-kube tools/with-programs $(PYTHON) -m pytest -n 2 --dist worksteal $(ARGS)
+	@tools/with-test-tools tools/with-kube tools/with-programs $(PYTHON) -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 test-infra: ## Test infra/ with real providers and a local AWS; builds them first (an hour, once)
 	@tools/bootstrap dev

@@ -1,4 +1,4 @@
-"""One embedded system per test module, and nothing left of it afterwards."""
+"""One embedded system for all who leave it as they found it, and nothing left of it afterwards."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from support.system import System
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
     home = Path(tmp_path_factory.mktemp("home"))
     running = System.start(home)
