@@ -10,6 +10,9 @@ MOST_USERS = 20
 """Beside the owner, on one dev server."""
 
 
+OUTDATED = "this dev server was started by an older version of gpu-dev, which cannot do that: reserve a new one"
+
+
 class JupyterState(StrEnum):
     STARTING = "starting"
     READY = "ready"

@@ -26,11 +26,13 @@ from gpudev.adapters.kubernetes.ssh_keys import key_pair_of
 from gpudev.adapters.kubernetes.trimming import PodRecord
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.domain.ids import ReservationId, pod_name
-from gpudev.domain.interior import JupyterSeen, JupyterState, JupyterWish
+from gpudev.domain.interior import OUTDATED, JupyterSeen, JupyterState, JupyterWish
 
 _WITHIN = timedelta(seconds=10)
 _MOST_ANSWERED = 16 * 1024
 _LONGEST_REASON = 1000
+_USAGE = "usage: gpudev-devserver"
+"""What a program says that does not know the command."""
 
 
 class Furnisher:
@@ -74,14 +76,19 @@ class Furnisher:
 
     async def _tell(self, pod: PodRecord, lines: str, jupyter: JupyterWish | None) -> bytes:
         wish = {AUTHORIZED_KEYS: lines, JUPYTER: asdict(jupyter) if jupyter is not None and _rank(pod) == 0 else None}
-        return await self._api.exec_in_pod(
-            pod.name,
-            CONTAINER,
-            [BINARY, "adjust"],
-            json.dumps(wish).encode(),
-            timeout=_WITHIN,
-            most_bytes=_MOST_ANSWERED,
-        )
+        try:
+            return await self._api.exec_in_pod(
+                pod.name,
+                CONTAINER,
+                [BINARY, "adjust"],
+                json.dumps(wish).encode(),
+                timeout=_WITHIN,
+                most_bytes=_MOST_ANSWERED,
+            )
+        except ClusterError as error:
+            if _USAGE in str(error):
+                raise ClusterError(OUTDATED) from error
+            raise
 
 
 def _keys(name: str, data: dict[str, Any]) -> Keys:
@@ -103,7 +110,7 @@ def _seen(answer: bytes) -> JupyterSeen:
         state = JupyterState(told["state"])
         reason = str(told["reason"])
     except (ValueError, TypeError, KeyError) as error:
-        raise ClusterError("the dev server's program does not say how Jupyter is; it may be an older one") from error
+        raise ClusterError("the dev server's program does not say how Jupyter is") from error
     if state is not JupyterState.FAILED:
         return JupyterSeen(state)
     words = "".join(letter for letter in reason or "it does not say why" if letter.isprintable())

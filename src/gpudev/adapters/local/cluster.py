@@ -11,64 +11,39 @@ import contextlib
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Coroutine
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from gpudev.adapters.local.changes import Changes
-from gpudev.adapters.local.folders import MemberFolder, ServerFolder, StateFolder, remove_tree
+from gpudev.adapters.local.folders import MemberFolder, StateFolder, remove_tree
 from gpudev.adapters.local.foreign import ForeignWatch, OwnUse
 from gpudev.adapters.local.hostkeys import public_line
 from gpudev.adapters.local.isolation import Finding, Mode, describe
 from gpudev.adapters.local.jupyter_papers import seen_in
-from gpudev.adapters.local.launch import LOGIN
+from gpudev.adapters.local.known_servers import KnownServer
 from gpudev.adapters.local.launching import Launcher, Prepared, ensure_gpu_devices, member_folders
 from gpudev.adapters.local.limits import find_limiter
 from gpudev.adapters.local.members import Member, end_marked, end_process
 from gpudev.adapters.local.nodes import LocalNodes
 from gpudev.adapters.local.processes import ProcessIdentity
 from gpudev.adapters.local.records import BadRecord, Record
-from gpudev.adapters.local.seeing import node_seen, server_seen
+from gpudev.adapters.local.seeing import node_seen
 from gpudev.adapters.local.sshd.messages import Message, append_message
 from gpudev.adapters.local.warm import WarmProcess, WarmProcessLost
 from gpudev.domain.disk_contents import Contents
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.interior import JupyterSeen, JupyterWish
-from gpudev.domain.reservation import Connection
 from gpudev.ports.clock import Clock
-from gpudev.ports.cluster import ClusterSeen, Phase, ServerSeen, ServerSpec
+from gpudev.ports.cluster import ClusterSeen, Phase, ServerSpec
 
 _T = TypeVar("_T")
 _END_WITHIN_S = 5.0
 _MESSAGE_GREETS_FOR = timedelta(minutes=15)
 _MARK = "GPU_DEV_RESERVATION_ID"
-
-
-@dataclass
-class _Server:
-    """A dev server as this control plane knows it."""
-
-    reservation_id: ReservationId
-    folder: ServerFolder
-    record: Record | None = None
-    host_key: str = ""
-    members: list[Member] = field(default_factory=list)
-    preparing: str | None = None
-    broken: str | None = None
-    lost: bool = False
-    """Broken in a way that starting it again may mend: nobody watched, or the start itself failed."""
-
-    def seen(self, ssh_host: str) -> ServerSeen:
-        connection = None
-        if self.record is not None and self.record.ports:
-            connection = Connection(self.record.host or ssh_host, self.record.ports[0], LOGIN, self.host_key)
-        facts = [member.facts for member in self.members]
-        if self.broken is not None:
-            return ServerSeen(self.reservation_id, Phase.DEAD, reason=self.broken, lost_unwatched=self.lost)
-        return server_seen(self.reservation_id, facts, connection, self.preparing)
 
 
 class LocalCluster:
@@ -92,7 +67,7 @@ class LocalCluster:
         self._warm = WarmProcess(self._state.path, mode)
         self._changes = Changes()
         self._foreign = ForeignWatch(nodes, self._own_use, self._changes.tell)
-        self._servers: dict[ReservationId, _Server] = {}
+        self._servers: dict[ReservationId, KnownServer] = {}
         self._locks: WeakValueDictionary[ReservationId, asyncio.Lock] = WeakValueDictionary()
         self._launcher: Launcher | None = None
         self._finding: Finding | None = None
@@ -246,7 +221,7 @@ class LocalCluster:
             await self._launch(launcher, spec)
 
     async def _launch(self, launcher: Launcher, spec: ServerSpec) -> None:
-        server = _Server(spec.reservation_id, self._state.server(spec.reservation_id), Record(spec, (), None))
+        server = KnownServer(spec.reservation_id, self._state.server(spec.reservation_id), Record(spec, (), None))
         server.preparing = "preparing its folders"
         self._servers[spec.reservation_id] = server
         self._changes.tell()
@@ -268,7 +243,7 @@ class LocalCluster:
         server.preparing = None
         self._changes.tell()
 
-    async def _spawn_all(self, server: _Server, prepared: Prepared) -> None:
+    async def _spawn_all(self, server: KnownServer, prepared: Prepared) -> None:
         for rank, listener in enumerate(prepared.listeners):
             member = Member(server.folder.member(rank), self._changes.tell, self._warm.end_status)
             reading, writing = os.pipe()
@@ -311,7 +286,7 @@ class LocalCluster:
         return await asyncio.to_thread(folder.find_process)
 
     async def _furnish(
-        self, launcher: Launcher, server: _Server, keys: tuple[str, ...], jupyter: JupyterWish | None
+        self, launcher: Launcher, server: KnownServer, keys: tuple[str, ...], jupyter: JupyterWish | None
     ) -> None:
         """Who may log in and Jupyter can change while it runs; nothing else can."""
         if server.record is None:
@@ -343,7 +318,7 @@ class LocalCluster:
         folder = self._state.server(reservation_id)
         if not await asyncio.to_thread(folder.exists):
             return
-        server = _Server(reservation_id, folder)
+        server = KnownServer(reservation_id, folder)
         try:
             server.record = await asyncio.to_thread(folder.find_record)
             if server.record is None:
@@ -363,7 +338,9 @@ class LocalCluster:
 
     async def _ensure_gone(self, launcher: Launcher, reservation_id: ReservationId, keep_files: bool) -> bool:
         async with self._lock(reservation_id):
-            server = self._servers.get(reservation_id) or _Server(reservation_id, self._state.server(reservation_id))
+            server = self._servers.get(reservation_id) or KnownServer(
+                reservation_id, self._state.server(reservation_id)
+            )
             if not await self._end(server):
                 return False
             ranks = [folder.rank for folder in await asyncio.to_thread(server.folder.members)]
@@ -377,7 +354,7 @@ class LocalCluster:
             self._changes.tell()
             return True
 
-    async def _end(self, server: _Server) -> bool:
+    async def _end(self, server: KnownServer) -> bool:
         """Kill all of it; True once nothing lives any more. Its folders stay."""
         server.broken = server.broken or "it is being taken down"
         for member in server.members:

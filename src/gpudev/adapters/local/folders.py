@@ -115,13 +115,14 @@ class MemberFolder:
         except _DAMAGED:
             return None
 
-    def jupyter_report(self) -> str:
-        """What the dev server says of Jupyter: a stranger's text, of which no more is read than we would write."""
+    def jupyter_report(self) -> str | None:
+        """What the dev server says of Jupyter: a stranger's text, of which no more is read than we would write.
+        None: it was started by a version that knew nothing of it."""
         try:
             with (self.path / JUPYTER_FILE).open("rb") as report:
                 return report.read(_LONGEST_REPORT).decode(errors="replace")
         except FileNotFoundError:
-            return ""
+            return None
 
     def find_setup(self) -> SetupReport | None:
         """How far the owner's own set-up is; None: there is none. A stranger's text, of which little is believed."""

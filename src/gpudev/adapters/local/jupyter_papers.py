@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict
 
 from gpudev.adapters.local.sshd.jupyter import fingerprint
-from gpudev.domain.interior import JupyterSeen, JupyterState, JupyterWish
+from gpudev.domain.interior import OUTDATED, JupyterSeen, JupyterState, JupyterWish
 
 _LONGEST_REASON = 1000
 
@@ -13,8 +13,10 @@ def wish_to_text(wish: JupyterWish | None) -> str:
     return "" if wish is None else json.dumps(asdict(wish))
 
 
-def seen_in(report: str, wish: JupyterWish) -> JupyterSeen:
+def seen_in(report: str | None, wish: JupyterWish) -> JupyterSeen:
     """What is said of another wish, or cannot be read, says nothing of this one. Users may have had a hand in it."""
+    if report is None:
+        return JupyterSeen(JupyterState.FAILED, OUTDATED)
     starting = JupyterSeen(JupyterState.STARTING)
     try:
         told = json.loads(report)
