@@ -1,6 +1,7 @@
 """What people find behind the ssh command, wherever a dev server runs: tried with the system's own ssh, scp and sftp.
 
 An adapter's tests derive from `ShellContract` and give it a `door` fixture: the way into a dev server that is ready.
+It may be the same one for all of them, and for a test that is tried again.
 """
 
 import asyncio
@@ -96,7 +97,7 @@ class ShellContract:
         assert (await _run([*door.ssh("-l", "root")[:-1], f"root@{door.connection.host}", "true"])).returncode == 255
 
     async def test_a_file_in_the_home_is_there_for_the_next_session(self, door: Door) -> None:
-        await door.run("umask 077; echo 'a line' > ~/file.txt; ln -s file.txt ~/link; mkdir -p ~/a/b")
+        await door.run("umask 077; echo 'a line' > ~/file.txt; ln -sf file.txt ~/link; mkdir -p ~/a/b")
         assert await door.out("cat ~/link; stat -c %a ~/file.txt; cd ~/a/b && pwd") == "a line\n600\n/home/dev/a/b\n"
 
     async def test_files_are_copied_there_and_back(self, door: Door) -> None:
@@ -151,7 +152,7 @@ class ShellContract:
         assert answers == [f"{number}\n" for number in range(12)]
 
     async def test_what_a_session_leaves_running_goes_on(self, door: Door) -> None:
-        await door.run("nohup sh -c 'sleep 0.5; echo done > ~/later' >/dev/null 2>&1 &")
+        await door.run("rm -f ~/later; nohup sh -c 'sleep 0.5; echo done > ~/later' >/dev/null 2>&1 &")
         command = "for _ in $(seq 100); do [ -s ~/later ] && break; sleep 0.1; done; cat ~/later"
         assert await door.out(command) == "done\n"
 

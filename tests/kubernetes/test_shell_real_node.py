@@ -1,23 +1,49 @@
 """A dev server on a real Kubernetes node is what people expect behind an ssh command."""
 
-from collections.abc import AsyncIterator
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from contracts.shell_contract import Door, ShellContract
+from gpudev.domain.reservation import Connection
 from kubernetes.real_world import RealWorld
+from support.kube_api import KubeApi
 from support.kube_node import RealNode
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
+@pytest.fixture(scope="module")
+def reached(furnished_node: RealNode, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Connection, Path]]:
+    """One dev server for all of them, which do not meet in it; and the key to it."""
+    namespace, folder = f"test-{uuid.uuid4().hex[:8]}", tmp_path_factory.mktemp("shell")
+    with ThreadPoolExecutor(1) as apart:  # from the tests' own event loops
+        yield apart.submit(asyncio.run, start_one(furnished_node, namespace, folder)).result()
+        apart.submit(asyncio.run, forget(furnished_node, namespace)).result()
+
+
 class TestShellOnARealNode(ShellContract):
     @pytest.fixture
-    async def door(self, furnished_node: RealNode, real_namespace: str, tmp_path: Path) -> AsyncIterator[Door]:
-        async with RealWorld(furnished_node, real_namespace, tmp_path) as world:
-            spec = world.spec()
-            seen = await world.ready(spec)
-            assert seen.connection is not None
-            yield await Door(seen.connection, world.key, tmp_path).arrive()
-            await world.gone(spec.reservation_id)
+    async def door(self, reached: tuple[Connection, Path], tmp_path: Path) -> AsyncIterator[Door]:
+        yield await Door(*reached, tmp_path).arrive()
+
+
+async def start_one(node: RealNode, namespace: str, folder: Path) -> tuple[Connection, Path]:
+    api = await KubeApi.connect(node.plane.kubeconfig)
+    await api.create("namespaces", {"metadata": {"name": namespace}})
+    await api.close()
+    async with RealWorld(node, namespace, folder) as world:
+        seen = await world.ready(world.spec())
+        assert seen.connection is not None
+        return seen.connection, world.key
+
+
+async def forget(node: RealNode, namespace: str) -> None:
+    """Soon: nobody waits for it."""
+    api = await KubeApi.connect(node.plane.kubeconfig)
+    await api.delete("namespaces", namespace)
+    await api.close()
