@@ -63,7 +63,14 @@ async def test_a_job_has_the_specifications_fields(api: Api) -> None:
     job = document["components"]["schemas"]["JobView"]
     assert job["properties"].keys() >= SPEC_FIELDS
     # What came later has a default, for clients that meet an older server; the server always tells it.
-    assert job["properties"].keys() - set(job["required"]) <= {"priority", "wait_until", "setup_outcome", "users", "jupyter"}
+    assert job["properties"].keys() - set(job["required"]) <= {
+        "priority",
+        "wait_until",
+        "setup_outcome",
+        "users",
+        "jupyter",
+        "gpus",
+    }
     submit = document["paths"]["/v1/jobs/submit"]["post"]
     assert submit["requestBody"]["content"]["application/json"]["examples"]
     assert {p["name"] for p in submit["parameters"]} == {"idempotency-key"}

@@ -21,6 +21,7 @@ from gpudev.domain.errors import ClusterError
 from gpudev.domain.trace_context import new_trace_id, trace_headers
 from gpudev.domain.tracing import Span, SpanRef, parse_traceparent
 from gpudev.ports.tracing import UNTRACED
+from gpudev.sdk.session import Session
 from gpudev.settings import Settings, load
 from support.api import Api, PublishedKeys, api_services, submit
 from support.clock import ManualClock
@@ -211,3 +212,9 @@ def test_an_address_that_is_none_is_refused_by_name(text: str) -> None:
 
 def _seconds(span: Sent) -> float:
     return (int(span["endTimeUnixNano"]) - int(span["startTimeUnixNano"])) / 1e9
+
+
+def test_all_requests_of_one_command_are_one_trace() -> None:
+    command, another = Session("http://127.0.0.1:1"), Session("http://127.0.0.1:1")
+    first, second = command.new_transport(), command.new_transport()
+    assert first._trace_id == second._trace_id != another.new_transport()._trace_id

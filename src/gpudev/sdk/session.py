@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import NoReturn
 
 from gpudev import places
+from gpudev.domain.trace_context import new_trace_id
 from gpudev.sdk import address, credentials, preferences
 from gpudev.sdk.core import PAUSES, Core
 from gpudev.sdk.credentials import Credential
@@ -42,6 +43,11 @@ class Session:
         embedded_url = address.find_embedded(places.system_file(self.env))
         return address.choose(self._api_url, self.env, self.preferences, embedded_url)
 
+    @cached_property
+    def _trace_id(self) -> str:
+        """All that one command asks belongs together."""
+        return new_trace_id()
+
     def new_core(self) -> Core:
         if self._api_key is not None:
             return self.core_with(self._api_key)
@@ -63,7 +69,7 @@ class Session:
         step = "`gpu-dev up` starts the system on this machine"
         if not self.address.is_local:
             step = "Check your network, and the address with `gpu-dev config show`"
-        return Transport(self.address.url, when_unreachable=step, pin=self._pin)
+        return Transport(self.address.url, when_unreachable=step, pin=self._pin, trace_id=self._trace_id)
 
     def log_in_as_owner(self) -> Credential:
         from gpudev.sdk import owner

@@ -94,9 +94,11 @@ class Transport:
         when_unreachable: str = "",
         pin: str | None = None,
         name: str = "the API",
+        trace_id: str | None = None,
     ) -> None:
-        """`pin`: the server is the one whose key has this fingerprint, whatever authorities say."""
-        self._trace_id = new_trace_id()
+        """`pin`: the server is the one whose key has this fingerprint, whatever authorities say. `trace_id`: what its
+        requests belong to; None: to each other."""
+        self._trace_id = trace_id or new_trace_id()
         self._pin = pin
         self._name = name
         self._url = url
