@@ -69,7 +69,8 @@ def _shape(value: Any) -> Any:
             return type(value).__name__
 
 
-_PLAIN = server_spec("a", "b", name="mine", image="img", environment={"A": "b"}, disk_name="data")
+_BROUGHT = {"dotfiles": "https://x/y", "startup_script": "true"}
+_PLAIN = server_spec("a", "b", name="mine", image="img", environment={"A": "b"}, disk_name="data", **_BROUGHT)
 
 
 @settings(max_examples=300, deadline=None)
@@ -85,6 +86,8 @@ def test_nothing_typed_changes_the_structure_of_what_is_made(
         image=image,
         ssh_public_keys=(key,),
         environment={"A": value},
+        dotfiles=value,
+        startup_script=value,
         gpu_type=gpu_type,
         disk_name=disk,
         volume=HomeVolume(volume, 7, "zone-b"),

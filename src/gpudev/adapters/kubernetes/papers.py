@@ -135,14 +135,16 @@ def _gang_environment(spec: ServerSpec, share: Share) -> dict[str, str]:
 
 
 def _own_setup(spec: ServerSpec) -> dict[str, str]:
-    """What the owner brings. Variables are records that end with a NUL: a value may have several lines."""
+    """What the owner brings. Variables are records that end with a NUL: a value may have several lines, and one that
+    holds a NUL could be given to no process."""
     records = {name: value for name, value in spec.environment.items() if "\0" not in value and _is_variable(name)}
+    variables = "".join(f"{name}={value}\0" for name, value in records.items())
     files = {
-        OWN_VARIABLES: "".join(f"{name}={value}\0" for name, value in records.items()),
-        DOTFILES: spec.dotfiles or "",
-        STARTUP_SCRIPT: spec.startup_script or "",
+        OWN_VARIABLES: variables if spec.environment else None,
+        DOTFILES: spec.dotfiles,
+        STARTUP_SCRIPT: spec.startup_script,
     }
-    return {name: text for name, text in files.items() if text}
+    return {name: text for name, text in files.items() if text is not None}
 
 
 def _is_variable(name: str) -> bool:

@@ -92,7 +92,7 @@ def pod(
             },
             "annotations": {
                 **server_annotations(spec, host_key),
-                **({names.SETUP: "yes"} if spec.dotfiles or spec.startup_script else {}),
+                **({names.SETUP: "yes"} if (spec.dotfiles, spec.startup_script) != (None, None) else {}),
                 names.PLANNED_NODE: share.node,
             },
         },
