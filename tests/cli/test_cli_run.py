@@ -41,6 +41,15 @@ def test_a_queue_wait_is_told_beside_the_output_and_ctrl_c_frees_the_place(cli: 
     assert api.jobs[job_id].status == "cancelled"
 
 
+def test_at_a_terminal_the_countdown_says_what_ctrl_c_does(cli: Cli, api: FakeApi) -> None:
+    with cli.terminal("run", "--no-copy", "--", "true") as terminal:
+        terminal.wait_for("Ctrl-C releases it")
+        terminal.interrupt()
+        assert terminal.wait() == 130
+        assert "is released" in terminal.text
+    assert [job.status for job in api.jobs.values()] == ["cancelled"]
+
+
 def test_one_that_fails_to_start_ends_with_its_reason(cli: Cli, api: FakeApi) -> None:
     api.on_submit = lambda api, job: api.change(job.reservation_id, status="failed", failure_reason="no image") and None
     done = cli.run("run", "--no-copy", "--", "true")

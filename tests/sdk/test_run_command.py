@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from cli.harness import Terminal
 from gpudev import GpuDev
 from support.system import System
 
@@ -97,6 +98,15 @@ def test_whoever_ends_it_frees_the_gpus(system: System, client: GpuDev, folder: 
     _, told = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "is released" in told
+    assert client.jobs.list() == []
+
+
+def test_ctrl_c_at_a_terminal_reaches_the_command_there(system: System, client: GpuDev, folder: Path) -> None:
+    command = [*PROGRAM, "run", "--disk", "none", "--folder", str(folder), "--", "test -t 1 && echo up; sleep 300"]
+    with Terminal(command, {**system.environment, "TERM": "xterm-256color"}) as terminal:
+        terminal.wait_for("up", seconds=60)
+        terminal.interrupt()
+        assert terminal.wait(60) == 130
     assert client.jobs.list() == []
 
 

@@ -79,6 +79,15 @@ def test_a_folder_is_copied_without_what_git_ignores(client: GpuDev, tmp_path: P
         assert server.run("cat my-project/link").stdout == "changed"
 
 
+def test_a_key_is_rotated_where_it_is_kept(system: System, client: GpuDev) -> None:
+    before = client.cluster.status()
+    fresh = client.keys.rotate()
+    assert client.cluster.status().total_gpus == before.total_gpus
+    assert system.run("list").returncode == 0
+    other = GpuDev(env=system.environment, api_key=fresh.api_key)
+    assert other.jobs.list() == []
+
+
 @pytest.mark.parametrize("programs", [("ssh", "git"), ("ssh",)])
 def test_without_rsync_the_files_go_as_one_stream(
     client: GpuDev, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs: tuple[str, ...]

@@ -35,7 +35,7 @@ class Run(NamedTuple):
 
 def attend(session: Session, reserved: Reply[JobView], run: Run) -> int:
     """The command's exit code, when it has ended and the reservation is released."""
-    with _released(session, reserved.value), _ending_like_ctrl_c():
+    with _released(session, reserved.value):
         job, way, folder = _prepare(session, reserved, run)
         code = _run(session, job, way, remote_runs.attended(folder, run.command))
         if code == _NO_CONNECTION:
@@ -47,14 +47,13 @@ def let_go(session: Session, reserved: Reply[JobView], run: Run) -> JobView:
     """Begun there. Unless it begins, the reservation is released."""
     begun = False
     try:
-        with _ending_like_ctrl_c():
-            job, way, folder = _prepare(session, reserved, run)
-            line = _line(session, job, way, remote_runs.let_go(folder, run.command), tty=False)
-            done = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-            if done.returncode != 0:
-                told = done.stderr.strip().splitlines()
-                raise CliError(Exit.REFUSED, f"it could not be begun: {told[-1] if told else done.returncode}")
-            begun = True
+        job, way, folder = _prepare(session, reserved, run)
+        line = _line(session, job, way, remote_runs.let_go(folder, run.command), tty=False)
+        done = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            told = done.stderr.strip().splitlines()
+            raise CliError(Exit.REFUSED, f"it could not be begun: {told[-1] if told else done.returncode}")
+        begun = True
     finally:
         if not begun:
             _release(session, reserved.value)
@@ -66,7 +65,7 @@ def let_go(session: Session, reserved: Reply[JobView], run: Run) -> JobView:
 def _prepare(session: Session, reserved: Reply[JobView], run: Run) -> tuple[JobView, ssh.ProxyCommand, str]:
     """The dev server, the way to it, and the folder there."""
     try:
-        job = wait_until_ready(session, reserved, quiet=False, aside=True).value
+        job = wait_until_ready(session, reserved, quiet=False, releasing=True).value
     except CliError as error:
         if error.exit_code is Exit.INTERRUPTED:
             raise KeyboardInterrupt from error  # unlike others who wait, nobody comes back to this one
@@ -122,8 +121,8 @@ def _released(session: Session, job: JobView) -> Iterator[None]:
 
 
 def _release(session: Session, job: JobView) -> bool:
-    """Whether it is. Told if it fails: how the command ended matters more. Another Ctrl-C does not stop it."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Whether it is. Told if it fails: how the command ended matters more. Nothing like Ctrl-C stops it."""
+    before = [(number, signal.signal(number, signal.SIG_IGN)) for number in (signal.SIGINT, *_ENDINGS)]
     try:
         session.api.cancel(job.reservation_id)
     except ClientError as error:
@@ -135,17 +134,20 @@ def _release(session: Session, job: JobView) -> bool:
     else:
         return True
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before:
+            signal.signal(number, handler)
 
 
 @contextmanager
-def _ending_like_ctrl_c() -> Iterator[None]:
+def ending_like_ctrl_c() -> Iterator[None]:
     """Whoever ends this program from outside, or closes its terminal, wants the GPUs to be free too."""
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = [(number, signal.signal(number, stop)) for number in _ENDINGS]
+    # Started with nohup, or by whoever else has them ignored: that stays so.
+    heard = [number for number in _ENDINGS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = [(number, signal.signal(number, stop)) for number in heard]
     try:
         yield
     finally:

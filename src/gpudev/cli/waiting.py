@@ -42,13 +42,15 @@ class Display(Protocol):
     def close(self) -> None: ...
 
 
-def wait_until_ready(session: Session, first: Reply[JobView], *, quiet: bool, aside: bool = False) -> Reply[JobView]:
-    """The reservation once it is active or has ended. Ctrl-C stops the waiting, never the reservation. `aside`: lines
-    go beside the output proper, which belongs to something else."""
+def wait_until_ready(
+    session: Session, first: Reply[JobView], *, quiet: bool, releasing: bool = False
+) -> Reply[JobView]:
+    """The reservation once it is active or has ended. Ctrl-C stops the waiting, never the reservation. `releasing`:
+    whoever waits ends it with that, and lines go beside the output proper, which belongs to something else."""
     if is_settled(first.value):
         return first
     gc.enable()
-    display = _choose_display(quiet, aside)
+    display = _choose_display(quiet, releasing)
     try:
         display.show(first.value)
         with Following(session.new_api(), first.value.reservation_id, patience=patience(session.env)) as following:
@@ -114,12 +116,12 @@ def _locked_out(job: JobView, error: ClientError) -> ClientError:
     return error.advising(step)
 
 
-def _choose_display(quiet: bool, aside: bool) -> Display:
+def _choose_display(quiet: bool, releasing: bool) -> Display:
     if quiet:
         return Nothing()
     if output.stdout_is_terminal():
-        return Countdown()
-    return Lines(output.tell if aside else output.say)
+        return Countdown(releasing=releasing)
+    return Lines(output.tell if releasing else output.say)
 
 
 class Nothing:
@@ -191,7 +193,8 @@ class Countdown:
 
     tick: float | None = _TICK
 
-    def __init__(self) -> None:
+    def __init__(self, *, releasing: bool = False) -> None:
+        self._ctrl_c = "releases it" if releasing else "leaves it as it is"
         self._job: JobView | None = None
         self._trouble: str | None = None
         self._drawn = 0
@@ -227,7 +230,7 @@ class Countdown:
         for name, text in self._facts(job, now):
             first, *others = output.wrap(text, width)[:_MOST_LINES] or [""]
             lines += [f"  {name:<{_LABEL - 2}}{first}", *(" " * _LABEL + line for line in others)]
-        lines.append(f"  Ctrl-C leaves it as it is; `gpu-dev status {short}` shows it ({now.astimezone():%H:%M:%S})")
+        lines.append(f"  Ctrl-C {self._ctrl_c}; `gpu-dev status {short}` shows it ({now.astimezone():%H:%M:%S})")
         return lines
 
     def _facts(self, job: JobView, now: datetime) -> list[tuple[str, str]]:

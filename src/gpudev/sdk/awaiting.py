@@ -107,6 +107,7 @@ async def _execute(effect: Execute) -> Executed:
         stdin=asyncio.subprocess.DEVNULL if effect.sent is None else asyncio.subprocess.PIPE,
         stdout=output,
         stderr=output,
+        env=dict(effect.environment),
     )
     try:
         async with asyncio.timeout(effect.timeout):

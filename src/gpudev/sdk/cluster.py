@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from gpudev.sdk.calls import Call, reading
-from gpudev.sdk.effects import Routine
+from gpudev.sdk.effects import Do, Routine
 from gpudev.sdk.offering import Awaiting, Blocking, Group, offered
 from gpudev.wire.cluster import AvailabilityList, ClusterPlan, ClusterStatus, GpuAvailability, Health, KeyView
 from gpudev.wire.stats import EtaReportView
@@ -47,9 +47,13 @@ class KeyMethods(Group):
 
     @offered
     def rotate(self) -> Routine[KeyView]:
-        """A new key; the one that asked is none any more. Keep the new one: it is shown this once, and this client
-        does not use it."""
-        return self._core.value(Call(KeyView, "POST", "/v1/keys/rotate"))
+        """A new key, which this client uses from now on; the one that asked is none any more. Where that one was
+        stored by `gpu-dev login`, the new one takes its place; a key that was given some other way is yours to keep."""
+        view = yield from self._core.value(Call(KeyView, "POST", "/v1/keys/rotate"))
+        before = self._core.use_key(view.api_key)
+        ends = view.expires_at.isoformat() if view.expires_at else None
+        yield Do(lambda: self._session.keep_rotated(before, view.api_key, ends))
+        return view
 
     @offered
     def revoke(self) -> Routine[None]:

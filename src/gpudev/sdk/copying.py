@@ -49,12 +49,14 @@ def copy_files(
         prepared = ssh.remote_line(
             ("sh", "-c", f'mkdir -p -- "$1" && {{ {_HAS_RSYNC} && echo rsync || :; }}', "sh", target)
         )
-        done = subprocess.run([*program, "--", "there", prepared], capture_output=True, check=False)
+        done = subprocess.run([*program, "--", "there", prepared], capture_output=True, check=False, env=dict(env))
         _check(done.returncode, done.stderr)
-        if shutil.which("rsync") and done.stdout.strip() == b"rsync":
-            _by_rsync(settings, folder, target, names)
+        rsync = shutil.which("rsync")
+        if rsync is not None and done.stdout.strip() == b"rsync":
+            _by_rsync([rsync, "-e", f'"{program[0]}" -F "{settings}" -o BatchMode=yes'], env, route, names)
         else:
-            _by_tar([*program, "--", "there", ssh.remote_line(("tar", "-xzf", "-", "-C", target))], folder, names)
+            unpack = ssh.remote_line(("tar", "-xzf", "-", "-C", target))
+            _by_tar([*program, "--", "there", unpack], env, folder, names)
 
 
 def usual_target(folder: Path) -> str:
@@ -67,24 +69,40 @@ def list_files(folder: Path) -> list[bytes]:
     git = shutil.which("git")
     if git is None:
         return sorted(_walk(folder))
+    # A folder that its own repository ignores as a whole is not meant to be empty.
+    return _ask_git([git, "-C", str(folder)], folder) or _ask_git_without_repository(git, folder)
+
+
+def _ask_git_without_repository(git: str, folder: Path) -> list[bytes]:
+    """No repository, or none that git trusts: an empty one beside the folder lets git read its .gitignore."""
     with tempfile.TemporaryDirectory(prefix="gpu-dev-") as scratch:
-        command = [git, "-C", str(folder)]
-        if subprocess.run([*command, "rev-parse", "--git-dir"], capture_output=True, check=False).returncode != 0:
-            # No repository of its own, or none that git trusts: an empty one beside it lets git read the .gitignore.
-            subprocess.run([git, "init", "-q", scratch], capture_output=True, check=False)
-            command = [git, "-C", str(folder), f"--git-dir={scratch}/.git", f"--work-tree={folder}"]
-        done = subprocess.run(
-            [*command, "ls-files", "--cached", "--others", "--exclude-standard", "-z", "--", "."],
-            capture_output=True,
-            timeout=_SECONDS_TO_LIST,
-            check=False,
-        )
+        subprocess.run([git, "init", "-q", scratch], capture_output=True, check=False, env=_without_git_settings())
+        found = _ask_git([git, "-C", str(folder), f"--git-dir={scratch}/.git", f"--work-tree={folder}"], folder)
+    if found is None:
+        raise LocalError(f"git cannot list {folder}", "Try `git status` there")
+    return found
+
+
+def _ask_git(command: Sequence[str], folder: Path) -> list[bytes] | None:
+    """None: it cannot say."""
+    done = subprocess.run(
+        [*command, "ls-files", "--cached", "--others", "--exclude-standard", "-z", "--", "."],
+        capture_output=True,
+        timeout=_SECONDS_TO_LIST,
+        check=False,
+        env=_without_git_settings(),
+    )
     if done.returncode != 0:
-        raise LocalError(f"git cannot list {folder}: {done.stderr.decode('utf-8', 'replace').strip()[-300:]}")
+        return None
     root = os.fsencode(folder)
     named = {name.rstrip(b"/") for name in done.stdout.split(b"\0") if name}
     # git still names what was deleted and not yet committed.
     return sorted(name for name in named if os.path.lexists(os.path.join(root, name)))  # noqa: PTH118 - bytes
+
+
+def _without_git_settings() -> dict[str, str]:
+    """Started by a git hook, we would be told of that repository."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
 
 
 def _walk(folder: Path) -> Iterator[bytes]:
@@ -96,27 +114,20 @@ def _walk(folder: Path) -> Iterator[bytes]:
             yield os.path.relpath(os.path.join(place, name), root)  # noqa: PTH118 - bytes
 
 
-def _by_rsync(settings: Path, folder: Path, target: str, names: Sequence[bytes]) -> None:
-    command = [
-        "rsync",
-        "-a",
-        "-r",
-        "--from0",
-        "--files-from=-",
-        "-e",
-        f'"{ssh.find_program()}" -F "{settings}" -o BatchMode=yes',
-    ]
+def _by_rsync(command: Sequence[str], env: Mapping[str, str], route: Route, names: Sequence[bytes]) -> None:
+    how = ("-a", "-r", "--no-owner", "--no-group", "--from0", "--files-from=-")
     done = subprocess.run(
-        [*command, "--", f"{folder}/", f"there:{target.rstrip('/')}/"],
+        [*command, *how, "--", f"{route.folder}/", f"there:{route.target.rstrip('/')}/"],
         input=b"".join(name + b"\0" for name in names),
         capture_output=True,
         check=False,
+        env=dict(env),
     )
     _check(done.returncode, done.stderr)
 
 
-def _by_tar(command: Sequence[str], folder: Path, names: Sequence[bytes]) -> None:
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+def _by_tar(command: Sequence[str], env: Mapping[str, str], folder: Path, names: Sequence[bytes]) -> None:
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(env))
     assert process.stdin is not None
     try:
         with (

@@ -72,6 +72,12 @@ class Core:
     def value(self, call: Call[_T]) -> Routine[_T]:
         return (yield from self.ask(call)).value
 
+    def use_key(self, key: str) -> str | None:
+        """From now on this one. Comes to the one before."""
+        with self._finding:
+            before, self._key, self._is_proven = self._key, key, True
+        return before
+
     def revoke_key(self) -> Routine[None]:
         """The key this asks with is none any more."""
         answer = yield from self.exchange(Call(dict, "DELETE", "/v1/keys/current", repeatable=True))

@@ -5,7 +5,7 @@ thrown into it. Whoever drives it (`blocking`, `awaiting`) carries the effects o
 written once and knows neither threads nor event loops.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from gpudev.sdk.transport import Request, Stream
@@ -63,6 +63,7 @@ class Execute(NamedTuple):
     captured: bool
     """Its output is collected; else it goes where ours goes."""
     timeout: float | None
+    environment: Mapping[str, str]
 
 
 class Executed(NamedTuple):

@@ -13,6 +13,7 @@ def execute(effect: Execute) -> Executed:
         stdin=subprocess.DEVNULL if effect.sent is None else subprocess.PIPE,
         stdout=output,
         stderr=output,
+        env=dict(effect.environment),
     )
     with process:
         try:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 NOTHING_RAN = 4
 _ENTER = 'cd -- "$1" && shift && PYTHONUNBUFFERED="${PYTHONUNBUFFERED-1}" && export PYTHONUNBUFFERED || exit 126'
-_ATTENDED = f'{_ENTER}; exec "$@"'
+# The shell stays, so that a command that a signal ends has an exit code: ssh itself would say 255 of every such end.
+_ATTENDED = f'{_ENTER}; trap : INT QUIT; "$@"'
 _LET_GO = f"""
 run="$HOME/.gpu-dev-run"
 {_ENTER}

@@ -53,7 +53,7 @@ class ServerMethods(Group):
         code than 0, unless `check=False`; NotInTime after `timeout` seconds."""
         line = yield from self._command_line([command] if isinstance(command, str) else list(command))
         sent = stdin.encode() if isinstance(stdin, str) else stdin
-        done: Executed = yield Execute(line, sent, capture, timeout)
+        done: Executed = yield Execute(line, sent, capture, timeout, self._session.env)
         result = _result(done)
         if check and result.exit_code != 0:
             raise _failure(command, result)
@@ -75,7 +75,7 @@ class ServerMethods(Group):
         `output` and `gpu-dev logs` show what it writes, for as long as the dev server lives."""
         arguments = [command] if isinstance(command, str) else list(command)
         line = yield from self._command_line(remote_runs.let_go(folder, arguments))
-        done: Executed = yield Execute(line, None, True, None)
+        done: Executed = yield Execute(line, None, True, None, self._session.env)
         if done.exit_code != 0:
             raise _failure(command, _result(done))
 
@@ -83,7 +83,7 @@ class ServerMethods(Group):
     def output(self, *, wait: bool = False, timeout: float | None = None) -> Routine[Result]:
         """What the command that was begun has written. `wait`: once it has ended, and with its exit code."""
         line = yield from self._command_line(remote_runs.output(follow=wait))
-        return _result((yield Execute(line, None, True, timeout)))
+        return _result((yield Execute(line, None, True, timeout, self._session.env)))
 
     @offered
     def refresh(self) -> Routine[JobView]:

@@ -85,6 +85,12 @@ class Session:
     def stored(self) -> Credential | None:
         return credentials.find(places.credentials_file(self.env), self.address.url)
 
+    def keep_rotated(self, refused: str | None, fresh: str, expires_at: str | None) -> None:
+        """Instead of the one that was stored, if that was the one."""
+        stored = self.stored()
+        if stored is not None and stored.api_key == refused:
+            self.keep(stored._replace(api_key=fresh, expires_at=expires_at))
+
     def keep(self, credential: Credential) -> Credential:
         check_key(credential.api_key, "what the API gave")
         credentials.store(places.credentials_file(self.env), self.address.url, credential)

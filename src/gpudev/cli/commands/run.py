@@ -58,14 +58,14 @@ def run(
     may_ask = output.can_ask() and not yes
     if not new_disks.is_agreed(session, request.disk_name, may_ask=may_ask, quiet=not may_ask):
         raise CliError(Exit.REFUSED, "nothing was run")
-    reserved = submit(session, request, counted=wishes["gpus"] is not None, may_ask=may_ask, keeps=False)
-    if detach:
+    with running.ending_like_ctrl_c():
+        reserved = submit(session, request, counted=wishes["gpus"] is not None, may_ask=may_ask, keeps=False)
+        if not detach:
+            click.get_current_context().exit(running.attend(session, reserved, wanted))
         short = wording.short_id(running.let_go(session, reserved, wanted).reservation_id)
-        output.tell(f"Begun on {short}. Nobody releases it before its end but you:")
-        output.tell(f"  gpu-dev logs {short} --follow\n  gpu-dev cancel {short}")
-        output.say(short)
-        return
-    click.get_current_context().exit(running.attend(session, reserved, wanted))
+    output.tell(f"Begun on {short}. Nobody releases it before its end but you:")
+    output.tell(f"  gpu-dev logs {short} --follow\n  gpu-dev cancel {short}")
+    output.say(short)
 
 
 def _check_folder(folder: Path) -> Path:

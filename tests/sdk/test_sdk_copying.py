@@ -1,0 +1,58 @@
+"""Which files of a folder go to a dev server."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gpudev.sdk.copying import list_files, usual_target
+
+
+def git(folder: Path, *arguments: str) -> None:
+    subprocess.run(["git", "-C", str(folder), *arguments], check=True, capture_output=True)
+
+
+def fill(folder: Path, *names: str) -> Path:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+    return folder
+
+
+def test_without_a_repository_the_gitignore_holds_all_the_same(tmp_path: Path) -> None:
+    folder = fill(tmp_path / "plain", "a", "b.log", "sub/c", "sub/d.tmp")
+    (folder / ".gitignore").write_text("*.log\n")
+    (folder / "sub" / ".gitignore").write_text("*.tmp\n")
+    assert list_files(folder) == [b".gitignore", b"a", b"sub/.gitignore", b"sub/c"]
+
+
+def test_of_a_repository_go_what_is_tracked_and_what_is_new_but_nothing_of_git_itself(tmp_path: Path) -> None:
+    folder = fill(tmp_path / "repository", "tracked", "deleted", "kept.log", "ignored.log")
+    git(tmp_path, "init", "-q", str(folder))
+    (folder / ".gitignore").write_text("*.log\n")
+    git(folder, "add", "-f", "tracked", "deleted", "kept.log")
+    (folder / "deleted").unlink()
+    fill(folder, "new", "with\nnewline", "ünïcode")
+    found = list_files(folder)
+    assert found == sorted([b".gitignore", b"kept.log", b"new", b"tracked", b"with\nnewline", "ünïcode".encode()])
+
+
+def test_a_part_of_a_repository_goes_alone_and_an_ignored_folder_is_not_empty(tmp_path: Path) -> None:
+    folder = fill(tmp_path / "repository", "outside", "part/inside", "build/made")
+    git(tmp_path, "init", "-q", str(folder))
+    (folder / ".gitignore").write_text("/build/\n")
+    assert list_files(folder / "part") == [b"inside"]
+    assert list_files(folder / "build") == [b"made"]
+
+
+def test_settings_of_a_hook_do_not_lead_astray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = fill(tmp_path / "here", "a")
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "nowhere"))
+    assert list_files(folder) == [b"a"]
+
+
+@pytest.mark.parametrize(
+    ("name", "target"), [("proj", "proj"), ("my project", "my-project"), ("..x", "x"), ("$(id)", "id"), ("ü", "files")]
+)
+def test_the_folder_there_has_a_name_that_every_shell_reads_alike(name: str, target: str) -> None:
+    assert usual_target(Path("/somewhere") / name) == target
