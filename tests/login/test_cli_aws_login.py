@@ -17,6 +17,7 @@ import questionary
 import wcwidth
 
 from cli.harness import Cli, Completed
+from gpudev import AsyncGpuDev, Unauthenticated
 from gpudev.cli import overview
 from login.place import Served
 from login.signing import ADA
@@ -103,6 +104,23 @@ async def test_a_profile_is_remembered_and_used_again_when_the_key_ends(cli: Cli
     second = kept(cli, served)
     assert second["api_key"] != first["api_key"]
     assert second["login"] == first["login"]
+
+
+async def test_a_program_gets_its_next_key_by_itself_and_once_for_all_that_ask(cli: Cli, served: Served) -> None:
+    profile(cli, ADA)
+    assert (await run(cli, "login", "--profile", "gpu")).returncode == 0
+    first, asked = kept(cli, served)["api_key"], len(served.sts.requests)
+    async with AsyncGpuDev(env=cli.environment()) as client:
+        assert await client.jobs.list() == []
+        await served.end_keys()
+        assert await asyncio.gather(*(client.jobs.list() for _ in range(5))) == [[]] * 5
+        assert kept(cli, served)["api_key"] != first
+        assert len(served.sts.requests) == asked + 1
+        assert (await run(cli, "login", "--again")).stdout == f"Logged in to {served.url} as ada.\n"
+        (cli.home / ".aws" / "config").unlink()
+        await served.end_keys()
+        with pytest.raises(Unauthenticated):
+            await client.jobs.list()
 
 
 async def test_a_long_reserve_lives_through_the_end_of_several_keys(cli: Cli, served: Served) -> None:
