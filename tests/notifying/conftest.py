@@ -31,6 +31,10 @@ class Webhook:
     posts: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     status: int = 200
     location: str = ""
+    may_answer: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.may_answer.set()
 
     @property
     def titles(self) -> list[str]:
@@ -45,6 +49,7 @@ def webhook() -> Iterator[Webhook]:
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             heard.posts.append((self.path, json.loads(body)))
+            heard.may_answer.wait(30)
             self.send_response(heard.status)
             if heard.location:
                 self.send_header("Location", heard.location)
@@ -59,6 +64,7 @@ def webhook() -> Iterator[Webhook]:
         thread.start()
         heard.url = f"json://hook:planted-4711@127.0.0.1:{server.server_port}/hooks/planted-token"
         yield heard
+        heard.may_answer.set()
         server.shutdown()
         thread.join()
 

@@ -91,6 +91,25 @@ async def test_a_place_that_refuses_is_tried_again_later_and_delays_no_other(
     assert len(mailbox.letters) == 1
 
 
+async def test_a_place_that_hangs_delays_nobody(world: World, webhook: Webhook, mailbox: Mailbox) -> None:
+    mail = f"mailto://localhost:{mailbox.port}?from=gpu@example.com&to=team@example.com&mode=insecure"
+    notifications = telling(world, f"{webhook.url}?rto=100", mail)
+    await notifications.send_due()
+    await world.submit(1)
+    await world.turn()
+    webhook.may_answer.clear()
+    sending = asyncio.create_task(notifications.send_due())
+    async with asyncio.timeout(30):
+        while not (webhook.posts and mailbox.letters):  # noqa: ASYNC110 - other threads' doing
+            await asyncio.sleep(0.02)
+    second = await world.submit(1)
+    await world.turn()
+    assert (await world.kinds(second))[-1] == "active"
+    assert not sending.done()
+    webhook.may_answer.set()
+    await sending
+
+
 async def test_it_is_given_up_after_a_day(world: World, webhook: Webhook) -> None:
     webhook.status = 500
     notifications = telling(world, webhook.url)
