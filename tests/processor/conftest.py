@@ -8,6 +8,7 @@ from gpudev.adapters.postgres.stores import Stores
 from gpudev.bootstrap.processor import make_processor
 from gpudev.domain.capacity import Node
 from gpudev.settings import Settings
+from processor.disk_stays import DiskStays
 from support.clock import ManualClock
 from support.paper_cluster import PaperCluster
 from support.world import World
@@ -23,3 +24,10 @@ async def world(
     processor._queues._publisher._seconds = lambda: 0.0  # publishing is never too dear, however slow the machine is
     yield World(replace(stores, leases=theirs.leases), cluster, clock, processor, settings)
     await processor.effects.cancel()
+
+
+@pytest.fixture
+async def stays(stores: Stores, clock: ManualClock, settings: Settings) -> AsyncIterator[DiskStays]:
+    world = DiskStays.begin(stores, clock, settings)
+    yield world
+    await world.close()

@@ -1,30 +1,19 @@
 """What was on a disk whose volume nobody can look into: the dev server says so before it goes, or it is not known."""
 
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 
 import pytest
 
-from gpudev.adapters.postgres.stores import Stores
 from gpudev.domain.disk_contents import Contents, Entry, EntryKind
 from gpudev.domain.errors import Unavailable
 from gpudev.domain.ids import ReservationId
 from gpudev.ports.disks import Listing
-from gpudev.settings import Settings
 from processor.disk_stays import DiskStays
-from support.clock import ManualClock
 
 
 def _contents(*names: str) -> Contents:
     entries = tuple(Entry(name, EntryKind.FILE, 5, datetime(2026, 1, 2, tzinfo=UTC)) for name in names)
     return Contents(len(names), 0, 5 * len(names), entries)
-
-
-@pytest.fixture
-async def stays(stores: Stores, clock: ManualClock, settings: Settings) -> AsyncIterator[DiskStays]:
-    world = DiskStays.begin(stores, clock, settings)
-    yield world
-    await world.close()
 
 
 async def _end(stays: DiskStays, rid: ReservationId) -> None:
