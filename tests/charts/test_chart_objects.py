@@ -202,7 +202,7 @@ def test_each_service_is_granted_exactly_what_its_code_declares(chart: Rendered)
     assert _granted(chart.get("ClusterRole", "gpu-dev-toolbox")) == _declared(machines.EVERYWHERE)
     assert _granted(chart.get("Role", "toolbox")) == _declared(machines.AMONG_DEV_SERVERS)
     assert len(chart.of("ClusterRole")) == 4
-    assert len(chart.of("Role")) == 2
+    assert len(chart.of("Role")) == 3
 
 
 def test_shared_storage_on_efs_is_as_the_processor_would_make_it(helm: Helm) -> None:
