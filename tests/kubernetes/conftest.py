@@ -39,11 +39,21 @@ def kube(kube_binaries: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield cluster
 
 
-@pytest.fixture
-def own_control_plane(kube_binaries: Path, tmp_path: Path) -> Iterator[ControlPlane]:
-    """To be killed, restarted and lied to."""
-    with ControlPlane(tmp_path / "kube") as plane:
+@pytest.fixture(scope="module")
+def control_plane_of_the_module(
+    kube_binaries: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ControlPlane]:
+    with ControlPlane(tmp_path_factory.mktemp("own") / "kube") as plane:
         yield plane
+
+
+@pytest.fixture
+def own_control_plane(control_plane_of_the_module: ControlPlane) -> ControlPlane:
+    """To be killed, restarted and lied to, one test of a module after the other: what they make has names of its own,
+    for it stays. It runs, whatever the test before has done to it."""
+    if "apiserver" not in control_plane_of_the_module.pids():
+        control_plane_of_the_module.start_apiserver()
+    return control_plane_of_the_module
 
 
 @pytest.fixture

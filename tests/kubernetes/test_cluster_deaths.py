@@ -1,6 +1,7 @@
 """How dev servers on Kubernetes die, and what is told of it."""
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
@@ -191,7 +192,8 @@ async def test_a_place_that_the_kubelet_refuses_is_noticed_counted_and_left(worl
 
 async def test_an_api_server_that_is_away_makes_no_statement(own_control_plane: ControlPlane) -> None:
     api = await KubeApi.connect(own_control_plane.kubeconfig)
-    nodes = FakeNodes(api, own_control_plane.node_mark, kwok_port=own_control_plane.kwok_port)
+    suffix = f"-{uuid.uuid4().hex[:6]}"  # those of a first try stay
+    nodes = FakeNodes(api, own_control_plane.node_mark, kwok_port=own_control_plane.kwok_port, suffix=suffix)
     short = {"stale_after": timedelta(seconds=3), "watch_timeout": timedelta(seconds=2)}
     async with KubernetesWorld(own_control_plane, api, nodes, "gpu-dev", **short) as world:
         spec, second = world.spec(), world.spec()

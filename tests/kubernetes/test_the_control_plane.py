@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,11 @@ from support.kube_cutting import CuttingProxy
 from support.kube_nodes import FakeNodes
 
 pytestmark = pytest.mark.slow
+
+
+def unique() -> str:
+    """For the names of what stays when its test has ended, also after a first try."""
+    return f"-{uuid.uuid4().hex[:6]}"
 
 
 def pod(name: str, *, image: str = "example.test/dev:1", gpus: int = 1) -> Object:
@@ -133,32 +139,34 @@ async def test_cordons_taints_and_broken_gpus_show_on_the_node(kube_api: KubeApi
 async def test_what_containers_logged_can_be_read(own_control_plane: ControlPlane) -> None:
     own_control_plane.set_pod_log("first line\nlast line\n")
     api = await KubeApi.connect(own_control_plane.kubeconfig)
-    nodes = FakeNodes(api, own_control_plane.node_mark, kwok_port=own_control_plane.kwok_port)
-    await nodes.add("n")
-    await api.create("pods", pod("a"), "default")
-    await api.wait("pods", "a", "default", is_ready)
-    assert await api.log("a", "default", "dev") == "first line\nlast line\n"
+    nodes = FakeNodes(api, own_control_plane.node_mark, kwok_port=own_control_plane.kwok_port, suffix=unique())
+    await nodes.add("logging")
+    logged = f"logged{unique()}"
+    await api.create("pods", pod(logged), "default")
+    await api.wait("pods", logged, "default", is_ready)
+    assert await api.log(logged, "default", "dev") == "first line\nlast line\n"
     await api.close()
 
 
 async def test_an_api_server_that_was_killed_comes_back_with_everything(own_control_plane: ControlPlane) -> None:
     api = await KubeApi.connect(own_control_plane.kubeconfig)
-    nodes = FakeNodes(api, own_control_plane.node_mark)
-    node = await nodes.add("n")
+    nodes = FakeNodes(api, own_control_plane.node_mark, suffix=unique())
+    node = await nodes.add("outliving")
     await asyncio.to_thread(own_control_plane.kill_apiserver)
     with pytest.raises(httpx2.TransportError):
         await api.get("nodes", node)
     await asyncio.to_thread(own_control_plane.start_apiserver)
     assert (await api.get("nodes", node))["metadata"]["name"] == node
-    await api.create("pods", pod("a"), "default")
-    await api.wait("pods", "a", "default", is_ready, seconds=60)
+    later = f"later{unique()}"
+    await api.create("pods", pod(later), "default")
+    await api.wait("pods", later, "default", is_ready, seconds=60)
     await api.close()
 
 
 async def test_forgotten_history_cannot_be_watched_from(own_control_plane: ControlPlane) -> None:
     api = await KubeApi.connect(own_control_plane.kubeconfig)
     before = (await api.get("namespaces", "default"))["metadata"]["resourceVersion"]
-    await FakeNodes(api, own_control_plane.node_mark).add("n")
+    await FakeNodes(api, own_control_plane.node_mark, suffix=unique()).add("forgotten")
     await asyncio.to_thread(own_control_plane.forget_history)
     with pytest.raises(KubeRefused, match="410"):
         async for _ in api.watch("nodes", resource_version=before):
@@ -168,24 +176,29 @@ async def test_forgotten_history_cannot_be_watched_from(own_control_plane: Contr
 
 async def test_a_service_account_may_do_nothing_it_was_not_given(own_control_plane: ControlPlane) -> None:
     admin = await KubeApi.connect(own_control_plane.kubeconfig)
-    token = await admin.service_account_token("somebody", "default")
+    name, role = f"somebody{unique()}", f"lister{unique()}"
+    token = await admin.service_account_token(name, "default")
     somebody = await KubeApi.connect(own_control_plane.kubeconfig_with(token=token))
     with pytest.raises(KubeRefused, match="403"):
         await somebody.list("pods", "default")
     may_list = {
-        "metadata": {"name": "lister"},
+        "metadata": {"name": role},
         "rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}],
     }
     await admin.create("roles", may_list, "default")
     binding: Object = {
-        "metadata": {"name": "lister"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "lister"},
-        "subjects": [{"kind": "ServiceAccount", "name": "somebody", "namespace": "default"}],
+        "metadata": {"name": role},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": role},
+        "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": "default"}],
     }
     await admin.create("rolebindings", binding, "default")
-    assert await _eventually_lists(somebody) == []
+    assert _names(await _eventually_lists(somebody)) == _names(await admin.list("pods", "default"))
     await somebody.close()
     await admin.close()
+
+
+def _names(objects: list[Object]) -> set[str]:
+    return {one["metadata"]["name"] for one in objects}
 
 
 async def _eventually_lists(api: KubeApi) -> list[Object]:
@@ -210,13 +223,13 @@ async def test_a_bad_line_breaks_watches_and_falls_silent_when_told(own_control_
         await api.close()
     async with CuttingProxy(own_control_plane.port) as line:
         api = await KubeApi.connect(own_control_plane.kubeconfig_with(server=line.url))
-        assert await api.list("nodes") == []
+        there = _names(await api.list("nodes"))
         line.fall_silent()
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.5):
                 await api.list("nodes")
         line.speak_again()
-        assert await api.list("nodes") == []
+        assert _names(await api.list("nodes")) == there
         await api.close()
 
 
