@@ -49,7 +49,7 @@ def webhook() -> Iterator[Webhook]:
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             heard.posts.append((self.path, json.loads(body)))
-            heard.may_answer.wait(30)
+            heard.may_answer.wait(150)
             self.send_response(heard.status)
             if heard.location:
                 self.send_header("Location", heard.location)

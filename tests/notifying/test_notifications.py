@@ -24,6 +24,7 @@ from gpudev.settings import NotifySettings, Settings, given, load
 from notifying.conftest import Mailbox, Webhook
 from support.world import World
 
+pytestmark = pytest.mark.slow
 SECRETS = ("planted-4711", "planted-token")
 
 
