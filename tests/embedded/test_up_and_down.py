@@ -10,6 +10,8 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -18,6 +20,7 @@ import pytest
 from gpudev.adapters.local.processes import identify, is_alive
 from gpudev.embedded import pidfiles
 from gpudev.embedded.pidfiles import wait_until
+from gpudev.embedded.postgres import EmbeddedPostgres
 from support.machine import Machine, free_port
 
 pytestmark = pytest.mark.slow
@@ -116,7 +119,7 @@ def test_a_killed_part_is_back_within_seconds(machine: Machine) -> None:
         assert wait_until(lambda: answers(f"{url}/v1/jobs", stored_key(machine, url)) == 200, 20), part
 
 
-def test_after_the_supervisor_was_killed_up_replaces_what_it_left(machine: Machine) -> None:
+def test_after_the_supervisor_was_killed_up_replaces_what_it_left_and_down_leaves_nothing(machine: Machine) -> None:
     first = machine.up()
     kill_part(machine, "supervisor")
     assert answers(f"{first['api_url']}/health/live") == 200, "its parts go on without it"
@@ -126,9 +129,6 @@ def test_after_the_supervisor_was_killed_up_replaces_what_it_left(machine: Machi
     left = set(first["pids"].values()) & {process.pid for process in machine.processes()}
     assert left == set(), "nothing runs twice"
 
-
-def test_down_after_the_supervisor_was_killed_leaves_nothing(machine: Machine) -> None:
-    machine.up()
     kill_part(machine, "supervisor")
     assert machine.run("down").returncode == 0
     assert machine.processes() == []
@@ -158,8 +158,8 @@ def test_a_taken_port_that_was_asked_for_is_refused(machine: Machine) -> None:
 
 
 def test_a_step_that_fails_is_named_with_its_reason_and_nothing_stays(machine: Machine) -> None:
-    machine.up()
-    machine.run("down")
+    machine.layout.make_folders()
+    EmbeddedPostgres(machine.layout.postgres_data, fast=True).initialise()
     (machine.layout.postgres_data / "PG_VERSION").write_text("9\n")
     up = machine.run("up")
     assert up.returncode == 1
@@ -183,17 +183,11 @@ def test_a_nodes_file_that_is_wrong_is_refused_before_anything_starts(machine: M
     assert machine.processes() == []
 
 
-def test_a_nodes_file_describes_what_there_is(machine: Machine) -> None:
-    file = machine.root / "nodes.toml"
-    file.write_text("[[node]]\nname = 'left'\ngpu_type = 'a100'\ngpus = 4\n")
-    nodes = machine.up("--nodes", str(file))["nodes"]
-    assert [(node["name"], node["gpu_type"], node["total_gpus"]) for node in nodes] == [("left", "a100", 4)]
-
-
-def test_the_next_up_uses_the_same_nodes_file_unless_told_to_detect(machine: Machine) -> None:
+def test_a_nodes_file_describes_what_there_is_also_next_time_unless_told_to_detect(machine: Machine) -> None:
     file = machine.root / "nodes.toml"
     file.write_text('[[node]]\nname = "left"\ngpu_type = "a100"\ngpus = 4\n')
-    machine.up("--nodes", str(file))
+    nodes = machine.up("--nodes", str(file))["nodes"]
+    assert [(node["name"], node["gpu_type"], node["total_gpus"]) for node in nodes] == [("left", "a100", 4)]
     machine.run("down")
     assert [node["name"] for node in machine.up()["nodes"]] == ["left"]
     machine.run("down")
@@ -215,42 +209,44 @@ def test_an_interrupted_up_leaves_nothing(machine: Machine) -> None:
     assert machine.processes() == []
 
 
-def test_two_ups_at_once_make_one_system(machine: Machine) -> None:
+def test_two_ups_at_once_make_one_system_and_use_no_database_of_the_environment(machine: Machine) -> None:
+    machine.variables |= {"POSTGRES_HOST": "203.0.113.1", "POSTGRES_PORT": str(free_port())}
     both = [
         subprocess.Popen(machine.command("up", "--json"), env=machine.environment, stdout=subprocess.PIPE, text=True)
         for _ in range(2)
     ]
     answers_given = [json.loads(process.communicate(timeout=120)[0]) for process in both]
     assert [process.returncode for process in both] == [0, 0]
+    assert answers(f"{answers_given[0]['api_url']}/health/ready") == 200
     assert sorted(answer["already_running"] for answer in answers_given) == [False, True]
     assert answers_given[0]["pids"] == answers_given[1]["pids"]
 
 
+@contextmanager
+def up_in_the_foreground(machine: Machine) -> Iterator["subprocess.Popen[str]"]:
+    """As soon as it has said that all runs, which is a moment before it has settled down to stay."""
+    command = machine.command("up", "--foreground")
+    with subprocess.Popen(command, env=machine.environment, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert wait_until(machine.layout.system_file.exists, 120)
+            yield process
+        finally:
+            process.kill()
+
+
 def test_in_the_foreground_it_stays_and_a_signal_takes_the_control_plane_down(machine: Machine) -> None:
-    process = subprocess.Popen(
-        machine.command("up", "--foreground"),
-        env=machine.environment,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert wait_until(machine.layout.system_file.exists, 60)
-    assert process.poll() is None
-    process.terminate()
-    process.communicate(timeout=60)
+    with up_in_the_foreground(machine) as process:
+        assert process.poll() is None
+        process.terminate()
+        process.communicate(timeout=60)
     assert process.returncode == 0
     assert machine.processes() == []
 
 
 def test_in_the_foreground_a_supervisor_that_dies_is_an_error_for_the_service_manager(machine: Machine) -> None:
-    process = subprocess.Popen(
-        machine.command("up", "--foreground"),
-        env=machine.environment,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert wait_until(machine.layout.system_file.exists, 60)
-    kill_part(machine, "supervisor")
-    process.communicate(timeout=60)
+    with up_in_the_foreground(machine) as process:
+        kill_part(machine, "supervisor")
+        process.communicate(timeout=60)
     assert process.returncode == 1
 
 
@@ -261,11 +257,6 @@ def test_a_home_that_cannot_be_used_is_named(machine: Machine, tmp_path: Path) -
     assert up.returncode == 1
     assert f"Using {tmp_path / 'file' / 'state'} failed" in up.stdout
     assert "GPU_DEV_HOME" in up.stdout
-
-
-def test_a_database_named_in_the_environment_is_not_used(machine: Machine) -> None:
-    machine.variables |= {"POSTGRES_HOST": "203.0.113.1", "POSTGRES_PORT": str(free_port())}
-    machine.up()
 
 
 def gpu_dev(machine: Machine, *arguments: str) -> "subprocess.CompletedProcess[str]":
