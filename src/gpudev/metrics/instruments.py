@@ -42,6 +42,8 @@ orphans = Gauge("gpudev_orphan_servers", "Dev servers that belong to no reservat
 dead_lettered = Counter("gpudev_messages_dead_lettered", "Messages that this processor gave up", ["queue"])
 broken_plans = Counter("gpudev_planner_broken_plans", "GPU types that could not be planned in a turn", ["gpu_type"])
 
+notices = Counter("gpudev_notices", "Attempts to tell people outside, by what came of them", ["result"])
+
 effects = Counter("gpudev_effects", "Effects (launch, teardown, …), by how they ended", ["kind", "result"])
 effect_seconds = Histogram("gpudev_effect_seconds", "One attempt at an effect", ["kind"], buckets=_EFFECT_SECONDS)
 

@@ -13,6 +13,7 @@ import structlog
 
 from gpudev.domain.errors import Unavailable
 from gpudev.domain.notice import EVENT_KINDS, Occasion
+from gpudev.metrics import instruments
 from gpudev.planning.notifying import compose, try_again_at
 from gpudev.ports.clock import Clock
 from gpudev.ports.notifying import NotificationStore, Notifier, WaitingNotice
@@ -84,10 +85,12 @@ class Notifications:
             await self._failed(waiting, str(error) or "it took too long", where, about)
         else:
             await self._store.settle(waiting.notification_id, "sent")
+            instruments.notices.labels("sent").inc()
             log.info("notification.sent", target=where, attempts=waiting.attempts, **about)
 
     async def _failed(self, waiting: WaitingNotice, error: str, where: str, about: dict[str, str]) -> None:
         again = try_again_at(waiting.attempts, waiting.event.at, self._clock.now())
+        instruments.notices.labels("given_up" if again is None else "failed").inc()
         if again is None:
             await self._store.settle(waiting.notification_id, "given_up", error)
             log.error("notification.given_up", target=where, attempts=waiting.attempts, error=error, **about)
