@@ -1,5 +1,6 @@
 """What programs are told when the API, the network or the person's machine does not play along."""
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -8,7 +9,16 @@ from pathlib import Path
 import pytest
 
 from cli.fake_api import KEY, FakeApi, Trouble
-from gpudev import GpuDev, LocalError, Refused, ReservationEnded, Unauthenticated, Unreachable
+from gpudev import (
+    AsyncGpuDev,
+    GpuDev,
+    LocalError,
+    Refused,
+    ReservationEnded,
+    Unauthenticated,
+    Unreachable,
+    UsageError,
+)
 from gpudev.sdk import credentials
 from gpudev.sdk.credentials import Credential
 from gpudev.sdk.stays import Stay
@@ -68,6 +78,28 @@ def test_interrupted_while_asking_it_finds_out_what_was_made_and_releases_it(
     with pytest.raises(KeyboardInterrupt):
         stay.__enter__()
     assert [job.status for job in fake.jobs.values()] == ["cancelled"]
+
+
+async def test_whoever_still_listens_is_told_when_the_client_is_closed(fake: FakeApi, tmp_path: Path) -> None:
+    job = fake.add(status="queued")
+    client = AsyncGpuDev(fake.url, api_key=KEY, env={"HOME": str(tmp_path)})
+    seen = asyncio.Event()
+    waiting = asyncio.create_task(client.jobs.wait(job.reservation_id, on_change=lambda _job: seen.set()))
+    async with asyncio.timeout(30):
+        await seen.wait()
+        await asyncio.to_thread(fake.wait_for, lambda: bool(fake.told), "it listens")
+        client.close()
+        with pytest.raises(UsageError, match="is closed"):
+            await waiting
+
+
+async def test_a_stream_that_is_left_early_is_hung_up(fake: FakeApi, tmp_path: Path) -> None:
+    job = fake.add(status="queued")
+    async with AsyncGpuDev(fake.url, api_key=KEY, env={"HOME": str(tmp_path)}) as client:
+        events = client.jobs.follow(job.reservation_id)
+        assert (await anext(events)).kind == "submitted"
+        await events.aclose()
+        assert client._driver._streams == set()
 
 
 def test_an_api_that_is_not_there_is_unreachable(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """What a type checker must know of the SDK; `python -m mypy` reads it, nobody runs it."""
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Generator, Sequence
 from typing import assert_type
 
 from gpudev import AsyncGpuDev, GpuDev
@@ -12,7 +12,7 @@ from gpudev.wire.jobs import JobEvent, JobView
 def blocking(client: GpuDev) -> None:
     assert_type(client.jobs.get("3f2a"), JobView)
     assert_type(client.jobs.list(status=["active"]), Sequence[JobView])
-    assert_type(client.jobs.follow("3f2a"), Iterator[JobEvent])
+    assert_type(client.jobs.follow("3f2a"), Generator[JobEvent, None, None])
     assert_type(client.disks.create("data", on_change=lambda operation: operation.step), OperationView)
     with client.reserve(gpus=1, on_change=lambda job: job.status) as server:
         assert_type(server.run(["nvidia-smi"]), Result)
@@ -22,7 +22,7 @@ def blocking(client: GpuDev) -> None:
 
 async def awaiting(client: AsyncGpuDev) -> None:
     assert_type(await client.jobs.get("3f2a"), JobView)
-    assert_type(client.jobs.follow("3f2a"), AsyncIterator[JobEvent])
+    assert_type(client.jobs.follow("3f2a"), AsyncGenerator[JobEvent, None])
     assert_type(await client.disks.list(), Sequence[DiskView])
     async with client.reserve(gpus=1) as server:
         assert_type(await server.run("nvidia-smi"), Result)

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar, assert_never
 
 from gpudev.sdk.effects import Close, Do, Effect, Execute, Executed, NextLine, Open, Pause, Routine, Send, Tell
-from gpudev.sdk.errors import NotInTime
+from gpudev.sdk.errors import NotInTime, UsageError
 from gpudev.sdk.transport import Answer, Request, Stream, Transport, hang_up
 
 _T = TypeVar("_T")
@@ -21,6 +21,7 @@ class AwaitingDriver:
         self._transport = transport
         self._threads = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="gpu-dev")
         self._streams: set[Stream] = set()
+        self._is_closed = False
 
     async def run(self, routine: Routine[_T]) -> _T:
         """To its end. What goes wrong, being cancelled too, is thrown into it, so that it can tidy up."""
@@ -40,6 +41,7 @@ class AwaitingDriver:
 
     def close(self) -> None:
         """Nothing more is asked; whoever still listens is told that it is cut."""
+        self._is_closed = True
         for stream in list(self._streams):
             stream.abort()
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -91,6 +93,8 @@ class AwaitingDriver:
         return opened
 
     async def _in_thread(self, act: Callable[[], _T], abort: Callable[[], None] | None = None) -> _T:
+        if self._is_closed:
+            raise UsageError("this client is closed")
         future = asyncio.get_running_loop().run_in_executor(self._threads, act)
         try:
             return await future

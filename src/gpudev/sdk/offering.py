@@ -4,7 +4,7 @@ A group of methods is a class whose methods are `@offered` or `@streamed`; it is
 and once as an `Awaiting` one. Type checkers see for each what it gives.
 """
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from functools import update_wrapper
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
@@ -51,7 +51,7 @@ class Blocking(Group):
     def _perform(self, routine: Routine[_T]) -> _T:
         return self._driver.run(routine)
 
-    def _stream(self, source: Source[_T]) -> Iterator[_T]:
+    def _stream(self, source: Source[_T]) -> Generator[_T, None, None]:
         try:
             while (item := self._driver.run(source.next())) is not None:
                 yield item
@@ -68,7 +68,7 @@ class Awaiting(Group):
     def _perform(self, routine: Routine[_T]) -> Coroutine[Any, Any, _T]:
         return self._driver.run(routine)
 
-    async def _stream(self, source: Source[_T]) -> AsyncIterator[_T]:
+    async def _stream(self, source: Source[_T]) -> AsyncGenerator[_T, None]:
         try:
             while (item := await self._driver.run(source.next())) is not None:
                 yield item
@@ -109,9 +109,9 @@ class streamed(Generic[_P, _T]):  # noqa: N801 - it is read as a decorator
     @overload
     def __get__(self, instance: None, owner: type) -> "streamed[_P, _T]": ...
     @overload
-    def __get__(self, instance: Blocking, owner: type) -> Callable[_P, Iterator[_T]]: ...
+    def __get__(self, instance: Blocking, owner: type) -> Callable[_P, Generator[_T, None, None]]: ...
     @overload
-    def __get__(self, instance: Awaiting, owner: type) -> Callable[_P, AsyncIterator[_T]]: ...
+    def __get__(self, instance: Awaiting, owner: type) -> Callable[_P, AsyncGenerator[_T, None]]: ...
     def __get__(self, instance: Group | None, owner: type) -> Any:
         if instance is None:
             return self
