@@ -17,7 +17,8 @@ from typing import Protocol
 from gpudev.sdk import websocket
 from gpudev.sdk.errors import Unreachable
 
-_CHUNK = 128 * 1024
+_CHUNK = 512 * 1024
+"""At most so much is read at once: what is there, and larger steps when there is much."""
 _PIPE_SIZE = 1024 * 1024
 _IN, _OUT = select.POLLIN, select.POLLOUT
 _GONE = select.POLLHUP | select.POLLERR
@@ -31,7 +32,7 @@ class Speech(Protocol):
 
     silence: float | None
 
-    def wrap(self, data: bytes) -> Sequence[bytes]:
+    def wrap(self, data: memoryview) -> Sequence[bytes | memoryview]:
         """Our bytes, as they are sent; none: no more will come."""
         ...
 
@@ -43,7 +44,7 @@ class Plain:
 
     silence: float | None = None
 
-    def wrap(self, data: bytes) -> Sequence[bytes]:
+    def wrap(self, data: memoryview) -> Sequence[bytes | memoryview]:
         return (data,)
 
     def unwrap(self, received: memoryview) -> Iterator[websocket.Event]:
@@ -58,7 +59,7 @@ class Framed:
     def __init__(self) -> None:
         self._reader = websocket.Reader()
 
-    def wrap(self, data: bytes) -> Sequence[bytes]:
+    def wrap(self, data: memoryview) -> Sequence[bytes | memoryview]:
         return (websocket.data_header(len(data)), data)
 
     def unwrap(self, received: memoryview) -> Iterator[websocket.Event]:
@@ -71,7 +72,9 @@ class Pipe:
         self._speech = speech
         self._source = source
         self._sink = sink
-        self._buffer = memoryview(bytearray(2 * _CHUNK))
+        self._buffer = memoryview(bytearray(_CHUNK))
+        self._outgoing = memoryview(bytearray(_CHUNK))
+        """Read into only while nothing of it is left to say."""
         self._to_say: list[memoryview] = []
         self._to_write: list[memoryview] = []
         self._source_ended = False
@@ -138,7 +141,7 @@ class Pipe:
         return None if self._speech.silence is None or self._to_write else self._speech.silence * 1000
 
     def _read_source(self) -> None:
-        data = os.read(self._source, _CHUNK)
+        data = self._outgoing[: os.readv(self._source, [self._outgoing])]
         if not data:
             self._source_ended = True
             if isinstance(self._speech, Plain):
