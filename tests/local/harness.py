@@ -80,8 +80,11 @@ class LocalWorld(ClusterWorld):
         if place is not None:
             PLACES.give_back(self.mode, place)
 
+    def make_cluster(self) -> LocalCluster:
+        return LocalCluster(self.state_dir, self.nodes, self.clock, mode=self.mode)
+
     async def open(self, place: Place | None = None) -> LocalCluster:
-        self.cluster = LocalCluster(self.state_dir, self.nodes, self.clock, mode=self.mode)
+        self.cluster = self.make_cluster()
         if place is not None:
             place.lend(self.cluster)
         await self.cluster.start()

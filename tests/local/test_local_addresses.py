@@ -17,10 +17,8 @@ OTHER_ADDRESS = "127.0.0.2"
 class ListeningWorld(LocalWorld):
     """Its cluster was told where to listen."""
 
-    async def open(self) -> LocalCluster:
-        self.cluster = LocalCluster(self.state_dir, self.nodes, self.clock, OTHER_ADDRESS, mode=self.mode)
-        await self.cluster.start()
-        return self.cluster
+    def make_cluster(self) -> LocalCluster:
+        return LocalCluster(self.state_dir, self.nodes, self.clock, OTHER_ADDRESS, mode=self.mode)
 
 
 @pytest.fixture
