@@ -125,7 +125,7 @@ def test_everything_that_can_be_done_is_sent_waited_for_and_told(cli: Cli, api: 
 
 def test_each_step_is_a_line_where_nobody_sees_a_screen(cli: Cli, api: FakeApi) -> None:
     api.disks.add("data")
-    slow = [{"state": "running", "step": "making a snapshot"}] * 3
+    slow = [{"state": "running", "step": "making a snapshot"}] * 5  # the fourth look is late enough to be told
     api.disks.steps = [
         *slow,
         *([{"step": "copying", "error": "the cloud is busy"}] * 3),
