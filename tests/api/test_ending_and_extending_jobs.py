@@ -56,9 +56,13 @@ async def test_an_active_one_keeps_its_gpus_until_they_are_confirmed_gone(ada: h
 async def test_cancelling_wakes_the_processor(ada: httpx2.AsyncClient, api: Api) -> None:
     view = await submit(ada)
     await api.world.turn()
-    await ada.post(f"/v1/jobs/{view['job_id']}/cancel")
+    answer = await ada.post(f"/v1/jobs/{view['job_id']}/cancel")
     (message,) = await api.world.stores.queue.read("gpu_reservations", timedelta(0), 10)
-    assert message.body == {"reservation_id": view["reservation_id"], "cause": Cause.CANCELLED.value}
+    assert message.body == {
+        "reservation_id": view["reservation_id"],
+        "cause": Cause.CANCELLED.value,
+        "request_id": answer.headers["x-request-id"],
+    }
 
 
 async def test_cancelling_twice_is_fine_and_changes_nothing(ada: httpx2.AsyncClient) -> None:

@@ -72,6 +72,7 @@ def text_fields(api: Api, operation: dict[str, Any]) -> Iterator[tuple[str, bool
 
 def fill(path: str, **values: str) -> str:
     usual = {"job_id": "ffff", "name": "nobodys", "operation_id": "ffff", "username": "nobody", "key_id": "1"}
+    usual["github_user"] = "nobody"
     return re.sub(r"{(\w+)}", lambda found: quote({**usual, **values}[found[1]], safe=""), path)
 
 

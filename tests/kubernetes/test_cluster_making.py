@@ -151,24 +151,6 @@ async def test_new_keys_reach_a_dev_server_that_runs_and_who_it_is_stays(world: 
     assert (await world.api.get("pods", spec.pod_name, world.namespace))["metadata"]["uid"] == pod["metadata"]["uid"]
 
 
-async def test_keys_that_were_made_before_stay_where_an_attempt_was_cut_off_behind_them(world: KubernetesWorld) -> None:
-    spec = world.spec()
-    first = await world.ready(spec)
-    secret = await world.api.get("secrets", spec.pod_name, world.namespace)
-    await world.api.delete("pods", spec.pod_name, world.namespace)
-    await world.api.delete("services", spec.pod_name, world.namespace)
-    await world.gone(spec.reservation_id)
-    fields = ("name", "labels", "annotations")
-    kept = {"metadata": {field: secret["metadata"][field] for field in fields}, "data": secret["data"]}
-    await world.api.create("secrets", kept, world.namespace)
-    again = await world.ready(spec)
-    assert first.connection is not None
-    assert again.connection is not None
-    assert again.connection.host_key == first.connection.host_key
-    pod = await world.api.get("pods", spec.pod_name, world.namespace)
-    assert pod["metadata"]["annotations"][labels.HOST_KEY] == first.connection.host_key
-
-
 async def test_one_that_was_planned_anew_moves_to_its_new_node(world: KubernetesWorld) -> None:
     spec = world.spec()
     await world.ready(spec)

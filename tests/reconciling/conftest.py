@@ -27,7 +27,8 @@ async def world(
 ) -> AsyncIterator[World]:
     cluster = PaperCluster([Node("node-1", "h100", 8)], clock)
     theirs = stores_of(RECONCILER)
-    processor = make_processor(theirs, cluster, clock, settings.timing)
+    # It also starts dev servers here, as only a processor does: what people bring to them is read with its rights.
+    processor = make_processor(replace(theirs, setups=stores.setups), cluster, clock, settings.timing)
     yield World(replace(stores, leases=theirs.leases), cluster, clock, processor, settings)
     await processor.effects.cancel()
 

@@ -85,6 +85,8 @@ def test_one_that_was_detached_is_read_again_with_logs(system: System, client: G
 def test_whoever_ends_it_frees_the_gpus(system: System, client: GpuDev, folder: Path, number: signal.Signals) -> None:
     process = subprocess.Popen(
         [*PROGRAM, "run", "--disk", "none", "--", "echo up; sleep 300"],
+        # Whoever runs the tests may ignore it (nohup does), and what starts so rightly goes on so.
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # noqa: PLW1509 - nothing else runs in that child
         env=system.environment,
         cwd=folder,
         stdin=subprocess.DEVNULL,

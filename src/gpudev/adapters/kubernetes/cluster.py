@@ -139,8 +139,7 @@ class KubernetesCluster:
         async with self._lock(rid):
             await self._give_way(rid)
             order = Order(spec, [self._place(spec, share) for share in spec.shares], await self._storage(spec))
-            condemned = frozenset(pod.uid for pod in self._dead_pods(rid))
-            order = replace(order, condemned=condemned, is_first=_is_empty(self._mirror.parts_of(rid)))
+            order = replace(order, condemned=frozenset(pod.uid for pod in self._dead_pods(rid)))
             self._being_made.add(rid)
             try:
                 await self._maker.make(order)
@@ -184,7 +183,7 @@ class KubernetesCluster:
     def _see(self, parts: ServerParts, now: datetime) -> ServerSeen | None:
         if self._confirmed_gone and self._confirmed_gone & _uids(parts):
             parts = _without(parts, self._confirmed_gone)
-        if _is_empty(parts):
+        if not (parts.pods or parts.services or parts.volumes or parts.gone):
             return None
         facts = self._seeing.server(parts, now)
         if facts.seen.phase is Phase.READY:
@@ -289,10 +288,6 @@ class KubernetesCluster:
 
 def _starting(seen: ServerSeen, step: str) -> ServerSeen:
     return replace(seen, phase=Phase.STARTING, step=step, reason=None, lost_unwatched=False, refused=None)
-
-
-def _is_empty(parts: ServerParts) -> bool:
-    return not (parts.pods or parts.services or parts.volumes or parts.gone)
 
 
 def _uids(parts: ServerParts) -> set[str]:

@@ -6,7 +6,7 @@ Creating comes before asking: a new reservation costs one request per object, an
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,8 +47,6 @@ class Order:
     storage: Storage
     condemned: frozenset[str] = frozenset()
     """Pods (by uid) that have not ended but never will work; they are made anew."""
-    is_first: bool = False
-    """Nothing of it was ever seen: its keys are new, and nobody knows it by other ones."""
 
 
 @dataclass
@@ -91,36 +89,22 @@ class Maker:
         return name
 
     async def _make(self, order: Order, made: _Made) -> None:
-        if order.spec.volume is not None:
+        spec, settings = order.spec, self._settings
+        if spec.volume is not None:
             # Before the pod: one that the scheduler finds without its volume is put aside for a while.
-            await self._ensure_home(order, order.spec.volume, made)
-        if not order.is_first or not await self._make_at_once(order, made):
-            keys = await self._ensure_secret(order, made)
-            await _all_of(self._steps(order, keys, made))
-
-    async def _make_at_once(self, order: Order, made: _Made) -> bool:
-        """The keys beside what needs them: pods wait for a Secret that is on its way. False: there were keys already,
-        from an attempt that nobody saw. People may know it by those, and nothing is left of what was made now."""
-        keys, now = _new_keys(order), _Made()
-        try:
-            taken, *_ = await _all_of([self._create(self._secret(order, keys), now), *self._steps(order, keys, now)])
-            if taken is None:
-                return True
-            self._check_owner(SECRET, taken, order)
-        finally:
-            made.objects += now.objects
-        await asyncio.shield(self._take_back(now))
-        made.objects = [one for one in made.objects if one not in now.objects]
-        return False
-
-    def _steps(self, order: Order, keys: Keys, made: _Made) -> list[Coroutine[Any, Any, Manifest | None]]:
-        spec, settings, host_key = order.spec, self._settings, keys.host.public
+            await self._ensure_home(order, spec.volume, made)
+        keys = await self._ensure_secret(order, made)
+        host_key = keys.host.public
         wanted = [manifests.ssh_service(spec, settings, host_key), *manifests.gang_objects(spec, settings, host_key)]
         # Pods first: they have the longest way to go.
-        return [
-            *(self._ensure_pod(order, place, host_key, made) for place in order.places),
-            *(self._ensure(order, manifest, made) for manifest in wanted),
-        ]
+        steps = [self._ensure_pod(order, place, host_key, made) for place in order.places]
+        steps += [self._ensure(order, manifest, made) for manifest in wanted]
+        # All of them come to an end before any failure is told, so that what was made is known.
+        outcomes = await asyncio.gather(*steps, return_exceptions=True)
+        failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        refusals = [failure for failure in failures if not isinstance(failure, Unavailable)]
+        for failure in (*refusals, *failures):
+            raise failure
 
     async def _ensure_home(self, order: Order, volume: HomeVolume, made: _Made) -> None:
         if self._access_mode is None:
@@ -179,7 +163,7 @@ class Maker:
         """The keys are made once: a dev server that is started again is the one people know."""
         spec = order.spec
         is_gang = len(spec.shares) > 1
-        fresh = _new_keys(order)
+        fresh = Keys(new_key_pair(), new_key_pair() if is_gang else None)
         wanted = self._secret(order, fresh)
         taken = await self._create(wanted, made)
         if taken is None:
@@ -264,20 +248,6 @@ class Maker:
                 await self._api.delete(kind, metadata["name"], uid=metadata["uid"])
             except GpuDevError as error:  # it carries the reservation's id: its teardown finds it
                 log.warning("kubernetes.not_taken_back", kind=kind.name, name=metadata["name"], error=str(error))
-
-
-async def _all_of(steps: Sequence[Coroutine[Any, Any, Manifest | None]]) -> list[Manifest | None]:
-    """All of them come to an end before any failure is told (a refusal first), so that what was made is known."""
-    outcomes = await asyncio.gather(*steps, return_exceptions=True)
-    failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
-    refusals = [failure for failure in failures if not isinstance(failure, Unavailable)]
-    for failure in (*refusals, *failures):
-        raise failure
-    return [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
-
-
-def _new_keys(order: Order) -> Keys:
-    return Keys(new_key_pair(), new_key_pair() if len(order.spec.shares) > 1 else None)
 
 
 def _lives(manifest: Manifest, condemned: frozenset[str]) -> bool:
