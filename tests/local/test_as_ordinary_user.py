@@ -14,6 +14,7 @@ HERE = Path(__file__).parent
 
 
 @pytest.mark.slow
+@pytest.mark.first
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(not IS_ROOT, reason="whoever runs the tests is an ordinary user already")
 def test_all_of_this_holds_for_an_ordinary_user_too() -> None:
