@@ -17,7 +17,7 @@ from support.aws_stub.query import Request
 
 HASTY = AwsSettings(
     attempts=2,
-    connect_timeout=timedelta(seconds=1),
+    connect_timeout=timedelta(seconds=5),
     read_timeout=timedelta(seconds=2),
     call_deadline=timedelta(seconds=10),
     settle_time=timedelta(seconds=1),

@@ -98,7 +98,8 @@ async def test_an_image_that_cannot_be_pulled_fails_with_its_name(system: KubeSy
         "reserve", "--gpus", "1", "--hours", "1", "--yes", "--image", "play.test/pull-error", code=RESERVATION_ENDED
     )
     assert "the image play.test/pull-error was not found or may not be pulled" in error
-    assert "preparing" in said
+    short = said.split()[1].rstrip(":")
+    assert "preparing" in [event["kind"] for event in await system.events({"job_id": short})]
 
 
 async def test_one_that_is_never_ready_fails_at_its_deadline_with_what_it_was_doing(system: KubeSystem) -> None:

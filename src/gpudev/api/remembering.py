@@ -10,12 +10,13 @@ from gpudev.domain.reservation import Reservation
 from gpudev.ports.stores import PlanStore, UnreleasedView
 
 T = TypeVar("T")
+_LONGEST_SECONDS = 2.0
 
 
 class Remembered(Generic[T]):
-    """`get` gives what `load` gave at most `seconds` ago, or `times` as long ago as loading it took: what is dear to
-    make (a large cluster's numbers) is made rarely, so that making it never keeps others waiting for long. Those who
-    ask while it loads wait for that one load; a failure is theirs too, and is not remembered."""
+    """`get` gives what `load` gave at most `seconds` ago, or `times` as long ago as loading it took (two seconds at the
+    most): what is dear to make (a large cluster's numbers) is made rarely, so that making it never keeps others waiting
+    for long. Those who ask while it loads wait for that one load; a failure is theirs too, and is not remembered."""
 
     def __init__(
         self,
@@ -45,7 +46,8 @@ class Remembered(Generic[T]):
         began = self._monotonic()
         value = await self._load()
         ended = self._monotonic()
-        self._value, self._until = value, ended + max(self._seconds, self._times * (ended - began))
+        dear = min(self._times * (ended - began), _LONGEST_SECONDS)
+        self._value, self._until = value, ended + max(self._seconds, dear)
         return value
 
 
