@@ -2,8 +2,9 @@
 
 import asyncio
 import socket
+from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import asyncssh
 
@@ -18,9 +19,8 @@ async def connect_where_allowed(
     """Forward to wherever the client wants, but never to where clouds tell secrets and not to this machine's closed
     ports. A name is looked up once and the addresses found are used, so that it cannot mean one thing when asked and
     another when connected."""
-    loop = asyncio.get_running_loop()
     try:
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        found = await _look_up(host, port)
     except (OSError, UnicodeError) as error:
         raise asyncssh.ChannelOpenError(asyncssh.OPEN_CONNECT_FAILED, str(error)) from error
     failure = asyncssh.ChannelOpenError(asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED, "no connection is made to there")
@@ -34,6 +34,14 @@ async def connect_where_allowed(
         else:
             return cast("asyncssh.SSHTCPSession[bytes]", forwarder)  # as asyncssh itself uses it
     raise failure
+
+
+async def _look_up(host: str, port: int) -> Sequence[tuple[Any, ...]]:
+    """A number, however it is spelt, is known at once; only names are asked for, on a thread."""
+    try:
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    except socket.gaierror:
+        return await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
 
 
 def _is_closed(family: int, address: str, port: int, closed_ports: frozenset[int]) -> bool:
