@@ -131,9 +131,8 @@ class Processor:
                 self.pulse.beat("planning")
                 await self._wait()
                 began = time.monotonic()
-                used = time.process_time()
                 await self._turn_or_log()
-                rest = pacing.rest_after(began, time.monotonic(), time.process_time() - used)
+                rest = pacing.rest_after(began, time.monotonic())
                 if rest:
                     await asyncio.sleep(rest)
         finally:
