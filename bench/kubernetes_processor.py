@@ -9,7 +9,7 @@ from gpudev.adapters.postgres.migrating import ensure_queue_notifications
 from gpudev.adapters.postgres.queue import NOTIFY_CHANNEL
 from gpudev.adapters.postgres.stores import open_stores
 from gpudev.bootstrap.processor import make_processor
-from gpudev.bootstrap.running import configure_logging
+from gpudev.bootstrap.running import configure_logging, spare_collections
 from gpudev.domain.gpu import load_catalogue
 from gpudev.ports.clock import SystemClock
 
@@ -26,6 +26,7 @@ async def main() -> None:
         chosen.database, NOTIFY_CHANNEL, heard=lambda _: processor.wake(), on_connect=ensure_queue_notifications
     )
     listener.start()
+    spare_collections()  # as the command does
     await processor.run()
 
 

@@ -178,3 +178,15 @@ async def test_links_are_for_owners_of_what_runs(api: Api, ada: httpx2.AsyncClie
     refused(await olga.post(f"{jupyter}/link"), 404, "not_found")
     refused(await olga.post(f"{jupyter}/enable"), 404, "not_found")
     assert (await olga.post(f"{jupyter}/disable")).json()["state"] == "off"
+
+
+async def test_only_where_something_is_wanted_inside_is_it_asked_for(api: Api, ada: httpx2.AsyncClient) -> None:
+    """Most reservations have nothing of the kind, and are looked at all the time."""
+    api.published.of = {"octocat": [public_key("cat")]}
+    users, rid = await active(api, ada)
+    plain = await api.world.get(rid)
+    await ada.post(users, json={"github_users": ["octocat"]})
+    wanted = await api.world.get(rid)
+    await ada.delete(f"{users}/octocat")
+    assert [row.furnished for row in (plain, wanted, await api.world.get(rid))] == [False, True, True]
+    assert (await ada.get(f"/v1/jobs/{rid}")).json()["users"] == []

@@ -1,5 +1,7 @@
 """A launch that breaks off half-way is brought to its end, however far the dev server is by then."""
 
+import asyncio
+
 import pytest
 
 from gpudev.adapters.postgres.stores import Stores
@@ -90,3 +92,48 @@ async def test_one_that_fails_is_not_launched_once_more(world: World, cut: CutCl
     await world.turn()
     assert await world.status(rid) is Status.FAILED
     assert cut.rules == set()
+
+
+class SlowCluster(PaperCluster):
+    """Making a dev server takes until somebody says so."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__([Node("node-1", "h100", 8)], clock)
+        self.go_on = asyncio.Event()
+
+    async def ensure_server(self, spec: ServerSpec) -> None:
+        await self.go_on.wait()
+        await super().ensure_server(spec)
+
+
+async def test_the_loop_lets_those_who_start_come_first_but_not_for_long(
+    world: World, stores: Stores, clock: ManualClock, settings: Settings
+) -> None:
+    cluster = SlowCluster(clock)
+    processor = make_processor(stores, cluster, clock, settings.timing)
+    await world.submit(8)
+    await processor.acquire_lease()
+    await processor.turn()
+    waiting = asyncio.create_task(processor.effects.launched(within=3600))
+    done, _ = await asyncio.wait({waiting}, timeout=0.05)
+    assert not done, "it is being made"
+    cluster.go_on.set()
+    await asyncio.wait_for(waiting, 30)
+    assert cluster.launches == 1
+
+    cluster.go_on.clear()
+    await processor.effects.launched(within=3600)  # of the same launch nobody hears twice
+    await processor.effects.cancel()
+
+
+async def test_a_launch_that_takes_long_holds_nobody_up(
+    world: World, stores: Stores, clock: ManualClock, settings: Settings
+) -> None:
+    cluster = SlowCluster(clock)
+    processor = make_processor(stores, cluster, clock, settings.timing)
+    await world.submit(8)
+    await processor.acquire_lease()
+    await processor.turn()
+    await asyncio.wait_for(processor.effects.launched(within=0.01), 30)
+    assert cluster.launches == 0
+    await processor.effects.cancel()

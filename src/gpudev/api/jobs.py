@@ -170,10 +170,11 @@ class JobEndpoints:
         """How it stands now: status, place in the line, the ssh command once it is active."""
         found = await find_job(self.reservations, caller.user, job_id)
         view = await self.viewing.view_in_full(found)
-        interior = None if found.status.is_terminal else await self.interiors.find(found.reservation_id)
-        if interior is not None:
-            view.users = [user.github_user for user in interior.users]
-            view.jupyter = interior.jupyter.seen.state.value if interior.jupyter else None
+        if found.furnished and not found.status.is_terminal:
+            interior = await self.interiors.find(found.reservation_id)
+            if interior is not None:
+                view.users = [user.github_user for user in interior.users]
+                view.jupyter = interior.jupyter.seen.state.value if interior.jupyter else None
         return JsonAnswer(view)
 
     async def cancel(self, job_id: JobId, caller: Caller) -> Response:

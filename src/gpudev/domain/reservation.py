@@ -101,6 +101,8 @@ class Reservation:
     """When it was last sent again because nobody had looked at it."""
     setup_outcome: str | None = None
     """What became of its owner's own set-up (dotfiles, start-up script), in words; None: nothing yet."""
+    furnished: bool = False
+    """Something was wanted inside it beyond what was reserved: more users, or Jupyter (`domain.interior`)."""
     connection: Connection | None = None
     shares: tuple[Share, ...] = field(default=())
 

@@ -70,12 +70,21 @@ class Effects:
         self._zone_of = zone_of
         self._slots = asyncio.Semaphore(at_once)
         self._running: dict[tuple[Kind, ReservationId], asyncio.Task[None]] = {}
+        self._begun: set[asyncio.Task[None]] = set()
         self._asked: set[ReservationId] = set()
         self._unfinished: set[ReservationId] = set()
         """Whose launch we have begun, and of these, not brought to an end."""
 
     def launch(self, reservation: Reservation) -> None:
-        self._start(Kind.LAUNCH, reservation.reservation_id, lambda: self._launch(reservation))
+        begun = self._start(Kind.LAUNCH, reservation.reservation_id, lambda: self._launch(reservation))
+        if begun is not None:
+            self._begun.add(begun)
+
+    async def launched(self, within: float) -> None:
+        """Until the launches that were begun since the last call are through, or so many seconds have passed."""
+        begun, self._begun = self._begun, set()
+        if begun:
+            await asyncio.wait(begun, timeout=within)
 
     def may_lack(self, reservation: Reservation) -> bool:
         """Whether something of it may not have been made: its launch broke off, or whoever began it is no more."""
@@ -117,13 +126,15 @@ class Effects:
         act: Callable[[], Awaitable[None]],
         *,
         after: "asyncio.Task[None] | None" = None,
-    ) -> None:
+    ) -> "asyncio.Task[None] | None":
+        """None: it is being done already."""
         key = (kind, reservation_id)
         if key in self._running:
-            return
+            return None
         task = asyncio.create_task(self._guard(kind, reservation_id, act, after), name=f"{kind} {reservation_id}")
         self._running[key] = task
         task.add_done_callback(lambda _: self._running.pop(key, None))
+        return task
 
     async def _guard(
         self,

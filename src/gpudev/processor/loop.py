@@ -49,6 +49,7 @@ from gpudev.settings import Timing
 
 log = structlog.get_logger(__name__)
 _TELL_AT_LEAST_EVERY = timedelta(seconds=1)
+_LET_LAUNCH_S = 0.05
 
 
 class Processor:
@@ -132,9 +133,13 @@ class Processor:
                 await self._wait()
                 began = time.monotonic()
                 await self._turn_or_log()
-                rest = pacing.rest_after(began, time.monotonic())
-                if rest:
-                    await asyncio.sleep(rest)
+                ended = time.monotonic()
+                rest = pacing.rest_after(began, ended)
+                # Another turn right now would only take time from those who start in this one.
+                await self.effects.launched(within=max(rest, _LET_LAUNCH_S))
+                left = rest - (time.monotonic() - ended)
+                if left > 0:
+                    await asyncio.sleep(left)
         finally:
             self.pulse.end("planning")
             for task in helpers:

@@ -6,7 +6,7 @@ Creating comes before asking: a new reservation costs one request per object, an
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -96,15 +96,9 @@ class Maker:
         keys = await self._ensure_secret(order, made)
         host_key = keys.host.public
         wanted = [manifests.ssh_service(spec, settings, host_key), *manifests.gang_objects(spec, settings, host_key)]
-        # Pods first: they have the longest way to go.
-        steps = [self._ensure_pod(order, place, host_key, made) for place in order.places]
-        steps += [self._ensure(order, manifest, made) for manifest in wanted]
-        # All of them come to an end before any failure is told, so that what was made is known.
-        outcomes = await asyncio.gather(*steps, return_exceptions=True)
-        failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
-        refusals = [failure for failure in failures if not isinstance(failure, Unavailable)]
-        for failure in (*refusals, *failures):
-            raise failure
+        # Pods first: they have the longest way to go, and the rest is not needed before they run.
+        await _all_of(self._ensure_pod(order, place, host_key, made) for place in order.places)
+        await _all_of(self._ensure(order, manifest, made) for manifest in wanted)
 
     async def _ensure_home(self, order: Order, volume: HomeVolume, made: _Made) -> None:
         if self._access_mode is None:
@@ -272,3 +266,12 @@ def _phase(manifest: Manifest) -> str | None:
 def _planned_node(manifest: Manifest) -> str | None:
     node: str | None = (manifest["metadata"].get("annotations") or {}).get(labels.PLANNED_NODE)
     return node
+
+
+async def _all_of(steps: Iterable[Awaitable[None]]) -> None:
+    """At once. All of them come to an end before any failure is told, so that what was made is known."""
+    outcomes = await asyncio.gather(*steps, return_exceptions=True)
+    failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+    refusals = [failure for failure in failures if not isinstance(failure, Unavailable)]
+    for failure in (*refusals, *failures):
+        raise failure

@@ -59,6 +59,7 @@ def reservation(row: asyncpg.Record) -> Reservation:
         wait_until=row["wait_until"],
         resent_at=row["resent_at"],
         setup_outcome=row["setup_outcome"],
+        furnished=row["furnished"],
         connection=connection_of(row),
         shares=tuple(Share(rank, node, units, tuple(indices)) for rank, node, units, indices in row["shares"] or ()),
     )
