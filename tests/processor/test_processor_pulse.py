@@ -66,7 +66,26 @@ async def test_a_turn_that_hangs_is_seen_while_other_loops_go_on(
     seen = cluster.looks
     await until(lambda: cluster.looks > seen)
     moments.now = 121.0
+    processor.wake()
     await until(lambda: set(processor.pulse.stopped()) == {"planning"})
+
+
+async def test_interiors_that_nobody_makes_true_any_more_are_seen(
+    running: tuple[Processor, Moments], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    processor, moments = running
+    assert processor.interiors is not None
+    hanging = asyncio.Event()
+
+    async def hang() -> None:
+        hanging.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(processor.interiors, "begin_due", hang)
+    processor.wake()
+    await asyncio.wait_for(hanging.wait(), 30)
+    moments.now = 121.0
+    await until(lambda: set(processor.pulse.stopped()) == {"interiors"})
 
 
 async def test_a_cluster_that_is_away_is_no_reason_to_begin_anew(
@@ -76,4 +95,5 @@ async def test_a_cluster_that_is_away_is_no_reason_to_begin_anew(
     cluster.refuse_look = Unavailable("it is away")
     moments.now = 121.0
     seen = cluster.looks
+    processor.wake()
     await until(lambda: cluster.looks > seen + 2 and not processor.pulse.stopped())

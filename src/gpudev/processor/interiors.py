@@ -17,6 +17,7 @@ from gpudev.domain.ids import ReservationId
 from gpudev.domain.interior import Interior
 from gpudev.domain.lifecycle import Status
 from gpudev.domain.reservation import Reservation
+from gpudev.metrics.pulse import Pulse
 from gpudev.planning import interiors as rules
 from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import Cluster, ServerSpec
@@ -57,9 +58,10 @@ class Interiors:
     async def look_again(self, reservation_id: ReservationId) -> None:
         await self._store.look_again(reservation_id, now=self._clock.now())
 
-    async def run(self, may_act: Callable[[], bool]) -> None:
+    async def run(self, may_act: Callable[[], bool], pulse: Pulse) -> None:
         """Until cancelled."""
         while True:
+            pulse.beat("interiors")
             rest = _SWEEP_SECONDS
             try:
                 if may_act():

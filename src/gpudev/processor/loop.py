@@ -125,7 +125,8 @@ class Processor:
         if self.disks is not None:
             helpers.append(asyncio.create_task(self.disks.run(lambda: self.is_planning, self.pulse), name="disks"))
         if self.interiors is not None:
-            helpers.append(asyncio.create_task(self.interiors.run(lambda: self.is_planning), name="interiors"))
+            inside = self.interiors.run(lambda: self.is_planning, self.pulse)
+            helpers.append(asyncio.create_task(inside, name="interiors"))
         pacing = Pacing()
         try:
             while True:
