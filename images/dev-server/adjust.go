@@ -19,8 +19,8 @@ func adjust(arguments []string) error {
 	if err := flags.Parse(arguments); err != nil {
 		return err
 	}
-	wish, err := interior.Parse(os.Stdin)
-	if err != nil {
+	var wish interior.Wish
+	if err := json.NewDecoder(os.Stdin).Decode(&wish); err != nil {
 		return fmt.Errorf("reading what is wanted: %w", err)
 	}
 	answer, err := interior.Send(*port, wish)

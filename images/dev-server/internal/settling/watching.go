@@ -3,24 +3,19 @@ package settling
 import (
 	"bufio"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"io"
 	"log/slog"
-	"net"
-	"os"
 	"strings"
 	"sync"
 	"time"
 	"unicode"
 
-	"gpudev/devserver/internal/messages"
+	"gpudev/devserver/internal/control"
 )
 
 const (
 	longestReport = 4096
 	longestWords  = 1000
-	patience      = 10 * time.Second
 )
 
 // Watch keeps what was last reported.
@@ -89,65 +84,16 @@ func plain(words string) string {
 	return words
 }
 
-// address is a name in the network namespace, not a file; see the one for messages.
-func address(port int) *net.UnixAddr {
-	return &net.UnixAddr{Net: "unix", Name: fmt.Sprintf("@gpu-dev/dev-server/%d/settling", port)}
+var line = control.Line[float64, Report]{
+	Path: "/settling", Topic: "settling", Asked: "question", Longest: longestReport, Waits: seconds,
 }
 
-// Listen answers `settled`. Only root and whoever runs the server are answered.
+// Listen answers `settled`.
 func Listen(port int, watch *Watch, log *slog.Logger) error {
-	listener, err := net.ListenUnix("unix", address(port))
-	if err != nil {
-		return fmt.Errorf("listening for questions: %w", err)
-	}
-	go func() {
-		for {
-			connection, err := listener.AcceptUnix()
-			if errors.Is(err, net.ErrClosed) {
-				return
-			}
-			if err != nil {
-				log.Warn("settling.refused", "error", err)
-				time.Sleep(time.Second) // no descriptor to be had, most likely
-				continue
-			}
-			go answer(connection, watch, log)
-		}
-	}()
-	return nil
-}
-
-func answer(connection *net.UnixConn, watch *Watch, log *slog.Logger) {
-	defer connection.Close()
-	_ = connection.SetDeadline(time.Now().Add(patience))
-	if uid, err := messages.PeerUID(connection); err != nil || (uid != 0 && uid != uint32(os.Geteuid())) {
-		log.Warn("settling.refused", "uid", uid, "error", err)
-		return
-	}
-	var seconds float64
-	if err := json.NewDecoder(io.LimitReader(connection, longestReport)).Decode(&seconds); err != nil {
-		return
-	}
-	within := time.Duration(seconds * float64(time.Second))
-	_ = connection.SetDeadline(time.Now().Add(within + patience))
-	_ = json.NewEncoder(connection).Encode(watch.Wait(within))
+	return line.Listen(port, func(within float64) Report { return watch.Wait(seconds(within)) }, log)
 }
 
 // Ask the server on this port how far it is: at the end, or after so long.
-func Ask(port int, within time.Duration) (Report, error) {
-	connection, err := net.DialUnix("unix", nil, address(port))
-	if err != nil {
-		return Report{}, fmt.Errorf("no dev server answers here: %w", err)
-	}
-	defer connection.Close()
-	_ = connection.SetDeadline(time.Now().Add(within + patience))
-	var report Report
-	err = json.NewEncoder(connection).Encode(within.Seconds())
-	if err == nil {
-		err = json.NewDecoder(connection).Decode(&report)
-	}
-	if err != nil {
-		return Report{}, fmt.Errorf("the dev server did not answer: %w", err)
-	}
-	return report, nil
-}
+func Ask(port int, within time.Duration) (Report, error) { return line.Ask(port, within.Seconds()) }
+
+func seconds(number float64) time.Duration { return time.Duration(number * float64(time.Second)) }
