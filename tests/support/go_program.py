@@ -1,4 +1,4 @@
-"""Programs that tests run beside ours, built from their Go modules once per machine.
+"""Programs that tests run beside ours, built from their Go modules once per machine; and texts that a module carries.
 
 Each lies in a cache outside the clone, named after what it was built from. A variable may name one that is there
 already. tools/with-programs builds them before the tests; those that are missing make their tests skip, loudly.
@@ -8,6 +8,7 @@ already. tools/with-programs builds them before the tests; those that are missin
 
 import fcntl
 import hashlib
+import json
 import os
 import platform
 import shutil
@@ -76,6 +77,29 @@ class GoProgram:
         half.rename(program)
 
 
+@dataclass(frozen=True)
+class GoText(GoProgram):
+    """Files of a module, one after the other. Nothing is compiled; go.sum says that they are the real ones."""
+
+    files: tuple[str, ...] = ()
+
+    def _build(self, program: Path) -> None:
+        done = subprocess.run(
+            [str(ROOT / "tools" / "go"), "mod", "download", "-json", self.package],
+            cwd=self.module,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise RuntimeError(f"go mod download ended with {done.returncode}:\n{(done.stdout + done.stderr)[-2000:]}")
+        folder = Path(json.loads(done.stdout)["Dir"])
+        half = program.with_name(f"{program.name}.half")
+        half.write_text("".join((folder / name).read_text() for name in self.files))
+        half.rename(program)
+
+
 DEX = GoProgram("dex", "github.com/dexidp/dex/cmd/dex", ROOT / "tests" / "auth" / "dex")
 """An OpenID Connect provider that logins are tested against."""
 PROMTOOL = GoProgram(
@@ -86,7 +110,17 @@ PROMTOOL = GoProgram(
     tags="remove_all_sd",
 )
 """Checks alert rules, and tests them."""
-PROGRAMS = {program.name: program for program in (DEX, PROMTOOL)}
+PROMETHEUS_KINDS = GoText(
+    "prometheus_kinds",
+    "github.com/prometheus-operator/prometheus-operator",
+    ROOT / "tests" / "metrics" / "prometheus-operator",
+    files=tuple(
+        f"example/prometheus-operator-crd/monitoring.coreos.com_{kind}.yaml"
+        for kind in ("servicemonitors", "prometheusrules")
+    ),
+)
+"""The Prometheus operator's own definitions of the kinds that the chart makes objects of."""
+PROGRAMS = {program.name: program for program in (DEX, PROMTOOL, PROMETHEUS_KINDS)}
 
 
 def say(text: str) -> None:
@@ -101,7 +135,7 @@ def main(names: list[str]) -> int:
         except (OSError, RuntimeError) as problem:
             missing = 1
             say(f"{program.name}: {problem}")
-            loud = f"CANNOT BUILD {program.name.upper()} (see above): the tests that need it will be SKIPPED."
+            loud = f"CANNOT PROVIDE {program.name.upper()} (see above): the tests that need it will be SKIPPED."
             say(f"{program.name}: ########## {loud} ##########")
     return missing
 
