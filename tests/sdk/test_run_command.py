@@ -23,16 +23,18 @@ def folder(tmp_path: Path) -> Path:
     made.mkdir()
     (made / ".gitignore").write_text("*.ckpt\n")
     (made / "big.ckpt").write_text("x")
-    (made / "train.sh").write_text('printf "%s|" "$@"; ls; echo warning >&2; exit 7\n')
+    (made / "train.sh").write_text(
+        'printf "%s|" "$@"; read -r said && printf "%s|" "$said"; ls; echo warning >&2; exit 7\n'
+    )
     return made
 
 
-def run(system: System, folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+def run(system: System, folder: Path, *arguments: str, said: str = "") -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [*PROGRAM, *arguments],
         env=system.environment,
         cwd=folder,
-        stdin=subprocess.DEVNULL,
+        input=said,
         capture_output=True,
         text=True,
         timeout=120,
@@ -45,9 +47,13 @@ def test_output_and_exit_code_are_the_commands_and_nothing_stays(
     system: System, client: GpuDev, folder: Path, way: str
 ) -> None:
     done = run(
-        system, folder, "run", "--gpus", "2", "--disk", "none", way, "--", "sh", "train.sh", "two words", "$HOME"
+        system,
+        folder,
+        *("run", "--gpus", "2", "--disk", "none", way),
+        *("--", "sh", "train.sh", "two words", "$HOME"),
+        said="to the command\n",
     )
-    assert (done.returncode, done.stdout) == (7, "two words|$HOME|train.sh\n")
+    assert (done.returncode, done.stdout) == (7, "two words|$HOME|to the command|train.sh\n")
     assert "warning" in done.stderr
     assert client.jobs.list() == []
 

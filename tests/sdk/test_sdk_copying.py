@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpudev.sdk.copying import list_files, usual_target
+from gpudev.sdk.errors import LocalError
 
 
 def git(folder: Path, *arguments: str) -> None:
@@ -43,6 +44,30 @@ def test_a_part_of_a_repository_goes_alone_and_an_ignored_folder_is_not_empty(tm
     (folder / ".gitignore").write_text("/build/\n")
     assert list_files(folder / "part") == [b"inside"]
     assert list_files(folder / "build") == [b"made"]
+
+
+def test_a_repository_within_the_folder_is_read_by_its_own_rules(tmp_path: Path) -> None:
+    folder = fill(tmp_path / "outer", "a", "inner/b", "inner/c.ckpt", "module/d", "module/e.log", "bare/f")
+    for name in ("inner", "module"):
+        git(tmp_path, "init", "-q", str(folder / name))
+    (folder / "inner" / ".gitignore").write_text("*.ckpt\n")
+    (folder / "module" / ".gitignore").write_text("*.log\n")
+    git(tmp_path, "init", "-q", str(folder))
+    git(folder / "module", "add", "d")
+    git(folder / "module", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", "a")
+    git(folder, "add", "module")
+    assert list_files(folder) == [b"a", b"bare/f", b"inner/.gitignore", b"inner/b", b"module/.gitignore", b"module/d"]
+
+
+def test_without_git_a_folder_with_rules_is_refused_rather_than_copied_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = fill(tmp_path / "plain", "a", "sub/secret", ".git/HEAD")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert list_files(folder) == [b"a", b"sub/secret"]
+    (folder / "sub" / ".gitignore").write_text("secret\n")
+    with pytest.raises(LocalError, match="git is not on this machine"):
+        list_files(folder)
 
 
 def test_settings_of_a_hook_do_not_lead_astray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,14 @@ def copy_files(
         prepared = ssh.remote_line(
             ("sh", "-c", f'mkdir -p -- "$1" && {{ {_HAS_RSYNC} && echo rsync || :; }}', "sh", target)
         )
-        done = subprocess.run([*program, "--", "there", prepared], capture_output=True, check=False, env=dict(env))
+        # Not our standard input: what is in it may be meant for a command that comes after.
+        done = subprocess.run(
+            [*program, "--", "there", prepared],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            env=dict(env),
+        )
         _check(done.returncode, done.stderr)
         rsync = shutil.which("rsync")
         if rsync is not None and done.stdout.strip() == b"rsync":
@@ -66,17 +73,34 @@ def usual_target(folder: Path) -> str:
 
 def list_files(folder: Path) -> list[bytes]:
     """Paths below the folder: everything that is there and not ignored."""
+    check_can_list(folder)
     git = shutil.which("git")
-    if git is None:
-        return sorted(_walk(folder))
+    return sorted(_walk(folder) if git is None else _list_with_git(git, folder))
+
+
+def check_can_list(folder: Path) -> None:
+    """Only git knows what a .gitignore means, and what it leaves out may be secret."""
+    if shutil.which("git") is None and any(name.rpartition(b"/")[2] == b".gitignore" for name in _walk(folder)):
+        raise LocalError(
+            f"git is not on this machine, so nobody can tell what the .gitignore in {folder} leaves out", "Install git"
+        )
+
+
+def _list_with_git(git: str, folder: Path) -> Iterator[bytes]:
     # A folder that its own repository ignores as a whole is not meant to be empty.
-    return _ask_git([git, "-C", str(folder)], folder) or _ask_git_without_repository(git, folder)
+    named = _ask_git([git, "-C", str(folder)], folder) or _ask_git_without_repository(git, folder)
+    for name in named:
+        path = folder / os.fsdecode(name)
+        if path.is_dir() and not path.is_symlink():  # a repository within this one, of which git says no more
+            yield from (name + b"/" + inner for inner in _list_with_git(git, path))
+        else:
+            yield name
 
 
 def _ask_git_without_repository(git: str, folder: Path) -> list[bytes]:
     """No repository, or none that git trusts: an empty one beside the folder lets git read its .gitignore."""
     with tempfile.TemporaryDirectory(prefix="gpu-dev-") as scratch:
-        subprocess.run([git, "init", "-q", scratch], capture_output=True, check=False, env=_without_git_settings())
+        _run_git([git, "init", "-q", scratch])
         found = _ask_git([git, "-C", str(folder), f"--git-dir={scratch}/.git", f"--work-tree={folder}"], folder)
     if found is None:
         raise LocalError(f"git cannot list {folder}", "Try `git status` there")
@@ -85,24 +109,26 @@ def _ask_git_without_repository(git: str, folder: Path) -> list[bytes]:
 
 def _ask_git(command: Sequence[str], folder: Path) -> list[bytes] | None:
     """None: it cannot say."""
-    done = subprocess.run(
-        [*command, "ls-files", "--cached", "--others", "--exclude-standard", "-z", "--", "."],
-        capture_output=True,
-        timeout=_SECONDS_TO_LIST,
-        check=False,
-        env=_without_git_settings(),
-    )
+    done = _run_git([*command, "ls-files", "--cached", "--others", "--exclude-standard", "-z", "--", "."])
     if done.returncode != 0:
         return None
     root = os.fsencode(folder)
     named = {name.rstrip(b"/") for name in done.stdout.split(b"\0") if name}
     # git still names what was deleted and not yet committed.
-    return sorted(name for name in named if os.path.lexists(os.path.join(root, name)))  # noqa: PTH118 - bytes
+    return [name for name in named if os.path.lexists(os.path.join(root, name))]  # noqa: PTH118 - bytes
 
 
-def _without_git_settings() -> dict[str, str]:
-    """Started by a git hook, we would be told of that repository."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+def _run_git(command: Sequence[str]) -> "subprocess.CompletedProcess[bytes]":
+    # Started by a git hook, we would be told of that repository.
+    without_hooks = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    return subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=_SECONDS_TO_LIST,
+        check=False,
+        env=without_hooks,
+    )
 
 
 def _walk(folder: Path) -> Iterator[bytes]:
