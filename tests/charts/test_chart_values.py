@@ -140,6 +140,7 @@ def test_what_is_said_about_dev_servers_reaches_the_server(helm: Helm) -> None:
         "runtimeClass": "nvidia",
         "allowedCidrs": ["10.1.0.0/16"],
         "toleratedTaints": ["a", "b"],
+        "wholeNodeResources": ["vpc.amazonaws.com/efa", "hugepages-2Mi"],
         "nodeAddress": "internal",
         "gpuTypeLabel": "gpu",
         "workspaceSize": "5Gi",
@@ -152,6 +153,7 @@ def test_what_is_said_about_dev_servers_reaches_the_server(helm: Helm) -> None:
     assert (made.default_image, made.init_image) == ("example.com/dev:1", "example.com/init:2")
     assert (made.image_pull_policy, made.image_pull_secrets) == ("Always", ("one", "two"))
     assert (made.runtime_class, made.allowed_cidrs, made.tolerated_taints) == ("nvidia", ("10.1.0.0/16",), ("a", "b"))
+    assert made.whole_node_resources == ("vpc.amazonaws.com/efa", "hugepages-2Mi")
     assert (made.node_address, made.gpu_type_label) == ("internal", "gpu")
     assert (made.workspace_size, made.shared_storage_class) == ("5Gi", "nfs")
     assert (given.limits.max_hours, given.fair_share.on) == (12, True)

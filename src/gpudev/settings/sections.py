@@ -12,6 +12,7 @@ from gpudev.domain.notice import Occasion
 API_ROLE, PROCESSOR_ROLE = "gpudev_api", "gpudev_processor"
 RECONCILER_ROLE, MIGRATOR_ROLE = "gpudev_reconciler", "gpudev_migrator"
 """The database's roles, for those who use them (gpudev.adapters.postgres.roles says what each may do)."""
+_UNSHARED = re.compile(r"hugepages-[0-9]+[KMG]i|[a-z0-9.-]+/[A-Za-z0-9._-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,8 @@ class KubernetesSettings:
     gpu_type_label: str = "GpuType"
     """The node label that names the GPU type; without it, the instance type tells through the catalogue."""
     gpu_resource: str = "nvidia.com/gpu"
+    whole_node_resources: tuple[str, ...] = ()
+    """What cannot be shared, like vpc.amazonaws.com/efa: who has all GPUs of a node gets all that it has of these."""
     tolerated_taints: tuple[str, ...] = ("nvidia.com/gpu",)
     """Keys of taints that dev servers tolerate; any other NoSchedule or NoExecute taint closes a node."""
     node_address: str = "external"
@@ -153,6 +156,10 @@ class KubernetesSettings:
         _one_of("GPU_DEV_NODE_ADDRESS", self.node_address, ("external", "internal", "hostname"))
         if self.watch_timeout >= self.stale_after:
             raise ValueError("GPU_DEV_WATCH_TIMEOUT must be less than GPU_DEV_STALE_AFTER")
+        for name in self.whole_node_resources:
+            if not _UNSHARED.fullmatch(name) or name == self.gpu_resource:
+                allowed = "devices like vpc.amazonaws.com/efa, and huge pages like hugepages-2Mi"
+                raise ValueError(f"GPU_DEV_WHOLE_NODE_RESOURCES names {name!r}; it may name {allowed}")
 
 
 @dataclass(frozen=True, slots=True)

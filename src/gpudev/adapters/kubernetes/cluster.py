@@ -29,7 +29,7 @@ from gpudev.adapters.kubernetes.refusals import find_refusal, plan_refusals, why
 from gpudev.adapters.kubernetes.seeing import Seeing
 from gpudev.adapters.kubernetes.server_facts import ServerFacts, see_server
 from gpudev.adapters.kubernetes.setup_reports import SetupReports
-from gpudev.adapters.kubernetes.sizing import room_of_type, share_of
+from gpudev.adapters.kubernetes.sizing import all_of_node, room_of_type, share_of
 from gpudev.adapters.kubernetes.trimming import PodRecord, ServerParts
 from gpudev.adapters.local.changes import Changes
 from gpudev.domain.capacity import Share
@@ -267,7 +267,8 @@ class KubernetesCluster:
             raise ClusterError(f"nothing is known of the node {share.node} and the GPU type {spec.gpu_type}")
         gpus = (node.gpus if node is not None else 0) or (gpu_type.max_gpus if gpu_type else 0)
         units = gpus if spec.gpu_count else SLOTS_PER_CPU_NODE
-        return Place(share, share_of(room, share.units, max(units, share.units)))
+        rest = all_of_node(node.whole_only, share.units, node.gpus) if node is not None and spec.gpu_count else ()
+        return Place(share, share_of(room, share.units, max(units, share.units)), rest)
 
     async def _storage(self, spec: ServerSpec) -> Storage:
         if spec.disk_id is not None and spec.volume is None:

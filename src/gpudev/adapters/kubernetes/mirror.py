@@ -58,7 +58,8 @@ class Mirror:
         self._let_go: set[ReservationId] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._node_shelf = Shelf(
-            lambda node: trim_node(node, settings.gpu_type_label, settings.gpu_resource), self._node_changed
+            lambda node: trim_node(node, settings.gpu_type_label, settings.gpu_resource, settings.whole_node_resources),
+            self._node_changed,
         )
         self._pod_shelf = Shelf(lambda pod: trim_pod(pod, settings.namespace, settings.gpu_resource), self._pod_changed)
         self._service_shelf = Shelf(trim_service, self._service_changed)

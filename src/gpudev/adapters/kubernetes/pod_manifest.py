@@ -46,6 +46,8 @@ class Place:
 
     share: Share
     room: Room
+    rest: tuple[tuple[str, str], ...] = ()
+    """(resource, amount) of what comes with a whole node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +181,7 @@ def _container(spec: ServerSpec, place: Place, settings: KubernetesSettings) -> 
     resources = {"cpu": place.room.cpu, "memory": place.room.memory}
     if spec.gpu_count:
         resources[settings.gpu_resource] = str(place.share.units)
+        resources |= dict(place.rest)
     return {
         "name": CONTAINER,
         "image": image,

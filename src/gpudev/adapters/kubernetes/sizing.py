@@ -4,7 +4,7 @@ node), so that neighbours never compete for what the other was given.
 A part of every node is left to what else runs there: the kubelet, the network, the device plugin, exporters.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gpudev.adapters.kubernetes.quantities import parse_quantity
@@ -60,3 +60,20 @@ def share_of(room: Room, units: int, of: int) -> Room:
         cpu_millis=max(_LEAST_CPU_MILLIS, int(room.cpu_millis * (1 - _KEPT_OF_CPU) * share)),
         memory_mib=max(_LEAST_MEMORY_MIB, int(room.memory_mib * (1 - _KEPT_OF_MEMORY) * share)),
     )
+
+
+def whole_only(allocatable: Mapping[str, str], names: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """What a node has of `names`, in its own words; none of what it has nothing of."""
+    return tuple((name, allocatable[name]) for name in names if _is_some(allocatable.get(name)))
+
+
+def all_of_node(offered: tuple[tuple[str, str], ...], units: int, of: int) -> tuple[tuple[str, str], ...]:
+    """For who has all of the node's `of` GPUs. Anybody else has neighbours, and it cannot be shared with them."""
+    return offered if 0 < of <= units else ()
+
+
+def _is_some(text: str | None) -> bool:
+    try:
+        return text is not None and parse_quantity(text) > 0
+    except ValueError:
+        return False

@@ -14,7 +14,7 @@ from typing import Any
 from gpudev.adapters.kubernetes import labels
 from gpudev.adapters.kubernetes.demand import Demand, demand_of
 from gpudev.adapters.kubernetes.kinds import Manifest
-from gpudev.adapters.kubernetes.sizing import Room, room_of_node
+from gpudev.adapters.kubernetes.sizing import Room, room_of_node, whole_only
 from gpudev.domain.ids import ReservationId
 
 _ENDED = ("Succeeded", "Failed")
@@ -43,6 +43,8 @@ class NodeRecord:
     room: Room | None
     """Processors and memory for pods; None where the node has not said."""
     zone: str | None = None
+    whole_only: tuple[tuple[str, str], ...] = ()
+    """(resource, amount) of what only who has the whole node can be given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +162,7 @@ class ServerParts:
     volumes: Sequence[VolumeRecord] = ()
 
 
-def trim_node(node: Manifest, type_label: str, gpu_resource: str) -> NodeRecord:
+def trim_node(node: Manifest, type_label: str, gpu_resource: str, unshared: Iterable[str] = ()) -> NodeRecord:
     metadata, spec, status = node["metadata"], node.get("spec", {}), node.get("status", {})
     marks: Mapping[str, str] = metadata.get("labels") or {}
     ready = _condition(status, "Ready")
@@ -178,6 +180,7 @@ def trim_node(node: Manifest, type_label: str, gpu_resource: str) -> NodeRecord:
         gpus=_whole(allocatable.get(gpu_resource)),
         room=room_of_node(allocatable),
         zone=next((marks[key] for key in _ZONE if marks.get(key)), None),
+        whole_only=whole_only(allocatable, unshared),
     )
 
 
