@@ -8,6 +8,7 @@ import httpx2
 import pytest
 import uvicorn
 
+from api.proxy_place import QUICK, Proxy, proxy_of
 from gpudev.adapters.postgres.listening import ReservationChanges
 from gpudev.adapters.postgres.roles import API, PROCESSOR
 from gpudev.adapters.postgres.stores import Stores
@@ -69,3 +70,9 @@ async def address(api: Api) -> AsyncIterator[str]:
     yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     server.should_exit = True
     await serving
+
+
+@pytest.fixture
+async def proxy(api: Api) -> AsyncIterator[Proxy]:
+    async with proxy_of(api, QUICK) as running:
+        yield running
