@@ -4,15 +4,15 @@ The generated model classes of the client library are left aside: they cost more
 to find and renew credentials and to set up TLS are what we use.
 """
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, cast
-
-import orjson
+from typing import Any
 
 from gpudev.adapters.kubernetes.credentials import Credentials, find_credentials
+from gpudev.adapters.kubernetes.decoding import read_json, read_listing
 from gpudev.adapters.kubernetes.kinds import POD, Kind, Manifest, kind_of
 from gpudev.adapters.kubernetes.pod_exec import MOST_BYTES, run_in_pod
 from gpudev.adapters.kubernetes.transport import Expired, Refused, Transport
@@ -23,6 +23,8 @@ __all__ = ["Expired", "KubernetesApi", "Page", "Refused"]
 
 FIELD_MANAGER = "gpu-dev"
 _PAGE = 250
+_TURNS_TO_SEND = 3
+"""Of the event loop, until a request that was begun has gone out."""
 _MOST_LOG_BYTES = 64 * 1024
 _SILENCE_AFTER_END_S = 2.0
 
@@ -47,18 +49,37 @@ class KubernetesApi:
         await self._transport.close()
 
     async def pages(
-        self, kind: Kind, *, namespace: str | None = None, selector: str = "", fields: str = "", size: int = _PAGE
+        self,
+        kind: Kind,
+        *,
+        namespace: str | None = None,
+        selector: str = "",
+        fields: str = "",
+        size: int = _PAGE,
+        shape: type | None = None,
     ) -> AsyncIterator[Page]:
         """All there is at one moment, page by page; of a namespaced kind across all namespaces unless one is named.
-        Each listing is as new as the API server's own knowledge, never a cached older one."""
+        Each listing is as new as the API server's own knowledge, never a cached older one. The next page is on its way
+        while one is read. `shape`: what of each object is read (`shapes`); None: all of it."""
         params = _without_blanks(limit=str(size), labelSelector=selector, fieldSelector=fields)
-        while True:
-            answer = _read(await self._transport.request("GET", kind.path(namespace), params))
-            metadata = answer["metadata"]
-            yield Page(answer.get("items") or (), metadata["resourceVersion"])
-            if not metadata.get("continue"):
-                return
-            params = {**params, "continue": metadata["continue"]}
+
+        def ask(**more: str) -> asyncio.Future[bytes]:
+            return asyncio.ensure_future(self._transport.request("GET", kind.path(namespace), params | more))
+
+        coming = ask()
+        try:
+            while True:
+                listed = read_listing(await coming)
+                if listed.next_page:
+                    coming = ask(**{"continue": listed.next_page})
+                    for _ in range(_TURNS_TO_SEND):
+                        await asyncio.sleep(0)
+                yield Page(listed.items(shape), listed.resource_version)
+                if not listed.next_page:
+                    return
+        finally:
+            coming.cancel()
+            await asyncio.wait({coming})
 
     async def list(
         self, kind: Kind, *, namespace: str | None = None, everywhere: bool = False, selector: str = ""
@@ -103,7 +124,7 @@ class KubernetesApi:
 
     async def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> Manifest | None:
         try:
-            return _read(await self._transport.request("GET", self._path(kind, namespace, name)))
+            return read_json(await self._transport.request("GET", self._path(kind, namespace, name)))
         except Refused as refused:
             if refused.status != 404:
                 raise
@@ -113,14 +134,14 @@ class KubernetesApi:
         """Refused with reason AlreadyExists when the name is taken."""
         path = self._path(kind_of(manifest), manifest["metadata"].get("namespace"))
         params = {"fieldManager": FIELD_MANAGER}
-        return _read(await self._transport.request("POST", path, params, manifest))
+        return read_json(await self._transport.request("POST", path, params, manifest))
 
     async def apply(self, manifest: Manifest) -> Manifest:
         """Server-side apply: there it is, with the fields we name as we name them."""
         metadata = manifest["metadata"]
         path = self._path(kind_of(manifest), metadata.get("namespace"), metadata["name"])
         params = {"fieldManager": FIELD_MANAGER, "force": "true"}
-        return _read(await self._transport.request("PATCH", path, params, manifest, "application/apply-patch+yaml"))
+        return read_json(await self._transport.request("PATCH", path, params, manifest, "application/apply-patch+yaml"))
 
     async def patch(
         self, kind: Kind, name: str, change: Mapping[str, Any], *, namespace: str | None = None, part: str = ""
@@ -134,7 +155,7 @@ class KubernetesApi:
             if refused.status != 404:
                 raise
             return None
-        return _read(answer)
+        return read_json(answer)
 
     async def delete(
         self,
@@ -196,7 +217,7 @@ class KubernetesApi:
 
     async def server_version(self) -> str:
         """Also the cheapest way to learn whether it answers."""
-        return str(_read(await self._transport.request("GET", "/version"))["gitVersion"])
+        return str(read_json(await self._transport.request("GET", "/version"))["gitVersion"])
 
     def _path(self, kind: Kind, namespace: str | None, name: str | None = None) -> str:
         return kind.path(namespace or self.namespace, name)
@@ -223,19 +244,12 @@ async def _events(chunks: AsyncIterator[bytes]) -> AsyncIterator[tuple[str, Mani
 
 
 def _event(text: bytes) -> tuple[str, Manifest]:
-    event = _read(text)
+    event = read_json(text)
     subject = event["object"]
     if event["type"] == "ERROR":
         message = subject.get("message", "the watch failed")
         raise Expired(message) if subject.get("code") == 410 else Unavailable(f"the watch failed: {message}")
     return event["type"], subject
-
-
-def _read(body: bytes) -> dict[str, Any]:
-    try:
-        return cast("dict[str, Any]", orjson.loads(body))
-    except ValueError as error:
-        raise Unavailable("the Kubernetes API server's answer cannot be read") from error
 
 
 def _without_blanks(**params: str) -> dict[str, str]:

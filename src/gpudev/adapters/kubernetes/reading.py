@@ -1,16 +1,17 @@
 """One look at the cluster by whoever does not stay: nodes and pods are listed once and nothing is watched or written.
 
-The facts are worked out as they are for the mirror, from the same trimmed records. The next page is on its way while
-one is being read, so that looking takes little longer than fetching.
+The facts are worked out as they are for the mirror, from the same trimmed records. Of each object only that is read
+which they need, so that looking takes little longer than fetching.
 """
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from gpudev.adapters.kubernetes.api import Expired, KubernetesApi, Page, connect
-from gpudev.adapters.kubernetes.kinds import NODE, POD, Kind, Manifest
+from gpudev.adapters.kubernetes import shapes
+from gpudev.adapters.kubernetes.api import Expired, KubernetesApi, connect
+from gpudev.adapters.kubernetes.kinds import NODE, POD, Manifest
 from gpudev.adapters.kubernetes.node_facts import see_nodes
 from gpudev.adapters.kubernetes.rights import EVERYWHERE, Right
 from gpudev.adapters.kubernetes.server_facts import see_server
@@ -61,7 +62,7 @@ class KubernetesReading:
 
     async def _nodes(self) -> dict[str, NodeRecord]:
         found: dict[str, NodeRecord] = {}
-        async for page in self._pages(NODE):
+        async for page in self._api.pages(NODE, size=_PAGE, shape=shapes.Node):
             for item in page.items:
                 node = trim_node(item, self._settings.gpu_type_label, self._settings.gpu_resource)
                 found[node.name] = node
@@ -71,7 +72,7 @@ class KubernetesReading:
         """By node, and our own by reservation."""
         by_node: defaultdict[str, list[PodRecord]] = defaultdict(list)
         own: defaultdict[ReservationId, list[PodRecord]] = defaultdict(list)
-        async for page in self._pages(POD):
+        async for page in self._api.pages(POD, size=_PAGE, shape=shapes.Pod):
             for item in page.items:
                 pod = self._trim_pod(item)
                 if pod is None:
@@ -94,24 +95,9 @@ class KubernetesReading:
             for reservation_id, pods in own.items()
         }
 
-    async def _pages(self, kind: Kind) -> AsyncIterator[Page]:
-        pages = self._api.pages(kind, size=_PAGE)
-        coming = asyncio.ensure_future(_next(pages))
-        try:
-            while (page := await coming) is not None:
-                coming = asyncio.ensure_future(_next(pages))
-                yield page
-        finally:
-            coming.cancel()
-            await asyncio.wait({coming})
-
     async def _again_if_expired(self, read: Callable[[], Awaitable[_T]]) -> _T:
         """Between two pages the API server may forget what it listed; from the start it is as if not begun."""
         try:
             return await read()
         except Expired:
             return await read()
-
-
-async def _next(pages: AsyncIterator[Page]) -> Page | None:
-    return await anext(pages, None)
