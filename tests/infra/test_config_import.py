@@ -1,6 +1,7 @@
 """`gpu-dev config import`: what the infrastructure tells about itself sets a person up."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from click.testing import CliRunner
 from gpudev import places
 from gpudev.cli import preferences
 from gpudev.cli.app import root
+from infra.tofu import Tofu
 
 TOLD = {"api_url": "https://d1234.cloudfront.net", "cluster_name": "pytorch-gpu-dev-cluster", "region": "us-west-1"}
 
@@ -39,9 +41,30 @@ def test_a_second_environment_leaves_the_first_alone(config: Path, tmp_path: Pat
     }
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", [("-raw", "cli_config"), ("-json", "cli_config"), ("cli_config",), ("-json",)])
+def test_what_tofu_prints_is_taken_however_it_was_asked(
+    config: Path, tmp_path: Path, tofu: Callable[..., Tofu], arguments: tuple[str, ...]
+) -> None:
+    """The output is text that holds JSON: some of these write it as JSON once more."""
+    folder = tmp_path / "infra"
+    folder.mkdir()
+    told = 'jsonencode({ api_url = "https://d1234.cloudfront.net", cluster_name = "gpus", region = "us-west-1" })'
+    (folder / "outputs.tf").write_text(
+        f'output "cli_config" {{\n  value = {told}\n}}\noutput "vpc_id" {{\n  value = 1\n}}\n'
+    )
+    program = tofu(folder)
+    program.succeed("init")
+    program.succeed("apply", "-auto-approve")
+    done = CliRunner().invoke(root, ["config", "import"], input=program.succeed("output", "-no-color", *arguments))
+    assert done.exit_code == 0, done.output
+    assert preferences.load(config).api_url("us-west-1") == "https://d1234.cloudfront.net"
+
+
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "{}", '{"api_url": "https://x.example.com"}', '{"api_url": 1, "region": "us-west-1"}']
+    ['"[]"', '{"cli_config": {}}', '{"cli_config": {"value": 7}}', json.dumps(json.dumps(json.dumps(TOLD)))]
+    + ["", "[]", "{}", '{"api_url": "https://x.example.com"}', '{"api_url": 1, "region": "us-west-1"}']
     + [json.dumps(TOLD | wrong) for wrong in ({"api_url": "ftp://x"}, {"region": "us west"}, {"region": None})],
 )
 def test_what_does_not_say_both_is_refused_and_nothing_is_written(config: Path, text: str) -> None:

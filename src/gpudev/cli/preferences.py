@@ -57,12 +57,7 @@ def parse(name: str, text: str) -> Any:
 
 def parse_cli_config(text: bytes) -> tuple[str, str]:
     """The API's address and its region from the output `cli_config` of infra/; further names there are left alone."""
-    try:
-        told = json.loads(text)
-    except ValueError as error:
-        raise usage_error(
-            "this is no JSON", "Give it the output `cli_config`: `tofu output -raw cli_config`"
-        ) from error
+    told = _cli_config(text)
     if not isinstance(told, dict):
         raise usage_error("this is no JSON object with api_url and region")
     values = [told.get(name) for name in (API_URL, "region")]
@@ -71,6 +66,19 @@ def parse_cli_config(text: bytes) -> tuple[str, str]:
         raise usage_error(f"there is no {' and no '.join(missing)} in it")
     url, region = (str(value) for value in values)
     return str(parse(API_URL, url)), check_region(region)
+
+
+def _cli_config(text: bytes) -> Any:
+    """However it was asked for: all outputs, or this one, which `tofu output` puts into quotes unless it is -raw."""
+    try:
+        told = json.loads(text)
+        if isinstance(told, dict) and isinstance(told.get("cli_config"), dict):
+            told = told["cli_config"].get("value")
+        return json.loads(told) if isinstance(told, str) else told
+    except ValueError as error:
+        raise usage_error(
+            "this is no JSON", "Give it the output `cli_config`: `tofu output -raw cli_config`"
+        ) from error
 
 
 def check_name(name: str) -> str:
