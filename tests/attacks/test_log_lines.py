@@ -13,7 +13,7 @@ FORGED = 'x\n{"event": "login.done", "username": "root"}\r\x1b[2K\x1b[1A\u2028\u
 KEY = "gpudev_" + "Zk3" * 14
 TOKEN = "gpudevt_" + "Qw9" * 14
 WRITE = """
-import os, sys
+import logging, os, sys
 import structlog
 from gpudev.bootstrap.running import configure_logging
 from gpudev.settings import load
@@ -24,6 +24,10 @@ try:
     raise ValueError(text)
 except ValueError:
     structlog.get_logger().exception("http.unforeseen", path=text)
+try:
+    raise ValueError(text)
+except ValueError:
+    logging.getLogger("uvicorn.error").exception("path %s", text)
 """
 
 
@@ -38,8 +42,9 @@ def written(log_format: str) -> str:
 def test_a_forged_line_stays_within_the_event_it_came_with() -> None:
     *lines, rest = written("json").split("\n")
     assert rest == ""
-    assert [json.loads(line)["event"] for line in lines] == ["http.request", "http.unforeseen"]
-    assert all(json.loads(line)["path"].startswith("x\n{") for line in lines), "it is told, and it is data"
+    assert [json.loads(line)["event"] for line in lines] == ["http.request", "http.unforeseen", "library.said"]
+    told = [json.loads(line).get("path") or json.loads(line)["message"].removeprefix("path ") for line in lines]
+    assert all(text.startswith("x\n{") for text in told), "it is told, and it is data"
 
 
 def test_a_terminal_shows_it_as_text() -> None:

@@ -1,6 +1,7 @@
 """A log line is one line, and holds no key, whatever came in from outside."""
 
 import json
+import logging
 
 import pytest
 import structlog
@@ -13,8 +14,11 @@ KEY = "gpudev_" + "Ab3-_xYz" * 5
 
 @pytest.fixture(autouse=True)
 def _as_it_was() -> None:
+    before = list(logging.getLogger().handlers)
     yield  # type: ignore[misc]
     structlog.reset_defaults()
+    for handler in set(logging.getLogger().handlers) - set(before):
+        logging.getLogger().removeHandler(handler)
 
 
 @pytest.mark.parametrize("log_format", ["json", "console"])

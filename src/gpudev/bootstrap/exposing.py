@@ -94,7 +94,7 @@ async def exposing(settings: Settings, eyes: Eyes) -> AsyncIterator[None]:
     address = parse_bind(settings.metrics_address)
     listener = bind(address)
     config = uvicorn.Config(
-        eyes.everything(), lifespan="off", access_log=False, log_level="warning", server_header=False
+        eyes.everything(), lifespan="off", access_log=False, log_config=None, log_level="warning", server_header=False
     )
     server = _QuietServer(config)
     serving = asyncio.create_task(server.serve(sockets=[listener]), name="metrics")

@@ -3,21 +3,24 @@
 import asyncio
 import contextlib
 import gc
+import logging
 import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import structlog
 
 from gpudev.adapters.postgres.migrating import is_current
 from gpudev.adapters.postgres.pool import connect
-from gpudev.adapters.postgres.stores import Stores
 from gpudev.domain.errors import Unavailable
 from gpudev.ports.auditing import harmless, without_keys
 from gpudev.settings import Database, Settings
+
+if TYPE_CHECKING:
+    from gpudev.adapters.postgres.stores import Stores
 
 log = structlog.get_logger(__name__)
 _ASK_AGAIN_AFTER_S = 1.0
@@ -42,6 +45,17 @@ def configure_logging(settings: Settings) -> None:
         logger_factory=lines,
         cache_logger_on_first_use=True,
     )
+    libraries = logging.getLogger()
+    if not any(isinstance(handler, _AsEvents) for handler in libraries.handlers):
+        libraries.addHandler(_AsEvents(logging.WARNING))
+
+
+class _AsEvents(logging.Handler):
+    """What libraries say (the web server, the event loop): as all else, or it could forge lines and show keys."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        level = min(record.levelno, logging.ERROR)
+        log.log(level, "library.said", library=record.name, message=record.getMessage(), exc_info=record.exc_info)
 
 
 def _without_keys(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
@@ -73,14 +87,14 @@ def spare_collections() -> None:
     gc.set_threshold(50_000, 20, 100)
 
 
-async def check_schema(stores: Stores) -> None:
+async def check_schema(stores: "Stores") -> None:
     """The database answers and has what this program needs. Raises Unavailable."""
     async with stores.pool.acquire() as connection:
         if not await is_current(connection):
             raise Unavailable("the database's schema is not up to date: gpu-dev-server migrate")
 
 
-async def wait_for_schema(stores: Stores) -> None:
+async def wait_for_schema(stores: "Stores") -> None:
     """Services wait for the schema they need: whoever migrates may come later."""
     said = False
     while True:

@@ -50,6 +50,7 @@ def api(host: str | None, port: int | None) -> None:
                 ws=partial(jupyter.beside, sessions),  # type: ignore[arg-type]  # whatever makes a protocol will do
                 lifespan="off",
                 access_log=False,
+                log_config=None,
                 log_level="warning",
                 timeout_graceful_shutdown=2,
                 timeout_keep_alive=round(chosen.guarding.keep_alive.total_seconds()),
@@ -93,6 +94,7 @@ def proxy(host: str | None, port: int | None) -> None:
                 ws=partial(jupyter.beside, sessions),  # type: ignore[arg-type]  # whatever makes a protocol will do
                 lifespan="off",
                 access_log=False,
+                log_config=None,
                 log_level="warning",
                 timeout_graceful_shutdown=2,
                 timeout_keep_alive=round(chosen.guarding.keep_alive.total_seconds()),
