@@ -1,44 +1,61 @@
-"""`gpu-dev-server`: the server's commands. Each is thin: it reads settings, opens parts, and lets them run."""
+"""`gpu-dev-server`: the server's commands. Each is thin: it reads settings, opens parts, and lets them run.
+
+A command is loaded when it is called: a process that only migrates must not pay for what the API needs.
+"""
 
 import os
 import sys
+from importlib import import_module
+from typing import Any
 
 import click
 
 from gpudev import __version__
 from gpudev.domain.errors import GpuDevError
 
-try:
-    from gpudev.operating import (
-        auditing,
-        embedded,
-        expire,
-        invitations,
-        keys,
-        nodes,
-        queue,
-        reconcile,
-        report,
-        serving,
-        users,
-    )
-except ModuleNotFoundError as missing:
-    if missing.name is None or missing.name.startswith("gpudev"):
-        raise
-    # The light client alone is installed; its commands come along with this one.
-    needs = f"gpu-dev-server needs the server's parts ({missing.name} is not installed)."
-    sys.exit(f"{needs} Run `pip install 'gpu-dev[server]'`.")
+COMMANDS = {
+    "api": "serving",
+    "audit": "auditing",
+    "down": "embedded",
+    "expire": "expire",
+    "keys": "keys",
+    "migrate": "serving",
+    "nodes": "nodes",
+    "processor": "serving",
+    "proxy": "serving",
+    "queue": "queue",
+    "reconcile": "reconcile",
+    "report": "report",
+    "stop-servers": "embedded",
+    "up": "embedded",
+    "users": "invitations",
+}
+"""Every command, and the module of gpudev.operating that has it among its COMMANDS."""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        try:
+            module: Any = import_module(f"gpudev.operating.{COMMANDS[cmd_name]}")
+        except ModuleNotFoundError as missing:
+            if missing.name is None or missing.name.startswith("gpudev"):
+                raise
+            # The light client alone is installed; its commands come along with this one.
+            needs = f"gpu-dev-server needs the server's parts ({missing.name} is not installed)."
+            sys.exit(f"{needs} Run `pip install 'gpu-dev[server]'`.")
+        found: click.Command = next(command for command in module.COMMANDS if command.name == cmd_name)
+        return found
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="gpu-dev-server")
 def cli() -> None:
     """Run and operate a gpu-dev server. Settings come from the environment (docs/operations/settings.md)."""
-
-
-for part in (serving, expire, reconcile, users, invitations, queue, report, embedded, keys, auditing, nodes):
-    for command in part.COMMANDS:
-        cli.add_command(command)
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ import tomllib
 from collections.abc import Iterable
 from typing import Any
 
+import click
 import pytest
 
 from charts.rendering import Helm, Object, Rendered, chart_values, containers
@@ -275,7 +276,8 @@ def test_every_command_of_a_pod_is_one_that_the_server_has(chart: Rendered) -> N
             for part in one["args"]:
                 if part.startswith("-"):
                     break
-                command = command.commands[part]
+                command = command.get_command(click.Context(command), part)
+                assert command is not None, who
             known = {option for parameter in command.params for option in parameter.opts}
             assert {part for part in one["args"] if part.startswith("--")} <= known, who
 

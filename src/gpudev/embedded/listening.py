@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from gpudev.adapters.tls import find_certificate
 from gpudev.domain.errors import Invalid
 from gpudev.domain.listening import ListenAddress, is_loopback, parse_listen
 from gpudev.embedded.layout import Layout, read_json
@@ -51,6 +50,8 @@ def check_listening(settings: Settings) -> None:
     """That it will work, before anything is started. Raises StepFailed."""
     if not settings.listen:
         return
+    from gpudev.adapters.tls import find_certificate  # those who let nobody in pay for no cryptography
+
     address = parse_listen(settings.listen)
     _check_address(address)
     try:
@@ -64,6 +65,8 @@ def describe_listening(settings: Settings) -> dict[str, str | None]:
     """For whoever wants to find the way in later: see `find_listening`."""
     if not settings.listen:
         return {"listen_url": None, "tls_cert": None, "tls_key": None, "fingerprint": None}
+    from gpudev.adapters.tls import find_certificate
+
     address = parse_listen(settings.listen)
     files = find_certificate(settings, address.host, SystemClock().now())
     return {

@@ -15,7 +15,7 @@ from gpudev.adapters.local.processes import ProcessIdentity
 from gpudev.embedded import system
 from gpudev.embedded.layout import Layout
 from gpudev.embedded.running import find_supervisor
-from gpudev.embedded.supervisor import Step
+from gpudev.embedded.stages import Step
 from gpudev.embedded.telling import StepFailed, Teller
 from gpudev.settings import Settings
 

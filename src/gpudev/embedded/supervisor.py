@@ -12,7 +12,6 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
@@ -21,47 +20,14 @@ import structlog
 from gpudev.adapters.local.processes import identify_self
 from gpudev.domain.errors import Conflict, GpuDevError, Unavailable
 from gpudev.embedded import pidfiles
-from gpudev.embedded.children import Child, ChildSpec, end_stray, rotate_log
+from gpudev.embedded.children import Child, end_stray, rotate_log
 from gpudev.embedded.layout import Layout
+from gpudev.embedded.stages import Service, Step, Task
 
 log = structlog.get_logger()
 
 _LOOK_AT_LOGS_EVERY = 10.0
 _LOOK_FOR_READINESS_EVERY = 0.02
-
-
-@dataclass(frozen=True, slots=True)
-class Service:
-    """A part that runs until it is told to end."""
-
-    spec: ChildSpec
-    is_ready: Callable[[], bool] = lambda: True
-    ready_within: float = 30.0
-
-    @property
-    def name(self) -> str:
-        return self.spec.name
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """A part that runs once, before those behind it may start."""
-
-    spec: ChildSpec
-
-    @property
-    def name(self) -> str:
-        return self.spec.name
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """How far the start is; `state` is started, ok or failed."""
-
-    name: str
-    state: str
-    seconds: float = 0.0
-    reason: str | None = None
 
 
 class _Interrupted(Exception):

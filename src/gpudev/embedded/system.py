@@ -12,8 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from types import MappingProxyType
 
-import structlog
-
 from gpudev import settings as settings_module
 from gpudev.domain.listening import parse_bind
 from gpudev.embedded import asking
@@ -21,7 +19,7 @@ from gpudev.embedded.children import ChildSpec
 from gpudev.embedded.layout import Layout
 from gpudev.embedded.listening import environment_of
 from gpudev.embedded.postgres import EmbeddedPostgres
-from gpudev.embedded.supervisor import Service, Step, Supervisor, Task
+from gpudev.embedded.stages import Service, Step, Task
 from gpudev.settings import API_ROLE, PROCESSOR_ROLE, Settings
 
 POSTGRES, MIGRATIONS, PROCESSOR, API = "postgres", "migrations", "processor", "api"
@@ -121,6 +119,10 @@ def _report_to(descriptor: int) -> Callable[[Step], None]:
 
 
 def main(arguments: Sequence[str]) -> int:
+    import structlog
+
+    from gpudev.embedded.supervisor import Supervisor
+
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,

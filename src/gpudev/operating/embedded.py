@@ -1,6 +1,5 @@
 """`up`, `down`, `stop-servers`: the embedded system on this machine."""
 
-import asyncio
 import json
 import sys
 from pathlib import Path
@@ -48,6 +47,8 @@ def down(keep_servers: bool, at_boot: bool, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def stop_servers(as_json: bool) -> None:
     """Stop every dev server's processes and keep its folder: what `down` does last."""
+    import asyncio
+
     from gpudev.adapters.local.nodes import describe_nodes
     from gpudev.bootstrap.processor import local_cluster
 

@@ -149,5 +149,5 @@ def _show(invitation: Invitation, link: InvitationLink, as_json: bool) -> None:
         click.echo(sentence)
 
 
-COMMANDS: tuple[click.Command, ...] = ()
-"""They hang below `users`."""
+COMMANDS = (users,)
+"""With these below it."""

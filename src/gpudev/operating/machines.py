@@ -88,6 +88,8 @@ def refresh(group: str, reason: str, follow: bool, **options: Any) -> None:
     """
 
     manner = _Manner(**options)
+    if manner.scratch_too and not manner.move:
+        raise click.UsageError("--scratch-too says who else is moved: it goes with --move")
 
     async def act(stores: Stores, settings: Settings) -> None:
         async with _replacing(stores, settings) as replacing:

@@ -1,16 +1,17 @@
 """How a command finds its settings and runs its asynchronous part, with stores opened and closed around it."""
 
-import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from gpudev import settings
-from gpudev.adapters.postgres.stores import Stores, open_stores
 from gpudev.embedded.layout import Layout
 from gpudev.embedded.system import open_postgres
 from gpudev.settings import Settings
+
+if TYPE_CHECKING:
+    from gpudev.adapters.postgres.stores import Stores
 
 _T = TypeVar("_T")
 
@@ -24,7 +25,11 @@ def server_settings() -> Settings:
     return replace(chosen, database=open_postgres(layout).settings_database())
 
 
-def with_stores(act: Callable[[Stores], Awaitable[_T]]) -> _T:
+def with_stores(act: "Callable[[Stores], Awaitable[_T]]") -> _T:
+    import asyncio
+
+    from gpudev.adapters.postgres.stores import open_stores  # `up` and `migrate` need none
+
     async def run() -> _T:
         stores = open_stores(server_settings(), max_connections=2)
         try:

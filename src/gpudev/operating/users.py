@@ -160,6 +160,3 @@ def _show(user: User, key: IssuedKey, as_json: bool) -> None:
     click.echo(f"key, shown once: {key.secret}")
     click.echo(f"it ends {ends}" if ends else "it does not end by itself")
     click.echo("they log in with: gpu-dev login --key-stdin")
-
-
-COMMANDS = (users,)
