@@ -22,6 +22,11 @@ async def test_a_groups_machines_are_told_by_their_names(cloud: AwsCloud, stub: 
         await cloud.machines("pytorch-gpu-dev-gpu-nodes-h100")
 
 
+async def test_a_group_that_is_not_there_is_said_to_be_none(cloud: AwsCloud) -> None:
+    with pytest.raises(NotFound, match="no Auto Scaling group 'pytorch-gpu-dev-gpu-nodes-h100'"):
+        await cloud.last_refresh("pytorch-gpu-dev-gpu-nodes-h100")
+
+
 async def test_machines_are_replaced_with_what_was_asked_for(cloud: AwsCloud, stub: AwsStub) -> None:
     assert await cloud.last_refresh(GROUP) is None
     begun = await cloud.ensure_refresh(GROUP, keep_percent=0, warmup_seconds=300)

@@ -53,7 +53,7 @@ async def find_job(reservations: ReservationStore, user: User, text: str) -> Res
     if len(living) == 1:
         return living[0]  # the ended do not make a short id of a living one ambiguous
     if not candidates:
-        raise NotFound(f"you have no reservation {text!r}")
+        raise NotFound(f"{'there is' if sees_everything(user) else 'you have'} no reservation {text!r}")
     if len(candidates) > 1:
         raise AmbiguousId(f"{text!r} could be {_or(candidates)}; give more digits")
     return candidates[0]

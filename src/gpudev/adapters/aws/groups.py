@@ -10,6 +10,7 @@ from gpudev.domain.errors import NotFound, Unavailable
 from gpudev.ports.node_groups import Refresh, RefreshState
 
 _UNDER_WAY = "InstanceRefreshInProgress"
+_NOT_VALID = "ValidationError"
 _DONE = frozenset({"Successful"})
 _FAILED = frozenset({"Failed", "Cancelled", "RollbackFailed", "RollbackSuccessful"})
 
@@ -26,9 +27,14 @@ class AwsGroups:
         raise NotFound(f"AWS knows no Auto Scaling group {group!r} here")
 
     async def last_refresh(self, group: str) -> Refresh | None:
-        found = await self._caller.call(
-            Action.DESCRIBE_REFRESHES, {"AutoScalingGroupName": group, "MaxRecords": _ONE_PAGE}
-        )
+        try:
+            found = await self._caller.call(
+                Action.DESCRIBE_REFRESHES, {"AutoScalingGroupName": group, "MaxRecords": _ONE_PAGE}
+            )
+        except Refusal as refusal:
+            if refusal.aws_code == _NOT_VALID:
+                await self.machines(group)  # says so, if there is no such group
+            raise
         # The newest comes first, whether it is under way or over.
         return next(map(_refresh_from, found["InstanceRefreshes"]), None)
 
