@@ -50,10 +50,15 @@ class StartsHalfAGang(LivePlan):
 
 
 class SeatsNewcomersOnSomebodysPlace(LivePlan):
-    """Everybody who has to wait is told to be next."""
+    """Whoever comes and has to wait is told to be next."""
 
-    def _sit(self, request: Request, place: Place) -> None:
-        super()._sit(request, Place(min(place.start, self._room.now + 60_000_000), place.ranks))
+    def arrive(self, request: Request, now: Any) -> Start | Wait:
+        answer = super().arrive(request, now)
+        seat = self._seats.stand_up(request)
+        if seat is None:
+            return answer
+        self._seats.sit(request, Place(min(seat.start, self._room.now + 60_000_000), seat.ranks))
+        return self.wait_of(request.reservation_id) or answer
 
 
 class LetsTheLastGoFirst(LivePlan):

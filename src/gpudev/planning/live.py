@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
-from heapq import heappop, heappush
 
 from gpudev.domain.capacity import Holding, Node, Share
 from gpudev.domain.ids import ReservationId
@@ -23,6 +22,7 @@ from gpudev.planning.plan import Plan, Request, Start, Wait
 from gpudev.planning.queueing import DEFAULT_MARGIN, make_type_plan
 from gpudev.planning.reasons import Ending, why_never, why_not_now
 from gpudev.planning.room import Room
+from gpudev.planning.seats import Ends, Seats
 from gpudev.planning.timetable import Place
 from gpudev.planning.waiting import Waiting, order_of
 
@@ -67,10 +67,10 @@ class LivePlan:
     @property
     def next_at(self) -> datetime | None:
         """When time alone lets somebody start, or when to look again at a place that should be free by now."""
-        due = self._first_due()
+        due = self._seats.first_due()
         if due is None:
             return None
-        start = self._seats[due.reservation_id].start
+        start = self._seats.get(due).start
         return self._moment(start if start > self._room.now else self._room.now + _AGAIN)
 
     def arrive(self, request: Request, now: datetime) -> Start | Wait:
@@ -88,7 +88,7 @@ class LivePlan:
         if place.start <= self._room.now and self._is_there(place.ranks, request.units_per_node):
             return self._start(request, place.ranks, taken_until=self._room.now)
         timetable.take(place, request.units_per_node, duration)
-        self._sit(request, place)
+        self._seats.sit(request, place)
         return self._wait(request, place)
 
     def _arrive_first(self, request: Request, now: datetime) -> Start | Wait:
@@ -96,9 +96,9 @@ class LivePlan:
         `wake` says."""
         self._waiting.add(request)
         self.replan(now)
-        seat = self._seats.get(request.reservation_id)
+        seat = self._seats.find(request.reservation_id)
         if seat is not None and seat.start <= self._room.now and self._is_there(seat.ranks, request.units_per_node):
-            self._stand_up(request)
+            self._seats.stand_up(request)
             return self._start(request, seat.ranks, taken_until=seat.start + length_of(request))
         return self._wait(request, seat)
 
@@ -114,7 +114,7 @@ class LivePlan:
         self._face_the_overdue(now)
         starts = list(self._start_due())
         late = self._first_due_now()
-        if late is not None and self._seats[late.reservation_id].start < self._room.now:
+        if late is not None and self._seats.get(late).start < self._room.now:
             self.replan(now)
             starts += self._start_due()
         return (*starts, *self._start_in_room())
@@ -162,20 +162,14 @@ class LivePlan:
     def waits(self) -> Iterator[Wait]:
         """Everybody who waits, in the queue's order."""
         free: FreeNow = cache(self._room.free_now)
-        ends: dict[tuple[int, int], ReservationId] = {}
-        for request in self._waiting:
-            seat = self._seats.get(request.reservation_id)
-            if seat is not None:
-                end = seat.start + length_of(request)
-                for rank in seat.ranks:
-                    ends.setdefault((rank, end), request.reservation_id)
+        ends = self._seats.ends(self._waiting)
         for position, request in enumerate(self._waiting, 1):
-            seat = self._seats.get(request.reservation_id)
+            seat = self._seats.find(request.reservation_id)
             yield self._tell(request, seat, position, free, ends)
 
     def wait_of(self, reservation_id: ReservationId) -> Wait | None:
         request = self._waiting.find(reservation_id)
-        return None if request is None else self._wait(request, self._seats.get(reservation_id))
+        return None if request is None else self._wait(request, self._seats.find(reservation_id))
 
     def _make(
         self,
@@ -192,14 +186,11 @@ class LivePlan:
         self._waiting = Waiting(request for request in queue if request.gpu_type == self._gpu_type)
         type_plan = make_type_plan(facts, list(self._waiting), promises)
         self._room = Room(facts, type_plan.timetable, holdings, microseconds(self._margin))
-        self._seats: dict[ReservationId, Place] = {}
-        self._seats_at: list[set[ReservationId]] = [set() for _ in facts.nodes]
-        self._due: list[tuple[int, int]] = []
-        """(start, order) of places; those that were given up since are dropped when they come up."""
+        self._seats = Seats(self._waiting, len(facts.nodes))
         for request in self._waiting:
             place = type_plan.seats.get(request.reservation_id)
             if place is not None:
-                self._sit(request, place)
+                self._seats.sit(request, place)
         self._touched: set[int] = set()
         """Nodes on which there may be room for somebody."""
 
@@ -230,7 +221,7 @@ class LivePlan:
     def _start_due(self) -> Iterator[Start]:
         """Those whose time has come, up to one whose place is not free."""
         while (request := self._first_due_now()) is not None:
-            seat, duration = self._seats[request.reservation_id], length_of(request)
+            seat, duration = self._seats.get(request), length_of(request)
             planned, units = seat.start + duration, request.units_per_node
             beyond = Place(planned, seat.ranks)  # it starts late, and so it ends late
             if not self._is_there(seat.ranks, units):
@@ -239,7 +230,7 @@ class LivePlan:
                 beyond, units, self._room.now - seat.start
             ):
                 return
-            self._stand_up(request)
+            self._seats.stand_up(request)
             yield self._start(request, seat.ranks, taken_until=planned)
 
     def _is_there(self, ranks: Sequence[int], units: int) -> bool:
@@ -247,20 +238,10 @@ class LivePlan:
         return all(self._room.really_free(rank) >= units for rank in ranks)
 
     def _first_due_now(self) -> Request | None:
-        request = self._first_due()
-        if request is None or self._seats[request.reservation_id].start > self._room.now:
+        request = self._seats.first_due()
+        if request is None or self._seats.get(request).start > self._room.now:
             return None
         return request
-
-    def _first_due(self) -> Request | None:
-        while self._due:
-            start, order = self._due[0]
-            request = self._waiting.at(order)
-            seat = None if request is None else self._seats.get(request.reservation_id)
-            if seat is not None and seat.start == start:
-                return request
-            heappop(self._due)
-        return None
 
     def _start_in_room(self) -> Iterator[Start]:
         """The first in the queue whom any of the touched nodes has room for, then the next, until there is none."""
@@ -291,7 +272,7 @@ class LivePlan:
                 order = self._waiting.first_within((units, zones), line.room_from(self._room.now, units))
                 if order is not None:
                     candidates.append(order)
-        for who in self._seats_at[rank]:  # for them their own place is no obstacle
+        for who in self._seats.at(rank):  # for them their own place is no obstacle
             request = self._waiting.find(who)
             if request is not None and request.node_count == 1 and self._fits_but_for_itself(request, rank):
                 candidates.append(order_of(request))
@@ -306,7 +287,7 @@ class LivePlan:
         return None if best is None else (best, (rank,))
 
     def _fits_but_for_itself(self, request: Request, rank: int) -> bool:
-        seat, duration = self._seats[request.reservation_id], length_of(request)
+        seat, duration = self._seats.get(request), length_of(request)
         return self._room.fits_but_for(seat, rank, request.units_per_node, duration)
 
     def _gang_on(self, gang: Request, rank: int) -> tuple[int, ...] | None:
@@ -315,7 +296,7 @@ class LivePlan:
         line = self._room.timetable.lines[rank]
         if line.units != units:
             return None
-        seat = self._seats.get(gang.reservation_id)
+        seat = self._seats.find(gang.reservation_id)
         own = () if seat is None else seat.ranks
         if line.room_from(self._room.now, units) < duration and rank not in own:
             return None
@@ -328,23 +309,9 @@ class LivePlan:
             return None
         return tuple(fitting[: gang.node_count])
 
-    def _sit(self, request: Request, place: Place) -> None:
-        """The timetable has it already."""
-        self._seats[request.reservation_id] = place
-        heappush(self._due, (place.start, order_of(request)))
-        for rank in place.ranks:
-            self._seats_at[rank].add(request.reservation_id)
-
-    def _stand_up(self, request: Request) -> Place | None:
-        """The timetable still has it."""
-        seat = self._seats.pop(request.reservation_id, None)
-        for rank in seat.ranks if seat is not None else ():
-            self._seats_at[rank].discard(request.reservation_id)
-        return seat
-
     def _get_up(self, request: Request) -> None:
         """Leaves its seat, if it has one: there is room then."""
-        seat = self._stand_up(request)
+        seat = self._seats.stand_up(request)
         if seat is not None:
             self._room.give_back(seat, request.units_per_node, length_of(request))
             self._touched.update(seat.ranks)
@@ -365,7 +332,7 @@ class LivePlan:
         names = [node.name for node in self._room.nodes]
         return {
             who: Wait(who, 0, self._moment(seat.start), tuple(names[rank] for rank in seat.ranks), "")
-            for who, seat in self._seats.items()
+            for who, seat in self._seats
         }
 
     def _moment(self, time: int) -> datetime:
@@ -373,13 +340,7 @@ class LivePlan:
 
     def _wait(self, request: Request, place: Place | None) -> Wait:
         position = self._waiting.position(request)
-        ends: dict[tuple[int, int], ReservationId] = {}
-        neighbours = {who for rank in (place.ranks if place is not None else ()) for who in self._seats_at[rank]}
-        known = [other for who in neighbours if (other := self._waiting.find(who)) is not None]
-        for other in sorted(known, key=order_of):
-            seat = self._seats[other.reservation_id]
-            for rank in seat.ranks:
-                ends.setdefault((rank, seat.start + length_of(other)), other.reservation_id)
+        ends = {} if place is None else self._seats.ends_beside(place)
         return self._tell(request, place, position, self._room.free_now, ends)
 
     def _tell(
@@ -388,9 +349,8 @@ class LivePlan:
         place: Place | None,
         position: int,
         free: FreeNow,
-        ends: Mapping[tuple[int, int], ReservationId],
+        ends: Ends,
     ) -> Wait:
-        """`ends`: (rank, time) at which somebody who waits has run, and the first of them in the queue."""
         if place is None:
             reason = why_never(request, self._nodes, self._room.nodes)
             return Wait(request.reservation_id, position, None, (), reason)
