@@ -75,8 +75,8 @@ def test_a_field_or_a_value_that_the_operator_does_not_know_is_refused(installed
         (alert, {"for": "a while"}, "spec.groups.0..rules.0..for: Invalid value"),
     ):
         before = dict(part)
-        part |= wrong
+        part.update(wrong)
         with pytest.raises(KubectlRefused, match=told):
             kubectl.try_strictly(objects)
         part.clear()
-        part |= before
+        part.update(before)

@@ -4,6 +4,7 @@ import asyncio
 from datetime import timedelta
 
 import pytest
+import structlog
 
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.domain.capacity import Share
@@ -13,7 +14,7 @@ from gpudev.domain.ids import ReservationId, UserId, new_reservation_id
 from gpudev.domain.lifecycle import Status
 from gpudev.domain.reservation import Draft, Reservation
 from gpudev.domain.users import Role
-from gpudev.ports.stores import Change, JobQuery, Lease, NewEvent
+from gpudev.ports.stores import NO_LIMITS, Change, JobQuery, Lease, NewEvent, UserLimits
 from support.clock import ManualClock
 
 
@@ -67,6 +68,23 @@ async def test_row_history_and_message_come_together(desk: Desk) -> None:
 async def test_the_answer_to_a_submit_is_the_row_that_was_written(desk: Desk) -> None:
     for draft in (desk.draft(), desk.draft(disk_name="none"), desk.draft(disk_name="data", name="x", github_user="y")):
         assert await desk.submit(draft) == await desk.stores.reservations.find(draft.reservation_id)
+
+
+@pytest.mark.parametrize("limits", [NO_LIMITS, UserLimits(most_queued=9)])
+@pytest.mark.parametrize("max_wait", [None, timedelta(hours=1)])
+async def test_the_row_says_which_request_made_it(desk: Desk, limits: UserLimits, max_wait: timedelta | None) -> None:
+    async def submit() -> tuple[str | None, str | None]:
+        draft = desk.draft(max_wait=max_wait)
+        submitted = await desk.stores.reservations.submit(
+            draft, idempotency_key=None, fingerprint="f", now=desk.clock.now(), limits=limits
+        )
+        written = await desk.stores.reservations.find(draft.reservation_id)
+        assert written is not None
+        return submitted.request_id, written.request_id
+
+    with structlog.contextvars.bound_contextvars(request_id="from-ada"):
+        assert await submit() == ("from-ada", "from-ada")
+    assert await submit() == (None, None), "whoever has none has not the one before"
 
 
 async def test_the_same_key_and_request_give_the_first_answer_again_even_at_once(desk: Desk) -> None:

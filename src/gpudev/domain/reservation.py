@@ -103,6 +103,8 @@ class Reservation:
     """What became of its owner's own set-up (dotfiles, start-up script), in words; None: nothing yet."""
     furnished: bool = False
     """Something was wanted inside it beyond what was reserved: more users, or Jupyter (`domain.interior`)."""
+    request_id: str | None = None
+    """Which request made it, for the logs of whoever works on it."""
     connection: Connection | None = None
     shares: tuple[Share, ...] = field(default=())
 

@@ -24,6 +24,7 @@ from gpudev.ports.stores import Change, ReservationStore
 from gpudev.ports.tracing import UNTRACED, Tracer
 from gpudev.processor.homes import DiskFailed, Homes, StillWorking
 from gpudev.processor.interiors import Interiors, furnished
+from gpudev.processor.log_ids import bind_request
 from gpudev.processor.tracing import trace_changes, trace_effect
 from gpudev.settings import Timing
 
@@ -76,7 +77,9 @@ class Effects:
         """Whose launch we have begun, and of these, not brought to an end."""
 
     def launch(self, reservation: Reservation) -> None:
-        begun = self._start(Kind.LAUNCH, reservation.reservation_id, lambda: self._launch(reservation))
+        begun = self._start(
+            Kind.LAUNCH, reservation.reservation_id, lambda: self._launch(reservation), about=reservation
+        )
         if begun is not None:
             self._begun.add(begun)
 
@@ -96,12 +99,20 @@ class Effects:
     def tear_down(self, reservation: Reservation) -> None:
         """Not before its launch has ended: what is made afterwards would stay, on a disk that another has by then."""
         launch = self._running.get((Kind.LAUNCH, reservation.reservation_id))
-        self._start(Kind.TEARDOWN, reservation.reservation_id, lambda: self._tear_down(reservation), after=launch)
+        self._start(
+            Kind.TEARDOWN,
+            reservation.reservation_id,
+            lambda: self._tear_down(reservation),
+            about=reservation,
+            after=launch,
+        )
 
     def withdraw(self, reservation: Reservation) -> None:
         """Not while it is still being launched there: what is made after the look would stay."""
         if (Kind.LAUNCH, reservation.reservation_id) not in self._running:
-            self._start(Kind.WITHDRAW, reservation.reservation_id, lambda: self._withdraw(reservation))
+            self._start(
+                Kind.WITHDRAW, reservation.reservation_id, lambda: self._withdraw(reservation), about=reservation
+            )
 
     def remove_orphan(self, reservation_id: ReservationId) -> None:
         self._start(Kind.REMOVE_ORPHAN, reservation_id, lambda: self._remove_orphan(reservation_id))
@@ -125,13 +136,15 @@ class Effects:
         reservation_id: ReservationId,
         act: Callable[[], Awaitable[None]],
         *,
+        about: Reservation | None = None,
         after: "asyncio.Task[None] | None" = None,
     ) -> "asyncio.Task[None] | None":
         """None: it is being done already."""
         key = (kind, reservation_id)
         if key in self._running:
             return None
-        task = asyncio.create_task(self._guard(kind, reservation_id, act, after), name=f"{kind} {reservation_id}")
+        guarded = self._guard(kind, reservation_id, act, about, after)
+        task = asyncio.create_task(guarded, name=f"{kind} {reservation_id}")
         self._running[key] = task
         task.add_done_callback(lambda _: self._running.pop(key, None))
         return task
@@ -141,10 +154,12 @@ class Effects:
         kind: Kind,
         reservation_id: ReservationId,
         act: Callable[[], Awaitable[None]],
+        about: Reservation | None,
         after: "asyncio.Task[None] | None",
     ) -> None:
         """Nothing an effect raises ends the processor: the state says that it is still to be done. Only a success
         wakes the next turn; a failure waits for the sweep, so that nothing spins."""
+        bind_request(about)
         if after is not None:  # without a slot, or those who wait could take them all
             await asyncio.wait({after})
         async with self._slots:

@@ -23,6 +23,7 @@ from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import Cluster, ServerSpec
 from gpudev.ports.interiors import InteriorWork
 from gpudev.ports.stores import Change, NewEvent, ReservationStore
+from gpudev.processor.log_ids import bind_request
 
 log = structlog.get_logger(__name__)
 _AT_ONCE = 16
@@ -118,6 +119,7 @@ class Interiors:
     async def _try(self, reservation_id: ReservationId) -> None:
         interior = await self._store.find(reservation_id)
         reservation = await self._reservations.find(reservation_id)
+        bind_request(reservation)
         if interior is None or reservation is None or reservation.status is not Status.ACTIVE:
             return
         try:

@@ -39,6 +39,7 @@ from gpudev.processor.effects import Effects
 from gpudev.processor.expiry_report import ExpiryReport
 from gpudev.processor.homes import Homes
 from gpudev.processor.interiors import Interiors
+from gpudev.processor.log_ids import log_changes
 from gpudev.processor.looking import Looking
 from gpudev.processor.messages import MESSAGES_PER_TURN, Messages
 from gpudev.processor.pacing import Pacing
@@ -200,7 +201,7 @@ class Processor:
         done = frozenset(change.reservation_id for change in decisions.changes)
         if lease is not None:
             done = await self._write(lease, decisions, [], now)
-            self._log_changes(decisions, done)
+            log_changes(decisions, done, reservations)
             self._act(decisions, done)
         report.note(decisions, done)
         if seen is not None:
@@ -242,7 +243,7 @@ class Processor:
         broken = await self._decide_queues(still_waiting(reservations, given_up), seen, now, decisions)
         looked_at = await self._messages.sort(messages, seen, reservations, broken, now)
         done = await self._write(lease, decisions, looked_at, now)
-        self._log_changes(decisions, done)
+        log_changes(decisions, done, reservations)
         trace_changes(self._tracer, decisions.changes, done, reservations, now)
         self._act(decisions, done)
         for reservation_id, message in await self._cordons.take_notices():
@@ -325,12 +326,6 @@ class Processor:
         for reservation_id, message in decisions.messages:
             if reservation_id in done:
                 self.effects.tell(reservation_id, message)
-
-    def _log_changes(self, decisions: Decisions, done: frozenset[ReservationId]) -> None:
-        for change in decisions.changes:
-            fate = "done" if change.reservation_id in done else "stale"
-            kind = change.event.kind if change.event else "updated"
-            log.info(f"reservation.{kind}", reservation_id=str(change.reservation_id), fate=fate)
 
     def _sweep_orphans(self, seen: ClusterSeen, reservations: Sequence[Reservation], now: datetime) -> None:
         orphans = decide_orphans(

@@ -13,6 +13,7 @@ from gpudev.domain.reservation import Reservation
 from gpudev.metrics import instruments
 from gpudev.ports.cluster import ClusterSeen
 from gpudev.ports.stores import Queue, QueueMessage, ReservationStore
+from gpudev.processor.log_ids import requests_of
 
 log = structlog.get_logger(__name__)
 MESSAGES_PER_TURN = 200
@@ -40,6 +41,7 @@ class Messages:
         if seen is None:
             return []
         types = {r.reservation_id: r.gpu_type for r in reservations if r.status.is_waiting}
+        requests = requests_of(reservations) if messages else {}
         looked_at = []
         for message in messages:
             reservation_id = _named(message)
@@ -48,7 +50,7 @@ class Messages:
                 error = "the message names no reservation"
             if error is None:
                 looked_at.append(message.msg_id)
-                _log_taken(message)
+                _log_taken(message, requests.get(reservation_id, {}) if reservation_id is not None else {})
             elif await self._queue.fail(RESERVATION_QUEUE, message, error, now=now):
                 log.error("message.dead_lettered", msg_id=message.msg_id, error=error)
                 instruments.dead_lettered.labels(RESERVATION_QUEUE).inc()
@@ -58,11 +60,11 @@ class Messages:
         return await self._reservations.find(reservation_id) is not None
 
 
-def _log_taken(message: QueueMessage) -> None:
-    """What somebody's request set going: the one line that has both ids on this side."""
+def _log_taken(message: QueueMessage, request: Mapping[str, str]) -> None:
+    """What somebody's request set going: a later one's id is in its message, the first one's in the row."""
     body = message.body
     known = {name: body[name] for name in ("cause", "request_id") if isinstance(body.get(name), str)}
-    log.info("message.taken", reservation_id=body.get("reservation_id"), **known)
+    log.info("message.taken", reservation_id=body.get("reservation_id"), **{**request, **known})
 
 
 def _named(message: QueueMessage) -> ReservationId | None:

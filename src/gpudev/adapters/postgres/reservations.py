@@ -13,6 +13,7 @@ from gpudev.adapters.postgres.leases import check_epoch
 from gpudev.adapters.postgres.own_setups import forget_setups, write_setup
 from gpudev.adapters.postgres.pool import Connection, Pool
 from gpudev.adapters.postgres.writing import (
+    present_request,
     send_message,
     write_changes,
     write_estimates,
@@ -27,17 +28,22 @@ from gpudev.domain.lifecycle import Status
 from gpudev.domain.reservation import Draft, Event, Reservation
 from gpudev.ports.stores import NO_LIMITS, Ahead, Change, Extends, JobQuery, Lease, QueueUpdate, UserLimits
 
+# The request's id, as the last value, is told beside the arguments (migration 0019 says to whom). An argument needs
+# that to have been done, so it comes before the call.
 _SUBMIT = """
     SELECT * FROM submit_reservation(
-        $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)
+        (SELECT $1::uuid FROM set_config('gpudev.request_id', $20, true)),
+        $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)
 """
 _SUBMIT_WITHIN_LIMITS = """
     SELECT * FROM submit_within_limits(
-        $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)
+        $1, $2, (SELECT $3::uuid FROM set_config('gpudev.request_id', $22, true)),
+        $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)
 """
 _SUBMIT_WITH_MAX_WAIT = """
     SELECT * FROM submit_with_max_wait(
-        $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)
+        $1, $2, $3, (SELECT $4::uuid FROM set_config('gpudev.request_id', $23, true)),
+        $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)
 """
 
 
@@ -273,6 +279,7 @@ async def _submit(
             idempotency_key,
             fingerprint,
             now,
+            present_request() or "",
         )
     except asyncpg.PostgresError as error:
         _translate_refusal(error, draft)
@@ -304,6 +311,7 @@ def _just_submitted(draft: Draft, written: asyncpg.Record, now: datetime) -> Res
         disk_id=None if disk_id is None else DiskId(disk_id),
         disk_name=None if disk_id is None else draft.disk_name or DEFAULT_DISK,
         wait_until=None if draft.max_wait is None else now + draft.max_wait,
+        request_id=present_request(),
     )
 
 

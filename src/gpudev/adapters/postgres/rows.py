@@ -60,6 +60,7 @@ def reservation(row: asyncpg.Record) -> Reservation:
         resent_at=row["resent_at"],
         setup_outcome=row["setup_outcome"],
         furnished=row["furnished"],
+        request_id=row["request_id"],
         connection=connection_of(row),
         shares=tuple(Share(rank, node, units, tuple(indices)) for rank, node, units, indices in row["shares"] or ()),
     )

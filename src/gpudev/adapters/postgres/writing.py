@@ -171,10 +171,16 @@ async def write_estimates(connection: Connection, told: Sequence[EstimateRecord]
 async def send_message(connection: Connection, reservation_id: ReservationId, cause: Cause) -> None:
     """Last in its transaction: PGMQ's notification locks one row of its own until the commit."""
     body = {"reservation_id": str(reservation_id), "cause": cause.value}
-    request_id = structlog.contextvars.get_contextvars().get("request_id")
+    request_id = present_request()
     if request_id is not None:  # for the log of whoever reads it
         body["request_id"] = request_id
     await connection.execute("SELECT pgmq.send($1, $2::jsonb)", RESERVATION_QUEUE, body)
+
+
+def present_request() -> str | None:
+    """The id of the request that is being answered, where there is one."""
+    request_id: str | None = structlog.contextvars.get_contextvars().get("request_id")
+    return request_id
 
 
 async def send_dead_letter(connection: Connection, reservation_id: ReservationId, error: str) -> None:
