@@ -115,12 +115,13 @@ def test_what_has_ended_is_taken_out(cli: Cli, api: FakeApi, own: Path) -> None:
     assert second.reservation_id not in own.read_text()
 
 
-def test_of_two_with_one_name_only_one_has_it(cli: Cli, api: FakeApi) -> None:
-    api.add(status="active", name="same")
-    api.add(status="active", name="SAME")
-    names = json.loads(cli.run("ssh-config", "--json").stdout)
-    assert len(set(names.values())) == 2
-    assert "gpu-dev-same" in names.values()
+def test_of_two_with_one_name_the_first_keeps_it_however_often_it_is_written(cli: Cli, api: FakeApi) -> None:
+    first, second = (api.add(status="active", name=name).reservation_id for name in ("same", "SAME"))
+    wanted = {first: "gpu-dev-same", second: f"gpu-dev-{second[:8]}"}
+    for _ in range(2):
+        assert json.loads(cli.run("ssh-config", "--json").stdout) == wanted
+    api.change(first, status="expired")
+    assert json.loads(cli.run("ssh-config", "--json").stdout) == {second: "gpu-dev-same"}
 
 
 def test_those_of_another_api_stay_until_their_time_is_over(cli: Cli, api: FakeApi, own: Path) -> None:

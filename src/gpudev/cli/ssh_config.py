@@ -101,9 +101,10 @@ def remove(env: Mapping[str, str]) -> bool:
 
 
 def choose_names(jobs: Sequence[JobView], taken: Collection[str] = ()) -> dict[str, str]:
-    """What people gave them as names, as far as those can stand in a host name and are not taken; else their ids."""
+    """What people gave them as names, as far as those can stand in a host name and are not taken; else their ids. The
+    first keeps its name when others come: an editor that connects again must not find itself on another machine."""
     chosen: dict[str, str] = {}
-    for job in jobs:
+    for job in sorted(jobs, key=lambda job: job.created_at):
         plain = re.sub(r"[^a-z0-9.-]+", "-", (job.name or "").lower()).strip("-.")
         name = f"gpu-dev-{plain}"
         free = plain and name not in taken and name not in chosen.values()
