@@ -20,6 +20,7 @@ import (
 	"gpudev/devserver/internal/interior"
 	"gpudev/devserver/internal/messages"
 	"gpudev/devserver/internal/process"
+	"gpudev/devserver/internal/runend"
 	"gpudev/devserver/internal/server"
 	"gpudev/devserver/internal/settling"
 	"gpudev/devserver/internal/setup"
@@ -40,6 +41,7 @@ type serveOptions struct {
 	grace     time.Duration
 	login     time.Duration
 	keepalive time.Duration
+	lastWords string
 }
 
 func serve(arguments []string) error {
@@ -89,11 +91,24 @@ func serve(arguments []string) error {
 		log.Warn("jupyter.unreadable", "error", err)
 	}
 	serving.Jupyter().Want(wanted)
-	return serveUntilAsked(options, serving, children, board, log)
+	over := make(chan runend.Report, 1)
+	go func() { over <- watchRun(options, place).Wait() }()
+	return serveUntilAsked(options, serving, children, board, over, log)
+}
+
+// watchRun sees the end of the command that this dev server was reserved for.
+func watchRun(options serveOptions, place setup.Place) runend.Watch {
+	environment, _ := readOptional(filepath.Join(options.config, "environment")) // unreadable: it was for none
+	return runend.Watch{
+		Home:          place.Home,
+		ReservationID: server.FromFile(environment, "GPU_DEV_RESERVATION_ID"),
+		Identity:      place.Identity,
+	}
 }
 
 func serveUntilAsked(
-	options serveOptions, serving *server.Server, children *process.Children, board *messages.Board, log *slog.Logger,
+	options serveOptions, serving *server.Server, children *process.Children, board *messages.Board,
+	over <-chan runend.Report, log *slog.Logger,
 ) error {
 	listener, err := server.Listen(options.listen, options.port)
 	if err != nil {
@@ -111,11 +126,16 @@ func serveUntilAsked(
 	failed := make(chan error, 1)
 	go func() { failed <- serving.Serve(listener) }()
 	log.Info("serving", "address", listener.Addr().String(), "pid", os.Getpid())
-	select {
-	case err := <-failed:
-		return err
-	case why := <-asked:
-		log.Info("ending", "signal", why.String(), "grace", options.grace.String())
+	for ending := false; !ending; {
+		select {
+		case err := <-failed:
+			return err
+		case why := <-asked:
+			log.Info("ending", "signal", why.String(), "grace", options.grace.String())
+			ending = true
+		case report := <-over:
+			ending = tellRunEnd(report, options, log)
+		}
 	}
 	_ = listener.Close()
 	board.Tell(messages.Message{Text: "This dev server is ending now."})
@@ -124,6 +144,16 @@ func serveUntilAsked(
 	serving.CloseConnections()
 	log.Info("ended")
 	return nil
+}
+
+// tellRunEnd: one whose end cannot be told would be taken for one that failed, so it stays.
+func tellRunEnd(report runend.Report, options serveOptions, log *slog.Logger) bool {
+	if err := report.Tell(options.lastWords); err != nil {
+		log.Warn("run_end.not_told", "error", err)
+		return false
+	}
+	log.Info("ending", "why", "the command it was reserved for has ended", "grace", options.grace.String())
+	return true
 }
 
 func settleIn(options serveOptions, serving *server.Server, log *slog.Logger) {
@@ -153,6 +183,8 @@ func parseServe(arguments []string) (serveOptions, error) {
 	flags.DurationVar(&options.grace, "grace", 15*time.Second, "after SIGTERM, how long sessions may take to end")
 	flags.DurationVar(&options.login, "login-time", 2*time.Minute, "how long logging in may take")
 	flags.DurationVar(&options.keepalive, "keepalive", 30*time.Second, "silence after which a client is asked whether it is there")
+	flags.StringVar(&options.lastWords, "last-words", "/dev/termination-log",
+		"file that hears how the command ended that this dev server was reserved for")
 	err := flags.Parse(arguments)
 	return options, err
 }

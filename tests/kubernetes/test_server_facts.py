@@ -1,5 +1,6 @@
 """How far a dev server is, and what it died of, from its pods as the API server writes them."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,7 @@ from gpudev.adapters.kubernetes.server_facts import LogSource, ServerFacts, see_
 from gpudev.adapters.kubernetes.trimming import GonePod, ServerParts
 from gpudev.domain.capacity import Share
 from gpudev.domain.reservation import Connection
+from gpudev.domain.run_end import RunEnd
 from gpudev.ports.cluster import Phase
 from kubernetes.objects import (
     HOST_KEY,
@@ -292,3 +294,24 @@ def test_a_gang_that_was_never_whole_may_be_started_again() -> None:
     assert seen.lost_unwatched
     assert seen.reason == "the pods of members 1, 2 are not there, and nobody saw why"
     assert seen.held == (Share(0, "n1", 2),)
+
+
+# Done with what it was for
+
+
+def test_one_that_ended_with_its_command_says_so_whole_and_nobody_asks_for_its_log() -> None:
+    lines = tuple(f"line {number} of what was written, {'x' * 90}" for number in range(10))
+    told = json.dumps({"exit_code": 3, "last": "\n".join(lines)})
+    assert len(told) > 1000
+    done = own_pod(phase="Succeeded", init=ended(0), main=ended(0, "Completed", message=told))
+    for facts in (see(done), see(gone=[done])):
+        assert (facts.seen.phase, facts.seen.run_end) == (Phase.DEAD, RunEnd(3, lines))
+        assert facts.logs is None
+    gang = see(own_pod(members=2, phase="Succeeded", main=ended(0, message=told)), ready_pod(rank=1, members=2))
+    assert gang.seen.run_end == RunEnd(3, lines)
+
+
+def test_last_words_that_tell_of_no_command_are_those_of_a_death() -> None:
+    dead = own_pod(phase="Succeeded", init=ended(0), main=ended(0, "Completed", message="no JSON"))
+    assert see(dead).seen.run_end is None
+    assert reason_of(dead) == "it ended with exit code 0: no JSON"

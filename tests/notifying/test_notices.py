@@ -10,6 +10,7 @@ from gpudev.domain.ids import UserId, new_reservation_id
 from gpudev.domain.lifecycle import Status
 from gpudev.domain.notice import Occasion
 from gpudev.domain.reservation import Event, Reservation
+from gpudev.domain.run_end import RunEnd
 from gpudev.planning.notifying import compose, try_again_at
 
 NOW = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
@@ -77,6 +78,12 @@ def test_a_failure_is_told_with_its_reason_and_without_log_lines() -> None:
     ("kind", "message", "title", "text"),
     [
         ("expired", "its time is over", "is over", "Its time has passed."),
+        (
+            "expired",
+            RunEnd(3, ("TOKEN=planted",)).words,
+            "is over",
+            "its command ended with exit code 3",
+        ),
         ("cancelled", "cancelled by operator\n\x07", "was cancelled", "cancelled by operator"),
     ],
 )

@@ -1,14 +1,17 @@
 """What is seen of a dev server, and what it means for its reservation."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from gpudev.domain.lifecycle import Status
 from gpudev.domain.reservation import Reservation
+from gpudev.domain.run_end import RunEnd
 from gpudev.planning.readiness import (
     Activate,
     Fail,
+    Finish,
     Launch,
     Nothing,
     Progress,
@@ -35,6 +38,9 @@ READY_SOMEHOW = ServerSeen(rid(1), Phase.READY)
 DIED = ServerSeen(rid(1), Phase.DEAD, reason="out of memory: killed by the kernel")
 DIED_SILENTLY = ServerSeen(rid(1), Phase.DEAD)
 LOST = ServerSeen(rid(1), Phase.DEAD, reason="the machine was restarted", lost_unwatched=True)
+RUN_END = RunEnd(3, ("out of memory",))
+FINISHED = replace(DIED, run_end=RUN_END)
+FINISHED_UNSEEN = replace(LOST, run_end=RUN_END)
 
 TABLE: list[tuple[str, Reservation, ServerSeen | None, Readiness]] = [
     ("ready: it becomes active", preparing(), READY, Activate(HERE)),
@@ -65,6 +71,9 @@ TABLE: list[tuple[str, Reservation, ServerSeen | None, Readiness]] = [
     ("active and dead", active(), DIED, Fail("out of memory: killed by the kernel")),
     ("active and lost while nobody watched", active(), LOST, Launch(restart=True)),
     ("active and lost, next attempt later", active(next_attempt_at=SOON), LOST, Nothing(SOON)),
+    ("active, and its command has ended", active(), FINISHED, Finish(RUN_END)),
+    ("active, and its command ended while nobody watched", active(), FINISHED_UNSEEN, Finish(RUN_END)),
+    ("its command has ended with no time left: expiry's business", active(0), FINISHED, Nothing(None)),
     ("active and definitely not there", active(), None, Launch(restart=True)),
     ("lost with no time left: expiry's business", active(0), LOST, Nothing(None)),
     ("gone with no time left: expiry's business", active(-1), None, Nothing(None)),

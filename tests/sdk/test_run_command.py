@@ -66,25 +66,43 @@ def test_one_argument_is_a_line_for_the_shell_and_its_environment_is_there(
     assert run(system, folder, "run", *options, "--", line).stdout == "green 1\n"
 
 
-def test_one_that_was_detached_is_read_again_with_logs(system: System, client: GpuDev, folder: Path) -> None:
+def test_one_that_was_detached_frees_the_gpus_when_it_has_ended(system: System, client: GpuDev, folder: Path) -> None:
     begun = run(system, folder, "run", "--detach", "--disk", "none", "--", "sleep 1; sh train.sh once")
     assert begun.returncode == 0, begun.stderr
     short = begun.stdout.strip()
     assert f"gpu-dev logs {short} --follow" in begun.stderr
+    assert "released when the command has ended" in begun.stderr
     followed = run(system, folder, "logs", short, "--follow")
     assert followed.returncode == 7
     history, _, written = followed.stdout.partition("once|")
     assert "ready:" in history
     assert written == "train.sh\nwarning\n"
+    client.jobs.wait_until_released(short, timeout=60)
+    assert client.jobs.list() == []
+    over = run(system, folder, "logs", short)
+    lines = [line.strip() for line in over.stdout.splitlines()]
+    (ended,) = [place for place, line in enumerate(lines) if line.endswith("its command ended with exit code 7")]
+    assert lines[ended + 1 : ended + 4] == ["Its last lines:", "once|train.sh", "warning"]
+    refused = run(system, folder, "logs", short, "--output")
+    assert refused.returncode == 5
+    assert "without --output" in refused.stderr
+
+
+def test_one_that_is_kept_stays_until_somebody_ends_it(system: System, client: GpuDev, folder: Path) -> None:
+    begun = run(system, folder, "run", "--detach", "--keep", "--disk", "none", "--", "sh train.sh once")
+    short = begun.stdout.strip()
+    assert "Nobody releases it" in begun.stderr
+    assert run(system, folder, "logs", short, "--follow").returncode == 7
     assert run(system, folder, "logs", short, "--output").stdout == "once|train.sh\nwarning\n"
     for line in run(system, folder, "logs", short, "--json").stdout.splitlines():
         assert json.loads(line)["kind"]
-    assert [job.status for job in client.jobs.list()] == ["active"], "it stays until somebody ends it"
-    client.jobs.cancel(short)
-    over = run(system, folder, "logs", short)
-    assert "cancelled" in over.stdout
-    assert "once" not in over.stdout
-    assert run(system, folder, "logs", short, "--output").returncode == 5
+    server = client.server(short)
+    assert "ends" not in server.run("ls ~/.gpu-dev-run").stdout
+    server.start("exit 4", then_release=True)
+    assert server.output(wait=True).exit_code == 4
+    history = [event.message for event in client.jobs.follow(short)]
+    assert "its command ended with exit code 4" in history
+    assert run(system, folder, "run", "--keep", "--", "true").returncode == 2
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

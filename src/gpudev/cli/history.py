@@ -25,4 +25,6 @@ def follow(session: Session, job: JobView) -> Iterator[JobEvent]:
 
 def told(event: JobEvent) -> str:
     label = f"{wording.local_time(event.at, wording.utc_now())}  {output.clean(event.kind):<10}  "
-    return output.hang(label, output.clean(event.message), len(label))
+    first, *others = event.message.split("\n")  # log lines may follow, to be shown as they were
+    quoted = (" " * len(label) + output.clean(line) for line in others)
+    return "\n".join((output.hang(label, output.clean(first), len(label)), *quoted))

@@ -31,6 +31,8 @@ class Run(NamedTuple):
     """What is copied there first; None: nothing."""
     direct: bool
     proxy: bool
+    keep: bool
+    """When one that was let go has ended, its reservation stays."""
 
 
 def attend(session: Session, reserved: Reply[JobView], run: Run) -> int:
@@ -48,7 +50,7 @@ def let_go(session: Session, reserved: Reply[JobView], run: Run) -> JobView:
     begun = False
     try:
         job, way, folder = _prepare(session, reserved, run)
-        line = _line(session, job, way, remote_runs.let_go(folder, run.command), tty=False)
+        line = _line(session, job, way, remote_runs.let_go(folder, run.command, ends=not run.keep), tty=False)
         done = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             told = done.stderr.strip().splitlines()

@@ -7,6 +7,9 @@ from gpudev.domain.lifecycle import Status
 from gpudev.domain.reservation import Reservation
 from gpudev.settings import Timing
 
+TIME_IS_OVER = "its time is over"
+"""What the history says then."""
+
 
 @dataclass(frozen=True, slots=True)
 class Expire:

@@ -10,6 +10,7 @@ from gpudev.domain.ids import short_id
 from gpudev.domain.lifecycle import Status
 from gpudev.domain.notice import EVENT_KINDS, Notice, Occasion
 from gpudev.domain.reservation import Event, Reservation
+from gpudev.planning.expiry import TIME_IS_OVER
 
 GIVE_UP_AFTER = timedelta(days=1)
 _FIRST_PAUSE = timedelta(seconds=30)
@@ -30,7 +31,7 @@ def compose(event: Event, reservation: Reservation, now: datetime) -> Notice | N
             return Notice(Occasion.FAILED, f"{_name(reservation)} failed", f"{_about(reservation)}. {reason}")
         case Occasion.ENDED:
             how = "is over" if event.kind == "expired" else "was cancelled"
-            why = "Its time has passed." if event.kind == "expired" else _first_line(event.message)
+            why = "Its time has passed." if event.message == TIME_IS_OVER else _first_line(event.message)
             return Notice(Occasion.ENDED, f"{_name(reservation)} {how}", f"{_about(reservation)}. {why}")
         case None:
             return None

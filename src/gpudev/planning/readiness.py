@@ -10,6 +10,7 @@ from typing import assert_never
 
 from gpudev.domain.lifecycle import Status
 from gpudev.domain.reservation import Connection, Reservation
+from gpudev.domain.run_end import RunEnd
 from gpudev.ports.cluster import Phase, ServerSeen
 from gpudev.settings import Timing
 
@@ -36,6 +37,13 @@ class Fail:
 
 
 @dataclass(frozen=True, slots=True)
+class Finish:
+    """What it was reserved for is done."""
+
+    run_end: RunEnd
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """Being prepared; the step to show has changed."""
 
@@ -54,7 +62,7 @@ class Nothing:
     """When time alone changes the answer; None: never."""
 
 
-Readiness = Activate | Reconnect | Fail | Progress | Launch | Nothing
+Readiness = Activate | Reconnect | Fail | Finish | Progress | Launch | Nothing
 
 
 def decide_readiness(reservation: Reservation, seen: ServerSeen | None, now: datetime, timing: Timing) -> Readiness:
@@ -103,6 +111,8 @@ def _while_active(reservation: Reservation, seen: ServerSeen | None, now: dateti
                 return Nothing(None)
             return Reconnect(seen.connection)
         case Phase.DEAD:
+            if seen.run_end is not None:  # also when nobody watched: nobody wants it started again
+                return Finish(seen.run_end)
             if seen.lost_unwatched:
                 return _launch_when_due(reservation, now, reservation.expires_at, restart=True)
             return Fail(seen.reason or _NO_REASON)

@@ -14,10 +14,10 @@ from gpudev.domain.estimate import EstimateRecord
 from gpudev.domain.ids import ReservationId, short_id
 from gpudev.domain.lifecycle import Status
 from gpudev.domain.reservation import Reservation
-from gpudev.planning.expiry import Expire, Warn, decide_expiry
+from gpudev.planning.expiry import TIME_IS_OVER, Expire, Warn, decide_expiry
 from gpudev.planning.expiry import Nothing as NotYet
 from gpudev.planning.own_setup import decide_setup
-from gpudev.planning.readiness import Activate, Fail, Launch, Nothing, Progress, Reconnect, decide_readiness
+from gpudev.planning.readiness import Activate, Fail, Finish, Launch, Nothing, Progress, Reconnect, decide_readiness
 from gpudev.planning.replacing import find_obstacle, units_held
 from gpudev.ports.cluster import ClusterSeen, Phase
 from gpudev.ports.stores import Change, NewEvent, QueueUpdate, connection_fields
@@ -169,7 +169,7 @@ def _decide_time(reservation: Reservation, now: datetime, timing: Timing, decisi
     """True when time has the word this turn."""
     match decide_expiry(reservation, now, timing):
         case Expire():
-            decisions.changes.append(_end(reservation, Status.EXPIRED, "its time is over"))
+            decisions.changes.append(_end(reservation, Status.EXPIRED, TIME_IS_OVER))
             return True
         case Warn(minutes, left):
             # With the time of day, because it also greets those who log in later.
@@ -223,6 +223,8 @@ def _decide_server(
         case Fail(reason):
             change = _end(reservation, Status.FAILED, reason, failure_reason=reason)
             decisions.changes.append(change)
+        case Finish(run_end):
+            decisions.changes.append(_end(reservation, Status.EXPIRED, run_end.words))
         case Progress(step):
             decisions.changes.append(_note(reservation, NewEvent("step", step), {"step": step}))
         case Launch(restart):
@@ -250,7 +252,10 @@ def _requeue(reservation: Reservation, why: str) -> Change:
 def _decide_rest(reservation: Reservation, now: datetime, decisions: Decisions) -> None:
     """Its launch is completed, however far the dev server is: what is there already stays as it is."""
     rid = reservation.reservation_id
-    is_over = any(change.reservation_id == rid and change.to is Status.FAILED for change in decisions.changes[-1:])
+    is_over = any(
+        change.reservation_id == rid and change.to is not None and change.to.is_terminal
+        for change in decisions.changes[-1:]
+    )
     if is_over or any(other.reservation_id == rid for other in decisions.launches[-1:]):
         return
     if reservation.next_attempt_at is None or reservation.next_attempt_at <= now:

@@ -14,6 +14,7 @@ from gpudev.domain.disk_contents import Contents
 from gpudev.domain.ids import DiskId, ReservationId, UserId
 from gpudev.domain.interior import JupyterSeen, JupyterWish
 from gpudev.domain.reservation import Connection
+from gpudev.domain.run_end import RunEnd
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,8 @@ class ServerSeen:
     setup: str | None = None
     """When ready: what became of the owner's own set-up (dotfiles, start-up script), in words that hold nothing of it;
     None: there is none, it goes on, or nobody knows."""
+    run_end: RunEnd | None = None
+    """When dead: the command it was reserved for has ended, and it ended itself with it; nothing went wrong."""
 
 
 @dataclass(frozen=True, slots=True)

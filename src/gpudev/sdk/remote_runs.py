@@ -1,63 +1,71 @@
 """Commands that run on a dev server from a folder there, and those that go on when nobody is connected any more.
 
 All of it is data for fixed scripts: what a person typed arrives as arguments and is never part of a script's text. A
-run that was let go keeps three files in ~/.gpu-dev-run: its output, its process and, once it has ended, its exit code.
+run that was let go keeps its files in one folder of the home (`domain.run_end`): its output, its process, once it has
+ended its exit code, and where the reservation is to end with it, a mark for the dev server's own program.
 """
 
 from collections.abc import Sequence
+
+from gpudev.domain.run_end import ENDS, EXIT, FOLDER, OUTPUT, PROCESS
 
 NOTHING_RAN = 4
 _ENTER = 'cd -- "$1" && shift && PYTHONUNBUFFERED="${PYTHONUNBUFFERED-1}" && export PYTHONUNBUFFERED || exit 126'
 # The shell stays, so that a command that a signal ends has an exit code: ssh itself would say 255 of every such end.
 _ATTENDED = f'{_ENTER}; trap : INT QUIT; "$@"'
+# The mark comes last: whoever finds it finds the process too.
 _LET_GO = f"""
-run="$HOME/.gpu-dev-run"
+run="$HOME/{FOLDER}" ends=$1
+shift
 {_ENTER}
-if [ -e "$run/pid" ] && [ ! -e "$run/exit" ] && kill -0 "$(cat "$run/pid")" 2>/dev/null; then
+if [ -e "$run/{PROCESS}" ] && [ ! -e "$run/{EXIT}" ] && kill -0 "$(cat "$run/{PROCESS}")" 2>/dev/null; then
   echo "something runs here already" >&2
   exit 75
 fi
-mkdir -p "$run" && rm -f "$run/exit" "$run/pid" && : >"$run/output" || exit 73
+mkdir -p "$run" && rm -f "$run/{ENDS}" "$run/{EXIT}" "$run/{PROCESS}" && : >"$run/{OUTPUT}" || exit 73
 apart=nohup
 command -v setsid >/dev/null 2>&1 && apart=setsid
 "$apart" sh -c '
   run=$1
   shift
   "$@"
-  echo $? >"$run/exit.new"
-  mv "$run/exit.new" "$run/exit"
-' sh "$run" "$@" >"$run/output" 2>&1 </dev/null &
-echo $! >"$run/pid"
+  echo $? >"$run/{EXIT}.new"
+  mv "$run/{EXIT}.new" "$run/{EXIT}"
+' sh "$run" "$@" >"$run/{OUTPUT}" 2>&1 </dev/null &
+echo $! >"$run/{PROCESS}" || exit 73
+if [ -n "$ends" ]; then
+  printf "%s" "${{GPU_DEV_RESERVATION_ID-}}" >"$run/{ENDS}.new" && mv "$run/{ENDS}.new" "$run/{ENDS}" || exit 73
+fi
 """
 _FIND = f"""
-run="$HOME/.gpu-dev-run"
-if [ ! -e "$run/output" ]; then
+run="$HOME/{FOLDER}"
+if [ ! -e "$run/{OUTPUT}" ]; then
   echo "nothing was run here with --detach" >&2
   exit {NOTHING_RAN}
 fi
 """
 _OUTPUT = f"""{_FIND}
-cat "$run/output"
+cat "$run/{OUTPUT}"
 """
 # What is over is looked at first: then everything that was written before is shown.
 _FOLLOW = f"""{_FIND}
 shown=0
 while :; do
   over=
-  if [ -e "$run/exit" ] || ! kill -0 "$(cat "$run/pid" 2>/dev/null)" 2>/dev/null; then over=1; fi
-  size=$(($(wc -c <"$run/output")))
+  if [ -e "$run/{EXIT}" ] || ! kill -0 "$(cat "$run/{PROCESS}" 2>/dev/null)" 2>/dev/null; then over=1; fi
+  size=$(($(wc -c <"$run/{OUTPUT}")))
   if [ "$size" -gt "$shown" ]; then
-    tail -c "+$((shown + 1))" "$run/output" | head -c "$((size - shown))"
+    tail -c "+$((shown + 1))" "$run/{OUTPUT}" | head -c "$((size - shown))"
     shown=$size
   fi
   [ -z "$over" ] || break
   sleep 0.3
 done
-if [ ! -e "$run/exit" ]; then
+if [ ! -e "$run/{EXIT}" ]; then
   echo "it was ended from outside" >&2
   exit 137
 fi
-exit "$(cat "$run/exit")"
+exit "$(cat "$run/{EXIT}")"
 """
 
 
@@ -66,9 +74,9 @@ def attended(folder: str, command: Sequence[str]) -> tuple[str, ...]:
     return ("sh", "-c", _ATTENDED, "sh", folder, *_as_arguments(command))
 
 
-def let_go(folder: str, command: Sequence[str]) -> tuple[str, ...]:
-    """Begins there, and goes on by itself."""
-    return ("sh", "-c", _LET_GO, "sh", folder, *_as_arguments(command))
+def let_go(folder: str, command: Sequence[str], *, ends: bool) -> tuple[str, ...]:
+    """Begins there, and goes on by itself. `ends`: the reservation ends with it."""
+    return ("sh", "-c", _LET_GO, "sh", "yes" if ends else "", folder, *_as_arguments(command))
 
 
 def output(*, follow: bool) -> tuple[str, ...]:

@@ -70,11 +70,12 @@ class ServerMethods(Group):
         return where
 
     @offered
-    def start(self, command: str | Sequence[str], *, folder: str = ".") -> Routine[None]:
+    def start(self, command: str | Sequence[str], *, folder: str = ".", then_release: bool = False) -> Routine[None]:
         """Begin a command there that goes on when nobody is connected, in a folder of the home there. One at a time;
-        `output` and `gpu-dev logs` show what it writes, for as long as the dev server lives."""
+        `output` and `gpu-dev logs` show what it writes, for as long as the dev server lives. `then_release`: when it
+        has ended, the reservation ends too; its history keeps the exit code and the last lines."""
         arguments = [command] if isinstance(command, str) else list(command)
-        line = yield from self._command_line(remote_runs.let_go(folder, arguments))
+        line = yield from self._command_line(remote_runs.let_go(folder, arguments, ends=then_release))
         done: Executed = yield Execute(line, None, True, None, self._session.env)
         if done.exit_code != 0:
             raise _failure(command, _result(done))

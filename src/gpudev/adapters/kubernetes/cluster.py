@@ -195,6 +195,8 @@ class KubernetesCluster:
         return self._see_dead(parts, facts)
 
     def _see_dead(self, parts: ServerParts, facts: ServerFacts) -> ServerSeen:
+        if facts.seen.run_end is not None:
+            return facts.seen
         dead = self._dead_pods(parts.reservation_id)
         refused = [pod for pod in dead if find_refusal(pod) is not None]
         for pod in refused:

@@ -14,6 +14,7 @@ from gpudev.adapters.kubernetes.refusals import why_refused
 from gpudev.adapters.kubernetes.trimming import GonePod, NodeRecord, OwnRecord, PodRecord, ServerParts
 from gpudev.domain.capacity import Share
 from gpudev.domain.reservation import Connection
+from gpudev.domain.run_end import RunEnd
 from gpudev.ports.cluster import Phase, ServerSeen
 from gpudev.settings import KubernetesSettings
 
@@ -77,13 +78,22 @@ def _find_deaths(
             if logs is None and death.container is not None:
                 logs = LogSource(member.pod.name, member.pod.uid, death.container)
     if reasons:
-        return ServerFacts(ServerSeen(rid, Phase.DEAD, reason="\n".join(reasons)), logs)
+        run_end = _find_run_end(parts)
+        seen = ServerSeen(rid, Phase.DEAD, reason="\n".join(reasons), run_end=run_end)
+        return ServerFacts(seen, None if run_end is not None else logs)
     missing = sorted(set(range(size)) - {one.own.rank for one in members})
     if missing:
         what = "its pod is" if size == 1 else f"the pods of members {_list(missing)} are"
         reason = f"{what} not there, and nobody saw why"
         return ServerFacts(ServerSeen(rid, Phase.DEAD, reason=reason, lost_unwatched=True))
     return None
+
+
+def _find_run_end(parts: ServerParts) -> RunEnd | None:
+    """Of those that were taken away since, too: whoever cleans up behind pods that have ended changes nothing."""
+    pods = (*parts.pods, *(gone.pod for gone in parts.gone))
+    ends = (one.ended for pod in pods if pod.own is not None for one in pod.own.containers)
+    return next((end.run_end for end in ends if end is not None and end.run_end is not None), None)
 
 
 def _why_gone(gone: GonePod, nodes: Mapping[str, NodeRecord], now: datetime, settings: KubernetesSettings) -> str:

@@ -16,6 +16,7 @@ from gpudev.adapters.kubernetes.demand import Demand, demand_of
 from gpudev.adapters.kubernetes.kinds import Manifest
 from gpudev.adapters.kubernetes.sizing import Room, room_of_node, whole_only
 from gpudev.domain.ids import ReservationId
+from gpudev.domain.run_end import RunEnd, parse_run_end
 
 _ENDED = ("Succeeded", "Failed")
 _CLOSING = ("NoSchedule", "NoExecute")
@@ -56,6 +57,8 @@ class Ending:
     signal: int = 0
     message: str = ""
     at: datetime | None = None
+    run_end: RunEnd | None = None
+    """It ended with the command it was reserved for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,6 +296,7 @@ def _ending(terminated: Manifest | None) -> Ending | None:
         signal=terminated.get("signal", 0),
         message=_short(terminated.get("message", "")),
         at=read_time(terminated.get("finishedAt")),
+        run_end=parse_run_end(terminated.get("message", "")),
     )
 
 

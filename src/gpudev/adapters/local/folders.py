@@ -32,17 +32,20 @@ from gpudev.adapters.local.reporting import (
     LOG_FILE,
     PROCESS_FILE,
     READY_FILE,
+    RUN_END_FILE,
     SETUP_FILE,
     write_atomically,
 )
 from gpudev.domain.errors import ClusterError
 from gpudev.domain.ids import DiskId, ReservationId
+from gpudev.domain.run_end import RunEnd, parse_run_end
 
 _SKELETON = Path("/etc/skel")
 _ENDED_FILE = "ended.json"
 _LOG_TAIL = 4096
 _LONGEST_SETUP_REPORT = 1000
 _LONGEST_REPORT = 4096
+_LONGEST_RUN_END = 64 * 1024
 _DAMAGED = (ValueError, TypeError, KeyError)
 """What reading a file raises that a loss of power cut short: most are not worth waiting for the disk."""
 
@@ -59,7 +62,8 @@ class MemberFolder:
         """Ready for a new start: nothing is left of what an earlier one reported."""
         self.path.mkdir(parents=True, exist_ok=True)
         self.path.chmod(folder_mode)
-        for name in (PROCESS_FILE, READY_FILE, FAILURE_FILE, _ENDED_FILE, LOG_FILE, JUPYTER_FILE, SETUP_FILE):
+        reports = (READY_FILE, FAILURE_FILE, _ENDED_FILE, LOG_FILE, JUPYTER_FILE, SETUP_FILE, RUN_END_FILE)
+        for name in (PROCESS_FILE, *reports):
             (self.path / name).unlink(missing_ok=True)
         for name, mode in (("root", 0o755), ("tmp", 0o1777), ("var-tmp", 0o1777)):
             (self.path / name).mkdir(exist_ok=True)
@@ -135,6 +139,14 @@ class MemberFolder:
             return None
         except _DAMAGED:
             return SetupReport(None, False)  # it has not begun, or is being written at this moment
+
+    def find_run_end(self) -> RunEnd | None:
+        """The end of the command it was reserved for, if it ended with that: a stranger's text."""
+        try:
+            with (self.path / RUN_END_FILE).open("rb") as report:
+                return parse_run_end(report.read(_LONGEST_RUN_END))
+        except FileNotFoundError:
+            return None
 
     def write_ended(self, ended: Ended) -> None:
         if self.path.is_dir():

@@ -21,8 +21,15 @@ from gpudev.adapters.local import linux, namespaces, settling_in
 from gpudev.adapters.local.isolation import Mode
 from gpudev.adapters.local.launch import LOGIN, SHELL, Launch, view_of
 from gpudev.adapters.local.processes import children_of, descendants_of, describe_end, identify_self
-from gpudev.adapters.local.reporting import LOG_FILE, Reporter, open_jupyter_report, open_setup_report
+from gpudev.adapters.local.reporting import (
+    LOG_FILE,
+    Reporter,
+    open_jupyter_report,
+    open_run_end_report,
+    open_setup_report,
+)
 from gpudev.adapters.local.sshd.config import SshdConfig
+from gpudev.adapters.local.sshd.run_ends import ENDED_WITH_IT
 from gpudev.adapters.local.sshd.server import run as run_sshd
 
 FAILED = 70
@@ -47,7 +54,8 @@ def main(launch: Launch, member: Path, listener: socket.socket, pipe: int, lock:
         reporter.step("building the file system")
         _settle(launch, member)
         reporter.step("starting the ssh server")
-        _supervise(lambda: _fork_sshd(config, launch, listener), listener, reporter, settle_in)
+        if _supervise(lambda: _fork_sshd(config, launch, listener), listener, reporter, settle_in):
+            _end_well(launch)
     except Exception as error:  # noqa: BLE001 - the last one to see it: told, then the process ends
         traceback.print_exc()
         reporter.failed(f"{type(error).__name__}: {error}")
@@ -79,6 +87,7 @@ def _sshd_config(launch: Launch, member: Path) -> SshdConfig:
         # People log in to rank 0, so that is where it runs.
         jupyter_path=f"{view.run}/jupyter" if member.name == "0" else None,
         jupyter_report=open_jupyter_report(member),
+        run_end_report=open_run_end_report(member) if member.name == "0" else None,
         username=LOGIN,
         shell=SHELL,
         environment=launch.environment,
@@ -124,8 +133,9 @@ def _find_no_more_modules() -> None:
 
 def _supervise(
     start: Callable[[], int], listener: socket.socket, reporter: Reporter, when_ready: Callable[[], None]
-) -> None:
-    """Keep the SSH server running; `when_ready` is called once. Returns only when it never came up."""
+) -> bool:
+    """Keep the SSH server running; `when_ready` is called once. Returns when all is to end: True when it came up and
+    what it was for is done."""
     is_ready, failures = False, 0
     while True:
         began = time.monotonic()
@@ -137,12 +147,14 @@ def _supervise(
                 reporter.ready()
                 when_ready()
             status = _wait_for(child)
+        if is_ready and os.waitstatus_to_exitcode(status) == ENDED_WITH_IT:
+            return True
         end = describe_end(status)
         sys.stderr.write(f"the ssh server was {end}; starting it again\n")
         failures = 0 if time.monotonic() - began > _LIVED_WELL_S else failures + 1
         if not is_ready and failures >= _TRIES:
             reporter.failed(f"the ssh server did not start: {end}")
-            return
+            return False
         if failures > 1:
             time.sleep(min(0.05 * 2**failures, _LONGEST_PAUSE_S))
 
@@ -154,7 +166,7 @@ def _fork_sshd(config: SshdConfig, launch: Launch, listener: socket.socket) -> i
         return child
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        close_descriptors({0, 1, 2, listener.fileno(), *_given(config.jupyter_report)})
+        close_descriptors({0, 1, 2, listener.fileno(), *_given(config.jupyter_report, config.run_end_report)})
         if launch.max_processes is not None:
             resource.setrlimit(resource.RLIMIT_NPROC, (launch.max_processes, launch.max_processes))
         namespaces.drop_privileges(launch)
@@ -169,8 +181,8 @@ def _fork_sshd(config: SshdConfig, launch: Launch, listener: socket.socket) -> i
     os._exit(1)
 
 
-def _given(descriptor: int | None) -> tuple[int, ...]:
-    return () if descriptor is None else (descriptor,)
+def _given(*descriptors: int | None) -> tuple[int, ...]:
+    return tuple(descriptor for descriptor in descriptors if descriptor is not None)
 
 
 def _wait_for_hello(listener: socket.socket, child: int) -> int | None:
@@ -199,6 +211,12 @@ def _wait_for(child: int) -> int:
         pid, status = os.waitpid(-1, 0)
         if pid == child:
             return status
+
+
+def _end_well(launch: Launch) -> NoReturn:
+    if not launch.mode.has_namespaces:
+        _end_everything()
+    os._exit(0)
 
 
 def _end_everything() -> NoReturn:

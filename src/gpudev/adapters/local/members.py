@@ -23,6 +23,7 @@ from gpudev.adapters.local.processes import (
 from gpudev.adapters.local.records import Ended
 from gpudev.adapters.local.reporting import Report
 from gpudev.adapters.local.watching import wait_until_ended
+from gpudev.domain.run_end import RunEnd
 
 _READY_POLL_S = 0.05
 _SETUP_POLL_S = 0.5
@@ -36,6 +37,8 @@ class MemberFacts:
     ended: Ended | None
     setup: str | None = None
     """What became of the owner's own set-up, so far."""
+    run_end: RunEnd | None = None
+    """Once it has ended, and if it did so with the command it was reserved for."""
 
 
 class Member:
@@ -55,13 +58,14 @@ class Member:
         self._ready = False
         self._ended: Ended | None = None
         self._setup: str | None = None
+        self._run_end: RunEnd | None = None
         self._pipe: int | None = None
         self._unread = b""
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def facts(self) -> MemberFacts:
-        return MemberFacts(self.folder.rank, self._step, self._ready, self._ended, self._setup)
+        return MemberFacts(self.folder.rank, self._step, self._ready, self._ended, self._setup, self._run_end)
 
     def watch_started(self, process: ProcessIdentity, pipe: int) -> None:
         """A process we just started; it reports through `pipe`, which is ours from now on."""
@@ -87,6 +91,7 @@ class Member:
         self._ended = await asyncio.to_thread(self.folder.find_ended)
         if self._ended is None:
             self._ended = await asyncio.to_thread(_lost, self.folder, process)
+        self._run_end = await asyncio.to_thread(self.folder.find_run_end)
 
     async def _find_process(self) -> ProcessIdentity | None:
         """Who it is. While the lock is held it may be about to say so: the one who asked for it has gone since."""
@@ -110,6 +115,7 @@ class Member:
         await wait_until_ended(process)
         self._read_reports()  # what it said last may still lie in the pipe
         status = await self._end_status(process.pid)
+        self._run_end = await asyncio.to_thread(self.folder.find_run_end)
         self._ended = await asyncio.to_thread(_note_end, self.folder, status)
         self._changed()
 

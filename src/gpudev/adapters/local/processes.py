@@ -132,16 +132,25 @@ def descends_from(pid: int, ancestors: frozenset[int]) -> bool:
 
 def find_marked(variable: str, value: str) -> list[ProcessIdentity]:
     """Live processes that were started with this in their environment, as far as we may look."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            marked = process.environ().get(variable) == value
-        except (psutil.Error, OSError):
-            continue
-        identity = identify(process.pid) if marked else None
-        if identity is not None:
-            found.append(identity)
-    return found
+    is_marked = _is_marked_in_proc if sys.platform == "linux" else _is_marked
+    found = [identify(pid) for pid in psutil.pids() if is_marked(pid, variable, value)]
+    return [identity for identity in found if identity is not None]
+
+
+def _is_marked(pid: int, variable: str, value: str) -> bool:
+    try:
+        return psutil.Process(pid).environ().get(variable) == value
+    except (psutil.Error, OSError):
+        return False
+
+
+def _is_marked_in_proc(pid: int, variable: str, value: str) -> bool:
+    """The same for a tenth of the work: all processes of a machine are asked, and again until the last has ended."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return b"\0%b=%b\0" % (os.fsencode(variable), os.fsencode(value)) in b"\0" + file.read()
+    except OSError:
+        return False
 
 
 def describe_end(status: int) -> str:

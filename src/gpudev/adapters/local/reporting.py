@@ -20,6 +20,7 @@ LOCK_FILE = "lock"
 LAUNCH_FILE = "launch.json"
 SETUP_FILE = "setup.json"
 JUPYTER_FILE = "jupyter.json"
+RUN_END_FILE = "run-end.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,11 @@ def open_jupyter_report(member: Path) -> int:
 def open_setup_report(member: Path) -> int:
     """What the user's own processes write there is read as a stranger's text."""
     return os.open(member / SETUP_FILE, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+
+
+def open_run_end_report(member: Path) -> int:
+    """Where its SSH server says, with the user's rights, that the command it was reserved for has ended."""
+    return os.open(member / RUN_END_FILE, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 
 def write_atomically(

@@ -24,7 +24,10 @@ def server_seen(
             f"member {m.rank}: {m.ended.reason}" if len(members) > 1 else m.ended.reason for m in ended if m.ended
         ]
         unwatched = all(member.ended is not None and not member.ended.watched for member in ended)
-        return ServerSeen(reservation_id, Phase.DEAD, reason="\n".join(reasons), lost_unwatched=unwatched)
+        run_end = next((member.run_end for member in ended if member.run_end is not None), None)
+        return ServerSeen(
+            reservation_id, Phase.DEAD, reason="\n".join(reasons), lost_unwatched=unwatched, run_end=run_end
+        )
     if preparing is not None:
         return ServerSeen(reservation_id, Phase.STARTING, step=preparing)
     if not members:

@@ -27,7 +27,8 @@ def logs(job_id: str | None, *, follow: bool, only_output: bool, as_json: bool, 
     """Show what happened to a reservation: waiting, each step of its start, warnings, its end.
 
     Below it is what a command of `gpu-dev run --detach` has written; with --follow, until that has ended, and with its
-    exit code. It is there as long as the dev server is.
+    exit code. All of it is there as long as the dev server is; when that has ended with the command, the exit code and
+    the last lines are in the history.
 
     ID may be shortened, or left out when there is only one.
     """
@@ -37,7 +38,11 @@ def logs(job_id: str | None, *, follow: bool, only_output: bool, as_json: bool, 
     job = find_job(session, job_id).value
     shows_output = only_output or (detached.is_known(session.env, job.reservation_id) and not as_json)
     if only_output and job.status != Status.ACTIVE:
-        raise CliError(Exit.REFUSED, f"the reservation is {job.status}; output is there while a dev server is")
+        raise CliError(
+            Exit.REFUSED,
+            f"the reservation is {job.status}; output is there while a dev server is",
+            "The last lines of a command that has ended are in `gpu-dev logs`, without --output",
+        )
     if not only_output:
         _tell_history(session, job, follow=follow and not shows_output, as_json=as_json)
     if shows_output and job.status == Status.ACTIVE:

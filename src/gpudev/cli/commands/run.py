@@ -10,7 +10,7 @@ from gpudev.cli.connecting import ThenCommand, way_options
 from gpudev.cli.exits import CliError, Exit, usage_error
 from gpudev.cli.reserving import request_from, reservation_options, submit
 from gpudev.cli.session import Session
-from gpudev.sdk import ssh
+from gpudev.sdk import copying, ssh
 
 
 @click.command(cls=ThenCommand, options_metavar="[OPTIONS] -- COMMAND...")
@@ -22,7 +22,8 @@ from gpudev.sdk import ssh
     help="What is copied there first, less what its .gitignore names.  [default: the current folder]",
 )
 @click.option("--no-copy", is_flag=True, help="Copy nothing; the command runs in the home there.")
-@click.option("--detach", "-d", is_flag=True, help="Do not stay: `gpu-dev logs` shows the output.")
+@click.option("--detach", "-d", is_flag=True, help="Do not stay: it ends with the command; see `gpu-dev logs`.")
+@click.option("--keep", is_flag=True, help="With --detach: the reservation stays when the command has ended.")
 @click.option("--yes", "-y", is_flag=True, help="Ask nothing; take the defaults.")
 @way_options
 @click.pass_obj
@@ -33,6 +34,7 @@ def run(
     folder: Path,
     no_copy: bool,
     detach: bool,
+    keep: bool,
     yes: bool,
     direct: bool,
     proxy: bool,
@@ -48,10 +50,14 @@ def run(
     gpu-dev run --gpus 1 -- python train.py --epochs 3
     gpu-dev run --gpus 8 --hours 2 -- 'make data && torchrun --nproc-per-node 8 train.py'
     gpu-dev run --detach -- python train.py
+
+    With --detach the reservation ends when the command has; `gpu-dev logs` then has its exit code and last lines.
     """
     if not command:
         raise usage_error("say what to run, after --", "gpu-dev run --gpus 1 -- python train.py")
-    wanted = running.Run(command, None if no_copy else _check_folder(folder.resolve()), direct, proxy)
+    if keep and not detach:
+        raise usage_error("--keep is for what goes on by itself", "Give --detach too, or `gpu-dev reserve`")
+    wanted = running.Run(command, None if no_copy else _check_folder(folder.resolve()), direct, proxy, keep)
     ssh.find_program()
     session = Session(api_url)
     request = request_from(session, **wishes)
@@ -63,7 +69,8 @@ def run(
         if not detach:
             click.get_current_context().exit(running.attend(session, reserved, wanted))
         short = wording.short_id(running.let_go(session, reserved, wanted).reservation_id)
-    output.tell(f"Begun on {short}. Nobody releases it before its end but you:")
+    ends = "Nobody releases it before its end but you:" if keep else "It is released when the command has ended:"
+    output.tell(f"Begun on {short}. {ends}")
     output.tell(f"  gpu-dev logs {short} --follow\n  gpu-dev cancel {short}")
     output.say(short)
 
@@ -73,4 +80,5 @@ def _check_folder(folder: Path) -> Path:
         raise usage_error(
             f"{folder} is more than anybody means to copy", "Go to your project's folder, or give --folder or --no-copy"
         )
+    copying.check_can_list(folder)
     return folder

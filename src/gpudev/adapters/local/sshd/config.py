@@ -32,6 +32,9 @@ class SshdConfig:
     """Says whether Jupyter shall run, and who may go to it; looked at now and then. None: it never does here."""
     jupyter_report: int | None = None
     """A descriptor of the file where it is written how Jupyter is."""
+    run_end_report: int | None = None
+    """A descriptor of the file where it is written that the command it was reserved for has ended. None: nobody
+    listens, and it goes on."""
     refuse_forward_ports: frozenset[int] = frozenset()
     """Ports of this machine itself (the control plane's) to which no connection is forwarded (-L, -D, -W)."""
     sftp_servers: tuple[str, ...] = USUAL_SFTP_SERVERS

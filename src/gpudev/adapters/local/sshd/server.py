@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import tempfile
+import time
 import warnings
 from collections.abc import Awaitable
 from contextlib import suppress
@@ -20,6 +21,7 @@ from gpudev.adapters.local.sshd.jupyter import JupyterKeeper
 from gpudev.adapters.local.sshd.messages import MessageBoard
 from gpudev.adapters.local.sshd.process import Children, enter, reset_signals
 from gpudev.adapters.local.sshd.regulars import Regulars
+from gpudev.adapters.local.sshd.run_ends import RunWatch
 from gpudev.adapters.local.sshd.session import Host, Session, shell_of
 
 _MOST_LOGGING_IN = 100
@@ -91,14 +93,15 @@ async def _serve(config: SshdConfig, listener: socket.socket) -> None:
         keepalive_count_max=_KEEPALIVES_UNANSWERED,
     )
     server = await loop.create_server(lambda: openssh.Connection(loop, options), sock=listener, backlog=_BACKLOG)
-    looking = asyncio.create_task(_look_now_and_then(regulars, jupyter))
+    looking = asyncio.create_task(_look_now_and_then(regulars, jupyter, RunWatch(config)))
     await asyncio.gather(server.serve_forever(), looking)
 
 
-async def _look_now_and_then(regulars: Regulars, jupyter: JupyterKeeper) -> None:
+async def _look_now_and_then(regulars: Regulars, jupyter: JupyterKeeper, run: RunWatch) -> None:
     while True:
         regulars.look()
         jupyter.look()
+        run.look(time.monotonic())
         await asyncio.sleep(_LOOK_EVERY_SECONDS)
 
 

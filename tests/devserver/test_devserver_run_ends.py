@@ -1,0 +1,40 @@
+"""A dev server in a container ends itself with the command it was reserved for, and leaves word of how that ended."""
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from devserver.harness import Builder
+from gpudev.domain.run_end import RunEnd, parse_run_end
+from gpudev.sdk import remote_runs
+from sshd.harness import eventually
+
+pytestmark = pytest.mark.slow
+RESERVATION = "7f3c0d52-0000-4000-8000-000000000001"
+
+
+def test_exit_code_and_last_lines_are_told_and_everything_ends(builder: Builder) -> None:
+    builder.write("environment", f"GPU_DEV_RESERVATION_ID={RESERVATION}\n")
+    told = builder.folder / "termination-log"
+    told.write_text("")
+    told.chmod(0o666)
+    inside = "/tmp/termination-log" if builder.root != Path("/") else str(told)
+    server = builder.start("--last-words", inside)
+    command = "echo up; (sleep 1000 &); sleep 1; printf '10%%\\r100%%\\n'; exit 5"
+    begun = server.ssh(shlex.join(remote_runs.let_go(".", [command], ends=True)))
+    assert begun.returncode == 0, begun.stderr
+    followed = server.ssh(shlex.join(remote_runs.output(follow=True)))
+    assert (followed.returncode, followed.stdout) == (5, b"up\n10%\r100%\n")
+    assert server.process.wait(30) == 0
+    assert parse_run_end(told.read_text()) == RunEnd(5, ("up", "100%"))
+    assert len(json.dumps(told.read_text())) < 4096
+
+
+def test_one_that_cannot_say_so_stays(builder: Builder) -> None:
+    builder.write("environment", f"GPU_DEV_RESERVATION_ID={RESERVATION}\n")
+    server = builder.start("--last-words", "/nowhere/at-all")
+    assert server.ssh(shlex.join(remote_runs.let_go(".", ["true"], ends=True))).returncode == 0
+    eventually(lambda: "run_end.not_told" in server.log.read_text())
+    assert server.ssh("echo here").stdout == b"here\n"

@@ -1,0 +1,98 @@
+"""A dev server on this machine ends itself with the command it was reserved for, and with no other."""
+
+import asyncio
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gpudev.adapters.local.sshd.config import SshdConfig
+from gpudev.adapters.local.sshd.run_ends import RunWatch
+from gpudev.domain.run_end import RunEnd
+from gpudev.ports.cluster import Phase, ServerSeen
+from gpudev.sdk import remote_runs
+from local.harness import MODES, LocalWorld
+
+pytestmark = pytest.mark.slow
+one_mode = pytest.mark.parametrize("mode", MODES[:1], indirect=True)
+
+
+async def begin(world: LocalWorld, seen: ServerSeen, command: str, *, ends: bool = True) -> None:
+    await world.out(seen, shlex.join(remote_runs.let_go(".", [command], ends=ends)))
+
+
+async def test_it_ends_with_the_command_and_says_how(world: LocalWorld) -> None:
+    spec = world.spec()
+    seen = await world.ready(spec)
+    session = world.open_session(seen, "echo in; sleep 1000")
+    assert session.stdout is not None
+    assert await asyncio.to_thread(session.stdout.readline) == b"in\n"
+    await begin(world, seen, "printf '10%%\\r100%%\\n'; echo over; exit 3")
+    ended = await world.until(spec.reservation_id, Phase.DEAD)
+    assert ended.run_end == RunEnd(3, ("100%", "over"))
+    assert await asyncio.to_thread(session.wait, 10) != 0
+    session.communicate()
+
+
+@one_mode
+async def test_its_end_is_known_to_a_control_plane_that_did_not_see_it(world: LocalWorld) -> None:
+    spec = world.spec()
+    seen = await world.ready(spec)
+    first = world.first_process(spec.reservation_id)
+    async with world.nobody_watching():
+        await begin(world, seen, "true")
+        await asyncio.to_thread(first.wait, 30)
+    for _ in range(2):
+        ended = await world.until(spec.reservation_id, Phase.DEAD)
+        assert ended.run_end == RunEnd(0)
+        async with world.nobody_watching():
+            pass
+
+
+async def test_a_command_that_is_killed_has_ended_also_when_the_ssh_server_was_too(world: LocalWorld) -> None:
+    spec = world.spec()
+    seen = await world.ready(spec)
+    await begin(world, seen, "echo up; sleep 1000")
+    world.first_process(spec.reservation_id).children()[0].kill()
+    assert await world.out(seen, "cat ~/.gpu-dev-run/output") == "up", "it is started again, and the command goes on"
+    await world.out(seen, "kill -9 -$(cat ~/.gpu-dev-run/pid)")
+    assert (await world.until(spec.reservation_id, Phase.DEAD)).run_end == RunEnd(None, ("up",))
+
+
+@one_mode
+async def test_whoever_follows_reads_it_to_the_end_and_links_are_not_followed(world: LocalWorld) -> None:
+    spec = world.spec()
+    seen = await world.ready(spec)
+    await begin(world, seen, "sleep 1; echo last; cd ~/.gpu-dev-run; (sleep 2; ln -sf /etc/hostname output) & exit 9")
+    following = [*world.ssh_command(seen), shlex.join(remote_runs.output(follow=True))]
+    done = await asyncio.to_thread(subprocess.run, following, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (9, b"last\n")
+    assert (await world.until(spec.reservation_id, Phase.DEAD)).run_end == RunEnd(9)
+
+
+RESERVATION = "7f3c0d52-0000-4000-8000-000000000001"
+
+
+@pytest.mark.parametrize(
+    ("files", "is_over"),
+    [
+        ({"ends": RESERVATION, "exit": "0\n"}, True),
+        ({"ends": RESERVATION, "pid": "1\n"}, True),
+        ({"ends": RESERVATION, "pid": "no number"}, True),
+        ({"exit": "0\n", "pid": "1\n"}, False),
+        ({"ends": "", "exit": "0\n"}, False),
+        ({"ends": "7f3c0d52-0000-4000-8000-000000000002", "exit": "0\n"}, False),
+        ({}, False),
+    ],
+    ids=["ended", "number had by another", "no number", "it shall stay", "no name", "another's on this disk", "none"],
+)
+def test_it_stays_where_it_shall_and_where_another_reservation_left_its_marks(
+    tmp_path: Path, files: dict[str, str], is_over: bool
+) -> None:
+    (tmp_path / ".gpu-dev-run").mkdir()
+    for name, text in files.items():
+        (tmp_path / ".gpu-dev-run" / name).write_text(text)
+    environment = {"GPU_DEV_RESERVATION_ID": RESERVATION}
+    config = SshdConfig("", "", str(tmp_path), "", environment=environment, run_end_report=0)
+    assert RunWatch(config).is_over() is is_over
