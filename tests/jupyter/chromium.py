@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import json
 import shutil
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -41,14 +42,17 @@ class Tab:
 
     async def wait_for(self, expression: str, seconds: float = 90) -> Any:
         """Until it is true; what it is then."""
-        try:
-            async with asyncio.timeout(seconds):
-                while not (found := await self.evaluate(expression)):  # noqa: ASYNC110 - it is asked
-                    await asyncio.sleep(0.1)
-                return found
-        except TimeoutError:
-            shown = await self.evaluate("location.href + '\\n' + document.body.innerText.slice(0, 2000)")
-            raise AssertionError(f"{expression} was never true; the page shows: {shown}") from None
+        if found := await self.find(expression, seconds):
+            return found
+        shown = await self.evaluate("location.href + '\\n' + document.body.innerText.slice(0, 2000)")
+        raise AssertionError(f"{expression} was never true; the page shows: {shown}")
+
+    async def find(self, expression: str, seconds: float) -> Any:
+        """What it is as soon as it is true; nothing true where it does not become so in time."""
+        deadline = time.monotonic() + seconds
+        while not (found := await self.evaluate(expression)) and time.monotonic() < deadline:  # noqa: ASYNC110 - it is asked
+            await asyncio.sleep(0.05)
+        return found
 
 
 @asynccontextmanager

@@ -20,6 +20,8 @@ from jupyter.conftest import Place
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 ROOT = Path(__file__).parents[2]
 _RUN = ".jp-NotebookPanel-toolbar [data-jp-item-name=run] jp-button"
+_IS_RUN = "document.querySelector('.jp-Notebook .jp-InputPrompt').innerText != '[ ]:'"
+"""A star, and then a number, stand there from when it was asked to run."""
 
 
 @pytest.fixture(scope="session")
@@ -119,14 +121,13 @@ async def test_a_browser_opens_lab_and_runs_a_cell(place: Place, programs: Path,
         await tab.wait_for("document.querySelector('.jp-Notebook-ExecutionIndicator[data-status=idle]') && true")
         await tab.wait_for("!document.querySelector('.jp-NotebookPanel .jp-Spinner')")
         await tab.wait_for("document.body.innerText.includes('| Idle')")
-        shown = None
+        await tab.wait_for(f"!({_IS_RUN})")
         for _ in range(30):  # what is clicked while Lab still settles in is lost
             await tab.click(".jp-Notebook .jp-InputPrompt")
             await tab.click(_RUN)
-            await asyncio.sleep(1)
-            if shown := await tab.evaluate("document.querySelector('.jp-OutputArea-output')?.innerText.trim()"):
+            if await tab.find(_IS_RUN, seconds=3):
                 break
-        assert shown == "42"
+        assert await tab.wait_for("document.querySelector('.jp-OutputArea-output')?.innerText.trim()") == "42"
         picture = await tab.do("Page.captureScreenshot")
         (tmp_path / "lab.png").write_bytes(base64.b64decode(picture["data"]))
     await ada.aclose()
