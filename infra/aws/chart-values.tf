@@ -13,7 +13,7 @@ locals {
       region          = var.aws_region
       nodeGroupPrefix = var.prefix
       aws = {
-        eksClusterName          = var.cluster_name
+        eksClusterName          = local.cluster_name
         primaryAvailabilityZone = local.primary_zone
       }
     }
@@ -27,6 +27,8 @@ locals {
     devServers = {
       initImage       = "${local.chart_image["dev-server"].repository}:${local.chart_image["dev-server"].tag}"
       toleratedTaints = ["nvidia.com/gpu"]
+      # One interface for a machine: whoever has the whole machine.
+      wholeNodeResources = local.has_efa ? ["vpc.amazonaws.com/efa", "hugepages-2Mi"] : []
     }
     # Reached at fixed ports of the machines, through the load balancers made here (entrance.tf).
     apiService = {

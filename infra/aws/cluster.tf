@@ -1,6 +1,6 @@
 # EKS: the control plane, who administers it, and its add-ons.
 resource "aws_iam_role" "cluster" {
-  name = "${var.prefix}-cluster"
+  name = "${local.identity}-cluster"
   assume_role_policy = jsonencode({
     Version = "2012-10-17"
     Statement = [{
@@ -17,7 +17,7 @@ resource "aws_iam_role_policy_attachment" "cluster" {
 }
 
 resource "aws_eks_cluster" "main" {
-  name                      = var.cluster_name
+  name                      = local.cluster_name
   version                   = var.kubernetes_version
   role_arn                  = aws_iam_role.cluster.arn
   enabled_cluster_log_types = ["api", "audit", "authenticator"]

@@ -38,4 +38,5 @@ locals {
       placement     = group.placement || group.efa
     })
   }
+  has_efa = anytrue([for group in values(local.gpu_groups) : group.efa])
 }

@@ -1,7 +1,7 @@
 # Who may do what in AWS: the machines, the volume driver, and each service of the control plane by itself. The services'
 # actions are those their code declares (../declared.json, written by tools/infra-declarations; a test compares).
 resource "aws_iam_role" "node" {
-  name = "${var.prefix}-node"
+  name = "${local.identity}-node"
   assume_role_policy = jsonencode({
     Version = "2012-10-17"
     Statement = [{
@@ -33,7 +33,7 @@ resource "aws_iam_role_policy" "node_pulls_through" {
 }
 
 resource "aws_iam_instance_profile" "node" {
-  name = "${var.prefix}-node"
+  name = "${local.identity}-node"
   role = aws_iam_role.node.name
 }
 
@@ -65,7 +65,7 @@ locals {
 }
 
 resource "aws_iam_role" "ebs_csi" {
-  name               = "${var.prefix}-ebs-csi"
+  name               = "${local.identity}-ebs-csi"
   assume_role_policy = local.trust_of["kube-system:ebs-csi-controller-sa"]
 }
 
@@ -80,7 +80,7 @@ locals {
   only_on_ours = ["ec2:DeleteVolume", "ec2:ModifyVolume", "ec2:DeleteSnapshot"]
   # And these our groups of machines: their names tell.
   only_on_our_groups = ["autoscaling:StartInstanceRefresh"]
-  our_groups         = "arn:aws:autoscaling:${var.aws_region}:${data.aws_caller_identity.current.account_id}:autoScalingGroup:*:autoScalingGroupName/${var.prefix}-*"
+  our_groups         = "arn:aws:autoscaling:${var.aws_region}:${data.aws_caller_identity.current.account_id}:autoScalingGroup:*:autoScalingGroupName/${var.prefix}"
   service_policies = {
     for name, actions in local.service_actions : name => jsonencode({
       Version = "2012-10-17"
@@ -102,7 +102,7 @@ locals {
           Sid      = "DeclaredForOurGroups"
           Effect   = "Allow"
           Action   = actions
-          Resource = local.our_groups
+          Resource = ["${local.our_groups}-gpu-nodes-*", "${local.our_groups}-cpu-nodes*"]
         } if length(actions) > 0],
       )
     })
@@ -111,7 +111,7 @@ locals {
 
 resource "aws_iam_role" "service" {
   for_each           = local.service_actions
-  name               = "${var.prefix}-${each.key}"
+  name               = "${local.identity}-${each.key}"
   assume_role_policy = local.trust_of["gpu-controlplane:${each.key}"]
 }
 

@@ -36,7 +36,7 @@ resource "aws_kms_alias" "main" {
 
 # Named as EKS names it: made first, so that it is encrypted and ends some day.
 resource "aws_cloudwatch_log_group" "cluster" {
-  name              = "/aws/eks/${var.cluster_name}/cluster"
+  name              = "/aws/eks/${local.cluster_name}/cluster"
   retention_in_days = var.log_retention_days
   kms_key_id        = aws_kms_key.main.arn
 }

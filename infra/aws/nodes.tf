@@ -18,6 +18,9 @@ locals {
   # Addresses of services inside the cluster, which machines are told before they join it.
   services_cidr = "172.20.0.0/16"
 
+  # Of 2 MiB. EFA's library keeps its buffers in them; so many does AWS's own installer of EFA set aside.
+  efa_huge_pages = 5128
+
   about_cluster = {
     cluster  = aws_eks_cluster.main.name
     endpoint = aws_eks_cluster.main.endpoint
@@ -40,8 +43,9 @@ resource "aws_launch_template" "gpu" {
   image_id      = local.gpu_node_image
   instance_type = each.value.instance_type
   user_data = base64encode(templatefile("${path.module}/node-user-data.tftpl", merge(local.about_cluster, {
-    labels = { GpuType = each.value.type, "gpu-dev/group" = each.key }
-    taints = ["nvidia.com/gpu=true:NoSchedule"]
+    labels     = merge({ GpuType = each.value.type, "gpu-dev/group" = each.key }, each.value.efa ? { "gpu-dev/efa" = "true" } : {})
+    taints     = ["nvidia.com/gpu=true:NoSchedule"]
+    huge_pages = each.value.efa ? local.efa_huge_pages : 0
   })))
   update_default_version = true
 
@@ -151,7 +155,7 @@ resource "aws_autoscaling_group" "gpu" {
 }
 
 locals {
-  node_tags = { "kubernetes.io/cluster/${var.cluster_name}" = "owned", ManagedBy = "gpu-dev", Environment = var.environment }
+  node_tags = { "kubernetes.io/cluster/${local.cluster_name}" = "owned", ManagedBy = "gpu-dev", Environment = var.environment }
 }
 
 resource "aws_launch_template" "cpu" {
@@ -159,8 +163,9 @@ resource "aws_launch_template" "cpu" {
   image_id      = local.cpu_node_image
   instance_type = var.cpu_instance_type
   user_data = base64encode(templatefile("${path.module}/node-user-data.tftpl", merge(local.about_cluster, {
-    labels = { "gpu-dev/group" = "control-plane" }
-    taints = []
+    labels     = { "gpu-dev/group" = "control-plane" }
+    taints     = []
+    huge_pages = 0
   })))
   update_default_version = true
 

@@ -39,12 +39,12 @@ resource "aws_ecr_lifecycle_policy" "image" {
 }
 
 resource "aws_ecr_repository" "custom" {
-  name                 = "gpu-dev-custom-images"
+  name                 = local.custom_images
   image_tag_mutability = "MUTABLE"
 }
 
 resource "aws_ecr_pull_through_cache_rule" "cache" {
-  for_each              = local.cached_registries
+  for_each              = { for name, cached in local.cached_registries : name => cached if var.pull_through_caches }
   ecr_repository_prefix = each.key
   upstream_registry_url = each.value.url
   credential_arn        = each.value.credential

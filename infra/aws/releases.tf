@@ -16,6 +16,7 @@ module "releases" {
   chart        = "${local.root}/charts/gpu-dev-server"
   chart_values = compact([yamlencode(local.chart_values), var.chart_values])
   grafana_port = local.fixed_ports.grafana
+  efa          = local.has_efa
 
   depends_on = [
     aws_autoscaling_group.cpu,

@@ -12,8 +12,9 @@ variable "prefix" {
   default     = "pytorch-gpu-dev"
 
   validation {
-    condition     = can(regex("^[a-z][a-z0-9-]{1,23}[a-z0-9]$", var.prefix))
-    error_message = "The prefix must be 3 to 25 lower-case letters, digits and dashes."
+    # The longest name that begins with it is a target group's, which may have 32 characters.
+    condition     = can(regex("^[a-z][a-z0-9-]{1,20}[a-z0-9]$", var.prefix))
+    error_message = "The prefix must be 3 to 22 lower-case letters, digits and dashes."
   }
 }
 
@@ -46,7 +47,12 @@ variable "vpc_cidr" {
 }
 
 variable "kubernetes_version" {
-  description = "Of EKS. It should be in standard support: extended support costs six times as much."
+  description = <<-END
+    Of EKS, which offers a version for 14 months in standard support and for 12 more in extended support, which costs six
+    times as much. 1.35 is in standard support from January 2026 to 27 March 2027 by AWS's calendar
+    (https://docs.aws.amazon.com/eks/latest/userguide/kubernetes-versions.html). Look there before the first apply, and at
+    what is offered: aws eks describe-cluster-versions. It is raised by one at a time, and never lowered.
+  END
   type        = string
   default     = "1.35"
 
@@ -57,8 +63,14 @@ variable "kubernetes_version" {
 }
 
 variable "cluster_name" {
-  type    = string
-  default = "pytorch-gpu-dev-cluster"
+  description = "Empty: PREFIX-cluster, so pytorch-gpu-dev-cluster. It cannot be changed afterwards."
+  type        = string
+  default     = ""
+
+  validation {
+    condition     = var.cluster_name == "" || can(regex("^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$", var.cluster_name))
+    error_message = "The cluster's name must be up to 100 letters, digits, dashes and underscores, and begin with one of the first two."
+  }
 }
 
 variable "cluster_admins" {
@@ -100,7 +112,7 @@ variable "gpu_groups" {
     capacity_reservation_id  of an On-Demand Capacity Reservation or a Capacity Block
     capacity_block           true: the reservation is a Capacity Block
     spot                     true: spot machines
-    efa                      true: one EFA interface and a placement group of its own
+    efa                      true: one EFA interface and a placement group of its own; who has a whole machine has the device
     placement                true: a placement group without EFA
   END
   type = map(object({
@@ -193,6 +205,12 @@ variable "aws_login_roles" {
   description = "The roles that may log in."
   type        = set(string)
   default     = ["SSOCloudDevGpuReservation"]
+}
+
+variable "pull_through_caches" {
+  description = "Whether ECR's caches of other registries are made. An account has them once in a region: false where another environment has made them."
+  type        = bool
+  default     = true
 }
 
 variable "dockerhub_credential_arn" {

@@ -12,7 +12,7 @@ resource "google_project_iam_member" "node" {
 }
 
 resource "google_container_cluster" "main" {
-  name                     = var.cluster_name
+  name                     = local.cluster_name
   location                 = var.primary_zone
   network                  = google_compute_network.main.id
   subnetwork               = google_compute_subnetwork.main.id

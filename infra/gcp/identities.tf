@@ -1,8 +1,9 @@
 # An account for each service that asks the cloud for something, with a role of exactly the permissions that its code
 # declares (../declared.json, written by tools/infra-declarations; a test compares).
 resource "google_service_account" "service" {
-  for_each     = local.declared.gcp.services
-  account_id   = each.key
+  for_each = local.declared.gcp.services
+  # Of the service's name only the end: reservation-processor would be too long with most prefixes.
+  account_id   = "${var.prefix}-${reverse(split("-", each.key))[0]}"
   display_name = "GPU dev servers: ${each.key}"
 }
 

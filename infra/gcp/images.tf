@@ -11,13 +11,13 @@ resource "google_artifact_registry_repository" "ours" {
 }
 
 resource "google_artifact_registry_repository" "custom" {
-  repository_id = "gpu-dev-custom-images"
+  repository_id = "${var.prefix}-custom-images"
   location      = var.region
   format        = "DOCKER"
 }
 
 resource "google_artifact_registry_repository" "dockerhub" {
-  repository_id = "dockerhub"
+  repository_id = "${var.prefix}-dockerhub"
   location      = var.region
   format        = "DOCKER"
   mode          = "REMOTE_REPOSITORY"
@@ -37,9 +37,11 @@ locals {
       ["pyproject.toml", "README.md", "LICENSE", "locks/dev.txt", "images/server/Containerfile", "images/server/build"],
       [for file in fileset(local.root, "src/**") : file if !can(regex("(__pycache__|\\.pyc$)", file))],
     )
-    dev-server = [
-      for file in fileset(local.root, "images/dev-server/**") : file if !can(regex("(/dist/|_test\\.go$|README)", file))
-    ]
+    # A newer Go makes another program of the same text.
+    dev-server = concat(
+      ["locks/go.txt"],
+      [for file in fileset(local.root, "images/dev-server/**") : file if !can(regex("(/dist/|_test\\.go$|README|/\\.)", file))],
+    )
   }
   builds = {
     for kind, files in local.inputs : kind => {

@@ -53,3 +53,8 @@ output "chart_values" {
   description = "What charts/gpu-dev-server is installed with, as YAML."
   value       = yamlencode(local.chart_values)
 }
+
+output "helm_releases" {
+  description = "What Helm has installed: name, chart, version, namespace."
+  value       = module.releases.installed
+}

@@ -32,7 +32,7 @@ locals {
       name            = "gcp"
       region          = var.region
       nodeGroupPrefix = var.prefix
-      gcp             = { gkeClusterName = var.cluster_name, zone = var.primary_zone, projectId = var.project }
+      gcp             = { gkeClusterName = local.cluster_name, zone = var.primary_zone, projectId = var.project }
     }
     storage = { class = "pd-ssd", createClass = true, isDefaultClass = false }
     devServers = {

@@ -16,6 +16,7 @@ variable "prefix" {
   default     = "pytorch-gpu-dev"
 
   validation {
+    # The longest name that begins with it is a service account's, which may have 30 characters.
     condition     = can(regex("^[a-z][a-z0-9-]{1,18}[a-z0-9]$", var.prefix))
     error_message = "The prefix must be 3 to 20 lower-case letters, digits and dashes."
   }
@@ -38,8 +39,14 @@ variable "network_cidr" {
 }
 
 variable "cluster_name" {
-  type    = string
-  default = "pytorch-gpu-dev-cluster"
+  description = "Empty: PREFIX-cluster, so pytorch-gpu-dev-cluster. It cannot be changed afterwards."
+  type        = string
+  default     = ""
+
+  validation {
+    condition     = var.cluster_name == "" || can(regex("^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$", var.cluster_name))
+    error_message = "The cluster's name must be up to 40 lower-case letters, digits and dashes."
+  }
 }
 
 variable "kubernetes_api_cidrs" {

@@ -15,6 +15,21 @@ resource "helm_release" "gpu_operator" {
   })]
 }
 
+# Tells the kubelet of EFA's devices. Its own list of machine types is passed over: ours say by a label who has one.
+resource "helm_release" "efa_device_plugin" {
+  count      = var.efa ? 1 : 0
+  name       = "aws-efa-k8s-device-plugin"
+  repository = "https://aws.github.io/eks-charts"
+  chart      = "aws-efa-k8s-device-plugin"
+  version    = "v0.5.20"
+  namespace  = "kube-system"
+  timeout    = 900
+  values = [yamlencode({
+    supportedInstanceLabels = { keys = ["gpu-dev/efa"], values = ["true"] }
+    tolerations             = [{ key = "nvidia.com/gpu", operator = "Exists" }]
+  })]
+}
+
 resource "helm_release" "kube_prometheus_stack" {
   name             = "kube-prometheus-stack"
   repository       = "https://prometheus-community.github.io/helm-charts"
@@ -41,4 +56,12 @@ resource "helm_release" "gpu_dev_server" {
 
   # It brings monitors of the Prometheus operator's kinds.
   depends_on = [helm_release.kube_prometheus_stack]
+}
+
+output "installed" {
+  description = "Name, chart, version and namespace of each."
+  value = {
+    for release in concat(helm_release.gpu_operator, helm_release.efa_device_plugin, [helm_release.kube_prometheus_stack, helm_release.gpu_dev_server]) :
+    release.name => { chart = basename(release.chart), version = release.version, namespace = release.namespace }
+  }
 }

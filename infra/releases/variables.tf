@@ -13,6 +13,12 @@ variable "grafana_port" {
   type        = number
 }
 
+variable "efa" {
+  description = "Whether there are machines with AWS's EFA, by the label gpu-dev/efa."
+  type        = bool
+  default     = false
+}
+
 variable "gpu_operator" {
   description = "Whether the machines need NVIDIA's operator: EKS does, GKE brings its own."
   type        = bool

@@ -197,10 +197,10 @@ def assert_policies_are_as_declared(moto: str) -> None:
     session.set_credentials(*CREDENTIALS.values())
     iam = session.create_client("iam", region_name=REGION, endpoint_url=moto)
     for name, declared in AWS_SERVICES.items():
-        policy = iam.get_role_policy(RoleName=f"{PREFIX}-{name}", PolicyName="declared")["PolicyDocument"]
+        policy = iam.get_role_policy(RoleName=f"{PREFIX}-{REGION}-{name}", PolicyName="declared")["PolicyDocument"]
         granted = [action for statement in policy["Statement"] for action in statement["Action"]]
         assert sorted(granted) == sorted(declared)
-        trust = iam.get_role(RoleName=f"{PREFIX}-{name}")["Role"]["AssumeRolePolicyDocument"]
+        trust = iam.get_role(RoleName=f"{PREFIX}-{REGION}-{name}")["Role"]["AssumeRolePolicyDocument"]
         assert f"system:serviceaccount:gpu-controlplane:{name}" in json.dumps(trust)
     iam.close()
 
@@ -209,7 +209,7 @@ def assert_chart_takes(values: str) -> None:
     objects = rendered(ROOT / "charts" / "gpu-dev-server", values)
     accounts = {one["metadata"]["name"]: one["metadata"] for one in objects if one["kind"] == "ServiceAccount"}
     for name in AWS_SERVICES:
-        assert accounts[name]["annotations"]["eks.amazonaws.com/role-arn"].endswith(f"role/{PREFIX}-{name}")
+        assert accounts[name]["annotations"]["eks.amazonaws.com/role-arn"].endswith(f"role/{PREFIX}-{REGION}-{name}")
 
 
 def assert_nothing_else_changes(program: Tofu) -> None:

@@ -63,6 +63,24 @@ def test_nothing_is_known_by_its_place_in_a_list() -> None:
         assert "count.index" not in file.read_text()
 
 
+_OWN = ("var.prefix", "local.identity", "local.cluster_name", "local.custom_images", "each.value.repository")
+_OF_ANOTHER = {"aws_iam_role_policy", "helm_release"}
+"""Whose names are only seen beside what they belong to."""
+
+
+def test_every_name_is_the_environments_own() -> None:
+    """Two environments can be in one account (infra/aws/names.tf). IAM has no regions: there the name has it."""
+    looked_at = 0
+    for file in [*INFRA.glob("aws/*.tf"), *INFRA.glob("gcp/*.tf")]:
+        for kind, title, body in re.findall(r'^resource "(\w+)" "(\w+)" \{\n(.*?)^\}', file.read_text(), re.M | re.S):
+            pattern = r"^  (?:name|name_prefix|account_id|role_id|repository_id|bucket)\s*= (.+)$"
+            for given in re.findall(pattern, body, re.M) if kind not in _OF_ANOTHER else ():
+                looked_at += 1
+                assert any(own in given for own in _OWN), f"{kind}.{title}: {given}"
+                assert "local.identity" in given or not kind.startswith("aws_iam_"), f"{kind}.{title}: {given}"
+    assert looked_at > 30, "the test finds them"
+
+
 @pytest.mark.parametrize("folder", ROOTS, ids=lambda path: str(path.relative_to(INFRA)))
 def test_terraform_is_refused_before_it_reads_anything(folder: Path, tmp_path: Path) -> None:
     refusal = (folder / "versions.tf").read_text()

@@ -1,9 +1,12 @@
 """The values that infra/ derives for the chart and for machines, evaluated by OpenTofu without any provider: what a
 cloud would have answered is put in its place."""
 
+import os
 import re
 import shutil
 import subprocess
+import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -38,8 +41,17 @@ ANSWERS = {
     },
 }
 FILES = {
-    "aws": ("groups.tf", "registries.tf", "images.tf", "chart-values.tf", "entrance.tf", "nodes.tf", "security.tf"),
-    "gcp": ("pools.tf", "images.tf", "releases.tf"),
+    "aws": (
+        "names.tf",
+        "groups.tf",
+        "registries.tf",
+        "images.tf",
+        "chart-values.tf",
+        "entrance.tf",
+        "nodes.tf",
+        "security.tf",
+    ),
+    "gcp": ("names.tf", "pools.tf", "images.tf", "releases.tf"),
 }
 VARIABLES = {
     "aws": 'gpu_node_image = "ami-1"\ncpu_node_image = "ami-2"\n',
@@ -51,10 +63,14 @@ locals {
   primary_zone = "us-west-1a"
 }
 output "user_data" {
-  value = templatefile("${path.module}/node-user-data.tftpl", merge(local.about_cluster, {
-    labels = { GpuType = "t4", "gpu-dev/group" = "t4" }
-    taints = ["nvidia.com/gpu=true:NoSchedule"]
-  }))
+  value = {
+    for pages in [0, local.efa_huge_pages] :
+    pages => templatefile("${path.module}/node-user-data.tftpl", merge(local.about_cluster, {
+      labels     = { GpuType = "t4", "gpu-dev/group" = "t4" }
+      taints     = ["nvidia.com/gpu=true:NoSchedule"]
+      huge_pages = pages
+    }))
+  }
 }
 """,
     "gcp": "",
@@ -72,6 +88,7 @@ def told(clone: Path, tofu: Callable[..., Tofu]) -> Callable[[str], dict[str, An
         for name in FILES[cloud]:
             (folder / name).write_text(locals_of((source / name).read_text(), ANSWERS[cloud]))
         output = 'output "chart_values" {\n  value = yamlencode(local.chart_values)\n}\n'
+        output += 'output "inputs" {\n  value = local.inputs\n}\n'
         (folder / "told.tf").write_text(output + MORE[cloud])
         (folder / "case.auto.tfvars").write_text(VARIABLES[cloud])
         program = tofu(folder)
@@ -136,6 +153,33 @@ def test_an_image_is_built_again_exactly_when_what_it_is_made_of_has_changed(
     assert tags()[0] == changed and tags()[1] != dev_server
 
 
+@pytest.mark.parametrize("cloud", ["aws", "gcp"])
+def test_a_tag_is_made_of_exactly_what_goes_into_the_image(
+    clone: Path, told: Callable[[str], dict[str, Any]], cloud: str
+) -> None:
+    inputs = {kind: set(files) for kind, files in told(cloud)["inputs"].items()}
+    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", "out"], cwd=clone, check=True)
+    [wheel] = (clone / "out").glob("*.whl")
+    packed = {f"src/{name}" for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    recipe = {"pyproject.toml", "README.md", "LICENSE", "locks/dev.txt"}
+    assert inputs["server"] == packed | recipe | {f"images/server/{name}" for name in ("Containerfile", "build")}
+    assert inputs["dev-server"] == compiled(clone) | {"locks/go.txt"}
+
+
+def compiled(clone: Path) -> set[str]:
+    """What the dev server's program is made of, by Go's own word, and what makes it."""
+    folder = clone / "images" / "dev-server"
+    command = [str(ROOT / "tools" / "go"), "list", "-f", _FILES_OF_A_PACKAGE, "./..."]
+    listed = subprocess.run(
+        command, cwd=folder, env={**os.environ, "GOOS": "linux"}, capture_output=True, text=True, check=True
+    )
+    sources = {str(Path(name).relative_to(clone)) for name in listed.stdout.split()}
+    return sources | {f"images/dev-server/{name}" for name in ("Dockerfile", "build", "go.mod", "go.sum")}
+
+
+_FILES_OF_A_PACKAGE = "{{range .GoFiles}}{{$.Dir}}/{{.}} {{end}}{{range .EmbedFiles}}{{$.Dir}}/{{.}} {{end}}"
+
+
 def test_the_load_balancers_lead_to_services_at_fixed_ports(told: Callable[[str], dict[str, Any]]) -> None:
     objects = rendered(ROOT / "charts" / "gpu-dev-server", told("aws")["chart_values"])
     ports = {
@@ -151,7 +195,9 @@ def test_the_load_balancers_lead_to_services_at_fixed_ports(told: Callable[[str]
 
 
 def test_a_machine_is_told_its_cluster_its_type_and_the_caches(told: Callable[[str], dict[str, Any]]) -> None:
-    text = told("aws")["user_data"]
+    texts = told("aws")["user_data"]
+    assert "hugepages" not in texts["0"]
+    text = texts["5128"]
     parts = text.split("--gpu-dev")
     config = yaml.safe_load(parts[1].partition("\n\n")[2])
     assert config["spec"]["cluster"]["name"] == "cluster"
@@ -160,6 +206,7 @@ def test_a_machine_is_told_its_cluster_its_type_and_the_caches(told: Callable[[s
         "--register-with-taints=nvidia.com/gpu=true:NoSchedule",
     ]
     script = parts[2].partition("\n\n")[2]
+    assert "\necho vm.nr_hugepages=5128 >/etc/sysctl.d/" in script, "for the buffers of EFA"
     assert subprocess.run(["sh", "-n"], input=script, text=True, check=False).returncode == 0
     assert script.startswith("#!/bin/sh\n")
     assert "/etc/containerd/certs.d/ghcr.io/hosts.toml" in script

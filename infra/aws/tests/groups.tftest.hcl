@@ -74,6 +74,14 @@ run "the_test_environment_is_the_default" {
     error_message = "CloudFront is found by its comment, and speaks HTTPS only."
   }
   assert {
+    condition     = { for name, release in output.helm_releases : name => [release.version, release.namespace] if name != "gpu-dev" } == { gpu-operator = ["v25.3.3", "gpu-operator"], kube-prometheus-stack = ["67.9.0", "monitoring"] }
+    error_message = "What Helm installs."
+  }
+  assert {
+    condition     = yamldecode(output.chart_values).devServers.wholeNodeResources == []
+    error_message = "Nobody is given a device that no machine has."
+  }
+  assert {
     condition     = output.supported_gpu_types == tolist(["t4"]) && output.placement_group_names == {}
     error_message = "Outputs that are known before anything is made."
   }
@@ -91,7 +99,7 @@ run "services_may_do_what_their_code_declares_and_only_to_what_is_ours" {
     error_message = "Exactly the declared actions."
   }
   assert {
-    condition     = [for statement in jsondecode(local.service_policies["toolbox"]).Statement : statement.Resource if contains(statement.Action, "autoscaling:StartInstanceRefresh")] == ["arn:aws:autoscaling:us-west-1:123456789012:autoScalingGroup:*:autoScalingGroupName/pytorch-gpu-dev-*"]
+    condition     = flatten([for statement in jsondecode(local.service_policies["toolbox"]).Statement : statement.Resource if contains(statement.Action, "autoscaling:StartInstanceRefresh")]) == [for names in ["gpu-nodes-*", "cpu-nodes*"] : "arn:aws:autoscaling:us-west-1:123456789012:autoScalingGroup:*:autoScalingGroupName/pytorch-gpu-dev-${names}"]
     error_message = "Operators replace the machines of our groups and no others."
   }
   assert {
@@ -144,6 +152,14 @@ run "groups_are_known_by_their_names" {
     error_message = "EFA comes with a placement group."
   }
   assert {
+    condition     = { for name, template in aws_launch_template.gpu : name => strcontains(base64decode(template.user_data), "gpu-dev/efa=true") && strcontains(base64decode(template.user_data), "vm.nr_hugepages=5128") } == { t4 = false, h100 = true, h100-reserved = false, a100-spot = false }
+    error_message = "Machines with EFA say so, and set huge pages aside for it."
+  }
+  assert {
+    condition     = output.helm_releases["aws-efa-k8s-device-plugin"] == { chart = "aws-efa-k8s-device-plugin", version = "v0.5.20", namespace = "kube-system" } && yamldecode(output.chart_values).devServers.wholeNodeResources == ["vpc.amazonaws.com/efa", "hugepages-2Mi"]
+    error_message = "The kubelet is told of the devices, and dev servers on whole machines are given them."
+  }
+  assert {
     condition     = aws_launch_template.gpu["a100-spot"].instance_market_options[0].market_type == "spot" && length(aws_launch_template.gpu["t4"].instance_market_options) == 0
     error_message = "Spot where it was asked for, and nowhere else."
   }
@@ -151,6 +167,58 @@ run "groups_are_known_by_their_names" {
     condition     = aws_launch_template.gpu["h100-reserved"].capacity_reservation_specification[0].capacity_reservation_target[0].capacity_reservation_id == "cr-0123456789abcdef0"
     error_message = "The reservation is used."
   }
+}
+
+run "a_second_environment_in_the_same_region_shares_no_name_with_the_first" {
+  command = plan
+
+  variables {
+    prefix              = "team-b"
+    pull_through_caches = false
+    gpu_groups          = { h100 = { count = 1, efa = true } }
+  }
+
+  assert {
+    condition = alltrue([for name in concat(
+      [aws_eks_cluster.main.name, aws_cloudwatch_log_group.cluster.name, aws_kms_alias.main.name, aws_ecr_repository.custom.name],
+      [aws_iam_role.cluster.name, aws_iam_role.node.name, aws_iam_role.ebs_csi.name, aws_iam_instance_profile.node.name],
+      [aws_lb.api.name, aws_lb.caches.name, aws_autoscaling_group.cpu.name, aws_launch_template.cpu.name],
+      [for one in aws_iam_role.service : one.name], [for one in aws_ecr_repository.image : one.name], [for one in aws_lb_target_group.nodes : one.name],
+      [for one in aws_autoscaling_group.gpu : one.name], [for one in aws_launch_template.gpu : one.name], [for one in aws_placement_group.gpu : one.name],
+    ) : strcontains(name, "team-b")])
+    error_message = "Every name has the prefix."
+  }
+  assert {
+    condition     = aws_eks_cluster.main.name == "team-b-cluster" && length(aws_ecr_pull_through_cache_rule.cache) == 0
+    error_message = "The cluster is called after the prefix, and the caches are the first environment's."
+  }
+}
+
+run "test_and_production_share_no_name_in_one_account" {
+  command = plan
+
+  variables {
+    aws_region = "us-east-2"
+  }
+
+  assert {
+    condition     = alltrue([for name in concat([aws_iam_role.cluster.name, aws_iam_role.node.name, aws_iam_role.ebs_csi.name, aws_iam_instance_profile.node.name], [for role in aws_iam_role.service : role.name]) : startswith(name, "pytorch-gpu-dev-us-east-2-") && length(name) <= 64])
+    error_message = "IAM knows no regions, so its names have the region."
+  }
+  assert {
+    condition     = aws_eks_cluster.main.name == "pytorch-gpu-dev-cluster" && aws_ecr_repository.custom.name == "gpu-dev-custom-images"
+    error_message = "What is one region's alone keeps the name that people know."
+  }
+}
+
+run "a_prefix_that_would_be_too_long_for_a_load_balancer_is_refused" {
+  command = plan
+
+  variables {
+    prefix = "twenty-three-characters"
+  }
+
+  expect_failures = [var.prefix]
 }
 
 run "a_group_that_is_named_after_no_type_is_refused" {

@@ -85,6 +85,39 @@ run "pools_are_known_by_their_names" {
   }
 }
 
+run "a_prefix_that_would_be_too_long_for_an_account_is_refused" {
+  command = plan
+
+  variables {
+    prefix = "the-other-team-of-ours"
+  }
+
+  expect_failures = [var.prefix]
+}
+
+run "a_second_environment_in_the_same_project_shares_no_name_with_the_first" {
+  command = plan
+
+  variables {
+    prefix = "other-team-with-name"
+  }
+
+  assert {
+    condition = alltrue([for name in concat(
+      [google_container_cluster.main.name, google_compute_network.main.name, google_compute_subnetwork.main.name, google_compute_global_address.api.name],
+      [google_compute_managed_ssl_certificate.api.name, google_compute_firewall.ssh[0].name, google_service_account.node.account_id, google_container_node_pool.cpu.name],
+      [google_artifact_registry_repository.ours.repository_id, google_artifact_registry_repository.custom.repository_id, google_artifact_registry_repository.dockerhub.repository_id],
+      [for one in google_service_account.service : one.account_id], [for one in google_container_node_pool.gpu : one.name],
+      [for one in google_project_iam_custom_role.service : replace(one.role_id, "_", "-")],
+    ) : startswith(name, "other-team-with-name")])
+    error_message = "Every name has the prefix."
+  }
+  assert {
+    condition     = length(distinct([for one in google_service_account.service : one.account_id])) == length(google_service_account.service) && alltrue([for one in google_service_account.service : length(one.account_id) <= 30])
+    error_message = "Accounts' names are short enough, and no two are the same."
+  }
+}
+
 run "a_pool_that_is_named_after_no_type_is_refused" {
   command = plan
 
