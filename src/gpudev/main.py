@@ -61,7 +61,7 @@ def cli() -> None:
 def main() -> None:
     """Every failure is one sentence and an exit code; GPU_DEV_DEBUG=1 shows where it came from."""
     try:
-        cli(standalone_mode=True)
+        cli(prog_name="gpu-dev-server", standalone_mode=True)
     except (GpuDevError, ValueError) as error:
         if os.environ.get("GPU_DEV_DEBUG"):
             raise

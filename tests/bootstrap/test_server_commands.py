@@ -57,3 +57,10 @@ def test_every_command_can_be_called_by_its_name() -> None:
         assert found is not None
         assert found.name == name
         assert found.help
+
+
+def test_help_names_the_command_that_people_type() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "gpudev.main", "users", "--help"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("Usage: gpu-dev-server users ")
