@@ -115,7 +115,7 @@ def cost() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize(("environment", "expected"), [("test", 7.82), ("production", 49.54)])
+@pytest.mark.parametrize(("environment", "expected"), [("test", 7.82), ("production", 49.54), ("google", 5.84)])
 def test_the_gpu_machines_cost_what_was_planned(cost: ModuleType, environment: str, expected: float) -> None:
     told = cost.estimate(environment)
     assert round(told.gpu_sum, 2) == expected
@@ -125,7 +125,8 @@ def test_the_gpu_machines_cost_what_was_planned(cost: ModuleType, environment: s
 
 def test_every_price_says_when_and_where_it_was_found() -> None:
     prices = json.loads((INFRA / "prices.json").read_text())
-    entries = [*prices["machines_per_hour"].values(), *prices["others_per_hour"].values(), prices["gp3_gb_month"]]
+    entries = [one for cloud in ("aws", "gcp") for section in prices[cloud].values() for one in section.values()]
+    assert len(entries) > 10
     assert all(re.fullmatch(r"\d{4}-\d{2}", entry["as_of"]) and entry["source"] for entry in entries)
 
 
