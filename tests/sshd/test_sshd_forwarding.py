@@ -175,6 +175,23 @@ def test_standard_input_and_output_can_be_a_connection(server: Server, service: 
     assert server.ssh(options=("-W", f"127.0.0.1:{service}"), stdin=b"jump").stdout == b"JUMP"
 
 
+def test_such_a_connection_is_over_when_both_sides_have_ended_the_other_one_first(server: Server) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(PATIENCE)
+        there = f"127.0.0.1:{listener.getsockname()[1]}"
+        with server.start(options=("-W", there), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as ssh:
+            try:
+                connection, _ = listener.accept()
+                with connection:
+                    connection.sendall(b"goodbye")
+                assert ssh.stdin is not None and ssh.stdout is not None
+                assert ssh.stdout.read() == b"goodbye"
+                ssh.stdin.close()
+                assert ssh.wait(PATIENCE) == 0
+            finally:
+                ssh.kill()
+
+
 def test_a_connection_that_cannot_be_made_is_told(server: Server) -> None:
     result = server.ssh(options=("-W", f"127.0.0.1:{free_port()}"), stdin=b"jump")
     assert result.returncode != 0

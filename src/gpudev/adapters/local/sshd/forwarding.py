@@ -13,9 +13,7 @@ from gpudev.domain.addresses import is_metadata, plain
 LOOPBACK = "127.0.0.1"
 
 
-async def connect_where_allowed(
-    connection: asyncssh.SSHServerConnection, host: str, port: int, closed_ports: frozenset[int]
-) -> asyncssh.SSHTCPSession[bytes]:
+async def connect_where_allowed(host: str, port: int, closed_ports: frozenset[int]) -> asyncssh.SSHTCPSession[bytes]:
     """Forward to wherever the client wants, but never to where clouds tell secrets and not to this machine's closed
     ports. A name is looked up once and the addresses found are used, so that it cannot mean one thing when asked and
     another when connected."""
@@ -28,11 +26,9 @@ async def connect_where_allowed(
         if _is_closed(family, str(address[0]), port, closed_ports):
             continue
         try:
-            forwarder = await connection.forward_connection(str(address[0]), port)
+            return await _forward(str(address[0]), port)
         except asyncssh.ChannelOpenError as error:
             failure = error
-        else:
-            return cast("asyncssh.SSHTCPSession[bytes]", forwarder)  # as asyncssh itself uses it
     raise failure
 
 
@@ -48,13 +44,29 @@ def _is_closed(family: int, address: str, port: int, closed_ports: frozenset[int
     return is_metadata(plain(address)) or (port in closed_ports and is_this_machine(family, address))
 
 
-async def connect_to_jupyter(
-    connection: asyncssh.SSHServerConnection, port: int | None
-) -> asyncssh.SSHTCPSession[bytes]:
+async def connect_to_jupyter(port: int | None) -> asyncssh.SSHTCPSession[bytes]:
     if port is None:
         raise asyncssh.ChannelOpenError(asyncssh.OPEN_CONNECT_FAILED, "Jupyter does not run here")
-    forwarder = await connection.forward_connection(LOOPBACK, port)
-    return cast("asyncssh.SSHTCPSession[bytes]", forwarder)
+    return await _forward(LOOPBACK, port)
+
+
+async def _forward(address: str, port: int) -> asyncssh.SSHTCPSession[bytes]:
+    try:
+        _, there = await asyncio.get_running_loop().create_connection(asyncssh.SSHForwarder, address, port)
+    except OSError as error:
+        raise asyncssh.ChannelOpenError(asyncssh.OPEN_CONNECT_FAILED, str(error)) from error
+    return cast("asyncssh.SSHTCPSession[bytes]", _Forwarder(there))  # as asyncssh itself uses it
+
+
+class _Forwarder(asyncssh.SSHForwarder):
+    """The client's side of a connection. Where the other side ends before the client does, asyncssh leaves it to the
+    client to close the channel, and `ssh -W` leaves it to the server: it would stay for ever."""
+
+    def eof_received(self) -> bool:
+        goes_on = super().eof_received()
+        if not goes_on:
+            self.close()  # what is still on its way arrives
+        return goes_on
 
 
 def is_this_machine(family: int, address: str) -> bool:

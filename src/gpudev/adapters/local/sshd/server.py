@@ -173,9 +173,9 @@ class Gate(asyncssh.SSHServer):
     ) -> bool | Awaitable[asyncssh.SSHTCPSession[bytes]]:
         if self._is_for_jupyter:
             # Wherever it wants to go: there is one place it may go to.
-            return forwarding.connect_to_jupyter(self._connection, self._jupyter.port)
+            return forwarding.connect_to_jupyter(self._jupyter.port)
         closed_ports = self._host.config.refuse_forward_ports
-        return forwarding.connect_where_allowed(self._connection, dest_host, dest_port, closed_ports)
+        return forwarding.connect_where_allowed(dest_host, dest_port, closed_ports)
 
     def server_requested(self, listen_host: str, listen_port: int) -> bool | Awaitable[asyncssh.SSHListener]:
         return (
