@@ -7,6 +7,13 @@ data "aws_availability_zones" "available" {
     name   = "opt-in-status"
     values = ["opt-in-not-required"]
   }
+
+  lifecycle {
+    postcondition {
+      condition     = var.primary_zone == "" || contains(self.names, var.primary_zone)
+      error_message = "primary_zone is ${var.primary_zone}, which is no zone of ${var.aws_region}: ${join(", ", sort(self.names))}."
+    }
+  }
 }
 
 locals {

@@ -116,7 +116,7 @@ resource "aws_launch_template" "gpu" {
   lifecycle {
     precondition {
       condition     = each.value.type != null
-      error_message = "The group ${each.key} is named after no GPU type. It must be one of ${join(", ", keys(local.gpu_types))}, or one of them with -suffix; a type of your own belongs into src/gpudev/domain/catalogue.toml."
+      error_message = length(var.gpu_groups) > 0 ? "The group ${each.key} is named after no GPU type. It must be one of ${join(", ", keys(local.gpu_types))}, or one of them with -suffix; a type of your own belongs into src/gpudev/domain/catalogue.toml." : "instance_type is ${var.instance_type}, which is no GPU type's machine: ${join(", ", keys(local.by_machine))}. For another machine with such GPUs name the type: gpu_groups = { t4 = { instance_type = \"${var.instance_type}\", count = ${var.gpu_instance_count} } }."
     }
     precondition {
       condition     = contains(local.zones, each.value.zone)

@@ -114,6 +114,7 @@ variable "gpu_groups" {
     spot                     true: spot machines
     efa                      true: one EFA interface and a placement group of its own; who has a whole machine has the device
     placement                true: a placement group without EFA
+    Check the spelling in the plan: OpenTofu passes over names that it does not know here.
   END
   type = map(object({
     instance_type           = optional(string, "")
@@ -127,6 +128,11 @@ variable "gpu_groups" {
   }))
   default = {}
 
+  validation {
+    # It becomes a label of the nodes, too: with a longer one no machine would join the cluster.
+    condition     = alltrue([for name in keys(var.gpu_groups) : can(regex("^[a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?$", name))])
+    error_message = "The name of a group must be up to 50 lower-case letters, digits and dashes."
+  }
   validation {
     condition     = alltrue([for group in values(var.gpu_groups) : group.count >= 0 && floor(group.count) == group.count])
     error_message = "The number of machines of every group must be 0 or a positive whole number."
@@ -145,6 +151,11 @@ variable "gpu_node_disk_gb" {
   description = "The root volume of a GPU machine: images and scratch homes are kept on it."
   type        = number
   default     = 500
+
+  validation {
+    condition     = var.gpu_node_disk_gb >= 50
+    error_message = "An image of PyTorch alone takes 20 GB of it: give it 50 or more."
+  }
 }
 
 variable "gpu_node_image" {
@@ -199,6 +210,11 @@ variable "aws_login_accounts" {
   description = "Numbers of the AWS accounts whose people log in with AWS. Empty: this account."
   type        = set(string)
   default     = []
+
+  validation {
+    condition     = alltrue([for account in var.aws_login_accounts : can(regex("^[0-9]{12}$", account))])
+    error_message = "An account is known by its number, of 12 digits."
+  }
 }
 
 variable "aws_login_roles" {
@@ -228,4 +244,9 @@ variable "chart_values" {
   description = "YAML with further values of charts/gpu-dev-server; stronger than those derived here."
   type        = string
   default     = ""
+
+  validation {
+    condition     = var.chart_values == "" || can(keys(yamldecode(var.chart_values)))
+    error_message = "The chart's values must be a YAML document with names and values."
+  }
 }

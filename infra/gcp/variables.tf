@@ -77,6 +77,11 @@ variable "gpu_pools" {
   default = { t4 = { count = 2 } }
 
   validation {
+    # With the prefix it is the name of a node pool, which may have 40 characters.
+    condition     = alltrue([for name in keys(var.gpu_pools) : can(regex("^[a-z0-9]([a-z0-9-]*[a-z0-9])?$", name)) && length("${var.prefix}-${name}") <= 40])
+    error_message = "The name of a pool must be of lower-case letters, digits and dashes, and at most 40 with the prefix."
+  }
+  validation {
     condition     = alltrue([for pool in values(var.gpu_pools) : pool.count >= 0 && floor(pool.count) == pool.count])
     error_message = "The number of machines of every pool must be 0 or a positive whole number."
   }
@@ -112,4 +117,9 @@ variable "chart_values" {
   description = "YAML with further values of charts/gpu-dev-server; stronger than those derived here."
   type        = string
   default     = ""
+
+  validation {
+    condition     = var.chart_values == "" || can(keys(yamldecode(var.chart_values)))
+    error_message = "The chart's values must be a YAML document with names and values."
+  }
 }

@@ -241,6 +241,51 @@ run "a_zone_elsewhere_is_refused" {
   expect_failures = [aws_launch_template.gpu]
 }
 
+run "a_machine_of_no_type_is_refused" {
+  command = plan
+
+  variables {
+    instance_type = "m5.large"
+  }
+
+  expect_failures = [aws_launch_template.gpu]
+}
+
+run "a_primary_zone_elsewhere_is_refused" {
+  command = plan
+
+  variables {
+    primary_zone = "us-east-2a"
+  }
+
+  expect_failures = [data.aws_availability_zones.available]
+}
+
+run "a_name_that_no_node_could_bear_is_refused" {
+  command = plan
+
+  variables {
+    gpu_groups = { h100-a-name-of-more-than-fifty-letters-for-the-label-of-nodes = { count = 1 } }
+  }
+
+  expect_failures = [var.gpu_groups]
+}
+
+run "what_makes_no_sense_is_refused" {
+  command = plan
+
+  variables {
+    kubernetes_version = "2"
+    cluster_name       = "-x"
+    vpc_cidr           = "10.0.0.0/24"
+    gpu_node_disk_gb   = 5
+    aws_login_accounts = ["ada"]
+    chart_values       = "- not a name"
+  }
+
+  expect_failures = [var.kubernetes_version, var.cluster_name, var.vpc_cidr, var.gpu_node_disk_gb, var.aws_login_accounts, var.chart_values]
+}
+
 run "what_contradicts_itself_is_refused" {
   command = plan
 

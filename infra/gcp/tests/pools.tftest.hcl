@@ -128,13 +128,24 @@ run "a_pool_that_is_named_after_no_type_is_refused" {
   expect_failures = [google_container_node_pool.gpu]
 }
 
+run "what_makes_no_sense_is_refused" {
+  command = plan
+
+  variables {
+    cluster_name = "X"
+    chart_values = "- not a name"
+    gpu_pools    = { h100-with-a-name-that-is-too-long = { count = 1 } }
+  }
+
+  expect_failures = [var.cluster_name, var.chart_values, var.gpu_pools]
+}
+
 run "what_contradicts_itself_is_refused" {
   command = plan
 
   variables {
-    prefix    = "X"
     gpu_pools = { h100 = { count = 1, spot = true, reservation = "ours" } }
   }
 
-  expect_failures = [var.prefix, var.gpu_pools]
+  expect_failures = [var.gpu_pools]
 }
