@@ -42,6 +42,8 @@ _PROGRAMS = {
     "ip": "iproute2",
     "nsenter": "util-linux",
 }
+_BUILDER = "buildah"
+"""Of the image that it is given; support/kube_images.py can write one without."""
 _CNI_PLUGINS = Path("/usr/lib/cni")
 _CGROUPS = Path("/sys/fs/cgroup")
 _NAMESPACES = ("--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private")
@@ -67,7 +69,7 @@ def prepare() -> None:
     """Installs and builds what is missing, as far as it can be done here."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return
-    missing = _missing_packages()
+    missing = _missing_packages() + ([] if shutil.which(_BUILDER) else [_BUILDER])
     if missing and shutil.which("apt-get"):
         _say(f"installing {', '.join(missing)} for the real node")
         install = ("apt-get", "install", "-y", "-q", "--no-install-recommends", *missing)

@@ -1,0 +1,63 @@
+"""The init container's image: built from its own Dockerfile, holding one program that needs nothing beside it."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from devserver.program import CannotCompile, compiled_program
+from support.built_images import ARCHITECTURE, DEV_SERVER, BuiltImage, build_image, why_no_builder
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def context(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As ./build leaves it. What is for the other kind of machine is only there to be chosen."""
+    if why_not := why_no_builder():
+        pytest.skip(f"NOT TESTED: {why_not}")
+    try:
+        compiled = compiled_program()
+    except CannotCompile as reason:
+        pytest.skip(f"NOT TESTED: {reason}")
+    made = tmp_path_factory.mktemp("context")
+    (made / "dist").mkdir()
+    for architecture in ("amd64", "arm64"):
+        program = made / "dist" / f"gpudev-devserver-{architecture}"
+        if architecture == ARCHITECTURE:
+            shutil.copy(compiled, program)
+        else:
+            program.write_text("for another machine")
+    return made
+
+
+@pytest.mark.parametrize("architecture", ["amd64", "arm64"])
+def test_the_image_is_one_program_for_its_machine_and_nobody_in_particular(
+    context: Path, tmp_path: Path, architecture: str
+) -> None:
+    archive = build_image(DEV_SERVER, context, tmp_path / "image.tar", name="x.test/y:1", architecture=architecture)
+    image = BuiltImage(archive)
+    assert image.config["architecture"] == architecture
+    assert (image.config["config"]["User"], image.config["config"]["Entrypoint"]) == (
+        "65532:65532",
+        ["/gpudev-devserver"],
+    )
+    assert image.unpack(tmp_path / "root") == ["gpudev-devserver"]
+    wanted = context / "dist" / f"gpudev-devserver-{architecture}"
+    assert (tmp_path / "root" / "gpudev-devserver").read_bytes() == wanted.read_bytes()
+
+
+def test_alone_in_its_root_it_installs_itself_as_nobody(context: Path, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    BuiltImage(build_image(DEV_SERVER, context, tmp_path / "image.tar", name="x.test/y:1")).unpack(root)
+    (root / "shared").mkdir()
+    (root / "shared").chmod(0o777)
+    chroot = shutil.which("chroot")
+    assert chroot is not None
+    alone = [chroot, "--userspec=65532:65532", "--groups=", str(root), "/gpudev-devserver"]
+    subprocess.run([*alone, "install", "--to", "/shared"], env={}, check=True, timeout=60)
+    installed = root / "shared" / "gpudev-devserver"
+    assert installed.read_bytes() == (root / "gpudev-devserver").read_bytes()
+    assert installed.stat().st_uid == 65532
+    assert installed.stat().st_mode & 0o111
