@@ -23,10 +23,14 @@ from gpudev.bootstrap.jupyter import serving_jupyter
 from gpudev.bootstrap.processor import make_processor
 from gpudev.bootstrap.proxy import serving_sessions
 from gpudev.domain.users import Role
+from gpudev.gate.auditing import AuditTrail
+from gpudev.ports.auditing import AuditEntry, AuditQuery
 from gpudev.ports.clock import SystemClock
 from gpudev.settings import Settings
 from local.harness import NODES
 from support.api import PublishedKeys, api_services, public_key, until
+
+MOST_PER_USER = 24
 
 
 @dataclass
@@ -34,6 +38,11 @@ class Place:
     url: str
     stores: Stores
     state: Path
+    trail: AuditTrail
+
+    async def audited(self, action: str) -> list[AuditEntry]:
+        await self.trail.flush()
+        return await self.stores.audit_log.find(AuditQuery(action=action))
 
     async def secret(self, name: str) -> str:
         users = self.stores.users
@@ -79,7 +88,7 @@ async def _running(coroutine: Any) -> AsyncIterator[None]:
 @pytest.fixture
 async def place(stores: Stores, settings: Settings, tmp_path: Path) -> AsyncIterator[Place]:
     clock = SystemClock()
-    settings = replace(settings, api_port=0)
+    settings = replace(settings, api_port=0, proxy=replace(settings.proxy, most_per_user=MOST_PER_USER))
     cluster = LocalCluster(settings.state_dir, NODES, clock, mode=Mode.PLAIN)
     await cluster.start()
     changes = ReservationChanges(settings.database)
@@ -89,7 +98,9 @@ async def place(stores: Stores, settings: Settings, tmp_path: Path) -> AsyncIter
     async with (
         _running(processor.run()),
         serving_sessions(services) as sessions,
-        serving_jupyter(settings, stores.reservations, stores.proxy_tokens, stores.interiors, clock) as jupyter,
+        serving_jupyter(
+            settings, stores.reservations, stores.proxy_tokens, stores.interiors, trail=services.trail, clock=clock
+        ) as jupyter,
     ):
         config = uvicorn.Config(
             jupyter.before(create_app(services)),
@@ -103,7 +114,8 @@ async def place(stores: Stores, settings: Settings, tmp_path: Path) -> AsyncIter
         server = uvicorn.Server(config)
         serving = asyncio.create_task(server.serve())
         await until(lambda: server.started)
-        yield Place(f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}", stores, settings.state_dir)
+        url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+        yield Place(url, stores, settings.state_dir, services.trail)
         server.should_exit = True
         await serving
     for reservation_id in (await cluster.look()).servers:

@@ -4,6 +4,7 @@ that tells what it was asked; the real one is in test_jupyter_itself."""
 import asyncio
 import re
 import shutil
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 import httpx2
@@ -11,7 +12,7 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from jupyter.conftest import Place
+from jupyter.conftest import MOST_PER_USER, Place
 
 pytestmark = pytest.mark.slow
 STUB = Path(__file__).parents[1] / "support" / "jupyter_stub.py"
@@ -50,7 +51,8 @@ async def browser(place: Place, client: httpx2.AsyncClient, job_id: str) -> tupl
 def socket(place: Place, job_id: str, secret: str, origin: str | None) -> "connect":
     url = f"{place.url.replace('http', 'ws')}/v1/jobs/{job_id}/jupyter/api/kernels/x/channels"
     headers = {"Cookie": f"other=1; gpudev_jupyter={secret}"}
-    return connect(url, additional_headers=headers, origin=origin, proxy=None)  # type: ignore[arg-type]
+    # The stand-in does not say good-bye.
+    return connect(url, additional_headers=headers, origin=origin, proxy=None, close_timeout=0.1)  # type: ignore[arg-type]
 
 
 async def test_a_browser_that_followed_the_link_reaches_jupyter_and_nobody_else_does(place: Place) -> None:
@@ -117,6 +119,10 @@ async def check_who_is_turned_away(
         given = (await browser_of_bob.get(link)).headers["set-cookie"].partition(";")[0]
         answer = await browser_of_bob.get(f"{base}lab", headers={"Cookie": given})
         assert answer.status_code == 404, "another user's Jupyter is not there"
+    opened = await place.audited("jupyter opened")
+    assert [(entry.username, entry.target) for entry in opened] == [("ada", job_id), ("bob", theirs)]
+    (stray,) = [entry for entry in await place.audited("GET /v1/jobs/{job_id}/jupyter/") if entry.status == 404]
+    assert (stray.target, stray.outcome, stray.address) == (job_id, "not_found", "127.0.0.1")
     await bob.post(f"/v1/jobs/{theirs}/cancel")
 
 
@@ -126,6 +132,7 @@ async def check_websockets(place: Place, ada: httpx2.AsyncClient, job_id: str, s
             async with socket(place, job_id, wrong, origin):
                 pass
         assert refused.value.response.status_code == 403
+    await check_there_is_a_bound(place, job_id, secret)
     async with socket(place, job_id, secret, place.url) as first, socket(place, job_id, secret, place.url) as second:
         for number in range(20):
             for one in (first, second):
@@ -134,6 +141,23 @@ async def check_websockets(place: Place, ada: httpx2.AsyncClient, job_id: str, s
         await ada.post(f"/v1/jobs/{job_id}/cancel")
         for one in (first, second):
             await ends(one)
+
+
+async def check_there_is_a_bound(place: Place, job_id: str, secret: str) -> None:
+    async with AsyncExitStack() as stack:
+        for _ in range(MOST_PER_USER):
+            await stack.enter_async_context(socket(place, job_id, secret, place.url))
+        with pytest.raises(InvalidStatus) as refused:
+            await stack.enter_async_context(socket(place, job_id, secret, place.url))
+        assert refused.value.response.status_code == 429
+        async with httpx2.AsyncClient(base_url=place.url, headers={"Cookie": f"gpudev_jupyter={secret}"}) as person:
+            assert (await person.get(f"/v1/jobs/{job_id}/jupyter/lab")).status_code == 429
+    assert {entry.outcome for entry in await place.audited("jupyter/") if entry.status == 429} == {"limit_reached"}
+    async with asyncio.timeout(10):
+        while True:  # those that were closed make room
+            with suppress(InvalidStatus):
+                async with socket(place, job_id, secret, place.url):
+                    return
 
 
 async def ends(connection: ClientConnection) -> None:

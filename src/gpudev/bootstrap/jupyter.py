@@ -10,11 +10,13 @@ from urllib.parse import urlsplit
 from starlette.types import ASGIApp
 
 from gpudev.adapters.ssh_ways import SshWays
+from gpudev.gate.auditing import AuditTrail
 from gpudev.ports.clock import Clock
 from gpudev.ports.interiors import JupyterKeys
 from gpudev.ports.proxying import ProxyTokenStore
 from gpudev.ports.stores import ReservationStore
 from gpudev.proxy.jupyter import JupyterDoor, JupyterPages
+from gpudev.proxy.jupyter_guarding import JupyterGuard
 from gpudev.proxy.jupyter_sockets import JupyterSockets
 from gpudev.proxy.sessions import Sessions
 from gpudev.proxy.switching import Switch
@@ -42,12 +44,19 @@ class ServingJupyter:
 
 @contextlib.asynccontextmanager
 async def serving_jupyter(
-    settings: Settings, reservations: ReservationStore, tokens: ProxyTokenStore, keys: JupyterKeys, clock: Clock
+    settings: Settings,
+    reservations: ReservationStore,
+    tokens: ProxyTokenStore,
+    keys: JupyterKeys,
+    *,
+    trail: AuditTrail,
+    clock: Clock,
 ) -> AsyncIterator[ServingJupyter]:
     targets = Targets.of(settings)
     ways = SshWays(targets.find_address, settings.proxy.connect_timeout.total_seconds())
     proxying = Proxying(reservations, tokens, clock, settings.proxy.token_ttl)
-    door = JupyterDoor(Browsing(tokens, keys, clock, SESSION_TTL), ways, settings.guarding, _own_names(settings))
+    guard = JupyterGuard(trail, clock, settings.guarding, settings.proxy.most_per_user)
+    door = JupyterDoor(Browsing(tokens, keys, clock, SESSION_TTL), ways, guard, _own_names(settings))
     sockets = JupyterSockets(door, proxying, settings.proxy)
     sockets.start()
     try:

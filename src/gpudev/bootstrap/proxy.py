@@ -38,7 +38,9 @@ async def open_proxy(settings: Settings) -> AsyncIterator[tuple[Eyes, Sessions, 
     try:
         async with (
             _kept(Sessions(proxying, guard, Targets.of(settings), settings.proxy)) as sessions,
-            serving_jupyter(settings, stores.reservations, stores.proxy_tokens, stores.interiors, clock) as jupyter,
+            serving_jupyter(
+                settings, stores.reservations, stores.proxy_tokens, stores.interiors, trail=trail, clock=clock
+            ) as jupyter,
         ):
             yield Eyes(pulse=sessions.pulse, check_ready=lambda: check_schema(stores)), sessions, jupyter
     finally:

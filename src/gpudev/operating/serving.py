@@ -38,7 +38,12 @@ def api(host: str | None, port: int | None) -> None:
             open_api_services(chosen, tracer) as services,
             serving_sessions(services) as sessions,
             serving_jupyter(
-                chosen, services.reservations, services.proxy_tokens, services.jupyter_keys, services.clock
+                chosen,
+                services.reservations,
+                services.proxy_tokens,
+                services.jupyter_keys,
+                trail=services.trail,
+                clock=services.clock,
             ) as jupyter,
         ):
             spare_collections()

@@ -6,7 +6,6 @@ Who gets in is the workflow's to say, what is passed on the door's. The way ther
 import asyncio
 import html
 import json
-import uuid
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -20,13 +19,12 @@ from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gpudev.adapters.ssh_ways import Reader, SshWays, Writer
-from gpudev.domain.errors import Forbidden, GpuDevError, Invalid, NotFound, TooOften, Unavailable
-from gpudev.gate.addresses import ClientAddresses
-from gpudev.gate.limiting import TokenBuckets, neighbourhood
+from gpudev.domain.errors import GpuDevError, Invalid, Unavailable
 from gpudev.gate.refusing import refusal_of, title_of, type_of
 from gpudev.proxy import jupyter_door as door
+from gpudev.proxy.guarding import Visitor
 from gpudev.proxy.jupyter_door import Headers, Place
-from gpudev.settings import Guarding
+from gpudev.proxy.jupyter_guarding import JupyterGuard
 from gpudev.workflows.browsing import Browsing, Guest
 
 log = structlog.get_logger(__name__)
@@ -48,54 +46,34 @@ class Way:
 class JupyterDoor:
     """Who is let through, by which way."""
 
-    def __init__(self, browsing: Browsing, ways: SshWays, limits: Guarding, own_names: Collection[str]) -> None:
+    def __init__(self, browsing: Browsing, ways: SshWays, guard: JupyterGuard, own_names: Collection[str]) -> None:
         """`own_names`: hosts by which pages of ours may be known, beside the one a request names."""
         self._browsing = browsing
         self._ways = ways
+        self.guard = guard
         self._own_names = own_names
-        self._addresses = ClientAddresses(limits.trusted_proxies)
-        self._wrong = TokenBuckets(limits.wrong_keys_burst, limits.wrong_keys_per_minute)
 
-    async def enter(self, place: Place, link: str, address: str | None) -> str:
-        with self._counting(address):
-            return (await self._browsing.enter(link, place.reservation_id)).secret
+    async def enter(self, place: Place, link: str, visitor: Visitor) -> str:
+        with self.guard.trying(visitor, link):
+            issued, guest = await self._browsing.enter(link, place.reservation_id)
+        self.guard.let_in(visitor, guest)
+        return issued.secret
 
     async def admit(
-        self, place: Place, method: str, headers: Headers, address: str | None, *, is_websocket: bool = False
+        self, place: Place, method: str, headers: Headers, visitor: Visitor, *, is_websocket: bool = False
     ) -> Guest:
-        secret = door.secret_of(headers)
-        if secret is None:
+        given = door.secrets_of(headers)
+        if not given:
             return await self._browsing.admit(None, place.reservation_id)
         door.check_origin(method, headers, self._own_names, is_websocket=is_websocket)
-        with self._counting(address):
-            return await self._browsing.admit(secret, place.reservation_id)
+        with self.guard.trying(visitor, " ".join(given)):
+            return await self._browsing.admit(door.secret_of(headers), place.reservation_id)
 
     @asynccontextmanager
     async def way(self, guest: Guest) -> AsyncIterator[Way]:
-        async with self._ways.way(guest.connection, guest.secrets.private_key) as (reader, writer):
-            yield Way(reader, writer)
-
-    def address_of(self, peer: str | None, headers: Headers) -> str | None:
-        forwarded = [value.decode("latin-1") for name, value in headers if name == b"x-forwarded-for"]
-        return self._addresses.of(peer, forwarded)
-
-    def _counting(self, address: str | None) -> "_Counting":
-        return _Counting(self._wrong, neighbourhood(address))
-
-
-class _Counting:
-    """Wrong secrets of one address. Raises TooOften when there were too many."""
-
-    def __init__(self, wrong: TokenBuckets, whose: str) -> None:
-        self._wrong, self._whose = wrong, whose
-
-    def __enter__(self) -> None:
-        if wait := self._wrong.wait(self._whose):
-            raise TooOften("too many wrong secrets came from your address; wait a little", again_in_seconds=wait)
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, Forbidden | NotFound):
-            self._wrong.spend(self._whose)
+        with self.guard.holding(guest):
+            async with self._ways.way(guest.connection, guest.secrets.private_key) as (reader, writer):
+                yield Way(reader, writer)
 
 
 class JupyterPages:
@@ -111,9 +89,9 @@ class JupyterPages:
         if place is None:
             await self._app(scope, receive, send)
             return
-        request, request_id = Request(scope, receive), uuid.uuid4().hex
+        request = Request(scope, receive)
         headers: Headers = scope["headers"]
-        address = self._door.address_of(scope["client"][0] if scope["client"] else None, headers)
+        visitor = self._door.guard.greet(scope["client"][0] if scope["client"] else None, headers)
         has_begun = False
 
         async def send_noting(message: Message) -> None:
@@ -125,26 +103,27 @@ class JupyterPages:
             if request.method not in door.METHODS:
                 raise Invalid(f"{request.method[:20]} is nothing that can be asked of Jupyter")
             if place.rest == door.ENTER:
-                answer = await self._enter(place, request, address)
+                answer = await self._enter(place, request, visitor)
                 await answer(scope, receive, send)
                 return
-            guest = await self._door.admit(place, request.method, headers, address)
+            guest = await self._door.admit(place, request.method, headers, visitor)
             await self._pass_on(guest, request, send_noting)
         except GpuDevError as error:
-            log.info("jupyter.refused", code=error.code, error=error.message, request_id=request_id)
+            log.info("jupyter.refused", code=error.code, error=error.message, request_id=visitor.request_id)
             if has_begun:
                 raise  # all that is left is to cut it off
-            await refused(error, request_id, wants_page(headers))(scope, receive, send)
+            self._door.guard.refused(visitor, error, request.method, place.reservation_id)
+            await refused(error, visitor.request_id, wants_page(headers))(scope, receive, send)
         except ClientDisconnect:
             return
 
-    async def _enter(self, place: Place, request: Request, address: str | None) -> Response:
+    async def _enter(self, place: Place, request: Request, visitor: Visitor) -> Response:
         """A page that goes on to Jupyter by itself, and not a redirect: the cookie is sent by no other site's doing,
         and a redirect would be that of the site on which somebody followed the link."""
         links = parse_qs(request.url.query).get("ticket", [])
         if request.method != "GET" or len(links) != 1:
             raise Invalid("this opens with the link that `gpu-dev jupyter open` gives")
-        secret = await self._door.enter(place, links[0], address)
+        secret = await self._door.enter(place, links[0], visitor)
         cookie = door.cookie(secret, place, request.headers.get("host", ""), self._session_seconds)
         page = (
             f'<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url={place.path}lab">'

@@ -70,8 +70,13 @@ def place_of(path: str) -> Place | None:
 
 def secret_of(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
     """The browser's own. Of several somebody else has planted all but one, and nobody can tell which: none counts."""
-    found = [value for name, value in _cookies(headers) if name == COOKIE]
+    found = secrets_of(headers)
     return found[0] if len(found) == 1 and 16 <= len(found[0]) <= 256 and found[0].isascii() else None
+
+
+def secrets_of(headers: Iterable[tuple[bytes, bytes]]) -> list[str]:
+    """Whatever is given for one."""
+    return [value for name, value in _cookies(headers) if name == COOKIE]
 
 
 def check_origin(method: str, headers: Headers, own_names: Collection[str], *, is_websocket: bool) -> None:

@@ -2,8 +2,6 @@
 that opens one is read and rewritten. Neither side is read while the other cannot take more."""
 
 import asyncio
-import uuid
-from collections import Counter
 from contextlib import suppress
 from http import HTTPStatus
 from typing import cast
@@ -12,7 +10,7 @@ import structlog
 from starlette.responses import Response
 
 from gpudev.adapters.ssh_ways import Reader, Writer
-from gpudev.domain.errors import GpuDevError, LimitReached, NotFound, Unavailable
+from gpudev.domain.errors import GpuDevError, NotFound, Unavailable
 from gpudev.domain.proxy import Grant
 from gpudev.proxy import jupyter_door as door
 from gpudev.proxy.jupyter import JupyterDoor, refused
@@ -35,7 +33,6 @@ class JupyterSockets:
         self._proxying = proxying
         self._settings = settings
         self._open: dict[JupyterSocket, Grant] = {}
-        self._by_user: Counter[int] = Counter()
         self._keeper: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -53,19 +50,12 @@ class JupyterSockets:
         return JupyterSocket(self)
 
     def enter(self, socket: "JupyterSocket", grant: Grant) -> None:
-        if self._by_user[grant.user_id] >= self._settings.most_per_user:
-            raise LimitReached("you have as many connections to Jupyter open as are allowed")
         if len(self._open) >= self._settings.most:
             raise Unavailable("the proxy has as many sessions as it can take; try again later")
         self._open[socket] = grant
-        self._by_user[grant.user_id] += 1
 
     def left(self, socket: "JupyterSocket") -> None:
-        grant = self._open.pop(socket, None)
-        if grant is not None:
-            self._by_user[grant.user_id] -= 1
-            if not self._by_user[grant.user_id]:
-                del self._by_user[grant.user_id]
+        self._open.pop(socket, None)
 
     async def _keep(self) -> None:
         """The one loop that goes on whatever happens. While the database is away nothing is known, and nothing
@@ -142,36 +132,31 @@ class JupyterSocket(asyncio.Protocol):
         self._client.abort()
 
     async def _carry(self, head: bytes) -> None:
-        request_id = uuid.uuid4().hex
+        method, target, headers = _read_head(head)
+        peer = self._client.get_extra_info("peername")
+        guard = self._sockets.door.guard
+        visitor = guard.greet(peer[0] if isinstance(peer, tuple) else None, headers)
+        place = door.place_of(target.partition(b"?")[0].decode("latin-1"))
         try:
-            guest, request = await self._admit(head)
+            if place is None:
+                raise NotFound("there is no WebSocket here")
+            guest = await self._sockets.door.admit(place, method, headers, visitor, is_websocket=True)
+            self._sockets.enter(self, guest.grant)
             async with self._sockets.door.way(guest) as way:
-                way.writer.write(request + self._early)
+                way.writer.write(_opening(method, target, headers, guest) + self._early)
                 self._writer, self._early = way.writer, b""
                 if not self._client.is_closing():
                     self._client.resume_reading()
                 await self._bring_back(way.reader)
         except GpuDevError as error:
-            log.info("jupyter.refused", code=error.code, error=error.message, request_id=request_id)
-            self._client.write(_as_bytes(refused(error, request_id, as_page=False)))
+            log.info("jupyter.refused", code=error.code, error=error.message, request_id=visitor.request_id)
+            guard.refused(visitor, error, method, "" if place is None else place.reservation_id)
+            self._client.write(_as_bytes(refused(error, visitor.request_id, as_page=False)))
         except OSError as error:
-            log.info("jupyter.broken", error=str(error), request_id=request_id)
+            log.info("jupyter.broken", error=str(error), request_id=visitor.request_id)
         except Exception:
-            log.exception("jupyter.unforeseen", request_id=request_id)
+            log.exception("jupyter.unforeseen", request_id=visitor.request_id)
         self._client.close()
-
-    async def _admit(self, head: bytes) -> tuple[Guest, bytes]:
-        method, target, headers = _read_head(head)
-        place = door.place_of(target.partition(b"?")[0].decode("latin-1"))
-        if place is None:
-            raise NotFound("there is no WebSocket here")
-        peer = self._client.get_extra_info("peername")
-        address = self._sockets.door.address_of(peer[0] if isinstance(peer, tuple) else None, headers)
-        guest = await self._sockets.door.admit(place, method, headers, address, is_websocket=True)
-        self._sockets.enter(self, guest.grant)
-        kept = [(b"upgrade", b"websocket"), (b"connection", b"Upgrade"), *door.inwards(headers, guest.secrets.token)]
-        lines = [b"%s %s HTTP/1.1" % (method.encode("latin-1"), target), *(b"%s: %s" % pair for pair in kept)]
-        return guest, b"\r\n".join([*lines, b"", b""])
 
     async def _bring_back(self, reader: Reader) -> None:
         is_first = True
@@ -184,6 +169,13 @@ class JupyterSocket(asyncio.Protocol):
             await self._may_write.wait()
         if is_first:
             raise Unavailable("Jupyter hung up before it answered")
+
+
+def _opening(method: str, target: bytes, headers: Headers, guest: Guest) -> bytes:
+    """The request as Jupyter is told it."""
+    kept = [(b"upgrade", b"websocket"), (b"connection", b"Upgrade"), *door.inwards(headers, guest.secrets.token)]
+    lines = [b"%s %s HTTP/1.1" % (method.encode("latin-1"), target), *(b"%s: %s" % pair for pair in kept)]
+    return b"\r\n".join([*lines, b"", b""])
 
 
 def _read_head(head: bytes) -> tuple[str, bytes, Headers]:

@@ -24,6 +24,14 @@ _RANDOM_BYTES = 32
 _HOW = "`gpu-dev jupyter open` gives its owner a link"
 
 
+class NotLetIn(Forbidden):
+    """A link or a browser's secret that is none, or no longer."""
+
+
+class ForAnother(NotFound):
+    """One that is good, for something else than was asked for."""
+
+
 @dataclass(frozen=True, slots=True)
 class Issued:
     """Shown once."""
@@ -80,30 +88,30 @@ class Browsing:
     clock: Clock
     session_ttl: timedelta
 
-    async def enter(self, link: str, asked: str) -> Issued:
-        """A browser's own secret for a link's. Raises Forbidden and NotFound."""
+    async def enter(self, link: str, asked: str) -> tuple[Issued, Guest]:
+        """A browser's own secret for a link's. Raises as `admit`."""
         found = await self.tokens.take(_digest(link), Purpose.LINK)
         if found is None:
-            raise Forbidden(f"this link is no good (any more): each opens once, and soon; {_HOW}")
+            raise NotLetIn(f"this link is no good (any more): each opens once, and soon; {_HOW}")
         grant, ends_at = found
         now = self.clock.now()
-        await self._check(grant, ends_at, asked, now)
+        guest = await self._check(grant, ends_at, asked, now)
         issued = Issued(secrets.token_urlsafe(_RANDOM_BYTES), grant.reservation_id, now + self.session_ttl)
         digest = _digest(issued.secret)
         await self.tokens.keep(digest, grant, ends_at=issued.ends_at, now=now, purpose=Purpose.BROWSER)
-        return issued
+        return issued, guest
 
     async def admit(self, secret: str | None, asked: str) -> Guest:
-        """Raises Forbidden without a secret that is good, NotFound for one that is good for something else, Conflict
-        where nothing runs."""
+        """Raises NotLetIn without a secret that is good, ForAnother for one that is good for something else, Forbidden
+        where its owner may no longer go there, Conflict where nothing runs."""
         found = None if secret is None else await self.tokens.find(_digest(secret), Purpose.BROWSER)
         if found is None:
-            raise Forbidden(f"this browser has not been let in to this Jupyter: {_HOW}")
+            raise NotLetIn(f"this browser has not been let in to this Jupyter: {_HOW}")
         return await self._check(*found, asked, self.clock.now())
 
     async def _check(self, grant: Grant, ends_at: datetime, asked: str, now: datetime) -> Guest:
         if str(grant.reservation_id) != asked:
-            raise NotFound("there is no such Jupyter")
+            raise ForAnother("there is no such Jupyter")
         standing = (await self.tokens.standings([grant])).get(grant)
         if standing is None or now >= ends_at:
             raise Forbidden(f"this browser was let in too long ago: {_HOW}")
