@@ -2,6 +2,8 @@
 # there by SSH, and nothing has to be translated. What may come in is decided in security.tf.
 data "aws_availability_zones" "available" {
   state = "available"
+  # In these EKS makes no control plane, in us-east-1, us-west-1 and ca-central-1.
+  exclude_zone_ids = ["use1-az3", "usw1-az2", "cac1-az3"]
 
   filter {
     name   = "opt-in-status"

@@ -39,7 +39,11 @@ resource "helm_release" "kube_prometheus_stack" {
   create_namespace = true
   timeout          = 900
   values = [yamlencode({
-    grafana = { service = { type = "NodePort", nodePort = var.grafana_port } }
+    grafana = {
+      service = { type = "NodePort", nodePort = var.grafana_port }
+      # Empty: one that the chart makes up. Its own is known to everybody.
+      adminPassword = ""
+    }
     prometheus = { prometheusSpec = {
       serviceMonitorSelectorNilUsesHelmValues = false
       podMonitorSelectorNilUsesHelmValues     = false

@@ -94,6 +94,43 @@ def test_the_logic_holds_with_a_mocked_cloud(clone: Path, aws_providers: list[Pa
     assert "Success!" in program.succeed("test", "-no-color", timeout=900)
 
 
+PRODUCTION = """
+run "production" {
+  command = plan
+
+  assert {
+    condition     = { for name, group in aws_autoscaling_group.gpu : name => group.desired_capacity if group.desired_capacity > 0 } == { a100 = 2 }
+    error_message = "Two machines with A100."
+  }
+  assert {
+    condition     = output.supported_gpu_types == tolist(["a100", "b200", "h100", "h200", "l4", "t4"])
+    error_message = "Every type has its group."
+  }
+  assert {
+    condition     = keys(output.placement_group_names) == ["a100", "b200", "h100", "h200"]
+    error_message = "Those with EFA are close to each other."
+  }
+  assert {
+    condition     = jsondecode(output.cli_config).region == "us-east-2"
+    error_message = "It is in us-east-2."
+  }
+}
+"""  # noqa: E501 - OpenTofu's conditions stand on one line
+
+
+def test_production_is_planned_as_its_file_says(
+    clone: Path, aws_providers: list[Path], tofu: Callable[..., Tofu]
+) -> None:
+    tests = clone / "infra" / "aws" / "tests"
+    mocked, _, _ = (tests / "groups.tftest.hcl").read_text().partition('run "')
+    (tests / "groups.tftest.hcl").unlink()
+    zones = mocked.replace("us-west-1", "us-east-2").replace("us-east-2c", "us-east-2b")
+    (tests / "production.tftest.hcl").write_text(zones + PRODUCTION)
+    program = tofu(clone / "infra" / "aws", providers=aws_providers)
+    program.succeed("get")
+    assert "1 passed" in program.succeed("test", "-no-color", "-var-file=prod.tfvars", timeout=900)
+
+
 @pytest.fixture
 def moto() -> Iterator[str]:
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)

@@ -91,6 +91,15 @@ run "the_test_environment_is_the_default" {
   }
 }
 
+run "no_zone_is_taken_that_eks_refuses" {
+  command = plan
+
+  assert {
+    condition     = toset(data.aws_availability_zones.available.exclude_zone_ids) == toset(["use1-az3", "usw1-az2", "cac1-az3"])
+    error_message = "One of these among the subnets, and no cluster is made."
+  }
+}
+
 run "services_may_do_what_their_code_declares_and_only_to_what_is_ours" {
   command = plan
 
