@@ -32,6 +32,14 @@ def test_a_reservation_whose_answer_is_cut_off_is_made_once(asking: GpuDev, fake
     assert list(fake.jobs) == [job.reservation_id]
 
 
+def test_a_wish_that_is_misspelt_is_not_left_out_silently(asking: GpuDev, fake: FakeApi, tmp_path: Path) -> None:
+    awaited = AsyncGpuDev(fake.url, api_key=KEY, env={"HOME": str(tmp_path)})
+    for ask in (asking.reserve, asking.jobs.submit, awaited.reserve):
+        with pytest.raises(TypeError, match=r"'hour'.*'hours'"):
+            ask(ssh_public_keys=KEYS, hour=1)  # type: ignore[call-arg]
+    assert fake.jobs == {}
+
+
 def test_one_that_ends_while_it_is_waited_for_is_no_server(asking: GpuDev, fake: FakeApi) -> None:
     def fail(api: FakeApi, job: object) -> None:
         api.change(next(iter(api.jobs)), status="failed", failure_reason="no such image")

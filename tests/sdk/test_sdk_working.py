@@ -23,6 +23,10 @@ def test_a_block_has_a_dev_server_and_releases_it_at_its_end(client: GpuDev) -> 
         assert server.run("echo $((6 * 7))").stdout == "42\n"
         assert server.run(["printf", "%s|", "two words", "$HOME", "'"]).stdout == "two words|$HOME|'|"
         assert server.run("cat", stdin="from here").stdout == "from here"
+        with pytest.raises(CommandFailed, match="not found"):
+            server.run(["echo yes"])
+        with pytest.raises(UsageError):
+            server.run([])
         with pytest.raises(CommandFailed, match="nowhere") as failed:
             server.run("echo so; echo nowhere >&2; exit 3")
         assert (failed.value.exit_code, failed.value.stdout) == (3, "so\n")
@@ -46,6 +50,17 @@ def test_a_block_that_fails_releases_it_too_and_fails_with_its_own_reason(client
     with pytest.raises(ZeroDivisionError), client.reserve(gpus=1, disk="none"):
         _ = 1 / 0
     assert client.jobs.list() == []
+
+
+def test_a_command_on_what_has_ended_meanwhile_says_so(client: GpuDev) -> None:
+    with client.reserve(gpus=1, disk="none") as server:
+        client.jobs.cancel(server.id)
+        client.jobs.wait_until_released(server.id)
+        assert server.run("echo still there", check=False).exit_code == 255
+        with pytest.raises(ReservationEnded, match="cancelled"):
+            server.run("echo still there")
+        with pytest.raises(ReservationEnded, match="cancelled"):
+            server.start("echo still there")
 
 
 def test_a_wait_that_takes_too_long_or_is_interrupted_releases_what_was_asked_for(client: GpuDev) -> None:

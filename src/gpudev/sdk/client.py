@@ -13,7 +13,7 @@ from gpudev.sdk.offering import Awaiting, Blocking
 from gpudev.sdk.servers import AsyncServer, Server
 from gpudev.sdk.session import Session
 from gpudev.sdk.stays import AsyncStay, Stay, Terms
-from gpudev.sdk.wishes import Wishes
+from gpudev.sdk.wishes import Wishes, checked
 
 
 class GpuDev(Blocking):
@@ -41,7 +41,7 @@ class GpuDev(Blocking):
     ) -> Stay:
         """For `with`: reserve, wait until the dev server is ready, and release it at the end, whatever happens.
         `on_change` is told of every change on the way; after `timeout` seconds of waiting NotInTime is raised."""
-        return Stay(self._session, self._core, self._driver, Terms(wishes, on_change, timeout))
+        return Stay(self._session, self._core, self._driver, Terms(checked(wishes), on_change, timeout))
 
     def server(self, job_id: str, *, on_change: OnChange | None = None, timeout: float | None = None) -> Server:
         """A dev server that was reserved before, once it is ready. Nobody releases it but you."""
@@ -73,7 +73,7 @@ class AsyncGpuDev(Awaiting):
     ) -> AsyncStay:
         """For `async with`: reserve, wait until the dev server is ready, and release it at the end, whatever happens.
         `on_change` is told of every change on the way; after `timeout` seconds of waiting NotInTime is raised."""
-        return AsyncStay(self._session, self._core, self._driver, Terms(wishes, on_change, timeout))
+        return AsyncStay(self._session, self._core, self._driver, Terms(checked(wishes), on_change, timeout))
 
     async def server(
         self, job_id: str, *, on_change: OnChange | None = None, timeout: float | None = None

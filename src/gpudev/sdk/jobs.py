@@ -12,7 +12,7 @@ from gpudev.sdk.errors import NotInTime, ReservationEnded
 from gpudev.sdk.following import Following, patience, wait_until_ready
 from gpudev.sdk.offering import Awaiting, Blocking, Group, Source, offered, streamed
 from gpudev.sdk.standing import has_ended
-from gpudev.sdk.wishes import Wishes, as_request
+from gpudev.sdk.wishes import Wishes, as_request, checked
 from gpudev.wire.jobs import ExtendRequest, JobEvent, JobView, PriorityRequest
 from gpudev.wire.proxy import ProxyToken
 
@@ -28,7 +28,7 @@ class JobMethods(Group):
     def submit(self, *, idempotency_key: str | None = None, **wishes: Unpack[Wishes]) -> Routine[JobView]:
         """Make a reservation and come back at once, with its place in the line. It is made once, however often the
         connection breaks; give an `idempotency_key` of your own to make it once over several runs of a program."""
-        request = yield Do(lambda: as_request(self._session, wishes))
+        request = yield Do(lambda: as_request(self._session, checked(wishes)))
         return (yield from self._core.value(calls.submit(request, idempotency_key)))
 
     @offered

@@ -1,6 +1,8 @@
 """A dev server that is ready, as programs use it: commands there over ssh, and its end."""
 
+import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -10,11 +12,13 @@ from gpudev.sdk.awaiting import AwaitingDriver
 from gpudev.sdk.blocking import BlockingDriver
 from gpudev.sdk.core import Core
 from gpudev.sdk.effects import Do, Execute, Executed, Routine
-from gpudev.sdk.errors import CommandFailed
+from gpudev.sdk.errors import ClientError, CommandFailed, ReservationEnded, UsageError
+from gpudev.sdk.jobs import check_ready
 from gpudev.sdk.offering import Awaiting, Blocking, Group, offered
 from gpudev.sdk.session import Session
 from gpudev.wire.jobs import ExtendRequest, JobView
 
+_NO_CONNECTION = 255
 _QUIET = ("-T", "-o", "BatchMode=yes", "-o", "LogLevel=ERROR")
 
 
@@ -50,13 +54,14 @@ class ServerMethods(Group):
     ) -> Routine[Result]:
         """Run a command there. A string is a line for the shell there; a sequence arrives as it is. Its output comes
         back, or goes where this program's goes (`capture=False`). Raises CommandFailed when it ends with another exit
-        code than 0, unless `check=False`; NotInTime after `timeout` seconds."""
-        line = yield from self._command_line([command] if isinstance(command, str) else list(command))
+        code than 0, or ReservationEnded when there is nothing left to run it, unless `check=False`; NotInTime after
+        `timeout` seconds."""
+        line = yield from self._command_line(_as_arguments(command))
         sent = stdin.encode() if isinstance(stdin, str) else stdin
         done: Executed = yield Execute(line, sent, capture, timeout, self._session.env)
         result = _result(done)
         if check and result.exit_code != 0:
-            raise _failure(command, result)
+            raise (yield from self._failure(command, result))
         return result
 
     @offered
@@ -74,11 +79,10 @@ class ServerMethods(Group):
         """Begin a command there that goes on when nobody is connected, in a folder of the home there. One at a time;
         `output` and `gpu-dev logs` show what it writes, for as long as the dev server lives. `then_release`: when it
         has ended, the reservation ends too; its history keeps the exit code and the last lines."""
-        arguments = [command] if isinstance(command, str) else list(command)
-        line = yield from self._command_line(remote_runs.let_go(folder, arguments, ends=then_release))
+        line = yield from self._command_line(remote_runs.let_go(folder, _as_arguments(command), ends=then_release))
         done: Executed = yield Execute(line, None, True, None, self._session.env)
         if done.exit_code != 0:
-            raise _failure(command, _result(done))
+            raise (yield from self._failure(command, _result(done)))
 
     @offered
     def output(self, *, wait: bool = False, timeout: float | None = None) -> Routine[Result]:
@@ -105,6 +109,7 @@ class ServerMethods(Group):
         return self.job
 
     def _command_line(self, command: Sequence[str]) -> Routine[Sequence[str]]:
+        check_ready(self.job)
         way = yield from self._find_way()
         line: Sequence[str] = yield Do(
             lambda: ssh.command_line(
@@ -112,6 +117,17 @@ class ServerMethods(Group):
             )
         )
         return line
+
+    def _failure(self, command: str | Sequence[str], result: Result) -> Routine[ClientError]:
+        """A connection that broke may have broken because there is nothing left to be connected to."""
+        if result.exit_code == _NO_CONNECTION:
+            with suppress(ClientError):
+                self.job = yield from self._core.value(calls.get_job(self.id))
+            try:
+                check_ready(self.job)
+            except ReservationEnded as error:
+                return error
+        return _failure(command, result)
 
     def _find_way(self) -> Routine[tuple[str, ...] | None]:
         """Tried once; it holds for as long as this object does."""
@@ -135,6 +151,15 @@ class AsyncServer(ServerMethods, Awaiting):
         self.job, self._way, self._is_way_known = job, None, False
 
 
+def _as_arguments(command: str | Sequence[str]) -> Sequence[str]:
+    """For those who take one argument for a line of the shell there, and several as they are."""
+    if isinstance(command, str):
+        return [command]
+    if not command:
+        raise UsageError("there is nothing to run")
+    return list(command) if len(command) > 1 else [shlex.quote(command[0])]
+
+
 def _result(done: Executed) -> Result:
     return Result(done.exit_code, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace"))
 
@@ -143,7 +168,11 @@ def _failure(command: str | Sequence[str], result: Result) -> CommandFailed:
     shown = command if isinstance(command, str) else " ".join(command)
     lines = result.stderr.strip().splitlines()
     why = f": {lines[-1]}" if lines else ""
-    how = "ssh failed, or it ended with 255" if result.exit_code == 255 else f"it ended with {result.exit_code}"
+    how = (
+        "ssh failed, or it ended with 255"
+        if result.exit_code == _NO_CONNECTION
+        else f"it ended with {result.exit_code}"
+    )
     return CommandFailed(
         f"`{shown[:200]}`: {how}{why}", exit_code=result.exit_code, stdout=result.stdout, stderr=result.stderr
     )

@@ -1,5 +1,6 @@
 """What a program asks for when it reserves, as keywords, and the request it makes of them."""
 
+import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypedDict
@@ -38,6 +39,15 @@ class Wishes(TypedDict, total=False):
     """Git repository that is cloned to ~/.dotfiles and installed."""
     startup_script: str | None
     """Text of a program that is run there once it is ready."""
+
+
+def checked(wishes: Wishes) -> Wishes:
+    """Raises TypeError, as for every keyword that is not there: what is left out silently is not what was meant."""
+    for name in wishes:
+        if name not in Wishes.__annotations__:
+            close = difflib.get_close_matches(name, Wishes.__annotations__, 1)
+            raise TypeError(f"'{name}' is nothing that can be asked for{f'; {close[0]!r} is' if close else ''}")
+    return wishes
 
 
 def as_request(session: Session, wishes: Wishes) -> SubmitRequest:
