@@ -33,6 +33,24 @@ for one in null urandom; do
 done
 exec setpriv --no-new-privs "$chroot" --userspec=65532:65532 --groups= "$root" "$@"
 """
+_ENTER_ALONE = """
+set -eu
+chroot=$1 root=$2 volume=$3
+shift 3
+mount --bind "$root" "$root"
+mount --bind "$volume" "$root/volume"
+mount -o remount,bind,ro "$root"
+mount -t proc none "$root/proc"
+exec setpriv --no-new-privs "$chroot" --userspec=65532:65532 --groups= "$root" "$@"
+"""
+_UNSHARE = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c")
+
+
+def alone(root: Path, volume: Path, *command: str) -> list[str]:
+    """A program that needs nothing of a base image, with one folder to write to: /volume."""
+    for name in ("volume", "proc"):
+        (root / name).mkdir()
+    return [*_UNSHARE, _ENTER_ALONE, "enter", *map(str, (shutil.which("chroot"), root, volume)), *command]
 
 
 def why_not() -> str | None:
@@ -73,8 +91,7 @@ class Confined:
     def command(self, program: str, *arguments: str) -> list[str]:
         places = (shutil.which("chroot"), self.root, self.environment, self.scripts, sys.base_prefix)
         inside = f"/opt/gpu-dev/bin/{program}"
-        enter = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", _ENTER, "enter"]
-        return [*enter, *map(str, places), inside, *arguments]
+        return [*_UNSHARE, _ENTER, "enter", *map(str, places), inside, *arguments]
 
 
 def _libraries(python: Path, environment: Path) -> set[Path]:

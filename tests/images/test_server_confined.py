@@ -21,7 +21,8 @@ from images.conftest import CONTAINERFILE
 from support.kube import ADMIN_TOKEN, ControlPlane
 from support.kube_binaries import find_binaries
 from support.kube_processes import Processes
-from support.system import eventually, free_port
+from support.ports import free_port
+from support.system import eventually
 
 ACCOUNT = "var/run/secrets/kubernetes.io/serviceaccount"
 HELP = """
