@@ -19,6 +19,8 @@ resource "aws_ecr_repository" "image" {
   name     = each.value.repository
   # A tag is made of what went into the image: it never means another one.
   image_tag_mutability = "IMMUTABLE"
+  # All of it can be built again, so it does not stand in the way of a destroy. People's own images do.
+  force_delete = true
 
   image_scanning_configuration {
     scan_on_push = true

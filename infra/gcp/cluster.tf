@@ -19,7 +19,7 @@ resource "google_container_cluster" "main" {
   remove_default_node_pool = true
   initial_node_count       = 1
   datapath_provider        = "ADVANCED_DATAPATH"
-  deletion_protection      = true
+  deletion_protection      = var.deletion_protection
 
   release_channel {
     channel = "STABLE"

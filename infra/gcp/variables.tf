@@ -49,6 +49,12 @@ variable "cluster_name" {
   }
 }
 
+variable "deletion_protection" {
+  description = "Whether Google refuses to delete the cluster. To end the environment: false, apply, destroy."
+  type        = bool
+  default     = true
+}
+
 variable "kubernetes_api_cidrs" {
   description = "From where the API of Kubernetes is reached."
   type        = set(string)
