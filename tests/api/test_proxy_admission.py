@@ -23,6 +23,15 @@ async def test_another_users_reservation_does_not_exist(
     await proxy.is_refused(bobs, 401)
 
 
+async def test_a_token_is_for_one_reservation_and_not_for_another_of_the_same_user(
+    proxy: Proxy, ada: httpx2.AsyncClient
+) -> None:
+    await proxy.reserve(ada)
+    token = await proxy.token(ada)
+    await proxy.reserve(ada)
+    await proxy.is_refused(token, 401)
+
+
 async def test_only_what_is_active_has_a_way(proxy: Proxy, ada: httpx2.AsyncClient) -> None:
     job = await submit(ada, gpu_count=8)
     refused(await ada.post(f"/v1/jobs/{job['job_id']}/proxy-token"), 409, "conflict")

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import subprocess
 from collections.abc import AsyncIterator
 from datetime import datetime
@@ -95,6 +96,39 @@ async def test_scp_carries_files_both_ways(system: KubeSystem, job: Job, tmp_pat
             subprocess.run, ["scp", "-q", *options, source, target], check=True, timeout=60, capture_output=True
         )
     assert returned.read_bytes() == sent.read_bytes()
+
+
+async def test_ssh_scp_sftp_and_rsync_go_through_https_where_node_ports_are_closed(
+    system: KubeSystem, job: Job, tmp_path: Path
+) -> None:
+    command = " ".join([*CLIENT.command, "proxy-command", job["job_id"]])
+    options = [*system.people.ssh_options(job), "-o", f"ProxyCommand={command}"]
+    there = "dev@nowhere.invalid"  # nobody could find another way
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for number in range(100):
+        (folder / f"file-{number}").write_bytes(os.urandom(number * 100))
+    sent, returned, orders = tmp_path / "sent", tmp_path / "returned", tmp_path / "orders"
+    sent.write_bytes(os.urandom(3_000_000))
+    orders.write_text(f"get through-https {returned}\n")
+
+    async def run(*arguments: str) -> str:
+        done = await asyncio.to_thread(
+            subprocess.run, arguments, env=system.people.environment, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    await run("scp", "-q", *options, str(sent), f"{there}:through-https")
+    await run("sftp", "-q", *options, "-b", str(orders), there)
+    assert returned.read_bytes() == sent.read_bytes()
+    if shutil.which("rsync") is None:
+        pytest.skip("NOT TESTED: there is no rsync on this machine")
+    shell = " ".join(f"'{part}'" for part in ("ssh", *options))
+    await run("rsync", "-a", "-e", shell, f"{folder}/", f"{there}:synced/")
+    assert await run("ssh", *options, there, "ls synced | wc -l; cat synced/* | wc -c") == "100\n495000\n"
+    said, _ = await system.run("connect", "--proxy", job["job_id"][:8], "--", "hostname")
+    assert said == f"{job['pod_name']}\n"
 
 
 async def test_a_warning_appears_in_an_open_terminal(system: KubeSystem) -> None:
