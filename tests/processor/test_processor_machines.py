@@ -1,21 +1,29 @@
 """Emptying nodes and replacing machines, over a real database and a paper cluster: who is told, moved, left alone."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
+from gpudev.adapters.postgres.housekeeping import forget_what_is_over
+from gpudev.adapters.postgres.moves import PostgresMoves
 from gpudev.adapters.postgres.own_setups import write_setup
+from gpudev.adapters.postgres.reservations import PostgresReservations
 from gpudev.domain.capacity import Node
 from gpudev.domain.errors import Conflict
+from gpudev.domain.ids import ReservationId
+from gpudev.domain.interior import ExtraUser
 from gpudev.domain.lifecycle import Status
 from gpudev.domain.own_setup import NO_SETUP, OwnSetup
 from gpudev.domain.reservation import Reservation
 from gpudev.ports.cloud import NodeGroup
+from gpudev.ports.interiors import JupyterSecrets
 from gpudev.ports.node_groups import NodeMachine, PodThere, Refresh, RefreshState
+from gpudev.ports.stores import Change, NewEvent
 from gpudev.workflows.draining import Draining
-from gpudev.workflows.evicting import Departed, Evicting
+from gpudev.workflows.evicting import Evicting
 from gpudev.workflows.replacing import ReplacingMachines
 from support.world import World
 
@@ -77,7 +85,7 @@ def replacing(world: World, groups: PaperGroups) -> ReplacingMachines:
 
 @pytest.fixture
 def evicting(world: World) -> Evicting:
-    return Evicting(world.stores.reservations, world.stores.setups, world.clock)
+    return Evicting(world.stores.reservations, world.stores.setups, world.stores.moves, world.clock)
 
 
 async def test_nothing_is_replaced_while_anybody_is_there(
@@ -147,14 +155,14 @@ async def test_who_is_moved_comes_back_before_others_with_the_time_that_was_left
     with pytest.raises(Conflict, match="no place to leave"):
         await evicting.leave(waiting, "node-1 is needed")
 
-    departed = await evicting.leave(rid, "node-1 is needed")
-    assert (await evicting.leave(rid, "node-1 is needed")).setup == departed.setup == SETUP  # twice is fine
+    for _ in range(2):
+        assert (await evicting.leave(rid, "node-1 is needed")).status is Status.CANCELLED
     with pytest.raises(Conflict, match="cleared away"):
-        await evicting.come_back(departed)
+        await evicting.come_back(rid)
     world.cluster.nodes = ()
     await world.turn()
-    again = await evicting.come_back(departed)
-    repeated = await evicting.come_back(departed)
+    again = await evicting.come_back(rid)
+    repeated = await evicting.come_back(rid)
     assert again is not None and repeated is not None
     assert again.reservation_id == repeated.reservation_id != rid
     left = await world.get(rid)
@@ -175,9 +183,13 @@ async def test_who_has_hardly_any_time_left_is_not_started_again(world: World, e
     rid = await world.submit(8, hours=1)
     await world.turn()
     world.clock.move(minutes=56)
-    departed = await evicting.leave(rid, "node-1 is needed")
+    async with world.stores.pool.transaction() as connection:
+        await write_setup(connection, rid, SETUP)
+    await evicting.leave(rid, "node-1 is needed")
     await world.turn()
-    assert await evicting.come_back(departed) is None
+    assert await evicting.come_back(rid) is None
+    assert await world.stores.setups.setup_of(rid) == NO_SETUP
+    assert await world.stores.moves.unfinished() == []
 
 
 async def test_what_was_ended_for_good_does_not_come_back(world: World, evicting: Evicting) -> None:
@@ -188,4 +200,103 @@ async def test_what_was_ended_for_good_does_not_come_back(world: World, evicting
     await world.turn()
     assert (await world.kinds(rid)).count("cancelled") == 1
     with pytest.raises(Conflict, match="was not moved"):
-        await evicting.come_back(Departed(ended, NO_SETUP))
+        await evicting.come_back(ended.reservation_id)
+    assert await world.stores.moves.unfinished() == []
+
+
+BOB = ExtraUser("bob", ("ssh-ed25519 AAAA bob",), "ada", datetime(2026, 1, 1, tzinfo=UTC))
+SECRETS = JupyterSecrets("token", "ssh-ed25519 AAAA jupyter", "private")
+
+
+class Interrupted(Exception):
+    """Whoever moved it is no more."""
+
+
+@pytest.mark.parametrize("interrupted", [None, "submit", "go_on", "change"])
+async def test_what_was_wanted_inside_goes_along_wherever_it_was_interrupted(
+    world: World, evicting: Evicting, monkeypatch: pytest.MonkeyPatch, interrupted: str | None
+) -> None:
+    rid = await furnished(world)
+    await evicting.leave(rid, "node-1 is needed")
+    await world.turn()
+    assert (await world.get(rid)).is_released
+    await begun_ago(world, "1 hour")
+    await forget_what_is_over(world.stores.pool)  # as it happens now and then
+    assert await world.stores.moves.unfinished() == [rid]
+    if interrupted is not None:
+        with monkeypatch.context() as patch:
+            home = PostgresMoves if interrupted == "go_on" else PostgresReservations
+            patch.setattr(home, interrupted, and_then_dies(getattr(home, interrupted)))
+            with pytest.raises(Interrupted):
+                await evicting.come_back(rid)
+    again = await evicting.come_back(rid)
+    repeated = await evicting.come_back(rid)
+    assert again is not None and repeated is not None
+    assert again.reservation_id == repeated.reservation_id
+    await world.turn()
+    spec = world.cluster.specs[again.reservation_id]
+    assert (dict(spec.environment), spec.dotfiles) == (SETUP.environment, SETUP.dotfiles)
+    assert set(spec.ssh_public_keys) == {*again.ssh_public_keys, *BOB.ssh_public_keys}
+    assert spec.jupyter is not None and str(again.reservation_id) in spec.jupyter.base_url
+    interior = await world.stores.interiors.find(again.reservation_id)
+    assert interior is not None and interior.users == (BOB,)
+    assert (await world.kinds(again.reservation_id)).count("continues") == 1
+    assert (await world.kinds(rid))[-1] == "moved"
+    assert await world.stores.moves.unfinished() == []
+    assert await world.stores.setups.setup_of(rid) == NO_SETUP
+    assert await world.stores.interiors.find_secrets(rid) is None
+
+
+async def test_whoever_was_sent_away_since_is_not_let_in_by_moving_it_once_more(
+    world: World, evicting: Evicting
+) -> None:
+    rid = await furnished(world)
+    await evicting.leave(rid, "node-1 is needed")
+    await world.turn()
+    again = await evicting.come_back(rid)
+    assert again is not None
+    again = await world.get(again.reservation_id)
+    change = Change(again.reservation_id, again.status, again.version, NewEvent("users", "bob may not log in any more"))
+    await world.stores.interiors.remove_user(change, "bob", now=world.clock.now())
+    await evicting.come_back(rid)
+    interior = await world.stores.interiors.find(again.reservation_id)
+    assert interior is not None and interior.users == ()
+
+
+async def test_what_nobody_comes_back_for_is_forgotten_after_a_week(world: World, evicting: Evicting) -> None:
+    rid = await furnished(world)
+    await evicting.leave(rid, "node-1 is needed")
+    await world.turn()
+    await begun_ago(world, "8 days")
+    await forget_what_is_over(world.stores.pool)
+    assert await world.stores.setups.setup_of(rid) == NO_SETUP
+    assert await world.stores.interiors.find_secrets(rid) is None
+
+
+async def begun_ago(world: World, how_long: str) -> None:
+    """By the database's clock, which is the one that counts for what is forgotten."""
+    async with world.stores.pool.acquire() as connection:
+        await connection.execute("UPDATE reservation_moves SET begun_at = now() - $1::text::interval", how_long)
+
+
+async def furnished(world: World) -> ReservationId:
+    """One that runs, with somebody else let in, Jupyter, and its owner's own set-up."""
+    rid = await world.submit(8, hours=4)
+    async with world.stores.pool.transaction() as connection:
+        await write_setup(connection, rid, SETUP)
+    await world.turn()
+    for write in (
+        lambda change: world.stores.interiors.add_users(change, [BOB], now=world.clock.now()),
+        lambda change: world.stores.interiors.want_jupyter(change, SECRETS, now=world.clock.now()),
+    ):
+        row = await world.get(rid)
+        await write(Change(rid, row.status, row.version, NewEvent("interior", "changed")))
+    return rid
+
+
+def and_then_dies(done: Callable[..., Awaitable[object]]) -> Callable[..., Awaitable[object]]:
+    async def die(*arguments: Any, **more: Any) -> object:
+        await done(*arguments, **more)
+        raise Interrupted
+
+    return die

@@ -150,8 +150,8 @@ def clear(name: str, reason: str, warning_minutes: float, force: bool) -> None:
 def move(reservation: str, reason: str) -> None:
     """End RESERVATION where it is, and start it again elsewhere with the time that is left, before others.
 
-    What runs in it ends. Its disk goes with it; a home without a disk is lost. Close its node first, or it may come
-    back there. Also finishes a move that was interrupted.
+    What runs in it ends. Its disk goes with it, and so do added users, Jupyter and its owner's set-up; a home without a
+    disk is lost. Close its node first, or it may come back there. Also finishes a move that was interrupted.
     """
 
     async def act(stores: Stores, settings: Settings) -> None:
@@ -200,21 +200,23 @@ async def _empty(stores: Stores, group: str, look: _Look, manner: _Manner) -> No
                 await _move(stores, one, f"the machines of {group} are replaced")
             elif not one.status.is_terminal:
                 click.echo(f"{short_id(one.reservation_id)} of {one.username} has no disk and is waited for")
+        for unfinished in await stores.moves.unfinished():  # whoever began to move these was interrupted
+            if (left := await stores.reservations.find(unfinished)) is not None:
+                await _move(stores, left, f"the machines of {group} are replaced")
     if manner.wait or manner.move:
         await _until_empty(look)
 
 
 async def _move(stores: Stores, one: Reservation, why: str) -> None:
     evicting, clock = _evicting(stores), SystemClock()
-    departed = await evicting.leave(one.reservation_id, why)
-    left, deadline = departed.reservation, clock.now() + _CLEARED_WITHIN
+    left, deadline = await evicting.leave(one.reservation_id, why), clock.now() + _CLEARED_WITHIN
     while not left.is_released:
         if clock.now() > deadline:
             again = f"gpu-dev-server nodes move {short_id(one.reservation_id)}"
             raise Unavailable(f"{short_id(one.reservation_id)} is not cleared away yet; later: {again}")
         await asyncio.sleep(_LOOK_EVERY_S)
         left = await stores.reservations.find(one.reservation_id) or left
-    again_as = await evicting.come_back(departed)
+    again_as = await evicting.come_back(one.reservation_id)
     goes_on = "had no time left" if again_as is None else f"goes on as {short_id(again_as.reservation_id)}"
     click.echo(f"{short_id(one.reservation_id)} of {one.username} {goes_on}")
 
@@ -285,7 +287,7 @@ async def _replacing(stores: Stores, settings: Settings) -> AsyncIterator[Replac
 
 
 def _evicting(stores: Stores) -> Evicting:
-    return Evicting(stores.reservations, stores.setups, SystemClock())
+    return Evicting(stores.reservations, stores.setups, stores.moves, SystemClock())
 
 
 def _draining(stores: Stores) -> Draining:

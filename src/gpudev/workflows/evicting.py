@@ -1,8 +1,9 @@
 """Ending what runs on a node that is needed: for good, or to go on elsewhere.
 
 A running dev server cannot be carried to another machine: what ran in it ends, and a home that is scratch space is
-lost. What is on a disk is there again. Moving takes two steps, since a disk is free for the second only when the first
-has been cleared away; either may be repeated.
+lost. What is on a disk is there again, and so are its owner's own set-up, the users who were added, and Jupyter. Moving
+takes two steps, since a disk is free for the second only when the first has been cleared away. Whoever does it may be
+interrupted anywhere, and either step may be repeated: everything between them is in the database.
 """
 
 from dataclasses import dataclass
@@ -16,11 +17,14 @@ from gpudev.domain.lifecycle import Status
 from gpudev.domain.own_setup import OwnSetup
 from gpudev.domain.reservation import Draft, Reservation
 from gpudev.ports.clock import Clock
+from gpudev.ports.moving import MoveStore
 from gpudev.ports.own_setups import SetupStore
 from gpudev.ports.stores import Change, NewEvent, ReservationStore
 
 _MOVED = "moved"
 """The kind of event that tells in its history that it goes on elsewhere."""
+_CONTINUES = "continues"
+"""And in the history of the one that it goes on as."""
 _ATTEMPTS = 5
 _PRIORITY = 10
 """They had their place already: whoever only waits comes after them."""
@@ -40,42 +44,48 @@ def time_left(reservation: Reservation) -> timedelta:
 
 
 @dataclass(frozen=True, slots=True)
-class Departed:
-    """What is to come back."""
-
-    reservation: Reservation
-    setup: OwnSetup
-    """Its owner's: the database forgets it when the reservation is cleared away."""
-
-
-@dataclass(frozen=True, slots=True)
 class Evicting:
     reservations: ReservationStore
     setups: SetupStore
+    moves: MoveStore
     clock: Clock
 
     async def end(self, reservation_id: ReservationId, why: str) -> Reservation:
         """For good. One that has ended already stays as it is."""
         return await self._end(reservation_id, f"ended by an operator: {why}", moves=False)
 
-    async def leave(self, reservation_id: ReservationId, why: str) -> Departed:
+    async def leave(self, reservation_id: ReservationId, why: str) -> Reservation:
         """The first step of moving. Conflict for one that is not placed."""
-        setup = await self.setups.setup_of(reservation_id)
-        return Departed(await self._end(reservation_id, f"ended to be moved: {why}", moves=True), setup)
+        return await self._end(reservation_id, f"ended to be moved: {why}", moves=True)
 
-    async def come_back(self, departed: Departed) -> Reservation | None:
+    async def come_back(self, reservation_id: ReservationId) -> Reservation | None:
         """The second, once the first has been cleared away (Conflict before). None: no time worth it was left."""
-        left = await self._get(departed.reservation.reservation_id)
+        left = await self._get(reservation_id)
         if left.status is not Status.CANCELLED or not await self._was_moved(left):
             raise Conflict(f"{short_id(left.reservation_id)} was not moved")
         if not left.is_released:
             raise Conflict(f"{short_id(left.reservation_id)} is still being cleared away")
         rest = time_left(left)
         if rest < _LEAST:
+            await self.moves.go_on(left.reservation_id, None, now=self.clock.now())
             return None
-        again = await self._ask_again(left, rest, departed.setup)
+        again = await self._ask_again(left, rest, await self.setups.setup_of(left.reservation_id))
+        await self._hand_over(left, again)
         await self._tell_where(left, again)
         return again
+
+    async def _hand_over(self, left: Reservation, again: Reservation) -> None:
+        for attempt in range(1, _ATTEMPTS + 1):
+            event = NewEvent(_CONTINUES, f"goes on from {short_id(left.reservation_id)}, which was moved")
+            change = Change(again.reservation_id, again.status, again.version, event)
+            try:
+                await self.moves.go_on(left.reservation_id, change, now=self.clock.now())
+            except Stale:  # the processor has seen it by now
+                if attempt == _ATTEMPTS:
+                    raise
+                again = await self._get(again.reservation_id)
+            else:
+                return
 
     async def _tell_where(self, left: Reservation, again: Reservation) -> None:
         event = NewEvent(_MOVED, f"goes on as {short_id(again.reservation_id)}")
@@ -94,7 +104,7 @@ class Evicting:
             try:
                 if moves:
                     found = await self._mark(found)
-                return await self._cancel(found, message)
+                return await self._cancel(found, message, moves=moves)
             except Stale:
                 if attempt == _ATTEMPTS:
                     raise
@@ -108,7 +118,7 @@ class Evicting:
         change = Change(found.reservation_id, found.status, found.version, event)
         return await self.reservations.change(change, now=self.clock.now())
 
-    async def _cancel(self, found: Reservation, message: str) -> Reservation:
+    async def _cancel(self, found: Reservation, message: str, *, moves: bool) -> Reservation:
         now = self.clock.now()
         change = Change(
             reservation_id=found.reservation_id,
@@ -118,7 +128,10 @@ class Evicting:
             to=Status.CANCELLED,
             fields={"cancelled_at": now, "step": None},
         )
-        return await self.reservations.change(change, now=now, cause=Cause.CANCELLED)
+        if not moves:
+            return await self.reservations.change(change, now=now, cause=Cause.CANCELLED)
+        await self.moves.leave(change, now=now)
+        return await self._get(found.reservation_id)
 
     async def _ask_again(self, left: Reservation, rest: timedelta, setup: OwnSetup) -> Reservation:
         key = f"moved-{left.reservation_id}"  # whoever repeats this gets the same one

@@ -11,6 +11,8 @@ from gpudev.adapters.postgres.pool import Pool
 IDEMPOTENCY_KEPT = timedelta(days=7)
 ENDED_KEYS_KEPT = timedelta(days=30)
 NOTIFICATIONS_KEPT = timedelta(days=7)
+UNFINISHED_MOVES_KEPT = timedelta(days=7)
+"""What goes along with those that have left their place and did not go on elsewhere."""
 
 
 async def forget_what_is_over(pool: Pool) -> tuple[int, int]:
@@ -42,6 +44,17 @@ async def forget_what_is_over(pool: Pool) -> tuple[int, int]:
             """
             DELETE FROM jupyter_servers j USING reservations r
             WHERE r.reservation_id = j.reservation_id AND r.released_at IS NOT NULL
+              AND NOT EXISTS (SELECT FROM reservation_moves m WHERE m.reservation_id = j.reservation_id
+                              AND NOT m.done AND m.begun_at >= now() - $1::interval)
+            """,
+            UNFINISHED_MOVES_KEPT,
+        )
+        # Nobody finishes a move that long after it was begun.
+        await connection.execute(
             """
+            DELETE FROM reservation_setups s USING reservation_moves m
+            WHERE m.reservation_id = s.reservation_id AND m.begun_at < now() - $1::interval
+            """,
+            UNFINISHED_MOVES_KEPT,
         )
     return requests, keys

@@ -38,4 +38,11 @@ async def write_setup(connection: Connection, reservation_id: ReservationId, set
 
 
 async def forget_setups(connection: Connection, ids: Sequence[ReservationId]) -> None:
-    await connection.execute("DELETE FROM reservation_setups WHERE reservation_id = ANY($1::uuid[])", list(ids))
+    """But for those that are being moved, which take them along."""
+    await connection.execute(
+        """
+        DELETE FROM reservation_setups s WHERE s.reservation_id = ANY($1::uuid[])
+        AND NOT EXISTS (SELECT FROM reservation_moves m WHERE m.reservation_id = s.reservation_id AND NOT m.done)
+        """,
+        list(ids),
+    )

@@ -35,6 +35,7 @@ _PLANNING = {
     "reservation_shares": _ALL,
     "reservation_estimates": _ADD,
     "reservation_setups": "SELECT (reservation_id), DELETE",
+    "reservation_moves": _READ,
     "notify_targets": _READ,
     "notifications": "INSERT",
     "held_gpus": _ALL,
@@ -82,6 +83,7 @@ GRANTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "reservation_estimates": _READ,
             # Written and removed, never read: nothing the API answers can hold somebody's secrets.
             "reservation_setups": "SELECT (reservation_id), INSERT, DELETE",
+            "reservation_moves": _READ,
             # What is to be told outside is queued with what happened, whoever writes it.
             "notify_targets": _READ,
             "notifications": "INSERT",

@@ -19,6 +19,7 @@ from gpudev.adapters.postgres.interiors import PostgresInteriors
 from gpudev.adapters.postgres.invitations import PostgresInvitations, PostgresUsedTokens
 from gpudev.adapters.postgres.leases import PostgresLeases
 from gpudev.adapters.postgres.looks import PostgresLooks
+from gpudev.adapters.postgres.moves import PostgresMoves
 from gpudev.adapters.postgres.notifications import PostgresNotifications
 from gpudev.adapters.postgres.own_setups import PostgresOwnSetups
 from gpudev.adapters.postgres.passes import PostgresPassLocks
@@ -65,6 +66,7 @@ class Stores:
     administration: PostgresAdministration
     audit_log: PostgresAuditLog
     setups: PostgresOwnSetups
+    moves: PostgresMoves
     notifications: PostgresNotifications
 
     async def close(self) -> None:
@@ -107,5 +109,6 @@ def open_stores(settings: Settings, *, max_connections: int = 8, patience: float
         administration=PostgresAdministration(pool),
         audit_log=PostgresAuditLog(pool),
         setups=PostgresOwnSetups(pool),
+        moves=PostgresMoves(pool),
         notifications=PostgresNotifications(pool),
     )
