@@ -2,7 +2,9 @@
 
 import asyncio
 import itertools
+import os
 import signal
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +23,11 @@ _numbers = itertools.count(1)
 # How long an example takes says how busy the machine is, and nothing else.
 hypothesis.settings.register_profile("no deadline", deadline=None)
 hypothesis.settings.load_profile("no deadline")
+# Images like to set these. A program would then be started anew where it can be forked (support/warm_programs.py), and
+# every process would compile the tests and what has changed for itself.
+for _variable in ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"):
+    os.environ.pop(_variable, None)
+sys.dont_write_bytecode = False
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Started in the background of a script: programs that tests start must hear Ctrl-C all the same.
     signal.signal(signal.SIGINT, signal.default_int_handler)

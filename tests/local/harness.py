@@ -25,6 +25,7 @@ from gpudev.domain.reservation import Connection
 from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import ServerSeen, ServerSpec
 from local.places import PLACES, Place
+from support.process_table import command_lines
 
 GB = 1024**3
 IS_ROOT = os.geteuid() == 0
@@ -175,11 +176,10 @@ def processes_below(state_dir: Path) -> list[psutil.Process]:
 def tagged(tag: str) -> list[psutil.Process]:
     """Live processes with this in their command line, but for the one that asks."""
     found = []
-    for process in psutil.process_iter(["pid"]):
-        with contextlib.suppress(psutil.Error):
-            is_alive = process.status() != psutil.STATUS_ZOMBIE
-            if process.pid != os.getpid() and is_alive and tag in " ".join(process.cmdline()):
-                found.append(process)
+    for pid, words in command_lines():
+        if tag in words.replace("\0", " ") and pid != os.getpid():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                found.append(psutil.Process(pid))
     return found
 
 

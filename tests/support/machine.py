@@ -1,5 +1,6 @@
 """A machine of one's own for a whole embedded system: its state and its person's home below one folder."""
 
+import contextlib
 import json
 import os
 import socket
@@ -11,6 +12,7 @@ from typing import Any
 import psutil
 
 from gpudev.embedded.layout import Layout
+from support.process_table import command_lines, environments
 from support.warm_programs import SERVER, run_program
 
 
@@ -49,17 +51,22 @@ class Machine:
 
     def processes(self) -> list[psutil.Process]:
         """Whatever runs for this home, by what was handed to it; PostgreSQL by its working directory."""
+        mark = f"\0GPU_DEV_HOME={self.layout.home}\0"
+        pids = {pid for pid, words in environments() if mark in f"\0{words}"}
+        pids |= {pid for pid, words in command_lines() if "postgres" in words and self._is_our_postgres(pid)}
         found = []
-        for process in psutil.process_iter():
-            try:
-                belongs = process.environ().get("GPU_DEV_HOME") == str(self.layout.home) or (
-                    process.name() == "postgres" and self._is_data_folder(process.pid)
-                )
-            except (psutil.Error, OSError):
-                continue
-            if belongs and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
+        for pid in sorted(pids):
+            with contextlib.suppress(psutil.Error):
+                process = psutil.Process(pid)
+                if process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
         return found
+
+    def _is_our_postgres(self, pid: int) -> bool:
+        try:
+            return psutil.Process(pid).name() == "postgres" and self._is_data_folder(pid)
+        except (psutil.Error, OSError):
+            return False
 
     def _is_data_folder(self, pid: int) -> bool:
         here = Path(f"/proc/{pid}/cwd")

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import psutil
 
+from support.process_table import command_lines
 from support.warm_programs import CLIENT, SERVER, run_program
 
 _T = TypeVar("_T")
@@ -127,8 +128,7 @@ class System:
             return False
 
     def processes_with(self, text: str) -> list[int]:
-        found = psutil.process_iter(["pid", "cmdline"])
-        return [process.pid for process in found if text in " ".join(process.info["cmdline"] or [])]
+        return [pid for pid, words in command_lines() if text in words.replace("\0", " ")]
 
     def wait_for(self, job_id: str, status: str, **changes: str) -> dict[str, Any]:
         def look() -> dict[str, Any] | None:

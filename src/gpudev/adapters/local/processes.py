@@ -132,7 +132,7 @@ def descends_from(pid: int, ancestors: frozenset[int]) -> bool:
 
 def find_marked(variable: str, value: str) -> list[ProcessIdentity]:
     """Live processes that were started with this in their environment, as far as we may look."""
-    is_marked = _is_marked_in_proc if sys.platform == "linux" else _is_marked
+    is_marked = _is_marked_in_proc if _IS_LINUX else _is_marked
     found = [identify(pid) for pid in psutil.pids() if is_marked(pid, variable, value)]
     return [identity for identity in found if identity is not None]
 
@@ -147,8 +147,8 @@ def _is_marked(pid: int, variable: str, value: str) -> bool:
 def _is_marked_in_proc(pid: int, variable: str, value: str) -> bool:
     """The same for a tenth of the work: all processes of a machine are asked, and again until the last has ended."""
     try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            return b"\0%b=%b\0" % (os.fsencode(variable), os.fsencode(value)) in b"\0" + file.read()
+        with open(f"/proc/{pid}/environ", "rb", buffering=0) as file:
+            return b"\0%b=%b\0" % (os.fsencode(variable), os.fsencode(value)) in b"\0" + file.readall()
     except OSError:
         return False
 
