@@ -146,6 +146,29 @@ def _wait_for_warning(system: KubeSystem, job: Job) -> None:
         terminal.wait_for("in 5 minutes", seconds=30)
 
 
+async def test_run_copies_a_folder_runs_a_command_there_and_frees_the_gpus(
+    system: KubeSystem, job: Job, tmp_path: Path
+) -> None:
+    """With somebody who waits for it, and let go: then the dev server itself says that the command has ended."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "train.sh").write_text('printf "%s|" "$@"; pwd; ls; echo warning >&2; exit 7\n')
+    wanted = ("--gpus", "1", "--hours", "1", "--image", DEV_IMAGE, "--disk", "none", "--folder", str(folder), "--yes")
+    said, told = await system.run("run", *wanted, "--", "sh", "train.sh", "two words", code=7)
+    assert said == "two words|/home/dev/project\ntrain.sh\n"
+    assert "warning" in told
+
+    said, _ = await system.run("run", "--detach", *wanted, "--", "sleep 1; sh train.sh let go")
+    let_go = await system.ask("status", said.strip())
+    followed, _ = await system.run("logs", let_go["job_id"], "--follow", code=7)
+    assert followed.endswith("let|go|/home/dev/project\ntrain.sh\nwarning\n")
+    await system.released(let_go)
+    (ended,) = [event for event in await system.events(let_go) if event["kind"] == "expired"]
+    lines = ["its command ended with exit code 7", "Its last lines:", "let|go|/home/dev/project", "train.sh", "warning"]
+    assert ended["message"].splitlines() == lines
+    assert [one["job_id"] for one in (await system.ask("list"))["jobs"]] == [job["job_id"]], "nothing stays of either"
+
+
 async def test_cancel_ends_what_runs_there_and_leaves_nothing(system: KubeSystem, job: Job) -> None:
     """Last: it ends the one that the others use."""
     await inside(system, job, "nohup setsid sleep 987650 >/dev/null 2>&1 & disown")
