@@ -76,7 +76,7 @@ resource "aws_iam_role_policy_attachment" "ebs_csi" {
 
 locals {
   service_actions = local.declared.aws.services
-  # These only ever concern what is ours: it carries its owner's name.
+  # These only ever concern what is ours: it carries its owner's name, and no other environment's.
   only_on_ours = ["ec2:DeleteVolume", "ec2:ModifyVolume", "ec2:DeleteSnapshot"]
   # And these our groups of machines: their names tell.
   only_on_our_groups = ["autoscaling:StartInstanceRefresh"]
@@ -92,11 +92,14 @@ locals {
           Resource = "*"
         }],
         [for actions in [[for action in actions : action if contains(local.only_on_ours, action)]] : {
-          Sid       = "DeclaredForOurOwn"
-          Effect    = "Allow"
-          Action    = actions
-          Resource  = "*"
-          Condition = { Null = { "aws:ResourceTag/${local.declared.owner_tag}" = "false" } }
+          Sid      = "DeclaredForOurOwn"
+          Effect   = "Allow"
+          Action   = actions
+          Resource = "*"
+          Condition = {
+            Null                 = { "aws:ResourceTag/${local.declared.owner_tag}" = "false" }
+            StringEqualsIfExists = { "aws:ResourceTag/${local.declared.environment_tag}" = var.prefix }
+          }
         } if length(actions) > 0],
         [for actions in [[for action in actions : action if contains(local.only_on_our_groups, action)]] : {
           Sid      = "DeclaredForOurGroups"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from gpudev.adapters.aws import permissions as aws
 from gpudev.adapters.gcp import permissions as gcp
-from gpudev.ports.cloud import OWNER_TAG
+from gpudev.ports.cloud import ENVIRONMENT_TAG, OWNER_TAG
 
 ROOT = Path(__file__).resolve().parents[2]
 DECLARED = ROOT / "infra" / "declared.json"
@@ -33,6 +33,7 @@ def declarations() -> dict[str, object]:
     return {
         "about": "Written by tools/infra-declarations. Do not edit.",
         "owner_tag": OWNER_TAG,
+        "environment_tag": ENVIRONMENT_TAG,
         "aws": {"services": {name: sorted(actions) for name, actions in AWS_SERVICES.items()}},
         "gcp": {"services": {name: sorted(permissions) for name, permissions in GCP_SERVICES.items()}},
         "gpu_types": {

@@ -115,6 +115,10 @@ run "services_may_do_what_their_code_declares_and_only_to_what_is_ours" {
     condition     = alltrue([for policy in values(local.service_policies) : alltrue([for statement in jsondecode(policy).Statement : try(statement.Condition.Null["aws:ResourceTag/gpu-dev-user"], "") == "false" if contains(statement.Action, "ec2:DeleteVolume")])])
     error_message = "Only what carries an owner's name is deleted."
   }
+  assert {
+    condition     = alltrue([for policy in values(local.service_policies) : alltrue([for statement in jsondecode(policy).Statement : try(statement.Condition.StringEqualsIfExists["aws:ResourceTag/gpu-dev-environment"], "") == "pytorch-gpu-dev" if contains(statement.Action, "ec2:DeleteVolume")])])
+    error_message = "And nothing that another environment has made."
+  }
 }
 
 run "the_old_variables_still_mean_what_they_did" {

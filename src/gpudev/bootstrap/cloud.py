@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import AsyncIterator
 
+from gpudev.adapters.separating import SeparateCloud
 from gpudev.ports.clock import SystemClock
 from gpudev.ports.cloud import Cloud
 from gpudev.settings import Settings
@@ -41,11 +42,11 @@ def _cloud(settings: Settings) -> Cloud | None:
         case "aws":
             from gpudev.adapters.aws.cloud import AwsCloud
 
-            return AwsCloud(settings.aws)
+            return SeparateCloud(AwsCloud(settings.aws), settings.reconciling.node_group_prefix)
         case "gcp":
             from gpudev.adapters.gcp.cloud import GcpCloud
 
-            return GcpCloud(settings.gcp)
+            return SeparateCloud(GcpCloud(settings.gcp), settings.reconciling.node_group_prefix)
         case "local":
             from gpudev.adapters.local.cloud import LocalCloud
 

@@ -19,6 +19,8 @@ DISK_ID_TAG = "gpu-dev-disk-id"
 RECORDED_TAG = "gpu-dev-snapshot-id"
 """On every snapshot we make: the id under which it is recorded. A copy that a scanner made may carry it too, so only
 what is recorded with the cloud's own id counts."""
+ENVIRONMENT_TAG = "gpu-dev-environment"
+"""Whose it is where one account has several environments: the prefix of their groups' names. None: everybody's."""
 TOKEN_TAG = "gpu-dev-token"
 """On everything we make: the token of its creation, by which it is found again when the answer was lost."""
 
