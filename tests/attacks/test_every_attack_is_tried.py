@@ -67,6 +67,7 @@ ATTACKS = {  # by folder and name; which file of the folder it is in may change
     "SSRF through a GitHub name": "api::test_a_github_name_is_never_part_of_another_address",
     "SSRF through a redirect of the keys' source": "api::test_a_redirect_is_not_followed",
     "SSRF through a webhook": "notifying::test_nobody_is_led_elsewhere",
+    "log injection through a library's words": "attacks::test_a_key_in_the_wrong_place_is_not_written",
     "log injection": "attacks::test_a_forged_line_stays_within_the_event_it_came_with",
     "audit log injection": "api::test_nothing_from_outside_breaks_a_line_or_hides_in_it",
     # Too much, too slow
@@ -95,6 +96,19 @@ ATTACKS = {  # by folder and name; which file of the folder it is in may change
     ),
     "forwarding to the metadata address, one machine": "sshd::test_nobody_is_led_to_where_clouds_tell_secrets",
     "forwarding to the metadata address, Kubernetes": "devserver::test_nobody_is_led_to_where_clouds_tell_secrets",
+    "a proxy token for another reservation of one's own": (
+        "api::test_a_token_is_for_one_reservation_and_not_for_another_of_the_same_user"
+    ),
+    # Jupyter through HTTPS
+    "another user's Jupyter, forged cookies and links, WebSockets and requests from another origin": (
+        "jupyter::test_a_browser_that_followed_the_link_reaches_jupyter_and_nobody_else_does"
+    ),
+    "guessing Jupyter's cookies and links": "jupyter::test_an_address_that_tries_many_has_to_wait",
+    "a page from elsewhere": "jupyter::test_pages_from_elsewhere_may_not",
+    "what opens the way, told to a hostile Jupyter": "jupyter::test_nothing_that_opens_a_way_through_us_goes_in",
+    "headers and cookies of a hostile Jupyter for other pages": (
+        "jupyter::test_nothing_that_reaches_beyond_its_path_comes_out"
+    ),
     # A server that means ill
     "a server that plays with the terminal": (
         "attacks::test_what_a_server_calls_somebody_does_nothing_to_their_terminal"

@@ -126,8 +126,22 @@ def test_nothing_that_opens_a_way_through_us_goes_in() -> None:
 
 
 def test_nothing_that_reaches_beyond_its_path_comes_out() -> None:
-    kept = [(b"Content-Type", b"text/html"), (b"Set-Cookie", f"_xsrf=1; Path={BASE}".encode())]
+    kept = [
+        (b"Content-Type", b"text/html"),
+        (b"Set-Cookie", f"_xsrf=1; Path={BASE}".encode()),
+        (b"Set-Cookie", f"a=1; HttpOnly; path={BASE.rstrip('/')}; Domain=".encode()),
+        (b"Set-Cookie", f"b={{x}}; Path={BASE}lab".encode()),
+        (b"Set-Cookie", b"c=gone; Max-Age=0"),
+    ]
     dropped = [
+        (b"Set-Cookie", b"a=1; Path=/"),
+        (b"Set-Cookie", b"a=1; Path=/v1/jobs"),
+        (b"Set-Cookie", f"a=1; Path={BASE.rstrip('/')}x".encode()),
+        (b"Set-Cookie", f"a=1; Path={BASE}; pAtH = /".encode()),
+        (b"Set-Cookie", b"a b=1; Domain=example"),
+        (b"Set-Cookie", b"a=1; Domain=example; Domain="),
+        (b"Set-Cookie", b"=gpudev_jupyter=planted"),
+        (b"Set-Cookie", b"gpudev_jupyter"),
         (b"Set-Cookie", b"gpudev_jupyter=planted; Path=/"),
         (b"Set-Cookie", b" gpudev_jupyter =planted"),
         (b"Set-Cookie", b"a=1; Domain=example"),
@@ -138,7 +152,7 @@ def test_nothing_that_reaches_beyond_its_path_comes_out() -> None:
         (b"X-Odd", b"1"),
         (b"Transfer-Encoding", b"chunked"),
     ]
-    assert door.outwards([*kept, *dropped]) == kept
+    assert door.outwards([*kept, *dropped], BASE) == kept
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,8 @@ async def check_what_is_passed_on(person: httpx2.AsyncClient, base: str, secret:
     assert told["body"] == "piece" * 3
     assert (await person.get(f"{base}%0d%0aX-Evil:%20yes", headers=cookies)).status_code == 200
     assert "x-evil" not in (await person.get(f"{base}a%0d%0aX-Evil:%20yes", headers=cookies)).json()["headers"]
+    without_host = await person.get(f"{base}lab", headers={**cookies, "Connection": "host"})
+    assert without_host.status_code == 422, "the fault is not Jupyter's"
 
 
 async def check_who_is_turned_away(
@@ -134,6 +136,8 @@ async def check_websockets(place: Place, ada: httpx2.AsyncClient, job_id: str, s
         assert refused.value.response.status_code == 403
     await check_there_is_a_bound(place, job_id, secret)
     async with socket(place, job_id, secret, place.url) as first, socket(place, job_id, secret, place.url) as second:
+        assert first.response is not None
+        assert not {"set-cookie", "strict-transport-security"} & {name.lower() for name in first.response.headers}
         for number in range(20):
             for one in (first, second):
                 await one.send(f"message {number}")

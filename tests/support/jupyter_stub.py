@@ -58,6 +58,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_response(101)
         for name, value in (("Upgrade", "websocket"), ("Connection", "Upgrade"), ("Sec-WebSocket-Accept", accept)):
             self.send_header(name, value)
+        self.send_header("Set-Cookie", "gpudev_jupyter=planted; Path=/")
+        self.send_header("Strict-Transport-Security", "max-age=0")
         self.end_headers()
         while head := self.rfile.read(2):
             size = head[1] & 0x7F

@@ -107,7 +107,7 @@ class JupyterPages:
                 await answer(scope, receive, send)
                 return
             guest = await self._door.admit(place, request.method, headers, visitor)
-            await self._pass_on(guest, request, send_noting)
+            await self._pass_on(guest, place, request, send_noting)
         except GpuDevError as error:
             log.info("jupyter.refused", code=error.code, error=error.message, request_id=visitor.request_id)
             if has_begun:
@@ -131,17 +131,19 @@ class JupyterPages:
         )
         return HTMLResponse(page, headers={**_PAGE_HEADERS, "Set-Cookie": cookie})
 
-    async def _pass_on(self, guest: Guest, request: Request, send: Send) -> None:
+    async def _pass_on(self, guest: Guest, place: Place, request: Request, send: Send) -> None:
         async with self._door.way(guest) as way:
             http = h11.Connection(h11.CLIENT)
             # At the same time: an answer may come before all of the request has gone, and say that it is refused.
             sending = asyncio.create_task(_send_request(http, way.writer, request, guest))
-            answering = asyncio.create_task(_send_answer(http, way.reader, send))
+            answering = asyncio.create_task(_send_answer(http, way.reader, place, send))
             try:
                 await asyncio.wait({sending, answering}, return_when=asyncio.FIRST_EXCEPTION)
                 for task in (answering, sending):
                     if task.done():
                         task.result()
+            except h11.LocalProtocolError as error:
+                raise Invalid(f"this cannot be asked of Jupyter: {error}") from error
             except h11.ProtocolError as error:
                 raise Unavailable(f"what Jupyter says is no HTTP: {error}") from error
             finally:
@@ -176,14 +178,14 @@ async def _until_gone(request: Request) -> None:
     raise ClientDisconnect
 
 
-async def _send_answer(http: h11.Connection, reader: Reader, send: Send) -> None:
+async def _send_answer(http: h11.Connection, reader: Reader, place: Place, send: Send) -> None:
     has_begun = False
     while True:
         event = http.next_event()
         if event is h11.NEED_DATA:
             http.receive_data(await _read(reader, has_begun))
         elif isinstance(event, h11.Response):
-            headers = door.outwards([(bytes(name), bytes(value)) for name, value in event.headers])
+            headers = door.outwards([(bytes(name), bytes(value)) for name, value in event.headers], place.path)
             await send({"type": "http.response.start", "status": event.status_code, "headers": headers})
             has_begun = True
         elif isinstance(event, h11.Data):

@@ -7,7 +7,6 @@ it says is ours. So nothing that opens a way through us goes in, and nothing com
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
@@ -106,13 +105,13 @@ def inwards(headers: Headers, token: str) -> Headers:
     return [*kept, (b"authorization", f"token {token}".encode())]
 
 
-def outwards(headers: Headers) -> Headers:
-    """What a browser is told."""
+def outwards(headers: Headers, path: str) -> Headers:
+    """What a browser is told by a Jupyter that is below that path."""
     named = _named_in_connection(headers)
     return [
         (name, value)
         for name, value in headers
-        if name.lower() not in _NOT_OUT | named and not (name.lower() == b"set-cookie" and _is_ours(value))
+        if name.lower() not in _NOT_OUT | named and (name.lower() != b"set-cookie" or _stays_below(path, value))
     ]
 
 
@@ -134,16 +133,18 @@ def _cookies(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
     return pairs
 
 
-def _is_ours(set_cookie: bytes) -> bool:
-    """Also what cannot be read: a browser may read it."""
-    text = set_cookie.decode("latin-1")
-    if text.partition("=")[0].strip() == COOKIE:
-        return True
-    try:
-        parsed = SimpleCookie(text)
-    except CookieError:
-        return True
-    return COOKIE in parsed or any(morsel["domain"] for morsel in parsed.values())
+def _stays_below(path: str, set_cookie: bytes) -> bool:
+    """As browsers read it, whatever its grammar: one without a name is sent as if its value were name and value."""
+    pair, *attributes = set_cookie.decode("latin-1").split(";")
+    name, is_pair, _ = pair.partition("=")
+    if not is_pair or name.strip() in ("", COOKIE):
+        return False
+    for attribute in attributes:
+        key, _, value = (word.strip() for word in attribute.partition("="))
+        reaches_out = key.lower() == "domain" or (key.lower() == "path" and not f"{value}/".startswith(path))
+        if value and reaches_out:
+            return False
+    return True
 
 
 def _named_in_connection(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[bytes]:

@@ -1,11 +1,12 @@
 """Jupyter's WebSockets: bytes between a browser and Jupyter, who speak the protocol with each other. Only the request
-that opens one is read and rewritten. Neither side is read while the other cannot take more."""
+that opens one and the answer to it are read and rewritten. Neither side is read while the other cannot take more."""
 
 import asyncio
 from contextlib import suppress
 from http import HTTPStatus
 from typing import cast
 
+import h11
 import structlog
 from starlette.responses import Response
 
@@ -22,7 +23,7 @@ from gpudev.workflows.proxying import Proxying
 log = structlog.get_logger(__name__)
 _HIGH_WATER, _LOW_WATER = 256 * 1024, 64 * 1024
 _PIECE = 64 * 1024
-_FOR_UPGRADE = frozenset({b"upgrade", b"connection"})
+_UPGRADE = [(b"upgrade", b"websocket"), (b"connection", b"Upgrade")]
 
 
 class JupyterSockets:
@@ -147,7 +148,7 @@ class JupyterSocket(asyncio.Protocol):
                 self._writer, self._early = way.writer, b""
                 if not self._client.is_closing():
                     self._client.resume_reading()
-                await self._bring_back(way.reader)
+                await self._bring_back(way.reader, place.path)
         except GpuDevError as error:
             log.info("jupyter.refused", code=error.code, error=error.message, request_id=visitor.request_id)
             guard.refused(visitor, error, method, "" if place is None else place.reservation_id)
@@ -158,24 +159,41 @@ class JupyterSocket(asyncio.Protocol):
             log.exception("jupyter.unforeseen", request_id=visitor.request_id)
         self._client.close()
 
-    async def _bring_back(self, reader: Reader) -> None:
-        is_first = True
+    async def _bring_back(self, reader: Reader, path: str) -> None:
+        told, data = await _agreement(reader, path)
+        self._client.write(_head(b"HTTP/1.1 101 Switching Protocols", [*_UPGRADE, *told]) + data)
         while data := await reader.read(_PIECE):
-            if is_first and not data.startswith(b"HTTP/1.1 101"):
-                # Not agreed to; what Jupyter says instead is nothing that would reach beyond its path.
-                raise NotFound("Jupyter opens no WebSocket here")
-            is_first = False
             self._client.write(data)
             await self._may_write.wait()
-        if is_first:
-            raise Unavailable("Jupyter hung up before it answered")
 
 
 def _opening(method: str, target: bytes, headers: Headers, guest: Guest) -> bytes:
     """The request as Jupyter is told it."""
-    kept = [(b"upgrade", b"websocket"), (b"connection", b"Upgrade"), *door.inwards(headers, guest.secrets.token)]
-    lines = [b"%s %s HTTP/1.1" % (method.encode("latin-1"), target), *(b"%s: %s" % pair for pair in kept)]
-    return b"\r\n".join([*lines, b"", b""])
+    kept = [*_UPGRADE, *door.inwards(headers, guest.secrets.token)]
+    return _head(b"%s %s HTTP/1.1" % (method.encode("latin-1"), target), kept)
+
+
+async def _agreement(reader: Reader, path: str) -> tuple[Headers, bytes]:
+    """What Jupyter says to it as a browser may be told it, and what came after."""
+    http = h11.Connection(h11.CLIENT)
+    http.send(h11.Request(method="GET", target="/", headers=[(b"host", b"jupyter"), *_UPGRADE]))
+    http.send(h11.EndOfMessage())
+    try:
+        while (event := http.next_event()) is h11.NEED_DATA:
+            http.receive_data(await reader.read(_PIECE))
+    except h11.ProtocolError as error:
+        raise Unavailable(f"what Jupyter says is no HTTP: {error}") from error
+    if isinstance(event, h11.ConnectionClosed):
+        raise Unavailable("Jupyter hung up before it answered")
+    if not isinstance(event, h11.InformationalResponse) or event.status_code != HTTPStatus.SWITCHING_PROTOCOLS:
+        # Not agreed to; what Jupyter says instead is nothing that would reach beyond its path.
+        raise NotFound("Jupyter opens no WebSocket here")
+    told = door.outwards([(bytes(name), bytes(value)) for name, value in event.headers], path)
+    return told, http.trailing_data[0]
+
+
+def _head(first: bytes, headers: Headers) -> bytes:
+    return b"\r\n".join([first, *(b"%s: %s" % pair for pair in headers), b"", b""])
 
 
 def _read_head(head: bytes) -> tuple[str, bytes, Headers]:
