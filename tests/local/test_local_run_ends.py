@@ -53,7 +53,11 @@ async def test_its_end_is_known_to_a_control_plane_that_did_not_see_it(world: Lo
 async def test_a_command_that_is_killed_has_ended_also_when_the_ssh_server_was_too(world: LocalWorld) -> None:
     spec = world.spec()
     seen = await world.ready(spec)
+    stale = "mkdir ~/.gpu-dev-run; setsid sleep 1000 >/dev/null 2>&1 </dev/null & echo $! >~/.gpu-dev-run/pid"
+    await world.out(seen, stale)  # of an earlier life, and somebody else's by now
     await begin(world, seen, "echo up; sleep 1000")
+    second = await world.ssh(seen, shlex.join(remote_runs.let_go(".", ["true"], ends=False)))
+    assert (second.returncode, second.stderr) == (75, "something runs here already\n")
     world.first_process(spec.reservation_id).children()[0].kill()
     assert await world.out(seen, "cat ~/.gpu-dev-run/output") == "up", "it is started again, and the command goes on"
     await world.out(seen, "kill -9 -$(cat ~/.gpu-dev-run/pid)")

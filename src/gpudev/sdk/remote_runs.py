@@ -13,12 +13,21 @@ NOTHING_RAN = 4
 _ENTER = 'cd -- "$1" && shift && PYTHONUNBUFFERED="${PYTHONUNBUFFERED-1}" && export PYTHONUNBUFFERED || exit 126'
 # The shell stays, so that a command that a signal ends has an exit code: ssh itself would say 255 of every such end.
 _ATTENDED = f'{_ENTER}; trap : INT QUIT; "$@"'
+# Of a dev server's earlier life, on a disk, a number may be left that somebody else has by now.
+_RUNS = f"""
+runs() {{
+  kill -0 "$1" 2>/dev/null || return 1
+  [ -r "/proc/$1/cmdline" ] || return 0
+  case "$(tr '\\0' ' ' <"/proc/$1/cmdline")" in *"{FOLDER}"*) return 0 ;; esac
+  return 1
+}}
+"""
 # The mark comes last: whoever finds it finds the process too.
-_LET_GO = f"""
+_LET_GO = f"""{_RUNS}
 run="$HOME/{FOLDER}" ends=$1
 shift
 {_ENTER}
-if [ -e "$run/{PROCESS}" ] && [ ! -e "$run/{EXIT}" ] && kill -0 "$(cat "$run/{PROCESS}")" 2>/dev/null; then
+if [ -e "$run/{PROCESS}" ] && [ ! -e "$run/{EXIT}" ] && runs "$(cat "$run/{PROCESS}")"; then
   echo "something runs here already" >&2
   exit 75
 fi
@@ -48,11 +57,11 @@ _OUTPUT = f"""{_FIND}
 cat "$run/{OUTPUT}"
 """
 # What is over is looked at first: then everything that was written before is shown.
-_FOLLOW = f"""{_FIND}
+_FOLLOW = f"""{_FIND}{_RUNS}
 shown=0
 while :; do
   over=
-  if [ -e "$run/{EXIT}" ] || ! kill -0 "$(cat "$run/{PROCESS}" 2>/dev/null)" 2>/dev/null; then over=1; fi
+  if [ -e "$run/{EXIT}" ] || ! runs "$(cat "$run/{PROCESS}" 2>/dev/null)"; then over=1; fi
   size=$(($(wc -c <"$run/{OUTPUT}")))
   if [ "$size" -gt "$shown" ]; then
     tail -c "+$((shown + 1))" "$run/{OUTPUT}" | head -c "$((size - shown))"
