@@ -17,7 +17,8 @@ from gpudev.adapters.postgres.stores import open_stores
 from gpudev.domain.users import Role
 from gpudev.ports.auditing import AuditEntry, AuditQuery
 from gpudev.settings import Settings
-from support.system import eventually, free_port
+from support.ports import free_port
+from support.system import eventually
 
 
 async def make_key(settings: Settings) -> str:

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from support.system import System, free_port
+from support.ports import free_port
+from support.system import System
 from support.warm_programs import CLIENT
 
 pytestmark = pytest.mark.slow

@@ -23,6 +23,7 @@ from gpudev.sdk.transport import Request, Transport
 from gpudev.settings import Settings
 from support.api import until
 from support.clock import ManualClock
+from support.ports import free_port
 
 OTHER_ADDRESS = "127.0.0.2"
 """To the system an address like any other: what listens here is not heard on 127.0.0.1."""
@@ -33,12 +34,6 @@ async def echo(scope: dict[str, Any], receive: Any, send: Any) -> None:
     said = f"{scope['scheme']} {scope['client'][0]}".encode()
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(said))]})
     await send({"type": "http.response.body", "body": said})
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((OTHER_ADDRESS, 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass
@@ -68,7 +63,7 @@ async def open_door(settings: Settings, clock: ManualClock, *, every: float = 60
 
 @pytest.fixture
 def listening(tmp_path: Path) -> Settings:
-    return Settings(state_dir=tmp_path / "state", listen=f"{OTHER_ADDRESS}:{free_port()}")
+    return Settings(state_dir=tmp_path / "state", listen=f"{OTHER_ADDRESS}:{free_port(OTHER_ADDRESS)}")
 
 
 async def test_behind_the_door_is_the_same_app_with_tls(listening: Settings, clock: ManualClock) -> None:

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from charts.rendering import Object, Rendered, containers
 from gpudev.settings import Database
-from support.kube import free_ports
+from support.ports import free_port
 
 ADDRESSES = {"postgres-primary": "127.0.0.2", "postgres-replica": "127.0.0.3"}
 _PATIENCE_SECONDS = 150.0
@@ -211,7 +211,7 @@ def postgres_pods(rendered: Rendered) -> Iterator[PostgresPods]:
                 if part.exists():
                     shutil.copytree(part, folder / part.name)
             package = folder / package.name
-        (port,) = free_ports(1)
+        port = free_port()
         pods = PostgresPods(rendered, folder, package / "pginstall" / "bin", port, user)
         try:
             yield pods

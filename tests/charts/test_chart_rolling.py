@@ -16,7 +16,8 @@ from charts.rendering import Helm, Object, containers
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.domain.users import Role
 from gpudev.settings import Database
-from support.system import SERVER, free_port
+from support.ports import free_port
+from support.system import SERVER
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 _PER_SECOND = 50

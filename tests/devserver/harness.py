@@ -16,6 +16,7 @@ from typing import IO
 import asyncssh
 
 from sshd.harness import Completed, Server, eventually
+from support.ports import free_port
 
 IS_ROOT = os.geteuid() == 0
 NOBODY = 65534
@@ -102,7 +103,7 @@ class Builder:
         if not bare:
             self.folder.mkdir(exist_ok=True)
             self.folder.chmod(0o1777)
-        self.port = _free_port()
+        self.port = free_port()
         self._write_keys()
 
     def _write_keys(self) -> None:
@@ -222,12 +223,6 @@ def _make_bare_root(root: Path) -> None:
         if word.startswith("/") and not word.endswith(":"):
             (root / word[1:]).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(word, root / word[1:])
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def _wait_for_banner(server: DevServer) -> None:

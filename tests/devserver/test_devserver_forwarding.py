@@ -16,6 +16,7 @@ import pytest
 from devserver.conftest import Build
 from devserver.harness import CONTAINER, CONTAINER_ENVIRONMENT, DEV, DevServer
 from sshd.harness import eventually
+from support.ports import free_port
 
 pytestmark = pytest.mark.slow
 
@@ -80,12 +81,6 @@ def wait_for_line(ssh: subprocess.Popen[bytes], pattern: str) -> re.Match[str]:
         if found := re.search(pattern, line.decode()):
             return found
     raise AssertionError(f"ssh never said {pattern!r}")
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def ask(connect: Connect, data: bytes = b"hello") -> bytes:

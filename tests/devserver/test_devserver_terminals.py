@@ -12,6 +12,7 @@ import pytest
 from devserver.conftest import OpenScreen
 from devserver.harness import CONTAINER, Builder, DevServer
 from sshd.harness import eventually
+from support.ports import free_port
 
 pytestmark = pytest.mark.slow
 
@@ -257,9 +258,9 @@ def test_only_the_control_plane_can_tell(container: DevServer) -> None:
 
 def test_telling_where_nobody_listens_or_nothing_at_all_is_an_error(server: DevServer) -> None:
     assert server.tell("  \n").returncode == 1
-    server.port += 1
+    port, server.port = server.port, free_port()
     assert b"no dev server" in server.tell("hello").stderr
-    server.port -= 1
+    server.port = port
 
 
 def test_the_log_says_who_came_and_holds_nothing_they_typed(server: DevServer) -> None:

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from support.system import System, eventually, free_port
+from support.ports import free_port
+from support.system import System, eventually
 from support.terminal import Terminal
 
 pytestmark = pytest.mark.slow

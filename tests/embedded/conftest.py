@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from support.machine import Machine, free_port
+from support.machine import Machine
+from support.ports import free_port
 
 
 @pytest.fixture

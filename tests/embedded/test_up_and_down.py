@@ -21,7 +21,8 @@ from gpudev.adapters.local.processes import identify, is_alive
 from gpudev.embedded import pidfiles
 from gpudev.embedded.pidfiles import wait_until
 from gpudev.embedded.postgres import EmbeddedPostgres
-from support.machine import Machine, free_port
+from support.machine import Machine
+from support.ports import free_port
 
 pytestmark = pytest.mark.slow
 

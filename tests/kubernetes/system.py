@@ -31,7 +31,8 @@ from support.kube import Cluster, ExistingCluster
 from support.kube_api import KubeApi, Object
 from support.kube_nodes import FakeNodes
 from support.kube_processes import Processes
-from support.system import SERVER, System, free_port
+from support.ports import free_port
+from support.system import SERVER, System
 
 _T = TypeVar("_T")
 Job = dict[str, Any]

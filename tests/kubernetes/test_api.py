@@ -14,9 +14,10 @@ from gpudev.adapters.kubernetes.api import KubernetesApi, Refused, connect
 from gpudev.adapters.kubernetes.kinds import CONFIG_MAP, NAMESPACE, NODE, POD, SECRET
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.settings import KubernetesSettings
-from support.kube import Cluster, free_ports
+from support.kube import Cluster
 from support.kube_api import KubeApi, is_ready
 from support.kube_nodes import FakeNodes
+from support.ports import free_port
 
 pytestmark = pytest.mark.slow
 SECOND = timedelta(seconds=1)
@@ -116,7 +117,7 @@ async def test_credentials_nobody_takes_are_unavailable_not_a_refusal(kube: Clus
 
 
 async def test_a_server_that_cannot_be_reached_is_unavailable_soon(kube: Cluster) -> None:
-    (port,) = free_ports(1)
+    port = free_port()
     api = connect(KubernetesSettings(kubeconfig=str(kube.kubeconfig_with(server=f"https://127.0.0.1:{port}"))))
     began = time.monotonic()
     try:

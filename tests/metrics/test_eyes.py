@@ -19,11 +19,11 @@ from gpudev.metrics.http_requests import RequestMeter
 from gpudev.metrics.instruments import request_seconds, requests
 from gpudev.metrics.pulse import Pulse
 from gpudev.settings import Settings, load
+from support.ports import free_port
 
 
 def free_address() -> str:
-    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as probe:
-        return f"127.0.0.1:{probe.getsockname()[1]}"
+    return f"127.0.0.1:{free_port()}"
 
 
 async def ask(address: str, path: str) -> httpx2.Response:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from support.machine import Machine, free_port
+from support.machine import Machine
+from support.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from sshd.harness import Server, StartServer, eventually
+from support.ports import free_port
 
 pytestmark = pytest.mark.slow
 
@@ -73,12 +74,6 @@ def wait_for_line(ssh: subprocess.Popen[bytes], pattern: str) -> re.Match[str]:
         if found := re.search(pattern, line.decode()):
             return found
     raise AssertionError(f"ssh never said {pattern!r}")
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def ask(connect: Callable[[], socket.socket], data: bytes = b"hello") -> bytes:

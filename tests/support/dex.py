@@ -5,7 +5,6 @@ GPU_DEV_DEX names one that is there already.
 
 import contextlib
 import json
-import socket
 import subprocess
 import time
 import urllib.request
@@ -13,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from support.ports import free_port
 
 if TYPE_CHECKING:
     from gpudev.settings import Database
@@ -44,7 +45,7 @@ def running(program: Path, folder: Path, database: "Database") -> Iterator[Dex]:
 
     On a database: its storage in memory waits for itself when a login is refreshed."""
     for attempt in range(3):
-        port = _free_port()
+        port = free_port()
         dex = Dex(f"http://127.0.0.1:{port}")  # below a path, it does not know its own device logins again
         config = folder / f"dex-{attempt}.json"
         config.write_text(json.dumps(_config(dex.issuer, port, database)))
@@ -104,9 +105,3 @@ def _answers(dex: Dex, process: "subprocess.Popen[bytes]") -> bool:
             return True
         time.sleep(0.05)
     return False
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
