@@ -3,9 +3,6 @@ SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .PHONY: help up down test test-infra infra-cost kube check bench format lock clean audit sbom
 
-# Set in many images, and dear to whoever starts Python thousands of times (tests/conftest.py).
-unexport PYTHONUNBUFFERED PYTHONDONTWRITEBYTECODE
-
 PYTHON := .venv/bin/python
 CODE := src tests bench examples
 ARGS ?=
