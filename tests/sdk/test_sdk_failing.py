@@ -4,6 +4,7 @@ import asyncio
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,13 @@ def test_a_wish_that_is_misspelt_is_not_left_out_silently(asking: GpuDev, fake: 
         with pytest.raises(TypeError, match=r"'hour'.*'hours'"):
             ask(ssh_public_keys=KEYS, hour=1)  # type: ignore[call-arg]
     assert fake.jobs == {}
+
+
+def test_one_client_serves_many_threads(asking: GpuDev, fake: FakeApi) -> None:
+    jobs = [fake.add(status="active").reservation_id for _ in range(8)]
+    with ThreadPoolExecutor(8) as threads:
+        heard = list(threads.map(lambda own: {asking.jobs.get(own).reservation_id for _ in range(10)}, jobs))
+    assert heard == [{own} for own in jobs], "everybody hears the answer to their own question"
 
 
 def test_one_that_ends_while_it_is_waited_for_is_no_server(asking: GpuDev, fake: FakeApi) -> None:
