@@ -209,3 +209,15 @@ async def test_the_edges_of_time_can_be_asked_for(ada: httpx2.AsyncClient) -> No
 async def test_no_answer_holds_a_public_key_of_its_user(ada: httpx2.AsyncClient) -> None:
     await submit(ada)
     assert public_key().split()[1] not in (await ada.get("/v1/jobs")).text
+
+
+async def test_one_that_nobody_has_looked_at_says_so(ada: httpx2.AsyncClient, api: Api) -> None:
+    """Otherwise it would be about to start for ever."""
+    view = await submit(ada)
+    path = f"/v1/jobs/{view['reservation_id']}"
+    api.world.clock.move(seconds=20)
+    assert "nobody has looked at it" not in (await ada.get(path)).json()["warning"]
+    api.world.clock.move(seconds=20)
+    assert "nobody has looked at it since" in (await ada.get(path)).json()["warning"]
+    await api.world.turn()
+    assert "nobody has looked at it" not in (await ada.get(path)).json()["warning"]

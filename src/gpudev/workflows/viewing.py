@@ -25,6 +25,7 @@ from gpudev.wire.jobs import EtaView, GpuUseView, JobEvent, JobView, NodeShareVi
 
 _ID = re.compile(r"[0-9a-fA-F]{4,32}")
 _ENDS_SOON = timedelta(minutes=30)
+_LOOKED_AT_WITHIN = timedelta(seconds=30)
 _MOST_CANDIDATES = 5
 
 
@@ -230,6 +231,9 @@ def _warning(reservation: Reservation, now: datetime) -> str | None:
         if left <= _ENDS_SOON:
             minutes = minutes_until(reservation.expires_at, now)
             sentences.append(f"this reservation ends in {minutes} minute{'' if minutes == 1 else 's'}")
+    if reservation.status is Status.PENDING and now - reservation.created_at > _LOOKED_AT_WITHIN:
+        since = f"{reservation.created_at:%H:%M} UTC"
+        sentences.append(f"nobody has looked at it since {since}: the processor, or its cluster, seems to be away")
     if reservation.disk_id is None and not reservation.status.is_terminal:
         sentences.append("/home/dev is scratch space and ends with this reservation")
     return "; ".join(sentences) or None
