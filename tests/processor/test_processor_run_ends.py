@@ -20,7 +20,7 @@ async def test_its_gpus_are_free_and_the_history_has_exit_code_and_last_lines(wo
     assert row.status is Status.EXPIRED
     assert row.reservation_ended == world.clock.now()
     assert row.released_at is not None
-    assert row.failure_reason is None
+    assert row.failure_reason == "its command ended with exit code 3"
     assert (await world.status(second)).holds_capacity
     ended = [event for event in await world.stores.reservations.events(first) if event.kind == "expired"]
     assert [event.message for event in ended] == [END.words]
@@ -34,3 +34,12 @@ async def test_one_that_was_cancelled_meanwhile_stays_so(world: World) -> None:
     await world.turn()
     assert await world.status(rid) is Status.CANCELLED
     assert "expired" not in await world.kinds(rid)
+
+
+async def test_one_that_ended_well_has_nothing_to_explain(world: World) -> None:
+    rid = await world.submit(1)
+    await world.turn()
+    world.cluster.servers[rid] = replace(world.cluster.servers[rid], phase=Phase.DEAD, run_end=RunEnd(0))
+    await world.turn()
+    row = await world.get(rid)
+    assert (row.status, row.failure_reason) == (Status.EXPIRED, None)

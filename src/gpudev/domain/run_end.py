@@ -29,11 +29,15 @@ class RunEnd:
     last_lines: tuple[str, ...] = ()
 
     @property
-    def words(self) -> str:
-        """One sentence; below it what it wrote last."""
+    def sentence(self) -> str:
         how = "was ended from outside" if self.exit_code is None else f"ended with exit code {self.exit_code}"
+        return f"its command {how}"
+
+    @property
+    def words(self) -> str:
+        """That, and below it what it wrote last."""
         lines = ("Its last lines:", *self.last_lines) if self.last_lines else ()
-        return "\n".join((f"its command {how}", *lines))
+        return "\n".join((self.sentence, *lines))
 
 
 def parse_run_end(told: str | bytes) -> RunEnd | None:
