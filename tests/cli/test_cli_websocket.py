@@ -18,6 +18,7 @@ from gpudev.ports.clock import SystemClock
 from gpudev.proxy import frames
 from gpudev.sdk import websocket
 from gpudev.sdk.errors import Unreachable
+from gpudev.sdk.transport import Line, Request, Transport
 from gpudev.settings import Settings
 
 PAYLOADS = st.lists(st.one_of(st.binary(max_size=300), st.sampled_from([b"x" * 126, b"y" * 65_536])), max_size=8)
@@ -161,6 +162,47 @@ def test_a_pipe_carries_more_than_fits_into_any_buffer(tls: bool, tmp_path: Path
         thread.join(20)
     ours.close()
     theirs.close()
+
+
+def read_head(line: socket.socket) -> str:
+    head = b""
+    while not head.endswith(b"\r\n\r\n") and (piece := line.recv(1)):
+        head += piece
+    return head.decode()
+
+
+def test_a_networks_own_proxy_is_asked_for_a_tunnel_since_it_would_pass_on_no_upgrade(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.settimeout(20)
+    heads: list[str] = []
+
+    def play() -> None:
+        line, _ = listener.accept()
+        line.settimeout(20)
+        with line:
+            heads.append(read_head(line))
+            line.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+            heads.append(read_head(line))
+            (key,) = (part for part in heads[-1].split("\r\n") if part.startswith("Sec-WebSocket-Key: "))
+            accept = websocket.expected_answer(key.partition(": ")[2])
+            agreed = "Upgrade: websocket\r\nConnection: Upgrade"
+            line.sendall(f"HTTP/1.1 101 OK\r\n{agreed}\r\nSec-WebSocket-Accept: {accept}\r\n\r\n".encode())
+
+    playing = threading.Thread(target=play)
+    playing.start()
+    monkeypatch.setenv("http_proxy", f"http://ada:word@127.0.0.1:{listener.getsockname()[1]}")
+    opened = Transport("http://gpu.example.com:81").open_websocket(Request("GET", "/v1/jobs/x/ssh"))
+    playing.join(20)
+    listener.close()
+    assert isinstance(opened, Line)
+    opened.socket.close()
+    assert heads[0].startswith("CONNECT gpu.example.com:81 HTTP/1.")
+    assert "Proxy-Authorization: Basic " in heads[0]
+    assert heads[1].startswith("GET /v1/jobs/x/ssh HTTP/1.1\r\n")
+    assert "Host: gpu.example.com:81\r\n" in heads[1]
+    assert "Proxy-Authorization" not in heads[1], "that is for the proxy alone"
 
 
 def test_a_connection_that_is_cut_is_told_as_that() -> None:

@@ -145,10 +145,10 @@ class Transport:
         key = websocket.new_key()
         asking = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
         headers = {**request.headers, **asking, "Sec-WebSocket-Key": key}
-        connection = self._connect()
+        connection = self._connect(through_tunnel=True)
         line = connection.sock
         try:
-            response = self._send(connection, request._replace(headers=headers))
+            response = self._send(connection, request._replace(headers=headers), through_tunnel=True)
             if response.status != 101:
                 answer = _read_answer(response)
                 connection.close()
@@ -160,8 +160,8 @@ class Transport:
             connection.close()
             raise self._unreachable(error, sent=True) from error
 
-    def _connect(self) -> http.client.HTTPConnection:
-        connection = self._new_connection()
+    def _connect(self, *, through_tunnel: bool = False) -> http.client.HTTPConnection:
+        connection = self._new_connection(through_tunnel or self._secure)
         try:
             connection.connect()
         except (OSError, http.client.HTTPException) as error:
@@ -190,17 +190,21 @@ class Transport:
         step = "Ask whoever invited you; if the key was changed on purpose, a new invitation brings the new one"
         raise Unreachable(message, sent=False, next_step=step, final=True)
 
-    def _new_connection(self) -> http.client.HTTPConnection:
+    def _new_connection(self, through_tunnel: bool) -> http.client.HTTPConnection:
+        """`through_tunnel`: a proxy on the way only carries bytes. Else it reads along, and passes on no upgrade."""
         host, port = (self._proxy.host, self._proxy.port) if self._proxy else (self._host, self._port)
-        if not self._secure:
-            return http.client.HTTPConnection(host, port, timeout=CONNECT_SECONDS)
-        context = self._context()
-        connection = http.client.HTTPSConnection(host, port, timeout=CONNECT_SECONDS, context=context)
-        if self._proxy:
+        connection = (
+            http.client.HTTPSConnection(host, port, timeout=CONNECT_SECONDS, context=self._context())
+            if self._secure
+            else http.client.HTTPConnection(host, port, timeout=CONNECT_SECONDS)
+        )
+        if self._proxy and through_tunnel:
             connection.set_tunnel(self._host, self._port, self._proxy.headers)
         return connection
 
-    def _send(self, connection: http.client.HTTPConnection, request: Request) -> http.client.HTTPResponse:
+    def _send(
+        self, connection: http.client.HTTPConnection, request: Request, *, through_tunnel: bool = False
+    ) -> http.client.HTTPResponse:
         headers = {
             "Accept": "application/json",
             "User-Agent": f"gpu-dev/{__version__}",
@@ -211,7 +215,7 @@ class Transport:
         if request.body is not None:
             headers.setdefault("Content-Type", "application/json")
         target = self._prefix + request.path
-        if self._proxy and not self._secure:
+        if self._proxy and not (self._secure or through_tunnel):
             headers |= {"Host": _host_header(self._host, self._port), **self._proxy.headers}
             target = f"http://{_host_header(self._host, self._port)}{target}"
         connection.request(request.method, target, request.body, headers)
