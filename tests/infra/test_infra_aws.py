@@ -7,11 +7,13 @@ looked at: the chart is rendered with them.
 import asyncio
 import json
 import os
+import re
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import jmespath
 import pytest
 from botocore.session import get_session
 from moto.server import ThreadedMotoServer
@@ -21,6 +23,7 @@ from gpudev.settings import Database
 from infra.declarations import AWS_SERVICES, declarations
 from infra.helm import rendered
 from infra.programs import ROOT
+from infra.test_infra_docs import code_of
 from infra.tofu import Tofu
 from reconciling.test_reconcile_commands import Operator
 from support.kube import ControlPlane
@@ -219,8 +222,32 @@ def assert_it_tells_the_truth_about_itself(program: Tofu, moto: str) -> None:
     assert json.loads(outputs["cli_config"])["api_url"] == outputs["api_service_url"]
     assert outputs["supported_gpu_types"] == ["h100", "t4"]
     assert_policies_are_as_declared(moto)
+    assert_the_handbooks_queries_find(moto)
     assert_chart_takes(outputs["chart_values"])
     assert_nothing_else_changes(program)
+
+
+def assert_the_handbooks_queries_find(moto: str) -> None:
+    """What `aws … --query` in the handbook answers, by the same library that the AWS CLI takes."""
+    session = get_session()
+    session.set_credentials(*CREDENTIALS.values())
+    answers = {}
+    for code in code_of("aws"):
+        if found := re.fullmatch(r"aws ([a-z]+) ([a-z-]+).* --query (?:\"(.+?)\"|'(.+?)').*", code):
+            service, operation, *quoted = found.groups()
+            if operation == "describe-instance-refreshes":
+                continue  # moto has none; the stub of our own does (tests/aws/test_aws_groups.py)
+            client = session.create_client(service, region_name=REGION, endpoint_url=moto)
+            answers[operation] = jmespath.search(quoted[0] or quoted[1], getattr(client, operation.replace("-", "_"))())
+            client.close()
+    [distribution] = answers["list-distributions"]
+    assert distribution["Domain"].endswith("cloudfront.net") and distribution["Status"]
+    assert {one["Name"]: one["Desired"] for one in answers["describe-auto-scaling-groups"]} == {
+        f"{PREFIX}-cpu-nodes": 2,
+        f"{PREFIX}-gpu-nodes-t4": 2,
+        f"{PREFIX}-gpu-nodes-h100": 0,
+        f"{PREFIX}-gpu-nodes-h100-spot": 1,
+    }
 
 
 def types_with_gpus() -> set[str]:
