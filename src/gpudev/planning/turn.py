@@ -224,8 +224,8 @@ def _decide_server(
             change = _end(reservation, Status.FAILED, reason, failure_reason=reason)
             decisions.changes.append(change)
         case Finish(run_end):
-            reason = None if run_end.exit_code == 0 else run_end.sentence
-            decisions.changes.append(_end(reservation, Status.EXPIRED, run_end.words, failure_reason=reason))
+            failure = None if run_end.exit_code == 0 else run_end.sentence
+            decisions.changes.append(_end(reservation, Status.EXPIRED, run_end.words, failure_reason=failure))
         case Progress(step):
             decisions.changes.append(_note(reservation, NewEvent("step", step), {"step": step}))
         case Launch(restart):
