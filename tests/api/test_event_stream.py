@@ -6,12 +6,14 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import httpx2
 import pytest
 
 from gpudev.adapters.postgres.listening import ReservationChanges
+from gpudev.api import app
 from gpudev.api.streaming import EventStream, Item
 from gpudev.domain.errors import Unavailable
 from gpudev.domain.ids import ReservationId
@@ -84,7 +86,14 @@ async def test_a_reservation_is_followed_from_submit_to_its_end(
     assert numbers == sorted(set(numbers))
 
 
+@pytest.fixture
+def seldom_looking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By itself, a stream looks again after a minute."""
+    monkeypatch.setattr(app, "Watching", partial(Watching, look_again_seconds=60.0))
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("seldom_looking")
 async def test_a_change_is_told_at_once_without_waiting_for_the_next_look(
     ada: httpx2.AsyncClient, address: str
 ) -> None:
@@ -95,11 +104,12 @@ async def test_a_change_is_told_at_once_without_waiting_for_the_next_look(
         begun = asyncio.get_running_loop().time()
         await ada.post(f"/v1/jobs/{view['job_id']}/cancel")
         rest = [sent async for sent in stream]
-        assert asyncio.get_running_loop().time() - begun < 2
+        assert asyncio.get_running_loop().time() - begun < 30
     assert [sent.event for sent in rest] == ["event", "job"]
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("seldom_looking")
 async def test_a_place_in_the_line_that_moves_is_told(ada: httpx2.AsyncClient, api: Api, address: str) -> None:
     await submit(ada, gpu_count=16)
     await api.world.turn()
@@ -110,7 +120,7 @@ async def test_a_place_in_the_line_that_moves_is_told(ada: httpx2.AsyncClient, a
         api.world.clock.move(seconds=1)  # what is newer is told: the row, until the plan that goes with it is published
         await ada.post(f"/v1/jobs/{ahead['job_id']}/cancel")
         await api.world.turn()
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(30):
             while (sent := await anext(stream)).event != "job":
                 pass
         assert sent.data["queue_position"] == 1
@@ -265,7 +275,8 @@ async def test_a_source_that_breaks_is_not_taken_for_one_that_ended() -> None:
 
 
 @pytest.mark.slow
-async def test_a_silent_stream_ends_within_a_second_of_its_key(api: Api, ada: httpx2.AsyncClient, address: str) -> None:
+@pytest.mark.usefixtures("seldom_looking")
+async def test_a_silent_stream_ends_soon_after_its_key(api: Api, ada: httpx2.AsyncClient, address: str) -> None:
     """Also where nobody hears that the key was revoked."""
     view = await submit(ada)
     key = {"Authorization": ada.headers["Authorization"]}
@@ -282,8 +293,7 @@ async def test_a_silent_stream_ends_within_a_second_of_its_key(api: Api, ada: ht
         revoked = time.monotonic()
         async for _ in lines:
             pass
-        # It would be five seconds until the stream looks by itself; a busy machine is given one more.
-        assert time.monotonic() - revoked < 2
+        assert time.monotonic() - revoked < 20, "it does not wait for anything that happens"
 
 
 async def test_whoever_may_read_no_more_and_reads_nothing_is_not_waited_for() -> None:

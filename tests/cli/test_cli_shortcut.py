@@ -13,6 +13,7 @@ import pytest
 
 from gpudev.cli import shortcut
 from gpudev.sdk import websocket
+from support.ports import free_port
 
 JOB = "3f2a9c1e-0000-4000-8000-000000000001"
 KEY = "gpudev_" + "k" * 43
@@ -165,9 +166,7 @@ def test_where_the_dev_server_greets_the_way_is_straight(server: Played, env: di
 
 
 def test_where_it_does_not_the_same_connection_goes_on_to_a_session(server: Played, env: dict[str, str]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as nobody:
-        closed = nobody.getsockname()[1]
-    serve_job(server, job_answer(node_ip="127.0.0.1", node_port=closed))
+    serve_job(server, job_answer(node_ip="127.0.0.1", node_port=free_port()))
     found = shortcut.open_line(JOB, server.url, env, auto=True)
     assert found is not None
     found.socket.close()

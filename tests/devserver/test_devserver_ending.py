@@ -44,8 +44,8 @@ def test_asked_to_end_it_tells_the_people_hangs_up_and_is_gone_at_once(
     assert b"*** This dev server is ending now. ***" in screen.transcript
     assert on_pipes.communicate(timeout=10)[0] == b"bye\n"
     assert on_pipes.returncode == 4
-    assert server.process.wait(10) == 0
-    assert time.monotonic() - began < 5
+    assert server.process.wait(30) == 0
+    assert time.monotonic() - began < 12, "the grace is longer"
     assert (server.home / "hung-up").read_text() == "yes\n"
     assert "msg=ended" in server.log.read_text()
 
@@ -71,8 +71,8 @@ def test_who_does_not_listen_is_killed_when_the_grace_is_over(builder: Builder) 
     assert stopped.stdout.readline()
     began = time.monotonic()
     os.kill(server.pid, signal.SIGTERM)
-    assert server.process.wait(10) == 0
-    assert 0.9 < time.monotonic() - began < 5
+    assert server.process.wait(30) == 0
+    assert 0.9 < time.monotonic() - began < 12, "it was given a shorter one than usual"
     for ssh in (deaf, stopped):
         ssh.communicate(timeout=10)
         assert ssh.returncode == 255

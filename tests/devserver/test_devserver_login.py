@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import time
+from itertools import islice
 from pathlib import Path
 
 import asyncssh
@@ -113,11 +114,11 @@ def test_a_client_with_too_many_wrong_keys_is_sent_away(container: DevServer, tm
 
 def test_whoever_does_not_log_in_in_time_is_cut_off(builder: Builder) -> None:
     server = builder.start("--login-time", "500ms")
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as idle:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as idle:
         began = time.monotonic()
         while idle.recv(4096):
             pass
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 30
 
 
 def test_connections_that_never_log_in_keep_nobody_out(container: DevServer) -> None:
@@ -140,8 +141,10 @@ def test_noise_on_the_port_harms_nobody(container: DevServer) -> None:
                 connection.shutdown(socket.SHUT_WR)
                 while connection.recv(4096):
                     pass
-            except ConnectionError:
-                pass  # cut off in the middle of it
+            except TimeoutError:
+                raise
+            except OSError:
+                pass  # cut off in the middle of it, also before it could say that this was all
     assert gets_in(container)
 
 
@@ -163,21 +166,17 @@ def test_new_keys_are_agreed_upon_in_the_middle_of_a_transfer(container: DevServ
 
 
 def test_a_client_that_stops_answering_is_given_up(builder: Builder) -> None:
-    server = builder.start("--keepalive", "200ms")
+    server = builder.start("--keepalive", "250ms")
     ended = server.home / "ended"
-    script = "trap 'echo > ~/ended; exit' HUP; echo ready; while :; do sleep 0.1; done"
-    ssh = server.start(script, options=("-tt",), stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
-    assert ssh.stdout is not None
-    assert ssh.stdout.readline() == b"ready\r\n"
-    time.sleep(1)
-    assert not ended.exists()  # it answers by itself as long as it runs
-    time.sleep(2)
-    assert not ended.exists()
-    os.kill(ssh.pid, signal.SIGSTOP)
-    eventually(ended.exists)
-    ssh.kill()
-    ssh.wait()
-    ssh.stdout.close()
+    script = "trap 'echo > ~/ended; exit' HUP; while :; do sleep 0.1; done"
+    with server.start(script, options=("-tt", "-v"), stderr=subprocess.PIPE, stdin=subprocess.DEVNULL) as ssh:
+        assert ssh.stderr is not None
+        asked = (line for line in ssh.stderr if b"keepalive@openssh.com" in line)
+        assert len(list(islice(asked, 12))) == 12  # more than may be missed: it answers by itself as long as it runs
+        assert not ended.exists()
+        os.kill(ssh.pid, signal.SIGSTOP)
+        eventually(ended.exists)
+        ssh.kill()
 
 
 async def test_a_client_of_another_make_gets_in_too(server: DevServer) -> None:

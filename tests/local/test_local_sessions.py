@@ -153,7 +153,7 @@ async def test_from_asking_to_the_first_output_takes_a_moment(world: LocalWorld)
     began = time.monotonic()
     seen = await world.ready(world.spec())
     await world.out(seen, "true")
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 10
 
 
 async def test_asking_does_not_hold_up_the_event_loop(world: LocalWorld) -> None:

@@ -233,7 +233,7 @@ async def test_nobody_else_waits_while_a_disk_is_copied(world: VolumeWorld, gate
     for _ in range(20):
         await asyncio.sleep(0)
         await world.cloud.find_volume(volume_id)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 20
 
 
 async def test_a_snapshot_that_cannot_be_made_says_why(world: VolumeWorld, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 import os
 import shutil
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -72,9 +71,8 @@ def test_from_nothing_to_a_command_in_a_dev_server_and_back(clone: Path, tmp_pat
     assert run(tmp_path, environment, "./gpu-dev", "--version").stdout.startswith("gpu-dev "), "through a link too"
     compiled = list((clone / "src").rglob("*.pyc"))
     assert len(compiled) >= len(list((clone / "src").rglob("*.py"))), "bytecode is there whatever the environment says"
-    before = time.monotonic()
-    assert run(clone, environment, "tools/bootstrap", "server").returncode == 0
-    assert time.monotonic() - before < 2.0, "nothing left to do is done at once"
+    again = run(clone, environment, "tools/bootstrap", "server")
+    assert (again.returncode, again.stdout + again.stderr) == (0, ""), "nothing is left to do"
 
 
 def test_make_help_names_every_command() -> None:
