@@ -22,6 +22,11 @@ def test_it_says_what_is_missing_before_anything_is_reserved(cli: Cli, api: Fake
         done = cli.run(*arguments)
         assert done.returncode == 2, done.stderr
         assert told in done.stderr
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / ".gitignore").touch()
+    without_git = cli.run("run", "--folder", str(tmp_path / "project"), "--", "true", env={"PATH": str(tmp_path)})
+    assert without_git.returncode == 8, without_git.stderr
+    assert "git is not on this machine" in without_git.stderr
     assert api.jobs == {}
 
 
