@@ -22,7 +22,8 @@ from gpudev.settings import Database
 from support.kube import ControlPlane
 from support.kube_api import KubeApi
 from support.kube_processes import Processes
-from support.system import SERVER, System, free_port
+from support.ports import free_port
+from support.system import SERVER, System
 
 CONTROLPLANE = "gpu-controlplane"
 Asked = tuple[str, str, str, str]
@@ -107,6 +108,16 @@ class Installed:
         assert done.returncode == 0, f"{name} ended with {done.returncode}: {done.stdout}{done.stderr}"
         return json.loads(done.stdout) if "--json" in more else done.stdout
 
+    async def operate(self, *arguments: str) -> str:
+        """What an operator runs in the pod `toolbox`."""
+        environment = await self._environment("toolbox")
+        command = [*SERVER.command, *arguments]
+        done = await asyncio.to_thread(
+            subprocess.run, command, env=environment, capture_output=True, text=True, check=False, timeout=300
+        )
+        assert done.returncode == 0, f"{arguments} ended with {done.returncode}: {done.stdout}{done.stderr}"
+        return str(done.stdout)
+
     def stop(self, name: str) -> None:
         self._processes.stop(name, signal.SIGTERM)
 
@@ -130,7 +141,8 @@ class Installed:
 def asked_for(plane: ControlPlane, since: int, is_meant: Callable[[Object], bool] = lambda _: True) -> Counter[Asked]:
     """What the chart's accounts asked the API server for, by its own audit log, from that place in it on."""
     found: Counter[Asked] = Counter()
-    for line in plane.audit_log.read_bytes()[since:].splitlines():
+    written, _, _ = plane.audit_log.read_bytes()[since:].rpartition(b"\n")  # the last line may be half a one
+    for line in written.splitlines():
         event = json.loads(line)
         who = event["user"]["username"]
         what = event.get("objectRef")

@@ -11,7 +11,15 @@ from charts.rendering import Helm, Object, Rendered, chart_values, containers
 from gpudev.adapters.kubernetes import machines
 from gpudev.adapters.kubernetes.manifests import efs_storage_class
 from gpudev.adapters.kubernetes.reading import RIGHTS as READING
-from gpudev.adapters.kubernetes.rights import AMONG_DEV_SERVERS, EVERYWHERE, FOR_DISKS, FOR_DISKS_TO_END, TO_END, Right
+from gpudev.adapters.kubernetes.rights import (
+    AMONG_DEV_SERVERS,
+    CLAIMS_OF_DISKS,
+    EVERYWHERE,
+    FOR_DISKS,
+    FOR_DISKS_TO_END,
+    TO_END,
+    Right,
+)
 from gpudev.main import cli
 from gpudev.settings import API_ROLE, PROCESSOR_ROLE, RECONCILER_ROLE, KubernetesSettings
 from support.kube_binaries import ROOT
@@ -198,11 +206,12 @@ def test_each_service_is_granted_exactly_what_its_code_declares(chart: Rendered)
     ):
         everywhere = (*EVERYWHERE, *(for_disks if has_cloud else ()))
         assert _granted(chart.get("ClusterRole", f"gpu-dev-{app}")) == _declared(everywhere)
-        assert _granted(chart.get("Role", app)) == _declared(among)
+        assert _granted(chart.get("Role", app)) == _declared((*among, *(CLAIMS_OF_DISKS if has_cloud else ())))
     assert _granted(chart.get("ClusterRole", "gpu-dev-availability-updater")) == _declared(READING)
-    assert _granted(chart.get("ClusterRole", "gpu-dev-toolbox")) == _declared(machines.EVERYWHERE)
     assert _granted(chart.get("Role", "toolbox")) == _declared(machines.AMONG_DEV_SERVERS)
-    assert len(chart.of("ClusterRole")) == 4
+    if has_cloud:
+        assert _granted(chart.get("ClusterRole", "gpu-dev-toolbox")) == _declared(machines.EVERYWHERE)
+    assert len(chart.of("ClusterRole")) == 3 + has_cloud
     assert len(chart.of("Role")) == 3
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from gpudev.adapters.kubernetes import labels
 from gpudev.adapters.kubernetes.labels import selector
-from gpudev.adapters.kubernetes.rights import AMONG_DEV_SERVERS, EVERYWHERE, FOR_DISKS
+from gpudev.adapters.kubernetes.rights import AMONG_DEV_SERVERS, CLAIMS_OF_DISKS, EVERYWHERE, FOR_DISKS
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.domain.ids import ReservationId, new_disk_id
 from gpudev.ports.cluster import HomeVolume, Phase, ServerSpec
@@ -251,7 +251,8 @@ async def test_the_granted_rights_suffice_for_the_whole_life_of_a_disk(
 ) -> None:
     if not isinstance(kube, ControlPlane):
         pytest.skip("tokens of service accounts are made on a control plane of our own")
-    own = await _grant(kube_api, kube, namespace, AMONG_DEV_SERVERS, [*EVERYWHERE, *FOR_DISKS])
+    among, everywhere = [*AMONG_DEV_SERVERS, *CLAIMS_OF_DISKS], [*EVERYWHERE, *FOR_DISKS]
+    own = await _grant(kube_api, kube, namespace, among, everywhere)
     try:
         async with DiskWorld(kube, kube_api, fake_nodes, namespace, kubeconfig=own, **ON_AWS) as world:
             spec = world.with_disk()

@@ -71,7 +71,7 @@ async def open_backstop(settings: Settings) -> AsyncIterator[RunningProcessor]:
     stores = open_stores(settings, max_connections=8)
     try:
         await check_schema(stores)
-        cluster = await open_cluster(settings, stores)
+        cluster = await open_cluster(settings, stores, starts_servers=False)
         await cluster.start()
         try:
             async with open_disk_work(settings, stores) as disks:
@@ -84,13 +84,14 @@ async def open_backstop(settings: Settings) -> AsyncIterator[RunningProcessor]:
         await stores.close()
 
 
-async def open_cluster(settings: Settings, stores: Stores) -> Cluster:
+async def open_cluster(settings: Settings, stores: Stores, *, starts_servers: bool = True) -> Cluster:
     """Not started yet."""
     if settings.cluster == "kubernetes":
         # Imported only here: one machine does without Kubernetes' client.
         from gpudev.adapters.kubernetes.cluster import KubernetesCluster
 
-        return KubernetesCluster(settings.kubernetes, await stores.catalogue.catalogue(), SystemClock())
+        catalogue = await stores.catalogue.catalogue()
+        return KubernetesCluster(settings.kubernetes, catalogue, SystemClock(), starts_servers=starts_servers)
     nodes = nodes_of_this_machine(settings)
     await stores.catalogue.describe(gpu_types(nodes))
     return local_cluster(settings, nodes)

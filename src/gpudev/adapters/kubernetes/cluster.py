@@ -61,8 +61,12 @@ class KubernetesCluster:
         clock: Clock,
         *,
         api: KubernetesApi | None = None,
+        starts_servers: bool = True,
     ) -> None:
+        """`starts_servers` False: it only ends them, by their time. It makes nothing that they would need, and asks
+        for no last words: whose death nobody watched is not told by it."""
         self._settings = settings
+        self._starts_servers = starts_servers
         self._catalogue = catalogue
         self._clock = clock
         self._api = api or connect(settings)
@@ -91,7 +95,8 @@ class KubernetesCluster:
     async def start(self) -> None:
         self._watching_since = self._clock.now()
         try:
-            await furnish(self._api, self._settings)
+            if self._starts_servers:
+                await furnish(self._api, self._settings)
             self._mirror.start()
             await self._mirror.wait_complete(_FIRST_LOOK_WITHIN)
         except BaseException:
@@ -121,7 +126,7 @@ class KubernetesCluster:
             parts = self._mirror.parts_of(reservation_id)
             present |= _uids(parts)
             seen = self._see(parts, now)
-            if len(parts.pods) > 1:
+            if len(parts.pods) > 1 and self._starts_servers:
                 self._gang_hosts.consider(parts)
             if seen is not None:
                 servers[reservation_id] = seen
@@ -218,7 +223,7 @@ class KubernetesCluster:
         """A death is told once, so it is told with its last words; they come within seconds or not at all."""
         source = facts.logs
         uid = next((pod.uid for pod in parts.pods if source is not None and pod.name == source.pod), None)
-        if source is None or uid is None:
+        if source is None or uid is None or not self._starts_servers:
             return facts.seen
         words = self._last_words.find(uid, source.pod, source.container)
         if words is None:

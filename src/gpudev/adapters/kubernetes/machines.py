@@ -8,6 +8,7 @@ from gpudev.adapters.kubernetes.rights import Right
 from gpudev.ports.node_groups import NodeMachine, PodThere
 
 EVERYWHERE = (Right("", ("nodes",), ("list",)),)
+"""Only where there is a cloud whose machines nodes are."""
 AMONG_DEV_SERVERS = (Right("", ("pods",), ("list", "delete")),)
 """All that operators' commands need."""
 

@@ -26,7 +26,7 @@ AMONG_DEV_SERVERS = (
     Right("", ("services",), (*_KEEPING, "watch")),
     Right("", ("pods/log",), ("get",)),
     Right("", ("pods/exec",), ("get", "create")),
-    Right("", ("persistentvolumeclaims",), ("get", "list", "create", "delete")),
+    Right("", ("persistentvolumeclaims",), ("get", "create")),
     Right("networking.k8s.io", ("networkpolicies",), _KEEPING),
     Right("", ("namespaces",), ("get",)),
 )
@@ -36,15 +36,14 @@ installs; with a right to create it, the processor makes what is missing."""
 FOR_DISKS = (Right("", ("persistentvolumes",), (*_KEEPING, "watch")),)
 """Everywhere, and only where there are disks: what stands for a volume belongs to no namespace."""
 
+CLAIMS_OF_DISKS = (Right("", ("persistentvolumeclaims",), ("list", "delete")),)
+"""In the namespace of the dev servers, for both, and only where there are disks. Claims of shared storage stay."""
+
 TO_END = (
-    Right("", ("pods",), ("get", "list", "patch", "delete")),
-    Right("", ("secrets",), ("list", "patch", "delete")),
+    Right("", ("pods", "secrets"), ("list", "delete")),
     Right("", ("services",), ("list", "watch", "delete")),
-    Right("", ("pods/log",), ("get",)),
     Right("", ("pods/exec",), ("get", "create")),
-    Right("", ("persistentvolumeclaims",), ("list", "delete")),
-    Right("networking.k8s.io", ("networkpolicies",), _KEEPING),
-    Right("", ("namespaces",), ("get",)),
+    Right("networking.k8s.io", ("networkpolicies",), ("list", "delete")),
 )
 """In the namespace of the dev servers, for `expire`, which beside `EVERYWHERE` needs only this: it starts nobody."""
 
