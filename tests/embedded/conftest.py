@@ -5,15 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from support.machine import Machine
+from support.machine import Machine, a_machine
 from support.ports import free_port
 
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
-    machine = Machine(tmp_path, {"GPU_DEV_API_PORT": str(free_port())})
-    machine.person.mkdir()
-    yield machine
-    machine.run("down")
-    for process in machine.processes():
-        process.kill()
+    with a_machine(tmp_path) as machine:
+        machine.variables["GPU_DEV_API_PORT"] = str(free_port())
+        yield machine

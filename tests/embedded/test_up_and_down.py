@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -21,7 +22,7 @@ from gpudev.adapters.local.processes import identify, is_alive
 from gpudev.embedded import pidfiles
 from gpudev.embedded.pidfiles import wait_until
 from gpudev.embedded.postgres import EmbeddedPostgres
-from support.machine import Machine
+from support.machine import Machine, a_machine
 from support.ports import free_port
 
 pytestmark = pytest.mark.slow
@@ -89,12 +90,40 @@ def test_one_life_from_up_to_down(machine: Machine) -> None:
     assert "Nothing is running" in nothing.stdout
 
 
-def test_the_owner_gets_a_key_and_an_ssh_key_nobody_else_can_read(machine: Machine) -> None:
+@dataclass
+class Started:
+    machine: Machine
+    taken_port: int
+    said: str
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
+    """One for those who look at what `up` has made and leave it running: started by somebody who has a key of another
+    system, while another program has the port."""
+    with socket.socket() as other, a_machine(tmp_path_factory.mktemp("started")) as machine:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        taken = other.getsockname()[1]
+        machine.variables["GPU_DEV_API_PORT"] = str(taken)
+        folder = machine.person / ".gpu-dev"
+        folder.mkdir(mode=0o700)
+        (folder / "credentials").write_text(json.dumps({"https://elsewhere.example": {"api_key": "kept"}}))
+        (folder / "credentials").chmod(0o600)
+        up = machine.run("up")
+        assert up.returncode == 0, up.stdout + up.stderr
+        yield Started(machine, taken, up.stdout)
+
+
+def test_a_taken_port_is_stepped_over_and_it_says_so(started: Started) -> None:
+    assert f"Port {started.taken_port} is taken by another program" in started.said
+    assert started.machine.up()["api_url"] != f"http://127.0.0.1:{started.taken_port}"
+
+
+def test_the_owner_gets_a_key_and_an_ssh_key_nobody_else_can_read(started: Started) -> None:
+    machine = started.machine
     folder = machine.person / ".gpu-dev"
-    folder.mkdir(mode=0o700)
-    (folder / "credentials").write_text(json.dumps({"https://elsewhere.example": {"api_key": "kept"}}))
-    (folder / "credentials").chmod(0o600)
-    url = machine.up()["api_url"]
+    url = json.loads(machine.layout.system_file.read_text())["api_url"]
     entries = json.loads((folder / "credentials").read_text())
     assert entries["https://elsewhere.example"] == {"api_key": "kept"}
     assert stat.S_IMODE((folder / "credentials").stat().st_mode) == 0o600
@@ -112,7 +141,8 @@ def test_the_owner_gets_a_key_and_an_ssh_key_nobody_else_can_read(machine: Machi
     assert (folder / "id_ed25519").read_bytes() == ssh_key
 
 
-def test_a_killed_part_is_back_within_seconds(machine: Machine) -> None:
+def test_a_killed_part_is_back_within_seconds(started: Started) -> None:
+    machine = started.machine
     url = machine.up()["api_url"]
     for part in ("api", "processor", "postgres"):
         kill_part(machine, part)
@@ -133,18 +163,6 @@ def test_after_the_supervisor_was_killed_up_replaces_what_it_left_and_down_leave
     kill_part(machine, "supervisor")
     assert machine.run("down").returncode == 0
     assert machine.processes() == []
-
-
-def test_a_taken_port_is_stepped_over_and_it_says_so(machine: Machine) -> None:
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        taken = other.getsockname()[1]
-        machine.variables["GPU_DEV_API_PORT"] = str(taken)
-        up = machine.run("up")
-        assert up.returncode == 0, up.stdout + up.stderr
-        assert f"Port {taken} is taken by another program" in up.stdout
-        assert json.loads(machine.layout.system_file.read_text())["api_url"] != f"http://127.0.0.1:{taken}"
 
 
 def test_a_taken_port_that_was_asked_for_is_refused(machine: Machine) -> None:

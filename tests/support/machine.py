@@ -5,6 +5,7 @@ import json
 import os
 import socket
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -78,3 +79,14 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+@contextlib.contextmanager
+def a_machine(root: Path) -> Iterator[Machine]:
+    """Whatever happens on it, it is taken down at the end."""
+    machine = Machine(root)
+    machine.person.mkdir()
+    yield machine
+    machine.run("down")
+    for process in machine.processes():
+        process.kill()
