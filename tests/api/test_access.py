@@ -47,8 +47,14 @@ def api(api: Api) -> Api:
     return api
 
 
+_PATHS: dict[str, Any] = {}
+"""As documented: the same in every app, and most of what a test here would cost."""
+
+
 def endpoints(api: Api, *needs: Needs) -> Iterator[tuple[str, str]]:
-    for path, operations in document(api.app)["paths"].items():
+    if not _PATHS:
+        _PATHS.update(document(api.app)["paths"])
+    for path, operations in _PATHS.items():
         for method, operation in operations.items():
             if Needs(operation["x-required-role"]) in needs:
                 yield method.upper(), path

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from support.warm_programs import CLIENT, run_program
+
 
 @dataclass
 class Cli:
@@ -17,7 +19,7 @@ class Cli:
     async def start(self, *arguments: str, **env: str) -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "gpudev.cli", *arguments),
-            env={"PATH": os.environ["PATH"], "HOME": str(self.home), "GPU_DEV_API_URL": self.api_url, **env},
+            env=self._environment(**env),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -25,11 +27,13 @@ class Cli:
 
     async def run(self, *arguments: str, code: int = 0, **env: str) -> str:
         """What it said on both ways."""
-        process = await self.start(*arguments, **env)
-        async with asyncio.timeout(90):
-            said = b"".join(await process.communicate()).decode()
-        assert process.returncode == code, said
+        done = await asyncio.to_thread(run_program, CLIENT, arguments, self._environment(**env), timeout=90)
+        said = done.stdout + done.stderr
+        assert done.returncode == code, said
         return said
+
+    def _environment(self, **env: str) -> dict[str, str]:
+        return {"PATH": os.environ["PATH"], "HOME": str(self.home), "GPU_DEV_API_URL": self.api_url, **env}
 
     @property
     def kept(self) -> dict[str, Any]:
