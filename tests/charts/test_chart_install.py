@@ -127,6 +127,22 @@ async def test_the_password_and_all_that_is_stored_outlive_upgrade_uninstall_and
     await release.uninstall()
 
 
+@pytest.mark.parametrize("cloud", ["aws", "gcp"])
+async def test_the_specified_upgrade_which_leaves_out_the_clouds_own_file_changes_no_claim(
+    release: Release, cloud: str
+) -> None:
+    """A claim's class can never be changed: it stays what it was made with, whatever the values say later."""
+    await release.install(f"values-{cloud}.yaml", EXAMPLES / f"{cloud}.yaml")
+    classes = {one["metadata"]["name"]: one["spec"]["storageClassName"] for one in await _claims(release)}
+    assert set(classes.values()) == {{"aws": "gp3", "gcp": "pd-ssd"}[cloud]}
+    await release.upgrade(EXAMPLES / f"{cloud}.yaml", postgres={"primary": {"storage": {"class": "other"}}})
+    after = {one["metadata"]["name"]: one["spec"]["storageClassName"] for one in await _claims(release)}
+    assert after == classes
+    await release.uninstall()
+    await release.install()
+    await release.uninstall()
+
+
 async def test_namespaces_and_classes_of_somebody_else_are_taken_as_they_are(release: Release) -> None:
     for name, labels in ((release.controlplane, {"team": "x"}), (release.workloads, {})):
         await release.api.create("namespaces", {"metadata": {"name": name, "labels": labels}})

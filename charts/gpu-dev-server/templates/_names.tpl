@@ -75,8 +75,16 @@ postgres-primary
 {{- if and (eq .Values.cloudProvider.name "aws") .Values.cloudProvider.aws.efsFileSystemId (not .Values.devServers.sharedStorageClass) }}yes{{ end -}}
 {{- end }}
 
-{{/* The storage class of a claim, or none for the cluster's default: (dict "root" $ "storage" STORAGE). */}}
+{{/*
+A claim: (dict "root" $ "app" APP "name" NAME "storage" STORAGE). Without a class it has the cluster's default. That of a
+claim that is there can never be changed, so it stays, also where an upgrade comes without the cloud's own values.
+*/}}
 {{- define "gpu-dev.claim" -}}
+{{- $there := lookup "v1" "PersistentVolumeClaim" .root.Values.namespaces.controlplane .name }}
+{{- $class := .storage.class | default .root.Values.storage.class }}
+{{- if $there }}
+{{- $class = $there.spec.storageClassName | default "" }}
+{{- end }}
 apiVersion: v1
 kind: PersistentVolumeClaim
 metadata:
@@ -86,7 +94,7 @@ metadata:
     helm.sh/resource-policy: keep
 spec:
   accessModes: [ReadWriteOnce]
-  {{- with .storage.class | default .root.Values.storage.class }}
+  {{- with $class }}
   storageClassName: {{ . }}
   {{- end }}
   resources:
