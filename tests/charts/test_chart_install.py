@@ -1,7 +1,6 @@
 """On a real API server: all of the chart is accepted, an upgrade keeps what was made, an uninstall what was stored."""
 
 import asyncio
-import json
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from charts.kubectl import Kubectl
 from charts.rendering import CHART, Helm, HelmRefused, Object, parse
 from support.kube import ControlPlane
 from support.kube_api import KubeApi
@@ -79,23 +79,10 @@ async def test_a_real_api_server_accepts_all_of_it_to_the_last_field(release: Re
     rendered = release.helm.render(*files, values=values, release=release.name)
     for name in (release.controlplane, release.workloads):
         await release.api.create("namespaces", {"metadata": {"name": name}})
-    kubectl = release.helm.program.with_name("kubectl")
-    process = await asyncio.create_subprocess_exec(
-        str(kubectl),
-        *("--kubeconfig", str(release.plane.kubeconfig), "create", "--dry-run=server", "--validate=strict"),
-        *("--output=name", "--filename=-"),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
+    kubectl = Kubectl(release.helm.program.with_name("kubectl"), release.plane.kubeconfig)
     # A pod is admitted only where its priority class and its account are there already: see below.
     objects = [one for one in rendered.objects if one["kind"] not in ("Namespace", "Pod")]
-    said, errors = await process.communicate(
-        json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}).encode()
-    )
-    assert process.returncode == 0, errors.decode()
-    assert len(said.decode().splitlines()) == len(objects)
-    assert "Warning" not in errors.decode(), errors.decode()
+    assert len(await asyncio.to_thread(kubectl.try_strictly, objects)) == len(objects)
 
 
 async def test_the_password_and_all_that_is_stored_outlive_upgrade_uninstall_and_a_new_install(

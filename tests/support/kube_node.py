@@ -69,20 +69,30 @@ def prepare() -> None:
     """Installs and builds what is missing, as far as it can be done here."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return
-    missing = _missing_packages() + ([] if shutil.which(_BUILDER) else [_BUILDER])
-    if missing and shutil.which("apt-get"):
-        _say(f"installing {', '.join(missing)} for the real node")
-        install = ("apt-get", "install", "-y", "-q", "--no-install-recommends", *missing)
-        try:
-            _run(*install)
-        except RuntimeError:  # lists that are old or were never fetched
-            _run("apt-get", "update", "-q")
-            _run(*install)
+    if missing := _missing_packages():
+        _install(*missing)
     if not _missing_packages() and not all(image.exists() for image in base_images()):
         _say("building the real node's base images (a minute, once)")
         ensure_base_images()
     if reason := why_not():
         _say(f"########## THE TESTS ON A REAL NODE WILL BE SKIPPED: {reason} ##########")
+    if shutil.which(_BUILDER) is None:
+        try:
+            _install(_BUILDER)
+        except RuntimeError as problem:  # the node does without
+            _say(f"{problem}\n########## CANNOT INSTALL {_BUILDER}: tests of images WILL BE SKIPPED ##########")
+
+
+def _install(*packages: str) -> None:
+    if shutil.which("apt-get") is None:
+        return
+    _say(f"installing {', '.join(packages)} for the real node")
+    install = ("apt-get", "install", "-y", "-q", "--no-install-recommends", *packages)
+    try:
+        _run(*install)
+    except RuntimeError:  # lists that are old or were never fetched
+        _run("apt-get", "update", "-q")
+        _run(*install)
 
 
 def _missing_packages() -> list[str]:
