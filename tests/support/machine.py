@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import socket
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -72,13 +71,6 @@ class Machine:
     def _is_data_folder(self, pid: int) -> bool:
         here = Path(f"/proc/{pid}/cwd")
         return here.exists() and self.layout.postgres_data.exists() and here.samefile(self.layout.postgres_data)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @contextlib.contextmanager

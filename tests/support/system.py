@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 import urllib.request
@@ -14,6 +13,7 @@ from typing import Any, TypeVar
 
 import psutil
 
+from support.ports import free_port
 from support.process_table import command_lines
 from support.warm_programs import CLIENT, SERVER, run_program
 
@@ -154,9 +154,3 @@ def eventually(look: Callable[[], _T | None], otherwise: str, seconds: float = 3
             return found
         assert time.monotonic() < deadline, otherwise
         time.sleep(0.05)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
