@@ -33,7 +33,10 @@ def loaded_by(command: str) -> set[str]:
     [
         ("up", _NEVER_AT_ONCE | _FOR_A_DATABASE | {"structlog", "asyncio", "cryptography"}),
         ("migrate", _NEVER_AT_ONCE | {"gpudev.adapters.postgres.stores", "gpudev.embedded.supervisor", "cryptography"}),
-        ("users", _NEVER_AT_ONCE | {"gpudev.bootstrap", "gpudev.processor", "gpudev.embedded.supervisor"}),
+        (
+            "users",
+            _NEVER_AT_ONCE | {"gpudev.bootstrap", "gpudev.processor", "gpudev.embedded.supervisor", "cryptography"},
+        ),
     ],
 )
 def test_no_command_loads_what_only_others_need(command: str, unneeded: set[str]) -> None:

@@ -65,8 +65,8 @@ def test_a_file_in_the_home_is_there_next_time(clean: System) -> None:
 
 
 def test_a_disk_in_use_is_refused_with_its_holder(clean: System) -> None:
-    holder = clean.ask("reserve", "--disk", "papers", "--hours", "1", "--yes")
-    refused = clean.run("reserve", "--disk", "papers", "--hours", "1", "--yes", code=5)
+    holder = clean.ask("reserve", "--disk", "theses", "--hours", "1", "--yes")
+    refused = clean.run("reserve", "--disk", "theses", "--hours", "1", "--yes", code=5)
     assert holder["job_id"][:8] in refused.stderr
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import click
 
 from gpudev.adapters.postgres.stores import Stores
-from gpudev.adapters.tls import CertificateFiles, find_certificate
 from gpudev.domain.invitations import Invitation, InvitationLink, parse_link
 from gpudev.domain.listening import parse_listen
 from gpudev.domain.users import Role
@@ -54,6 +53,8 @@ def invite(*, name: str, role: str | None, hours: float, url: str | None, no_pin
     door = _door(settings, url)
     fingerprint = None
     if door.api_url.startswith("https:") and door.certificate is not None and not no_pin:
+        from gpudev.adapters.tls import CertificateFiles  # brings cryptography, which few commands need
+
         fingerprint = CertificateFiles(door.certificate, door.certificate).fingerprint()
 
     async def act(stores: Stores) -> NewInvitation:
@@ -114,6 +115,8 @@ def _door(settings: Settings, url: str | None) -> Door:
     listening, shown = known.get("listen_url"), known.get("tls_cert")
     certificate = Path(shown) if isinstance(shown, str) else None
     if settings.listen:  # an API that was started by itself, with these very settings
+        from gpudev.adapters.tls import find_certificate
+
         address = parse_listen(settings.listen)
         listening = address.url
         certificate = find_certificate(settings, address.host, SystemClock().now()).certificate
