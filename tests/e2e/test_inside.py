@@ -88,7 +88,10 @@ def test_a_colleague_is_let_in_survives_the_control_plane_and_is_removed(
     system.kill("api")
     eventually(lambda: system.ready() or None, "the API did not come back")
     assert gets_in(system, job, key)
-    assert system.run("users", "remove", short, "octocat").stdout == "octocat may log in no longer.\n"
+    removed = system.run("users", "remove", short, "stranger", "octocat", code=4)
+    assert removed.stdout == "octocat may log in no longer.\n"
+    assert "stranger was not let in" in removed.stderr
+    assert "`gpu-dev users list" in removed.stderr
     assert not gets_in(system, job, key)
     assert "was not let in" in system.run("users", "remove", short, "octocat", code=4).stderr
     assert system.run("users", "list").stdout.startswith("Nobody but you")

@@ -12,6 +12,7 @@ from gpudev.cli.options import ID, TEXT, api_options
 from gpudev.cli.session import Session
 from gpudev.domain.lifecycle import Status
 from gpudev.sdk import interior_calls
+from gpudev.sdk.errors import NotFound
 from gpudev.wire.interiors import DevServerUsers
 from gpudev.wire.jobs import JobView
 
@@ -83,12 +84,21 @@ def remove(job_id: str, names: tuple[str, ...], *, no_wait: bool, as_json: bool,
     """Let GitHub users in no longer. Connections they have open end; what they left running goes on."""
     session = Session(api_url)
     job = session.api.get(job_id).value
-    replies = [session.api.ask(interior_calls.remove_user(job.reservation_id, name)) for name in names]
-    reply = _settled(session.api, job, replies[-1], wait=not no_wait)
-    if as_json:
-        output.say_json(reply.raw)
-        return
-    output.say(f"{_and(sorted({name.lower() for name in names}))} may log in no longer.")
+    removed: dict[str, Reply[DevServerUsers]] = {}
+    missing: list[NotFound] = []
+    for name in dict.fromkeys(name.lower() for name in names):
+        try:
+            removed[name] = session.api.ask(interior_calls.remove_user(job.reservation_id, name))
+        except NotFound as error:  # one who was misspelt keeps nobody else in
+            missing.append(error)
+    if removed:
+        reply = _settled(session.api, job, list(removed.values())[-1], wait=not no_wait)
+        if as_json:
+            output.say_json(reply.raw)
+        else:
+            output.say(f"{_and(sorted(removed))} may log in no longer.")
+    if missing:
+        raise missing[0].advising(f"`gpu-dev users list {wording.short_id(job.reservation_id)}` shows who may log in")
 
 
 def _settled(api: Api, job: JobView, reply: Reply[DevServerUsers], *, wait: bool) -> Reply[DevServerUsers]:
