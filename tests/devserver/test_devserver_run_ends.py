@@ -3,6 +3,7 @@
 import json
 import shlex
 from pathlib import Path
+from subprocess import DEVNULL, PIPE
 
 import pytest
 
@@ -22,11 +23,15 @@ def test_exit_code_and_last_lines_are_told_and_everything_ends(builder: Builder)
     told.chmod(0o666)
     inside = "/tmp/termination-log" if builder.root != Path("/") else str(told)
     server = builder.start("--last-words", inside)
-    command = "echo up; (sleep 1000 &); sleep 1; printf '10%%\\r100%%\\n'; exit 5"
+    command = "echo up; (sleep 1000 &); until [ -e ~/go ]; do sleep 0.1; done; printf '10%%\\r100%%\\n'; exit 5"
     begun = server.ssh(shlex.join(remote_runs.let_go(".", [command], ends=True)))
     assert begun.returncode == 0, begun.stderr
-    followed = server.ssh(shlex.join(remote_runs.output(follow=True)))
-    assert (followed.returncode, followed.stdout) == (5, b"up\n10%\r100%\n")
+    following = server.start(shlex.join(remote_runs.output(follow=True)), stdout=PIPE, stdin=DEVNULL)
+    assert following.stdout is not None
+    assert following.stdout.readline() == b"up\n"
+    assert server.ssh("touch ~/go").returncode == 0
+    written, _ = following.communicate(timeout=60)
+    assert (following.returncode, written) == (5, b"10%\r100%\n")
     assert server.process.wait(30) == 0
     assert parse_run_end(told.read_text()) == RunEnd(5, ("up", "100%"))
     assert len(json.dumps(told.read_text())) < 4096

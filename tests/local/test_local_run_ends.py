@@ -1,15 +1,15 @@
 """A dev server on this machine ends itself with the command it was reserved for, and with no other."""
 
 import asyncio
+import os
 import shlex
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from gpudev.adapters.local.sshd.config import SshdConfig
-from gpudev.adapters.local.sshd.run_ends import RunWatch
-from gpudev.domain.run_end import RunEnd
+from gpudev.adapters.local.sshd.run_ends import ENDED_WITH_IT, RunWatch
+from gpudev.domain.run_end import RunEnd, parse_run_end
 from gpudev.ports.cluster import Phase, ServerSeen
 from gpudev.sdk import remote_runs
 from local.harness import MODES, LocalWorld
@@ -65,14 +65,17 @@ async def test_a_command_that_is_killed_has_ended_also_when_the_ssh_server_was_t
 
 
 @one_mode
-async def test_whoever_follows_reads_it_to_the_end_and_links_are_not_followed(world: LocalWorld) -> None:
+async def test_whoever_follows_reads_it_to_the_end(world: LocalWorld) -> None:
     spec = world.spec()
     seen = await world.ready(spec)
-    await begin(world, seen, "sleep 1; echo last; cd ~/.gpu-dev-run; (sleep 2; ln -sf /etc/hostname output) & exit 9")
-    following = [*world.ssh_command(seen), shlex.join(remote_runs.output(follow=True))]
-    done = await asyncio.to_thread(subprocess.run, following, capture_output=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout) == (9, b"last\n")
-    assert (await world.until(spec.reservation_id, Phase.DEAD)).run_end == RunEnd(9)
+    await begin(world, seen, "echo up; until [ -e ~/go ]; do sleep 0.1; done; echo last; exit 9")
+    following = world.open_session(seen, shlex.join(remote_runs.output(follow=True)))
+    assert following.stdout is not None
+    assert await asyncio.to_thread(following.stdout.readline) == b"up\n"
+    await world.out(seen, "touch ~/go")
+    written, _ = await asyncio.to_thread(following.communicate, timeout=60)
+    assert (following.returncode, written) == (9, b"last\n")
+    assert (await world.until(spec.reservation_id, Phase.DEAD)).run_end == RunEnd(9, ("up", "last"))
 
 
 RESERVATION = "7f3c0d52-0000-4000-8000-000000000001"
@@ -94,9 +97,30 @@ RESERVATION = "7f3c0d52-0000-4000-8000-000000000001"
 def test_it_stays_where_it_shall_and_where_another_reservation_left_its_marks(
     tmp_path: Path, files: dict[str, str], is_over: bool
 ) -> None:
-    (tmp_path / ".gpu-dev-run").mkdir()
+    assert watch(tmp_path, files, report=0).is_over() is is_over
+
+
+def test_it_leaves_after_a_moment_and_tells_nothing_of_what_is_no_file_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = tmp_path / "told"
+    report = os.open(told, os.O_RDWR | os.O_CREAT)
+    seen = watch(tmp_path, {"ends": RESERVATION, "exit": "9\n"}, report=report)
+    (tmp_path / ".gpu-dev-run" / "output").symlink_to("/etc/passwd")
+    codes: list[int] = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+    seen.look(100.0)
+    seen.look(102.9)
+    assert codes == []
+    seen.look(103.0)
+    os.close(report)
+    assert codes == [ENDED_WITH_IT]
+    assert parse_run_end(told.read_bytes()) == RunEnd(9)
+
+
+def watch(home: Path, files: dict[str, str], *, report: int) -> RunWatch:
+    (home / ".gpu-dev-run").mkdir()
     for name, text in files.items():
-        (tmp_path / ".gpu-dev-run" / name).write_text(text)
+        (home / ".gpu-dev-run" / name).write_text(text)
     environment = {"GPU_DEV_RESERVATION_ID": RESERVATION}
-    config = SshdConfig("", "", str(tmp_path), "", environment=environment, run_end_report=0)
-    assert RunWatch(config).is_over() is is_over
+    return RunWatch(SshdConfig("", "", str(home), "", environment=environment, run_end_report=report))

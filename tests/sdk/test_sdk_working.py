@@ -139,9 +139,11 @@ def test_a_command_that_was_begun_goes_on_by_itself(client: GpuDev) -> None:
     with client.reserve(gpus=1, disk="none") as server:
         nothing = server.output()
         assert nothing.exit_code == remote_runs.NOTHING_RAN
-        server.start(["sh", "-c", 'echo "$1"; sleep 1; echo done; exit 5', "sh", "it's $HOME"])
+        script = 'echo "$1"; until [ -e ~/go ]; do sleep 0.1; done; echo done; exit 5'
+        server.start(["sh", "-c", script, "sh", "it's $HOME"])
         with pytest.raises(CommandFailed, match="runs here already"):
             server.start("echo second")
+        server.run("touch ~/go")
         assert server.output(wait=True) == (5, "it's $HOME\ndone\n", "")
         assert server.output() == (0, "it's $HOME\ndone\n", "")
         server.start("echo $0; kill -9 $PPID; sleep 60")

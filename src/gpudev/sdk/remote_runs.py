@@ -18,7 +18,7 @@ _RUNS = f"""
 runs() {{
   kill -0 "$1" 2>/dev/null || return 1
   [ -r "/proc/$1/cmdline" ] || return 0
-  case "$(tr '\\0' ' ' <"/proc/$1/cmdline")" in *"{FOLDER}"*) return 0 ;; esac
+  case "$({{ tr '\\0' ' ' <"/proc/$1/cmdline"; }} 2>/dev/null)" in *"{FOLDER}"*) return 0 ;; esac
   return 1
 }}
 """
