@@ -10,10 +10,20 @@ from typing import Any
 import pytest
 
 from gpudev.adapters.kubernetes import labels
+from gpudev.adapters.kubernetes.cluster import KubernetesCluster
 from gpudev.adapters.kubernetes.labels import selector
-from gpudev.adapters.kubernetes.rights import AMONG_DEV_SERVERS, CLAIMS_OF_DISKS, EVERYWHERE, FOR_DISKS
+from gpudev.adapters.kubernetes.rights import (
+    AMONG_DEV_SERVERS,
+    CLAIMS_OF_DISKS,
+    EVERYWHERE,
+    FOR_DISKS,
+    FOR_DISKS_TO_END,
+    TO_END,
+)
 from gpudev.domain.errors import ClusterError, Unavailable
+from gpudev.domain.gpu import load_catalogue
 from gpudev.domain.ids import ReservationId, new_disk_id
+from gpudev.ports.clock import SystemClock
 from gpudev.ports.cluster import HomeVolume, Phase, ServerSpec
 from kubernetes.cluster_world import KubernetesWorld
 from kubernetes.test_cluster_rights import _grant, _revoke
@@ -262,6 +272,31 @@ async def test_the_granted_rights_suffice_for_the_whole_life_of_a_disk(
             assert await world.volumes_of(spec.reservation_id) == []
     finally:
         await _revoke(kube_api, namespace)
+
+
+async def test_fewer_rights_suffice_for_whoever_only_ends_it(world: DiskWorld, kube: Cluster) -> None:
+    if not isinstance(kube, ControlPlane):
+        pytest.skip("tokens of service accounts are made on a control plane of our own")
+    spec, place = world.with_disk(), world.namespace
+    await world.ready(spec)
+    among, everywhere = [*TO_END, *CLAIMS_OF_DISKS], [*EVERYWHERE, *FOR_DISKS_TO_END]
+    own = await _grant(world.api, kube, place, among, everywhere)
+    ending = KubernetesCluster(
+        replace(world.settings, kubeconfig=own), load_catalogue(), SystemClock(), starts_servers=False
+    )
+    try:
+        await ending.start()
+        await ending.tell(spec.reservation_id, "it ends soon")
+        async with asyncio.timeout(60):
+            while not await ending.ensure_gone(spec.reservation_id):  # noqa: ASYNC110 - the API server tells nobody
+                await asyncio.sleep(0.1)
+        assert await world.volumes_of(spec.reservation_id) == []
+        assert await world.objects_of(spec.reservation_id) == []
+        with pytest.raises(ClusterError, match="forbidden"):
+            await ending.ensure_server(world.spec())
+    finally:
+        await ending.close()
+        await _revoke(world.api, place)
 
 
 async def test_nodes_tell_their_zone(world: DiskWorld) -> None:
