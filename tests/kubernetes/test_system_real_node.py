@@ -158,14 +158,16 @@ async def test_run_copies_a_folder_runs_a_command_there_and_frees_the_gpus(
     assert said == "two words|/home/dev/project\ntrain.sh\n"
     assert "warning" in told
 
-    said, _ = await system.run("run", "--detach", *wanted, "--", "sleep 1; sh train.sh let go")
+    command = "echo up; until [ -e ~/go ]; do sleep 0.1; done; sh train.sh let go"
+    said, _ = await system.run("run", "--detach", *wanted, "--", command)
     let_go = await system.ask("status", said.strip())
-    followed, _ = await system.run("logs", let_go["job_id"], "--follow", code=7)
-    assert followed.endswith("let|go|/home/dev/project\ntrain.sh\nwarning\n")
+    assert (await system.run("logs", let_go["job_id"], "--output"))[0] == "up\n"
+    await inside(system, let_go, "touch ~/go")
     await system.released(let_go)
     (ended,) = [event for event in await system.events(let_go) if event["kind"] == "expired"]
-    lines = ["its command ended with exit code 7", "Its last lines:", "let|go|/home/dev/project", "train.sh", "warning"]
-    assert ended["message"].splitlines() == lines
+    first, *lines = ended["message"].splitlines()
+    assert first == "its command ended with exit code 7"
+    assert lines == ["Its last lines:", "up", "let|go|/home/dev/project", "train.sh", "warning"]
     assert [one["job_id"] for one in (await system.ask("list"))["jobs"]] == [job["job_id"]], "nothing stays of either"
 
 
