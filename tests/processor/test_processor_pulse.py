@@ -52,10 +52,12 @@ async def running(
     processor = make_processor(stores_of(PROCESSOR), cluster, clock, timing)
     processor.pulse = Pulse(timedelta(seconds=120), lambda: moments.now)
     task = asyncio.create_task(processor.run())
-    await until(lambda: cluster.looks > 0)
-    yield processor, moments
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    try:
+        await until(lambda: cluster.looks > 0)
+        yield processor, moments
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_a_turn_that_hangs_is_seen_while_other_loops_go_on(

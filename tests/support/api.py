@@ -139,6 +139,6 @@ def identifier(view: dict[str, Any]) -> ReservationId:
 
 
 async def until(claim: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not claim():  # noqa: ASYNC110 - others' state, which sets no event
             await asyncio.sleep(0.01)
