@@ -43,7 +43,7 @@ def test_of_two_users_on_eight_gpus_one_waits_until_the_other_ends_and_starts_at
     started = clean.wait_for(second["job_id"], "active", **bob)
     cancelled = clean.ask("status", first["job_id"])
     # A tenth of a second where nothing else runs; the processor would look by itself after five.
-    assert seconds_between(cancelled["cancelled_at"], started["launched_at"]) < 4
+    assert seconds_between(cancelled["cancelled_at"], started["launched_at"]) < 1.0
 
 
 def test_another_users_reservation_does_not_exist_for_you(clean: System) -> None:
@@ -91,7 +91,7 @@ def test_everything_made_is_gone_when_a_reservation_ends(clean: System) -> None:
 def test_a_reservation_that_runs_out_ends_by_itself(clean: System) -> None:
     job = clean.ask("reserve", "--gpus", "1", "--hours", "0.001", "--disk", "none", "--yes")
     ended = clean.wait_for(job["job_id"], "expired")
-    assert seconds_between(job["expires_at"], ended["reservation_ended"]) < 4
+    assert seconds_between(job["expires_at"], ended["reservation_ended"]) < 2
     released = clean.wait_until_released(job["job_id"])
     assert released["failure_reason"] is None
 
