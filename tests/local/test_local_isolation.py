@@ -13,7 +13,7 @@ import pytest
 
 from gpudev.adapters.local.isolation import Mode
 from gpudev.adapters.local.nodes import LocalNode, LocalNodes
-from gpudev.adapters.local.reporting import JUPYTER_FILE, LOG_FILE
+from gpudev.adapters.local.reporting import JUPYTER_FILE, LOG_FILE, RUN_END_FILE
 from gpudev.domain.errors import ClusterError
 from gpudev.domain.ids import new_disk_id
 from gpudev.ports.clock import SystemClock
@@ -132,7 +132,7 @@ async def test_nothing_of_the_control_plane_stays_open(world: LocalWorld) -> Non
         links = open_files(sshd.pid)
         ours = {Path(link).name for link in links if str(world.state_dir) in link}
         # What it has to say goes there, and is read as a stranger's text.
-        assert ours <= {LOG_FILE, JUPYTER_FILE}
+        assert ours <= {LOG_FILE, JUPYTER_FILE, RUN_END_FILE}
 
 
 async def test_only_the_devices_of_its_own_gpus_exist(mode: Mode) -> None:
