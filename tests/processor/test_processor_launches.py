@@ -1,6 +1,8 @@
 """A launch that breaks off half-way is brought to its end, however far the dev server is by then."""
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -11,7 +13,9 @@ from gpudev.domain.errors import Unavailable
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.lifecycle import Status
 from gpudev.ports.clock import Clock
-from gpudev.ports.cluster import ServerSpec
+from gpudev.ports.cluster import ClusterSeen, ServerSpec
+from gpudev.processor import loop
+from gpudev.processor.loop import Processor
 from gpudev.settings import Settings
 from support.clock import ManualClock
 from support.paper_cluster import PaperCluster
@@ -100,40 +104,71 @@ class SlowCluster(PaperCluster):
     def __init__(self, clock: Clock) -> None:
         super().__init__([Node("node-1", "h100", 8)], clock)
         self.go_on = asyncio.Event()
+        self.begun = asyncio.Event()
+        self.looked = asyncio.Event()
+
+    async def look(self) -> ClusterSeen:
+        self.looked.set()
+        return await super().look()
 
     async def ensure_server(self, spec: ServerSpec) -> None:
+        self.begun.set()
         await self.go_on.wait()
         await super().ensure_server(spec)
 
 
-async def test_the_loop_lets_those_who_start_come_first_but_not_for_long(
+@contextlib.asynccontextmanager
+async def _launching(
     world: World, stores: Stores, clock: ManualClock, settings: Settings
-) -> None:
+) -> AsyncIterator[tuple[SlowCluster, Processor]]:
+    """A processor that runs by itself, in the middle of a launch."""
     cluster = SlowCluster(clock)
     processor = make_processor(stores, cluster, clock, settings.timing)
     await world.submit(8)
-    await processor.acquire_lease()
-    await processor.turn()
-    waiting = asyncio.create_task(processor.effects.launched(within=3600))
-    done, _ = await asyncio.wait({waiting}, timeout=0.05)
-    assert not done, "it is being made"
-    cluster.go_on.set()
-    await asyncio.wait_for(waiting, 30)
-    assert cluster.launches == 1
+    running = asyncio.create_task(processor.run())
+    try:
+        async with asyncio.timeout(30):
+            await cluster.begun.wait()
+        yield cluster, processor
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
-    cluster.go_on.clear()
-    await processor.effects.launched(within=3600)  # of the same launch nobody hears twice
-    await processor.effects.cancel()
+
+async def _until_looked_again(cluster: SlowCluster) -> None:
+    async with asyncio.timeout(30):
+        await cluster.looked.wait()
+
+
+async def test_those_who_start_come_before_the_next_turn(
+    world: World, stores: Stores, clock: ManualClock, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "_LET_LAUNCH_S", 3600)
+    async with _launching(world, stores, clock, settings) as (cluster, _):
+        cluster.looked.clear()
+        await asyncio.sleep(0.1)  # of turns that nobody waits for
+        assert not cluster.looked.is_set()
+        cluster.go_on.set()
+        await _until_looked_again(cluster)
+        assert cluster.launches == 1
 
 
 async def test_a_launch_that_takes_long_holds_nobody_up(
-    world: World, stores: Stores, clock: ManualClock, settings: Settings
+    world: World, stores: Stores, clock: ManualClock, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster = SlowCluster(clock)
-    processor = make_processor(stores, cluster, clock, settings.timing)
-    await world.submit(8)
-    await processor.acquire_lease()
-    await processor.turn()
-    await asyncio.wait_for(processor.effects.launched(within=0.01), 30)
-    assert cluster.launches == 0
-    await processor.effects.cancel()
+    monkeypatch.setattr(loop, "_LET_LAUNCH_S", 0.01)
+    async with _launching(world, stores, clock, settings) as (cluster, _):
+        cluster.looked.clear()
+        await _until_looked_again(cluster)
+        assert cluster.launches == 0
+
+
+async def test_whatever_happens_meanwhile_is_looked_at(
+    world: World, stores: Stores, clock: ManualClock, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "_LET_LAUNCH_S", 3600)
+    async with _launching(world, stores, clock, settings) as (cluster, processor):
+        cluster.looked.clear()
+        processor.wake()
+        await _until_looked_again(cluster)
+        assert cluster.launches == 0

@@ -71,23 +71,12 @@ class Effects:
         self._zone_of = zone_of
         self._slots = asyncio.Semaphore(at_once)
         self._running: dict[tuple[Kind, ReservationId], asyncio.Task[None]] = {}
-        self._begun: set[asyncio.Task[None]] = set()
         self._asked: set[ReservationId] = set()
         self._unfinished: set[ReservationId] = set()
         """Whose launch we have begun, and of these, not brought to an end."""
 
     def launch(self, reservation: Reservation) -> None:
-        begun = self._start(
-            Kind.LAUNCH, reservation.reservation_id, lambda: self._launch(reservation), about=reservation
-        )
-        if begun is not None:
-            self._begun.add(begun)
-
-    async def launched(self, within: float) -> None:
-        """Until the launches that were begun since the last call are through, or so many seconds have passed."""
-        begun, self._begun = self._begun, set()
-        if begun:
-            await asyncio.wait(begun, timeout=within)
+        self._start(Kind.LAUNCH, reservation.reservation_id, lambda: self._launch(reservation), about=reservation)
 
     def may_lack(self, reservation: Reservation) -> bool:
         """Whether something of it may not have been made: its launch broke off, or whoever began it is no more."""
@@ -138,16 +127,14 @@ class Effects:
         *,
         about: Reservation | None = None,
         after: "asyncio.Task[None] | None" = None,
-    ) -> "asyncio.Task[None] | None":
-        """None: it is being done already."""
+    ) -> None:
         key = (kind, reservation_id)
         if key in self._running:
-            return None
+            return
         guarded = self._guard(kind, reservation_id, act, about, after)
         task = asyncio.create_task(guarded, name=f"{kind} {reservation_id}")
         self._running[key] = task
         task.add_done_callback(lambda _: self._running.pop(key, None))
-        return task
 
     async def _guard(
         self,

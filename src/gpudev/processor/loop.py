@@ -135,13 +135,9 @@ class Processor:
                 await self._wait()
                 began = time.monotonic()
                 await self._turn_or_log()
-                ended = time.monotonic()
-                rest = pacing.rest_after(began, ended)
-                # Another turn right now would only take time from those who start in this one.
-                await self.effects.launched(within=max(rest, _LET_LAUNCH_S))
-                left = rest - (time.monotonic() - ended)
-                if left > 0:
-                    await asyncio.sleep(left)
+                rest = pacing.rest_after(began, time.monotonic())
+                if rest:
+                    await asyncio.sleep(rest)
         finally:
             self.pulse.end("planning")
             for task in helpers:
@@ -256,7 +252,10 @@ class Processor:
                 await self._publisher.publish(lease, seen, await self._present(reservations, bool(done)), now)
                 self._told_at = now
         self._next_at = decisions.next_at
-        if done or len(messages) == MESSAGES_PER_TURN:
+        if decisions.starts and len(messages) < MESSAGES_PER_TURN:
+            # Right now another turn would only take time from those who start. Their launches wake us, too.
+            asyncio.get_running_loop().call_later(_LET_LAUNCH_S, self.wake)
+        elif done or len(messages) == MESSAGES_PER_TURN:
             self.wake()
 
     def _leaves_telling_to_the_next(self, decisions: Decisions, now: datetime) -> bool:
