@@ -1,8 +1,7 @@
 """What AWS tells of volumes, snapshots and groups, as the port's values."""
 
-import contextlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from gpudev.domain.errors import Unavailable
@@ -22,28 +21,30 @@ _STATES = {
 
 def volume_from(told: Mapping[str, Any]) -> Volume | None:
     """None: it is on its way out, from which nothing comes back."""
-    with _whole("volume"):
+    try:
         return _volume_from(told)
+    except KeyError as missing:
+        raise _not_whole("volume", missing) from missing
 
 
 def snapshot_from(told: Mapping[str, Any]) -> Snapshot:
-    with _whole("snapshot"):
+    try:
         return _snapshot_from(told)
+    except KeyError as missing:
+        raise _not_whole("snapshot", missing) from missing
 
 
 def group_from(told: Mapping[str, Any]) -> NodeGroup:
-    with _whole("node group"):
-        running = sum(instance.get("LifecycleState") == _IN_SERVICE for instance in told.get("Instances", ()))
-        return NodeGroup(told["AutoScalingGroupName"], told["DesiredCapacity"], running)
-
-
-@contextlib.contextmanager
-def _whole(what: str) -> Iterator[None]:
-    """What lacks something that AWS always tells was not told whole."""
+    running = sum(instance.get("LifecycleState") == _IN_SERVICE for instance in told.get("Instances", ()))
     try:
-        yield
+        return NodeGroup(told["AutoScalingGroupName"], told["DesiredCapacity"], running)
     except KeyError as missing:
-        raise Unavailable(f"AWS tells of a {what} without its {missing}") from missing
+        raise _not_whole("node group", missing) from missing
+
+
+def _not_whole(what: str, missing: KeyError) -> Unavailable:
+    """What lacks something that AWS always tells was not told whole."""
+    return Unavailable(f"AWS tells of a {what} without its {missing}")
 
 
 def _volume_from(told: Mapping[str, Any]) -> Volume | None:
