@@ -172,3 +172,22 @@ async def test_whatever_happens_meanwhile_is_looked_at(
         processor.wake()
         await _until_looked_again(cluster)
         assert cluster.launches == 0
+
+
+async def test_a_start_that_could_not_be_written_waits_for_the_sweep(
+    world: World, stores: Stores, clock: ManualClock, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a row that the database refuses would have the loop turn without end."""
+    cluster = SlowCluster(clock)
+    processor = make_processor(stores, cluster, clock, settings.timing)
+    await world.submit(8)
+
+    async def refused(*_: object) -> frozenset[ReservationId]:
+        return frozenset()
+
+    monkeypatch.setattr(processor, "_write", refused)
+    await processor.acquire_lease()
+    processor._woken.clear()
+    await processor.turn()
+    await asyncio.sleep(0.15)  # three times as long as those who start are let go first
+    assert not processor._woken.is_set()

@@ -252,11 +252,11 @@ class Processor:
                 await self._publisher.publish(lease, seen, await self._present(reservations, bool(done)), now)
                 self._told_at = now
         self._next_at = decisions.next_at
-        if decisions.starts and len(messages) < MESSAGES_PER_TURN:
+        if len(messages) == MESSAGES_PER_TURN or (done and not decisions.starts):
+            self.wake()
+        elif done:
             # Right now another turn would only take time from those who start. Their launches wake us, too.
             asyncio.get_running_loop().call_later(_LET_LAUNCH_S, self.wake)
-        elif done or len(messages) == MESSAGES_PER_TURN:
-            self.wake()
 
     def _leaves_telling_to_the_next(self, decisions: Decisions, now: datetime) -> bool:
         """Whoever starts comes first: a turn follows at once and tells the others. Not for ever, if many start."""
