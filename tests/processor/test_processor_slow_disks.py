@@ -149,3 +149,20 @@ async def test_nothing_is_torn_down_while_it_is_still_being_launched(stays: Disk
     assert await stays.is_released(rid)
     assert stays.cluster.attached == {}
     assert rid not in stays.cluster.servers
+
+
+async def test_a_disk_that_has_to_wait_wakes_nobody_until_there_is_news(stays: DiskStays) -> None:
+    """Or the loop would ask for it again and again as fast as it can."""
+    stays.cloud.trouble.errors["ensure_volume"] = [Unavailable("no answer")] * 1000
+    rid = await stays.submit(8, disk="data")
+    await stays.go_on()
+    news: list[str] = []
+    stays.work.moved = lambda: news.append("moved")
+    await stays.turn(3)
+    await stays.work.settle()
+    assert await stays.status(rid) is Status.PREPARING
+    assert news == []
+    stays.cloud.trouble.errors.clear()
+    stays.clock.move(minutes=5)
+    await stays.go_on()
+    assert news != []

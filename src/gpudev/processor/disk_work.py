@@ -213,7 +213,7 @@ class DiskWork:
             return self._running[operation_id]
         task = asyncio.create_task(self._advance(operation_id), name=f"disk operation {operation_id}")
         self._running[operation_id] = task
-        task.add_done_callback(lambda _: self._ended(operation_id))
+        task.add_done_callback(lambda ended: self._ended(operation_id, ended))
         return task
 
     async def _advance(self, operation_id: OperationId) -> bool:
@@ -227,9 +227,10 @@ class DiskWork:
                 log.exception("disk_operation.broken", operation_id=str(operation_id))
         return False
 
-    def _ended(self, operation_id: OperationId) -> None:
+    def _ended(self, operation_id: OperationId, task: "asyncio.Task[bool]") -> None:
         self._running.pop(operation_id, None)
         self._settle_at = None
         self._woken.set()
-        if operation_id in self._awaited:
+        # Where it only has to wait, whoever waits for it need not hear of it: they would ask again at once.
+        if operation_id in self._awaited and not task.cancelled() and task.result():
             self.moved()
