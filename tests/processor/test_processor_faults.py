@@ -3,9 +3,14 @@
 import asyncio
 from dataclasses import replace
 
+import pytest
+
 from gpudev.domain.capacity import Node
 from gpudev.domain.errors import ClusterError, Unavailable
+from gpudev.domain.ids import ReservationId
 from gpudev.domain.lifecycle import Status
+from gpudev.ports.stores import Change, NewEvent
+from gpudev.processor import loop
 from support.world import World
 
 
@@ -29,7 +34,10 @@ async def test_a_node_that_came_back_as_another_type_stops_nobody_and_its_gpus_s
     assert await world.status(large) is Status.ACTIVE
 
 
-async def test_what_does_not_go_is_asked_again_at_the_next_sweep_and_not_at_once(world: World) -> None:
+async def test_what_does_not_go_is_asked_again_at_the_next_sweep_and_not_at_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "_LET_LAUNCH_S", 0.0)  # the start's own second turn is over by then
     rid = await world.submit(1)
     await world.turn()
     world.cluster.slow_to_go = True
@@ -39,6 +47,32 @@ async def test_what_does_not_go_is_asked_again_at_the_next_sweep_and_not_at_once
     await world.turn(1)
     await asyncio.sleep(0)
     assert not world.processor._woken.is_set(), "it would turn over for as long as something does not go"
+
+
+async def test_one_whose_row_changes_while_it_is_torn_down_is_looked_at_again_at_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rid = await world.submit(1)
+    await world.turn()
+    await world.cancel(rid)
+    ensure_gone = world.cluster.ensure_gone
+
+    async def meanwhile(reservation_id: ReservationId, *, keep_files: bool = False) -> bool:
+        row = await world.get(rid)
+        told = Change(rid, row.status, row.version, NewEvent("step", "somebody else has said something"))
+        await world.stores.reservations.change(told, now=world.clock.now())
+        return await ensure_gone(reservation_id, keep_files=keep_files)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.cluster, "ensure_gone", meanwhile)
+        await world.processor.turn()
+        world.processor._woken.clear()
+        await world.processor.effects.settle()
+        await asyncio.sleep(0)
+    assert not (await world.get(rid)).is_released, "by one who had not seen that"
+    assert world.processor._woken.is_set()
+    await world.turn(1)
+    assert (await world.get(rid)).is_released
 
 
 async def test_a_cluster_that_is_away_when_it_should_start_one_is_asked_again_after_a_pause(world: World) -> None:

@@ -166,3 +166,31 @@ async def test_a_disk_that_has_to_wait_wakes_nobody_until_there_is_news(stays: D
     stays.clock.move(minutes=5)
     await stays.go_on()
     assert news != []
+
+
+async def test_news_that_comes_while_somebody_asks_for_a_disk_is_not_lost(
+    stays: DiskStays, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was read before the news says to wait; nobody would ask again until the sweep."""
+    stays.cloud.trouble.errors["ensure_volume"] = [Unavailable("no answer")] * 1000
+    await stays.submit(8, disk="data")
+    await stays.turn(2)
+    asked, go_on = asyncio.Event(), asyncio.Event()
+
+    async def wait_for_news(*_: object) -> None:
+        asked.set()
+        await go_on.wait()
+
+    for is_news in (False, True):
+        asked.clear()
+        go_on.clear()
+        monkeypatch.setattr(stays.work, "advance", wait_for_news)
+        await stays.processor.turn()
+        await asked.wait()
+        if is_news:
+            await stays.processor.turn()
+        stays.processor._woken.clear()
+        go_on.set()
+        await stays.processor.effects.settle()
+        await asyncio.sleep(0)
+        assert stays.processor._woken.is_set() == is_news

@@ -71,6 +71,8 @@ class Effects:
         self._zone_of = zone_of
         self._slots = asyncio.Semaphore(at_once)
         self._running: dict[tuple[Kind, ReservationId], asyncio.Task[None]] = {}
+        self._asked_meanwhile: set[tuple[Kind, ReservationId]] = set()
+        """Which of these were wanted again since they began: there was news that they may not have seen."""
         self._asked: set[ReservationId] = set()
         self._unfinished: set[ReservationId] = set()
         """Whose launch we have begun, and of these, not brought to an end."""
@@ -130,11 +132,16 @@ class Effects:
     ) -> None:
         key = (kind, reservation_id)
         if key in self._running:
+            self._asked_meanwhile.add(key)
             return
         guarded = self._guard(kind, reservation_id, act, about, after)
         task = asyncio.create_task(guarded, name=f"{kind} {reservation_id}")
         self._running[key] = task
-        task.add_done_callback(lambda _: self._running.pop(key, None))
+        task.add_done_callback(lambda _: self._ended(key))
+
+    def _ended(self, key: tuple[Kind, ReservationId]) -> None:
+        self._running.pop(key, None)
+        self._asked_meanwhile.discard(key)
 
     async def _guard(
         self,
@@ -144,8 +151,8 @@ class Effects:
         about: Reservation | None,
         after: "asyncio.Task[None] | None",
     ) -> None:
-        """Nothing an effect raises ends the processor: the state says that it is still to be done. Only a success
-        wakes the next turn; a failure waits for the sweep, so that nothing spins."""
+        """Nothing an effect raises ends the processor: the state says that it is still to be done. A success wakes the
+        next turn, and so does news meanwhile; a failure waits for the sweep, so that nothing spins."""
         bind_request(about)
         if after is not None:  # without a slot, or those who wait could take them all
             await asyncio.wait({after})
@@ -157,8 +164,11 @@ class Effects:
             except StillWorking as error:
                 result = "waits"
                 log.info("effect.waits", kind=kind, reservation_id=str(reservation_id), what=str(error))
+                if (kind, reservation_id) in self._asked_meanwhile:
+                    asyncio.get_running_loop().call_soon(self._done)
             except Stale:
                 result = "stale"
+                asyncio.get_running_loop().call_soon(self._done)
                 log.info("effect.stale", kind=kind, reservation_id=str(reservation_id))
             except GpuDevError as error:
                 result = "failed"
