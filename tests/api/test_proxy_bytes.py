@@ -1,6 +1,8 @@
 """ssh through HTTPS, at the server: what becomes of the bytes."""
 
 import asyncio
+import hashlib
+import os
 import socket
 import struct
 from pathlib import Path
@@ -9,6 +11,7 @@ import httpx2
 
 from api.proxy_place import Proxy, closed, greeting
 from gpudev.cli import shortcut
+from gpudev.sdk import websocket
 from support.api import until
 
 
@@ -33,6 +36,39 @@ async def test_bytes_go_through_unchanged_however_they_are_cut(proxy: Proxy, ada
                 received += part
         await saying
         assert received == expected
+
+
+async def test_a_dev_server_that_takes_its_time_gets_every_byte_as_it_was(
+    proxy: Proxy, ada: httpx2.AsyncClient, tmp_path: Path
+) -> None:
+    """Bytes that wait for it lie where they were read: nothing else may be read to that place."""
+    heard = asyncio.get_running_loop().create_future()
+
+    async def take_its_time(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        taken = hashlib.sha256()
+        while part := await reader.read(100_000):
+            taken.update(part)
+            await asyncio.sleep(0.001)
+        heard.set_result(taken.hexdigest())
+        writer.write_eof()
+
+    proxy.handler = take_its_time
+    await proxy.reserve(ada)
+    env = {"HOME": str(tmp_path), shortcut.KEY_VARIABLE: ada.headers["Authorization"].split()[1]}
+    line = await asyncio.to_thread(shortcut.open_line, proxy.job["job_id"], f"http://{proxy.address}", env)
+    assert line is not None
+    said = hashlib.sha256()
+
+    def say() -> None:
+        for size in (1, 9_000, 200_000, 5, 700_000) * 20:
+            payload = os.urandom(size)
+            said.update(payload)
+            line.socket.sendall(websocket.data_header(size) + payload)
+        line.socket.sendall(websocket.data_header(0))
+
+    with line.socket:
+        await asyncio.to_thread(say)
+        assert await asyncio.wait_for(heard, 30) == said.hexdigest()
 
 
 async def test_a_side_that_has_ended_still_hears_the_other(proxy: Proxy, ada: httpx2.AsyncClient) -> None:

@@ -1,5 +1,6 @@
 """The client's half of a WebSocket and the server's quick half: what is said arrives, however the network cuts it."""
 
+import errno
 import os
 import socket
 import ssl
@@ -112,16 +113,39 @@ class Talk:
         return self.result
 
 
-def echo_and_close(line: socket.socket) -> None:
-    """Says everything back until an empty message comes, then goodbye."""
-    splitter = frames.Splitter()
-    while data := line.recv(100_000):
-        for part in splitter.split(data):
-            if isinstance(part, frames.Data):
-                line.sendall(frames.header(len(part.payload)) + part.payload)
-            elif isinstance(part, frames.End):
-                line.sendall(frames.header(0) + b"\x88\x05\x0f\xa1bye")
-                return
+class Echo:
+    """Says everything back until an empty message comes, then goodbye. It asks often whether the other is there."""
+
+    def __init__(self, line: socket.socket) -> None:
+        self.pings, self.others = 0, b""
+        self._line = line
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        splitter = frames.Splitter()
+        while data := self._line.recv(100_000):
+            self._line.sendall(b"\x89\x02hi")
+            self.pings += 1
+            for part in splitter.split(data):
+                match part:
+                    case frames.Data(payload):
+                        self._line.sendall(frames.header(len(payload)) + payload)
+                    case frames.Other(raw):
+                        self.others += raw
+                    case frames.End():
+                        self._line.sendall(frames.header(0) + b"\x88\x05\x0f\xa1bye")
+                        return
+
+    def end(self) -> None:
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+
+
+def tcp_pair() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ours = socket.create_connection(listener.getsockname())
+        return ours, listener.accept()[0]
 
 
 def in_tls(ours: socket.socket, theirs: socket.socket, folder: Path) -> tuple[socket.socket, socket.socket]:
@@ -139,13 +163,12 @@ def in_tls(ours: socket.socket, theirs: socket.socket, folder: Path) -> tuple[so
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
-def test_a_pipe_carries_more_than_fits_into_any_buffer(tls: bool, tmp_path: Path) -> None:
-    ours, theirs = socket.socketpair()
-    if tls:
+@pytest.mark.parametrize("way", ["unix", "tcp", "tls"])
+def test_a_pipe_carries_more_than_fits_into_any_buffer(way: str, tmp_path: Path) -> None:
+    ours, theirs = socket.socketpair() if way == "unix" else tcp_pair()
+    if way == "tls":
         ours, theirs = in_tls(ours, theirs, tmp_path)
-    answering = threading.Thread(target=echo_and_close, args=(theirs,), daemon=True)
-    answering.start()
+    echo = Echo(theirs)
     talk = Talk(ours)
     content = os.urandom(5_000_000)
 
@@ -158,8 +181,10 @@ def test_a_pipe_carries_more_than_fits_into_any_buffer(tls: bool, tmp_path: Path
     with os.fdopen(talk.hear, "rb") as file:
         assert file.read() == content
     assert talk.end() == websocket.Closed(4001, "bye")
-    for thread in (writing, answering):
-        thread.join(20)
+    writing.join(20)
+    echo.end()
+    assert echo.others == websocket.pong(b"hi") * (len(echo.others) // len(websocket.pong(b"hi"))), "whole frames"
+    assert len(echo.others) > 0
     ours.close()
     theirs.close()
 
@@ -231,3 +256,20 @@ def test_a_pipe_whose_other_end_has_gone_waits_for_its_own_without_being_busy() 
     line.close()
     for descriptor in (source, sink):
         os.close(descriptor)
+
+
+def test_where_the_kernel_cannot_move_bytes_they_are_read_after_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> int:
+        raise OSError(errno.EINVAL, "not here")
+
+    monkeypatch.setattr(os, "splice", refuse, raising=False)
+    ours, theirs = tcp_pair()
+    echo, talk = Echo(theirs), Talk(ours)
+    os.write(talk.say, b"x" * 60_000)
+    os.close(talk.say)
+    with os.fdopen(talk.hear, "rb") as file:
+        assert file.read() == b"x" * 60_000
+    assert talk.end() == websocket.Closed(4001, "bye")
+    echo.end()
+    ours.close()
+    theirs.close()

@@ -1,5 +1,6 @@
 """ssh through HTTPS on one machine, by the real clients: what people and their editors do there."""
 
+import hashlib
 import http.client
 import json
 import os
@@ -71,6 +72,20 @@ def test_files_go_both_ways_by_scp_and_sftp(system: System, job: Job, tmp_path: 
     run(system, ["sftp", "-q", *options, "-b", str(tmp_path / "orders"), "dev@nowhere.invalid"])
     assert (tmp_path / "down").read_bytes() == content
     assert run(system, [*ssh(system, job), "stat -c %s bigger"]).stdout == f"{len(content)}\n"
+
+
+def test_a_program_that_takes_its_time_gets_every_byte_as_it_was(system: System, job: Job) -> None:
+    content = os.urandom(30_000_000)
+    done = subprocess.run(
+        [*ssh(system, job), "sleep 0.5; sha256sum"],
+        input=content,
+        env=system.environment,
+        check=False,
+        capture_output=True,
+        timeout=90,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.split()[0].decode() == hashlib.sha256(content).hexdigest()
 
 
 def test_rsync_copies_a_folder_there(system: System, job: Job, tmp_path: Path) -> None:

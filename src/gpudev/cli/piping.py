@@ -4,13 +4,16 @@ One chunk at most is under way in each direction, and neither direction waits fo
 not take is not read from the faster one. Nothing about ssh is known here.
 """
 
+import errno
 import fcntl
 import os
 import select
 import socket
 import stat
+import sys
+import termios
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Protocol
 
@@ -20,6 +23,10 @@ from gpudev.sdk.errors import Unreachable
 _CHUNK = 512 * 1024
 """At most so much is read at once: what is there, and larger steps when there is much."""
 _PIPE_SIZE = 1024 * 1024
+_MUCH = 32 * 1024
+_GATHERING_S = 0.0005
+"""Where much comes at once, more is on its way: one larger step is cheaper than many."""
+_MORE = getattr(socket, "MSG_MORE", 0)
 _IN, _OUT = select.POLLIN, select.POLLOUT
 _GONE = select.POLLHUP | select.POLLERR
 SILENCE_SECONDS = 90.0
@@ -32,8 +39,8 @@ class Speech(Protocol):
 
     silence: float | None
 
-    def wrap(self, data: memoryview) -> Sequence[bytes | memoryview]:
-        """Our bytes, as they are sent; none: no more will come."""
+    def announce(self, size: int) -> bytes:
+        """What goes before so many bytes of ours; before none: no more will come."""
         ...
 
     def unwrap(self, received: memoryview) -> Iterator[websocket.Event]: ...
@@ -44,8 +51,8 @@ class Plain:
 
     silence: float | None = None
 
-    def wrap(self, data: memoryview) -> Sequence[bytes | memoryview]:
-        return (data,)
+    def announce(self, size: int) -> bytes:
+        return b""
 
     def unwrap(self, received: memoryview) -> Iterator[websocket.Event]:
         yield websocket.Data(received)
@@ -59,8 +66,8 @@ class Framed:
     def __init__(self) -> None:
         self._reader = websocket.Reader()
 
-    def wrap(self, data: memoryview) -> Sequence[bytes | memoryview]:
-        return (websocket.data_header(len(data)), data)
+    def announce(self, size: int) -> bytes:
+        return websocket.data_header(size)
 
     def unwrap(self, received: memoryview) -> Iterator[websocket.Event]:
         return self._reader.read(received)
@@ -76,6 +83,10 @@ class Pipe:
         self._outgoing = memoryview(bytearray(_CHUNK))
         """Read into only while nothing of it is left to say."""
         self._to_say: list[memoryview] = []
+        self._to_move = 0
+        """Bytes that were announced and go from the source to the line without being looked at, before what is said
+        afterwards."""
+        self._to_say_then: list[memoryview] = []
         self._to_write: list[memoryview] = []
         self._source_ended = False
         self._line_ended = False
@@ -83,6 +94,7 @@ class Pipe:
         self._retry_at_once = False
         self._is_tls = hasattr(line, "pending")
         self._not_now = _not_now(self._is_tls)
+        self._can_move = _can_move(source, line)
         self._polls: dict[tuple[bool, bool, int], select.poll] = {}
 
     def run(self, first: bytes = b"") -> websocket.Closed | None:
@@ -102,12 +114,15 @@ class Pipe:
     def _is_over(self) -> bool:
         if self._to_write:
             return False
-        return self._closed is not None or (self._line_ended and self._source_ended and not self._to_say)
+        return self._closed is not None or (self._line_ended and self._source_ended and not self._has_to_say())
+
+    def _has_to_say(self) -> bool:
+        return bool(self._to_say or self._to_move)
 
     def _turn(self) -> None:
         """Wait until something can be done, and do it."""
-        may_read = not self._to_say and not self._source_ended
-        line = (_OUT if self._to_say else 0) | (_IN if not self._to_write and not self._line_ended else 0)
+        may_read = not self._has_to_say() and not self._source_ended
+        line = (_OUT if self._has_to_say() else 0) | (_IN if not self._to_write and not self._line_ended else 0)
         ready = dict(self._poll(may_read, bool(self._to_write), line).poll(self._patience()))
         if not ready and not self._retry_at_once:
             raise Unreachable("the connection to the proxy is dead: nothing was heard for too long", sent=True)
@@ -116,7 +131,7 @@ class Pipe:
         if self._sink in ready:
             self._write_sink()
         happened = ready.get(self._line.fileno(), 0)
-        if self._to_say and happened & (_OUT | _GONE):
+        if self._has_to_say() and happened & (_OUT | _GONE):
             self._say()
         if not self._to_write and not self._line_ended and (happened & (_IN | _GONE) or self._retry_at_once):
             self._hear()
@@ -141,32 +156,56 @@ class Pipe:
         return None if self._speech.silence is None or self._to_write else self._speech.silence * 1000
 
     def _read_source(self) -> None:
-        data = self._outgoing[: os.readv(self._source, [self._outgoing])]
-        if not data:
-            self._source_ended = True
-            if isinstance(self._speech, Plain):
+        size = self._to_move = _waiting_in(self._source) if self._can_move else 0
+        if size:
+            parts: list[bytes | memoryview] = [self._speech.announce(size)]
+        else:
+            data = self._outgoing[: os.readv(self._source, [self._outgoing])]
+            size = len(data)
+            self._source_ended = not size
+            if self._source_ended and isinstance(self._speech, Plain):
                 _end_sending(self._line)
                 return
-        self._to_say = [memoryview(part) for part in self._speech.wrap(data) if part]
+            parts = [self._speech.announce(size), data]
+        self._to_say = [memoryview(part) for part in parts if part]
         self._say()
+        if size >= _MUCH and not self._has_to_say():
+            time.sleep(_GATHERING_S)
 
     def _say(self) -> None:
         try:
-            if self._is_tls:
+            if not self._to_say:
+                self._move()
+            elif self._is_tls:
                 # One record for header and payload.
                 self._to_say = [memoryview(b"".join(self._to_say))] if len(self._to_say) > 1 else self._to_say
-                sent = self._line.send(self._to_say[0])
+                _drop(self._to_say, self._line.send(self._to_say[0]))
             else:
-                sent = self._line.sendmsg(self._to_say)
+                _drop(self._to_say, self._line.sendmsg(self._to_say, (), _MORE if self._to_move else 0))
+                if self._to_move and not self._to_say:
+                    self._move()
         except self._not_now:
             return
         except OSError as error:
             # What the other side said last may still lie here, and says more than a broken connection does.
-            self._to_say, self._source_ended = [], True
+            self._to_say, self._to_move, self._to_say_then, self._source_ended = [], 0, [], True
             if self._line_ended:
                 raise _cut(error) from error
-            return
-        _drop(self._to_say, sent)
+
+    def _move(self) -> None:
+        """From pipe to socket inside the kernel. Where that cannot be done, what was announced is read after all."""
+        try:
+            self._to_move -= os.splice(self._source, self._line.fileno(), self._to_move, flags=os.SPLICE_F_NONBLOCK)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOSYS):
+                raise
+            self._can_move = False
+            data = os.read(self._source, min(self._to_move, _CHUNK))
+            self._to_move -= len(data)
+            self._to_say = [memoryview(data)]
+        if not self._to_move:
+            self._to_say += self._to_say_then
+            self._to_say_then = []
 
     def _hear(self) -> None:
         try:
@@ -193,7 +232,8 @@ class Pipe:
                 case websocket.End():
                     self._line_has_ended()
                 case websocket.Ping(payload):
-                    self._to_say.append(memoryview(websocket.pong(payload)))
+                    waiting = self._to_say_then if self._to_move else self._to_say
+                    waiting.append(memoryview(websocket.pong(payload)))
                 case websocket.Closed():
                     self._closed = event
                     return
@@ -231,6 +271,17 @@ def _not_now(is_tls: bool) -> tuple[type[OSError], ...]:
     import ssl
 
     return (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+def _can_move(source: int, line: socket.socket) -> bool:
+    """Whether the kernel can take bytes from the one to the other by itself: Linux, a pipe, a TCP line without TLS."""
+    is_plain = not hasattr(line, "pending") and line.family in (socket.AF_INET, socket.AF_INET6)
+    return hasattr(os, "splice") and is_plain and stat.S_ISFIFO(os.fstat(source).st_mode)
+
+
+def _waiting_in(pipe: int) -> int:
+    """How many bytes can be taken at once. None: it has ended."""
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def say_goodbye(line: socket.socket) -> None:

@@ -45,9 +45,10 @@ class Splitter:
         self._is_lost = False
         """Something broke the rules: from there on everything is the library's."""
 
-    def split(self, received: bytes) -> Iterator[Part]:
+    def split(self, received: bytes | memoryview) -> Iterator[Part]:
+        """What carries bytes is a part of what was received, not a copy."""
         if self._head:
-            received, self._head = self._head + received, b""
+            received, self._head = self._head + bytes(received), b""
         view = memoryview(received)
         at, end = 0, len(view)
         while at < end:

@@ -2,19 +2,23 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from gpudev.proxy.jupyter_door import place_of
+
+if TYPE_CHECKING:
+    from gpudev.proxy.tunnel import Tunnel
 
 
 class Switch(asyncio.Protocol):
     """Hands everything on from the first request line; soon the web server's transport speaks to the right one
     itself."""
 
-    def __init__(self, ssh: Callable[[], asyncio.Protocol], jupyter: Callable[[], asyncio.Protocol]) -> None:
+    def __init__(self, ssh: "Callable[[], Tunnel]", jupyter: Callable[[], asyncio.Protocol]) -> None:
         self._ssh = ssh
         self._jupyter = jupyter
         self._transport: asyncio.BaseTransport
-        self._chosen: asyncio.Protocol | None = None
+        self._chosen: asyncio.Protocol | Tunnel | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
@@ -27,13 +31,13 @@ class Switch(asyncio.Protocol):
             asyncio.get_running_loop().call_soon(self._step_aside, self._chosen)
         self._chosen.data_received(data)
 
-    def _choose(self, head: bytes) -> asyncio.Protocol:
+    def _choose(self, head: bytes) -> "asyncio.Protocol | Tunnel":
         """The web server gives us the whole head at once."""
         words = head.partition(b"\r\n")[0].split(b" ")
         path = words[1].partition(b"?")[0].decode("latin-1") if len(words) > 1 else ""
         return self._ssh() if place_of(path) is None else self._jupyter()
 
-    def _step_aside(self, chosen: asyncio.Protocol) -> None:
+    def _step_aside(self, chosen: asyncio.BaseProtocol) -> None:
         if not self._transport.is_closing():
             self._transport.set_protocol(chosen)
 

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 _HIGH_WATER = 256 * 1024
 _LOW_WATER = 64 * 1024
+_LITTLE_ROOM = 8 * 1024
+_MUCH_ROOM = 256 * 1024
+"""For what is read at once."""
 _LARGEST_MESSAGE = 1024
 _LAST_WORDS_SECONDS = 0.5
 """How long a client whose time is over has to hear why."""
@@ -33,7 +36,7 @@ _LAST_BYTES_SECONDS = 30.0
 """How long one has to take what the dev server said last; it answers our goodbye as soon as it has."""
 
 
-class Tunnel(asyncio.Protocol):
+class Tunnel(asyncio.BufferedProtocol):
     """The client's side; owns the other one."""
 
     def __init__(self, sessions: "Sessions") -> None:
@@ -53,6 +56,8 @@ class Tunnel(asyncio.Protocol):
         self._client_is_done = False
         self._server_is_done = False
         self._early = b""
+        self._room = memoryview(b"")
+        self._room_wanted = _LITTLE_ROOM
         self._received = 0
         self._sent = 0
 
@@ -63,10 +68,23 @@ class Tunnel(asyncio.Protocol):
         self._client.set_write_buffer_limits(_HIGH_WATER, _LOW_WATER)
         self._began_at = asyncio.get_running_loop().time()
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """What was read last is passed on from where it lies: as long as some of it waits for the dev server, the next
+        bytes go elsewhere."""
+        is_waiting = self._server is not None and self._server.get_write_buffer_size() > 0
+        if is_waiting or len(self._room) != self._room_wanted:
+            self._room = memoryview(bytearray(self._room_wanted))
+        return self._room
+
+    def buffer_updated(self, nbytes: int) -> None:
+        # Many sessions say little, and each has room of its own.
+        self._room_wanted = _MUCH_ROOM if nbytes > _LITTLE_ROOM // 2 else _LITTLE_ROOM
+        self.data_received(self._room[:nbytes])
+
+    def data_received(self, data: bytes | memoryview) -> None:
         self._has_spoken = True
         if self._websocket.state is State.CONNECTING:
-            self._understand(data)
+            self._understand(bytes(data))
             return
         for part in self._splitter.split(data):
             match part:

@@ -15,6 +15,8 @@ _MOST_AUTH_FAILURES = 30
 """Each key that is offered and unknown is one; people's agents hold many."""
 _SEND_HIGH_WATER = 512 * 1024
 _SEND_LOW_WATER = 128 * 1024
+_PIECE = 32 * 1024
+"""asyncssh moves all that is left of what it was given, twice for every packet it takes from it."""
 _QUICK_ACKNOWLEDGEMENT: int | None = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
 
 
@@ -64,7 +66,8 @@ class Connection(asyncssh.SSHServerConnection):
     def data_received(self, data: bytes, datatype: int | None = None) -> None:
         if not self._auth_complete:
             self._acknowledge_at_once()
-        super().data_received(data, datatype)
+        for start in range(0, len(data), _PIECE):
+            super().data_received(data[start : start + _PIECE], datatype)
 
     def _acknowledge_at_once(self) -> None:
         """Until it is logged in, OpenSSH's client waits for the kernel's delayed acknowledgement (40 ms) between two
