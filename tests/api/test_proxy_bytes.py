@@ -6,11 +6,14 @@ import os
 import socket
 import struct
 from pathlib import Path
+from typing import cast
 
 import httpx2
 
 from api.proxy_place import Proxy, closed, greeting
 from gpudev.cli import shortcut
+from gpudev.proxy.sessions import Sessions
+from gpudev.proxy.tunnel import Tunnel
 from gpudev.sdk import websocket
 from support.api import until
 
@@ -69,6 +72,26 @@ async def test_a_dev_server_that_takes_its_time_gets_every_byte_as_it_was(
     with line.socket:
         await asyncio.to_thread(say)
         assert await asyncio.wait_for(heard, 30) == said.hexdigest()
+
+
+def test_nothing_is_read_to_where_bytes_still_wait_for_the_dev_server() -> None:
+    """Not every event loop keeps a copy of what it could not send at once."""
+
+    class Slow(asyncio.Transport):
+        waiting = 0
+
+        def get_write_buffer_size(self) -> int:
+            return self.waiting
+
+    tunnel = Tunnel(cast(Sessions, None))
+    tunnel._server = server = Slow()
+    first = tunnel.get_buffer(-1)
+    assert tunnel.get_buffer(-1) is first
+    server.waiting = 1
+    second = tunnel.get_buffer(-1)
+    assert second.obj is not first.obj
+    server.waiting = 0
+    assert tunnel.get_buffer(-1) is second
 
 
 async def test_a_side_that_has_ended_still_hears_the_other(proxy: Proxy, ada: httpx2.AsyncClient) -> None:
