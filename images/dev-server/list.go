@@ -11,6 +11,8 @@ import (
 )
 
 const (
+	// homeListed begins the line in the log that has a listing. The control plane looks for it.
+	homeListed    = "home.listed "
 	mostEntries   = 1000
 	listingTime   = 5 * time.Second
 	listingMargin = time.Second
@@ -26,22 +28,41 @@ func list(arguments []string) error {
 	if err := flags.Parse(arguments); err != nil {
 		return err
 	}
+	contents, err := listHome(*home, limits)
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(os.Stdout).Encode(contents)
+}
+
+func listHome(home string, limits listing.Limits) (listing.Contents, error) {
 	type outcome struct {
 		contents listing.Contents
 		err      error
 	}
 	looked := make(chan outcome, 1)
 	go func() {
-		contents, err := listing.Of(*home, limits)
+		contents, err := listing.Of(home, limits)
 		looked <- outcome{contents, err}
 	}()
 	select {
 	case found := <-looked:
-		if found.err != nil {
-			return found.err
-		}
-		return json.NewEncoder(os.Stdout).Encode(found.contents)
+		return found.contents, found.err
 	case <-time.After(limits.Within + listingMargin):
-		return fmt.Errorf("%s does not answer", *home)
+		return listing.Contents{}, fmt.Errorf("%s does not answer", home)
 	}
+}
+
+// logHome writes what is in the home to the log, in one line: nobody can ask any more when we have ended.
+func logHome(home string) error {
+	contents, err := listHome(home, listing.Limits{Entries: mostEntries, Within: listingTime})
+	if err != nil {
+		return err
+	}
+	line, err := json.Marshal(contents)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(os.Stdout, "%s%s\n", homeListed, line)
+	return err
 }

@@ -91,9 +91,7 @@ func serve(arguments []string) error {
 		log.Warn("jupyter.unreadable", "error", err)
 	}
 	serving.Jupyter().Want(wanted)
-	over := make(chan runend.Report, 1)
-	go func() { over <- watchRun(options, place).Wait() }()
-	return serveUntilAsked(options, serving, children, board, over, log)
+	return serveUntilAsked(options, serving, children, board, watchRun(options, place), log)
 }
 
 // watchRun sees the end of the command that this dev server was reserved for.
@@ -108,7 +106,7 @@ func watchRun(options serveOptions, place setup.Place) runend.Watch {
 
 func serveUntilAsked(
 	options serveOptions, serving *server.Server, children *process.Children, board *messages.Board,
-	over <-chan runend.Report, log *slog.Logger,
+	run runend.Watch, log *slog.Logger,
 ) error {
 	listener, err := server.Listen(options.listen, options.port)
 	if err != nil {
@@ -125,7 +123,10 @@ func serveUntilAsked(
 	signal.Notify(asked, unix.SIGTERM, unix.SIGINT)
 	failed := make(chan error, 1)
 	go func() { failed <- serving.Serve(listener) }()
+	over := make(chan runend.Report, 1)
+	go func() { over <- run.Wait() }()
 	log.Info("serving", "address", listener.Addr().String(), "pid", os.Getpid())
+	runIsOver := false
 	for ending := false; !ending; {
 		select {
 		case err := <-failed:
@@ -134,7 +135,8 @@ func serveUntilAsked(
 			log.Info("ending", "signal", why.String(), "grace", options.grace.String())
 			ending = true
 		case report := <-over:
-			ending = tellRunEnd(report, options, log)
+			runIsOver = tellRunEnd(report, options, log)
+			ending = runIsOver
 		}
 	}
 	_ = listener.Close()
@@ -142,6 +144,11 @@ func serveUntilAsked(
 	children.EndAll(options.grace)
 	time.Sleep(lastWords)
 	serving.CloseConnections()
+	if runIsOver {
+		if err := logHome(run.Home); err != nil {
+			log.Warn("home.not_listed", "error", err)
+		}
+	}
 	log.Info("ended")
 	return nil
 }

@@ -8,6 +8,7 @@ from subprocess import DEVNULL, PIPE
 import pytest
 
 from devserver.harness import Builder
+from gpudev.adapters.kubernetes.home_listing import HOME_LISTED, read_contents
 from gpudev.domain.run_end import RunEnd, parse_run_end
 from gpudev.sdk import remote_runs
 from sshd.harness import eventually
@@ -35,6 +36,10 @@ def test_exit_code_and_last_lines_are_told_and_everything_ends(builder: Builder)
     assert server.process.wait(30) == 0
     assert parse_run_end(told.read_text()) == RunEnd(5, ("up", "100%"))
     assert len(json.dumps(told.read_text())) < 4096
+    [listed] = [line for line in server.log.read_text().splitlines() if line.startswith(HOME_LISTED)]
+    contents = read_contents(listed.removeprefix(HOME_LISTED).encode())
+    assert contents.is_counted
+    assert ".gpu-dev-run/output" in {entry.path for entry in contents.entries}
 
 
 def test_one_that_cannot_say_so_stays(builder: Builder) -> None:

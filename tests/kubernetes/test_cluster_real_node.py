@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import shlex
 import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from gpudev.adapters.kubernetes.pod_manifest import CONTAINER
 from gpudev.domain.disk_contents import EntryKind
 from gpudev.domain.errors import ClusterError
 from gpudev.ports.cluster import Phase
+from gpudev.sdk import remote_runs
 from kubernetes.real_world import RealWorld
 from support.kube_node import RealNode
 
@@ -137,6 +139,20 @@ async def test_a_dev_server_tells_what_is_in_its_home(world: RealWorld) -> None:
     await world.kill(spec.reservation_id)
     await world.until(spec.reservation_id, Phase.DEAD)
     assert await world.cluster.home_contents(spec.reservation_id) is None, "who is dead says nothing"
+
+
+async def test_one_whose_command_has_ended_has_told_what_is_in_its_home(world: RealWorld) -> None:
+    """Nobody can ask it by then."""
+    spec = world.spec()
+    connection = (await world.ready(spec)).connection
+    assert connection is not None
+    command = "printf 12345 > result; seq 1 100; exit 3"
+    await world.ssh(connection, shlex.join(remote_runs.let_go(".", [command], ends=True)))
+    seen = await world.until(spec.reservation_id, Phase.DEAD)
+    assert seen.run_end is not None and seen.run_end.exit_code == 3
+    contents = await world.cluster.home_contents(spec.reservation_id)
+    assert contents is not None and contents.is_complete
+    assert {entry.path: entry.size for entry in contents.entries}["result"] == 5
 
 
 async def test_a_crash_is_told_with_what_the_dev_server_logged_last(world: RealWorld) -> None:

@@ -181,13 +181,20 @@ class KubernetesApi:
         return True
 
     async def pod_log(
-        self, name: str, container: str, tail_lines: int, *, namespace: str | None = None, previous: bool = False
+        self,
+        name: str,
+        container: str,
+        tail_lines: int,
+        *,
+        namespace: str | None = None,
+        previous: bool = False,
+        most_bytes: int = _MOST_LOG_BYTES,
     ) -> str | None:
         """The last lines a container wrote; None: it never wrote any, or its pod is gone."""
         params = _without_blanks(
             container=container,
             tailLines=str(tail_lines),
-            limitBytes=str(_MOST_LOG_BYTES),
+            limitBytes=str(most_bytes),
             previous="true" if previous else "",
         )
         try:

@@ -1,9 +1,11 @@
-"""What is in a dev server's home, as its own program tells: from a running pod, within seconds, or not at all.
+"""What is in a dev server's home, as its own program tells: from a running pod, within seconds; from the log of one
+that has ended by itself; or not at all.
 
 Volumes of clouds cannot be looked into from outside. Whoever has the pod may have changed what runs there, so nothing
 it says is believed to have any form before it was looked at.
 """
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,29 +16,49 @@ from gpudev.adapters.kubernetes.api import KubernetesApi
 from gpudev.adapters.kubernetes.pod_manifest import BINARY, CONTAINER
 from gpudev.adapters.kubernetes.trimming import PodRecord, ServerParts
 from gpudev.domain.disk_contents import Contents, Entry, EntryKind
-from gpudev.domain.errors import ClusterError, GpuDevError
+from gpudev.domain.errors import ClusterError, GpuDevError, Unavailable
 
 log = structlog.get_logger(__name__)
 MOST_ENTRIES = 1000
 _LOOKS_FOR_S = 5
 _ANSWERS_WITHIN = timedelta(seconds=_LOOKS_FOR_S + 3)
 """It ends by itself before; this is for one that does not answer."""
+HOME_LISTED = "home.listed "
+"""Begins the line in a dev server's log that has a listing: its own program writes the same."""
+_LAST_LINES = 10
 _MOST_BYTES = 4 * 1024 * 1024
 _LARGEST = 2**63
 
 
 async def list_home(api: KubernetesApi, parts: ServerParts) -> Contents | None:
     """None: nobody can tell."""
-    pod = next((one for one in parts.pods if _can_tell(one)), None)
+    pod = next((one for one in parts.pods if _has_disk(one)), None)
     if pod is None:
         return None
-    argv = [BINARY, "list", "--entries", str(MOST_ENTRIES), "--within", f"{_LOOKS_FOR_S}s"]
     try:
-        said = await api.exec_in_pod(pod.name, CONTAINER, argv, timeout=_ANSWERS_WITHIN, most_bytes=_MOST_BYTES)
-        return read_contents(said)
+        said = await (_ask_log(api, pod) if pod.ended else _ask(api, pod))
+        return None if said is None else read_contents(said)
     except GpuDevError as error:
         log.info("kubernetes.home_not_listed", pod=pod.name, error=str(error))
         return None
+
+
+async def _ask(api: KubernetesApi, pod: PodRecord) -> bytes | None:
+    if pod.node is None or pod.own is None or pod.own.phase != "Running":
+        return None
+    argv = [BINARY, "list", "--entries", str(MOST_ENTRIES), "--within", f"{_LOOKS_FOR_S}s"]
+    return await api.exec_in_pod(pod.name, CONTAINER, argv, timeout=_ANSWERS_WITHIN, most_bytes=_MOST_BYTES)
+
+
+async def _ask_log(api: KubernetesApi, pod: PodRecord) -> bytes | None:
+    """One whose command has ended writes it there last of all."""
+    try:
+        async with asyncio.timeout(_ANSWERS_WITHIN.total_seconds()):
+            text = await api.pod_log(pod.name, CONTAINER, _LAST_LINES, most_bytes=_MOST_BYTES)
+    except TimeoutError as error:
+        raise Unavailable("its log was not there in time") from error
+    lines = [line for line in (text or "").splitlines() if line.startswith(HOME_LISTED)]
+    return lines[-1].removeprefix(HOME_LISTED).encode() if lines else None
 
 
 def read_contents(said: bytes) -> Contents:
@@ -64,8 +86,6 @@ def _size(value: Any) -> int:
     return value
 
 
-def _can_tell(pod: PodRecord) -> bool:
-    """The first member has the disk. One that was asked to go is on its way already."""
-    if pod.own is None or pod.own.rank != 0 or pod.ended or pod.deleting or pod.node is None:
-        return False
-    return pod.own.phase == "Running"
+def _has_disk(pod: PodRecord) -> bool:
+    """The first member has it. One that was asked to go is on its way already."""
+    return pod.own is not None and pod.own.rank == 0 and not pod.deleting
