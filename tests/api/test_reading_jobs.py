@@ -221,3 +221,19 @@ async def test_one_that_nobody_has_looked_at_says_so(ada: httpx2.AsyncClient, ap
     assert "nobody has looked at it since" in (await ada.get(path)).json()["warning"]
     await api.world.turn()
     assert "nobody has looked at it" not in (await ada.get(path)).json()["warning"]
+
+
+async def test_one_in_a_queue_that_nobody_looks_at_any_more_says_so(ada: httpx2.AsyncClient, api: Api) -> None:
+    """Its estimate is as old as the last look."""
+    for _ in range(sum(node.units for node in api.world.cluster.nodes) // 8):
+        await submit(ada, gpu_count=8)
+    waiting = await submit(ada, gpu_count=8)
+    await api.world.turn()
+    path = f"/v1/jobs/{waiting['reservation_id']}"
+    assert (await ada.get(path)).json()["status"] == "queued"
+    api.world.clock.move(seconds=100)
+    assert "nobody has looked" not in str((await ada.get(path)).json()["warning"])
+    api.world.clock.move(seconds=30)
+    assert "nobody has looked at the queue since" in (await ada.get(path)).json()["warning"]
+    await api.world.turn()
+    assert "nobody has looked" not in str((await ada.get(path)).json()["warning"])

@@ -26,6 +26,9 @@ from gpudev.wire.jobs import EtaView, GpuUseView, JobEvent, JobView, NodeShareVi
 _ID = re.compile(r"[0-9a-fA-F]{4,32}")
 _ENDS_SOON = timedelta(minutes=30)
 _LOOKED_AT_WITHIN = timedelta(seconds=30)
+_PLANNED_WITHIN = timedelta(minutes=2)
+"""Plans are published every half minute, also where nothing has changed."""
+_AWAY = "the processor, or its cluster, seems to be away"
 _MOST_CANDIDATES = 5
 
 
@@ -168,7 +171,7 @@ def job_view(
         ssh_user=connection.user if connection else None,
         ssh_command=connection.ssh_command if connection else None,
         ssh_host_key=connection.host_key if connection else None,
-        warning=_warning(reservation, now),
+        warning=_warning(reservation, plan, now),
         wait_until=reservation.wait_until if waiting else None,
         setup_outcome=reservation.setup_outcome,
     )
@@ -224,7 +227,7 @@ def _gpus(reservation: Reservation, units: int) -> int:
     return units if reservation.gpu_count else 0
 
 
-def _warning(reservation: Reservation, now: datetime) -> str | None:
+def _warning(reservation: Reservation, plan: QueuePlan | None, now: datetime) -> str | None:
     sentences = []
     if reservation.status is Status.ACTIVE and reservation.expires_at is not None:
         left = reservation.expires_at - now
@@ -233,7 +236,9 @@ def _warning(reservation: Reservation, now: datetime) -> str | None:
             sentences.append(f"this reservation ends in {minutes} minute{'' if minutes == 1 else 's'}")
     if reservation.status is Status.PENDING and now - reservation.created_at > _LOOKED_AT_WITHIN:
         since = f"{reservation.created_at:%H:%M} UTC"
-        sentences.append(f"nobody has looked at it since {since}: the processor, or its cluster, seems to be away")
+        sentences.append(f"nobody has looked at it since {since}: {_AWAY}")
+    if reservation.status is Status.QUEUED and plan is not None and now - plan.made_at > _PLANNED_WITHIN:
+        sentences.append(f"nobody has looked at the queue since {plan.made_at:%H:%M} UTC: {_AWAY}")
     if reservation.disk_id is None and not reservation.status.is_terminal:
         sentences.append("/home/dev is scratch space and ends with this reservation")
     return "; ".join(sentences) or None
