@@ -11,6 +11,7 @@ from typing import assert_never
 from gpudev.domain.lifecycle import Status
 from gpudev.domain.reservation import Connection, Reservation
 from gpudev.domain.run_end import RunEnd
+from gpudev.planning.postponing import find_trouble, in_trouble_until
 from gpudev.ports.cluster import Phase, ServerSeen
 from gpudev.settings import Timing
 
@@ -86,7 +87,10 @@ def _while_preparing(reservation: Reservation, seen: ServerSeen | None, now: dat
     if seen is None or seen.phase is Phase.DEAD:
         return _launch_when_due(reservation, now, deadline, restart=False)
     if seen.step is not None and seen.step != reservation.step:
-        return Progress(seen.step)
+        hears_later = in_trouble_until(reservation, timing)
+        if hears_later is None or hears_later <= now:
+            return Progress(seen.step)
+        return Nothing(min(deadline, hears_later))
     return Nothing(deadline)
 
 
@@ -131,7 +135,7 @@ def _launch_when_due(
 
 def _too_slow(reservation: Reservation, seen: ServerSeen | None, deadline: timedelta) -> str:
     reason = f"not ready within {_minutes(deadline)}"
-    last = (seen.reason or seen.step if seen is not None else None) or reservation.step
+    last = find_trouble(reservation) or (seen.reason or seen.step if seen is not None else None) or reservation.step
     return f"{reason}; last seen: {last}" if last else reason
 
 

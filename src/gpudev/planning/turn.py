@@ -130,17 +130,6 @@ def failed_launch(reservation: Reservation, error: str, now: datetime, timing: T
     )
 
 
-def postponed_launch(reservation: Reservation, now: datetime, timing: Timing) -> Change:
-    """A start for which the cluster could not be asked: no attempt is counted, and the next comes after a pause."""
-    return Change(
-        reservation.reservation_id,
-        reservation.status,
-        reservation.version,
-        event=None,
-        fields={"next_attempt_at": now + timing.retry_backoff},
-    )
-
-
 def withdrawn(reservation: Reservation) -> Change:
     """All it had in a place that was refused is gone: it may be placed anew."""
     return Change(reservation.reservation_id, reservation.status, reservation.version, event=None, shares=())

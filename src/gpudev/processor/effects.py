@@ -16,7 +16,8 @@ from gpudev.domain.own_setup import NO_SETUP, OwnSetup
 from gpudev.domain.reservation import Reservation
 from gpudev.metrics import instruments
 from gpudev.planning.disk_holding import disk_failed
-from gpudev.planning.turn import failed_launch, postponed_launch, released, withdrawn
+from gpudev.planning.postponing import postponed_launch
+from gpudev.planning.turn import failed_launch, released, withdrawn
 from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import Cluster, HomeVolume, ServerSpec
 from gpudev.ports.own_setups import SetupStore
@@ -195,9 +196,9 @@ class Effects:
             raise
         except DiskFailed as error:
             await self._fail(current, disk_failed(current, str(error)))
-        except Unavailable:
+        except Unavailable as error:
             now = self._clock.now()
-            await self._reservations.change(postponed_launch(current, now, self._timing), now=now)
+            await self._reservations.change(postponed_launch(current, str(error), now, self._timing), now=now)
             raise
         except Exception as error:
             if not isinstance(error, ClusterError):

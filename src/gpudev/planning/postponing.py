@@ -1,0 +1,43 @@
+"""Postponing: what a start for which the cluster could not be asked, or that it cannot carry out right now, means for
+its reservation. No attempt is counted: nothing is wrong with what was asked for. But its owner is told what is in the
+way, in the cluster's words, once for each reason, and hears of nothing else while it is.
+"""
+
+import re
+from datetime import datetime
+
+from gpudev.domain.lifecycle import Status
+from gpudev.domain.reservation import Reservation
+from gpudev.ports.stores import Change, NewEvent
+from gpudev.settings import Timing
+
+_WORDS = "cannot be started right now, trying again: "
+_PAUSES_BETWEEN_TRIES = 5
+"""How many pauses a try may be late, since it waits for a turn."""
+_NUMBERS = re.compile(r"\d+")
+
+
+def postponed_launch(reservation: Reservation, why: str, now: datetime, timing: Timing) -> Change:
+    fields: dict[str, object] = {"next_attempt_at": now + timing.retry_backoff}
+    step, event = f"{_WORDS}{why}", None
+    is_to_start = reservation.status is Status.PREPARING or reservation.step is not None
+    if is_to_start and not _say_the_same(reservation.step or "", step):
+        event, fields["step"] = NewEvent("step", step), step
+    return Change(reservation.reservation_id, reservation.status, reservation.version, event=event, fields=fields)
+
+
+def find_trouble(reservation: Reservation) -> str | None:
+    """What its owner was told last, if it was that."""
+    return reservation.step if reservation.step is not None and reservation.step.startswith(_WORDS) else None
+
+
+def in_trouble_until(reservation: Reservation, timing: Timing) -> datetime | None:
+    """By when the next try would have been told of, had it failed too; None: it is not postponed."""
+    if find_trouble(reservation) is None or reservation.next_attempt_at is None:
+        return None
+    return reservation.next_attempt_at + _PAUSES_BETWEEN_TRIES * timing.retry_backoff
+
+
+def _say_the_same(one: str, other: str) -> bool:
+    """But for numbers: ports and times differ with every try."""
+    return _NUMBERS.sub("", one) == _NUMBERS.sub("", other)
