@@ -136,6 +136,8 @@ async def test_a_dev_server_tells_what_is_in_its_home(world: RealWorld) -> None:
     assert all(not path.startswith("own/") for path in told)
     with pytest.raises(ClusterError, match="wrote more than"):  # one who has the pod writes without end
         await world.cluster._api.exec_in_pod(spec.pod_name, CONTAINER, ["yes"], most_bytes=100_000)
+    message = "ä message\n".encode() * 20_000
+    assert await world.cluster._api.exec_in_pod(spec.pod_name, CONTAINER, ["cat"], message) == message
     await world.kill(spec.reservation_id)
     await world.until(spec.reservation_id, Phase.DEAD)
     assert await world.cluster.home_contents(spec.reservation_id) is None, "who is dead says nothing"
