@@ -103,7 +103,7 @@ class KubernetesCluster:
             await self.close()
             raise
         parts = [self._mirror.parts_of(reservation_id) for reservation_id in self._mirror.reservations()]
-        self._found_dead = frozenset(pod.uid for one in parts for pod in one.pods if pod.ended)
+        self._found_dead = frozenset(pod.uid for one in parts for pod in one.pods if pod.is_over)
         self._passing_on = asyncio.create_task(self._pass_changes_on(), name="changes of the cluster")
 
     async def close(self) -> None:
@@ -217,7 +217,7 @@ class KubernetesCluster:
         if pod.uid in self._found_dead or self._watching_since is None:
             return pod.uid in self._found_dead
         ends = [one.ended.at for one in (pod.own.containers if pod.own else ()) if one.ended and one.ended.at]
-        return pod.ended and bool(ends) and max(ends) < self._watching_since.replace(microsecond=0)
+        return pod.is_over and bool(ends) and max(ends) < self._watching_since.replace(microsecond=0)
 
     def _with_last_words(self, parts: ServerParts, facts: ServerFacts) -> ServerSeen:
         """A death is told once, so it is told with its last words; they come within seconds or not at all."""

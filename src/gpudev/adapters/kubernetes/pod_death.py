@@ -50,6 +50,8 @@ def find_death(
         return _ended(pod, own, node)
     if pod.node is not None and node is None:
         return Death(f"its node {pod.node} is gone")
+    if pod.is_over and not pod.deleting:
+        return _ended(pod, own, node)
     if pod.deleting:
         return taken_away(pod, own, node)
     if node is not None and not node.ready and _lasts(node.ready_since, now, settings.node_lost_after):
@@ -83,14 +85,14 @@ def _ended(pod: PodRecord, own: OwnRecord, node: NodeRecord | None) -> Death:
     """Most telling first: what the cluster did to it, then what became of its containers."""
     match own.reason:
         case "Evicted":
-            return Death(f"it was evicted from {pod.node}{_said(own.message)}", _first(own.containers))
+            return Death(f"it was evicted from {pod.node}{_said(own.message)}", _first(_dev_first(own)))
         case "NodeLost":
             return Death(f"its node {pod.node} was lost")
         case "Terminated" | "NodeShutdown" | "Shutdown":
             return Death(f"its node {pod.node} was shut down{_said(own.message)}")
         case "DeadlineExceeded":
             return Death(
-                f"the cluster ended it: its time limit was reached{_said(own.message)}", _first(own.containers)
+                f"the cluster ended it: its time limit was reached{_said(own.message)}", _first(_dev_first(own))
             )
         case "Preempting":
             return Death(f"it had to make room on {pod.node} for a more important pod")
@@ -104,14 +106,14 @@ def _ended(pod: PodRecord, own: OwnRecord, node: NodeRecord | None) -> Death:
     for container in own.init_containers:
         if container.ended is not None and container.ended.exit_code != 0:
             return Death(f"preparing it failed: {_ending(container.ended)}", container.name)
-    for container in own.containers:
+    for container in _dev_first(own):
         if container.ended is not None:
             return Death(_ending(container.ended), container.name)
     return Death(f"it ended{_said(own.message)}" if own.message else "it ended, and the cluster does not say why")
 
 
 def _cannot_start(own: OwnRecord, now: datetime, patience: timedelta) -> Death | None:
-    for container in (*own.init_containers, *own.containers):
+    for container in _needed(own):
         what, said = container.waiting, _said(container.waiting_message)
         if what in _NEVER_PULLED:
             return Death(f"the image {container.image} cannot be used: {what}{said}")
@@ -127,6 +129,17 @@ def _cannot_start(own: OwnRecord, now: datetime, patience: timedelta) -> Death |
             ending = container.last_ended
             return Death(f"it keeps ending: {_ending(ending)}" if ending else "it keeps ending", container.name)
     return None
+
+
+def _needed(own: OwnRecord) -> list[ContainerRecord]:
+    """Without which there is no dev server: itself, and until it runs, whatever has to come before it."""
+    if own.dev is None:
+        return [*own.init_containers, *own.containers]
+    return [own.dev] if own.dev.running_since is not None else [*own.init_containers, own.dev]
+
+
+def _dev_first(own: OwnRecord) -> list[ContainerRecord]:
+    return sorted(own.containers, key=lambda one: one is not own.dev)
 
 
 def _unschedulable(own: OwnRecord, now: datetime, patience: timedelta) -> Death | None:

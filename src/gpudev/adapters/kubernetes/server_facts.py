@@ -133,17 +133,17 @@ def _find_step(member: _Member, nodes: Mapping[str, NodeRecord], now: datetime) 
     """What it is waiting for; None: for nothing, it is ready."""
     pod, own = member.pod, member.own
     if pod.node is None:
-        waits = own.scheduled is not None and own.scheduled.reason == "Unschedulable"
-        return f"waiting for its node: {own.scheduled.message}" if waits and own.scheduled else "waiting for its node"
+        said = own.scheduled.message if own.scheduled is not None and not own.scheduled.holds else ""
+        return f"waiting for its node{_said(said)}"
     node = nodes.get(pod.node)
     if node is not None and not node.ready:
         return f"its node {pod.node} does not answer"
-    if own.ready:
+    if own.is_serving:
         return None
     begun_at = own.scheduled.since if own.scheduled is not None else own.created_at
     if own.sandbox is not None and not own.sandbox.holds:
         return f"setting up network and volumes on {pod.node}{_lasting(begun_at, now)}"
-    for container in own.init_containers:
+    for container in (one for one in own.init_containers if not (one.stays and one.running_since)):
         if container.running_since is not None:
             return "preparing the dev server"
         if container.ended is None:
@@ -151,7 +151,7 @@ def _find_step(member: _Member, nodes: Mapping[str, NodeRecord], now: datetime) 
                 return f"pulling image {container.image} fails, trying again: {container.waiting_message}"
             return f"pulling image {container.image}{_lasting(begun_at, now)}"
         begun_at = container.ended.at or begun_at
-    for container in own.containers:
+    for container in (own.dev,) if own.dev is not None else own.containers:
         if is_pull_failing(container):
             return f"pulling image {container.image} fails, trying again: {container.waiting_message}"
         if container.waiting not in (None, "", "ContainerCreating", "PodInitializing"):

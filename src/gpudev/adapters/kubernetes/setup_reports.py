@@ -109,4 +109,4 @@ def read_report(said: bytes) -> SetupReport:
 
 def _was_given_one(pod: PodRecord) -> bool:
     own = pod.own
-    return own is not None and own.rank == 0 and own.has_setup and own.ready and not (pod.ended or pod.deleting)
+    return own is not None and own.rank == 0 and own.has_setup and own.is_serving and not (pod.is_over or pod.deleting)

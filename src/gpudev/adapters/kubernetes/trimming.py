@@ -14,6 +14,7 @@ from typing import Any
 from gpudev.adapters.kubernetes import labels
 from gpudev.adapters.kubernetes.demand import Demand, demand_of
 from gpudev.adapters.kubernetes.kinds import Manifest
+from gpudev.adapters.kubernetes.pod_manifest import CONTAINER
 from gpudev.adapters.kubernetes.sizing import Room, room_of_node, whole_only
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.run_end import RunEnd, parse_run_end
@@ -75,6 +76,8 @@ class ContainerRecord:
     restarts: int = 0
     started: bool = False
     """It has a state at all: the kubelet has looked at it."""
+    stays: bool = False
+    """An init container that is to go on running beside the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +112,15 @@ class OwnRecord:
     has_setup: bool = False
     """Its owner brings something that is run in it."""
 
+    @property
+    def dev(self) -> ContainerRecord | None:
+        """The dev server itself: other people's webhooks may have added containers of their own."""
+        return next((one for one in self.containers if one.name == CONTAINER), None)
+
+    @property
+    def is_serving(self) -> bool:
+        return self.ready or (self.dev is not None and self.dev.ready)
+
 
 @dataclass(frozen=True, slots=True)
 class PodRecord:
@@ -121,6 +133,12 @@ class PodRecord:
     """It ran and holds nothing any more."""
     deleting: bool
     own: OwnRecord | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Of one of ours: nobody is served any more, even if something that was added still runs and holds all."""
+        dev = self.own.dev if self.own is not None else None
+        return self.ended or (dev is not None and dev.ended is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,9 +286,9 @@ def _containers(
 
 
 def _container(specified: Manifest, status: Manifest | None) -> ContainerRecord:
-    image = specified.get("image", "")
+    image, stays = specified.get("image", ""), specified.get("restartPolicy") == "Always"
     if status is None:
-        return ContainerRecord(specified["name"], image)
+        return ContainerRecord(specified["name"], image, stays=stays)
     state: Mapping[str, Any] = status.get("state") or {}
     waiting = state.get("waiting")
     return ContainerRecord(
@@ -284,6 +302,7 @@ def _container(specified: Manifest, status: Manifest | None) -> ContainerRecord:
         last_ended=_ending((status.get("lastState") or {}).get("terminated")),
         restarts=status.get("restartCount", 0),
         started=True,
+        stays=stays,
     )
 
 
