@@ -17,6 +17,7 @@ def test_it_says_what_is_missing_before_anything_is_reserved(cli: Cli, api: Fake
         (["run", "--", "true"], "more than anybody means to copy"),
         (["run", "--folder", "/", "--", "true"], "more than anybody means to copy"),
         (["run", "--folder", "nowhere", "--", "true"], "does not exist"),
+        (["run", "--folder", str(tmp_path), "--no-copy", "--", "true"], "give one of them"),
         (["logs", "--output", "--json"], "not both"),
     ):
         done = cli.run(*arguments)

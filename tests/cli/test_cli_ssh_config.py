@@ -71,6 +71,30 @@ def test_what_the_person_wrote_stays_and_is_kept(cli: Cli, api: FakeApi, config:
     assert not own.exists()
 
 
+@pytest.mark.parametrize(
+    "before",
+    [b"Host work\r\n    User ada\r\nMatch host x\r\n    User bob", b"\n\n# mine\nHost work\n\n\n", b"# caf\xe9\n"],
+    ids=["lines as on Windows, the last without an end", "empty lines around", "another encoding"],
+)
+def test_odd_files_come_back_byte_for_byte(cli: Cli, api: FakeApi, config: Path, own: Path, before: bytes) -> None:
+    config.write_bytes(before)
+    api.add(status="active", name="one")
+    for _ in range(2):
+        assert cli.run("ssh-config").returncode == 0
+    assert config.read_bytes() == b'Include "%s"\n\n%s' % (bytes(own), before)
+    assert config.with_name("config.before-gpu-dev").read_bytes() == before
+    cli.run("ssh-config", "--remove")
+    assert config.read_bytes() == before
+
+
+def test_a_jump_host_for_everything_does_not_lead_to_this_machine(cli: Cli, api: FakeApi, config: Path) -> None:
+    config.write_text("Host *\n    ProxyJump bastion.example\n")
+    api.add(status="active", name="one")
+    cli.run("ssh-config")
+    assert told_by_ssh(config, "elsewhere.example")["proxyjump"] == "bastion.example"
+    assert "proxyjump" not in told_by_ssh(config, "gpu-dev-one")
+
+
 def test_a_line_that_slipped_below_a_host_comes_back_to_the_top(
     cli: Cli, api: FakeApi, config: Path, own: Path
 ) -> None:
@@ -151,6 +175,17 @@ def test_reserve_does_it_unless_told_otherwise(cli: Cli, api: FakeApi, config: P
     assert cli.run("config", "set", "ssh_config", "perhaps").returncode == 2
 
 
+def test_a_name_is_free_again_when_whoever_had_it_ended_elsewhere(cli: Cli, api: FakeApi, config: Path) -> None:
+    api.on_submit = lambda api, job: api.activate(job.reservation_id) and None
+    assert "  ssh gpu-dev-train\n" in cli.run("reserve", "--name", "train").stdout
+    [first] = api.jobs.values()
+    api.change(first.reservation_id, status="cancelled")
+    assert "  ssh gpu-dev-train\n" in cli.run("reserve", "--name", "Train").stdout
+    second = next(job for job in api.jobs.values() if job.reservation_id != first.reservation_id)
+    assert told_by_ssh(config, "gpu-dev-train")["hostkeyalias"] == f"gpu-dev-{second.reservation_id[:8]}"
+    assert "  ssh gpu-dev-train\n" not in cli.run("reserve", "--name", "train").stdout, "while it is there it has it"
+
+
 def test_a_file_that_cannot_be_written_stops_no_reservation(cli: Cli, api: FakeApi, config: Path) -> None:
     api.on_submit = lambda api, job: api.activate(job.reservation_id) and None
     config.mkdir()  # not even root can write to that
@@ -176,3 +211,16 @@ def test_editors_are_opened_by_name_or_a_link_is_printed(cli: Cli, api: FakeApi,
         assert (tmp_path / editor).read_text() == "--remote ssh-remote+gpu-dev-train /workspace\n"
     assert config.read_text().startswith("Include ")
     assert cli.run("connect", "--code", "--cursor").returncode == 2
+
+
+def test_what_an_editor_opens_is_read_from_the_home_there(cli: Cli, api: FakeApi, tmp_path: Path) -> None:
+    api.add(status="active", name="train")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "ssh").symlink_to("/bin/true")
+    cli.env["PATH"] = str(tmp_path / "bin")
+    for folder in ("my project", "~/my project/", "/home/dev/my project"):
+        link = cli.run("connect", "--code", "--folder", folder).stdout
+        assert link == "vscode://vscode-remote/ssh-remote+gpu-dev-train/home/dev/my%20project\n"
+    done = cli.run("connect", "--folder", "my project")
+    assert done.returncode == 2, "no editor is asked for"
+    assert "`gpu-dev connect -- " in done.stderr

@@ -13,6 +13,7 @@ import pytest
 
 from cli.fake_api import FakeApi
 from cli.harness import Cli
+from support.ports import free_port
 
 pytestmark = pytest.mark.slow
 
@@ -56,10 +57,11 @@ def greeting() -> Iterator[tuple[str, int]]:
 
 
 def proxy_of(log: Path) -> str | None:
-    """The proxy command ssh was given."""
+    """The proxy command ssh was given; "none" stands for none, whatever else ssh is told elsewhere."""
     arguments: list[str] = json.loads(log.read_text())
     options = dict(value.split("=", 1) for flag, value in pairwise(arguments) if flag == "-o")
-    return options.get("ProxyCommand")
+    command = options.get("ProxyCommand")
+    return None if command == "none" else command
 
 
 def test_on_this_machine_the_way_is_straight(cli: Cli, api: FakeApi, log: Path) -> None:
@@ -97,20 +99,70 @@ def test_nobody_insists_on_both_ways(cli: Cli, api: FakeApi, log: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "taken"),
     [
-        ("8888", "127.0.0.1:8888:127.0.0.1:8888"),
-        ("8888:80", "127.0.0.1:8888:127.0.0.1:80"),
-        ("8888:db.internal:5432", "127.0.0.1:8888:db.internal:5432"),
+        ("{here}", "127.0.0.1:{here}:127.0.0.1:{here}"),
+        ("{here}:80", "127.0.0.1:{here}:127.0.0.1:80"),
+        ("{here}:db.internal:5432", "127.0.0.1:{here}:db.internal:5432"),
     ],
 )
 def test_ports_come_to_this_machine_alone(cli: Cli, api: FakeApi, log: Path, given: str, taken: str) -> None:
     job = api.add(status="active")
-    for arguments in (["connect", "--forward", given], ["port-forward", given]):
+    here = free_port()
+    for arguments in (["connect", "--forward", given.format(here=here)], ["port-forward", given.format(here=here)]):
         cli.run(*arguments)
         called = json.loads(log.read_text())
-        assert called[called.index("-L") + 1] == taken
+        assert called[called.index("-L") + 1] == taken.format(here=here)
     assert "-N" in called
-    cli.run("port-forward", job.reservation_id[:8], given, "6006")
+    cli.run("port-forward", job.reservation_id[:8], given.format(here=here), str(free_port()))
     assert json.loads(log.read_text()).count("-L") == 2
+
+
+def test_a_port_that_somebody_has_here_is_told_before_anything_is_done(cli: Cli, api: FakeApi, log: Path) -> None:
+    api.add(status="active")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for arguments in (["port-forward", f"{port}:80"], ["connect", "--forward", str(port)]):
+            done = cli.run(*arguments)
+            assert done.returncode == 8
+            assert f"port {port} of this machine cannot be used: Address already in use. Take another: " in done.stderr
+            assert "http://" not in done.stderr
+    assert not log.exists()
+
+
+def test_an_id_without_a_port_is_asked_for_one(cli: Cli, api: FakeApi, log: Path) -> None:
+    job = api.add(status="active")
+    done = cli.run("port-forward", job.reservation_id)
+    assert (done.returncode, log.exists()) == (2, False)
+    assert "say which port" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["exec", "ls"],
+        ["exec", "nvidia-smi", "-L"],
+        ["connect", "3f2a9c1e", "ls"],
+        ["run", "python", "train.py", "--lr"],
+    ],
+    ids=" ".join,
+)
+def test_a_command_that_does_not_come_after_two_dashes_is_told_where_it_belongs(
+    cli: Cli, api: FakeApi, log: Path, arguments: list[str]
+) -> None:
+    done = cli.run(*arguments)
+    assert (done.returncode, log.exists()) == (2, False)
+    assert "What to run there comes after `--`" in done.stderr
+
+
+def test_a_misspelt_option_is_no_command(cli: Cli, api: FakeApi) -> None:
+    assert "comes after" not in cli.run("run", "--gpuz", "1", "--", "true").stderr
+
+
+def test_of_several_each_is_named(cli: Cli, api: FakeApi, log: Path) -> None:
+    first, second = api.add(status="active", name="train"), api.add(status="active")
+    done = cli.run("connect")
+    assert done.returncode == 2
+    assert f"{first.reservation_id[:8]} (2 x a100, train)" in done.stderr
+    assert f"{second.reservation_id[:8]} (2 x a100)" in done.stderr
 
 
 @pytest.mark.parametrize("given", ["0", "65536", "x", "1:2:3:4", "8888:-oEvil:80", "8888:", ":80", "80 80"])
@@ -129,6 +181,20 @@ def test_files_are_copied_there_or_back(cli: Cli, api: FakeApi, log: Path) -> No
     assert json.loads(log.read_text())[-4:] == ["--", "dev@127.0.0.1:out", "dev@127.0.0.1:log", "."]
     cli.run("cp", "--", "-odd", ":")
     assert json.loads(log.read_text())[-2:] == ["./-odd", "dev@127.0.0.1:."]
+
+
+def test_a_target_with_a_slash_is_a_folder_that_is_made(cli: Cli, api: FakeApi, log: Path) -> None:
+    api.add(status="active")
+    ssh = log.parent / "bin" / "ssh"
+    ssh.write_text(f'#!/bin/sh\nfor last; do :; done; echo "$last" >> {log.parent}/lines\nexit $SSH_ENDS_WITH\n')
+    cli.run("cp", "one", ":my project/", env={"SSH_ENDS_WITH": "0"})
+    assert (log.parent / "lines").read_text() == "mkdir -p -- 'my project/'\n"
+    assert json.loads(log.read_text())[-1] == "dev@127.0.0.1:my project/"
+    log.unlink()
+    assert cli.run("cp", "one", ":a file/", env={"SSH_ENDS_WITH": "9"}).returncode == 9
+    assert not log.exists()
+    cli.run("cp", "one", ":two", env={"SSH_ENDS_WITH": "9"})
+    assert json.loads(log.read_text())[-1] == "dev@127.0.0.1:two"
 
 
 @pytest.mark.parametrize("paths", [["one"], ["one", "two"], [":a", ":b"], ["a", ":b", "c"], ["nothex:a", "b"]], ids=str)

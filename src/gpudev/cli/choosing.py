@@ -21,5 +21,10 @@ def _only_one(session: Session) -> JobView:
         return candidates[0]
     if not candidates:
         raise CliError(Exit.NOT_FOUND, "you have no live reservation", "`gpu-dev reserve` makes one")
-    shown = ", ".join(f"{wording.short_id(job.reservation_id)} ({wording.hardware(job)})" for job in candidates[:5])
+    shown = ", ".join(_described(job) for job in candidates[:5]) + (" …" if len(candidates) > 5 else "")
     raise usage_error(f"you have {len(candidates)} reservations, so say which", f"There are {shown}")
+
+
+def _described(job: JobView) -> str:
+    name = f", {job.name}" if job.name else ""
+    return f"{wording.short_id(job.reservation_id)} ({wording.hardware(job)}{name})"

@@ -1,5 +1,7 @@
 """What every command that works on a dev server does first: find it, wait for it, choose the way."""
 
+import os
+import socket
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -7,7 +9,7 @@ import click
 
 from gpudev.cli import output, wording
 from gpudev.cli.choosing import find_job
-from gpudev.cli.exits import CliError, Exit
+from gpudev.cli.exits import CliError, Exit, local_error, usage_error
 from gpudev.cli.session import Session
 from gpudev.cli.waiting import check_ready, wait_until_ready
 from gpudev.domain.lifecycle import Status
@@ -28,7 +30,21 @@ class ThenCommand(click.Command):
             at = args.index("--")
             args, command = args[:at], args[at + 1 :]
         ctx.obj = tuple(command)
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            if command or not _is_of_a_command(error):
+                raise
+            step = f"What to run there comes after `--`; see `{ctx.command_path} --help`"
+            raise usage_error(error.format_message(), step) from error
+
+
+def _is_of_a_command(error: click.UsageError) -> bool:
+    """Whether words were found wrong that may be meant for the dev server: no id, too many, options of no command of
+    ours."""
+    if isinstance(error, click.BadParameter):
+        return error.param is not None and error.param.name == "job_id"
+    return isinstance(error, click.NoSuchOption) or type(error) is click.UsageError
 
 
 def way_options(function: _F) -> _F:
@@ -73,6 +89,18 @@ def check_forwards(forwards: Sequence[str]) -> list[str]:
             )
         options += ["-L", f"127.0.0.1:{here}:{there}:{port}"]
     return ["-o", "ExitOnForwardFailure=yes", *options] if options else []
+
+
+def check_ports_are_free(forwards: Sequence[str]) -> None:
+    """Before anything is waited for. Whoever takes one in the meantime is told of by ssh."""
+    for text in forwards:
+        here, *there = text.split(":")
+        try:
+            socket.create_server(("127.0.0.1", int(here))).close()
+        except OSError as error:
+            other = ":".join([str(int(here) % 50000 + 10000), *(there or [here])])
+            why = os.strerror(error.errno) if error.errno else str(error)
+            raise local_error(f"port {here} of this machine cannot be used: {why}", f"Take another: {other}") from error
 
 
 def _is_port(text: str) -> bool:

@@ -53,6 +53,8 @@ def keep_up(session: Session, job: JobView, now: datetime) -> Written | None:
     if session.preferences.ssh_config == "off":
         return None
     try:
+        if _is_another_at_its_name(session, job):  # which may have ended without this machine's doing
+            return refresh(session, now)
         return _change(
             session, [job], lambda block: block.reservation_id != job.reservation_id and block.ends_after(now), now
         )
@@ -69,6 +71,14 @@ def forget(env: Mapping[str, str], reservation_ids: Collection[str]) -> None:
     with files.changing(path):
         kept = [block for block in _blocks(_read(path)) if block.reservation_id not in reservation_ids]
         _write(path, _as_text([block.text for block in kept]), 0o600)
+
+
+def _is_another_at_its_name(session: Session, job: JobView) -> bool:
+    name = _wished_name(job)
+    return name is not None and any(
+        name in block.hosts and block.reservation_id != job.reservation_id
+        for block in _blocks(_read(own_file(session.env)))
+    )
 
 
 def _change(session: Session, jobs: Sequence[JobView], keeps: Callable[["_Block"], bool], now: datetime) -> Written:
@@ -105,11 +115,15 @@ def choose_names(jobs: Sequence[JobView], taken: Collection[str] = ()) -> dict[s
     first keeps its name when others come: an editor that connects again must not find itself on another machine."""
     chosen: dict[str, str] = {}
     for job in sorted(jobs, key=lambda job: job.created_at):
-        plain = re.sub(r"[^a-z0-9.-]+", "-", (job.name or "").lower()).strip("-.")
-        name = f"gpu-dev-{plain}"
-        free = plain and name not in taken and name not in chosen.values()
-        chosen[job.reservation_id] = name if free else short_name(job)
+        name = _wished_name(job)
+        is_free = name is not None and name not in taken and name not in chosen.values()
+        chosen[job.reservation_id] = name if name is not None and is_free else short_name(job)
     return chosen
+
+
+def _wished_name(job: JobView) -> str | None:
+    plain = re.sub(r"[^a-z0-9.-]+", "-", (job.name or "").lower()).strip("-.")
+    return f"gpu-dev-{plain}" if plain else None
 
 
 def short_name(job: JobView) -> str:
@@ -189,8 +203,13 @@ def _stands_at_the_top(text: str, line: str) -> bool:
 
 def _without_include(text: str, path: Path) -> str:
     own = _include_line(path)
-    kept = [line for line in text.splitlines(keepends=True) if line.strip() != own]
-    return text if len(kept) == len(text.splitlines()) else "".join(kept).lstrip("\n")
+    lines = text.splitlines(keepends=True)
+    kept: list[str] = []
+    for number, line in enumerate(lines):
+        is_gap = number > 0 and lines[number - 1].strip() == own and not line.strip()  # which came with it
+        if line.strip() != own and not is_gap:
+            kept.append(line)
+    return "".join(kept)
 
 
 def _forget_ended(env: Mapping[str, str], living: set[str], now: datetime) -> None:
@@ -206,7 +225,7 @@ def _forget_ended(env: Mapping[str, str], living: set[str], now: datetime) -> No
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8", errors="surrogateescape")
+        return path.read_bytes().decode("utf-8", "surrogateescape")  # each line's end as it is
     except FileNotFoundError:
         return ""
     except OSError as error:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from gpudev import places
 from gpudev.sdk import ssh_keys
+from gpudev.sdk.address import is_loopback
 from gpudev.sdk.errors import LocalError, Unavailable
 from gpudev.wire.jobs import JobView
 
@@ -76,6 +77,8 @@ def target(job: JobView, env: Mapping[str, str], proxy: ProxyCommand = None) -> 
     if proxy is not None:
         options["ProxyCommand"] = shlex.join(proxy).replace("%", "%%")
         host = alias  # nothing looks it up
+    elif is_loopback(host):
+        options["ProxyCommand"] = "none"  # a jump host that somebody has for all others does not lead to this machine
     return Target(alias, host, port, user, options, tuple(_identities(env)))
 
 

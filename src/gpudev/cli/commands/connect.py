@@ -1,5 +1,7 @@
 """`gpu-dev connect`, `exec`, `port-forward` and `cp`: ssh and scp, with everything said that they need to know."""
 
+import posixpath
+import shlex
 import shutil
 import subprocess
 import sys
@@ -8,7 +10,14 @@ from urllib.parse import quote
 import click
 
 from gpudev.cli import output, wording
-from gpudev.cli.connecting import ThenCommand, check_forwards, choose_way, find_ready, way_options
+from gpudev.cli.connecting import (
+    ThenCommand,
+    check_forwards,
+    check_ports_are_free,
+    choose_way,
+    find_ready,
+    way_options,
+)
 from gpudev.cli.exits import CliError, Exit, usage_error
 from gpudev.cli.options import ID
 from gpudev.cli.session import Session
@@ -24,7 +33,7 @@ _EDITORS = {"code": ("vscode", "VS Code"), "cursor": ("cursor", "Cursor")}
 @click.option("--no-wait", is_flag=True, help="Do not wait for a dev server that is not ready yet.")
 @click.option("--code", is_flag=True, help="Open it in VS Code instead of a shell.")
 @click.option("--cursor", is_flag=True, help="Open it in Cursor instead of a shell.")
-@click.option("--folder", metavar="PATH", default=_HOME, help=f"The folder the editor opens.  [default: {_HOME}]")
+@click.option("--folder", metavar="PATH", help=f"With --code or --cursor: what it opens.  [default: {_HOME}]")
 @click.option("--forward", "forwards", metavar="PORT", multiple=True, help="Bring a port of it here; repeat for more.")
 @way_options
 @click.pass_obj
@@ -35,7 +44,7 @@ def connect(
     no_wait: bool,
     code: bool,
     cursor: bool,
-    folder: str,
+    folder: str | None,
     forwards: tuple[str, ...],
     direct: bool,
     proxy: bool,
@@ -56,12 +65,15 @@ def connect(
     """
     if (code and cursor) or ((code or cursor) and (command or forwards)):
         raise usage_error("--code and --cursor open an editor: give one of them, and neither a command nor --forward")
+    if folder is not None and not (code or cursor):
+        raise usage_error("--folder is what --code or --cursor opens, and neither is given", _cd_there(folder))
     more = check_forwards(forwards)
+    check_ports_are_free(forwards)
     program = ssh.find_program()
     session = Session(api_url)
     job = find_ready(session, job_id, wait=not no_wait)
     if code or cursor:
-        _open_editor(session, job, "code" if code else "cursor", folder)
+        _open_editor(session, job, "code" if code else "cursor", _folder_there(folder or _HOME))
         return
     way = choose_way(session, job, direct=direct, proxy=proxy)
     ssh.become(ssh.command_line(program, job, command, session.env, tty=output.can_ask(), proxy=way, more=more))
@@ -102,6 +114,7 @@ def port_forward(arguments: tuple[str, ...], direct: bool, proxy: bool, api_url:
     """
     job_id, forwards = _id_and_ports(arguments)
     more = check_forwards(forwards)
+    check_ports_are_free(forwards)
     program = ssh.find_program()
     session = Session(api_url)
     job = find_ready(session, job_id)
@@ -117,7 +130,8 @@ def port_forward(arguments: tuple[str, ...], direct: bool, proxy: bool, api_url:
 def copy(paths: tuple[str, ...], direct: bool, proxy: bool, api_url: str | None) -> None:
     """Copy files and folders to a dev server, or from it.
 
-    What is there begins with its id and a colon; the colon alone means the only one you have.
+    What is there begins with its id and a colon; the colon alone means the only one you have. A target there that
+    ends with a slash is a folder, and is made if there is none.
 
     \b
     gpu-dev cp train.py data :project/
@@ -133,19 +147,34 @@ def copy(paths: tuple[str, ...], direct: bool, proxy: bool, api_url: str | None)
     session = Session(api_url)
     (wanted,) = theirs
     job = find_ready(session, wanted or None)
-    there = ssh.target(job, session.env, choose_way(session, job, direct=direct, proxy=proxy))
+    way = choose_way(session, job, direct=direct, proxy=proxy)
+    if goal[0] is not None and goal[1].endswith("/"):
+        _make_folder(session, job, goal[1], way)
+    there = ssh.target(job, session.env, way)
     host = f"[{there.host}]" if ":" in there.host else there.host
     named = [path if job_id is None else f"{there.user}@{host}:{path}" for job_id, path in [*sources, goal]]
     quiet = [] if sys.stderr.isatty() else ["-q"]
     ssh.become([program, "-rp", *quiet, "-P", str(there.port), *there.as_arguments(), "--", *named])
 
 
+def _make_folder(session: Session, job: JobView, path: str, way: ssh.ProxyCommand) -> None:
+    """scp makes none, and what it then says is no help."""
+    make = ("mkdir", "-p", "--", path.removeprefix("~/") or ".")
+    line = ssh.command_line(ssh.find_program(), job, make, session.env, tty=False, proxy=way, more=["-T"])
+    exit_code = subprocess.run(line, stdin=subprocess.DEVNULL, check=False).returncode
+    if exit_code != 0:
+        click.get_current_context().exit(exit_code)
+
+
 def _id_and_ports(arguments: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
-    """The first is an id if more follow and it cannot be a port; eight hex digits rarely are decimal ones only."""
+    """The first is an id if it cannot be a port; eight hex digits rarely are decimal ones only."""
     first, *rest = arguments
-    if rest and (not first.replace(":", "").isdigit() or (len(first) > 5 and ":" not in first)):
-        return ID.convert(first, None, None), tuple(rest)
-    return None, arguments
+    if ":" in first or (first.isdigit() and len(first) <= 5):
+        return None, arguments
+    job_id = ID.convert(first, None, None)
+    if not rest:
+        raise usage_error(f"say which port of {job_id} to bring here", f"gpu-dev port-forward {job_id} 8888")
+    return job_id, tuple(rest)
 
 
 def _split_path(text: str) -> tuple[str | None, str]:
@@ -155,6 +184,15 @@ def _split_path(text: str) -> tuple[str | None, str]:
     if not colon or "/" in name:
         return None, text if not text.startswith("-") else f"./{text}"
     return (ID.convert(name, None, None) if name else ""), path or "."
+
+
+def _folder_there(path: str) -> str:
+    """As a shell in the home there would read it."""
+    return posixpath.normpath(posixpath.join(_HOME, path.removeprefix("~/")))
+
+
+def _cd_there(folder: str) -> str:
+    return f"`gpu-dev connect -- {shlex.quote(f'cd {shlex.quote(folder)} && exec $SHELL')}` opens a shell there"
 
 
 def _open_editor(session: Session, job: JobView, editor: str, folder: str) -> None:

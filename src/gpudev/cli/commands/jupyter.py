@@ -42,6 +42,8 @@ def enable(job_id: str | None, *, no_wait: bool, browser: bool, as_json: bool, a
     job = find_ready(session, job_id)
     reply = session.api.ask(interior_calls.enable_jupyter(job.reservation_id))
     if not no_wait:
+        if not as_json:
+            output.tell("Jupyter is starting …")
         reply = _ready(session, job.reservation_id, reply)
     if as_json:
         output.say_json(reply.raw)
@@ -89,12 +91,12 @@ def status(job_id: str | None, as_json: bool, api_url: str | None) -> None:
         output.say_json(reply.raw)
         return
     why = reply.value.reason or reply.value.trouble
-    output.say(output.hang(f"Jupyter is {reply.value.state}", output.clean(f": {why}" if why else "."), 4))
+    state = "Jupyter has failed" if reply.value.state == "failed" else f"Jupyter is {reply.value.state}"
+    output.say(output.hang(state, output.clean(f": {why}" if why else "."), 4))
 
 
 def _ready(session: Session, reservation_id: str, reply: Reply[JupyterView]) -> Reply[JupyterView]:
     deadline = time.monotonic() + _PATIENCE_SECONDS
-    output.tell("Jupyter is starting …")
     while reply.value.state == "starting":
         if time.monotonic() > deadline:
             why = f" ({reply.value.trouble})" if reply.value.trouble else ""

@@ -18,7 +18,6 @@ from gpudev.sdk import copying, ssh
 @click.option(
     "--folder",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    default=".",
     help="What is copied there first, less what its .gitignore names.  [default: the current folder]",
 )
 @click.option("--no-copy", is_flag=True, help="Copy nothing; the command runs in the home there.")
@@ -31,7 +30,7 @@ def run(
     command: tuple[str, ...],
     /,
     *,
-    folder: Path,
+    folder: Path | None,
     no_copy: bool,
     detach: bool,
     keep: bool,
@@ -57,7 +56,10 @@ def run(
         raise usage_error("say what to run, after --", "gpu-dev run --gpus 1 -- python train.py")
     if keep and not detach:
         raise usage_error("--keep is for what goes on by itself", "Give --detach too, or `gpu-dev reserve`")
-    wanted = running.Run(command, None if no_copy else _check_folder(folder.resolve()), direct, proxy, keep)
+    if no_copy and folder is not None:
+        raise usage_error("--folder is copied, and with --no-copy nothing is: give one of them")
+    copied = None if no_copy else _check_folder((folder or Path.cwd()).resolve())
+    wanted = running.Run(command, copied, direct, proxy, keep)
     ssh.find_program()
     session = Session(api_url)
     request = request_from(session, **wishes)
