@@ -142,7 +142,7 @@ async def test_it_is_in_the_audit_log(api: Api, olga: httpx2.AsyncClient) -> Non
 
 async def test_a_drain_tells_those_who_are_there_once(api: Api, ada: httpx2.AsyncClient) -> None:
     world = api.world
-    job = await submit(ada, gpu_count=16, duration_hours=4)
+    job = await submit(ada, gpu_count=16, duration_hours=20)
     await world.turn()
     clock: Clock = world.clock
     draining = Draining(world.stores.cordons, world.stores.reservations, world.stores.unreleased, clock)
@@ -152,6 +152,7 @@ async def test_a_drain_tells_those_who_are_there_once(api: Api, ada: httpx2.Asyn
     said = [message for told, message in world.cluster.told if told == identifier(job)]
     assert len(said) == 1
     assert said[0].startswith("node node-2 is needed empty (new driver)")
+    assert said[0].endswith(", at the latest at 2026-03-03 05:00 UTC"), "the day, because it is not today"
     events = await world.stores.reservations.events(identifier(job))
     assert [event.message for event in events if event.kind == "node_draining"] == said
     assert await world.status(identifier(job)) is Status.ACTIVE

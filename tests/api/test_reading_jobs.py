@@ -234,6 +234,8 @@ async def test_one_in_a_queue_that_nobody_looks_at_any_more_says_so(ada: httpx2.
     api.world.clock.move(seconds=100)
     assert "nobody has looked" not in str((await ada.get(path)).json()["warning"])
     api.world.clock.move(seconds=30)
-    assert "nobody has looked at the queue since" in (await ada.get(path)).json()["warning"]
+    assert "nobody has looked at the queue since 09:00 UTC: " in (await ada.get(path)).json()["warning"]
+    api.world.clock.move(seconds=24 * 3600)
+    assert "nobody has looked at the queue since 2026-03-02 09:00 UTC: " in (await ada.get(path)).json()["warning"]
     await api.world.turn()
     assert "nobody has looked" not in str((await ada.get(path)).json()["warning"])

@@ -51,6 +51,13 @@ def test_a_warning_says_what_is_left_when_it_is_sent_and_not_when_it_was_due() -
     assert notice.text.endswith(f"ends at 09:12 UTC. To stay: gpu-dev extend {SHORT} --hours 1")
 
 
+def test_a_warning_names_the_day_when_the_end_lies_beyond_midnight() -> None:
+    soon = replace(RUNNING, expires_at=datetime(2026, 3, 3, 0, 10, tzinfo=UTC))
+    notice = compose(event("warning"), soon, datetime(2026, 3, 2, 23, 55, tzinfo=UTC))
+    assert notice is not None
+    assert "ends at 2026-03-03 00:10 UTC. " in notice.text
+
+
 @pytest.mark.parametrize(
     ("kind", "changes"),
     [

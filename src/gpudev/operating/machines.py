@@ -18,6 +18,7 @@ from gpudev.bootstrap.cloud import open_cloud
 from gpudev.bootstrap.machines import open_machines, open_node_groups
 from gpudev.domain.errors import Conflict, Invalid, Unavailable
 from gpudev.domain.ids import UserId, short_id
+from gpudev.domain.moments import utc_time
 from gpudev.domain.reservation import Reservation
 from gpudev.domain.users import Role, User
 from gpudev.operating.node_words import REASON, show_reservations, target
@@ -121,9 +122,10 @@ def clear(name: str, reason: str, warning_minutes: float, force: bool) -> None:
 
     async def act(stores: Stores, settings: Settings) -> None:
         draining = _draining(stores)
-        ends_at = SystemClock().now() + _minutes(warning_minutes)
+        now = SystemClock().now()
+        ends_at = utc_time(now + _minutes(warning_minutes), now)
         there = await draining.drain(
-            name, console_user(), reason, lambda _: f"what runs here ends at {ends_at:%H:%M} UTC; disks are kept"
+            name, console_user(), reason, lambda _: f"what runs here ends at {ends_at}; disks are kept"
         )
         await record(stores, "nodes clear", target(name, reason))
         click.echo(f"{name} is closed for new work")
@@ -182,7 +184,7 @@ class _Manner:
         return self.move and (self.scratch_too or keeps_its_files(one))
 
     def then(self, now: datetime) -> Then:
-        at = f"at {now + _minutes(self.warning_minutes):%H:%M} UTC it ends here and is started again elsewhere"
+        at = f"at {utc_time(now + _minutes(self.warning_minutes), now)} it ends here and is started again elsewhere"
 
         def say(one: Reservation) -> str | None:
             if not self.moves(one):

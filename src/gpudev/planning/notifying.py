@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 
 from gpudev.domain.ids import short_id
 from gpudev.domain.lifecycle import Status
+from gpudev.domain.moments import utc_time
 from gpudev.domain.notice import EVENT_KINDS, Notice, Occasion
 from gpudev.domain.reservation import Event, Reservation
 from gpudev.planning.expiry import TIME_IS_OVER
@@ -58,7 +59,7 @@ def _warning(reservation: Reservation, now: datetime) -> Notice | None:
         return None
     minutes = max(1, round((end - now).total_seconds() / 60))
     text = (
-        f"{_about(reservation)}, ends at {end:%H:%M} UTC. "
+        f"{_about(reservation)}, ends at {utc_time(end, now)}. "
         f"To stay: gpu-dev extend {short_id(reservation.reservation_id)} --hours 1"
     )
     return Notice(Occasion.WARNING, f"{_name(reservation)} ends in {minutes} minute{'' if minutes == 1 else 's'}", text)

@@ -13,6 +13,7 @@ from gpudev.domain.capacity import Node
 from gpudev.domain.estimate import EstimateRecord
 from gpudev.domain.ids import ReservationId, short_id
 from gpudev.domain.lifecycle import Status
+from gpudev.domain.moments import utc_time
 from gpudev.domain.reservation import Reservation
 from gpudev.planning.expiry import TIME_IS_OVER, Expire, Warn, decide_expiry
 from gpudev.planning.expiry import Nothing as NotYet
@@ -162,7 +163,7 @@ def _decide_time(reservation: Reservation, now: datetime, timing: Timing, decisi
             return True
         case Warn(minutes, left):
             # With the time of day, because it also greets those who log in later.
-            end = f"{reservation.expires_at:%H:%M} UTC" if reservation.expires_at else "soon"
+            end = utc_time(reservation.expires_at, now) if reservation.expires_at else "soon"
             text = f"gpu-dev: this dev server ends at {end}, in {_minutes(left)} (gpu-dev extend {short(reservation)})"
             event = NewEvent("warning", f"ends in {_minutes(left)}")
             decisions.changes.append(_note(reservation, event, {"warned_minutes": minutes}))

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from gpudev.domain.cordon import Cordon, check_reason
 from gpudev.domain.errors import Stale
 from gpudev.domain.ids import ReservationId
+from gpudev.domain.moments import utc_time
 from gpudev.domain.reservation import Reservation
 from gpudev.ports.clock import Clock
 from gpudev.ports.cordons import CordonStore
@@ -44,10 +46,11 @@ class Draining:
             found = await self.reservations.find(reservation_id)
             if found is None or not found.status.holds_capacity:
                 return  # it has ended meanwhile
-            message = _message(found, cordon, then(found))
+            now = self.clock.now()
+            message = _message(found, cordon, then(found), now)
             change = Change(reservation_id, found.status, found.version, NewEvent("node_draining", message))
             try:
-                await self.reservations.change(change, now=self.clock.now())
+                await self.reservations.change(change, now=now)
             except Stale:
                 if attempt == _ATTEMPTS:
                     raise
@@ -56,10 +59,10 @@ class Draining:
                 return
 
 
-def _message(reservation: Reservation, cordon: Cordon, then: str | None) -> str:
+def _message(reservation: Reservation, cordon: Cordon, then: str | None, now: datetime) -> str:
     why = f" ({cordon.reason})" if cordon.reason else ""
     if then is not None:
         return f"node {cordon.node} is needed empty{why}: please save your work; {then}"
     end = reservation.planned_end()
-    until = f"at the latest at {end:%H:%M} UTC" if end else "when it ends"
+    until = f"at the latest at {utc_time(end, now)}" if end else "when it ends"
     return f"node {cordon.node} is needed empty{why}: please save your work and cancel when you can, {until}"

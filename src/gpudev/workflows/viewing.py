@@ -15,6 +15,7 @@ from gpudev.domain.estimate import CONFIDENCE, Estimate, QueuePlan
 from gpudev.domain.gpu_use import GpuUse
 from gpudev.domain.ids import ReservationId, short_id
 from gpudev.domain.lifecycle import Status
+from gpudev.domain.moments import utc_time
 from gpudev.domain.reservation import WORKLOAD_NAMESPACE, Event, Reservation
 from gpudev.domain.users import Role, User
 from gpudev.ports.clock import Clock
@@ -235,10 +236,10 @@ def _warning(reservation: Reservation, plan: QueuePlan | None, now: datetime) ->
             minutes = minutes_until(reservation.expires_at, now)
             sentences.append(f"this reservation ends in {minutes} minute{'' if minutes == 1 else 's'}")
     if reservation.status is Status.PENDING and now - reservation.created_at > _LOOKED_AT_WITHIN:
-        since = f"{reservation.created_at:%H:%M} UTC"
+        since = utc_time(reservation.created_at, now)
         sentences.append(f"nobody has looked at it since {since}: {_AWAY}")
     if reservation.status is Status.QUEUED and plan is not None and now - plan.made_at > _PLANNED_WITHIN:
-        sentences.append(f"nobody has looked at the queue since {plan.made_at:%H:%M} UTC: {_AWAY}")
+        sentences.append(f"nobody has looked at the queue since {utc_time(plan.made_at, now)}: {_AWAY}")
     if reservation.disk_id is None and not reservation.status.is_terminal:
         sentences.append("/home/dev is scratch space and ends with this reservation")
     return "; ".join(sentences) or None
