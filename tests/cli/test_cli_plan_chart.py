@@ -244,3 +244,12 @@ def test_the_ruler_keeps_to_the_clock_when_it_is_put_forward() -> None:
         begins = datetime(2026, 3, 28, 23, 0, tzinfo=UTC)
         marks = ruler(slots_between(begins, begins + timedelta(hours=6), 80))
         assert marks.split() == ["|Sun", "|01:00", "|03:00", "|04:00", "|05:00", "|06:00"]
+
+
+@pytest.mark.parametrize("day", [datetime(2026, 3, 28, 12, 0, tzinfo=UTC), datetime(2026, 10, 24, 12, 0, tzinfo=UTC)])
+@pytest.mark.parametrize("columns", [40, 60, 120])
+def test_every_day_is_named_also_after_the_clock_was_changed(day: datetime, columns: int) -> None:
+    """Columns of two hours and more begin at odd times from then on, and none at midnight."""
+    with zone("CET-1CEST,M3.5.0,M10.5.0/3"):
+        marks = ruler(slots_between(day, day + timedelta(hours=72), columns)).split()
+        assert [mark for mark in marks if mark[1:].isalpha()] == ["|Sun", "|Mon", "|Tue"]

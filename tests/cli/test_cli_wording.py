@@ -57,6 +57,12 @@ def test_another_day_is_named_by_the_readers_calendar() -> None:
     assert wording.local_time(NOW - timedelta(hours=10), NOW) == "2026-03-02 08:00 JST"[11:]
 
 
+def test_the_last_day_there_is_can_be_told_too() -> None:
+    """A file may bear it, and in Tokyo it is already the day after."""
+    last = datetime(9999, 12, 31, 23, 59, tzinfo=UTC)
+    assert wording.local_time(last, NOW) == "9999-12-31 23:59 UTC"
+
+
 @pytest.mark.parametrize(
     ("changes", "text"),
     [

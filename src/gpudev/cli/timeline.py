@@ -11,6 +11,7 @@ from gpudev.wire.cluster import PlanStep
 
 _SLOT_MINUTES = (1, 2, 5, 10, 15, 20, 30, 60, 120, 180, 240, 360, 720, 1440)
 _LABEL_MINUTES = (5, 10, 15, 30, 60, 120, 180, 240, 360, 720, 1440)
+_MINUTE = timedelta(minutes=1)
 _LABEL_COLUMNS = 7
 """What '|14:00' needs to be told from its neighbour."""
 
@@ -65,12 +66,18 @@ def peaks(steps: Sequence[PlanStep], slots: Slots) -> list[int]:
 def ruler(slots: Slots) -> str:
     """'|14:00  |15:00', each mark above the column where that time begins; midnight is named by its day."""
     step = next((m for m in _LABEL_MINUTES if timedelta(minutes=m) >= slots.length * _LABEL_COLUMNS), 1440)
-    line = ""
+    line, before = "", None
     for column in range(slots.count):
         local = (slots.first + slots.length * column).astimezone()
-        if (local.hour * 60 + local.minute) % step:
+        minutes = local.hour * 60 + local.minute
+        stretch = (local.date(), minutes // step)
+        # Where the clock was changed, columns may begin at odd times from then on, and none at a round one any more.
+        is_odd = minutes % (slots.length // _MINUTE) > 0
+        is_mark = minutes % step == 0 or (is_odd and before not in (None, stretch))
+        before = stretch
+        if not is_mark:
             continue
-        label = f"|{local:%a}" if local.hour == local.minute == 0 else f"|{local:%H:%M}"
+        label = f"|{local:%a}" if minutes < step else f"|{local:%H:%M}"
         if column + len(label) <= slots.count and (not line or column > len(line)):
             line = line.ljust(column) + label
     return line

@@ -79,7 +79,10 @@ def clock(seconds: float) -> str:
 
 def local_time(time: datetime, now: datetime) -> str:
     """In the reader's zone, which is named; the date only when it is not today's."""
-    local = time.astimezone()
+    try:
+        local = time.astimezone()
+    except OverflowError:  # a file may bear the first or last day there is, which has no morning after
+        local = time.astimezone(UTC)
     day = "" if local.date() == now.astimezone().date() else f"{local:%Y-%m-%d} "
     return f"{day}{local:%H:%M} {local:%Z}".rstrip()
 
