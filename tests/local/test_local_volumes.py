@@ -11,8 +11,9 @@ from uuid import UUID, uuid4
 import pytest
 
 from contracts.cloud_worlds import ours
-from gpudev.adapters.local import copying, filesystem
+from gpudev.adapters.local import copying, filesystem, snapshots
 from gpudev.adapters.local.folders import StateFolder
+from gpudev.adapters.local.known_files import KnownFiles
 from gpudev.adapters.local.volume_folders import Thing
 from gpudev.domain.disk_contents import Contents, EntryKind
 from gpudev.domain.errors import ClusterError, Unavailable
@@ -256,6 +257,28 @@ async def test_a_snapshot_that_cannot_be_made_says_why(world: VolumeWorld, monke
             str(uuid4()), size_gb=10, zone="here", tags=ours(), from_snapshot=snapshot.snapshot_id
         )
     assert (world.home(volume) / "file").read_text() == "content"
+
+
+async def test_a_snapshot_whose_table_of_files_finds_no_room_says_so(
+    world: VolumeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    volume = await world.new_volume()
+    for number in range(300):
+        (world.home(volume) / f"{number:0200}").touch()
+    monkeypatch.setattr(snapshots, "KnownFiles", NarrowTable)
+    monkeypatch.setattr(snapshots, "_settle", lambda _: 0)  # every file gets a line in it
+    snapshot = await world.snapshot(volume)
+    assert snapshot.state is SnapshotState.ERROR
+    assert snapshot.error is not None
+    assert snapshot.error.startswith("No space left on device")
+
+
+class NarrowTable(KnownFiles):
+    """As on a device that is full."""
+
+    def __init__(self, path: Path, *, create: bool = False) -> None:
+        super().__init__(path, create=create)
+        self._table.execute("PRAGMA max_page_count = 3")
 
 
 async def test_two_processes_do_not_work_on_the_same_thing(world: VolumeWorld) -> None:

@@ -140,6 +140,10 @@ async def test_a_disk_deeper_than_any_path_is_kept_and_removed(world: VolumeWorl
     record = await world.record(snapshot)
     skeleton = sum(path.is_dir() for path in SKELETON.rglob("*"))
     assert record.folders == depth + skeleton
+    told = await world.cloud.snapshot_contents(snapshot.snapshot_id)
+    assert told.folders == depth + skeleton
+    assert max(len(entry.path) for entry in told.entries) <= 1000, "the names of a deep tree have no end"
+    assert not told.is_complete
     assert read_deep(world.tree(snapshot), depth) == "deep"
     await world.cloud.remove_volume(volume.volume_id)
     await world.cloud.remove_snapshot(snapshot.snapshot_id)
@@ -190,6 +194,22 @@ async def test_a_change_that_is_hidden_behind_old_times_is_seen(world: VolumeWor
     os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
     second = await world.snapshot(volume)
     assert [(world.tree(snapshot) / "file").read_text() for snapshot in (first, second)] == ["before", "after!"]
+
+
+@pytest.mark.usefixtures("settled_at_once", "tells_changes")
+async def test_files_of_other_centuries_are_kept_and_shared(world: VolumeWorld) -> None:
+    volume = await world.new_volume()
+    years = {"1901": -2_170_000_000, "2400": 13_600_000_000}
+    for name, seconds in years.items():
+        (world.home(volume) / name).write_text(name)
+        os.utime(world.home(volume) / name, (seconds, seconds))
+    before = seen(world.home(volume))
+    first, second = await world.snapshot(volume), await world.snapshot(volume)
+    for snapshot in (first, second):
+        assert seen(world.tree(snapshot)) == before
+    for name in years:
+        assert (world.tree(first) / name).samefile(world.tree(second) / name)
+    assert seen(world.home(await world.restored(second))) == before
 
 
 @pytest.mark.usefixtures("settled_at_once", "tells_changes")

@@ -14,6 +14,8 @@ from gpudev.adapters.local.trail import Trail
 from gpudev.domain.disk_contents import Contents, Entry, EntryKind
 
 MOST_ENTRIES = 1000
+_LONGEST_PATH = 1000
+"""What is deeper is counted, not named: a thousand names of a tree without end would be more than anybody can store."""
 
 
 class ContentsCount:
@@ -34,6 +36,8 @@ class ContentsCount:
             self._files += 1
         if stat.S_ISREG(found.st_mode):
             self._bytes += found.st_size
+        if len(path) > _LONGEST_PATH:
+            return
         # The deeper, the less it says about a disk, so that a cache's files do not crowd out the rest.
         if len(self._nearest) < self._most or (depth, path) < self._nearest[-1][:2]:
             insort(self._nearest, (depth, path, found.st_mode, found.st_size, found.st_mtime_ns))

@@ -2,10 +2,15 @@
 
 Within one copy it tells names of the same file (hard links). Between two copies it tells files that have not changed:
 the kernel sets a file's ctime whenever its bytes, its rights or its attributes change, and no user can set it back.
+
+Trouble with the table is trouble with the device that it is on, and is told as the system tells of that: OSError.
 """
 
+import contextlib
+import errno
 import os
 import sqlite3
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,12 +23,14 @@ class KnownFile:
     """In the copy, from its top."""
     ctime_ns: int
     mtime_ns: int
+    """Both as the table can hold them: users may set a time that is centuries away."""
     size: int
     settled: bool
     """Nothing could change it any more without changing its ctime. Not so of what was being written just then."""
 
     def is_still(self, stat: os.stat_result) -> bool:
-        return (self.ctime_ns, self.mtime_ns, self.size) == (stat.st_ctime_ns, stat.st_mtime_ns, stat.st_size)
+        found = (_signed(stat.st_ctime_ns), _signed(stat.st_mtime_ns), stat.st_size)
+        return (self.ctime_ns, self.mtime_ns, self.size) == found
 
 
 class KnownFiles:
@@ -31,18 +38,19 @@ class KnownFiles:
 
     def __init__(self, path: Path, *, create: bool = False) -> None:
         mode = "rwc" if create else "ro"
-        self._table = sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, isolation_level=None)
         self._fresh: dict[int, KnownFile] = {}
+        with _as_the_system_tells():
+            self._table = sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, isolation_level=None)
         if create:
-            self._table.execute("PRAGMA journal_mode = OFF")
-            self._table.execute("PRAGMA synchronous = OFF")  # the whole file system is synced when the copy is done
-            self._table.execute(
-                "CREATE TABLE files (inode INTEGER PRIMARY KEY,"
-                " path BLOB, ctime_ns INTEGER, mtime_ns INTEGER, size INTEGER, settled INTEGER)"
-            )
+            try:
+                self._create()
+            except OSError:
+                self._table.close()
+                raise
 
     def add(self, stat: os.stat_result, path: str, *, settled: bool) -> None:
-        self._fresh[stat.st_ino] = KnownFile(path, stat.st_ctime_ns, stat.st_mtime_ns, stat.st_size, settled)
+        ctime_ns, mtime_ns = _signed(stat.st_ctime_ns), _signed(stat.st_mtime_ns)
+        self._fresh[stat.st_ino] = KnownFile(path, ctime_ns, mtime_ns, stat.st_size, settled)
         if len(self._fresh) >= _AT_ONCE:
             self._write()
 
@@ -50,25 +58,49 @@ class KnownFiles:
         if found := self._fresh.get(inode):
             return found
         asking = "SELECT path, ctime_ns, mtime_ns, size, settled FROM files WHERE inode = ?"
-        row = self._table.execute(asking, (_signed(inode),)).fetchone()
+        with _as_the_system_tells():
+            row = self._table.execute(asking, (_signed(inode),)).fetchone()
         return None if row is None else KnownFile(os.fsdecode(row[0]), row[1], row[2], row[3], bool(row[4]))
 
-    def close(self) -> None:
+    def finish(self) -> None:
+        """Write down all that was added. What is closed without it is a table of a copy that came to nothing."""
         if self._fresh:
             self._write()
+
+    def close(self) -> None:
         self._table.close()
+
+    def _create(self) -> None:
+        with _as_the_system_tells():
+            self._table.execute("PRAGMA journal_mode = OFF")
+            self._table.execute("PRAGMA synchronous = OFF")  # the whole file system is synced when the copy is done
+            self._table.execute(
+                "CREATE TABLE files (inode INTEGER PRIMARY KEY,"
+                " path BLOB, ctime_ns INTEGER, mtime_ns INTEGER, size INTEGER, settled INTEGER)"
+            )
 
     def _write(self) -> None:
         rows = [
             (_signed(inode), os.fsencode(file.path), file.ctime_ns, file.mtime_ns, file.size, int(file.settled))
             for inode, file in self._fresh.items()
         ]
-        self._table.execute("BEGIN")
-        self._table.executemany("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?)", rows)
-        self._table.execute("COMMIT")
+        with _as_the_system_tells():
+            self._table.execute("BEGIN")
+            self._table.executemany("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?)", rows)
+            self._table.execute("COMMIT")
         self._fresh.clear()
 
 
-def _signed(inode: int) -> int:
-    """SQLite's whole numbers have a sign, those of file systems have none."""
-    return inode - (1 << 64) if inode >= 1 << 63 else inode
+def _signed(number: int) -> int:
+    """SQLite's whole numbers have 64 bits with a sign; inodes have none, and times may have more."""
+    return (number + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+@contextlib.contextmanager
+def _as_the_system_tells() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        is_full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+        code = errno.ENOSPC if is_full else errno.EIO
+        raise OSError(code, f"{os.strerror(code)} ({error})") from error

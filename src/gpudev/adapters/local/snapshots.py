@@ -121,6 +121,7 @@ class Snapshots:
                     check=job.check,
                 )
                 copy.run()
+                known.finish()
                 known.close()
                 sync_filesystem(target)
         finally:
