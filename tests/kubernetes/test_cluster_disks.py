@@ -292,7 +292,7 @@ async def test_fewer_rights_suffice_for_whoever_only_ends_it(world: DiskWorld, k
                 await asyncio.sleep(0.1)
         assert await world.volumes_of(spec.reservation_id) == []
         assert await world.objects_of(spec.reservation_id) == []
-        with pytest.raises(ClusterError, match="forbidden"):
+        with pytest.raises(Unavailable, match="forbidden"):
             await ending.ensure_server(world.spec())
     finally:
         await ending.close()

@@ -15,7 +15,7 @@ import structlog
 
 from gpudev.adapters.kubernetes.api import KubernetesApi, connect
 from gpudev.adapters.kubernetes.ending import end_all, end_pods
-from gpudev.adapters.kubernetes.furnishing import furnish
+from gpudev.adapters.kubernetes.furnishing import Grounds
 from gpudev.adapters.kubernetes.gang_hosts import GangHosts
 from gpudev.adapters.kubernetes.home_listing import list_home
 from gpudev.adapters.kubernetes.interiors import Furnisher
@@ -72,6 +72,7 @@ class KubernetesCluster:
         self._api = api or connect(settings)
         self._mirror = Mirror(self._api, settings, clock)
         self._seeing = Seeing(self._mirror, catalogue, settings)
+        self._grounds = Grounds(self._api, settings)
         self._maker = Maker(self._api, settings, self._mirror.saw)
         self._furnisher = Furnisher(self._api)
         self._changes = Changes()
@@ -96,7 +97,7 @@ class KubernetesCluster:
         self._watching_since = self._clock.now()
         try:
             if self._starts_servers:
-                await furnish(self._api, self._settings)
+                await self._grounds.prepare()
             self._mirror.start()
             await self._mirror.wait_complete(_FIRST_LOOK_WITHIN)
         except BaseException:
@@ -110,6 +111,7 @@ class KubernetesCluster:
         if self._passing_on is not None:
             self._passing_on.cancel()
             await asyncio.gather(self._passing_on, return_exceptions=True)
+        await self._grounds.close()
         await self._last_words.close()
         await self._gang_hosts.close()
         await self._setup_reports.close()
@@ -141,7 +143,7 @@ class KubernetesCluster:
 
     async def ensure_server(self, spec: ServerSpec) -> None:
         rid = spec.reservation_id
-        async with self._lock(rid):
+        async with self._lock(rid), self._grounds.relied_on():
             await self._give_way(rid)
             order = Order(spec, [self._place(spec, share) for share in spec.shares], await self._storage(spec))
             order = replace(order, condemned=frozenset(pod.uid for pod in self._dead_pods(rid)))

@@ -1,17 +1,86 @@
 """What dev servers need once, before the first of them: their namespace, its policy, the storage class for shared
-storage. Where our rights do not suffice, what an operator or the chart has made will do; what is missing is said."""
+storage. Where our rights do not suffice, what an operator or the chart has made will do; what is missing is said.
+
+Somebody may take them away later: they are looked after, and while something is missing that cannot be made, nobody is
+started without it.
+"""
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncIterator
 
 import structlog
 
 from gpudev.adapters.kubernetes import manifests, policies
 from gpudev.adapters.kubernetes.api import KubernetesApi, Refused
 from gpudev.adapters.kubernetes.kinds import NAMESPACE, Manifest, kind_of
-from gpudev.domain.errors import ClusterError
+from gpudev.domain.errors import ClusterError, GpuDevError, Unavailable
 from gpudev.settings import KubernetesSettings
 
 log = structlog.get_logger(__name__)
 
 _FORBIDDEN = 403
+_NOT_FOUND = 404
+_LOOK_EVERY_S = 60.0
+_NO_RIGHT = re.compile(r'forbidden: User ".*" cannot ')
+_TERMINATING = "because it is being terminated"
+
+
+class Grounds:
+    """Where dev servers stand."""
+
+    def __init__(self, api: KubernetesApi, settings: KubernetesSettings) -> None:
+        self._api = api
+        self._settings = settings
+        self._missing: str | None = None
+        self._keeping: asyncio.Task[None] | None = None
+
+    async def prepare(self) -> None:
+        """Raises where something is missing that cannot be made."""
+        await furnish(self._api, self._settings)
+        self._keeping = asyncio.create_task(self._keep(), name="what dev servers need")
+
+    async def close(self) -> None:
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.gather(self._keeping, return_exceptions=True)
+
+    @contextlib.asynccontextmanager
+    async def relied_on(self) -> AsyncIterator[None]:
+        """While something is started. A refusal that says nothing about what was asked for, because our rights or the
+        namespace were taken away, is an outage: whoever asked has done nothing wrong, and may ask again."""
+        if self._missing is not None:
+            raise Unavailable(self._missing)
+        try:
+            yield
+        except Refused as refused:
+            is_namespace = _is_of_namespace(refused)
+            if not is_namespace and not (refused.status == _FORBIDDEN and _NO_RIGHT.search(str(refused))):
+                raise
+            if is_namespace:
+                await self._look_after()
+            raise Unavailable(str(refused)) from refused
+
+    async def _keep(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_EVERY_S)
+            await self._look_after()
+
+    async def _look_after(self) -> None:
+        try:
+            await furnish(self._api, self._settings)
+            self._missing = None
+        except Unavailable as error:  # nothing is known
+            log.info("kubernetes.grounds_not_seen", error=str(error))
+        except GpuDevError as error:
+            self._missing = str(error)
+            log.warning("kubernetes.grounds_missing", error=self._missing)
+
+
+def _is_of_namespace(refused: Refused) -> bool:
+    is_gone = refused.status == _NOT_FOUND and str(refused).startswith("namespaces ")
+    return is_gone or (refused.status == _FORBIDDEN and _TERMINATING in str(refused))
 
 
 async def furnish(api: KubernetesApi, settings: KubernetesSettings) -> None:
