@@ -16,6 +16,7 @@ from gpudev.wire.cluster import (
     AvailabilityList,
     ClusterPlan,
     ClusterStatus,
+    GpuAvailability,
     Health,
     KeyView,
     NodeView,
@@ -171,3 +172,11 @@ def test_every_field_of_every_wire_model_can_be_read() -> None:
     """A field of a kind the codec does not know would be noticed here, not by a user."""
     for value in SAMPLES:
         assert {field.name for field in fields(value)} == set(codec.write(value))
+
+
+def test_a_list_that_an_earlier_server_does_not_know_is_empty() -> None:
+    data = codec.write(make_type("a100"))
+    del data["closed_nodes"]
+    first, second = (codec.read(GpuAvailability, data) for _ in range(2))
+    assert first.closed_nodes == []
+    assert first.closed_nodes is not second.closed_nodes

@@ -123,6 +123,34 @@ def test_a_lock_file_whose_pid_another_program_has_by_now_does_not_keep_it_from_
         other.communicate()
 
 
+def test_a_killed_server_whose_end_nobody_has_taken_yet_does_not_keep_it_from_starting(
+    server: EmbeddedPostgres,
+) -> None:
+    """As in a container whose first process takes no orphan's end."""
+    first = server.start()
+    lock = (server.data_dir / "postmaster.pid").read_text().partition("\n")[2]
+    os.kill(first.pid, signal.SIGKILL)
+    assert wait_until(lambda: not is_alive(first), 5)
+    zombie = subprocess.Popen(["sleep", "60"], user=_owner_of(server))
+    zombie.kill()
+    try:
+        assert wait_until(lambda: identify(zombie.pid) is None, 5)
+        (server.data_dir / "postmaster.pid").write_text(f"{zombie.pid}\n{lock}")
+        server.prepare()
+        server.start()
+    finally:
+        zombie.wait()
+
+
+@pytest.mark.parametrize("left", ["", "\n", "garbage\n", "-5\n", "\0\0\0", f"{10**30}\n"])
+def test_a_lock_file_that_names_nobody_does_not_keep_it_from_starting(server: EmbeddedPostgres, left: str) -> None:
+    """As a full disk or a loss of power leaves it."""
+    server.initialise()
+    (server.data_dir / "postmaster.pid").write_text(left)
+    server.start()
+    assert server.find_running() is not None
+
+
 def _owner_of(server: EmbeddedPostgres) -> int | None:
     """As root, PostgreSQL's own user: it would ignore a process of another one."""
     uid = server.data_dir.stat().st_uid

@@ -23,6 +23,18 @@ async def test_an_edited_migration_is_refused(database: Database) -> None:
         await migrating.migrate(database)
 
 
+async def test_what_a_later_version_has_left_is_refused_only_where_that_is_asked_for(database: Database) -> None:
+    connection = await connect(database)
+    try:
+        await connection.execute("INSERT INTO schema_migrations VALUES (9000, 'of_tomorrow', 'abc')")
+        with pytest.raises(migrating.NewerSchema, match=r"a later version .* 9000, of_tomorrow"):
+            await migrating.migrate(database, refuse_newer=True)
+        assert await migrating.migrate(database) == []
+    finally:
+        await connection.execute("DELETE FROM schema_migrations WHERE number = 9000")
+        await connection.close()
+
+
 async def test_the_catalogue_is_seeded_from_its_file(stores: Stores) -> None:
     assert await stores.catalogue.catalogue() == load_catalogue()
 

@@ -188,3 +188,16 @@ def test_errors_travel_between_processes_and_take_other_advice(error: ClientErro
     advised = error.advising("do this")
     assert (type(advised), advised.message, advised.next_step) == (type(error), error.message, "do this")
     assert error.next_step != "do this"
+
+
+@pytest.mark.parametrize(
+    ("status", "detail"),
+    [
+        (404, "there is no '/v1/disks' here; see /docs for what there is"),
+        (405, "PUT is not answered here; see /docs for what is"),
+        (422, "max_wait_hours is not known here"),
+    ],
+)
+def test_what_a_server_does_not_know_is_told_as_its_age(status: int, detail: str) -> None:
+    with pytest.raises(ClientError, match="this server is probably of an earlier version than this program"):
+        drive(core().ask(READ), [answer(status, {"detail": detail, "code": "x", "status": status})])

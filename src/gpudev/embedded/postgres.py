@@ -35,6 +35,8 @@ _SOCKET_PORT = 5432
 """Only the socket's file name: nothing listens on it."""
 _LONGEST_SOCKET_PATH = 103
 _ATTEMPTS = 3
+_NO_PID = 2**22
+"""No process of Linux has this pid or a higher one, and hardly any the one below."""
 _ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"}
 _FAST_SHUTDOWN = ((signal.SIGINT, 10.0), (signal.SIGQUIT, 5.0), (signal.SIGKILL, 5.0))
 _INITDB = (
@@ -245,9 +247,10 @@ class EmbeddedPostgres:
 
     def _locked_by(self) -> int | None:
         try:
-            return int((self.data_dir / "postmaster.pid").read_text(encoding="ascii").split("\n", 1)[0])
+            pid = int((self.data_dir / "postmaster.pid").read_text(encoding="ascii").split("\n", 1)[0])
         except (FileNotFoundError, ValueError):
             return None
+        return pid if 0 < pid < _NO_PID else None
 
     def _works_here(self, pid: int) -> bool:
         """Whether that process is a PostgreSQL of this data folder: each of them keeps it as working directory."""
@@ -269,16 +272,20 @@ class EmbeddedPostgres:
             pidfiles.end(orphan, ((signal.SIGQUIT, 2.0), (signal.SIGKILL, 5.0)))
 
     def _correct_lock_file(self) -> None:
-        """A lock file whose pid some other program has by now would keep PostgreSQL from starting.
+        """A lock file whose pid some other program has by now, or the killed server's own zombie as long as nobody
+        has taken its end, would keep PostgreSQL from starting; so would one without a pid, from a lost write.
 
         Only the pid is replaced, by one that cannot be: the shared memory the file also names is still checked.
         """
-        pid = self._locked_by()
-        if pid is None or self.find_running() is not None or identify(pid) is None:
-            return
         lock = self.data_dir / "postmaster.pid"
-        rest = lock.read_text(encoding="ascii").partition("\n")[2]
-        lock.write_text(f"{2**22 - 1}\n{rest}", encoding="ascii")
+        if not lock.exists() or self.find_running() is not None:
+            return
+        pid = self._locked_by()
+        if pid is None:
+            lock.unlink()  # it names nobody, and whoever worked here has been ended
+        elif psutil.pid_exists(pid):
+            rest = lock.read_text(encoding="ascii").partition("\n")[2]
+            lock.write_text(f"{_NO_PID - 1}\n{rest}", encoding="ascii")
 
     def _last_words(self) -> str:
         with contextlib.suppress(OSError):

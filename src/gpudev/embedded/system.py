@@ -88,7 +88,9 @@ def stages(settings: Settings, inherited: Mapping[str, str]) -> list[Service | T
     )
     return [
         Service(database, postgres.is_ready, ready_within=60.0),
-        Task(part(MIGRATIONS, "migrate", "--roles")),
+        # On one machine nothing runs side by side with another version; one that came later may have left what this
+        # one does not understand, disks among it.
+        Task(part(MIGRATIONS, "migrate", "--roles", "--refuse-newer")),
         # Not waited for here, so that it starts side by side with the API; `up` asks the API whether it is alive.
         Service(part(PROCESSOR, "processor", role=PROCESSOR_ROLE, own=_next_metrics_address(settings))),
         Service(part(API, "api", role=API_ROLE), lambda: asking.is_live(api_url(settings))),

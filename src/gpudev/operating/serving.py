@@ -146,8 +146,9 @@ def processor() -> None:
     help="How long a database that does not answer yet is waited for.",
 )
 @click.option("--roles", is_flag=True, help="Make the services' database roles, too (needs CREATEROLE).")
+@click.option("--refuse-newer", is_flag=True, help="Fail where a later version has migrated already.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def migrate(status: bool, wait: float, roles: bool, as_json: bool) -> None:
+def migrate(status: bool, wait: float, roles: bool, refuse_newer: bool, as_json: bool) -> None:
     """Bring the database's schema up to date, and what its roles may do (docs/security.md).
 
     Safe to run twice, and from several places at once.
@@ -158,7 +159,7 @@ def migrate(status: bool, wait: float, roles: bool, as_json: bool) -> None:
     if wait:
         asyncio.run(wait_for_database(database, wait))
     if not status:
-        applied = asyncio.run(migrating.migrate(database, roles=roles))
+        applied = asyncio.run(migrating.migrate(database, roles=roles, refuse_newer=refuse_newer))
         if not as_json:
             click.echo(f"applied {len(applied)} migration(s)" if applied else "the schema is up to date")
             return

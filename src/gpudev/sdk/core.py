@@ -30,6 +30,8 @@ _SLOW_FAILURE_SECONDS = 3.0
 _LONGEST_PAUSE = 2.0
 _TRANSIENT = (502, 503, 504)
 _KINDS: dict[int, type[ClientError]] = {401: Unauthenticated, 403: Forbidden, 404: NotFound}
+_UNKNOWN_TO_IT = ("here; see /docs for what there is", "here; see /docs for what is", "is not known here")
+"""How servers of every version end what they say of a path, a method or a field that they do not have."""
 _NEXT_STEPS = {
     "unauthenticated": "Run `gpu-dev login`",
     "not_found": "`gpu-dev list --all` shows your reservations",
@@ -121,6 +123,9 @@ class Core:
         code = str(problem.get("code") or "error")
         kind = _KINDS.get(answer.status, Unavailable if answer.status >= 500 else Refused)
         detail = str(problem["detail"])
+        if detail.endswith(_UNKNOWN_TO_IT):
+            # This client asks for nothing that a server of its own version does not know.
+            detail = f"{detail} (this server is probably of an earlier version than this program)"
         # Where the API itself names the next step, ours would only repeat it.
         step = "" if "`gpu-dev" in detail or self._find_key is None else _NEXT_STEPS.get(code, "")
         return kind(detail, step, code=code, problem=problem)

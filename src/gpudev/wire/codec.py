@@ -66,6 +66,7 @@ def _make_reader(kind: Any) -> _Reader:
 
 def _model_reader(model: type[Any]) -> _Reader:
     members = [(field.name, _reader(field.type), _default_of(field)) for field in fields(model)]
+    made = {field.name: field.default_factory for field in fields(model) if field.default_factory is not MISSING}
 
     def read_model(data: Any, where: str) -> Any:
         if not isinstance(data, dict):
@@ -75,6 +76,8 @@ def _model_reader(model: type[Any]) -> _Reader:
         for name, read_member, default in members:
             if name in data:
                 values[name] = read_member(data[name], prefix + name)
+            elif name in made:
+                values[name] = made[name]()
             elif default is MISSING:
                 raise Malformed(f"{prefix}{name} is missing")
             else:

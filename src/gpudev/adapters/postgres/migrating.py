@@ -55,12 +55,20 @@ def migrations() -> list[Migration]:
     return sorted(found, key=lambda migration: migration.number)
 
 
-async def migrate(database: Database, *, roles: bool = False) -> list[Migration]:
+class NewerSchema(Conflict):
+    """The database has migrations that this program does not know: a later version of it was here."""
+
+    code = "newer_schema"
+
+
+async def migrate(database: Database, *, roles: bool = False, refuse_newer: bool = False) -> list[Migration]:
     """Apply what is missing; answer what was applied. `roles`: make the services' roles, too. Those that are there,
-    whoever made them, may then do what they need."""
+    whoever made them, may then do what they need. `refuse_newer`: touch nothing that a later version has left."""
     connection = await connect(database)
     try:
         await connection.execute("SELECT pg_advisory_lock($1)", _LOCK)
+        if refuse_newer:
+            await _refuse_newer(connection)
         if roles:
             await ensure_roles(connection)
         await _ensure_bookkeeping(connection)
@@ -143,6 +151,18 @@ async def _apply(connection: Connection, migration: Migration) -> None:
             migration.number,
             migration.name,
             migration.checksum,
+        )
+
+
+async def _refuse_newer(connection: Connection) -> None:
+    if not await connection.fetchval("SELECT to_regclass('schema_migrations') IS NOT NULL"):
+        return
+    known = {migration.number for migration in migrations()}
+    if unknown := [row for number, row in (await _applied(connection)).items() if number not in known]:
+        newest = max(unknown, key=lambda row: int(row["number"]))
+        raise NewerSchema(
+            f"a later version of gpu-dev has used this state (migration {newest['number']:04}, {newest['name']}, of "
+            f"{newest['applied_at']:%Y-%m-%d}); nothing was changed. Start that version again, or a later one."
         )
 
 
