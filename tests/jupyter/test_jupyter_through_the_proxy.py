@@ -55,12 +55,18 @@ def socket(place: Place, job_id: str, secret: str, origin: str | None) -> "conne
     return connect(url, additional_headers=headers, origin=origin, proxy=None, close_timeout=0.1)  # type: ignore[arg-type]
 
 
-async def test_a_browser_that_followed_the_link_reaches_jupyter_and_nobody_else_does(place: Place) -> None:
+async def test_a_browser_that_followed_the_link_reaches_jupyter_and_nobody_else_does(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
     ada, bob = await place.as_user("ada"), await place.as_user("bob")
     job_id = await with_stub(place, ada)
     base = f"/v1/jobs/{job_id}/jupyter/"
     person, secret = await browser(place, ada, job_id)
     await check_what_is_passed_on(person, base, secret)
+    await check_odd_answers(person, base, secret)
+    assert [
+        record.getMessage() for record in caplog.records if record.name == "uvicorn.error" and record.levelno > 20
+    ] == []
     await check_who_is_turned_away(place, ada, bob, job_id, secret)
     await check_websockets(place, ada, job_id, secret)
     for client in (ada, bob, person):
@@ -91,6 +97,16 @@ async def check_what_is_passed_on(person: httpx2.AsyncClient, base: str, secret:
     assert "x-evil" not in (await person.get(f"{base}a%0d%0aX-Evil:%20yes", headers=cookies)).json()["headers"]
     without_host = await person.get(f"{base}lab", headers={**cookies, "Connection": "host"})
     assert without_host.status_code == 422, "the fault is not Jupyter's"
+
+
+async def check_odd_answers(person: httpx2.AsyncClient, base: str, secret: str) -> None:
+    """Nobody takes half an answer for a whole one, and what a dev server does is no fault of the control plane."""
+    cookies = {"Cookie": f"gpudev_jupyter={secret}"}
+    for how in ("cut", "cut-chunks", "no-http"):
+        with pytest.raises(httpx2.TransportError):
+            await person.get(f"{base}odd/{how}", headers=cookies)
+    for how in ("no-status", "nothing"):
+        assert (await person.get(f"{base}odd/{how}", headers=cookies)).status_code == 503, how
 
 
 async def check_who_is_turned_away(

@@ -23,6 +23,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.answer(404, {"message": "not below the base url"})
         if self.headers.get("Upgrade", "").lower() == "websocket":
             return self.echo()
+        if "/odd/" in self.path:
+            return self.answer_oddly(self.path.rpartition("/")[2])
         size = int(self.headers.get("Content-Length", 0))
         body = self.rfile.read(size).decode()
         if self.headers.get("Transfer-Encoding") == "chunked":
@@ -50,6 +52,18 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Set-Cookie", "gpudev_jupyter=planted; Path=/")
         self.end_headers()
         self.wfile.write(body)
+
+    def answer_oddly(self, how: str) -> None:
+        """And hang up."""
+        answers = {
+            "cut": "HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nnot all of it",
+            "cut-chunks": "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nsome.\r\n",
+            "no-http": "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nsome.\r\nno length\r\n",
+            "no-status": "HTTP/1.1 799 Whatever\r\nContent-Length: 0\r\n\r\n",
+            "nothing": "",
+        }
+        self.wfile.write(answers[how].encode())
+        self.close_connection = True
 
     def echo(self) -> None:
         """One text message at a time, short ones only."""

@@ -5,11 +5,13 @@ uvicorn's own protocol waits forever for what a client has begun to send. This o
 """
 
 import asyncio
-from typing import Any, ClassVar
+from collections.abc import MutableMapping
+from typing import Any, ClassVar, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gpudev.api.problems import problem
+from gpudev.gate.cutting import offer_cut
 from gpudev.settings import Guarding
 
 _FRAMING_FOR_A_BYTE = 8
@@ -61,6 +63,7 @@ class GuardedHttp(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        offer_cut(cast(MutableMapping[str, Any], self.scope), self.transport)
         self._is_receiving = self._is_in_head = True
         self._head_bytes = self._bytes_behind_head = self._body_bytes = 0
         if self._timer is None:

@@ -7,6 +7,7 @@ away for who they are leaves one. Who may go where is the workflow's to say, and
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from gpudev.domain.errors import GpuDevError, TooOften, Unauthenticated
 from gpudev.domain.proxy import Close, Ending
@@ -26,10 +27,32 @@ OPENED, ENDED = "ssh session opened", "ssh session ended"
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """Whoever asks for a session, let in or not."""
+    """Whoever asks to be let through, and is or is not."""
 
     address: str | None
     request_id: str
+
+    def entry(
+        self,
+        at: datetime,
+        action: str,
+        outcome: str,
+        *,
+        username: str | None = None,
+        target: str | None = None,
+        status: int | None = None,
+    ) -> AuditEntry:
+        """What they did, for the audit log."""
+        return AuditEntry(
+            at=at,
+            action=action,
+            outcome=outcome,
+            username=username,
+            target=target,
+            address=self.address,
+            status=status,
+            request_id=self.request_id,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +87,13 @@ class SessionGuard:
     def refused(self, visitor: Visitor, error: GpuDevError, asked: str | None) -> None:
         status = status_of(error)
         if status in REFUSALS:
-            entry = self._entry(visitor, ASKED, error.code, target=asked and harmless(asked), status=status)
-            self._trail.note_refusal(entry)
+            target = asked and harmless(asked)
+            self._trail.note_refusal(visitor.entry(self._clock.now(), ASKED, error.code, target=target, status=status))
 
     def opened(self, visitor: Visitor, admitted: Admitted) -> None:
         target = str(admitted.grant.reservation_id)
-        self._trail.note(self._entry(visitor, OPENED, "ok", username=admitted.username, target=target, status=101))
+        now = self._clock.now()
+        self._trail.note(visitor.entry(now, OPENED, "ok", username=admitted.username, target=target, status=101))
 
     def ended(self, visitor: Visitor, admitted: Admitted, ending: Ending, traffic: Traffic) -> None:
         target = (
@@ -77,25 +101,5 @@ class SessionGuard:
             f"{traffic.received} bytes there, {traffic.sent} back"
         )
         outcome = "ok" if ending.close is Close.DONE else ending.close.name.lower()
-        self._trail.note(self._entry(visitor, ENDED, outcome, username=admitted.username, target=target))
-
-    def _entry(
-        self,
-        visitor: Visitor,
-        action: str,
-        outcome: str,
-        *,
-        username: str | None = None,
-        target: str | None = None,
-        status: int | None = None,
-    ) -> AuditEntry:
-        return AuditEntry(
-            at=self._clock.now(),
-            action=action,
-            outcome=outcome,
-            username=username,
-            target=target,
-            address=visitor.address,
-            status=status,
-            request_id=visitor.request_id,
-        )
+        now = self._clock.now()
+        self._trail.note(visitor.entry(now, ENDED, outcome, username=admitted.username, target=target))

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gpudev.adapters.ssh_ways import Reader, SshWays, Writer
 from gpudev.domain.errors import GpuDevError, Invalid, Unavailable
+from gpudev.gate.cutting import cut
 from gpudev.gate.refusing import refusal_of, title_of, type_of
 from gpudev.proxy import jupyter_door as door
 from gpudev.proxy.guarding import Visitor
@@ -29,6 +30,8 @@ from gpudev.workflows.browsing import Browsing, Guest
 
 log = structlog.get_logger(__name__)
 _PIECE = 64 * 1024
+_STATUSES = range(200, 600)
+"""No web server knows others."""
 _PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
     "Cache-Control": "no-store",
@@ -109,9 +112,12 @@ class JupyterPages:
             guest = await self._door.admit(place, request.method, headers, visitor)
             await self._pass_on(guest, place, request, send_noting)
         except GpuDevError as error:
-            log.info("jupyter.refused", code=error.code, error=error.message, request_id=visitor.request_id)
+            event = "jupyter.cut_short" if has_begun else "jupyter.refused"
+            log.info(event, code=error.code, error=error.message, request_id=visitor.request_id)
             if has_begun:
-                raise  # all that is left is to cut it off
+                if not await cut(scope, receive):
+                    raise
+                return
             self._door.guard.refused(visitor, error, request.method, place.reservation_id)
             await refused(error, visitor.request_id, wants_page(headers))(scope, receive, send)
         except ClientDisconnect:
@@ -185,6 +191,8 @@ async def _send_answer(http: h11.Connection, reader: Reader, place: Place, send:
         if event is h11.NEED_DATA:
             http.receive_data(await _read(reader, has_begun))
         elif isinstance(event, h11.Response):
+            if event.status_code not in _STATUSES:
+                raise Unavailable(f"Jupyter answers with {event.status_code}, which means nothing")
             headers = door.outwards([(bytes(name), bytes(value)) for name, value in event.headers], place.path)
             await send({"type": "http.response.start", "status": event.status_code, "headers": headers})
             has_begun = True

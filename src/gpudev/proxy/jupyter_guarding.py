@@ -15,7 +15,7 @@ from gpudev.gate.addresses import ClientAddresses
 from gpudev.gate.auditing import AuditTrail
 from gpudev.gate.limiting import Places, TokenBuckets, neighbourhood
 from gpudev.gate.refusing import REFUSALS, status_of
-from gpudev.ports.auditing import AuditEntry, harmless
+from gpudev.ports.auditing import harmless
 from gpudev.ports.clock import Clock
 from gpudev.proxy.guarding import Visitor
 from gpudev.proxy.jupyter_door import Headers
@@ -73,25 +73,12 @@ class JupyterGuard:
             yield
 
     def let_in(self, visitor: Visitor, guest: Guest) -> None:
-        entry = self._entry(visitor, OPENED, "ok", str(guest.grant.reservation_id), 200, username=guest.username)
-        self._trail.note(entry)
+        now, target = self._clock.now(), str(guest.grant.reservation_id)
+        self._trail.note(visitor.entry(now, OPENED, "ok", username=guest.username, target=target, status=200))
 
     def refused(self, visitor: Visitor, error: GpuDevError, method: str, asked: str) -> None:
         status = status_of(error)
         if status in REFUSALS or isinstance(error, ForAnother):
             action = ASKED.format(harmless(method, 20))
-            self._trail.note_refusal(self._entry(visitor, action, error.code, asked, status))
-
-    def _entry(
-        self, visitor: Visitor, action: str, outcome: str, target: str, status: int, *, username: str | None = None
-    ) -> AuditEntry:
-        return AuditEntry(
-            at=self._clock.now(),
-            action=action,
-            outcome=outcome,
-            username=username,
-            target=target,
-            address=visitor.address,
-            status=status,
-            request_id=visitor.request_id,
-        )
+            entry = visitor.entry(self._clock.now(), action, error.code, target=asked, status=status)
+            self._trail.note_refusal(entry)
