@@ -59,6 +59,8 @@ class CuttingProxy:
         way = asyncio.create_task(self._carry(reader, writer))
         self._ways.add(way)
         way.add_done_callback(self._ways.discard)
+        # One that is cut before its first step has had nothing to clean up with: its caller would wait for ever.
+        way.add_done_callback(lambda _: writer.transport.abort())
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there: asyncio.StreamWriter | None = None
