@@ -2,15 +2,14 @@
 
 import sys
 
-from gpudev import GpuDev, NotInTime
-from gpudev.wire.jobs import JobView
+from gpudev import GpuDev, JobView, NotInTime
 
 
 def show(job: JobView) -> None:
     if job.eta is not None and job.eta.expected is not None:
         print(f"{job.status}: position {job.queue_position}, expected {job.eta.expected:%H:%M}, {job.wait_reason}")
     else:
-        print(f"{job.status}: {job.step or 'about to be planned'}")
+        print(f"{job.status}: {job.step or ('it is ready' if job.status == 'active' else 'about to be planned')}")
 
 
 def main() -> None:

@@ -24,30 +24,41 @@ if TYPE_CHECKING:
         Unreachable,
         UsageError,
     )
+    from gpudev.sdk.servers import AsyncServer, Server
+    from gpudev.wire.jobs import JobView
 
 __version__ = "0.1.0"
 __all__ = [
     "AsyncGpuDev",
+    "AsyncServer",
     "ClientError",
     "CommandFailed",
     "Forbidden",
     "GpuDev",
+    "JobView",
     "LocalError",
     "NotFound",
     "NotInTime",
     "OperationFailed",
     "Refused",
     "ReservationEnded",
+    "Server",
     "Unauthenticated",
     "Unavailable",
     "Unreachable",
     "UsageError",
     "__version__",
 ]
+_HOMES = {
+    "GpuDev": "sdk.client",
+    "AsyncGpuDev": "sdk.client",
+    "Server": "sdk.servers",
+    "AsyncServer": "sdk.servers",
+    "JobView": "wire.jobs",
+}
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'gpudev' has no attribute {name!r}")
-    home = "client" if name in ("GpuDev", "AsyncGpuDev") else "errors"
-    return getattr(import_module(f"gpudev.sdk.{home}"), name)
+    return getattr(import_module(f"gpudev.{_HOMES.get(name, 'sdk.errors')}"), name)

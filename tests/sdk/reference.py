@@ -21,6 +21,8 @@ Written from the code by `tools/sdk-reference`; [sdk.md](sdk.md) tells how it is
 
 `GpuDev` and `AsyncGpuDev` have the same methods. The latter's are awaited; what is marked *one after another* is an
 iterator of the one and an asynchronous iterator of the other, and what is for `with` is for `async with`.
+
+For type annotations `gpudev` also has `Server`, `AsyncServer` and `JobView`; the other models are in `gpudev.wire`.
 """
 GROUPS: tuple[tuple[str, type], ...] = (
     ("client.jobs", jobs.JobMethods),

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from cli.fake_api import make_job
+from gpudev import AsyncGpuDev, GpuDev
 from gpudev.sdk import calls
 from gpudev.sdk.core import PAUSES, Core
 from gpudev.sdk.effects import Do, Pause, Send
@@ -188,6 +189,14 @@ def test_errors_travel_between_processes_and_take_other_advice(error: ClientErro
     advised = error.advising("do this")
     assert (type(advised), advised.message, advised.next_step) == (type(error), error.message, "do this")
     assert error.next_step != "do this"
+
+
+@pytest.mark.parametrize("kind", [GpuDev, AsyncGpuDev])
+def test_a_client_says_that_it_cannot_travel_between_processes(kind: type[GpuDev] | type[AsyncGpuDev]) -> None:
+    client = kind("http://127.0.0.1:1", api_key="gpudev_x")
+    for one in (client, client.jobs):
+        with pytest.raises(TypeError, match="make one in each process"):
+            pickle.dumps(one)
 
 
 @pytest.mark.parametrize(

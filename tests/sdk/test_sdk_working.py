@@ -20,6 +20,7 @@ def test_a_block_has_a_dev_server_and_releases_it_at_its_end(client: GpuDev) -> 
     changes: list[JobView] = []
     with client.reserve(gpus=2, gpu_type="h100", hours=1, disk="none", on_change=changes.append) as server:
         assert server.job.status == "active"
+        assert repr(server) == f"<Server {server.id} (active)>"
         assert server.run("echo $((6 * 7))").stdout == "42\n"
         assert server.run(["printf", "%s|", "two words", "$HOME", "'"]).stdout == "two words|$HOME|'|"
         assert server.run("cat", stdin="from here").stdout == "from here"
@@ -86,6 +87,8 @@ def test_a_folder_is_copied_without_what_git_ignores(client: GpuDev, tmp_path: P
     (folder / "data" / "huge").write_text("x")
     (folder / "link").symlink_to("train.py")
     with client.reserve(gpus=1, disk="none") as server:
+        with pytest.raises(UsageError, match=r"there is no folder .*/nowhere"):
+            server.copy_folder(folder / "nowhere")
         assert server.copy_folder(folder) == "my-project"
         found = server.run("cd my-project && find . -type f -o -type l | sort").stdout.split("\n")
         assert found == ["./.gitignore", "./a b.txt", "./kept.log", "./link", "./sub/deep.txt", "./train.py", ""]

@@ -3,10 +3,22 @@
 from collections.abc import AsyncGenerator, Generator, Sequence
 from typing import assert_type
 
-from gpudev import AsyncGpuDev, GpuDev
+from gpudev import AsyncGpuDev, AsyncServer, GpuDev, JobView, Server
 from gpudev.sdk.servers import Result
 from gpudev.wire.disks import DiskView, OperationView
-from gpudev.wire.jobs import JobEvent, JobView
+from gpudev.wire.jobs import JobEvent
+
+
+def show(job: JobView) -> None:
+    assert_type(job.status, str)
+
+
+def train(server: Server) -> str:
+    return server.run("make").stdout
+
+
+async def train_slowly(server: AsyncServer) -> str:
+    return (await server.run("make")).stdout
 
 
 def blocking(client: GpuDev) -> None:
@@ -16,6 +28,8 @@ def blocking(client: GpuDev) -> None:
     assert_type(client.disks.create("data", on_change=lambda operation: operation.step), OperationView)
     with client.reserve(gpus=1, on_change=lambda job: job.status) as server:
         assert_type(server.run(["nvidia-smi"]), Result)
+    with client.reserve(gpus=1, on_change=show) as server:
+        train(server)
     client.jobs.get(7)  # type: ignore[arg-type]
     client.jobs.submit(gpu=1)  # type: ignore[call-arg]
 
@@ -26,4 +40,5 @@ async def awaiting(client: AsyncGpuDev) -> None:
     assert_type(await client.disks.list(), Sequence[DiskView])
     async with client.reserve(gpus=1) as server:
         assert_type(await server.run("nvidia-smi"), Result)
+        await train_slowly(server)
     client.reserve(hours="1")  # type: ignore[arg-type]

@@ -35,6 +35,9 @@ class Group:
     _core: Core
     _session: Session
 
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        raise TypeError(f"{type(self).__name__} holds connections and cannot be pickled: make one in each process")
+
     def _perform(self, routine: Routine[Any]) -> Any:
         raise NotImplementedError
 

@@ -38,6 +38,9 @@ class ServerMethods(Group):
     _way: tuple[str, ...] | None
     _is_way_known: bool
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id} ({self.job.status})>"
+
     @property
     def id(self) -> str:
         return self.job.reservation_id
@@ -69,6 +72,8 @@ class ServerMethods(Group):
         """Copy a folder's files there, less what its .gitignore leaves out. Comes to where they are, relative to the
         home there; without `target`, a folder of the same name."""
         source = Path(folder).resolve()
+        if not source.is_dir():
+            raise UsageError(f"there is no folder {source} to copy")
         where = target or copying.usual_target(source)
         way = yield from self._find_way()
         yield Do(lambda: copying.copy_folder(self.job, self._session.env, way, source, where))
