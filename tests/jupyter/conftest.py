@@ -86,9 +86,13 @@ async def _running(coroutine: Any) -> AsyncIterator[None]:
 
 
 @pytest.fixture
-async def place(stores: Stores, settings: Settings, tmp_path: Path) -> AsyncIterator[Place]:
-    clock = SystemClock()
-    settings = replace(settings, api_port=0, proxy=replace(settings.proxy, most_per_user=MOST_PER_USER))
+def place_settings(settings: Settings) -> Settings:
+    return replace(settings, api_port=0, proxy=replace(settings.proxy, most_per_user=MOST_PER_USER))
+
+
+@pytest.fixture
+async def place(stores: Stores, place_settings: Settings, tmp_path: Path) -> AsyncIterator[Place]:
+    clock, settings = SystemClock(), place_settings
     cluster = LocalCluster(settings.state_dir, NODES, clock, mode=Mode.PLAIN)
     await cluster.start()
     changes = ReservationChanges(settings.database)

@@ -156,10 +156,19 @@ def test_nothing_that_reaches_beyond_its_path_comes_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "is_secure"),
-    [("127.0.0.1:7480", False), ("localhost", False), ("[::1]:7480", False), ("gpu.example", True), ("", True)],
+    ("given", "is_secure"),
+    [
+        ({"host": "127.0.0.1:7480"}, False),
+        ({"host": "localhost"}, False),
+        ({"host": "[::1]:7480"}, False),
+        ({"host": "127.0.0.1:7480", "x_forwarded_proto": "http"}, False),
+        ({"host": "127.0.0.1:7480", "x_forwarded_proto": "https"}, True),
+        ({"host": "gpu.example"}, True),
+        ({"host": ""}, True),
+        ({}, True),
+    ],
 )
-def test_the_cookie_is_for_one_jupyter_and_for_tls_but_on_this_machine(host: str, is_secure: bool) -> None:
-    made = door.cookie(SECRET, door.Place(ID, "enter"), host, 60)
+def test_the_cookie_is_for_one_jupyter_and_for_tls_but_on_this_machine(given: dict[str, str], is_secure: bool) -> None:
+    made = door.cookie(SECRET, door.Place(ID, "enter"), headers(**given), 60)
     assert made.startswith(f"gpudev_jupyter={SECRET}; Path={BASE}; Max-Age=60; HttpOnly; SameSite=Strict")
     assert made.endswith("; Secure") == is_secure

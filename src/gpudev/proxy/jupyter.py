@@ -130,7 +130,7 @@ class JupyterPages:
         if request.method != "GET" or len(links) != 1:
             raise Invalid("this opens with the link that `gpu-dev jupyter open` gives")
         secret = await self._door.enter(place, links[0], visitor)
-        cookie = door.cookie(secret, place, request.headers.get("host", ""), self._session_seconds)
+        cookie = door.cookie(secret, place, request.scope["headers"], self._session_seconds)
         page = (
             f'<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url={place.path}lab">'
             f'<title>Jupyter</title><a href="{place.path}lab">Jupyter</a>'

@@ -92,7 +92,10 @@ def check_origin(method: str, headers: Headers, own_names: Collection[str], *, i
         return
     host = (_one(headers, b"host") or "").lower()
     if _host_of(origin) not in {host, *(name.lower() for name in own_names)} - {""}:
-        raise Forbidden("a page from elsewhere asked for this")
+        raise Forbidden(
+            "a page from elsewhere asked for this (or what is before this server does not tell it the name that people"
+            " use: it must pass Host on, or GPU_DEV_SERVER_NAMES must say it)"
+        )
 
 
 def inwards(headers: Headers, token: str) -> Headers:
@@ -115,10 +118,11 @@ def outwards(headers: Headers, path: str) -> Headers:
     ]
 
 
-def cookie(secret: str, place: Place, host: str, seconds: int) -> str:
-    """Sent only to this Jupyter, and by no other site's doing. Without TLS it is only where nothing leaves the
-    machine."""
-    secure = "" if _is_this_machine(host) else "; Secure"
+def cookie(secret: str, place: Place, headers: Headers, seconds: int) -> str:
+    """Sent only to this Jupyter, and by no other site's doing. Without TLS it is only where nothing leaves the machine:
+    not behind a proxy that ended TLS, whatever name of ours it uses."""
+    came_by_tls = (_one(headers, b"x-forwarded-proto") or "http") != "http"
+    secure = "" if _is_this_machine(_one(headers, b"host") or "") and not came_by_tls else "; Secure"
     return f"{COOKIE}={secret}; Path={place.path}; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}"
 
 

@@ -1,5 +1,9 @@
 """Jupyter's WebSockets: bytes between a browser and Jupyter, who speak the protocol with each other. Only the request
-that opens one and the answer to it are read and rewritten. Neither side is read while the other cannot take more."""
+that opens one and the answer to it are read and rewritten. Neither side is read while the other cannot take more.
+
+One word is ours: a browser that has heard nothing for a while is pinged. Jupyter does so too, but not often enough for
+everything on the way, and a connection that is taken for dead is a notebook that has lost its kernel.
+"""
 
 import asyncio
 from contextlib import suppress
@@ -14,6 +18,7 @@ from gpudev.adapters.ssh_ways import Reader, Writer
 from gpudev.domain.errors import GpuDevError, NotFound, Unavailable
 from gpudev.domain.proxy import Grant
 from gpudev.proxy import jupyter_door as door
+from gpudev.proxy.boundaries import PING, Boundaries
 from gpudev.proxy.jupyter import JupyterDoor, refused
 from gpudev.proxy.jupyter_door import Headers
 from gpudev.settings import ProxySettings
@@ -64,9 +69,9 @@ class JupyterSockets:
         while True:
             await asyncio.sleep(self._settings.look_every.total_seconds())
             try:
-                await self.look()
-            except Unavailable:
-                continue
+                with suppress(Unavailable):
+                    await self.look()
+                self.ping()
             except Exception:
                 log.exception("jupyter.keeper_failed")
 
@@ -78,6 +83,12 @@ class JupyterSockets:
         for socket, grant in list(self._open.items()):
             if grant in endings:
                 socket.abort()
+
+    def ping(self) -> None:
+        """Keeps every connection busy enough for what is on its way."""
+        silent_since = asyncio.get_running_loop().time() - self._settings.ping_every.total_seconds()
+        for socket in list(self._open):
+            socket.ping(silent_since)
 
 
 class JupyterSocket(asyncio.Protocol):
@@ -92,6 +103,9 @@ class JupyterSocket(asyncio.Protocol):
         self._may_write = asyncio.Event()
         self._may_write.set()
         self._draining: asyncio.Task[None] | None = None
+        self._told = Boundaries()
+        self._told_at: float | None = None
+        """When the browser last heard something in its WebSocket; None: it has none yet."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._client = cast(asyncio.Transport, transport)
@@ -132,6 +146,11 @@ class JupyterSocket(asyncio.Protocol):
     def abort(self) -> None:
         self._client.abort()
 
+    def ping(self, silent_since: float) -> None:
+        """If it has heard nothing since then. The answer goes to Jupyter, who is glad of any."""
+        if self._told_at is not None and self._told_at <= silent_since and self._told.has_room:
+            self._tell(PING)
+
     async def _carry(self, head: bytes) -> None:
         method, target, headers = _read_head(head)
         peer = self._client.get_extra_info("peername")
@@ -161,10 +180,16 @@ class JupyterSocket(asyncio.Protocol):
 
     async def _bring_back(self, reader: Reader, path: str) -> None:
         told, data = await _agreement(reader, path)
-        self._client.write(_head(b"HTTP/1.1 101 Switching Protocols", [*_UPGRADE, *told]) + data)
+        self._client.write(_head(b"HTTP/1.1 101 Switching Protocols", [*_UPGRADE, *told]))
+        self._tell(data)
         while data := await reader.read(_PIECE):
-            self._client.write(data)
+            self._tell(data)
             await self._may_write.wait()
+
+    def _tell(self, data: bytes) -> None:
+        self._told.passed(data)
+        self._told_at = asyncio.get_running_loop().time()
+        self._client.write(data)
 
 
 def _opening(method: str, target: bytes, headers: Headers, guest: Guest) -> bytes:
