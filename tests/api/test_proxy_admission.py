@@ -48,6 +48,17 @@ async def test_without_a_websocket_it_says_what_it_is(proxy: Proxy, ada: httpx2.
     assert answer.headers["upgrade"] == "websocket"
 
 
+async def test_a_token_without_a_websocket_tells_that_one_got_lost_on_the_way(
+    proxy: Proxy, ada: httpx2.AsyncClient
+) -> None:
+    """As a reverse proxy passes it on that was not told about WebSockets: the user's key and token are right."""
+    await proxy.reserve(ada)
+    headers = {"Authorization": f"Bearer {await proxy.token(ada)}"}
+    answer = await ada.get(f"/v1/jobs/{proxy.job['job_id']}/ssh", headers=headers)
+    refused(answer, 401, "unauthenticated")
+    assert "does not pass WebSockets on" in answer.json()["detail"]
+
+
 async def test_what_is_no_token_opens_nothing(proxy: Proxy, ada: httpx2.AsyncClient) -> None:
     await proxy.reserve(ada)
     token = await proxy.token(ada)

@@ -113,6 +113,17 @@ async def test_whoever_takes_too_long_is_told_and_shut_out(port: int, first: byt
     assert (await talk(port, first, drip)).startswith(b"HTTP/1.1 408 ")
 
 
+async def test_a_large_body_has_the_time_that_a_slow_line_needs(port: int) -> None:
+    """A notebook that is saved from a train: it takes longer than a small request may, and comes on all the time."""
+    first = b"POST / HTTP/1.1\r\nHost: api\r\nConnection: close\r\nContent-Length: 96000\r\n\r\n"
+    assert (await talk(port, first + b"a" * 30_000, b"a" * 6000)).endswith(b"read 96000")
+
+
+async def test_a_large_body_that_stops_coming_is_not_waited_for(port: int) -> None:
+    heard = await talk(port, b"POST / HTTP/1.1\r\nHost: api\r\nContent-Length: 96000\r\n\r\n" + b"a" * 6000)
+    assert heard.startswith(b"HTTP/1.1 408 ")
+
+
 async def test_a_slow_body_that_nobody_reads_keeps_no_connection_open(port: int) -> None:
     heard = await talk(port, b"POST /unread HTTP/1.1\r\nHost: api\r\nContent-Length: 1000\r\n\r\n", b"a")
     assert heard.startswith(b"HTTP/1.1 200 ")

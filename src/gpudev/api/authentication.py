@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from gpudev.domain.errors import TooOften, Unauthenticated
+from gpudev.domain.proxy import TOKEN_PREFIX
 from gpudev.domain.users import ApiKey
 from gpudev.gate.limiting import TokenBuckets, neighbourhood
 from gpudev.ports.changes import AccessChange, AccessChanges, NoAccessChanges
@@ -28,6 +29,10 @@ _MOST_WRONG = 10_000
 _MAX_HEADER = 512
 _V = TypeVar("_V")
 _HOW = "send your API key as 'Authorization: Bearer gpudev_…' (`gpu-dev login` gets one)"
+_NO_WEBSOCKET = (
+    "this token opens a WebSocket, and none was asked for: something between you and the API does not pass WebSockets"
+    " on (an operator finds how in docs/operations/reverse-proxies.md)"
+)
 _NOT_VALID = "this API key is not valid (any more): `gpu-dev login` gets a new one"
 
 
@@ -167,6 +172,8 @@ def _bearer(authorization: str | None) -> str:
         raise Unauthenticated(f"this needs an API key: {_HOW}")
     scheme, _, secret = authorization.partition(" ")
     secret = secret.strip()
+    if scheme.lower() == "bearer" and secret.startswith(TOKEN_PREFIX):
+        raise Unauthenticated(_NO_WEBSOCKET)
     # The form is checked first, so that noise costs no query.
     if scheme.lower() != "bearer" or len(authorization) > _MAX_HEADER or not secret.startswith("gpudev_"):
         raise Unauthenticated(f"that is no API key of this system: {_HOW}")

@@ -2,6 +2,8 @@
 
 uvicorn's own protocol waits forever for what a client has begun to send. This one gives it so long for the headers
 (from when the connection was made, or the first byte after a pause) and so long for the rest, however it trickles in.
+Only a body that somebody reads, and that keeps coming as fast as a slow line carries it, has the time that its size
+needs.
 """
 
 import asyncio
@@ -16,6 +18,8 @@ from gpudev.settings import Guarding
 
 _FRAMING_FOR_A_BYTE = 8
 _MOST_FRAMING = 8 * 2**20
+_SLOWEST_LINE = 16 * 1024
+"""Bytes a second."""
 _REASONS = {408: b"Request Timeout", 431: b"Request Header Fields Too Large"}
 
 
@@ -25,6 +29,7 @@ class GuardedHttp(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._timer: asyncio.TimerHandle | None = None
+        self._waits_since = 0.0
         self._is_receiving = False
         self._is_in_head = False
         self._is_refused = False
@@ -105,6 +110,7 @@ class GuardedHttp(HttpToolsProtocol):
 
     def _wait_for(self, what: str) -> None:
         self._stop_waiting()
+        self._waits_since = self.loop.time()
         patience = self.limits.header_timeout if what == "headers" else self.limits.body_timeout
         self._timer = self.loop.call_later(patience.total_seconds(), self._give_up, what, patience.total_seconds())
 
@@ -114,6 +120,11 @@ class GuardedHttp(HttpToolsProtocol):
             self._timer = None
 
     def _give_up(self, what: str, seconds: float) -> None:
+        is_read = what == "body" and self.cycle is not None and not self.cycle.response_complete
+        earned = self._waits_since + seconds + self._body_bytes / _SLOWEST_LINE
+        if is_read and self.loop.time() < earned:
+            self._timer = self.loop.call_at(earned, self._give_up, what, seconds)
+            return
         self._refuse(408, f"the request's {what} did not come within {seconds:g} seconds")
 
     def _refuse(self, status: int, why: str) -> None:

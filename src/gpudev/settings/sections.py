@@ -288,9 +288,10 @@ class Guarding:
     header_timeout: timedelta = timedelta(seconds=10)
     """How long a client may take to send a request's headers, also its first ones."""
     body_timeout: timedelta = timedelta(seconds=30)
-    """How long after that it may take to send the rest."""
-    keep_alive: timedelta = timedelta(seconds=30)
-    """How long a connection may lie idle between two requests."""
+    """How long after that it may take to send the rest; a large body that keeps coming has longer."""
+    keep_alive: timedelta = timedelta(seconds=75)
+    """How long a connection may lie idle between two requests. Longer than what stands before us keeps one (60 seconds,
+    as a rule): else it sends a request just when we hang up, and somebody is told 502."""
     max_header_bytes: int = 32 * 1024
     max_connections: int = 2000
     """At once; whoever comes then is answered 503."""
