@@ -56,6 +56,12 @@ def test_a_pod_may_run_on_the_planned_node_and_on_no_other() -> None:
     assert "nodeName" not in _pod(server_spec("gpu-17"))["spec"], "the scheduler places it"
 
 
+def test_whoever_saves_nodes_is_asked_to_leave_a_dev_server_where_it_is() -> None:
+    notes = _pod(server_spec())["metadata"]["annotations"]
+    assert notes["karpenter.sh/do-not-disrupt"] == "true"
+    assert notes["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "false"
+
+
 def test_a_pod_asks_for_its_gpus_and_for_its_part_of_the_node() -> None:
     resources = _main(_pod(server_spec(units=2)))["resources"]
     assert resources["limits"] == {"cpu": "4000m", "memory": "8192Mi", "nvidia.com/gpu": "2"}

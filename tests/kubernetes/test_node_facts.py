@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from gpudev.adapters.kubernetes.node_facts import NodesSeen, see_nodes, types_by_instance
+from gpudev.adapters.kubernetes.node_facts import NodesSeen, see_nodes
+from gpudev.adapters.kubernetes.node_types import types_by_instance
 from gpudev.adapters.kubernetes.quantities import parse_quantity
 from gpudev.adapters.kubernetes.trimming import trim_node, trim_pod
 from gpudev.domain.capacity import Node

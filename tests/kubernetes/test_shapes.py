@@ -44,9 +44,15 @@ def _rich_pod() -> objects.Object:
     return pod
 
 
+def _daemon() -> objects.Object:
+    pod = objects.pod()
+    pod["metadata"]["ownerReferences"] = [{"kind": "DaemonSet", "name": "d", "controller": True}]
+    return pod
+
+
 def _rich_node() -> objects.Object:
     node = objects.node(unschedulable=True, taints=[{"key": "a", "effect": "NoSchedule"}], instance_type="p5.48xlarge")
-    node["metadata"]["labels"]["topology.kubernetes.io/zone"] = "z1"
+    node["metadata"]["labels"] |= {"topology.kubernetes.io/zone": "z1", "nvidia.com/gpu.product": "NVIDIA-L4"}
     return node
 
 
@@ -61,6 +67,7 @@ def _trim_node(node: Any) -> NodeRecord:
 CASES = [
     pytest.param(shapes.Pod, _rich_pod(), _trim_pod, id="pod"),
     pytest.param(shapes.Pod, objects.pod(), _trim_pod, id="somebody's pod"),
+    pytest.param(shapes.Pod, _daemon(), _trim_pod, id="a daemon's pod"),
     pytest.param(shapes.Pod, objects.pod(node=None), _trim_pod, id="a pod without a node"),
     pytest.param(shapes.Node, _rich_node(), _trim_node, id="node"),
 ]

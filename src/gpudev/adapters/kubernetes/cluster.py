@@ -23,6 +23,7 @@ from gpudev.adapters.kubernetes.labels import home_name
 from gpudev.adapters.kubernetes.last_words import LastWords
 from gpudev.adapters.kubernetes.making import Maker, Order
 from gpudev.adapters.kubernetes.mirror import Mirror
+from gpudev.adapters.kubernetes.node_facts import staying_on
 from gpudev.adapters.kubernetes.pod_death import find_death
 from gpudev.adapters.kubernetes.pod_manifest import BINARY, CONTAINER, Place, Storage
 from gpudev.adapters.kubernetes.refusals import find_refusal, plan_refusals, why_refused
@@ -277,7 +278,8 @@ class KubernetesCluster:
         gpus = (node.gpus if node is not None else 0) or (gpu_type.max_gpus if gpu_type else 0)
         units = gpus if spec.gpu_count else SLOTS_PER_CPU_NODE
         rest = all_of_node(node.whole_only, share.units, node.gpus) if node is not None and spec.gpu_count else ()
-        return Place(share, share_of(room, share.units, max(units, share.units)), rest)
+        staying = staying_on(self._mirror.pods_on(share.node))
+        return Place(share, share_of(room, share.units, max(units, share.units), staying), rest)
 
     async def _storage(self, spec: ServerSpec) -> Storage:
         if spec.disk_id is not None and spec.volume is None:

@@ -34,15 +34,15 @@ class Demand:
         )
 
 
-_NOTHING = Demand()
+NOTHING = Demand()
 
 
 def demand_of(spec: Manifest, gpu_resource: str) -> Demand:
     """`spec`: a pod's."""
-    running = _NOTHING
+    running = NOTHING
     for container in spec.get("containers") or ():
         own = _requested(container.get("resources"), gpu_resource)
-        running = own if running is _NOTHING else running + own
+        running = own if running is NOTHING else running + own
     if "initContainers" in spec:
         running = _with_init_containers(running, spec["initContainers"] or (), gpu_resource)
     if "resources" in spec:
@@ -53,7 +53,7 @@ def demand_of(spec: Manifest, gpu_resource: str) -> Demand:
 
 
 def _with_init_containers(running: Demand, init_containers: Iterable[Manifest], gpu_resource: str) -> Demand:
-    sidecars, starting = _NOTHING, _NOTHING
+    sidecars, starting = NOTHING, NOTHING
     for container in init_containers:
         own = _requested(container.get("resources"), gpu_resource)
         if container.get("restartPolicy") == "Always":
@@ -78,7 +78,7 @@ def _as_stated(summed: Demand, resources: Manifest | None, gpu_resource: str) ->
 def _requested(resources: Manifest | None, gpu_resource: str) -> Demand:
     """A limit without a request is a request."""
     if not resources:
-        return _NOTHING
+        return NOTHING
     limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
     gpus, cpu, memory = (
         requests[name] if name in requests else limits.get(name, "0") for name in (gpu_resource, "cpu", "memory")

@@ -21,6 +21,11 @@ _BIN, _CONFIG = "/gpudev/bin", "/gpudev/config"
 _INIT = {"cpu": "100m", "memory": "64Mi"}
 _NOBODY = 65532
 _LONGEST_ANNOTATION = 1024
+_LEAVE_IT_THERE = {
+    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+    "karpenter.sh/do-not-disrupt": "true",
+}
+"""Whoever saves nodes by moving pods would end somebody's work: a dev server cannot be moved."""
 _FAREWELL_S = 5
 """What our program itself needs after the people's processes have had their time."""
 
@@ -93,6 +98,7 @@ def pod(
                 names.MEMBERS: str(len(spec.shares)),
             },
             "annotations": {
+                **_LEAVE_IT_THERE,
                 **server_annotations(spec, host_key),
                 **({names.SETUP: "yes"} if (spec.dotfiles, spec.startup_script) != (None, None) else {}),
                 names.PLANNED_NODE: share.node,

@@ -7,7 +7,8 @@ from datetime import datetime
 import structlog
 
 from gpudev.adapters.kubernetes.mirror import Mirror
-from gpudev.adapters.kubernetes.node_facts import NodesSeen, find_type, see_node, types_by_instance
+from gpudev.adapters.kubernetes.node_facts import NodesSeen, see_node
+from gpudev.adapters.kubernetes.node_types import find_type, types_by_instance
 from gpudev.adapters.kubernetes.server_facts import ServerFacts, see_server
 from gpudev.adapters.kubernetes.trimming import NodeRecord, PodRecord, ServerParts
 from gpudev.domain.capacity import Node
@@ -69,6 +70,7 @@ class Seeing:
         gpu_type = find_type(record, self._catalogue, self._by_instance, self._settings.gpu_type_label)
         found = see_node(record, gpu_type, pods, self._settings) if isinstance(gpu_type, GpuType) else gpu_type
         if isinstance(found, str) and (known is None or known[2] != found):
-            log.info("kubernetes.node_ignored", node=record.name, reason=found)
+            say = log.warning if record.gpus else log.info
+            say("kubernetes.node_ignored", node=record.name, gpus=record.gpus, reason=found)
         self._nodes[record.name] = (record, pods, found)
         return found

@@ -10,6 +10,11 @@ Labels = dict[str, str]
 Amounts = dict[str, Any]
 
 
+class Owner(TypedDict, total=False):
+    kind: str
+    controller: bool | None
+
+
 class Metadata(TypedDict, total=False):
     name: str
     namespace: str
@@ -19,6 +24,7 @@ class Metadata(TypedDict, total=False):
     annotations: Labels | None
     creationTimestamp: str | None
     deletionTimestamp: str | None
+    ownerReferences: list[Owner] | None
 
 
 class Condition(TypedDict, total=False):

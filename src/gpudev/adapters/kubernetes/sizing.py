@@ -1,17 +1,21 @@
 """How much of a node's processors and memory a dev server gets: pure. In proportion to its GPUs (or its slot of a CPU
 node), so that neighbours never compete for what the other was given.
 
-A part of every node is left to what else runs there: the kubelet, the network, the device plugin, exporters.
+A part of every node is left to what else runs there: the kubelet, the network, the device plugin, exporters. Where such
+daemons ask for more, they get more.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from gpudev.adapters.kubernetes.demand import NOTHING, Demand
 from gpudev.adapters.kubernetes.quantities import parse_quantity
 from gpudev.domain.gpu import GpuType
 
 _KEPT_OF_CPU = 0.10
 _KEPT_OF_MEMORY = 0.05
+_KEPT_BESIDE = 0.02
+"""Where what stays takes more than that: for what comes and goes beside it."""
 _MIB = 1024 * 1024
 _LEAST_CPU_MILLIS = 100
 _LEAST_MEMORY_MIB = 128
@@ -53,12 +57,14 @@ def room_of_node(allocatable: Mapping[str, str]) -> Room | None:
     return Room(round(cpus * 1000), int(memory) // _MIB)
 
 
-def share_of(room: Room, units: int, of: int) -> Room:
-    """`units` of the node's `of` GPUs or slots."""
+def share_of(room: Room, units: int, of: int, staying: Demand = NOTHING) -> Room:
+    """`units` of the node's `of` GPUs or slots. `staying`: what runs there beside all dev servers and never goes."""
     share = min(1.0, units / max(1, of))
+    cpu = min(1 - _KEPT_OF_CPU, 1 - _KEPT_BESIDE - staying.cpu_millis / max(1, room.cpu_millis))
+    memory = min(1 - _KEPT_OF_MEMORY, 1 - _KEPT_BESIDE - staying.memory_mib / max(1, room.memory_mib))
     return Room(
-        cpu_millis=max(_LEAST_CPU_MILLIS, int(room.cpu_millis * (1 - _KEPT_OF_CPU) * share)),
-        memory_mib=max(_LEAST_MEMORY_MIB, int(room.memory_mib * (1 - _KEPT_OF_MEMORY) * share)),
+        cpu_millis=max(_LEAST_CPU_MILLIS, int(room.cpu_millis * cpu * share)),
+        memory_mib=max(_LEAST_MEMORY_MIB, int(room.memory_mib * memory * share)),
     )
 
 

@@ -22,6 +22,13 @@ from gpudev.domain.run_end import RunEnd, parse_run_end
 _ENDED = ("Succeeded", "Failed")
 _CLOSING = ("NoSchedule", "NoExecute")
 _INSTANCE_TYPE = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
+_PRODUCT = (
+    "nvidia.com/gpu.product",
+    "cloud.google.com/gke-accelerator",
+    "karpenter.k8s.aws/instance-gpu-name",
+    "eks.amazonaws.com/instance-gpu-name",
+)
+_STAYING = ("DaemonSet", "Node")
 _ZONE = ("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone")
 _LONGEST_MESSAGE = 600
 
@@ -47,6 +54,8 @@ class NodeRecord:
     zone: str | None = None
     whole_only: tuple[tuple[str, str], ...] = ()
     """(resource, amount) of what only who has the whole node can be given."""
+    product: str | None = None
+    """What others' labels call its GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +142,8 @@ class PodRecord:
     """It ran and holds nothing any more."""
     deleting: bool
     own: OwnRecord | None = None
+    stays: bool = False
+    """It belongs to its node: a DaemonSet's, or one that the kubelet runs by itself."""
 
     @property
     def is_over(self) -> bool:
@@ -202,6 +213,7 @@ def trim_node(node: Manifest, type_label: str, gpu_resource: str, unshared: Iter
         room=room_of_node(allocatable),
         zone=next((marks[key] for key in _ZONE if marks.get(key)), None),
         whole_only=whole_only(allocatable, unshared),
+        product=next((marks[key] for key in _PRODUCT if marks.get(key)), None),
     )
 
 
@@ -224,7 +236,12 @@ def trim_pod(pod: Manifest, namespace: str, gpu_resource: str) -> PodRecord | No
         ended=ended,
         deleting="deletionTimestamp" in metadata,
         own=None if reservation_id is None else _trim_own(reservation_id, metadata, spec, status),
+        stays=reservation_id is None and _stays(metadata),
     )
+
+
+def _stays(metadata: Manifest) -> bool:
+    return any(one.get("controller") and one["kind"] in _STAYING for one in metadata.get("ownerReferences") or ())
 
 
 def trim_service(service: Manifest) -> ServiceRecord | None:
