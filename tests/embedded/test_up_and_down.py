@@ -321,3 +321,11 @@ def test_dev_servers_end_with_down_come_back_with_up_and_may_be_kept(machine: Ma
     machine.up()
     assert gpu_dev(machine, *hello).stdout == "hello\n"
     assert server_processes(machine) == kept, "found again, not started again"
+
+    # A copy of the folder, as a backup of a running system makes it, names the processes of this one.
+    copy = Machine(machine.root / "copy")
+    shutil.copytree(machine.layout.home, copy.layout.home, ignore=shutil.ignore_patterns("postgres", "tmp", "var-tmp"))
+    nothing = json.loads(copy.run("down", "--json").stdout)
+    assert (nothing["stopped"], nothing["servers_stopped"]) == ([], 0)
+    assert server_processes(machine) == kept
+    assert machine.up()["already_running"]

@@ -2,8 +2,9 @@
 
 import json
 import os
+import shutil
 import subprocess
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import UUID
@@ -308,6 +309,16 @@ class TestPapers:
         assert member.is_locked()
         os.close(copy)
         assert not member.is_locked()
+
+    def test_the_copy_of_a_folder_names_no_process_of_the_one_it_was_copied_from(self, tmp_path: Path) -> None:
+        member = ServerFolder(tmp_path / "one").member(0)
+        lock = member.take_lock()
+        assert lock is not None
+        (member.path / "process.json").write_text(json.dumps(asdict(identify_self())))
+        shutil.copytree(tmp_path / "one", tmp_path / "two")
+        assert member.find_process() == identify_self()
+        assert ServerFolder(tmp_path / "two").member(0).find_process() is None
+        os.close(lock)
 
     @pytest.mark.skipif(not IS_ROOT, reason="only root can give files away")
     def test_ownership_is_set_only_where_it_is_wrong_and_links_are_not_followed(self, tmp_path: Path) -> None:

@@ -45,6 +45,11 @@ class Layout:
         """Held while an `up` or a `down` is at work: they take turns."""
         return self.run / "command.lock"
 
+    @property
+    def place(self) -> Path:
+        """Which folder `run` was when this was written: a copy of it carries the word of another."""
+        return self.run / "place"
+
     def pid_file(self, name: str) -> Path:
         return self.run / f"{name}.pid"
 

@@ -4,6 +4,7 @@ import fcntl
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from gpudev.adapters.local.processes import ProcessIdentity
 from gpudev.domain.errors import Unavailable
@@ -44,7 +45,33 @@ def taking_turns(layout: Layout) -> Iterator[None]:
     """One `up` or `down` at a time; the next one waits and then sees what the first has done."""
     with layout.command_lock.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
+        _forget_what_was_copied(layout)
         yield
+
+
+def _forget_what_was_copied(layout: Layout) -> None:
+    """In the copy of a running system's folder, pid files name the processes of the other one, which lives on."""
+    found = layout.run.stat()
+    here = f"{found.st_dev}:{found.st_ino}\n"
+    try:
+        written = layout.place.read_text(encoding="ascii", errors="replace")
+    except FileNotFoundError:
+        written = None  # new, or of a version that left no such word
+    if written == here:
+        return
+    if written is not None and not _is_locked(layout.supervisor_lock):
+        for file in (*layout.run.glob("*.pid"), layout.system_file):
+            file.unlink(missing_ok=True)
+    layout.place.write_text(here, encoding="ascii")
+
+
+def _is_locked(path: Path) -> bool:
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def _end(name: str, process: ProcessIdentity, steps: pidfiles.SignalSteps) -> None:

@@ -22,7 +22,7 @@ from uuid import UUID
 
 from gpudev.adapters.local.isolation import Mode
 from gpudev.adapters.local.launch import Launch
-from gpudev.adapters.local.processes import ProcessIdentity
+from gpudev.adapters.local.processes import ProcessIdentity, is_alive
 from gpudev.adapters.local.records import Ended, Record, SetupReport, record_from_json, record_to_json
 from gpudev.adapters.local.reporting import (
     FAILURE_FILE,
@@ -100,11 +100,16 @@ class MemberFolder:
         return False
 
     def find_process(self) -> ProcessIdentity | None:
+        """Its first process, as it has written down itself. In a copy of this folder that is another's: the lock of
+        the copy is nobody's."""
         text = _read(self.path / PROCESS_FILE)
         try:
-            return None if text is None else ProcessIdentity(**json.loads(text))
+            process = None if text is None else ProcessIdentity(**json.loads(text))
         except _DAMAGED:
             return None
+        if process is not None and is_alive(process) and not self.is_locked():
+            return None if is_alive(process) else process
+        return process
 
     def is_ready(self) -> bool:
         return (self.path / READY_FILE).exists()
