@@ -28,6 +28,8 @@ hypothesis.settings.load_profile("no deadline")
 for _variable in ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"):
     os.environ.pop(_variable, None)
 sys.dont_write_bytecode = False
+# Programs set their own (tests/embedded/test_up_anywhere.py); parts that run within a test rely on it.
+os.umask(0o022)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Started in the background of a script: programs that tests start must hear Ctrl-C all the same.
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -60,6 +60,9 @@ def cli() -> None:
 
 def main() -> None:
     """Every failure is one sentence and an exit code; GPU_DEV_DEBUG=1 shows where it came from."""
+    # Parts run as users of their own and must be able to cross what we make, and nobody may write there, whatever the
+    # shell that started us was told. What is for our eyes only says so itself.
+    os.umask(0o022)
     try:
         cli(prog_name="gpu-dev-server", standalone_mode=True)
     except (GpuDevError, ValueError) as error:

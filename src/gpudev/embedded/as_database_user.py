@@ -46,6 +46,7 @@ class Errand:
 
 def main(text: str) -> None:
     errand = Errand(**json.loads(text))
+    os.umask(0o022)  # what is made here, another user reads
     if _own_namespace():
         install, data = _bind(errand)
         os.chdir("/")
