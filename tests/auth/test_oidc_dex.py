@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -35,7 +36,7 @@ def oidc(dex: Dex) -> OidcSettings:
 
 
 async def log_in(cli: Cli, account: Account, code: int = 0) -> str:
-    return await cli.run("login", BROWSER=f"{sys.executable} {BROWSER} {account.email} %s", code=code)
+    return await cli.run("login", BROWSER=f"{shlex.join([sys.executable, str(BROWSER), account.email])} %s", code=code)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -28,10 +29,9 @@ def ssh_log(tmp_path: Path, cli: Cli) -> Path:
     folder, log = tmp_path / "bin", tmp_path / "ssh.json"
     folder.mkdir()
     program = folder / "ssh"
-    program.write_text(
-        f"#!{sys.executable}\nimport json, pathlib, sys\n"
-        f"pathlib.Path({str(log)!r}).write_text(json.dumps(sys.argv))\nsys.exit(42)\n"
-    )
+    script = f"import json, pathlib, sys; pathlib.Path({str(log)!r}).write_text(json.dumps(sys.argv[1:])); sys.exit(42)"
+    # Not named in its first line: there, a path with a space is none.
+    program.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, "-c", script])} "$0" "$@"\n')
     program.chmod(0o755)
     cli.env["PATH"] = f"{folder}{os.pathsep}{os.environ['PATH']}"
     return log

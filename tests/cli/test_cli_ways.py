@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import socket
 import sys
 import threading
@@ -23,12 +24,11 @@ def log(tmp_path: Path, cli: Cli) -> Path:
     """Programs called ssh and scp that write down how they were called."""
     folder, log = tmp_path / "bin", tmp_path / "called.json"
     folder.mkdir()
+    script = f"import json, pathlib, sys; pathlib.Path({str(log)!r}).write_text(json.dumps(sys.argv[1:]))"
     for name in ("ssh", "scp"):
         program = folder / name
-        program.write_text(
-            f"#!{sys.executable}\nimport json, pathlib, sys\n"
-            f"pathlib.Path({str(log)!r}).write_text(json.dumps(sys.argv))\n"
-        )
+        # Not named in its first line: there, a path with a space is none.
+        program.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, "-c", script])} "$0" "$@"\n')
         program.chmod(0o755)
     cli.env["PATH"] = f"{folder}{os.pathsep}{os.environ['PATH']}"
     return log

@@ -4,6 +4,7 @@ import hashlib
 import http.client
 import json
 import os
+import shlex
 import shutil
 import socket
 import subprocess
@@ -34,7 +35,7 @@ def job(system: System) -> Iterator[Job]:
 
 def proxied(system: System, job: Job) -> list[str]:
     """ssh options that go through the proxy, and could not go anywhere else."""
-    command = f"{sys.executable} -m gpudev.cli proxy-command {job['job_id']}"
+    command = f"{shlex.quote(sys.executable)} -m gpudev.cli proxy-command {job['job_id']}"
     return [*system.ssh_options(job), "-o", f"ProxyCommand={command}"]
 
 
@@ -310,7 +311,7 @@ def test_ssh_knows_it_by_name(system: System, job: Job) -> None:
     assert run(system, ["ssh", "-F", str(config), "gpu-dev-my-train", "echo straight"]).stdout == "straight\n"
     own = (system.home / ".gpu-dev" / "ssh_config").read_text()
     assert f"Port {job['node_port']}" in own
-    command = f"{sys.executable} -m gpudev.cli proxy-command --auto {job['job_id']}"
+    command = f"{shlex.quote(sys.executable)} -m gpudev.cli proxy-command --auto {job['job_id']}"
     options = ["-o", f"ProxyCommand={command}", "-o", "HostName=nowhere.invalid"]
     assert run(system, ["ssh", "-F", str(config), *options, "gpu-dev-my-train", "echo auto"]).stdout == "auto\n"
 
@@ -348,7 +349,8 @@ def test_a_proxy_of_its_own_serves_what_the_api_gave_tokens_for(system: System, 
     try:
         eventually(lambda: _answers(port, "/health/ready") or None, "the proxy did not become ready", 60)
         # One address for both: what answers here are the proxy's WebSockets, what gives tokens is the API.
-        command = f"{sys.executable} {Path(__file__).with_name('elsewhere.py')} http://127.0.0.1:{port} {job['job_id']}"
+        elsewhere = str(Path(__file__).with_name("elsewhere.py"))
+        command = shlex.join([sys.executable, elsewhere, f"http://127.0.0.1:{port}", job["job_id"]])
         options = [*system.ssh_options(job), "-o", f"ProxyCommand={command}"]
         said = run(system, ["ssh", *options, "dev@nowhere.invalid", "echo apart"]).stdout
         assert said == "apart\n"

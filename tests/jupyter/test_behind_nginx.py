@@ -6,6 +6,7 @@ Only its patience is shorter: what is silent for PATIENCE seconds is cut. Pings 
 import asyncio
 import contextlib
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -38,10 +39,15 @@ def place_settings(settings: Settings) -> Settings:
 
 
 @pytest.fixture
-def nginx(place: Place, tmp_path: Path) -> Iterator[Nginx]:
-    program = find_nginx()
-    if program is None:
+def program() -> str:
+    found = find_nginx()
+    if found is None:
         pytest.skip("NOT TESTED: there is no nginx on this machine (make test provides it where it can)")
+    return found
+
+
+@pytest.fixture
+def nginx(program: str, place: Place, tmp_path: Path) -> Iterator[Nginx]:
     shorter = {
         "proxy_read_timeout      60s;": f"proxy_read_timeout {PATIENCE}s;",
         "proxy_send_timeout      60s;": f"proxy_send_timeout {PATIENCE}s;",
@@ -78,7 +84,7 @@ async def job(place: Place, ada: httpx2.AsyncClient, tmp_path: Path) -> dict[str
 
 def ssh(nginx: Nginx, job: dict[str, Any], tmp_path: Path) -> list[str]:
     (tmp_path / "known").write_text(f"there {job['ssh_host_key']}\n")
-    command = f"{sys.executable} -m gpudev.cli proxy-command {job['job_id']}"
+    command = f"{shlex.quote(sys.executable)} -m gpudev.cli proxy-command {job['job_id']}"
     return [
         "ssh", "-F", "none", "-o", f"ProxyCommand={command}", "-o", "HostKeyAlias=there",
         "-o", f"UserKnownHostsFile={tmp_path / 'known'}", "-o", "BatchMode=yes", "-o", "IdentitiesOnly=yes",

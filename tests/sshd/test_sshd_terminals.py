@@ -1,6 +1,7 @@
 """Interactive sessions, as a person at a terminal has them."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -18,7 +19,9 @@ pytestmark = pytest.mark.slow
 OpenScreen = Callable[..., Screen]
 
 # One process that says when it is there: a shell that is just starting another would miss the signal.
-WAITING_PROGRAM = f"""{sys.executable} -c 'import time; print("rea" + "dy", flush=True); time.sleep(100)'"""
+WAITING_PROGRAM = (
+    f"""{shlex.quote(sys.executable)} -c 'import time; print("rea" + "dy", flush=True); time.sleep(100)'"""
+)
 
 FULL_SCREEN_PROGRAM = """
 import curses
@@ -77,7 +80,7 @@ def test_a_full_screen_program_is_drawn_and_redrawn_when_the_window_changes(
 ) -> None:
     program = server.home / "full_screen.py"
     program.write_text(FULL_SCREEN_PROGRAM)
-    screen = open_screen(server, f"{sys.executable} {program}", options=("-t",), columns=90, rows=30)
+    screen = open_screen(server, shlex.join([sys.executable, str(program)]), options=("-t",), columns=90, rows=30)
     screen.wait_for("90x30")
     screen.wait_for("mütte")
     assert screen.text.splitlines()[29] == "bottom"
