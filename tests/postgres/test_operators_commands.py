@@ -134,6 +134,7 @@ def test_keys_are_listed_and_revoked_by_number_or_first_letters(
 def test_the_audit_log_for_people_is_a_line_each(run: Run) -> None:
     run("users", "add", "ada")
     (line,) = run("audit", "--hours", "1").output.splitlines()
+    assert line[19:25] == " UTC  ", "whose clock it is"
     assert "gpu-dev-server users add" in line
     assert "ada (user)" in line
     assert "(console)" in line

@@ -64,7 +64,7 @@ def _line(entry: AuditEntry) -> str:
     key = f" [{entry.key_prefix}…]" if entry.key_prefix else ""
     target = f"  {harmless(entry.target)}" if entry.target else ""
     address = entry.address or "-"
-    return f"{entry.at:%Y-%m-%d %H:%M:%S}  {who}{key}  {address}  {entry.action}{target}  {harmless(entry.outcome)}"
+    return f"{entry.at:%Y-%m-%d %H:%M:%S} UTC  {who}{key}  {address}  {entry.action}{target}  {harmless(entry.outcome)}"
 
 
 COMMANDS = (audit,)

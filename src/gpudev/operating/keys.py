@@ -64,7 +64,7 @@ async def _number(stores: Stores, text: str) -> int:
 
 
 def _minute(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%d %H:%M}"
+    return f"{moment:%Y-%m-%d %H:%M} UTC"
 
 
 COMMANDS = (keys,)
