@@ -253,7 +253,7 @@ async def test_silence_is_broken_by_comments_and_a_source_is_closed_when_the_rea
         if len(sent) == 4:
             leave.set()
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await EventStream(silent(), allowed, nullcontext(), keep_alive_seconds=0.002)({"type": "http"}, receive, send)
     assert closed.is_set()
     assert sent[1]["body"] == b": still here\n\n"

@@ -274,8 +274,8 @@ def test_a_session_ends_with_the_key_that_opened_it(system: System, job: Job) ->
         assert session.stdout.readline() == "in\n"
         call(system, "DELETE", "/v1/keys/current", other)
         revoked = time.monotonic()
-        assert session.wait(timeout=30) == 255
-        assert time.monotonic() - revoked < 5  # a second, on a machine that has nothing else to do
+        assert session.wait(timeout=60) == 255
+        assert time.monotonic() - revoked < 20  # a second, on a machine that has nothing else to do
         assert "was revoked" in session.stderr.read()
 
     def ended() -> dict[str, Any] | None:

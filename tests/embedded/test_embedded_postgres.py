@@ -110,7 +110,7 @@ def test_a_lock_file_whose_pid_another_program_has_by_now_does_not_keep_it_from_
     first = server.start()
     lock = (server.data_dir / "postmaster.pid").read_text().partition("\n")[2]
     os.kill(first.pid, signal.SIGKILL)
-    assert wait_until(lambda: not is_alive(first), 5)
+    assert wait_until(lambda: not is_alive(first), 30)
     other = subprocess.Popen(
         [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE, user=_owner_of(server)
     )
@@ -130,11 +130,11 @@ def test_a_killed_server_whose_end_nobody_has_taken_yet_does_not_keep_it_from_st
     first = server.start()
     lock = (server.data_dir / "postmaster.pid").read_text().partition("\n")[2]
     os.kill(first.pid, signal.SIGKILL)
-    assert wait_until(lambda: not is_alive(first), 5)
+    assert wait_until(lambda: not is_alive(first), 30)
     zombie = subprocess.Popen(["sleep", "60"], user=_owner_of(server))
     zombie.kill()
     try:
-        assert wait_until(lambda: identify(zombie.pid) is None, 5)
+        assert wait_until(lambda: identify(zombie.pid) is None, 30)
         (server.data_dir / "postmaster.pid").write_text(f"{zombie.pid}\n{lock}")
         server.prepare()
         server.start()

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -158,7 +159,7 @@ class TestSupervising:
             wait_for_step(process, "STEP supervisor ok")
             one, two = part(layout, "one"), part(layout, "two")
             os.kill(one.pid, signal.SIGKILL)
-            assert wait_until(lambda: pidfiles.find(layout.pid_file("one")) not in (None, one), 5)
+            assert wait_until(lambda: pidfiles.find(layout.pid_file("one")) not in (None, one), 30)
             assert is_alive(two)
 
     def test_a_part_that_keeps_dying_is_tried_again_ever_later(self, layout: Layout) -> None:
@@ -233,3 +234,19 @@ class TestSupervising:
                 wait_for_step(process, "STEP supervisor ok")
                 assert not is_alive(left)
                 assert part(layout, "one") != left
+
+
+def test_a_supervisor_whose_folder_was_removed_ends_with_its_parts_and_touches_nothing_there(layout: Layout) -> None:
+    with supervising(layout, f"service:one:{LIVE}", f"service:two:{LIVE}") as process:
+        wait_for_step(process, "supervisor ok")
+        one, two = part(layout, "one"), part(layout, "two")
+        shutil.rmtree(layout.home)
+        layout.make_folders()
+        layout.supervisor_lock.touch()
+        of_another = layout.pid_file("supervisor")
+        of_another.write_text("of another")
+        os.kill(one.pid, signal.SIGKILL)  # it would be started again
+        assert process.wait(30) == 0
+        assert not is_alive(two)
+        assert of_another.read_text() == "of another"
+        assert not layout.pid_file("one").exists()

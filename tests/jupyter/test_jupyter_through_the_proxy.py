@@ -173,7 +173,7 @@ async def check_there_is_a_bound(place: Place, job_id: str, secret: str) -> None
         async with httpx2.AsyncClient(base_url=place.url, headers={"Cookie": f"gpudev_jupyter={secret}"}) as person:
             assert (await person.get(f"/v1/jobs/{job_id}/jupyter/lab")).status_code == 429
     assert {entry.outcome for entry in await place.audited("jupyter/") if entry.status == 429} == {"limit_reached"}
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while True:  # those that were closed make room
             with suppress(InvalidStatus):
                 async with socket(place, job_id, secret, place.url):
@@ -181,7 +181,7 @@ async def check_there_is_a_bound(place: Place, job_id: str, secret: str) -> None
 
 
 async def ends(connection: ClientConnection) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         with pytest.raises(ConnectionClosed):
             while True:
                 await connection.recv()

@@ -19,6 +19,8 @@ from support.kube_cutting import CuttingProxy
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 CUT_EVERY = 2.0
+STARTS_WHEN_TOLD = "play.test/never-ready"
+"""So that it is still being prepared when everything else has been arranged, however long that takes."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -63,10 +65,10 @@ async def system(running: KubeSystem, line: CuttingProxy) -> AsyncIterator[KubeS
 async def test_an_api_server_that_is_killed_in_the_middle_of_everything_loses_nothing(
     system: KubeSystem, plane: ControlPlane
 ) -> None:
-    """One runs, a gang is being prepared, one is being torn down, one waits; then it is gone, and people go on."""
+    """One runs, one is being prepared, one is being torn down, a gang waits; then it is gone, and people go on."""
     stays = await system.reserve("--gpus", "8")
     leaves = await system.reserve("--gpus", "4")
-    starting = await system.submit("--gpus", "4", "--image", "play.test/slow:2s")
+    starting = await system.submit("--gpus", "4", "--image", STARTS_WHEN_TOLD)
     await system.until(starting, "preparing")
     waiting = await system.until(await system.submit("--gpus", "16"), "queued")
     await system.run("cancel", leaves["job_id"], "--yes")
@@ -76,6 +78,7 @@ async def test_an_api_server_that_is_killed_in_the_middle_of_everything_loses_no
     shown = await system.status(stays)
     assert shown["status"] == "active", "nobody can see it, so nobody may say that it is gone"
     await asyncio.to_thread(plane.start_apiserver)
+    await let_start(system, starting)
     await system.until(starting, "active")
     await system.until(meanwhile[0], "active")
     await system.released(leaves, meanwhile[1])
@@ -86,6 +89,7 @@ async def test_an_api_server_that_is_killed_in_the_middle_of_everything_loses_no
     await system.run("cancel", starting["job_id"], "--yes")
     await system.run("cancel", meanwhile[0]["job_id"], "--yes")
     await system.until(waiting, "active")
+    await settled(system)  # it may not have needed all that the three leave, and they take their time
     await system.check_objects()
 
 
@@ -112,13 +116,14 @@ async def test_a_processor_that_is_killed_again_and_again_doubles_and_forgets_no
     kept = await system.reserve("--gpus", "1")
     submitted: list[Job] = []
     for gpus in ("2", "16", "1"):
-        slow = await system.submit("--gpus", "1", "--image", "play.test/slow:1s")
+        slow = await system.submit("--gpus", "1", "--image", STARTS_WHEN_TOLD)
         submitted += [slow, await system.submit("--gpus", gpus)]
         await system.until(slow, "preparing")
         if gpus == "16":
             await system.run("cancel", submitted[0]["job_id"], "--yes")
         await asyncio.to_thread(system.kill_processor)
         system.start_processor()
+    await let_start(system, submitted[2], submitted[4])
     await settled(system)
     await system.check_objects()
     rows = {str(row.reservation_id): row for row in await system.stores.reservations.unreleased()}
@@ -140,6 +145,13 @@ async def test_processor_and_api_server_may_go_at_the_same_time(system: KubeSyst
     await system.released(gone)
     assert (await system.status(kept))["status"] == "active"
     await system.check_objects()
+
+
+async def let_start(system: KubeSystem, *jobs: Job) -> None:
+    for job in jobs:
+        name = (await system.status(job))["pod_name"]
+        await system.api.wait("pods", name, system.namespace, lambda pod: "phase" in pod["status"], seconds=60)
+        await system.api.play(name, system.namespace, "slow:10ms")
 
 
 async def settled(system: KubeSystem) -> None:

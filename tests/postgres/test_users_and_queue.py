@@ -81,10 +81,10 @@ async def test_notifications_come_back_after_a_crash_emptied_pgmqs_switch(stores
     listener = Listener(database, NOTIFY_CHANNEL, heard.put_nowait, on_connect=ensure_queue_notifications)
     listener.start()
     try:
-        assert await asyncio.wait_for(heard.get(), 5) is None
+        assert await asyncio.wait_for(heard.get(), 30) is None
         async with stores.pool.acquire() as connection:
             await connection.execute("SELECT pgmq.send('gpu_reservations', '{}'::jsonb)")
-        assert await asyncio.wait_for(heard.get(), 5) is not None
+        assert await asyncio.wait_for(heard.get(), 30) is not None
     finally:
         await listener.close()
 

@@ -76,11 +76,11 @@ async def test_only_the_processor_that_plans_reconciles_and_failures_end_nothing
     cloud.refuse_volumes = Unavailable("throttled")
     task = asyncio.create_task(keep_reconciling(chosen, world.stores, GroupsSeen(), world.processor))
     try:
-        await asyncio.wait_for(opened.wait(), 5)
+        await asyncio.wait_for(opened.wait(), 30)
         await asyncio.sleep(0.2)
         assert cloud.asked == [], "nobody plans yet"
         await world.processor.acquire_lease()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while cloud.asked.count("volumes") < 2:  # noqa: ASYNC110 - others' state, which sets no event
                 await asyncio.sleep(0.01)
             cloud.refuse_volumes = None
