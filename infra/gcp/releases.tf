@@ -42,6 +42,8 @@ locals {
     settings = {
       # Google's front ends, from which its load balancers come.
       GPU_DEV_TRUSTED_PROXIES = "130.211.0.0/22,35.191.0.0/16"
+      # They keep idle connections for 600 seconds, and take one for alive that we have ended.
+      GPU_DEV_KEEP_ALIVE = "620"
     }
     apiService = {
       public      = { enabled = false }

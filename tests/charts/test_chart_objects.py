@@ -291,6 +291,27 @@ def test_every_command_of_a_pod_is_one_that_the_server_has(chart: Rendered) -> N
             assert {part for part in one["args"] if part.startswith("--")} <= known, who
 
 
+def test_an_ingress_is_told_what_its_controller_would_do_otherwise(helm: Helm) -> None:
+    """Else Jupyter's files are too large for nginx, and Google ends every session after half a minute."""
+    way = {"enabled": True, "host": "gpu.example.com", "tlsSecret": "tls"}
+    size = "nginx.ingress.kubernetes.io/proxy-body-size"
+
+    def render(**more: object) -> Rendered:
+        return helm.render(values={"apiService": {"ingress": {**way, **more}}})
+
+    def told(kind: str, chart: Rendered) -> Object:
+        found: Object = chart.get(kind, "api-service")["metadata"].get("annotations", {})
+        return found
+
+    nginx = render(className="nginx")
+    assert told("Ingress", nginx)[size] == "0"
+    assert told("Ingress", render(className="nginx", annotations={size: "8m"}))[size] == "8m"
+    assert told("Ingress", render()) == told("Service", nginx) == {}
+    google = render(annotations={"kubernetes.io/ingress.class": "gce"})
+    assert told("Service", google) == {"cloud.google.com/backend-config": '{"default": "api-service"}'}
+    assert google.get("BackendConfig", "api-service")["spec"] == {"timeoutSec": 86400}
+
+
 def test_the_chart_installs_the_version_it_comes_with() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert chart_values("Chart.yaml")["appVersion"] == project["version"]

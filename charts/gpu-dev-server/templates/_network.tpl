@@ -94,3 +94,19 @@ spec:
 nodePort: {{ .nodePort }}
 {{- end }}
 {{- end }}
+
+{{/* What ssh through HTTPS and Jupyter need of an Ingress (docs/operations/reverse-proxies.md), as far as the controller
+does otherwise by itself. Only those whose name says which one it is can be told. */}}
+{{- define "gpu-dev.ingress-annotations" -}}
+{{- if eq .Values.apiService.ingress.className "nginx" }}
+nginx.ingress.kubernetes.io/proxy-body-size: "0"
+nginx.ingress.kubernetes.io/proxy-buffering: "off"
+nginx.ingress.kubernetes.io/proxy-request-buffering: "off"
+{{- end }}
+{{- end }}
+
+{{- define "gpu-dev.backend-annotations" -}}
+{{- if and .Values.apiService.ingress.enabled (eq "gce" (index .Values.apiService.ingress.annotations "kubernetes.io/ingress.class" | default "")) }}
+cloud.google.com/backend-config: '{"default": "api-service"}'
+{{- end }}
+{{- end }}
