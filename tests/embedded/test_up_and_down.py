@@ -150,6 +150,20 @@ def test_a_killed_part_is_back_within_seconds(started: Started) -> None:
         assert wait_until(lambda: answers(f"{url}/v1/jobs", stored_key(machine, url)) == 200, 20), part
 
 
+def test_a_system_is_found_whose_pid_file_and_description_are_damaged(started: Started) -> None:
+    layout = started.machine.layout
+    url = json.loads(layout.system_file.read_text())["api_url"]
+    started.machine.variables["GPU_DEV_API_PORT"] = url.rpartition(":")[2]  # nothing else says so any more
+    word = layout.pid_file("supervisor").read_text()
+    try:
+        layout.pid_file("supervisor").write_text("half")
+        layout.system_file.write_text("{")
+        assert started.machine.up()["already_running"]
+        assert json.loads(layout.system_file.read_text())["api_url"] == url
+    finally:
+        layout.pid_file("supervisor").write_text(word)
+
+
 def test_after_the_supervisor_was_killed_up_replaces_what_it_left_and_down_leaves_nothing(machine: Machine) -> None:
     first = machine.up()
     kill_part(machine, "supervisor")

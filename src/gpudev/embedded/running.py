@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gpudev.adapters.local.processes import ProcessIdentity
+import psutil
+
+from gpudev.adapters.local.processes import ProcessIdentity, find_marked
 from gpudev.domain.errors import Unavailable
 from gpudev.embedded import pidfiles, system
 from gpudev.embedded.layout import Layout
@@ -17,7 +19,13 @@ _PART_ENDING: pidfiles.SignalSteps = ((signal.SIGTERM, 10.0), (signal.SIGKILL, 5
 
 
 def find_supervisor(layout: Layout) -> ProcessIdentity | None:
-    return pidfiles.find(layout.pid_file("supervisor"))
+    """By its pid file; should that be lost while the lock says that there is one, by what it was started with."""
+    if (named := pidfiles.find(layout.pid_file("supervisor"))) is not None:
+        return named
+    if not layout.supervisor_lock.exists() or not _is_locked(layout.supervisor_lock):
+        return None
+    candidates = find_marked("GPU_DEV_HOME", str(layout.home))
+    return next((process for process in candidates if _is_supervisor(process.pid)), None)
 
 
 def stop_control_plane(layout: Layout) -> list[str]:
@@ -63,6 +71,13 @@ def _forget_what_was_copied(layout: Layout) -> None:
         for file in (*layout.run.glob("*.pid"), layout.system_file):
             file.unlink(missing_ok=True)
     layout.place.write_text(here, encoding="ascii")
+
+
+def _is_supervisor(pid: int) -> bool:
+    try:
+        return system.SUPERVISOR_MODULE in psutil.Process(pid).cmdline()
+    except psutil.Error:
+        return False
 
 
 def _is_locked(path: Path) -> bool:

@@ -62,7 +62,7 @@ def start_supervisor(layout: Layout, settings: Settings, teller: Teller, timeout
     try:
         with layout.log_file("supervisor").open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "gpudev.embedded.system", str(writable)],
+                [sys.executable, "-m", system.SUPERVISOR_MODULE, str(writable)],
                 env=system.environment(settings, os.environ),
                 stdin=subprocess.DEVNULL,
                 stdout=log,

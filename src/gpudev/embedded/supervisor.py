@@ -42,20 +42,22 @@ class Supervisor:
         self._children: list[Child] = []
         self._ending = False
         self._wake_up: int = -1
+        self._held: os.stat_result | None = None
         self._logs_looked_at = time.monotonic()
 
     def run(self) -> int:
         """Returns when told to end (0), or when a part could not be started (1). Nothing it started stays."""
         self._layout.make_folders()
-        with _sole_holder(self._layout.supervisor_lock), self._signals():
+        with _sole_holder(self._layout.supervisor_lock) as self._held, self._signals():
             own_pid_file = self._layout.pid_file("supervisor")
             pidfiles.write(own_pid_file, identify_self())
             try:
                 return self._live()
             finally:
                 self._end_children()
-                self._layout.system_file.unlink(missing_ok=True)
-                own_pid_file.unlink(missing_ok=True)
+                if self._is_in_its_folder():
+                    self._layout.system_file.unlink(missing_ok=True)
+                    own_pid_file.unlink(missing_ok=True)
                 log.info("supervisor.ended")
 
     def _live(self) -> int:
@@ -116,6 +118,9 @@ class Supervisor:
 
     def _keep_running(self) -> None:
         while not self._ending:
+            if not self._is_in_its_folder():
+                log.error("supervisor.folder_gone", folder=str(self._layout.home))
+                return
             for child in self._children:
                 self._look_after(child)
             self._look_at_logs()
@@ -144,6 +149,14 @@ class Supervisor:
         self._logs_looked_at = now
         for file in [self._layout.log_file("supervisor"), *(child.spec.log_file for child in self._children)]:
             rotate_log(file)
+
+    def _is_in_its_folder(self) -> bool:
+        """False: somebody has removed the folder. Nobody can find this system any more, or end it, and whatever is
+        at that path by now is another's."""
+        try:
+            return self._held is not None and os.path.samestat(self._held, self._layout.supervisor_lock.stat())
+        except FileNotFoundError:
+            return False
 
     def _end_children(self) -> None:
         for child in reversed(self._children):
@@ -195,10 +208,10 @@ def _how_it_ended(code: int) -> str:
 
 
 @contextmanager
-def _sole_holder(path: Path) -> Iterator[None]:
+def _sole_holder(path: Path) -> Iterator[os.stat_result]:
     with path.open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise Conflict("Another supervisor already looks after this system.") from error
-        yield
+        yield os.fstat(file.fileno())

@@ -24,6 +24,8 @@ from gpudev.settings import API_ROLE, PROCESSOR_ROLE, Settings
 
 POSTGRES, MIGRATIONS, PROCESSOR, API = "postgres", "migrations", "processor", "api"
 NOTHING: Mapping[str, str] = MappingProxyType({})
+SUPERVISOR_MODULE = "gpudev.embedded.system"
+"""This one, by the name it is run under."""
 PARTS = (POSTGRES, MIGRATIONS, PROCESSOR, API)
 """In the order they are started."""
 

@@ -150,6 +150,8 @@ def _find(up: Undertaking) -> ProcessIdentity | None:
     if asked.options.nodes_file is not None or other:
         up.teller.say("It goes on as it was started; for other nodes, ports or addresses: `gpu-dev down` first.")
     running = _make_usable(up, supervisor, str(known.get("since") or _now()))
+    if not known:  # lost or damaged, and clients look there
+        write_json(up.layout.system_file, _description(up, running))
     _tell(up, running, found=True)
     return supervisor
 
