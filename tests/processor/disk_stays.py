@@ -35,9 +35,12 @@ class AttachingCluster(PaperCluster):
         self.attached: dict[ReservationId, str] = {}
         self.launching: asyncio.Event | None = None
         """A launch lasts until this is set."""
+        self.has_begun = asyncio.Event()
+        """Such a launch is under way."""
 
     async def ensure_server(self, spec: ServerSpec) -> None:
         if self.launching is not None:
+            self.has_begun.set()
             await self.launching.wait()
         await super().ensure_server(spec)
         if spec.volume is not None and spec.reservation_id not in self.attached:

@@ -138,7 +138,7 @@ async def test_nothing_is_torn_down_while_it_is_still_being_launched(stays: Disk
     rid = await stays.submit(8, disk="data")
     await stays.processor.acquire_lease()
     await stays.processor.turn()
-    await asyncio.sleep(0.5)
+    await asyncio.wait_for(stays.cluster.has_begun.wait(), 20)
     await stays.cancel(rid)
     await stays.processor.turn()
     await asyncio.sleep(0.1)

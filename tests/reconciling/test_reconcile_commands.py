@@ -191,7 +191,7 @@ async def test_it_ends_by_itself_within_its_deadline(operator: Operator, stub: A
     done = await operator.run("reconcile", "disks", "--deadline", "2")
     assert done.code == 1
     assert "not finished within 2 s" in done.err
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 25
 
 
 async def test_a_killed_run_leaves_its_lock_to_the_next(operator: Operator, stub: AwsStub) -> None:
