@@ -126,7 +126,7 @@ def own_pod(
         labels.RANK: str(rank),
         labels.MEMBERS: str(members),
     }
-    made["metadata"]["annotations"] = {labels.HOST_KEY: HOST_KEY, labels.PLANNED_NODE: "n1"}
+    made["metadata"]["annotations"] = {labels.HOST_KEY: HOST_KEY, labels.PLANNED_NODE: node or "n1"}
     made["metadata"]["creationTimestamp"] = ago(60)
     made["spec"]["initContainers"] = [{"name": "setup", "image": "our/init:1"}]
     made["spec"]["containers"][0].update(name="dev", image="pytorch:2")

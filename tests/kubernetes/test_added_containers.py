@@ -1,8 +1,10 @@
-"""Containers that somebody's admission webhook adds to a dev server's pod (a service mesh, a log shipper): a dev server
-is what its own container is, and a pod goes on running while any of the others does."""
+"""What somebody's admission webhook makes of a dev server's pod. Containers that it adds (a mesh, a log shipper) change
+nothing: a dev server is what its own container is, and a pod goes on running while any of the others does."""
 
 import json
 
+from gpudev.adapters.kubernetes import labels
+from gpudev.adapters.kubernetes.refusals import find_refusal
 from gpudev.adapters.kubernetes.server_facts import see_server
 from gpudev.adapters.kubernetes.trimming import ServerParts
 from gpudev.domain.run_end import RunEnd
@@ -89,3 +91,13 @@ def test_a_sidecar_that_runs_does_not_hide_what_the_dev_server_waits_for() -> No
 def test_whoever_holds_a_pod_back_by_a_gate_is_told_of() -> None:
     gated = condition("PodScheduled", "False", reason="SchedulingGated", message="Scheduling is blocked by a gate")
     assert see(own_pod(node=None, scheduled=gated)).step == "waiting for its node: Scheduling is blocked by a gate"
+
+
+def test_a_pod_that_was_sent_to_another_node_than_planned_is_refused_and_said_to_be() -> None:
+    """It has GPUs there that the plan may give to others."""
+    made = ready_pod()
+    made["metadata"]["annotations"][labels.PLANNED_NODE] = "n2"
+    seen = see(made)
+    assert (seen.phase, seen.refused) == (Phase.DEAD, "it is on n1 instead of n2")
+    assert "put on n1 instead of n2" in (seen.reason or "")
+    assert find_refusal(pod_record(made)) == "admission"

@@ -54,6 +54,10 @@ def find_death(
         return _ended(pod, own, node)
     if pod.deleting:
         return taken_away(pod, own, node)
+    if is_elsewhere(pod, own):
+        return Death(
+            f"its pod was put on {pod.node} instead of {own.planned_node}: something in the cluster changes it"
+        )
     if node is not None and not node.ready and _lasts(node.ready_since, now, settings.node_lost_after):
         return Death(f"its node {node.name} was lost: it has not answered since {_clock(node.ready_since)}")
     if pod.node is None:
@@ -157,6 +161,12 @@ def _ending(ending: Ending) -> str:
     how = f"killed by signal {number}" if number else f"with exit code {ending.exit_code}"
     why = f" ({ending.reason})" if ending.reason not in ("", "Error", "Completed") else ""
     return f"it ended {how}{why}{_said(ending.message)}" if not number else f"it was {how}{why}{_said(ending.message)}"
+
+
+def is_elsewhere(pod: PodRecord, own: OwnRecord) -> bool:
+    """Not where it was planned. It asked for that node and no other, so somebody has changed what it asks for; and what
+    it has there was meant for others."""
+    return pod.node is not None and own.planned_node is not None and pod.node != own.planned_node
 
 
 def is_pull_failing(container: ContainerRecord) -> bool:

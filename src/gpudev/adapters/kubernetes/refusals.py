@@ -1,11 +1,13 @@
 """When plan and cluster disagree: a pod that its planned node does not take. Pure, but for the counter.
 
 The scheduler says so of a pod it cannot bind, the kubelet of one that was bound and no longer fits (somebody was
-faster). Neither is the dev server's fault: it may be started again, once the node is seen as it is.
+faster); of one that is elsewhere, somebody changed what it asks for when it was admitted. None of it is the dev
+server's fault: it may be started again, once the node is seen as it is.
 """
 
 from prometheus_client import Counter
 
+from gpudev.adapters.kubernetes.pod_death import is_elsewhere
 from gpudev.adapters.kubernetes.trimming import PodRecord
 
 plan_refusals = Counter(
@@ -24,7 +26,7 @@ def find_refusal(pod: PodRecord) -> str | None:
         return "scheduler" if said is not None and not said.holds and said.reason == "Unschedulable" else None
     if pod.ended and pod.own.reason.startswith(_BY_KUBELET):
         return "kubelet"
-    return None
+    return "admission" if is_elsewhere(pod, pod.own) and not (pod.deleting or pod.ended) else None
 
 
 def why_refused(pod: PodRecord) -> str | None:
@@ -34,5 +36,7 @@ def why_refused(pod: PodRecord) -> str | None:
             return own.scheduled.message.strip() or "Unschedulable"
         case "kubelet", own if own is not None:
             return f"{own.reason}: {own.message.strip()}".removesuffix(": ")
+        case "admission", own if own is not None:
+            return f"it is on {pod.node} instead of {own.planned_node}"
         case _:
             return None
