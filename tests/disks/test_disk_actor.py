@@ -154,6 +154,22 @@ def test_a_snapshot_that_cannot_be_seen_stops_no_other_from_being_settled() -> N
     assert (second.count, second.errors) == (1, ())
 
 
+def test_a_snapshot_that_is_too_new_to_be_seen_is_settled_later() -> None:
+    world = DiskWorld()
+    stay = world.reserve(world.create(ADA, "work"))
+    world.settle()
+    world.end(stay)
+    world.work()
+    world.cloud.complete_snapshots()
+    hidden = dict(world.cloud.snapshots_there)
+    world.cloud.snapshots_there.clear()
+    settled = now_or_never(world.actor.settle_snapshots())
+    assert (settled.count, settled.left) == (0, 1)
+    world.cloud.snapshots_there.update(hidden)
+    assert now_or_never(world.actor.settle_snapshots()).count == 1
+    assert [one.status for one in world.store.all_snapshots.values()] == [SnapshotStatus.COMPLETED]
+
+
 def test_growing_is_waited_for() -> None:
     world = DiskWorld()
     disk = world.create(ADA, "work", zone="zone-a")

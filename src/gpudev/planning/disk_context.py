@@ -5,7 +5,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from gpudev.domain.disk_operations import (
     DiskSettings,
@@ -26,6 +26,9 @@ from gpudev.ports.cloud import DISK_ID_TAG, DISK_NAME_TAGS, OWNER_TAG, RECORDED_
 
 MOST_SNAPSHOTS = 2
 """How often an operation begins a snapshot that comes to nothing."""
+_APPEARS_WITHIN = timedelta(minutes=2)
+"""So long after it was begun, what a cloud does not show may only be too new for it: whoever made it knows better, but
+may have ended meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,18 @@ class Context:
         return {OWNER_TAG: disk.username, DISK_NAME_TAGS[0]: disk.name, DISK_ID_TAG: str(disk.disk_id)}
 
     # --- steps that come before all others -------------------------------------------------------------------------
+
+    def not_seen_yet(self) -> Step | None:
+        """What is too new to be taken for gone."""
+        volumes = (one for one in self.facts.volumes if one.volume_id in self.seen.volumes)
+        snapshots = (one for one in self.facts.snapshots if one.cloud_id in self.seen.snapshots)
+        for volume in volumes:
+            if self.seen.volumes[volume.volume_id or ""] is None and is_new(volume.made_at, self.now):
+                return self._look_again(f"volume {volume.volume_id} cannot be seen yet")
+        for snapshot in snapshots:
+            if self.seen.snapshots[snapshot.cloud_id or ""] is None and is_new(snapshot.created_at, self.now):
+                return self._look_again(f"snapshot {short_id(snapshot.snapshot_id)} cannot be seen yet")
+        return None
 
     def changed_snapshots(self) -> Step | None:
         """What became of snapshots since it was last written down."""
@@ -196,6 +211,11 @@ class Context:
     def _ensure_snapshot(self, record: SnapshotRecord) -> EnsureSnapshot:
         disk = next(one for one in (self.disk, self.facts.source) if one and one.disk_id == record.disk_id)
         return EnsureSnapshot(record, {**self.tags(disk), RECORDED_TAG: str(record.snapshot_id)})
+
+
+def is_new(begun_at: datetime, now: datetime) -> bool:
+    """It may be there although the cloud does not show it."""
+    return now - begun_at < _APPEARS_WITHIN
 
 
 def judge(record: SnapshotRecord, seen: Seen) -> SnapshotRecord:

@@ -28,7 +28,7 @@ from gpudev.planning.disk_calls import (
     TagVolume,
     Wait,
 )
-from gpudev.planning.disk_context import judge, what_it_lacks
+from gpudev.planning.disk_context import is_new, judge, what_it_lacks
 from gpudev.planning.disk_outcomes import after_call, after_refusal, after_silence, conclude
 from gpudev.planning.disk_requests import accept
 from gpudev.planning.disk_steps import next_step, what_to_look_at
@@ -111,6 +111,8 @@ class DiskOperations:
                 found = await self.cloud.find_snapshot(record.cloud_id)
             except (Unavailable, ClusterError) as error:
                 errors.append(f"snapshot {record.cloud_id}: {error}")
+                continue
+            if found is None and is_new(record.created_at, self.clock.now()):
                 continue
             new = judge(record, Seen(snapshots={record.cloud_id: found}))
             settled += new != record and await self.store.settle(new, now=self.clock.now(), event=what_it_lacks(new))
