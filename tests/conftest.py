@@ -18,15 +18,13 @@ from gpudev.adapters.postgres.stores import Stores, open_stores
 from gpudev.embedded.postgres import EmbeddedPostgres
 from gpudev.settings import Database, Settings
 from support.clock import ManualClock
+from support.surroundings import settle
 
 _numbers = itertools.count(1)
 # How long an example takes says how busy the machine is, and nothing else.
 hypothesis.settings.register_profile("no deadline", deadline=None)
 hypothesis.settings.load_profile("no deadline")
-# Images like to set these. A program would then be started anew where it can be forked (support/warm_programs.py), and
-# every process would compile the tests and what has changed for itself.
-for _variable in ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"):
-    os.environ.pop(_variable, None)
+settle(os.environ)
 sys.dont_write_bytecode = False
 # Programs set their own (tests/embedded/test_up_anywhere.py); parts that run within a test rely on it.
 os.umask(0o022)
