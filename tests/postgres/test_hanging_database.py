@@ -1,8 +1,11 @@
 """A database that takes connections and answers nothing, as one on a machine that hangs does."""
 
 import asyncio
+from asyncio import StreamReader, StreamWriter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 
 import psutil
 import pytest
@@ -83,3 +86,35 @@ async def test_a_connection_that_nobody_gives_back_is_not_waited_for_without_end
             with pytest.raises(Unavailable):
                 await pool.ping()
     await pool.ping()
+
+
+async def test_a_session_that_the_server_has_ended_without_hanging_up_counts_as_a_server_that_is_not_there(
+    database: Database, tmp_path: Path
+) -> None:
+    """As for the moment between a server's last words and its end."""
+    talking: list[StreamWriter] = []
+    handling: list[asyncio.Task[None]] = []
+
+    async def pass_on(client: StreamReader, to_client: StreamWriter) -> None:
+        server, to_server = await asyncio.open_unix_connection(f"{database.host}/.s.PGSQL.{database.port}")
+        talking.extend((to_client, to_server))
+        handling.extend(asyncio.create_task(carry(*way)) for way in ((client, to_server), (server, to_client)))
+
+    async def carry(source: StreamReader, target: StreamWriter) -> None:
+        while data := await source.read(65536):
+            target.write(data)
+
+    async with await asyncio.start_unix_server(pass_on, tmp_path / f".s.PGSQL.{database.port}"):
+        pool = Pool(replace(database, host=str(tmp_path)))
+        await pool.ping()
+        words = b"SFATAL\0C57P01\0Mterminating connection due to administrator command\0\0"
+        handling[1].cancel()
+        talking[0].write(b"E" + (len(words) + 4).to_bytes(4, "big") + words)
+        await asyncio.sleep(0.05)  # long enough to be heard; heard later, they are an answer, and mean the same
+        with pytest.raises(Unavailable, match="the database does not answer"):
+            await pool.ping()
+        await pool.close()
+        for task in handling:
+            task.cancel()
+        for writer in talking:
+            writer.close()

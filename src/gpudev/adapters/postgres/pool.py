@@ -111,8 +111,14 @@ class translated:  # noqa: N801 - reads as a phrase where it is used
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         if isinstance(error, Unavailable):
             return
-        if isinstance(error, UNREACHABLE + SHUTTING_DOWN):
+        if isinstance(error, UNREACHABLE + SHUTTING_DOWN) or _was_said_goodbye_to(error):
             raise Unavailable(f"the database does not answer: {str(error) or type(error).__name__}") from error
+
+
+def _was_said_goodbye_to(error: BaseException | None) -> bool:
+    """The server has said that it ends this session, which nobody was using, and the library waits for more words of
+    its (state 2) that never come. Who asks then is told of its own confusion."""
+    return isinstance(error, asyncpg.InternalClientError) and "another operation (2)" in str(error)
 
 
 async def prepare(connection: Connection) -> None:
