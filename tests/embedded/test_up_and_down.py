@@ -258,10 +258,11 @@ def test_two_ups_at_once_make_one_system_and_use_no_database_of_the_environment(
 @contextmanager
 def up_in_the_foreground(machine: Machine) -> Iterator["subprocess.Popen[str]"]:
     """As soon as it has said that all runs, which is a moment before it has settled down to stay."""
-    command = machine.command("up", "--foreground")
+    command = machine.command("up", "--foreground", "--timeout", "110")
     with subprocess.Popen(command, env=machine.environment, stdout=subprocess.PIPE, text=True) as process:
         try:
-            assert wait_until(machine.layout.system_file.exists, 120)
+            assert wait_until(lambda: machine.layout.system_file.exists() or process.poll() is not None, 120)
+            assert process.poll() is None, process.communicate()[0]
             yield process
         finally:
             process.kill()

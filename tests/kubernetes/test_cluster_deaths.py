@@ -69,7 +69,7 @@ async def test_an_image_that_is_not_there_is_told_and_not_waited_for(world: Kube
 
 
 async def test_every_step_of_the_start_is_told(world: KubernetesWorld) -> None:
-    spec = world.spec(image="play.test/slow:300ms")
+    spec = world.spec(image="play.test/slow:800ms")
     steps: list[str | None] = []
     changes = world.cluster.changes()
     await world.cluster.ensure_server(spec)
@@ -83,7 +83,7 @@ async def test_every_step_of_the_start_is_told(world: KubernetesWorld) -> None:
                 steps.append(seen.step)
             await anext(changes)
     told = " | ".join(step or "" for step in steps)
-    assert "pulling image play.test/slow:300ms" in told
+    assert "pulling image play.test/slow:800ms" in told
     assert "starting the ssh server" in told
 
 

@@ -99,7 +99,7 @@ async def test_a_death_is_told_in_words(watched: Watched, fake_nodes: FakeNodes,
 
 
 async def test_every_step_of_a_slow_start_is_seen_in_order(watched: Watched, fake_nodes: FakeNodes) -> None:
-    rid = await watched.start(await fake_nodes.add("n1"), "slow:300ms")
+    rid = await watched.start(await fake_nodes.add("n1"), "slow:800ms")
     steps: list[str | None] = []
     while (seen := watched.facts(rid).seen).phase is not Phase.READY:
         if seen.phase is Phase.STARTING and (not steps or steps[-1] != seen.step):

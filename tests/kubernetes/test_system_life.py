@@ -85,9 +85,9 @@ async def test_how_soon_a_pod_is_there_and_how_soon_it_is_told(system: KubeSyste
 
 async def test_every_step_of_a_slow_start_is_told_while_it_happens(system: KubeSystem) -> None:
     said, _ = await system.run(
-        "reserve", "--gpus", "1", "--hours", "1", "--yes", "--image", "play.test/slow:400ms", code=0
+        "reserve", "--gpus", "1", "--hours", "1", "--yes", "--image", "play.test/slow:1s", code=0
     )
-    assert "preparing: pulling image play.test/slow:400ms" in said
+    assert "preparing: pulling image play.test/slow:1s" in said
     assert "starting the ssh server" in said
     assert "Ready" in said
     [job] = (await system.ask("list"))["jobs"]

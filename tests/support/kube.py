@@ -305,7 +305,7 @@ def _get(url: str, **headers: str) -> bytes | None:
 
 
 def _post(url: str, document: dict[str, Any]) -> bytes:
-    with _directly().open(urllib.request.Request(url, json.dumps(document).encode()), timeout=10) as answer:
+    with _directly().open(urllib.request.Request(url, json.dumps(document).encode()), timeout=60) as answer:
         body: bytes = answer.read()
         return body
 
