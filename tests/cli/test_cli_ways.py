@@ -172,8 +172,10 @@ def test_what_is_no_port_is_not_given_to_ssh(cli: Cli, api: FakeApi, log: Path, 
     assert not log.exists()
 
 
-def test_files_are_copied_there_or_back(cli: Cli, api: FakeApi, log: Path) -> None:
+def test_files_are_copied_there_or_back(cli: Cli, api: FakeApi, log: Path, home: Path) -> None:
     job = api.add(status="active")
+    for name in ("one", "two:three", "-odd"):
+        (home / name).touch()
     short = job.reservation_id[:8]
     cli.run("cp", "one", "./two:three", ":there/")
     assert json.loads(log.read_text())[-4:] == ["--", "one", "./two:three", "dev@127.0.0.1:there/"]
@@ -183,8 +185,16 @@ def test_files_are_copied_there_or_back(cli: Cli, api: FakeApi, log: Path) -> No
     assert json.loads(log.read_text())[-2:] == ["./-odd", "dev@127.0.0.1:."]
 
 
-def test_a_target_with_a_slash_is_a_folder_that_is_made(cli: Cli, api: FakeApi, log: Path) -> None:
+def test_what_is_not_here_is_said_before_a_dev_server_is_waited_for(cli: Cli, api: FakeApi, log: Path) -> None:
+    api.add(status="queued")
+    done = cli.run("cp", "nowhere", ":", timeout=20)
+    assert (done.returncode, log.exists()) == (8, False)
+    assert "there is no nowhere here" in done.stderr
+
+
+def test_a_target_with_a_slash_is_a_folder_that_is_made(cli: Cli, api: FakeApi, log: Path, home: Path) -> None:
     api.add(status="active")
+    (home / "one").touch()
     ssh = log.parent / "bin" / "ssh"
     ssh.write_text(f'#!/bin/sh\nfor last; do :; done; echo "$last" >> {log.parent}/lines\nexit $SSH_ENDS_WITH\n')
     cli.run("cp", "one", ":my project/", env={"SSH_ENDS_WITH": "0"})

@@ -1,5 +1,6 @@
 """`gpu-dev connect`, `exec`, `port-forward` and `cp`: ssh and scp, with everything said that they need to know."""
 
+import os
 import posixpath
 import shlex
 import shutil
@@ -18,7 +19,7 @@ from gpudev.cli.connecting import (
     find_ready,
     way_options,
 )
-from gpudev.cli.exits import CliError, Exit, usage_error
+from gpudev.cli.exits import CliError, Exit, local_error, usage_error
 from gpudev.cli.options import ID
 from gpudev.cli.session import Session
 from gpudev.sdk import ssh
@@ -143,6 +144,9 @@ def copy(paths: tuple[str, ...], direct: bool, proxy: bool, api_url: str | None)
     theirs = {job_id for job_id, _ in sources} if goal[0] is None else {goal[0]}
     if (goal[0] is None) == any(job_id is None for job_id, _ in sources) or len(theirs) != 1:
         raise usage_error("copy from here to one dev server, or from one dev server to here")
+    for job_id, path in sources:  # known before anything is waited for
+        if job_id is None and not os.path.lexists(path):
+            raise local_error(f"there is no {path} here to be copied")
     program = ssh.find_program("scp")
     session = Session(api_url)
     (wanted,) = theirs
