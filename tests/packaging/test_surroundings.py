@@ -6,7 +6,7 @@ from support.surroundings import settle
 def test_nothing_that_belongs_to_somebodys_own_work_is_left() -> None:
     theirs = {
         "AWS_PROFILE": "mine", "KUBECONFIG": "/mine", "GIT_DIR": "/mine/.git", "GPU_DEV_API_URL": "http://mine",
-        "PGHOST": "mine",        "LC_ALL": "de_DE.UTF-8", "NO_COLOR": "1", "COLUMNS": "20", "TMPDIR": "/tmp/" + "x" * 100,
+        "PGHOST": "mine", "LC_ALL": "de_DE.UTF-8", "NO_COLOR": "1", "COLUMNS": "20", "TMPDIR": "/tmp/" + "x" * 100,
     }  # fmt: skip
     kept = {
         "PATH": "/bin",
