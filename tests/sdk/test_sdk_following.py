@@ -9,7 +9,7 @@ import pytest
 from cli.fake_api import make_job
 from gpudev.sdk.core import Core
 from gpudev.sdk.effects import Close, NextLine, Open, Pause, Send, Tell
-from gpudev.sdk.errors import NotInTime, Unauthenticated, Unreachable
+from gpudev.sdk.errors import NotInTime, Unauthenticated, Unavailable, Unreachable
 from gpudev.sdk.following import Following, Lost, Seen, wait_until_ready
 from gpudev.sdk.histories import History
 from gpudev.sdk.transport import Answer, Stream
@@ -136,8 +136,9 @@ def test_a_history_is_whole_with_the_version_that_is_known() -> None:
 def test_a_history_that_is_followed_is_taken_up_again_when_it_is_cut() -> None:
     history = History(Core("http://api", None), JOB, follow=True)
     drive(history.next(), [stream(), *line_of(1, 1)])
-    event, effects = drive(history.next(), [CUT, None, stream(), *line_of(2, 2)])
+    event, effects = drive(history.next(), [CUT, None, None, stream(), *line_of(2, 2)])
     assert event.event_id == 2
+    assert Pause in map(type, effects)
     opened = next(effect for effect in effects if isinstance(effect, Open))
     assert opened.request.headers["Last-Event-ID"] == "1"
 
@@ -147,3 +148,32 @@ def test_a_history_that_is_only_read_is_not_taken_for_whole_when_it_is_cut() -> 
     drive(history.next(), [stream(), *line_of(1, 1)])
     with pytest.raises(Unreachable):
         drive(history.next(), [CUT, None])
+
+
+TROUBLE = Answer(502, b"<html>Bad Gateway</html>", "text/html")
+"""What a reverse proxy says while the API restarts."""
+
+
+def test_a_followed_history_ends_with_its_reservation_and_not_with_its_stream() -> None:
+    """An API that restarts ends its streams properly, and a proxy before it answers in its stead for a while."""
+    history = History(Core("http://api", None), JOB, follow=True)
+    drive(history.next(), [stream(), *told(JOB), *line_of(1, 1)])
+    event, effects = drive(history.next(), [None, None, None, TROUBLE, None, stream(), *line_of(2, 2)])
+    assert event.event_id == 2
+    assert [effect.seconds for effect in effects if isinstance(effect, Pause)] == [0.25, 0.5]
+    ended = told(replace(JOB, status="cancelled"))
+    assert drive(history.next(), [*line_of(3, 3)])[0].event_id == 3
+    assert drive(history.next(), [*ended, None, None])[0] is None
+
+
+def test_a_followed_history_does_not_wait_forever_for_an_api_that_stays_away() -> None:
+    history = History(Core("http://api", None), JOB, follow=True, patience=3.0)
+    drive(history.next(), [stream(), *line_of(1, 1)])
+    with pytest.raises(Unavailable, match="502"):
+        drive(history.next(), [CUT, None, *[None, TROUBLE] * 4])
+
+
+def test_a_history_that_makes_no_sense_is_not_asked_for_again() -> None:
+    history = History(Core("http://api", None), JOB, follow=True)
+    with pytest.raises(Unavailable, match="could not be read"):
+        drive(history.next(), [stream(), b"event: event\n", b"data: {}\n", b"\n", None])

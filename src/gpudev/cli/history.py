@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from gpudev.cli import output, wording
 from gpudev.cli.session import Session
 from gpudev.sdk import histories
+from gpudev.sdk.following import patience
 from gpudev.wire.jobs import JobEvent, JobView
 
 
@@ -15,7 +16,7 @@ def read(session: Session, job: JobView) -> list[JobEvent]:
 
 def follow(session: Session, job: JobView) -> Iterator[JobEvent]:
     """What happened, and what happens until the reservation has ended. A stream that is cut is taken up again."""
-    history = histories.History(session.api.core, job, follow=True)
+    history = histories.History(session.api.core, job, follow=True, patience=patience())
     try:
         while (event := session.api.run(history.next())) is not None:
             yield event

@@ -1,35 +1,43 @@
-"""A reservation's history, read from its stream of events."""
+"""A reservation's history, read from its stream of events.
+
+One that is followed ends with its reservation. Its stream may end before: an API that restarts ends it properly, what
+is between cuts it, or answers in the API's stead for a while. Then it is taken up again, with growing pauses.
+"""
 
 import json
+from typing import TypeVar
 
 from gpudev.sdk import sse
 from gpudev.sdk.core import Core
-from gpudev.sdk.effects import Close, NextLine, Routine
+from gpudev.sdk.effects import Close, NextLine, Pause, Routine
 from gpudev.sdk.errors import Unavailable, Unreachable
 from gpudev.sdk.standing import has_ended
 from gpudev.sdk.transport import SILENCE_SECONDS, Stream
 from gpudev.wire import codec
 from gpudev.wire.jobs import JobEvent, JobView
 
+_T = TypeVar("_T", JobEvent, JobView)
 _SILENCE_SECONDS = 2.0
 """A live reservation's stream does not end. Its history is whole with the line of the version we know of; for one
 whose last change left no line, it is whole when nothing more is said."""
-_MOST_LOSSES = 3
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.25, 10.0
+_PATIENCE = 300.0
 
 
 class History:
-    """What happened until now; with `follow`, also what happens until the reservation has ended. A stream that is cut
-    is taken up again only then."""
+    """What happened until now; with `follow`, also what happens until the reservation has ended."""
 
-    def __init__(self, core: Core, job: JobView, *, follow: bool) -> None:
+    def __init__(self, core: Core, job: JobView, *, follow: bool, patience: float = _PATIENCE) -> None:
+        """`patience`: seconds that the API may stay away from whoever follows."""
         self._core = core
         self._job = job
         self._follow = follow
+        self._patience = patience
         self._silence = SILENCE_SECONDS if follow else _SILENCE_SECONDS
         self._stream: Stream | None = None
         self._parser = sse.Parser()
         self._last: str | None = None
-        self._lost = 0
+        self._pause, self._paused = _FIRST_PAUSE, 0.0
         self._is_whole = False
 
     def next(self) -> Routine[JobEvent | None]:
@@ -37,15 +45,18 @@ class History:
         while not self._is_whole:
             try:
                 event = yield from self._next_event()
-            except Unreachable as error:
+            except Unavailable as error:
                 yield from self.close()
-                if not self._may_go_on(error):
-                    raise
-            else:
+                yield from self._get_over(error)
+                continue
+            if event is not None:
                 self._note(event)
-                if event is None:
-                    break
                 return event
+            yield from self.close()
+            if self._follow and not has_ended(self._job):
+                yield from self._get_over(Unavailable("the API ended its stream of events"))
+            else:
+                self._is_whole = True
         yield from self.close()
         return None
 
@@ -54,22 +65,27 @@ class History:
         if stream is not None:
             yield Close(stream)
 
-    def _may_go_on(self, error: Unreachable) -> bool:
-        self._lost += 1
-        if self._follow:
-            return self._lost <= _MOST_LOSSES
-        self._is_whole = isinstance(error.__cause__, TimeoutError)  # silent; one that is cut may not be all of it
-        return self._is_whole
-
-    def _note(self, event: JobEvent | None) -> None:
-        if event is None:
-            self._is_whole = True
+    def _get_over(self, error: Unavailable) -> Routine[None]:
+        """Raises the error where it does not pass, or was waited for long enough."""
+        if not self._follow:
+            # Silent; one that is cut may not be all of it.
+            self._is_whole = isinstance(error, Unreachable) and isinstance(error.__cause__, TimeoutError)
+            if not self._is_whole:
+                raise error
             return
-        self._last, self._lost = str(event.event_id), 0
+        if self._paused >= self._patience or (isinstance(error, Unreachable) and error.final):
+            raise error
+        yield Pause(self._pause)
+        self._paused += self._pause
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+
+    def _note(self, event: JobEvent) -> None:
+        self._last = str(event.event_id)
         if not self._follow and event.version >= self._job.version and not has_ended(self._job):
             self._is_whole = True
 
     def _next_event(self) -> Routine[JobEvent | None]:
+        """None: the stream has come to its end."""
         if self._stream is None:
             self._stream = yield from self._core.open_events(
                 self._job.reservation_id, self._last, silence=self._silence
@@ -79,9 +95,14 @@ class History:
             line: bytes | None = yield NextLine(self._stream, None)
             if line is None:
                 return None
+            self._pause, self._paused = _FIRST_PAUSE, 0.0
             event = self._parser.feed(line)
-            if event is not None and event.kind == "event":
-                return _read_event(event.data)
+            if event is None:
+                continue
+            if event.kind == "event":
+                return _read(JobEvent, event.data)
+            if event.kind == "job" and self._follow:
+                self._job = _read(JobView, event.data)
 
 
 def read(core: Core, job: JobView) -> Routine[list[JobEvent]]:
@@ -96,8 +117,9 @@ def read(core: Core, job: JobView) -> Routine[list[JobEvent]]:
     return events
 
 
-def _read_event(data: bytes) -> JobEvent:
+def _read(model: type[_T], data: bytes) -> _T:
     try:
-        return codec.read(JobEvent, json.loads(data))
+        return codec.read(model, json.loads(data))
     except ValueError as error:
-        raise Unavailable(f"the API's history could not be read ({error})") from error
+        # It would say the same again.
+        raise Unreachable(f"the API's history could not be read ({error})", sent=True, final=True) from error
