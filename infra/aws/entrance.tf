@@ -158,6 +158,16 @@ resource "aws_cloudfront_distribution" "api" {
     origin_request_policy_id = "216adef6-2c7f-47e4-b989-5493ae7ebd47"
   }
 
+  # Else CloudFront keeps errors for ten seconds, by the address alone and whatever we say: one person's 404 would be
+  # another's, and the API away for longer than it is.
+  dynamic "custom_error_response" {
+    for_each = toset([400, 403, 404, 405, 414, 500, 501, 502, 503, 504])
+    content {
+      error_code            = custom_error_response.value
+      error_caching_min_ttl = 0
+    }
+  }
+
   restrictions {
     geo_restriction {
       restriction_type = "none"

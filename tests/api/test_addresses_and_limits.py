@@ -1,6 +1,8 @@
 """Where a request really comes from, how often it may come, and what browsers are told."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -148,3 +150,17 @@ async def test_no_page_of_another_origin_may_ask_unless_a_setting_says_so(api: A
     answer = await api.anonymous().request("OPTIONS", "/v1/jobs/submit", headers=friend)
     assert answer.headers["access-control-allow-origin"] == "https://portal.example"
     assert "access-control-allow-credentials" not in answer.headers
+
+
+def test_idle_connections_outlive_those_of_what_stands_before_us() -> None:
+    """Else it sends a request just when we hang up, and somebody is told 502."""
+    root = Path(__file__).parents[2]
+    said = {
+        "docs/operations/reverse-proxies.md": r"keepalive_timeout (\d+)s;",
+        "infra/aws/entrance.tf": r"origin_keepalive_timeout = (\d+)",
+    }
+    for file, pattern in said.items():
+        (kept,) = re.findall(pattern, (root / file).read_text())
+        assert int(kept) < Guarding().keep_alive.total_seconds(), file
+    (google,) = re.findall(r'GPU_DEV_KEEP_ALIVE = "(\d+)"', (root / "infra/gcp/releases.tf").read_text())
+    assert int(google) > 600, "Google's load balancers keep idle connections for so long"

@@ -74,6 +74,10 @@ run "the_test_environment_is_the_default" {
     error_message = "CloudFront is found by its comment, and speaks HTTPS only."
   }
   assert {
+    condition     = length(aws_cloudfront_distribution.api.custom_error_response) == 10 && alltrue([for one in aws_cloudfront_distribution.api.custom_error_response : one.error_caching_min_ttl == 0])
+    error_message = "CloudFront keeps no errors."
+  }
+  assert {
     condition     = { for name, release in output.helm_releases : name => [release.version, release.namespace] if name != "gpu-dev" } == { gpu-operator = ["v25.3.3", "gpu-operator"], kube-prometheus-stack = ["67.9.0", "monitoring"] }
     error_message = "What Helm installs."
   }
