@@ -187,6 +187,8 @@ async def test_a_place_that_the_kubelet_refuses_is_noticed_counted_and_left(worl
     assert _refusals("kubelet") == counted + 1
     with pytest.raises(ClusterError, match="plan and cluster disagree"):
         await world.cluster.ensure_server(spec)
+    # A fake node takes pods out by their name, and could take out the next.
+    await world.api.wait_gone("pods", spec.pod_name, world.namespace)
     await world.ready(replace(spec, image=None))
 
 
