@@ -115,6 +115,22 @@ def test_the_log_names_a_node_without_a_type_once_and_again_when_the_reason_chan
     assert [one["node"] for one in said if one["event"] == "kubernetes.node_ignored"] == ["n1", "n1"]
 
 
+def test_the_log_names_taints_that_somebody_closed_a_node_with_once() -> None:
+    world = World()
+    taints = [{"key": key, "effect": "NoSchedule"} for key in ("team", "nvidia.com/gpu")]
+    away = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
+    with structlog.testing.capture_logs() as said:
+        world.tell("ADDED", node("n1", taints=[away]))
+        world.seeing.nodes()
+        world.tell("MODIFIED", node("n1", taints=taints))
+        for gpus in (8, 7):
+            world.tell("MODIFIED", node("n1", gpus=gpus, taints=taints))
+            world.seeing.nodes()
+    assert [(one["node"], one["taints"]) for one in said if one["event"] == "kubernetes.node_closed"] == [
+        ("n1", ["team"])
+    ]
+
+
 def test_a_trace_is_forgotten_after_a_while() -> None:
     world = World()
     world.tell("ADDED", node("n1"))

@@ -72,5 +72,16 @@ class Seeing:
         if isinstance(found, str) and (known is None or known[2] != found):
             say = log.warning if record.gpus else log.info
             say("kubernetes.node_ignored", node=record.name, gpus=record.gpus, reason=found)
+        if isinstance(found, Node):
+            self._say_what_closes(record, None if known is None else known[0])
         self._nodes[record.name] = (record, pods, found)
         return found
+
+    def _say_what_closes(self, record: NodeRecord, before: NodeRecord | None) -> None:
+        """Of taints that somebody chose. Those of Kubernetes itself come and go with the node's own state."""
+        if before is not None and before.taints == record.taints:
+            return
+        taints = set(record.taints) - set(self._settings.tolerated_taints)
+        chosen = sorted(key for key in taints if not key.partition("/")[0].endswith("kubernetes.io"))
+        if chosen:
+            log.warning("kubernetes.node_closed", node=record.name, taints=chosen, tolerate="GPU_DEV_TOLERATED_TAINTS")
