@@ -6,6 +6,7 @@ import os
 import shlex
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -70,7 +71,7 @@ def test_it_becomes_ssh_with_the_host_key_the_api_gave(cli: Cli, api: FakeApi, h
 def test_without_a_key_of_its_own_it_leaves_the_choice_of_keys_to_ssh(cli: Cli, api: FakeApi, ssh_log: Path) -> None:
     api.add(status="active")
     cli.run("connect")
-    assert "-i" not in called(ssh_log)
+    assert "IdentityFile" not in options(called(ssh_log))
 
 
 def test_its_own_key_comes_first_and_the_persons_keys_after(cli: Cli, api: FakeApi, home: Path, ssh_log: Path) -> None:
@@ -80,7 +81,8 @@ def test_its_own_key_comes_first_and_the_persons_keys_after(cli: Cli, api: FakeA
     for name in ("id_ed25519", "id_rsa", "work", "work.pub", "other.pub"):
         (home / ".ssh" / name).touch()
     cli.run("connect")
-    first, *others = values(called(ssh_log), "-i")
+    named = [value for value in values(called(ssh_log), "-o") if value.startswith("IdentityFile=")]
+    first, *others = [value.removeprefix("IdentityFile=").strip('"') for value in named]
     assert first == str(home / ".gpu-dev" / "id_ed25519")
     assert sorted(others) == [str(home / ".ssh" / name) for name in ("id_ed25519", "id_rsa", "work")]
 
@@ -273,6 +275,17 @@ def test_the_real_ssh_connects_without_a_question(cli: Cli, real_ssh: JobView) -
     done = cli.run("connect", real_ssh.reservation_id[:8], "--", "echo", "two words")
     assert (done.returncode, done.stdout) == (7, "asked: echo 'two words'\n"), done.stderr
     assert done.stderr == ""
+
+
+def test_the_real_ssh_finds_everything_in_a_home_with_odd_signs(cli: Cli, home: Path, real_ssh: JobView) -> None:
+    cli.home = home.rename(home.with_name("100% [odd] h\u00f6me"))
+    done = cli.run("connect", "--", "true")
+    assert (done.returncode, done.stdout, done.stderr) == (7, "asked: true\n", "")
+    assert cli.run("ssh-config").returncode == 0
+    name = f"gpu-dev-{real_ssh.reservation_id[:8]}"
+    command = ["ssh", "-F", str(cli.home / ".ssh" / "config"), name, "true"]
+    by_name = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    assert (by_name.returncode, by_name.stdout) == (7, "asked: true\n"), by_name.stderr
 
 
 def test_the_real_ssh_refuses_a_host_with_another_key(cli: Cli, api: FakeApi, real_ssh: JobView) -> None:

@@ -192,7 +192,8 @@ def _include(env: Mapping[str, str]) -> bool:
 
 
 def _include_line(path: Path) -> str:
-    return f'Include "{path}"'
+    plain = re.sub(r"([*?\[\]])", r"\\\1", str(path))  # ssh reads it as a pattern
+    return f'Include "{plain}"'
 
 
 def _stands_at_the_top(text: str, line: str) -> bool:

@@ -44,8 +44,8 @@ class Target(NamedTuple):
         arguments: list[str] = []
         for name, value in self.options.items():
             arguments += ["-o", f"{name}={value}"]
-        for key in self.identities:
-            arguments += ["-i", verbatim(key)]
+        for key in self.identities:  # not -i: ssh looks for that before it reads %% as %
+            arguments += ["-o", f'IdentityFile="{verbatim(key)}"']
         return arguments
 
 
