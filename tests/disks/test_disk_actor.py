@@ -1,5 +1,8 @@
 """The actor over a cloud in memory: silence, refusals, lost answers and company; and over the real store."""
 
+from dataclasses import replace
+from datetime import timedelta
+
 import pytest
 
 from disks.memory_cloud import MemoryCloud
@@ -163,11 +166,50 @@ def test_a_snapshot_that_is_too_new_to_be_seen_is_settled_later() -> None:
     world.cloud.complete_snapshots()
     hidden = dict(world.cloud.snapshots_there)
     world.cloud.snapshots_there.clear()
-    settled = now_or_never(world.actor.settle_snapshots())
+    actor = replace(world.actor, appears_within=timedelta(minutes=1))
+    settled = now_or_never(actor.settle_snapshots())
     assert (settled.count, settled.left) == (0, 1)
     world.cloud.snapshots_there.update(hidden)
-    assert now_or_never(world.actor.settle_snapshots()).count == 1
+    assert now_or_never(actor.settle_snapshots()).count == 1
     assert [one.status for one in world.store.all_snapshots.values()] == [SnapshotStatus.COMPLETED]
+
+
+def test_what_is_too_new_to_be_seen_is_not_taken_for_gone() -> None:
+    """Whoever made it remembers; who takes over from one that ended does not."""
+    world = DiskWorld()
+    disk = world.create(ADA, "work", zone="zone-a")
+    world.settle()
+    hidden = dict(world.cloud.volumes_there)
+    world.cloud.volumes_there.clear()
+    actor = replace(world.actor, appears_within=timedelta(hours=1))
+    world.snapshot(disk)
+    now_or_never(actor.run_due())
+    assert operation(world).state is OperationState.RUNNING
+    assert "cannot be seen yet" in str(operation(world).error)
+    world.cloud.volumes_there.update(hidden)
+    world.clock.move(minutes=10)
+    now_or_never(actor.run_due())
+    [taken] = world.store.all_snapshots.values()
+    hidden_snapshots = dict(world.cloud.snapshots_there)
+    world.cloud.snapshots_there.clear()
+    world.clock.move(minutes=10)
+    now_or_never(actor.run_due())
+    assert world.store.all_snapshots[taken.snapshot_id].status is SnapshotStatus.PENDING
+    world.cloud.snapshots_there.update(hidden_snapshots)
+    world.clock.move(minutes=10)
+    world.settle()
+    assert (operation(world).state, operation(world).error) == (OperationState.DONE, None)
+
+
+def test_what_is_gone_for_longer_is_gone() -> None:
+    world = DiskWorld()
+    disk = world.create(ADA, "work", zone="zone-a")
+    world.settle()
+    world.cloud.volumes_there.clear()
+    world.clock.move(minutes=2)
+    world.snapshot(disk)
+    now_or_never(replace(world.actor, appears_within=timedelta(minutes=1)).run_due())
+    assert operation(world).error == "there is no volume to take a snapshot of"
 
 
 def test_growing_is_waited_for() -> None:

@@ -1,7 +1,6 @@
 """The next step of each operation, as tables: what is recorded and seen, and what follows."""
 
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -361,29 +360,11 @@ def test_a_volume_from_a_snapshot_that_is_not_known_is_never_made_empty() -> Non
     ],
 )
 def test_what_became_of_a_snapshot_is_written_down_first(state: SnapshotState | None, status: SnapshotStatus) -> None:
-    pending = replace(SAVED, status=SnapshotStatus.PENDING, created_at=NOW - timedelta(minutes=5))
+    pending = replace(SAVED, status=SnapshotStatus.PENDING)
     facts = OperationFacts(RESTORE, FREE, snapshots=(pending,))
     step = step_of(facts, volume(), snapshots={"snap-1": state and seen_snapshot(SAVED, state)})
     assert isinstance(step, Record)
     assert [one.status for one in step.snapshots] == [status]
-
-
-def test_a_volume_that_is_too_new_to_be_seen_is_not_taken_for_gone() -> None:
-    """Whoever made it remembers; who takes over from one that ended does not."""
-    mine = operation(OperationKind.MAKE_READY)
-    made = volume_record(made_at=NOW - timedelta(minutes=1))
-    step = step_of(OperationFacts(mine, disk(), volumes=(made,)))
-    assert isinstance(step, Wait)
-    assert "vol-1 cannot be seen yet" in step.why
-    made = replace(made, made_at=NOW - timedelta(minutes=5))
-    assert isinstance(step_of(OperationFacts(mine, disk(), volumes=(made,))), Fail)
-
-
-def test_a_snapshot_that_is_too_new_to_be_seen_is_not_taken_for_lost() -> None:
-    pending = replace(SAVED, status=SnapshotStatus.PENDING, created_at=NOW - timedelta(minutes=1))
-    step = step_of(OperationFacts(RESTORE, FREE, snapshots=(pending,)), volume(), snapshots={"snap-1": None})
-    assert isinstance(step, Wait)
-    assert "cannot be seen yet" in step.why
 
 
 def test_why_a_snapshot_failed_is_told_where_it_is_known() -> None:

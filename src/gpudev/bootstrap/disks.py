@@ -29,7 +29,7 @@ async def open_disk_work(settings: Settings, stores: Stores) -> AsyncIterator[Di
         if cloud is None:
             yield None
             return
-        work = make_disk_work(stores, cloud, SystemClock(), settings.disks)
+        work = make_disk_work(stores, cloud, SystemClock(), settings.disks, appears_within=_appears_within(settings))
         if isinstance(cloud, LocalCloud):
             adopted = await AdoptingDisks(stores.unlinked_disks, cloud, SystemClock(), settings.disks).run()
             if adopted:
@@ -40,8 +40,20 @@ async def open_disk_work(settings: Settings, stores: Stores) -> AsyncIterator[Di
             await work.close()
 
 
-def make_disk_work(stores: Stores, cloud: CloudDisks, clock: Clock, settings: DiskSettings) -> DiskWork:
-    operations = DiskOperations(stores.disk_operations, cloud, clock, settings)
+def _appears_within(settings: Settings) -> timedelta:
+    """From when something is begun until the cloud is certain to show it. Elsewhere than at AWS that is at once."""
+    return settings.aws.call_deadline + settings.aws.settle_time if settings.cloud == "aws" else timedelta(0)
+
+
+def make_disk_work(
+    stores: Stores,
+    cloud: CloudDisks,
+    clock: Clock,
+    settings: DiskSettings,
+    *,
+    appears_within: timedelta = timedelta(0),
+) -> DiskWork:
+    operations = DiskOperations(stores.disk_operations, cloud, clock, settings, appears_within=appears_within)
     is_local = isinstance(cloud, LocalCloud)
     return DiskWork(
         operations,

@@ -5,7 +5,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from gpudev.domain.disk_operations import (
     DiskSettings,
@@ -26,9 +26,6 @@ from gpudev.ports.cloud import DISK_ID_TAG, DISK_NAME_TAGS, OWNER_TAG, RECORDED_
 
 MOST_SNAPSHOTS = 2
 """How often an operation begins a snapshot that comes to nothing."""
-_APPEARS_WITHIN = timedelta(minutes=2)
-"""So long after it was begun, what a cloud does not show may only be too new for it: whoever made it knows better, but
-may have ended meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +67,6 @@ class Context:
         return {OWNER_TAG: disk.username, DISK_NAME_TAGS[0]: disk.name, DISK_ID_TAG: str(disk.disk_id)}
 
     # --- steps that come before all others -------------------------------------------------------------------------
-
-    def not_seen_yet(self) -> Step | None:
-        """What is too new to be taken for gone."""
-        volumes = (one for one in self.facts.volumes if one.volume_id in self.seen.volumes)
-        snapshots = (one for one in self.facts.snapshots if one.cloud_id in self.seen.snapshots)
-        for volume in volumes:
-            if self.seen.volumes[volume.volume_id or ""] is None and is_new(volume.made_at, self.now):
-                return self._look_again(f"volume {volume.volume_id} cannot be seen yet")
-        for snapshot in snapshots:
-            if self.seen.snapshots[snapshot.cloud_id or ""] is None and is_new(snapshot.created_at, self.now):
-                return self._look_again(f"snapshot {short_id(snapshot.snapshot_id)} cannot be seen yet")
-        return None
 
     def changed_snapshots(self) -> Step | None:
         """What became of snapshots since it was last written down."""
@@ -213,9 +198,20 @@ class Context:
         return EnsureSnapshot(record, {**self.tags(disk), RECORDED_TAG: str(record.snapshot_id)})
 
 
-def is_new(begun_at: datetime, now: datetime) -> bool:
-    """It may be there although the cloud does not show it."""
-    return now - begun_at < _APPEARS_WITHIN
+def too_new_to_see(facts: OperationFacts, seen: Seen, since: datetime) -> str | None:
+    """What was begun after `since` and is not shown, in words: that the cloud does not show it yet says nothing about
+    it. Whoever made it knows better, but may have ended meanwhile."""
+    for volume in facts.volumes:
+        if volume.made_at > since and volume.volume_id and seen.volumes.get(volume.volume_id, volume) is None:
+            return f"volume {volume.volume_id} cannot be seen yet"
+    for snapshot in facts.snapshots:
+        if (
+            snapshot.created_at > since
+            and snapshot.cloud_id
+            and seen.snapshots.get(snapshot.cloud_id, snapshot) is None
+        ):
+            return f"snapshot {snapshot.cloud_id} cannot be seen yet"
+    return None
 
 
 def judge(record: SnapshotRecord, seen: Seen) -> SnapshotRecord:

@@ -61,7 +61,7 @@ def next_step(facts: OperationFacts, seen: Seen, now: datetime, settings: DiskSe
     if facts.before is not None:
         return Wait(now + settings.poll_every, f"waits for {facts.before.kind.words} ({facts.before.step})")
     context = Context(facts, seen, now, settings)
-    return context.not_seen_yet() or context.changed_snapshots() or context.begun() or _next_of_kind(context)
+    return context.changed_snapshots() or context.begun() or _next_of_kind(context)
 
 
 def _next_of_kind(context: Context) -> Step:

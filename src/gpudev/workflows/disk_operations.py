@@ -5,7 +5,7 @@ is written is written once. It decides nothing.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import assert_never
 from uuid import uuid4
 
@@ -28,7 +28,7 @@ from gpudev.planning.disk_calls import (
     TagVolume,
     Wait,
 )
-from gpudev.planning.disk_context import is_new, judge, what_it_lacks
+from gpudev.planning.disk_context import judge, too_new_to_see, what_it_lacks
 from gpudev.planning.disk_outcomes import after_call, after_refusal, after_silence, conclude
 from gpudev.planning.disk_requests import accept
 from gpudev.planning.disk_steps import next_step, what_to_look_at
@@ -59,6 +59,8 @@ class DiskOperations:
     clock: Clock
     settings: DiskSettings = field(default_factory=DiskSettings)
     by: str = "processor"
+    appears_within: timedelta = timedelta(0)
+    """So long the cloud may not show what it has made."""
 
     async def ask(self, user_id: UserId, request: DiskRequest, *, key: str | None = None) -> Operation | None:
         """Have it done. `key`: asking again with the same one gives the first answer. None: there is nothing to do
@@ -112,7 +114,7 @@ class DiskOperations:
             except (Unavailable, ClusterError) as error:
                 errors.append(f"snapshot {record.cloud_id}: {error}")
                 continue
-            if found is None and is_new(record.created_at, self.clock.now()):
+            if found is None and record.created_at > self.clock.now() - self.appears_within:
                 continue
             new = judge(record, Seen(snapshots={record.cloud_id: found}))
             settled += new != record and await self.store.settle(new, now=self.clock.now(), event=what_it_lacks(new))
@@ -138,6 +140,8 @@ class DiskOperations:
         call: CloudCall | None = None
         try:
             seen = await self._look(what_to_look_at(facts))
+            if (unseen := too_new_to_see(facts, seen, self.clock.now() - self.appears_within)) is not None:
+                raise Unavailable(unseen)
             step = next_step(facts, seen, self.clock.now(), self.settings)
             if isinstance(step, Record | Wait | Finish | Fail):
                 return conclude(facts, step, self.clock.now())
