@@ -164,6 +164,17 @@ def test_a_system_is_found_whose_pid_file_and_description_are_damaged(started: S
         layout.pid_file("supervisor").write_text(word)
 
 
+def test_it_is_said_that_another_version_runs(started: Started) -> None:
+    layout = started.machine.layout
+    described = layout.system_file.read_text()
+    assert "another version" not in started.machine.run("up").stdout
+    try:
+        layout.system_file.write_text(json.dumps({**json.loads(described), "schema": "0001_foundation.sql"}))
+        assert "It was started by another version: `gpu-dev down`" in started.machine.run("up").stdout
+    finally:
+        layout.system_file.write_text(described)
+
+
 def test_after_the_supervisor_was_killed_up_replaces_what_it_left_and_down_leaves_nothing(machine: Machine) -> None:
     first = machine.up()
     kill_part(machine, "supervisor")
@@ -291,6 +302,12 @@ def test_a_home_that_cannot_be_used_is_named(machine: Machine, tmp_path: Path) -
     assert up.returncode == 1
     assert f"Using {tmp_path / 'file' / 'state'} failed" in up.stdout
     assert "GPU_DEV_HOME" in up.stdout
+
+    machine.variables["GPU_DEV_HOME"] = str(tmp_path / "state")
+    (tmp_path / "state" / "nodes.json").mkdir(parents=True)  # as unreadable as somebody else's, for root too
+    up = machine.run("up")
+    assert up.returncode == 1
+    assert f"Using {tmp_path / 'state'} failed" in up.stdout
 
 
 def gpu_dev(machine: Machine, *arguments: str) -> "subprocess.CompletedProcess[str]":

@@ -4,6 +4,7 @@ import json
 import os
 import tempfile
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,12 @@ class Layout:
         self.home.mkdir(mode=0o711 if os.geteuid() == 0 else 0o700, parents=True, exist_ok=True)
         for folder in (self.run, self.logs):
             folder.mkdir(mode=0o700, exist_ok=True)
+
+
+def newest_migration() -> str:
+    """By which one version's state is told from another's, without loading what migrates."""
+    folder = files("gpudev.adapters.postgres").joinpath("migrations")
+    return max(entry.name for entry in folder.iterdir() if entry.name.endswith(".sql"))
 
 
 def write_json(path: Path, value: dict[str, Any], *, mode: int = 0o600) -> None:

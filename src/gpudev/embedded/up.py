@@ -19,7 +19,7 @@ from gpudev.adapters.local.nodes import describe_nodes
 from gpudev.adapters.local.processes import ProcessIdentity
 from gpudev.domain.errors import Invalid, Unavailable
 from gpudev.embedded import asking, at_boot, foreground, isolation, listening, owner, system
-from gpudev.embedded.layout import Layout, read_json, write_json
+from gpudev.embedded.layout import Layout, newest_migration, read_json, write_json
 from gpudev.embedded.pidfiles import wait_until
 from gpudev.embedded.running import find_supervisor, stop_control_plane, taking_turns
 from gpudev.embedded.starting import start_supervisor, with_free_port
@@ -101,8 +101,7 @@ def bring_up(options: UpOptions) -> int:
         teller.failure(failure)
         return 1
     except OSError as error:
-        advice = "Is it yours? Make it so, or set GPU_DEV_HOME to another folder."
-        teller.failure(StepFailed(f"Using {up.layout.home}", str(error), advice=advice))
+        teller.failure(_unusable(up.layout, error))
         return 1
     except KeyboardInterrupt:
         if options.foreground:  # which is how that ends, also in the middle of starting
@@ -132,8 +131,16 @@ def _choose_nodes_file(asked: Path | None, configured: Path | None, layout: Layo
     chosen = asked or configured
     if chosen is not None:
         return chosen.resolve()
-    remembered = (read_json(layout.nodes_memory) or {}).get("nodes_file")
+    try:
+        remembered = (read_json(layout.nodes_memory) or {}).get("nodes_file")
+    except OSError as error:
+        raise _unusable(layout, error) from error
     return Path(remembered) if isinstance(remembered, str) else None
+
+
+def _unusable(layout: Layout, error: OSError) -> StepFailed:
+    advice = "Is it yours? Make it so, or set GPU_DEV_HOME to another folder."
+    return StepFailed(f"Using {layout.home}", str(error), advice=advice)
 
 
 def _find(up: Undertaking) -> ProcessIdentity | None:
@@ -145,6 +152,8 @@ def _find(up: Undertaking) -> ProcessIdentity | None:
     asked = up
     up = replace(up, settings=listening.as_started(_as_started(up.settings, known), up.layout))
     up.teller.say(f"gpu-dev already runs here (process {supervisor.pid}).")
+    if known and known.get("schema") != newest_migration():
+        up.teller.say("It was started by another version: `gpu-dev down`, then `gpu-dev up` to change to this one.")
     elsewhere = asked.options.listen is not None and asked.settings.listen != up.settings.listen
     other = asked.options.port not in (None, up.settings.api_port) or elsewhere
     if asked.options.nodes_file is not None or other:
@@ -236,6 +245,7 @@ def _description(up: Undertaking, running: Running) -> dict[str, Any]:
         "since": running.since,
         "pids": _pids(up.layout),
         "isolation": running.isolation,
+        "schema": newest_migration(),
         "nodes_file": None if nodes_file is None else str(nodes_file),
         "nodes": [asdict(node) for node in running.status.nodes],
         "username": running.credential.username,

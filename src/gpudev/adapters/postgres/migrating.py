@@ -4,6 +4,7 @@ Two migrators at once are safe: the second waits, then finds nothing to do. PGMQ
 package's SQL, unless the server has it as an extension or an earlier run installed it.
 """
 
+import functools
 import hashlib
 import re
 from dataclasses import dataclass
@@ -46,7 +47,9 @@ class ChecksumMismatch(Conflict):
     code = "migration_checksum"
 
 
+@functools.cache
 def migrations() -> list[Migration]:
+    """Those of this program, as it was started: new files beside a running service are those of the next one."""
     folder = files("gpudev.adapters.postgres").joinpath("migrations")
     found = []
     for entry in folder.iterdir():
