@@ -77,6 +77,14 @@ def test_what_was_on_a_deleted_disk_is_listed_before_it_is_restored(cli: Cli, ap
     assert "1 file, 1 folder, " in listed
 
 
+def test_a_new_name_is_for_deleted_disks_and_a_clone_is_pointed_out(cli: Cli, api: FakeApi) -> None:
+    api.disks.add("data", snapshots=[make_snapshot()])
+    refused = cli.run("disk", "restore", "data", "--snapshot", "abcd", "--as", "new")
+    assert refused.returncode == 2
+    assert "--as and --id are for a deleted disk" in refused.stderr
+    assert "disk clone" in refused.stderr
+
+
 def test_snapshots_are_listed(cli: Cli, api: FakeApi) -> None:
     api.disks.add("empty")
     snapshot = make_snapshot(why="asked")

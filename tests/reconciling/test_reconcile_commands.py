@@ -231,6 +231,8 @@ async def test_without_a_cloud_disks_are_refused_and_all_does_the_rest(operator:
     refused = await alone.run("reconcile", "disks")
     assert refused.code == 1
     assert "GPU_DEV_CLOUD" in refused.err
+    one_machine = Operator({**operator.environment, "GPU_DEV_CLOUD": "local"})
+    assert "there is nothing to compare" in (await one_machine.run("report", "orphans")).err
     done = await alone.run("reconcile", "all", "--json")
     assert (done.code, done.json["availability"]["warnings"]) == (0, [])
     assert "no cloud" in done.json["disks"]["skipped"]

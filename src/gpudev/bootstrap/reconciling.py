@@ -30,6 +30,8 @@ class Reconciling:
     cloud: CloudView | None
 
     def disks(self) -> ReconcilingDisks:
+        if self.cloud is None and self.settings.cloud == "local":
+            raise Invalid("on one machine disks are folders that nobody else changes: there is nothing to compare")
         if self.cloud is None:
             raise Invalid("no cloud is configured, so there are no volumes to compare disks with: set GPU_DEV_CLOUD")
         return ReconcilingDisks(self.cloud, self.stores.disk_records, SystemClock(), our_name())

@@ -89,6 +89,9 @@ def restore(
     gpu-dev disk restore data --as data-2
     gpu-dev disk restore data --snapshot 3f2a9c1e
     """
+    if snapshot_id is not None and (new_name or disk_id):
+        words = "--as and --id are for a deleted disk; `gpu-dev disk clone` makes a new disk of a snapshot"
+        raise click.UsageError(words)
     act = _Act(api_url, no_wait=no_wait, as_json=as_json)
     if snapshot_id is not None and act.may_ask and not yes and not _confirmed_restore(act, name, snapshot_id):
         output.say("Nothing was restored.")
