@@ -95,9 +95,9 @@ class KubeSystem:
         )
         return await self.status(job)
 
-    async def released(self, *jobs: Job) -> None:
+    async def released(self, *jobs: Job, seconds: float = 60) -> None:
         for job in jobs:
-            await self.see(job, lambda row: row.is_released, f"{job['job_id']} was not released")
+            await self.see(job, lambda row: row.is_released, f"{job['job_id']} was not released", seconds=seconds)
 
     async def see(
         self, job: Job, is_so: Callable[[Reservation], bool], otherwise: str, *, seconds: float = 60

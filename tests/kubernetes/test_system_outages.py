@@ -17,8 +17,10 @@ from support.kube import ControlPlane
 from support.kube_api import KubeApi
 from support.kube_cutting import CuttingProxy
 
-pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.asyncio(loop_scope="module")]
 CUT_EVERY = 2.0
+PATIENCE = 120.0
+"""Seconds. Scheduler and kubelets wait for up to a minute before they ask again an API server that was away twice."""
 STARTS_WHEN_TOLD = "play.test/never-ready"
 """So that it is still being prepared when everything else has been arranged, however long that takes."""
 
@@ -42,7 +44,7 @@ async def running(
     api = await KubeApi.connect(plane.kubeconfig)
     bad_line = plane.kubeconfig_with(server=line.url)
     # Starting takes longer here than by plan, and nobody is to fail for it.
-    patient = {"GPU_DEV_PREPARING_DEADLINE": "60"}
+    patient = {"GPU_DEV_PREPARING_DEADLINE": f"{PATIENCE:.0f}"}
     async with (
         fresh_database(postgres) as database,
         system_on(
@@ -79,16 +81,16 @@ async def test_an_api_server_that_is_killed_in_the_middle_of_everything_loses_no
     assert shown["status"] == "active", "nobody can see it, so nobody may say that it is gone"
     await asyncio.to_thread(plane.start_apiserver)
     await let_start(system, starting)
-    await system.until(starting, "active")
-    await system.until(meanwhile[0], "active")
-    await system.released(leaves, meanwhile[1])
+    await system.until(starting, "active", seconds=PATIENCE)
+    await system.until(meanwhile[0], "active", seconds=PATIENCE)
+    await system.released(leaves, meanwhile[1], seconds=PATIENCE)
     assert (await system.status(stays))["ssh_command"] == stays["ssh_command"]
     await settled(system)
     await system.check_objects()
     await system.run("cancel", stays["job_id"], "--yes")
     await system.run("cancel", starting["job_id"], "--yes")
     await system.run("cancel", meanwhile[0]["job_id"], "--yes")
-    await system.until(waiting, "active")
+    await system.until(waiting, "active", seconds=PATIENCE)
     await settled(system)  # it may not have needed all that the three leave, and they take their time
     await system.check_objects()
 
@@ -141,8 +143,8 @@ async def test_processor_and_api_server_may_go_at_the_same_time(system: KubeSyst
     await asyncio.to_thread(system.kill_processor)
     system.start_processor()
     await asyncio.to_thread(plane.start_apiserver)
-    await system.until(started, "active")
-    await system.released(gone)
+    await system.until(started, "active", seconds=PATIENCE)
+    await system.released(gone, seconds=PATIENCE)
     assert (await system.status(kept))["status"] == "active"
     await system.check_objects()
 
@@ -150,7 +152,7 @@ async def test_processor_and_api_server_may_go_at_the_same_time(system: KubeSyst
 async def let_start(system: KubeSystem, *jobs: Job) -> None:
     for job in jobs:
         name = (await system.status(job))["pod_name"]
-        await system.api.wait("pods", name, system.namespace, lambda pod: "phase" in pod["status"], seconds=60)
+        await system.api.wait("pods", name, system.namespace, lambda pod: "phase" in pod["status"], seconds=PATIENCE)
         await system.api.play(name, system.namespace, "slow:10ms")
 
 
@@ -162,7 +164,7 @@ async def settled(system: KubeSystem) -> None:
         moving = [row for row in rows if row.status in (Status.PENDING, Status.PREPARING) or row.status.is_terminal]
         return None if moving else True
 
-    await eventually(look, f"it did not settle\n{system.log()}", seconds=40)
+    await eventually(look, f"it did not settle\n{system.log()}", seconds=PATIENCE)
 
 
 async def _blind(system: KubeSystem) -> bool | None:
