@@ -4,6 +4,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -107,6 +108,24 @@ async def test_whoever_still_listens_is_told_when_the_client_is_closed(fake: Fak
         client.close()
         with pytest.raises(UsageError, match="is closed"):
             await waiting
+
+
+async def test_whoever_had_not_got_a_turn_yet_is_told_too_and_not_taken_for_cancelled(
+    fake: FakeApi, tmp_path: Path
+) -> None:
+    job = fake.add(status="queued")
+    client = AsyncGpuDev(fake.url, api_key=KEY, env={"HOME": str(tmp_path)})
+    threads, go_on = client._driver._threads, threading.Event()
+    for _ in range(threads._max_workers):
+        threads.submit(go_on.wait, 30)
+    try:
+        asking = asyncio.create_task(client.jobs.get(job.reservation_id))
+        await asyncio.sleep(0)  # from here on it waits for a thread
+        client.close()
+        with pytest.raises(UsageError, match="is closed"):
+            await asking
+    finally:
+        go_on.set()
 
 
 async def test_a_stream_that_is_left_early_is_hung_up(fake: FakeApi, tmp_path: Path) -> None:

@@ -101,6 +101,10 @@ class AwaitingDriver:
         except asyncio.CancelledError:
             if abort is not None:
                 abort()
+            task = asyncio.current_task()
+            if self._is_closed and future.cancelled() and not (task is not None and task.cancelling()):
+                # It had not got a thread yet: closing took its turn away, and nobody cancelled the caller.
+                raise UsageError("this client is closed") from None
             raise
 
 
