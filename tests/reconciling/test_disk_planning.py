@@ -133,6 +133,16 @@ def test_whatever_there_is_one_pass_is_enough_and_nothing_is_lost_or_handed_over
             assert (record.snapshot_count, record.is_backing_up) == (before.snapshot_count, before.is_backing_up)
 
 
+def test_of_several_volumes_called_like_a_deleted_disk_it_gets_the_oldest_and_the_next_is_imported_at_once() -> None:
+    tags = {"gpu-dev-user": "ada", "disk-name": "work"}
+    there = [Volume(volume_id, 10, BEGINNING, None, (), tags) for volume_id in VOLUME_IDS]
+    known = [DiskRecord(DiskId(UUID(int=1)), UserId(0), "ada", "work", BEGINNING, is_deleted=True, mark=1)]
+    plan = plan_disks(there, None, known)
+    assert [(one.volume_id, one.is_deleted) for one in applied(plan, known)] == [("vol-1", True), ("vol-2", False)]
+    assert [(one.linked, one.others) for one in plan.duplicates] == [("vol-2", ("vol-3", "vol-4"))]
+    assert plan_disks(there, None, applied(plan, known)).writes == []
+
+
 @settings(max_examples=100, deadline=None)
 @given(volumes(), snapshots(), records())
 def test_every_volume_is_linked_imported_or_reported(

@@ -201,11 +201,10 @@ class _Records:
         self._by_id = {str(one.disk_id): one for one in records}
         self._living = {(one.username, one.disk_name): one for one in records if not one.is_deleted}
         # A deleted one that was never linked may be what a volume belongs to; the last deleted name counts.
-        self._deleted = {
-            (one.username, one.disk_name): one
-            for one in sorted(records, key=lambda one: one.created_at)
-            if one.is_deleted and one.volume_id is None
-        }
+        self._deleted: defaultdict[_Key, list[DiskRecord]] = defaultdict(list)
+        for one in sorted(records, key=lambda one: one.created_at):
+            if one.is_deleted and one.volume_id is None:
+                self._deleted[one.username, one.disk_name].append(one)
 
     def linked_to(self, volume: Volume) -> DiskRecord | None:
         return self._by_link.get(volume.volume_id)
@@ -213,8 +212,18 @@ class _Records:
     def meant_by(self, volume: Volume, key: _Key) -> DiskRecord | None:
         tagged = self._by_id.get(volume.tags.get(DISK_ID_TAG, ""))
         if tagged is not None and tagged.username == key[0]:
+            self._take(tagged)
             return tagged
-        return self._living.get(key) or self._deleted.get(key)
+        if (living := self._living.get(key)) is not None or not self._deleted[key]:
+            return living
+        return self._take(self._deleted[key][-1])
+
+    def _take(self, record: DiskRecord) -> DiskRecord:
+        """It will be linked to this volume: the next of that name is another's, today as in the next pass."""
+        unlinked = self._deleted[record.username, record.disk_name]
+        if record in unlinked and not record.is_being_worked_on:
+            unlinked.remove(record)
+        return record
 
 
 def _key(volume: Volume, plan: DiskPlan) -> _Key | None:
