@@ -119,6 +119,7 @@ class Builder:
 
     def write(self, name: str, text: str) -> None:
         path = self.config / name
+        path.unlink(missing_ok=True)  # an ordinary user could not write to it again
         path.write_text(text)
         path.chmod(0o400)
 
