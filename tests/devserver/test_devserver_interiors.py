@@ -126,8 +126,9 @@ def test_jupyter_runs_as_the_person_is_reached_by_its_key_alone_and_ends(server:
         asyncio.run(connect(server, server.key.read_text()))
     server.ssh(f"kill -9 {told['pid']}")
     eventually(lambda: adjusted(server, owner, wish)["state"] == "ready" and answers_anew(server, private, told["pid"]))
+    again = asyncio.run(ask(server, private, "/v1/jobs/x/jupyter/api/status"))
     assert adjusted(server, owner) is None
-    eventually(lambda: server.ssh("pgrep -f '[j]upyter-lab'").returncode == 1)
+    eventually(lambda: server.ssh(f"kill -0 {again['pid']}").returncode == 1)
     with pytest.raises(asyncssh.PermissionDenied):
         asyncio.run(connect(server, private))
 
