@@ -36,7 +36,7 @@ async def list_home(api: KubernetesApi, parts: ServerParts) -> Contents | None:
     if pod is None:
         return None
     try:
-        said = await (_ask_log(api, pod) if pod.ended else _ask(api, pod))
+        said = await (_ask_log(api, pod) if pod.is_over else _ask(api, pod))
         return None if said is None else read_contents(said)
     except GpuDevError as error:
         log.info("kubernetes.home_not_listed", pod=pod.name, error=str(error))
