@@ -53,6 +53,11 @@ def test_without_any_address_the_next_steps_are_named() -> None:
     assert "gpu-dev config set api_url" in raised.value.next_step
 
 
+def test_who_has_never_named_a_region_hears_of_none() -> None:
+    with pytest.raises(ClientError, match=r"no API address is set$"):
+        choose(None, {}, Preferences(), None)
+
+
 def test_the_embedded_system_is_recognised_however_it_was_named() -> None:
     assert choose("http://127.0.0.1:7480/", {}, BOTH, EMBEDDED).embedded
     assert choose(None, {}, Preferences(), EMBEDDED).embedded

@@ -42,6 +42,19 @@ def test_a_wish_that_is_misspelt_is_not_left_out_silently(asking: GpuDev, fake: 
     assert fake.jobs == {}
 
 
+def test_a_name_that_is_none_is_no_other_question(asking: GpuDev, fake: FakeApi) -> None:
+    for ask in (asking.jobs.get, asking.jobs.cancel, asking.disks.get, asking.users.list, asking.jupyter.get):
+        for name in ("", ".", ".."):
+            with pytest.raises(UsageError, match="is no "):
+                ask(name)
+    assert fake.asked == []
+
+
+def test_an_address_that_is_none_is_called_what_programs_call_it(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"^api_url is no address"):
+        GpuDev("nonsense", env={"HOME": str(tmp_path)})
+
+
 def test_one_client_serves_many_threads(asking: GpuDev, fake: FakeApi) -> None:
     jobs = [fake.add(status="active").reservation_id for _ in range(8)]
     with ThreadPoolExecutor(8) as threads:

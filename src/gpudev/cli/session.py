@@ -11,6 +11,8 @@ __all__ = ["KEY_VARIABLE", "Session", "check_key"]
 
 
 class Session(session.Session):
+    option_name = "--api-url"
+
     @cached_property
     def api(self) -> Api:
         return self.new_api()

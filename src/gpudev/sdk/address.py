@@ -29,11 +29,17 @@ def region_of(env: Mapping[str, str]) -> str:
     return env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION") or DEFAULT_REGION
 
 
-def choose(option: str | None, env: Mapping[str, str], preferences: Preferences, embedded_url: str | None) -> Address:
-    """The first that is set, from the most particular to the most general."""
+def choose(
+    option: str | None,
+    env: Mapping[str, str],
+    preferences: Preferences,
+    embedded_url: str | None,
+    option_name: str = "--api-url",
+) -> Address:
+    """The first that is set, from the most particular to the most general. `option_name`: what its giver calls it."""
     region = region_of(env)
     if option:
-        url = check_url(option, "--api-url")
+        url = check_url(option, option_name)
     elif variable := env.get("GPU_DEV_API_URL"):
         url = check_url(variable, "GPU_DEV_API_URL")
     elif setting := preferences.api_url(region):
@@ -41,8 +47,11 @@ def choose(option: str | None, env: Mapping[str, str], preferences: Preferences,
     elif embedded_url:
         url = embedded_url
     else:
+        # Who has never named a region has no use for one here.
+        known = ", ".join(name for name, _ in preferences.api_urls)
+        where = f" for {region}, only for {known}" if known else ""
         raise LocalError(
-            f"no API address is set for {region} and no system runs on this machine",
+            f"no system runs on this machine, and no API address is set{where}",
             "Start one with `gpu-dev up`, or name one with `gpu-dev config set api_url URL`",
             code="no_api",
         )

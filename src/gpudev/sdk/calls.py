@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode
 
+from gpudev.sdk.errors import UsageError
 from gpudev.wire import codec
 from gpudev.wire.jobs import ExtendRequest, JobList, JobView, PriorityRequest, SubmitRequest
 
@@ -45,8 +46,15 @@ def acting_once(
     return Call(model, method, path, body, headers, repeatable=True)
 
 
+def in_path(name: str, what: str) -> str:
+    """A name somebody gave, as one step of a path. None at all would make the path mean something else."""
+    if name in ("", ".", ".."):
+        raise UsageError(f"{name!r} is no {what}")
+    return quote(name, safe="")
+
+
 def job_path(job_id: str) -> str:
-    return f"/v1/jobs/{quote(job_id, safe='')}"
+    return f"/v1/jobs/{in_path(job_id, 'reservation')}"
 
 
 def submit(request: SubmitRequest, idempotency_key: str | None = None) -> Call[JobView]:

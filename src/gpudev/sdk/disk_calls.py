@@ -1,8 +1,6 @@
 """What can be asked about disks, as data."""
 
-from urllib.parse import quote
-
-from gpudev.sdk.calls import Call, acting_once, reading
+from gpudev.sdk.calls import Call, acting_once, in_path, reading
 from gpudev.wire import codec
 from gpudev.wire.disks import (
     CloneDiskRequest,
@@ -43,7 +41,7 @@ def operations(name: str) -> Call[OperationList]:
 
 
 def operation(name: str, operation_id: str) -> Call[OperationView]:
-    return reading(OperationView, _path(name, f"/operations/{quote(operation_id, safe='')}"))
+    return reading(OperationView, _path(name, f"/operations/{in_path(operation_id, 'operation')}"))
 
 
 def create(ask: CreateDiskRequest) -> Call[OperationView]:
@@ -80,4 +78,4 @@ def _act(method: str, path: str, ask: object = None) -> Call[OperationView]:
 
 
 def _path(name: str, more: str = "") -> str:
-    return f"/v1/disks/{quote(name, safe='')}{more}"
+    return f"/v1/disks/{in_path(name, 'disk')}{more}"

@@ -1,9 +1,8 @@
 """Questions about the inside of a dev server: who else may log in, and Jupyter."""
 
 from collections.abc import Sequence
-from urllib.parse import quote
 
-from gpudev.sdk.calls import Call, job_path, reading
+from gpudev.sdk.calls import Call, in_path, job_path, reading
 from gpudev.wire import codec
 from gpudev.wire.interiors import AddUsersRequest, DevServerUsers, JupyterLink, JupyterView
 
@@ -19,7 +18,7 @@ def add_users(job_id: str, names: Sequence[str]) -> Call[DevServerUsers]:
 
 
 def remove_user(job_id: str, name: str) -> Call[DevServerUsers]:
-    return Call(DevServerUsers, "DELETE", f"{job_path(job_id)}/users/{quote(name, safe='')}", repeatable=False)
+    return Call(DevServerUsers, "DELETE", f"{job_path(job_id)}/users/{in_path(name, 'user')}", repeatable=False)
 
 
 def get_jupyter(job_id: str) -> Call[JupyterView]:

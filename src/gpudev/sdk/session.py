@@ -20,6 +20,9 @@ KEY_VARIABLE = "GPU_DEV_API_KEY"
 
 
 class Session:
+    option_name = "api_url"
+    """What whoever names an address calls it."""
+
     def __init__(
         self,
         api_url: str | None = None,
@@ -41,7 +44,7 @@ class Session:
     @cached_property
     def address(self) -> address.Address:
         embedded_url = address.find_embedded(places.system_file(self.env))
-        return address.choose(self._api_url, self.env, self.preferences, embedded_url)
+        return address.choose(self._api_url, self.env, self.preferences, embedded_url, self.option_name)
 
     @cached_property
     def _trace_id(self) -> str:
