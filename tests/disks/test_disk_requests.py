@@ -193,6 +193,13 @@ def test_what_nobody_deleted_is_never_purged() -> None:
     assert ask(PurgeDisk(GONE), replace(facts, disks={GONE: claimed}), late) is None
 
 
+def test_a_snapshot_is_cloned_while_its_disk_is_in_use() -> None:
+    asked = ask(CloneDisk(NEW, WORK, "copy", snapshot_id=SNAPSHOT), held(ada()))
+    assert asked is not None
+    assert asked.operation.snapshot_id == SNAPSHOT
+    assert WORK not in asked.operation.blocks, "whoever uses the disk is not kept waiting"
+
+
 def test_a_purge_waits_for_a_clone_that_is_nowhere_else_yet() -> None:
     """A clone without a volume is still only in the snapshot it was cloned from."""
     only_there = recorded(30, GONE)

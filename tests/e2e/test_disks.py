@@ -85,15 +85,16 @@ def test_a_disk_in_use_is_kept_and_grows_but_is_neither_deleted_nor_renamed(clea
     for arguments in (["delete", "live"], ["rename", "live", "dead"], ["clone", "live", "twin"]):
         refused = clean.run("disk", *arguments, code=5)
         assert job["job_id"][:8] in refused.stderr
+    asked = [one for one in snapshots(clean, "live", 1) if one["why"] == "asked"]
+    clean.ask("disk", "clone", "live", "earlier", "--snapshot", asked[0]["snapshot_id"])
+    assert stay(clean, "earlier", "cat ~/log") == "early\n"
     size = clean.ask("disk", "show", "live")["size_gb"]
     clean.run("disk", "resize", "live", "--size", str(size + 10))
     shown = clean.ask("disk", "show", "live")
     assert (shown["state"], shown["size_gb"], shown["reservation_id"]) == ("in use", size + 10, job["job_id"])
     clean.run("cancel", job["job_id"], "--yes")
     clean.wait_until_released(job["job_id"])
-    asked = [one for one in snapshots(clean, "live", 2) if one["why"] == "asked"]
-    clean.ask("disk", "clone", "live", "earlier", "--snapshot", asked[0]["snapshot_id"])
-    assert stay(clean, "earlier", "cat ~/log") == "early\n"
+    snapshots(clean, "live", 2)
     clean.ask("disk", "rename", "live", "renamed")
     assert stay(clean, "renamed", "cat ~/log") == "late\n"
 

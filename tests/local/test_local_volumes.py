@@ -276,6 +276,28 @@ async def test_a_snapshot_whose_table_of_files_finds_no_room_says_so(
     assert snapshot.error.startswith("No space left on device")
 
 
+async def test_a_snapshot_that_fails_as_nobody_foresaw_is_not_begun_again_and_again(
+    world: VolumeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    volume = await world.new_volume()
+    (world.home(volume) / "file").write_text("content")
+    tries = []
+
+    def stumble(*_: int) -> int:
+        tries.append(1)
+        raise OverflowError("int too large")
+
+    monkeypatch.setattr(copying, "copy_bytes", stumble)
+    monkeypatch.setattr(copying, "clone_file", lambda *_: False)
+    snapshot = await world.snapshot(volume)
+    assert snapshot.state is SnapshotState.ERROR
+    assert "OverflowError: int too large" in (snapshot.error or "")
+    again = await world.cloud.find_snapshot(snapshot.snapshot_id)
+    assert again is not None
+    assert again.state is SnapshotState.ERROR
+    assert len(tries) == 1
+
+
 class NarrowTable(KnownFiles):
     """As on a device that is full."""
 

@@ -128,7 +128,8 @@ class _Desk:
         return Changes(self._operation(OperationKind.UNDELETE, disk, name=name), back, event=f"restored as {name!r}")
 
     def clone(self, request: CloneDisk) -> Changes:
-        source = self._free(request.source_id, "cloning it")
+        # A snapshot stays as it is, whatever is done to its disk meanwhile.
+        source = self._free(request.source_id, "cloning it", while_held=request.snapshot_id is not None)
         snapshot = None if request.snapshot_id is None else self._snapshot(request.snapshot_id, source)
         if snapshot is None and source.volume_id is None and source.saved_as is None:
             raise Conflict(f"Nothing has been written to disk {source.name!r} yet: there is nothing to clone.")

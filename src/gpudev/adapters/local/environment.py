@@ -78,8 +78,8 @@ def greeting(spec: ServerSpec, node: LocalNode, view: View) -> str:
     )
     return (
         f"gpu-dev reservation {short_id(spec.reservation_id)}: {gpus}{simulated} on {node.name}{until}\n"
-        f"{view.home} is {home}\n"
-        f"{view.workspace} ends with the reservation\n"
+        f"{view.home} is {home}.\n"
+        f"{view.workspace} ends with the reservation.\n"
     )
 
 

@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import structlog
+
 from gpudev.adapters.local.contents import ContentsCount
 from gpudev.adapters.local.copying import Earlier, Method, Tally, TreeCopy
 from gpudev.adapters.local.filesystem import kind_of, sync_filesystem
 from gpudev.adapters.local.known_files import KnownFiles
-from gpudev.adapters.local.long_work import Job, opened, speaking
+from gpudev.adapters.local.long_work import Job, Stopped, opened, speaking
 from gpudev.adapters.local.opening import open_up
 from gpudev.adapters.local.removing import remove_folder
 from gpudev.adapters.local.volume_folders import Busy, Thing, VolumeFolders, is_id
@@ -22,6 +24,7 @@ from gpudev.adapters.local.volume_records import SnapshotRecord
 from gpudev.domain.errors import ClusterError
 from gpudev.ports.cloud import Snapshot, SnapshotState
 
+log = structlog.get_logger(__name__)
 _TREE, _FILES = "tree", "files"
 _TELL_CHANGES = ("ext2", "ext3", "ext4", "xfs", "btrfs")
 """File systems that set a file's ctime also when it is changed through mapped memory."""
@@ -80,10 +83,11 @@ class Snapshots:
             folder = folders.snapshot(snapshot_id)
             try:
                 made = self._copy(record, folder, job)
-            except OSError as error:
-                words = ": ".join(str(part) for part in (error.filename, error.strerror) if part) or str(error)
+            except Stopped:
+                raise
+            except Exception as error:  # noqa: BLE001 - a copy nobody foresaw to fail would be begun at every look
                 _clear(folder, job)
-                made = replace(record, state=SnapshotState.ERROR, error=words)
+                made = replace(record, state=SnapshotState.ERROR, error=_words(error))
             folders.write_snapshot_record(folder, made)
 
     def remove(self, snapshot_id: str) -> Path | None:
@@ -193,6 +197,13 @@ def _lacks(tally: Tally) -> str | None:
     named = ", ".join(tally.unread_paths)
     more = ", …" if tally.unread > len(tally.unread_paths) else ""
     return f"{tally.unread} that belong{'s' if tally.unread == 1 else ''} to others and cannot be read: {named}{more}"
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return ": ".join(str(part) for part in (error.filename, error.strerror) if part) or str(error)
+    log.error("disks.snapshot_unforeseen", exc_info=error)
+    return f"something went wrong that nobody foresaw ({type(error).__name__}: {error})"
 
 
 def _clear(folder: Path, job: Job) -> None:
