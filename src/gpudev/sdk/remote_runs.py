@@ -11,8 +11,8 @@ from gpudev.domain.run_end import ENDS, EXIT, FOLDER, OUTPUT, PROCESS
 
 NOTHING_RAN = 4
 _ENTER = 'cd -- "$1" && shift && PYTHONUNBUFFERED="${PYTHONUNBUFFERED-1}" && export PYTHONUNBUFFERED || exit 126'
-# In these the shell stays, so that a command that a signal ends has an exit code: ssh itself would say 255 of every such
-# end, as it does when there is no connection.
+# In these the shell stays, so that a command that a signal ends has an exit code: ssh itself would say 255 of every
+# such end, as it does when there is no connection.
 _ANSWERED = '"$@"; exit $?'
 _ANSWERED_LINE = '"${SHELL:-sh}" -c "$1"; exit $?'
 _ATTENDED = f'{_ENTER}; trap : INT QUIT; "$@"'
