@@ -36,6 +36,8 @@ _REMAINS_GONE_WITHIN_S = 5.0
 _BOUND_WITHIN_S = 5.0
 _LOOK_AGAIN_S = 0.05
 _ENDED = ("Succeeded", "Failed")
+_OF_NO_USE = ("Released", "Failed")
+"""Phases of a PersistentVolume that takes no claim any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,7 @@ class Maker:
                 name = manifest["metadata"]["name"]
                 raise ClusterError(f"the PersistentVolume {name} is of volume {handle_of(taken)}; it stays as it is")
             _check_stays(VOLUME, taken)
-            if _phase(taken) != "Released":
+            if _phase(taken) not in _OF_NO_USE:
                 change = growth(taken, volume)
                 if change is not None:
                     await self._api.patch(VOLUME, manifest["metadata"]["name"], change)
