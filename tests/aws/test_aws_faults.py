@@ -207,6 +207,27 @@ async def test_a_snapshot_whose_answer_was_lost_is_found_though_it_appears_late(
     assert list(world.stub.account.snapshots) == [snapshot.snapshot_id]
 
 
+@pytest.mark.parametrize("code", ["SnapshotCreationPerVolumeRateExceeded", "ConcurrentSnapshotLimitExceeded"])
+async def test_a_snapshot_that_aws_does_not_take_so_soon_is_asked_for_again(world: StubWorld, code: str) -> None:
+    """Only a moment ago there was one of this volume, or there are many at once: that passes."""
+    volume = await world.new_volume()
+    too_soon = Fault(Refuse(code), lambda request: request.action == "CreateSnapshot", times=1)
+    world.stub.faults.append(too_soon)
+    await world.new_snapshot(volume.volume_id)
+    assert len(world.stub.account.snapshots) == 1
+    too_soon.times = None
+    with pytest.raises(Unavailable, match=code):
+        await world.new_snapshot(volume.volume_id)
+
+
+async def test_a_volume_that_has_failed_is_told_with_the_reason(world: StubWorld) -> None:
+    volume = await world.new_volume()
+    world.stub.account.volumes[volume.volume_id].state = "error"
+    found = await world.cloud.find_volume(volume.volume_id)
+    assert found is not None
+    assert found.busy == f"AWS says that volume {volume.volume_id} has failed"
+
+
 async def test_a_process_that_comes_after_finds_what_the_one_before_made(world: StubWorld) -> None:
     token, snapshot_token = str(uuid4()), str(uuid4())
     volume = await world.new_volume(token)

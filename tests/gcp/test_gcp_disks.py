@@ -57,6 +57,17 @@ async def test_a_disk_is_told_when_it_is_ready_however_long_that_takes(world: St
     assert world.stub.project.disks == {}
 
 
+@pytest.mark.parametrize(("status", "busy"), [("DELETING", "removing"), ("FAILED", "failed"), ("READY", None)])
+async def test_a_disk_that_cannot_be_used_is_told_with_the_reason(
+    world: StubWorld, status: str, busy: str | None
+) -> None:
+    volume = await world.new_volume()
+    world.stub.project.disks[volume.volume_id]["status"] = status
+    found = await world.cloud.find_volume(volume.volume_id)
+    assert found is not None
+    assert (busy or "None") in str(found.busy)
+
+
 async def test_operations_that_go_on_hold_nobody_else_up(world: StubWorld) -> None:
     world.stub.project.slowness, token = 1_000_000, str(uuid4())
     waiting = [asyncio.create_task(world.new_volume(token)) for _ in range(20)]

@@ -44,7 +44,7 @@ class Volume:
     """Machines, by the cloud's names. Empty: nobody has it."""
     tags: Mapping[str, str] = field(default_factory=dict)
     busy: str | None = None
-    """Why nobody may write to it yet, in words. Clouds take snapshots at one instant; a folder is copied."""
+    """Why nobody can write to it now, in words: a cloud says that it has failed; a folder is still being copied."""
 
     @property
     def owner(self) -> str | None:

@@ -10,6 +10,7 @@ from gpudev.ports.cloud import NodeGroup, Snapshot, SnapshotState, Volume
 _GOING = frozenset({"deleting", "deleted"})
 _IN_SERVICE = "InService"
 _DETACHED = "detached"
+_FAILED = "error"
 _STATES = {
     "pending": SnapshotState.PENDING,
     "completed": SnapshotState.COMPLETED,
@@ -64,7 +65,13 @@ def _volume_from(told: Mapping[str, Any]) -> Volume | None:
             )
         ),
         _tags_from(told),
+        _failed(told),
     )
+
+
+def _failed(told: Mapping[str, Any]) -> str | None:
+    """What is on such a volume cannot be read any more, and nothing can be attached to it."""
+    return f"AWS says that volume {told['VolumeId']} has failed" if told.get("State") == _FAILED else None
 
 
 def _snapshot_from(told: Mapping[str, Any]) -> Snapshot:

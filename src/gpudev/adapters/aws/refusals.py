@@ -22,6 +22,7 @@ _NOT_ALLOWED = frozenset(
 _NOT_NOW = frozenset(
     {
         "BandwidthLimitExceeded",
+        "ConcurrentSnapshotLimitExceeded",
         "EC2ThrottledException",
         "ExpiredToken",
         "ExpiredTokenException",
@@ -33,6 +34,7 @@ _NOT_NOW = frozenset(
         "RequestThrottledException",
         "RequestTimeout",
         "SlowDown",
+        "SnapshotCreationPerVolumeRateExceeded",
         "Throttling",
         "ThrottledException",
         "ThrottlingException",

@@ -25,6 +25,11 @@ _SNAPSHOT_STATES = {
     # Nothing can be restored from it any more.
     "DELETING": SnapshotState.ERROR,
 }
+_UNUSABLE = {
+    "DELETING": "GCP is removing the disk",
+    "FAILED": "GCP says that the disk has failed",
+    "UNAVAILABLE": "GCP says that the disk cannot be used at the moment",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +96,7 @@ def volume_of(disk: Any) -> Volume:
         zone=path.zone,
         attached_to=tuple(sorted(last_part(user) for user in disk.users)),
         tags=tags_of(disk.labels),
+        busy=_UNUSABLE.get(disk.status),
     )
 
 
