@@ -91,9 +91,8 @@ def restore_what_was_not_saved(world: DiskWorld, check: Callable[[], None]) -> N
     world.settle()
     world.start(one)
     world.write(one)
-    world.end(one)
     world.let_go(one)
-    world.store.release(disk)  # an operator freed it by hand, before it was put away
+    world.store.release(disk)  # an operator freed it by hand: nobody ever asked for it to be put away
     del world.stays[one.reservation_id]
     world.settle()
     world.restore(disk, old)

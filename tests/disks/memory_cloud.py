@@ -74,6 +74,8 @@ class MemoryCloud:
         self.grows_slowly = False
         self.closed_files: str | None = None
         """What snapshots cannot take along from now on, in words; it turns out when they are complete."""
+        self.made_into_images: set[str] = set()
+        """Snapshots that the cloud does not let go, because somebody made an image of them."""
         self._lacking: dict[str, str] = {}
         self._by_token: dict[str, str] = {}
         self._number = 0
@@ -210,6 +212,8 @@ class MemoryCloud:
 
     async def remove_snapshot(self, snapshot_id: str) -> None:
         dies = self.trouble.before("remove_snapshot")
+        if snapshot_id in self.made_into_images:
+            raise ClusterError(f"{snapshot_id} is in use by an image")
         snapshot = self.snapshots_there.pop(snapshot_id, None)
         if snapshot is not None:
             self.removed_snapshots.append(

@@ -77,8 +77,8 @@ class Context:
         )
         if not changed:
             return None
-        lacking = [told for one in changed if (told := what_it_lacks(one)) is not None]
-        return Record("looking at snapshots", snapshots=changed, event="; ".join(lacking) or None)
+        wrong = [told for one in changed if (told := what_is_wrong(one)) is not None]
+        return Record("looking at snapshots", snapshots=changed, event="; ".join(wrong) or None)
 
     def begun(self) -> Step | None:
         """What the cloud was asked for and may have made, though its answer was lost: it is asked for again before
@@ -240,3 +240,10 @@ def what_it_lacks(record: SnapshotRecord) -> str | None:
     return (
         f"snapshot {short_id(record.snapshot_id)} lacks {record.lacks}; volume {record.volume_id} has them and is kept"
     )
+
+
+def what_is_wrong(record: SnapshotRecord) -> str | None:
+    """With a snapshot that was begun: whoever counts on it should hear of it. None: nothing."""
+    if record.status in (SnapshotStatus.FAILED, SnapshotStatus.LOST):
+        return f"snapshot {short_id(record.snapshot_id)} came to nothing: {record.error}"
+    return what_it_lacks(record)

@@ -106,7 +106,10 @@ def after_refusal(facts: OperationFacts, call: CloudCall, error: str, now: datet
             return Changes(_going_on(operation, "no snapshot could be taken"), snapshots=(failed,))
         case TagVolume():
             return conclude(facts, Finish(f"done, but the volume still carries the old name: {error}"), now)
-        case RemoveVolume() | RemoveSnapshot():
+        case RemoveSnapshot():  # the others go all the same
+            refused = replace(call.record, error=error[:_LONGEST_TEXT])
+            return Changes(_going_on(operation, "removing snapshots"), snapshots=(refused,))
+        case RemoveVolume():
             if operation.kind in (OperationKind.PURGE, OperationKind.PRUNE):
                 return _fail(facts, error, now)
             return Changes(again)  # what the operation is for is done; the next pruning removes the rest

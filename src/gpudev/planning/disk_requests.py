@@ -39,7 +39,7 @@ from gpudev.domain.disk_requests import (
     SnapshotDisk,
     UndeleteDisk,
 )
-from gpudev.domain.errors import Conflict, DiskHeld, Invalid, NotFound
+from gpudev.domain.errors import Conflict, DiskHeld, Invalid, NotFound, Stale
 from gpudev.domain.ids import DiskId, ReservationId, short_id
 from gpudev.planning.disk_context import is_whole
 from gpudev.planning.disk_quota import DiskHoldings, check_quota
@@ -182,7 +182,7 @@ class _Desk:
         return Changes(
             self._operation(OperationKind.PURGE, disk),
             replace(disk, purge_started_at=disk.purge_started_at or self.now),
-            tuple(replace(one, status=SnapshotStatus.REMOVING) for one in theirs),
+            tuple(map(_to_be_removed, theirs)),
             event="its time to be restored is over; what was on it is being removed",
         )
 
@@ -192,10 +192,10 @@ class _Desk:
             return None
         theirs = [one for one in self.facts.snapshots if one.disk_id == disk.disk_id]
         old = prunable(theirs, relied_on(self.facts), self.now, self.settings)
-        begun = any(one.status is SnapshotStatus.REMOVING for one in theirs)
+        begun = [one for one in theirs if one.status is SnapshotStatus.REMOVING]
         if not (old or begun or self._is_replaced_and_saved(disk)):
             return None
-        removing = tuple(replace(one, status=SnapshotStatus.REMOVING) for one in old)
+        removing = tuple(map(_to_be_removed, (*begun, *old)))
         operation = replace(self._operation(OperationKind.PRUNE, disk), blocks=frozenset())
         return Changes(operation, None, removing, event=f"removing {len(old)} old snapshots" if old else None)
 
@@ -220,6 +220,9 @@ class _Desk:
 
     def put_away(self, request: PutAway) -> Changes:
         disk = self._known(request.disk_id)
+        if disk.holder != request.reservation_id:
+            # Asked by somebody who looked long ago: another may be writing to it by now.
+            raise Stale(f"Disk {disk.name!r} is not held by reservation {short_id(request.reservation_id)} any more.")
         operation = self._operation(
             OperationKind.PUT_AWAY, disk, reservation_id=request.reservation_id, contents=request.contents
         )
@@ -339,3 +342,8 @@ class _Desk:
         wanted = {one.disk_id: one.size_gb for one in self.facts.unfinished if one.kind is OperationKind.RESIZE}
         taken = sum(max(one.size_gb or 0, wanted.get(one.disk_id) or 0) for one in living)
         check_quota(DiskHoldings(len(living), taken), self.settings, more=count, more_gb=more_gb)
+
+
+def _to_be_removed(snapshot: SnapshotRecord) -> SnapshotRecord:
+    """Without what became of it earlier: whoever removes it writes down there why it could not be."""
+    return replace(snapshot, status=SnapshotStatus.REMOVING, error=None)

@@ -233,9 +233,9 @@ def _ready(context: Context, zone: str | None, how: str) -> Step:
 
 
 def _put_away(context: Context) -> Step:
+    """Also where the reservation was released meanwhile, which waits for the cloud only so long: whoever has the disk
+    next comes after this, so nobody has written to it since."""
     disk = context.disk
-    if disk.holder != context.operation.reservation_id:
-        return Finish("the reservation does not hold it any more")
     volume = context.volume_of(disk)
     if volume is None:
         gone = "nothing was ever on it" if disk.volume_id is None else f"its volume {disk.volume_id} is gone"
@@ -252,7 +252,7 @@ def _put_away(context: Context) -> Step:
 
 
 def _prune(context: Context) -> Step:
-    return _removal_of_snapshots(context) or context.removal_of_replaced() or Finish("done")
+    return _removal_of_snapshots(context) or context.removal_of_replaced() or _what_stayed(context) or Finish("done")
 
 
 def _purge(context: Context) -> Step:
@@ -266,18 +266,35 @@ def _purge(context: Context) -> Step:
             if volume.volume_id is None:
                 return Record("removing the volume", volumes=(replace(volume, status=VolumeStatus.REMOVED),))
             return RemoveVolume(volume, volume.volume_id)
+    if (stayed := _what_stayed(context)) is not None:
+        return stayed
     left = f"; volume {disk.volume_id} was not made here and is left" if disk.volume_id is not None else ""
     return Finish(f"removed{left}", replace(disk, purged_at=context.now))
 
 
 def _removal_of_snapshots(context: Context) -> Step | None:
-    """Those that accepting an operation has marked, and no others."""
-    for record in context.facts.snapshots:
-        if record.disk_id == context.disk.disk_id and record.status is SnapshotStatus.REMOVING:
+    """Those that accepting an operation has marked, and no others. One that the cloud refuses to let go (an image was
+    made of it, say) keeps no other."""
+    for record in _marked_snapshots(context):
+        if record.error is None:
             if record.cloud_id is None:
                 return Record("removing snapshots", snapshots=(replace(record, status=SnapshotStatus.REMOVED),))
             return RemoveSnapshot(record, record.cloud_id)
     return None
+
+
+def _what_stayed(context: Context) -> Fail | None:
+    """It is tried again by whoever prunes or purges next."""
+    refused = [one for one in _marked_snapshots(context) if one.error is not None]
+    if not refused:
+        return None
+    others = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
+    return Fail(f"snapshot {refused[0].cloud_id} could not be removed{others}: {refused[0].error}")
+
+
+def _marked_snapshots(context: Context) -> list[SnapshotRecord]:
+    mine = [one for one in context.facts.snapshots if one.disk_id == context.disk.disk_id]
+    return [one for one in mine if one.status is SnapshotStatus.REMOVING]
 
 
 def _only_said(context: Context) -> Step:

@@ -28,7 +28,7 @@ from gpudev.planning.disk_calls import (
     TagVolume,
     Wait,
 )
-from gpudev.planning.disk_context import judge, too_new_to_see, what_it_lacks
+from gpudev.planning.disk_context import judge, too_new_to_see, what_is_wrong
 from gpudev.planning.disk_outcomes import after_call, after_refusal, after_silence, conclude
 from gpudev.planning.disk_requests import accept
 from gpudev.planning.disk_steps import next_step, what_to_look_at
@@ -117,7 +117,7 @@ class DiskOperations:
             if found is None and record.created_at > self.clock.now() - self.appears_within:
                 continue
             new = judge(record, Seen(snapshots={record.cloud_id: found}))
-            settled += new != record and await self.store.settle(new, now=self.clock.now(), event=what_it_lacks(new))
+            settled += new != record and await self.store.settle(new, now=self.clock.now(), event=what_is_wrong(new))
         return Settled(settled, tuple(errors), len(unsettled) - settled)
 
     async def tidy(self) -> list[Operation]:

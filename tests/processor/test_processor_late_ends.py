@@ -1,0 +1,80 @@
+"""The end of a reservation whose disk cannot be put away for a long time: it is put away all the same, only later."""
+
+import pytest
+
+from gpudev.domain.disk_operations import SnapshotStatus, Why
+from gpudev.domain.errors import Unavailable
+from gpudev.domain.ids import short_id
+from gpudev.domain.lifecycle import Status
+from gpudev.ports.cloud import SnapshotState
+from processor.disk_stays import DiskStays
+
+
+async def _check_kept(stays: DiskStays) -> None:
+    [kept] = await stays.snapshots()
+    assert (kept.why, kept.status) == (Why.END_OF_RESERVATION, SnapshotStatus.COMPLETED)
+    assert kept.cloud_id is not None
+    assert stays.cloud.contents[kept.cloud_id] == "precious"
+    assert (await stays.disk()).saved_as == kept.snapshot_id
+
+
+async def test_a_disk_that_nobody_could_look_at_when_its_reservation_ended_is_kept_later(stays: DiskStays) -> None:
+    rid = await stays.start()
+    stays.write(rid, "precious")
+    stays.cloud.trouble.errors["find_volume"] = [Unavailable("no answer")] * 1000
+    await stays.cancel(rid)
+    await stays.go_on()
+    stays.clock.move(minutes=6)
+    await stays.go_on()
+    assert await stays.is_released(rid), "nobody's GPUs wait for the cloud"
+    assert await stays.snapshots() == []
+    stays.cloud.trouble.errors.clear()
+    stays.clock.move(minutes=6)
+    await stays.go_on(6)
+    await _check_kept(stays)
+
+
+@pytest.mark.slow
+async def test_a_volume_that_detaches_long_after_its_reservation_is_kept_before_anybody_has_it_next(
+    stays: DiskStays,
+) -> None:
+    rid = await stays.start()
+    stays.write(rid, "precious")
+    stays.cluster.lets_go = False
+    await stays.cancel(rid)
+    await stays.go_on()
+    stays.clock.move(minutes=6)
+    await stays.go_on()
+    assert await stays.is_released(rid)
+    assert "is still attached" in (await stays.messages(rid))[-1]
+    again = await stays.submit(8, disk="data")
+    await stays.go_on()
+    assert await stays.status(again) is Status.PREPARING
+    assert await stays.snapshots() == [], "nobody takes a snapshot of what may still be written to"
+    stays.cluster.let_go(rid)
+    await stays.go_on(6)
+    [kept] = await stays.snapshots()
+    assert kept.why is Why.END_OF_RESERVATION
+    assert stays.cloud.contents[str(kept.cloud_id)] == "precious"
+    assert await stays.status(again) is Status.ACTIVE
+    assert stays.read(again) == "precious"
+    assert (await stays.disk()).saved_as is None, "from now on somebody writes"
+
+
+async def test_a_snapshot_that_breaks_long_after_the_end_is_told_in_the_disks_history(stays: DiskStays) -> None:
+    stays.cloud.takes_time = True
+    rid = await stays.start()
+    stays.write(rid, "precious")
+    await stays.cancel(rid)
+    await stays.go_on()
+    assert await stays.is_released(rid)
+    stays.clock.move(hours=5)
+    stays.cloud.complete_snapshots(SnapshotState.ERROR)
+    await stays.work.round()
+    [broken] = await stays.snapshots()
+    assert broken.status is SnapshotStatus.FAILED
+    history = [event.message for event in await stays.stores.disk_views.history(broken.disk_id)]
+    told = f"snapshot {short_id(broken.snapshot_id)} came to nothing: the cloud could not finish it"
+    assert told in history
+    stays.cloud.takes_time = False
+    assert stays.read(await stays.start()) == "precious"
