@@ -315,6 +315,14 @@ def test_closed_streams_do_no_harm(cli: Cli, arguments: list[str]) -> None:
     assert done.returncode == 0
 
 
+def test_what_is_opened_has_the_number_of_no_stream_that_is_closed() -> None:
+    """A connection in the place of the standard input would be read as what somebody typed."""
+    script = "import socket; from gpudev.cli import main; main._open_missing_streams(); print(socket.socket().fileno())"
+    command = f"'{sys.executable}' -c '{script}' <&-"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert int(done.stdout) > 2
+
+
 def test_a_full_disk_is_no_success(cli: Cli) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("there is no /dev/full here")

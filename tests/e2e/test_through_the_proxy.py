@@ -291,6 +291,7 @@ def test_the_commands_go_through_it_when_told_to(system: System, job: Job, tmp_p
     short = job["job_id"][:8]
     assert system.run("connect", short, "--proxy", "--", "echo", "two words").stdout == "two words\n"
     assert system.run("exec", "--proxy", "--", "exit 5", code=5).stdout == ""
+    assert system.run("exec", "--proxy", "--", "kill -KILL $$", code=137).stdout == ""
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "file").write_text("content")
     system.run("cp", "--proxy", str(tmp_path / "data"), ":carried")

@@ -32,6 +32,9 @@ def test_a_block_has_a_dev_server_and_releases_it_at_its_end(client: GpuDev) -> 
             server.run("echo so; echo nowhere >&2; exit 3")
         assert (failed.value.exit_code, failed.value.stdout) == (3, "so\n")
         assert server.run("exit 4", check=False).exit_code == 4
+        assert server.run("kill -KILL $$", check=False).exit_code == 137
+        assert server.run(["sh", "-c", "kill -TERM $$"], check=False).exit_code == 143
+        assert server.run("[[ $0 = *bash ]] && echo a line for bash").stdout == "a line for bash\n"
         with pytest.raises(NotInTime):
             server.run("sleep 60", timeout=0.5)
         before = server.job.expires_at

@@ -53,7 +53,11 @@ def run(arguments: list[str]) -> int:
 
 
 def _open_missing_streams() -> None:
-    """Started with a stream closed (`>&-`), Python has None in its place; we write into nothing instead."""
+    """Started with a stream closed (`>&-`), Python has None in its place; we write into nothing instead. Nor may what
+    we open have its number: a connection would be taken for our standard input."""
+    while (opened := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(opened, True)
+    os.close(opened)
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     if sys.stderr is None:

@@ -5,6 +5,7 @@ slow one end is. An empty binary message is the end of one direction, as a half-
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 import structlog
@@ -34,6 +35,8 @@ _LAST_WORDS_SECONDS = 0.5
 """How long a client whose time is over has to hear why."""
 _LAST_BYTES_SECONDS = 30.0
 """How long one has to take what the dev server said last; it answers our goodbye as soon as it has."""
+_PONG = 0x8A
+"""The first byte of an answer to a ping."""
 
 
 class Tunnel(asyncio.BufferedProtocol):
@@ -60,6 +63,9 @@ class Tunnel(asyncio.BufferedProtocol):
         self._room_wanted = _LITTLE_ROOM
         self._received = 0
         self._sent = 0
+        self._is_full = False
+        self._owed_pong = b""
+        self._timers: list[asyncio.TimerHandle] = []
 
     # The client's connection
 
@@ -110,17 +116,25 @@ class Tunnel(asyncio.BufferedProtocol):
 
     def eof_received(self) -> None:
         self._websocket.receive_eof()
+        self._hang_up()
 
     def pause_writing(self) -> None:
+        self._is_full = True
         if self._server is not None and not self._server.is_closing():
             self._server.pause_reading()
 
     def resume_writing(self) -> None:
+        self._is_full = False
+        if self._owed_pong and self._websocket.state is State.OPEN:
+            self._client.write(self._owed_pong)
+        self._owed_pong = b""
         if self._server is not None and not self._server.is_closing():
             self._server.resume_reading()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._is_lost = True
+        for timer in self._timers:
+            timer.cancel()
         self._ending = self._ending or Ending(Close.DONE, "the client has gone")
         if self._opening is not None:
             self._opening.cancel()
@@ -157,7 +171,7 @@ class Tunnel(asyncio.BufferedProtocol):
         self._websocket.send_response(response)
         self._say_what_is_due()
         if self._server is None:
-            self._client.close()
+            self._hang_up()
         elif self._ending is None:
             self._begin(self._server)
 
@@ -247,20 +261,31 @@ class Tunnel(asyncio.BufferedProtocol):
             self._websocket.send_close(ending.close, ending.reason)
             self._say_what_is_due()
         if self._opening is not None and not self._opening.done():
-            self._client.close()
+            self._hang_up()
             return
         self.go_on_reading_client()  # the answer to our goodbye
         patience = _LAST_BYTES_SECONDS if ending.close in (Close.DONE, Close.BROKEN) else _LAST_WORDS_SECONDS
-        asyncio.get_running_loop().call_later(patience, self._client.close)
-        asyncio.get_running_loop().call_later(2 * patience, self._client.abort)
+        self._later(patience, self._client.close)
+        self._later(2 * patience, self._client.abort)
+
+    def _hang_up(self) -> None:
+        """When what was said last has arrived; whoever does not take it keeps nothing open by that."""
+        self._client.close()
+        self._later(_LAST_BYTES_SECONDS, self._client.abort)
+
+    def _later(self, seconds: float, act: Callable[[], None]) -> None:
+        self._timers.append(asyncio.get_running_loop().call_later(seconds, act))
 
     def _say_what_is_due(self) -> None:
-        """Answers to pings and goodbyes are the library's own; an empty text means that it is done."""
+        """Answers to pings and goodbyes are the library's own; an empty text means that it is done. Of many pings that
+        a client sends and hears no answer to, the last is answered when it listens again: nothing piles up."""
         for data in self._websocket.data_to_send():
-            if data:
-                self._client.write(data)
+            if not data:
+                self._hang_up()
+            elif self._is_full and data[0] == _PONG:
+                self._owed_pong = data
             else:
-                self._client.close()
+                self._client.write(data)
 
     def ping(self) -> None:
         if self._websocket.state is State.OPEN:

@@ -11,7 +11,10 @@ from gpudev.domain.run_end import ENDS, EXIT, FOLDER, OUTPUT, PROCESS
 
 NOTHING_RAN = 4
 _ENTER = 'cd -- "$1" && shift && PYTHONUNBUFFERED="${PYTHONUNBUFFERED-1}" && export PYTHONUNBUFFERED || exit 126'
-# The shell stays, so that a command that a signal ends has an exit code: ssh itself would say 255 of every such end.
+# In these the shell stays, so that a command that a signal ends has an exit code: ssh itself would say 255 of every
+# such end, as it does when there is no connection.
+_ANSWERED = '"$@"; exit $?'
+_ANSWERED_LINE = '"${SHELL:-sh}" -c "$1"; exit $?'
 _ATTENDED = f'{_ENTER}; trap : INT QUIT; "$@"'
 # Of a dev server's earlier life, on a disk, a number may be left that somebody else has by now.
 _RUNS = f"""
@@ -76,6 +79,11 @@ if [ ! -e "$run/{EXIT}" ]; then
 fi
 exit "$(cat "$run/{EXIT}")"
 """
+
+
+def answered(command: Sequence[str]) -> tuple[str, ...]:
+    """Runs in the home there, a line in the person's own shell, for as long as the connection lasts."""
+    return ("sh", "-c", _ANSWERED_LINE if len(command) == 1 else _ANSWERED, "sh", *command)
 
 
 def attended(folder: str, command: Sequence[str]) -> tuple[str, ...]:

@@ -57,9 +57,9 @@ class ServerMethods(Group):
     ) -> Routine[Result]:
         """Run a command there. A string is a line for the shell there; a sequence arrives as it is. Its output comes
         back, or goes where this program's goes (`capture=False`). Raises CommandFailed when it ends with another exit
-        code than 0, or ReservationEnded when there is nothing left to run it, unless `check=False`; NotInTime after
-        `timeout` seconds."""
-        line = yield from self._command_line(_as_arguments(command))
+        code than 0 (one that a signal ends: 128 and its number), or ReservationEnded when there is nothing left to run
+        it, unless `check=False`; NotInTime after `timeout` seconds."""
+        line = yield from self._command_line(remote_runs.answered(_as_arguments(command)))
         sent = stdin.encode() if isinstance(stdin, str) else stdin
         done: Executed = yield Execute(line, sent, capture, timeout, self._session.env)
         result = _result(done)

@@ -22,7 +22,7 @@ from gpudev.cli.connecting import (
 from gpudev.cli.exits import CliError, Exit, local_error, usage_error
 from gpudev.cli.options import ID
 from gpudev.cli.session import Session
-from gpudev.sdk import ssh
+from gpudev.sdk import remote_runs, ssh
 from gpudev.wire.jobs import JobView
 
 _HOME = "/home/dev"
@@ -98,7 +98,8 @@ def execute(command: tuple[str, ...], *, job_id: str | None, direct: bool, proxy
     job = find_ready(session, job_id)
     way = choose_way(session, job, direct=direct, proxy=proxy)
     more = ["-T", "-o", "BatchMode=yes"]
-    ssh.become(ssh.command_line(program, job, command, session.env, tty=False, proxy=way, more=more))
+    asked = remote_runs.answered(command)
+    ssh.become(ssh.command_line(program, job, asked, session.env, tty=False, proxy=way, more=more))
 
 
 @click.command("port-forward")
