@@ -1,6 +1,8 @@
 """`gpu-dev run` as far as it goes without a dev server: what it refuses, and how it waits and stops waiting."""
 
+import shlex
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,15 @@ def test_it_says_what_is_missing_before_anything_is_reserved(cli: Cli, api: Fake
     without_git = cli.run("run", "--folder", str(tmp_path / "project"), "--", "true", env={"PATH": str(tmp_path)})
     assert without_git.returncode == 8, without_git.stderr
     assert "git is not on this machine" in without_git.stderr
+    assert api.jobs == {}
+
+
+def test_a_current_folder_that_is_gone_is_named_as_that(cli: Cli, api: FakeApi, tmp_path: Path) -> None:
+    folder = shlex.quote(str(tmp_path / "gone"))
+    command = f"mkdir {folder} && cd {folder} && rmdir {folder} && exec {shlex.join(cli.program)} run -- true"
+    done = subprocess.run(["bash", "-c", command], env=cli.environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 8, done.stderr
+    assert "the current folder is gone" in done.stderr
     assert api.jobs == {}
 
 

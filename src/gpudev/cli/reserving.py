@@ -11,6 +11,7 @@ import click
 from gpudev.cli import asking
 from gpudev.cli.api import Reply
 from gpudev.cli.exits import CliError, Exit
+from gpudev.cli.interrupting import undisturbed
 from gpudev.cli.options import DISK, HOURS, SPAN, TEXT
 from gpudev.cli.own_setup import chosen as chosen_setup
 from gpudev.cli.own_setup import setup_options
@@ -115,7 +116,8 @@ def _submit_once(session: Session, request: SubmitRequest, *, keeps: bool) -> Re
     except KeyboardInterrupt:
         if not keeps:
             # Said once more under the same key, it tells which one was made.
-            session.api.cancel(session.api.submit(request, idempotency_key=key).value.reservation_id)
+            with undisturbed():
+                session.api.cancel(session.api.submit(request, idempotency_key=key).value.reservation_id)
             raise CliError(Exit.INTERRUPTED, "interrupted; nothing stays reserved") from None
         raise CliError(
             Exit.INTERRUPTED,

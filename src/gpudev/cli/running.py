@@ -1,17 +1,16 @@
 """What `gpu-dev run` does once it has a reservation: wait, copy, run, and let go of it again, whatever happens."""
 
-import signal
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import NamedTuple
 
 from gpudev.cli import detached, output, ssh_config, wording
 from gpudev.cli.api import Reply
 from gpudev.cli.connecting import choose_way
 from gpudev.cli.exits import CliError, Exit
+from gpudev.cli.interrupting import undisturbed
 from gpudev.cli.session import Session
 from gpudev.cli.waiting import check_ready, wait_until_ready
 from gpudev.sdk import copying, remote_runs, ssh
@@ -20,7 +19,6 @@ from gpudev.sdk.standing import has_ended
 from gpudev.wire.jobs import JobView
 
 _NO_CONNECTION = 255
-_ENDINGS = (signal.SIGTERM, signal.SIGHUP)
 
 
 class Run(NamedTuple):
@@ -123,35 +121,14 @@ def _released(session: Session, job: JobView) -> Iterator[None]:
 
 
 def _release(session: Session, job: JobView) -> bool:
-    """Whether it is. Told if it fails: how the command ended matters more. Nothing like Ctrl-C stops it."""
-    before = [(number, signal.signal(number, signal.SIG_IGN)) for number in (signal.SIGINT, *_ENDINGS)]
+    """Whether it is. Told if it fails: how the command ended matters more."""
     try:
-        session.api.cancel(job.reservation_id)
+        with undisturbed():
+            session.api.cancel(job.reservation_id)
     except ClientError as error:
         if error.code in ("conflict", "not_found"):  # it has ended by itself
             return True
         short = wording.short_id(job.reservation_id)
         output.tell(f"Note: {error.message}, so reservation {short} may still be there: `gpu-dev cancel {short}`")
         return False
-    else:
-        return True
-    finally:
-        for number, handler in before:
-            signal.signal(number, handler)
-
-
-@contextmanager
-def ending_like_ctrl_c() -> Iterator[None]:
-    """Whoever ends this program from outside, or closes its terminal, wants the GPUs to be free too."""
-
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    # Started with nohup, or by whoever else has them ignored: that stays so.
-    heard = [number for number in _ENDINGS if signal.getsignal(number) is not signal.SIG_IGN]
-    before = [(number, signal.signal(number, stop)) for number in heard]
-    try:
-        yield
-    finally:
-        for number, handler in before:
-            signal.signal(number, handler)
+    return True

@@ -7,7 +7,8 @@ import click
 
 from gpudev.cli import new_disks, output, running, wording
 from gpudev.cli.connecting import ThenCommand, way_options
-from gpudev.cli.exits import CliError, Exit, usage_error
+from gpudev.cli.exits import CliError, Exit, local_error, usage_error
+from gpudev.cli.interrupting import ending_like_ctrl_c
 from gpudev.cli.reserving import request_from, reservation_options, submit
 from gpudev.cli.session import Session
 from gpudev.sdk import copying, ssh
@@ -58,7 +59,7 @@ def run(
         raise usage_error("--keep is for what goes on by itself", "Give --detach too, or `gpu-dev reserve`")
     if no_copy and folder is not None:
         raise usage_error("--folder is copied, and with --no-copy nothing is: give one of them")
-    copied = None if no_copy else _check_folder((folder or Path.cwd()).resolve())
+    copied = None if no_copy else _check_folder((folder or _current_folder()).resolve())
     wanted = running.Run(command, copied, direct, proxy, keep)
     ssh.find_program()
     session = Session(api_url)
@@ -66,7 +67,7 @@ def run(
     may_ask = output.can_ask() and not yes
     if not new_disks.is_agreed(session, request.disk_name, may_ask=may_ask, quiet=not may_ask):
         raise CliError(Exit.REFUSED, "nothing was run")
-    with running.ending_like_ctrl_c():
+    with ending_like_ctrl_c():
         reserved = submit(session, request, counted=wishes["gpus"] is not None, may_ask=may_ask, keeps=False)
         if not detach:
             click.get_current_context().exit(running.attend(session, reserved, wanted))
@@ -75,6 +76,13 @@ def run(
     output.tell(f"Begun on {short}. {ends}")
     output.tell(f"  gpu-dev logs {short} --follow\n  gpu-dev cancel {short}")
     output.say(short)
+
+
+def _current_folder() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError as error:
+        raise local_error("the current folder is gone", "Go to one that is there, or give --folder") from error
 
 
 def _check_folder(folder: Path) -> Path:

@@ -1,0 +1,44 @@
+"""Ctrl-C, and the other ways to end this program from outside, where something has to be let go of before it ends."""
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+_ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_IMPATIENCE_SECONDS = 2.0
+"""Whoever presses Ctrl-C again and again so soon means it once: a second one would interrupt what the first began."""
+
+
+@contextmanager
+def ending_like_ctrl_c() -> Iterator[None]:
+    """Whoever ends this program from outside, or closes its terminal, wants the GPUs to be free too."""
+    stopped_at = float("-inf")
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        nonlocal stopped_at
+        if time.monotonic() - stopped_at < _IMPATIENCE_SECONDS:
+            return
+        stopped_at = time.monotonic()
+        raise KeyboardInterrupt
+
+    # Started with nohup, or by whoever else has them ignored: that stays so.
+    heard = [number for number in _ENDINGS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = [(number, signal.signal(number, stop)) for number in heard]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Nothing like Ctrl-C stops this."""
+    before = [(number, signal.signal(number, signal.SIG_IGN)) for number in _ENDINGS]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)

@@ -1,0 +1,51 @@
+"""Ctrl-C more than once: what the first one lets go of is let go of."""
+
+import signal
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gpudev.cli.exits import CliError, Exit
+from gpudev.cli.interrupting import ending_like_ctrl_c, undisturbed
+from gpudev.cli.reserving import submit
+from gpudev.wire.jobs import SubmitRequest
+
+_ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@pytest.mark.parametrize("first", _ENDINGS)
+def test_whoever_is_impatient_interrupts_once(first: signal.Signals) -> None:
+    before = [signal.getsignal(number) for number in _ENDINGS]
+    with ending_like_ctrl_c():
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(first)
+        for number in _ENDINGS:
+            signal.raise_signal(number)
+    assert [signal.getsignal(number) for number in _ENDINGS] == before
+
+
+def test_what_is_undisturbed_hears_nothing() -> None:
+    with undisturbed():
+        for number in _ENDINGS:
+            signal.raise_signal(number)
+
+
+def test_a_reservation_that_was_asked_for_is_released_however_often_one_interrupts() -> None:
+    """It has to be asked once more which one was made; another Ctrl-C comes in the middle of that."""
+    asked: list[str] = []
+    released: list[str] = []
+
+    def ask(_request: SubmitRequest, *, idempotency_key: str) -> Any:
+        asked.append(idempotency_key)
+        if len(asked) == 1:
+            raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
+        return SimpleNamespace(value=SimpleNamespace(reservation_id="made"))
+
+    session: Any = SimpleNamespace(api=SimpleNamespace(submit=ask, cancel=released.append))
+    with pytest.raises(CliError) as ended:
+        submit(session, SubmitRequest(gpu_count=1), counted=True, may_ask=False, keeps=False)
+    assert ended.value.exit_code is Exit.INTERRUPTED
+    assert len(set(asked)) == 1
+    assert released == ["made"]
