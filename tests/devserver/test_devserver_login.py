@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import time
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
@@ -121,8 +122,25 @@ def test_whoever_does_not_log_in_in_time_is_cut_off(builder: Builder) -> None:
         assert time.monotonic() - began < 30
 
 
+def test_a_crowd_that_comes_at_once_gets_in(container: DevServer) -> None:
+    """As many as a fast machine starts before the first of them has logged in."""
+    half_way = [socket.create_connection(("127.0.0.1", container.port), timeout=30) for _ in range(300)]
+    try:
+        for one in half_way:
+            one.sendall(b"SSH-2.0-OpenSSH_9.9\r\n")
+            assert one.recv(4) == b"SSH-"
+        assert gets_in(container)
+        for one in half_way:
+            one.setblocking(False)
+            with suppress(BlockingIOError):
+                assert one.recv(65536), "one that was logging in was cut off"
+    finally:
+        for one in half_way:
+            one.close()
+
+
 def test_connections_that_never_log_in_keep_nobody_out(container: DevServer) -> None:
-    idlers = [socket.create_connection(("127.0.0.1", container.port), timeout=10) for _ in range(120)]
+    idlers = [socket.create_connection(("127.0.0.1", container.port), timeout=10) for _ in range(520)]
     try:
         assert gets_in(container)
         for cut_off in idlers[:10]:

@@ -23,8 +23,8 @@ import (
 const (
 	// The client says when it stops reading (`ssh host yes | head -1`) only to servers of this name.
 	version         = "SSH-2.0-OpenSSH_9.2 gpu-dev"
-	mostLoggingIn   = 100
-	mostKeysOffered = 30 // people's agents hold many
+	mostLoggingIn   = 500 // far more than a crowd that comes at once
+	mostKeysOffered = 30  // people's agents hold many
 	keepalivesLost  = 10
 )
 

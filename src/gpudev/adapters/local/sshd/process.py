@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import NoReturn
 
+from gpudev import descriptors
+
 _CANNOT_RUN = 126
 _FIRST_FREE_FD = 3
 _MOST_FDS = 1 << 20
@@ -73,6 +75,7 @@ def _become_child(stdio: tuple[int, int, int], home: str, on_terminal: bool) -> 
     if on_terminal:
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     os.closerange(_FIRST_FREE_FD, _fd_limit())
+    descriptors.allow_as_before()
     os.umask(0o022)
     enter(home)
 

@@ -14,6 +14,7 @@ from contextlib import suppress
 
 import asyncssh
 
+from gpudev import descriptors
 from gpudev.adapters.local.sshd import forwarding, openssh
 from gpudev.adapters.local.sshd.config import SshdConfig
 from gpudev.adapters.local.sshd.jupyter import LOGIN as JUPYTER_LOGIN
@@ -24,9 +25,10 @@ from gpudev.adapters.local.sshd.regulars import Regulars
 from gpudev.adapters.local.sshd.run_ends import RunWatch
 from gpudev.adapters.local.sshd.session import Host, Session, shell_of
 
-_MOST_LOGGING_IN = 100
+_MOST_LOGGING_IN = 500
+"""Far more than a crowd that comes at once."""
 _KEEPALIVES_UNANSWERED = 10
-_BACKLOG = 128
+_BACKLOG = 1024
 _COLLECT_AFTER_SECONDS = 0.5
 _LOOK_EVERY_SECONDS = 0.5
 _YOUNG_GARBAGE = 1
@@ -53,6 +55,7 @@ def _settle(config: SshdConfig) -> None:
     """Shed what the process we were forked from was."""
     for fd in (0, 1, 2):
         _ensure_open(fd)
+    descriptors.allow_many()
     reset_signals()
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
