@@ -14,6 +14,7 @@ from typing import Any, cast
 import psutil
 
 from contracts.cluster_contract import ClusterWorld
+from gpudev.adapters.local import linux
 from gpudev.adapters.local.cluster import LocalCluster
 from gpudev.adapters.local.folders import remove_tree
 from gpudev.adapters.local.hostkeys import ensure_host_key
@@ -29,7 +30,7 @@ from support.process_table import command_lines
 
 GB = 1024**3
 IS_ROOT = os.geteuid() == 0
-MODES = (Mode.ROOT, Mode.UIDS) if IS_ROOT else (Mode.USER, Mode.PLAIN)
+MODES = ((Mode.ROOT, Mode.UIDS) if IS_ROOT else (Mode.USER, Mode.PLAIN)) if linux.IS_LINUX else (Mode.PLAIN,)
 """Every way of keeping dev servers apart that whoever runs the tests can try."""
 NODES = LocalNodes(
     tuple(LocalNode(name, "h100", 8, simulated=True, cpus=4, memory=8 * GB) for name in ("a", "b", "c")),

@@ -91,6 +91,7 @@ def _sshd_config(launch: Launch, member: Path) -> SshdConfig:
         username=LOGIN,
         shell=SHELL,
         environment=launch.environment,
+        lifeline=None if linux.IS_LINUX else _lifeline(),
         refuse_forward_ports=frozenset(launch.closed_ports),
     )
 
@@ -166,7 +167,8 @@ def _fork_sshd(config: SshdConfig, launch: Launch, listener: socket.socket) -> i
         return child
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        close_descriptors({0, 1, 2, listener.fileno(), *_given(config.jupyter_report, config.run_end_report)})
+        kept = _given(config.jupyter_report, config.run_end_report, config.lifeline)
+        close_descriptors({0, 1, 2, listener.fileno(), *kept})
         if launch.max_processes is not None:
             resource.setrlimit(resource.RLIMIT_NPROC, (launch.max_processes, launch.max_processes))
         namespaces.drop_privileges(launch)
@@ -179,6 +181,12 @@ def _fork_sshd(config: SshdConfig, launch: Launch, listener: socket.socket) -> i
     except BaseException:  # noqa: BLE001 - a forked process must never run on in its parent's code
         traceback.print_exc()
     os._exit(1)
+
+
+def _lifeline() -> int:
+    """What reaches its end with this process: nobody closes the other end before, and nobody else has it."""
+    reading, _ = os.pipe()
+    return reading
 
 
 def _given(*descriptors: int | None) -> tuple[int, ...]:

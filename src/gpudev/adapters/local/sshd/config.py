@@ -35,6 +35,8 @@ class SshdConfig:
     run_end_report: int | None = None
     """A descriptor of the file where it is written that the command it was reserved for has ended. None: nobody
     listens, and it goes on."""
+    lifeline: int | None = None
+    """A descriptor that has ended once whoever keeps this server is gone: it ends too. None: the kernel sees to it."""
     refuse_forward_ports: frozenset[int] = frozenset()
     """Ports of this machine itself (the control plane's) to which no connection is forwarded (-L, -D, -W)."""
     sftp_servers: tuple[str, ...] = USUAL_SFTP_SERVERS

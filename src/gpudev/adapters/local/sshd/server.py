@@ -32,6 +32,7 @@ _BACKLOG = 1024
 _COLLECT_AFTER_SECONDS = 0.5
 _LOOK_EVERY_SECONDS = 0.5
 _YOUNG_GARBAGE = 1
+_KEEPER_GONE = 1
 # chacha20-poly1305, which OpenSSH would otherwise choose, moves a third as many bytes a second in Python.
 _CIPHERS = ["aes256-gcm@openssh.com", "aes128-gcm@openssh.com", "aes256-ctr", "aes192-ctr", "aes128-ctr"]
 _LATE_IMPORTS = ("encodings.idna", "encodings.ascii", "concurrent.futures.thread", "pwd", "grp", "stringprep")
@@ -75,6 +76,8 @@ def _ensure_open(fd: int) -> None:
 
 async def _serve(config: SshdConfig, listener: socket.socket) -> None:
     loop = asyncio.get_running_loop()
+    if config.lifeline is not None:
+        loop.add_reader(config.lifeline, os._exit, _KEEPER_GONE)
     host = Host(config, MessageBoard(config.messages_path), Children())
     logins, regulars = Logins(), Regulars(config.authorized_keys_path)
     jupyter = JupyterKeeper(config, lambda: shell_of(config), host.children)
