@@ -118,7 +118,8 @@ class Zygote:
 
 
 def _between(member: Path, listener: socket.socket, pipe: int, lock: int, writing: int) -> NoReturn:
-    """The process in between: it enters the new namespaces, forks the first process there, and ends."""
+    """The process in between: it enters the new namespaces, forks the first process there, and ends. Without namespaces
+    it is the first process itself, so that we hear of its end also where orphans come to somebody else."""
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         gc.disable()
@@ -129,19 +130,31 @@ def _between(member: Path, listener: socket.socket, pipe: int, lock: int, writin
             namespaces.enter_user_namespace(launch.uid)
         if launch.mode.has_namespaces:
             namespaces.unshare_all()
-        first = os.fork()
+        first = os.fork() if launch.mode.has_namespaces else 0
         if first == 0:
-            try:
-                os.close(writing)
-                gc.enable()
-                init.main(launch, member, listener, pipe, lock)
-            finally:
-                os._exit(init.FAILED)
-        os.write(writing, json.dumps({"pid": first}).encode())
+            _be_first(launch, member, listener, pipe, lock, writing)
+        _tell_pid(writing, first)
     except BaseException as error:  # noqa: BLE001 - a forked process must never run on in its parent's code
         traceback.print_exc()
         os.write(writing, json.dumps({"error": str(error)}).encode())
     os._exit(0)
+
+
+def _be_first(
+    launch: Launch, member: Path, listener: socket.socket, pipe: int, lock: int, writing: int
+) -> NoReturn:
+    try:
+        if not launch.mode.has_namespaces:
+            _tell_pid(writing, os.getpid())
+        os.close(writing)
+        gc.enable()
+        init.main(launch, member, listener, pipe, lock)
+    finally:
+        os._exit(init.FAILED)
+
+
+def _tell_pid(writing: int, pid: int) -> None:
+    os.write(writing, json.dumps({"pid": pid}).encode())
 
 
 def _answer(control: socket.socket, answer: dict[str, Any]) -> None:
