@@ -10,7 +10,7 @@ ARGS ?=
 WORKERS ?= 3
 
 help: ## Show this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s%s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 up: ## Start the whole system on this machine and show a first dev server
 	@tools/bootstrap server

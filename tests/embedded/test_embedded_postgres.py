@@ -276,3 +276,13 @@ def test_a_root_that_can_become_nobody_else_says_so(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("gpudev.embedded.postgres._can_become", lambda entry: False)
     with pytest.raises(Unavailable, match="as an ordinary user"):
         EmbeddedPostgres(tmp_path / "postgres").initialise()
+
+
+def test_root_is_told_to_be_somebody_else_where_nobody_else_can_be_let_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.platform", "darwin")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with pytest.raises(Unavailable, match="as an ordinary user"):
+        EmbeddedPostgres(tmp_path / "data", socket_dir=tmp_path / "socket").initialise()
+    assert not (tmp_path / "data").exists()

@@ -33,6 +33,12 @@ def context(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+def test_no_builder_is_told_for_which_machine_before_it_knows() -> None:
+    """BuildKit lets a value in the file win over the machine it builds for (docker/buildx#510)."""
+    arguments = [line for line in DEV_SERVER.read_text().splitlines() if line.startswith("ARG ")]
+    assert arguments == ["ARG TARGETARCH"]
+
+
 @pytest.mark.parametrize("architecture", ["amd64", "arm64"])
 def test_the_image_is_one_program_for_its_machine_and_nobody_in_particular(
     context: Path, tmp_path: Path, architecture: str

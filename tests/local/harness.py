@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import psutil
+import pytest
 
 from contracts.cluster_contract import ClusterWorld
 from gpudev.adapters.local import linux
@@ -32,6 +33,7 @@ GB = 1024**3
 IS_ROOT = os.geteuid() == 0
 MODES = ((Mode.ROOT, Mode.UIDS) if IS_ROOT else (Mode.USER, Mode.PLAIN)) if linux.IS_LINUX else (Mode.PLAIN,)
 """Every way of keeping dev servers apart that whoever runs the tests can try."""
+ONLY_LINUX = pytest.mark.skipif(not linux.IS_LINUX, reason="only Linux can do this")
 NODES = LocalNodes(
     tuple(LocalNode(name, "h100", 8, simulated=True, cpus=4, memory=8 * GB) for name in ("a", "b", "c")),
     source="made up for tests",

@@ -19,7 +19,7 @@ from gpudev.domain.errors import Unavailable
 from gpudev.domain.ids import new_disk_id
 from gpudev.ports.clock import SystemClock
 from gpudev.ports.cluster import Phase, ServerSpec
-from local.harness import LocalWorld, eventually, tagged
+from local.harness import ONLY_LINUX, LocalWorld, eventually, tagged
 from local.places import new_folder
 
 pytestmark = pytest.mark.slow
@@ -33,6 +33,7 @@ async def leave_nasty_processes(world: LocalWorld, seen: object) -> str:
     return tag
 
 
+@ONLY_LINUX  # elsewhere who detaches and throws its environment away cannot be told from anybody else
 async def test_at_the_end_every_process_is_gone_however_it_resists(world: LocalWorld) -> None:
     spec = world.spec()
     tag = await leave_nasty_processes(world, await world.ready(spec))
@@ -40,6 +41,7 @@ async def test_at_the_end_every_process_is_gone_however_it_resists(world: LocalW
     assert not tagged(tag)
 
 
+@ONLY_LINUX
 async def test_before_it_starts_anew_every_process_of_its_first_run_is_gone(world: LocalWorld) -> None:
     spec = world.spec(nodes=2)
     tag = await leave_nasty_processes(world, await world.ready(spec))

@@ -17,9 +17,9 @@ from gpudev.adapters.local.reporting import JUPYTER_FILE, LOG_FILE, RUN_END_FILE
 from gpudev.domain.errors import ClusterError
 from gpudev.domain.ids import new_disk_id
 from gpudev.ports.clock import SystemClock
-from local.harness import ALICE, BOB, GB, IS_ROOT, LocalWorld
+from local.harness import ALICE, BOB, GB, IS_ROOT, ONLY_LINUX, LocalWorld
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, ONLY_LINUX]
 SHOWN = {
     *("bin", "etc", "gnu", "lib", "lib32", "lib64", "libx32", "nix", "opt", "sbin", "usr"),
     *("dev", "home", "mnt", "proc", "root", "run", "srv", "sys", "tmp", "var", "workspace"),

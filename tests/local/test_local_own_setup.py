@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from gpudev.adapters.local.processes import find_marked
 from gpudev.ports.cluster import Phase, ServerSeen, ServerSpec
 from local.harness import MODES, LocalWorld
 from support.dotfiles import URL, DotfilesServer, serve_dotfiles
@@ -100,7 +101,7 @@ async def test_a_script_that_fails_is_told_and_the_dev_server_goes_on(world: Loc
         assert seen.setup is not None
         assert seen.setup.startswith(told)
         assert await world.out(seen, "echo here") == "here"
-        running = world.first_process(spec.reservation_id).children(recursive=True)
+        running = [psutil.Process(one.pid) for one in find_marked("GPU_DEV_RESERVATION_ID", str(spec.reservation_id))]
         assert ("sleep" in [process.name() for process in running]) == ("sleep" in (spec.startup_script or ""))
 
 

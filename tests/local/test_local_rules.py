@@ -9,9 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from uuid import UUID
 
+import psutil
 import pytest
 
-from gpudev.adapters.local import foreign, isolation, nvml
+from gpudev.adapters.local import foreign, isolation, nvml, processes
 from gpudev.adapters.local.environment import Gang, environment_for, visible_devices
 from gpudev.adapters.local.folders import ServerFolder, StateFolder, ensure_home, ensure_owner, remove_tree
 from gpudev.adapters.local.foreign import ForeignUse, OwnUse
@@ -29,7 +30,7 @@ from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.domain.ids import DiskId, ReservationId, UserId, new_reservation_id
 from gpudev.domain.reservation import Connection
 from gpudev.ports.cluster import HomeVolume, Phase, ServerSpec
-from local.harness import GB, IS_ROOT, NODES
+from local.harness import GB, IS_ROOT, NODES, ONLY_LINUX
 
 REAL = LocalNode(
     "real",
@@ -131,6 +132,7 @@ class TestLimits:
         node = LocalNode("cpu", "cpu-x86", 0, simulated=False, cpus=6, memory=9 * GB)
         assert (fair_share(node, 1).cpus, fair_share(node, 1).memory) == (2.0, 3 * GB)
 
+    @ONLY_LINUX
     def test_they_are_written_into_a_cgroup_of_version_2(self, tmp_path: Path) -> None:
         (tmp_path / "cgroup.controllers").write_text("cpuset cpu io memory pids\n")
         (tmp_path / "cgroup.subtree_control").write_text("cpu\n")
@@ -145,6 +147,7 @@ class TestLimits:
         assert (group / "memory.max").read_text() == str(16 * GB)
         assert (group / "pids.max").read_text() == "8192"
 
+    @ONLY_LINUX
     def test_cgroups_of_version_1_are_left_alone_and_that_is_said(self, tmp_path: Path) -> None:
         limiter = find_limiter(tmp_path, is_root=True)
         assert limiter.ensure_group("x-0", fair_share(REAL, 1)) is None
@@ -156,6 +159,7 @@ class TestLimits:
         (tmp_path / "gpu-dev").mkdir()
         assert find_limiter(tmp_path, is_root=False).folder is None
 
+    @ONLY_LINUX
     def test_missing_controllers_are_named(self, tmp_path: Path) -> None:
         (tmp_path / "cgroup.controllers").write_text("cpu pids")
         assert "memory" in find_limiter(tmp_path, is_root=True).why_not
@@ -366,6 +370,15 @@ class TestProcesses:
         assert not is_alive(ProcessIdentity(child.pid, "1", boot_id()))
         child.wait()
 
+    def test_whoever_sets_the_clock_changes_nobody(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As on macOS, where psutil moves the time a process was created by how far the clock was set."""
+        monkeypatch.setattr(processes, "_IS_LINUX", False)
+        this = identify_self()
+        monkeypatch.setattr(psutil.Process, "create_time", lambda _: 1.0)
+        assert is_alive(this)
+        assert identify(os.getpid()) == this
+
+    @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="this system has no descriptors for processes")
     def test_a_pid_that_changed_hands_is_not_opened(self) -> None:
         with pytest.raises(ProcessLookupError):
             open_pidfd(replace(identify_self(), started="0"))

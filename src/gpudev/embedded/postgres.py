@@ -14,6 +14,7 @@ import signal
 import socket
 import struct
 import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -326,6 +327,8 @@ def _make_own_folder(folder: Path, mode: int) -> None:
 
 def _database_user() -> _Identity:
     """Whom PostgreSQL runs as when we are root: a user of its own where one can be made, else nobody."""
+    if not sys.platform.startswith("linux"):  # elsewhere no other user can be given a way to root's folders
+        raise Unavailable("PostgreSQL does not run as root on this system: start gpu-dev as an ordinary user.")
     if not _exists(_SYSTEM_USER) and (useradd := shutil.which("useradd", path="/usr/sbin:/sbin:/usr/bin")):
         made = [useradd, "--system", "--no-create-home", "--shell", "/usr/sbin/nologin", _SYSTEM_USER]
         subprocess.run(made, capture_output=True, check=False)

@@ -1,5 +1,5 @@
-"""Makes Python believe that this is macOS: with this folder on PYTHONPATH, the names that only Linux has are gone before
-any module of ours is loaded, and whoever asks for the system's name hears "darwin".
+"""Makes Python believe that this is macOS: with this folder on PYTHONPATH, the names that only Linux has are gone
+before any module of ours is loaded, and whoever asks for the system's name hears "darwin".
 
 It cannot show how macOS behaves, only that nothing counts on what macOS does not have. Whoever reads /proc without
 asking first still gets an answer here.

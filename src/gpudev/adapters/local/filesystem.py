@@ -19,6 +19,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _HOW = (ctypes.c_uint64 * 3)(_FOLDER, 0, _RESOLVE_NO_XDEV | _RESOLVE_NO_SYMLINKS)
 _CANNOT_CLONE = (errno.EOPNOTSUPP, errno.ENOTTY, errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EPERM, errno.ETXTBSY)
 _NOT_COPIED_BY_KERNEL = (errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF)
+_KNOWS_NO_HOLES = (errno.EINVAL, errno.ENOTTY, errno.ENOTSUP)  # Linux; macOS
 _CHUNK = 16 * 1024 * 1024
 """At most so much between two looks at whether to stop."""
 _BUFFER = 1024 * 1024
@@ -89,7 +90,7 @@ def next_data(fd: int, start: int, end: int) -> tuple[int, int] | None:
     except OSError as error:
         if error.errno == errno.ENXIO:
             return None
-        if error.errno == errno.EINVAL:  # it knows no holes
+        if error.errno in _KNOWS_NO_HOLES:
             return start, end
         raise
 

@@ -24,7 +24,7 @@ _GONE = (FileNotFoundError, ProcessLookupError)
 class ProcessIdentity:
     pid: int
     started: str
-    """Only to be compared: ticks since boot on Linux, else seconds since 1970."""
+    """Only to be compared: ticks since boot on Linux, else what psutil tells processes apart by."""
     boot: str
 
 
@@ -175,11 +175,7 @@ def _boot_session() -> str | None:
 
 def _start_of(pid: int) -> str | None:
     if not _IS_LINUX:
-        try:
-            process = psutil.Process(pid)
-            return None if process.status() == psutil.STATUS_ZOMBIE else f"{process.create_time():.3f}"
-        except psutil.Error:
-            return None
+        return _start_by_psutil(pid)
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except _GONE:
@@ -188,3 +184,14 @@ def _start_of(pid: int) -> str | None:
     fields = text.rpartition(")")[2].split()
     state, started = fields[0], fields[19]
     return None if state in "ZXx" else started
+
+
+def _start_by_psutil(pid: int) -> str | None:
+    """Not its create_time: on macOS each process that asks moves that by how far the clock was set since it began to
+    run itself, and after a laptop's sleep nobody would be who they were."""
+    try:
+        process = psutil.Process(pid)
+        started: float | None = process._ident[1]  # type: ignore[attr-defined]
+        return None if started is None or process.status() == psutil.STATUS_ZOMBIE else f"{started:.3f}"
+    except psutil.Error:
+        return None

@@ -20,6 +20,8 @@ _ANSWER_WITHIN_S = 20.0
 _END_WITHIN_S = 2.0
 _INHERITED = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SSL_CERT_FILE")
 """What Python itself may need. Anything else could be a secret."""
+_FORKING = {"OBJC_DISABLE_INITIALIZE_FORK_SAFETY": "YES"} if sys.platform == "darwin" else {}
+"""Else macOS ends what was forked and goes on without exec, as dev servers do, at the first use of some libraries."""
 
 
 class WarmProcessLost(Unavailable):
@@ -151,7 +153,7 @@ def _start(state_dir: Path, asked: Mode | None) -> _Running:
 def _environment() -> dict[str, str]:
     """The same modules, and nothing else of ours."""
     kept = {name: os.environ[name] for name in _INHERITED if name in os.environ}
-    return {**kept, "LANG": "C.UTF-8", "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    return {**kept, **_FORKING, "LANG": "C.UTF-8", "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 
 def _exchange(control: socket.socket, request: dict[str, Any], descriptors: tuple[int, ...]) -> dict[str, Any]:

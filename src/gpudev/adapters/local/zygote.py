@@ -132,25 +132,19 @@ def _between(member: Path, listener: socket.socket, pipe: int, lock: int, writin
             namespaces.unshare_all()
         first = os.fork() if launch.mode.has_namespaces else 0
         if first == 0:
-            _be_first(launch, member, listener, pipe, lock, writing)
+            try:
+                if not launch.mode.has_namespaces:
+                    _tell_pid(writing, os.getpid())
+                os.close(writing)
+                gc.enable()
+                init.main(launch, member, listener, pipe, lock)
+            finally:
+                os._exit(init.FAILED)
         _tell_pid(writing, first)
     except BaseException as error:  # noqa: BLE001 - a forked process must never run on in its parent's code
         traceback.print_exc()
         os.write(writing, json.dumps({"error": str(error)}).encode())
     os._exit(0)
-
-
-def _be_first(
-    launch: Launch, member: Path, listener: socket.socket, pipe: int, lock: int, writing: int
-) -> NoReturn:
-    try:
-        if not launch.mode.has_namespaces:
-            _tell_pid(writing, os.getpid())
-        os.close(writing)
-        gc.enable()
-        init.main(launch, member, listener, pipe, lock)
-    finally:
-        os._exit(init.FAILED)
 
 
 def _tell_pid(writing: int, pid: int) -> None:

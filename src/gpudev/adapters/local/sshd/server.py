@@ -6,6 +6,7 @@ import importlib
 import os
 import signal
 import socket
+import sys
 import tempfile
 import time
 import warnings
@@ -42,6 +43,8 @@ def preload() -> None:
     """Import everything `run` will ever need: it runs where no module can be found any more."""
     for module in _LATE_IMPORTS:
         importlib.import_module(module)
+    if sys.platform == "darwin":
+        return  # looking names up makes threads there, and what forks after that may not look any up again
     with suppress(OSError):
         socket.getaddrinfo("localhost", 0)  # the C library, too, loads parts of itself late
 
