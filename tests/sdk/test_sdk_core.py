@@ -20,6 +20,7 @@ from gpudev.sdk.errors import (
     Unauthenticated,
     Unavailable,
     Unreachable,
+    UsageError,
 )
 from gpudev.sdk.transport import Answer
 from gpudev.wire import codec
@@ -54,6 +55,12 @@ def test_what_may_be_said_twice_is_said_until_it_is_heard() -> None:
     reply, effects = drive(core().ask(READ), [CUT, None, NEVER_SENT, None, answer(503), None, answer()])
     assert reply.value.status == "pending"
     assert [effect.seconds for effect in effects if isinstance(effect, Pause)] == list(PAUSES)
+
+
+@pytest.mark.parametrize("hours", [float("inf"), float("nan")])
+def test_what_is_no_number_is_not_sent(hours: float) -> None:
+    with pytest.raises(UsageError, match="infinite"):
+        drive(core().ask(calls.extend("3f2a", ExtendRequest(extension_hours=hours))), [])
 
 
 def test_the_last_failure_is_the_one_that_is_told() -> None:

@@ -110,6 +110,43 @@ def test_interrupted_while_asking_it_finds_out_what_was_made_and_releases_it(
     assert [job.status for job in fake.jobs.values()] == ["cancelled"]
 
 
+def test_interrupted_while_asking_and_then_not_heard_it_still_fails_with_the_interruption(
+    asking: GpuDev, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reasons: list[BaseException] = [KeyboardInterrupt(), Unreachable("nobody answers", sent=True, final=True)]
+
+    def fail(*_: object) -> None:
+        raise reasons.pop(0)
+
+    monkeypatch.setattr(asking._driver._transport, "ask", fail)
+    with pytest.raises(KeyboardInterrupt) as raised:
+        asking.reserve(ssh_public_keys=KEYS).__enter__()
+    assert raised.value.__notes__ == ["A reservation may have been made all the same: nobody answers"]
+
+
+async def test_a_task_that_is_cancelled_again_and_again_releases_what_it_asked_for(
+    fake: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, client = asyncio.get_running_loop(), AsyncGpuDev(fake.url, api_key=KEY, env={"HOME": str(tmp_path)})
+    transport = client._driver._transport
+    ask = transport.ask
+
+    def cancelled_each_time(request, *more):  # type: ignore[no-untyped-def]
+        is_cancelled = threading.Event()
+        loop.call_soon_threadsafe(task.cancel)
+        loop.call_soon_threadsafe(is_cancelled.set)
+        assert is_cancelled.wait(30)
+        return ask(request, *more)
+
+    monkeypatch.setattr(transport, "ask", cancelled_each_time)
+    task = asyncio.create_task(client.reserve(ssh_public_keys=KEYS).__aenter__())
+    async with asyncio.timeout(30):
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert [job.status for job in fake.jobs.values()] == ["cancelled"]
+    client.close()
+
+
 async def test_whoever_still_listens_is_told_when_the_client_is_closed(fake: FakeApi, tmp_path: Path) -> None:
     job = fake.add(status="queued")
     client = AsyncGpuDev(fake.url, api_key=KEY, env={"HOME": str(tmp_path)})

@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,28 @@ def test_a_block_has_a_dev_server_and_releases_it_at_its_end(client: GpuDev) -> 
     assert client.jobs.get(server.id).status == "cancelled"
     assert client.jobs.list() == []
     assert server.id in [job.reservation_id for job in client.jobs.list(status=[])]
+
+
+def test_many_threads_work_on_one_dev_server(client: GpuDev) -> None:
+    with client.reserve(gpus=1, disk="none") as server, ThreadPoolExecutor(16) as threads:
+        said = threads.map(lambda number: server.run(["echo", str(number)]).stdout, range(32))
+        assert list(said) == [f"{number}\n" for number in range(32)]
+
+
+def test_a_command_that_cannot_be_passed_on_is_said_to_be_that(client: GpuDev) -> None:
+    with client.reserve(gpus=1, disk="none") as server:
+        with pytest.raises(UsageError, match="NUL"):
+            server.run(["echo", "a\0b"])
+        with pytest.raises(UsageError, match="longer"):
+            server.run(["echo", "x" * 3_000_000])
+
+
+def test_a_block_has_one_reservation_and_can_be_entered_again_when_it_is_over(client: GpuDev) -> None:
+    stay = client.reserve(gpus=1, disk="none")
+    for _ in range(2):
+        with stay, pytest.raises(UsageError, match="open already"), stay:
+            pytest.fail("the first reservation would be forgotten")
+        assert client.jobs.list() == []
 
 
 def test_a_block_that_fails_releases_it_too_and_fails_with_its_own_reason(client: GpuDev) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import inspect
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar, assert_never
 
@@ -106,6 +106,20 @@ class AwaitingDriver:
                 # It had not got a thread yet: closing took its turn away, and nobody cancelled the caller.
                 raise UsageError("this client is closed") from None
             raise
+
+
+async def to_the_end(tidying: Coroutine[Any, Any, _T]) -> _T:
+    """However often the caller is cancelled meanwhile; that is told when it is done."""
+    task = asyncio.ensure_future(tidying)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None and not task.cancelled() and task.exception() is None:
+        raise cancelled
+    return task.result()
 
 
 async def _execute(effect: Execute) -> Executed:

@@ -19,6 +19,7 @@ from gpudev.sdk.errors import (
     Unauthenticated,
     Unavailable,
     Unreachable,
+    UsageError,
 )
 from gpudev.sdk.transport import SILENCE_SECONDS, Answer, Request, Stream
 from gpudev.wire import codec
@@ -88,7 +89,7 @@ class Core:
 
     def exchange(self, call: Call[Any]) -> Routine[Answer]:
         """The answer whatever it is; with another key, if this one is not taken and there is another."""
-        data = None if call.body is None else json.dumps(call.body, allow_nan=False).encode()
+        data = _as_json(call.body)
         key = yield from self._present_key()
         answer = yield from self._send(self._request(call, data, key))
         if answer.status == 401 and (another := (yield from self._another_key(key))) is not None:
@@ -195,6 +196,15 @@ def send_patiently(
             wait = answer.retry_after
         yield Pause(min(wait or pause or 0.0, _LONGEST_PAUSE))
     raise AssertionError("the last try answers or raises")
+
+
+def _as_json(body: object) -> bytes | None:
+    if body is None:
+        return None
+    try:
+        return json.dumps(body, allow_nan=False).encode()
+    except ValueError as error:
+        raise UsageError("a number that is infinite, or none at all, cannot be asked for") from error
 
 
 def _problem(answer: Answer) -> Mapping[str, Any] | None:

@@ -1,5 +1,6 @@
 """A dev server that is ready, as programs use it: commands there over ssh, and its end."""
 
+import errno
 import shlex
 from collections.abc import Sequence
 from contextlib import suppress
@@ -61,7 +62,7 @@ class ServerMethods(Group):
         it, unless `check=False`; NotInTime after `timeout` seconds."""
         line = yield from self._command_line(remote_runs.answered(_as_arguments(command)))
         sent = stdin.encode() if isinstance(stdin, str) else stdin
-        done: Executed = yield Execute(line, sent, capture, timeout, self._session.env)
+        done = yield from _execute(Execute(line, sent, capture, timeout, self._session.env))
         result = _result(done)
         if check and result.exit_code != 0:
             raise (yield from self._failure(command, result))
@@ -85,7 +86,7 @@ class ServerMethods(Group):
         `output` and `gpu-dev logs` show what it writes, for as long as the dev server lives. `then_release`: when it
         has ended, the reservation ends too; its history keeps the exit code and the last lines."""
         line = yield from self._command_line(remote_runs.let_go(folder, _as_arguments(command), ends=then_release))
-        done: Executed = yield Execute(line, None, True, None, self._session.env)
+        done = yield from _execute(Execute(line, None, True, None, self._session.env))
         if done.exit_code != 0:
             raise (yield from self._failure(command, _result(done)))
 
@@ -93,7 +94,7 @@ class ServerMethods(Group):
     def output(self, *, wait: bool = False, timeout: float | None = None) -> Routine[Result]:
         """What the command that was begun has written. `wait`: once it has ended, and with its exit code."""
         line = yield from self._command_line(remote_runs.output(follow=wait))
-        return _result((yield Execute(line, None, True, timeout, self._session.env)))
+        return _result((yield from _execute(Execute(line, None, True, timeout, self._session.env))))
 
     @offered
     def refresh(self) -> Routine[JobView]:
@@ -156,8 +157,21 @@ class AsyncServer(ServerMethods, Awaiting):
         self.job, self._way, self._is_way_known = job, None, False
 
 
+def _execute(effect: Execute) -> Routine[Executed]:
+    try:
+        done: Executed = yield effect
+    except OSError as error:
+        if error.errno != errno.E2BIG:
+            raise
+        step = "Send it as `stdin` to a shell there, or copy it there as a file"
+        raise UsageError("the command is longer than this machine passes on", step) from error
+    return done
+
+
 def _as_arguments(command: str | Sequence[str]) -> Sequence[str]:
     """For those who take one argument for a line of the shell there, and several as they are."""
+    if any("\0" in part for part in ([command] if isinstance(command, str) else command)):
+        raise UsageError("a command cannot hold a NUL character")
     if isinstance(command, str):
         return [command]
     if not command:

@@ -10,6 +10,7 @@ import re
 import shlex
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -145,7 +146,8 @@ def _identities(env: Mapping[str, str]) -> list[Path]:
 
 
 def _write_known_hosts(path: Path, line: str) -> None:
-    fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    # Of this thread alone: a program may work on one dev server from many.
+    fresh = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
         for folder in (path.parent.parent, path.parent):
             folder.mkdir(mode=0o700, exist_ok=True)

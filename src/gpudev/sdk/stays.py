@@ -5,11 +5,12 @@ from time import monotonic
 from typing import NamedTuple
 
 from gpudev.sdk import calls
-from gpudev.sdk.awaiting import AwaitingDriver
+from gpudev.sdk.awaiting import AwaitingDriver, to_the_end
 from gpudev.sdk.blocking import BlockingDriver
+from gpudev.sdk.calls import Call
 from gpudev.sdk.core import Core
 from gpudev.sdk.effects import Do, Routine
-from gpudev.sdk.errors import ClientError, NotFound, Refused
+from gpudev.sdk.errors import ClientError, NotFound, Refused, UsageError
 from gpudev.sdk.following import Following, patience, wait_until_ready
 from gpudev.sdk.jobs import OnChange, check_ready
 from gpudev.sdk.offering import Awaiting, Blocking, Group
@@ -28,28 +29,39 @@ class Terms(NamedTuple):
 
 class _StayMethods(Group):
     _terms: Terms
+    _submission: Call[JobView] | None = None
+    """What was asked for, once it may have been heard."""
     _job: JobView | None = None
+    _is_entered = False
+
+    def _check_and_enter(self) -> None:
+        if self._is_entered:
+            raise UsageError("this block is open already, and has one reservation", "Call `reserve` for each block")
+        self._is_entered = True
 
     def _begin(self) -> Routine[JobView]:
-        """Ready, or released again and the reason raised."""
+        """Ready. Whatever is raised, `_give_up` comes next."""
         request = yield Do(lambda: as_request(self._session, self._terms.wishes))
         deadline = None if self._terms.timeout is None else monotonic() + self._terms.timeout
-        submission = calls.submit(request, str(uuid.uuid4()))
-        try:
-            self._job = yield from self._core.value(submission)
-            patient_for = patience(self._session.env)
-            following = Following(self._core, self._job.reservation_id, patience=patient_for, deadline=deadline)
-            self._job = yield from wait_until_ready(following, self._job, self._terms.on_change)
-            return check_ready(self._job)
-        except BaseException as reason:
-            if self._job is None and not isinstance(reason, ClientError):
-                # Interrupted while asking: saying it once more tells which one was made, if one was.
-                self._job = yield from self._core.value(submission)
-            yield from self._end(reason)
-            raise
+        self._submission = calls.submit(request, str(uuid.uuid4()))
+        self._job = yield from self._core.value(self._submission)
+        patient_for = patience(self._session.env)
+        following = Following(self._core, self._job.reservation_id, patience=patient_for, deadline=deadline)
+        self._job = yield from wait_until_ready(following, self._job, self._terms.on_change)
+        return check_ready(self._job)
+
+    def _give_up(self, reason: BaseException) -> Routine[None]:
+        if self._submission is not None and self._job is None and not isinstance(reason, ClientError):
+            # Interrupted while asking: saying it once more tells which one was made, if one was.
+            try:
+                self._job = yield from self._core.value(self._submission)
+            except ClientError as error:
+                reason.add_note(f"A reservation may have been made all the same: {error.message}")
+        yield from self._end(reason)
 
     def _end(self, reason: BaseException | None) -> Routine[None]:
         """Released. What goes wrong with that is told beside the reason, and never instead of it."""
+        self._is_entered, self._submission = False, None
         try:
             yield from self._release()
         except ClientError as error:
@@ -82,7 +94,13 @@ class Stay(_StayMethods, Blocking):
         self._terms = terms
 
     def __enter__(self) -> Server:
-        return Server(self._session, self._core, self._driver, self._perform(self._begin()))
+        self._check_and_enter()
+        try:
+            job = self._perform(self._begin())
+        except BaseException as reason:
+            self._perform(self._give_up(reason))
+            raise
+        return Server(self._session, self._core, self._driver, job)
 
     def __exit__(self, _kind: object, reason: BaseException | None, _where: object) -> None:
         self._perform(self._end(reason))
@@ -102,7 +120,13 @@ class AsyncStay(_StayMethods, Awaiting):
         self._terms = terms
 
     async def __aenter__(self) -> AsyncServer:
-        return AsyncServer(self._session, self._core, self._driver, await self._perform(self._begin()))
+        self._check_and_enter()
+        try:
+            job = await self._perform(self._begin())
+        except BaseException as reason:
+            await to_the_end(self._perform(self._give_up(reason)))
+            raise
+        return AsyncServer(self._session, self._core, self._driver, job)
 
     async def __aexit__(self, _kind: object, reason: BaseException | None, _where: object) -> None:
-        await self._perform(self._end(reason))
+        await to_the_end(self._perform(self._end(reason)))
