@@ -14,12 +14,11 @@ from typing import Any
 
 import pytest
 
-from support.ports import free_port
+from support.ports import NEEDS_OTHER_ADDRESS, OTHER_ADDRESS, free_port
 from support.system import System
 from support.warm_programs import CLIENT
 
-pytestmark = pytest.mark.slow
-OTHER_ADDRESS = "127.0.0.2"
+pytestmark = [pytest.mark.slow, NEEDS_OTHER_ADDRESS]
 """Of this machine, and not the one its owner's API listens on."""
 
 

@@ -23,9 +23,9 @@ from gpudev.sdk.transport import Request, Transport
 from gpudev.settings import Settings
 from support.api import until
 from support.clock import ManualClock
-from support.ports import free_port
+from support.ports import NEEDS_OTHER_ADDRESS, OTHER_ADDRESS, free_port
 
-OTHER_ADDRESS = "127.0.0.2"
+pytestmark = NEEDS_OTHER_ADDRESS
 """To the system an address like any other: what listens here is not heard on 127.0.0.1."""
 HEALTH = Request("GET", "/health")
 

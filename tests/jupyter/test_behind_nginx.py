@@ -24,10 +24,11 @@ from gpudev.settings import Settings
 from jupyter.conftest import Place
 from jupyter.test_jupyter_through_the_proxy import STUB
 from support.nginx import Nginx, find_nginx, nginx_before
+from support.ports import NEEDS_OTHER_ADDRESS, OTHER_ADDRESS
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, NEEDS_OTHER_ADDRESS]
 PATIENCE = 4
-CLIENT = "127.0.0.2"
+CLIENT = OTHER_ADDRESS
 """Another address of this machine than nginx has."""
 
 

@@ -9,9 +9,9 @@ from gpudev.adapters.local.isolation import Mode
 from gpudev.adapters.local.records import record_from_json, record_to_json
 from gpudev.ports.clock import SystemClock
 from local.harness import MODES, LocalWorld
+from support.ports import NEEDS_OTHER_ADDRESS, OTHER_ADDRESS
 
-pytestmark = pytest.mark.slow
-OTHER_ADDRESS = "127.0.0.2"
+pytestmark = [pytest.mark.slow, NEEDS_OTHER_ADDRESS]
 
 
 class ListeningWorld(LocalWorld):

@@ -12,6 +12,8 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 _FIRST, _END = 15_000, 30_000
 """Below what outgoing connections use, and what Kubernetes gives to services."""
 
@@ -50,3 +52,10 @@ def _is_free(address: str, port: int) -> bool:
         except OSError:
             return False
         return True
+
+
+OTHER_ADDRESS = "127.0.0.2"
+NEEDS_OTHER_ADDRESS = pytest.mark.skipif(
+    not _is_free(OTHER_ADDRESS, 0),
+    reason=f"{OTHER_ADDRESS} is no address of this machine (macOS: sudo ifconfig lo0 alias {OTHER_ADDRESS})",
+)
