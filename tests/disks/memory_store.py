@@ -123,7 +123,7 @@ class MemoryDiskStore:
     async def next_due(self) -> datetime | None:
         return min((one.next_attempt_at or one.asked_at for one in self._unfinished()), default=None)
 
-    async def unsettled(self, limit: int = 100) -> list[SnapshotRecord]:
+    async def unsettled(self, limit: int = 1000) -> list[SnapshotRecord]:
         return [
             one
             for one in self.all_snapshots.values()

@@ -1,12 +1,15 @@
 """The end of a reservation whose disk cannot be put away for a long time: it is put away all the same, only later."""
 
+import asyncio
+
 import pytest
 
-from gpudev.domain.disk_operations import SnapshotStatus, Why
+from gpudev.domain.disk_operations import OperationState, SnapshotStatus, Why
+from gpudev.domain.disk_requests import CreateDisk
 from gpudev.domain.errors import Unavailable
-from gpudev.domain.ids import short_id
+from gpudev.domain.ids import new_disk_id, short_id
 from gpudev.domain.lifecycle import Status
-from gpudev.ports.cloud import SnapshotState
+from gpudev.ports.cloud import Snapshot, SnapshotState
 from processor.disk_stays import DiskStays
 
 
@@ -78,3 +81,33 @@ async def test_a_snapshot_that_breaks_long_after_the_end_is_told_in_the_disks_hi
     assert told in history
     stays.cloud.takes_time = False
     assert stays.read(await stays.start()) == "precious"
+
+
+@pytest.mark.slow
+async def test_a_cloud_that_does_not_answer_about_snapshots_keeps_nobody_from_anything_else(
+    stays: DiskStays, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stays.cloud.takes_time = True
+    await stays.cancel(await stays.start())
+    await stays.go_on()
+    answers = asyncio.Event()
+    look = stays.cloud.find_snapshot
+
+    async def hang(snapshot_id: str) -> Snapshot | None:
+        await answers.wait()
+        return await look(snapshot_id)
+
+    monkeypatch.setattr(stays.cloud, "find_snapshot", hang)
+    stays.clock.move(seconds=20)
+    async with asyncio.timeout(10):  # a loop that does not come round for long is taken for dead
+        await stays.work.round()
+        created = await stays.work.ask(await stays.user("ada"), CreateDisk(new_disk_id(), "more"), key="more")
+        await stays.work.round()
+        await stays.work.advance(created, 5)
+    made = await stays.stores.disk_operations.find_operation(created)
+    assert made is not None
+    assert made.state is OperationState.DONE
+    stays.cloud.complete_snapshots()
+    answers.set()
+    await stays.work.settle()
+    assert [one.status for one in await stays.snapshots()] == [SnapshotStatus.COMPLETED]

@@ -127,7 +127,7 @@ class DiskOperationStore(Protocol):
 
     async def next_due(self) -> datetime | None: ...
 
-    async def unsettled(self, limit: int = 100) -> list[SnapshotRecord]:
+    async def unsettled(self, limit: int = 1000) -> list[SnapshotRecord]:
         """Snapshots that the cloud had not finished when their operation was over."""
         ...
 

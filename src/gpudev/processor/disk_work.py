@@ -33,6 +33,8 @@ _TIDY_EVERY = timedelta(minutes=10)
 _PAUSE_S = 0.05
 """Between two looks, so that many wake-ups share one."""
 _WHILE_WORKING = timedelta(seconds=1)
+_SETTLED_WITHIN_S = 2.0
+"""What takes longer goes on beside everything else."""
 _MESSAGES = 200
 _MESSAGE_LEASE = timedelta(seconds=30)
 
@@ -59,6 +61,7 @@ class DiskWork:
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._woken = asyncio.Event()
         self._settle_at: datetime | None = None
+        self._settling: asyncio.Task[None] | None = None
         self._tidy_at: datetime | None = None
         self._untold: set[RecordedSnapshotId] = set()
         """Snapshots of which nobody can tell what is in them."""
@@ -136,8 +139,8 @@ class DiskWork:
         await self._read_messages(now)
         for operation_id in await self._operations.store.due(now):
             self._begin(operation_id)
-        if self._settle_at is None or self._settle_at <= now:
-            await self._settle(now)
+        if self._settling is None and (self._settle_at is None or self._settle_at <= now):
+            await self._begin_settling()
         if self._tidy_at is None or self._tidy_at <= now:
             await self._operations.tidy()
             await self._contents.forget_removed()
@@ -146,13 +149,17 @@ class DiskWork:
 
     async def settle(self) -> None:
         """Until nothing runs any more (tests, a clean stop)."""
-        while self._running:
-            await asyncio.wait(list(self._running.values()))
+        while tasks := self._tasks():
+            await asyncio.wait(tasks)
 
     async def close(self) -> None:
-        for task in list(self._running.values()):
+        tasks = self._tasks()
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._running.values(), return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _tasks(self) -> "list[asyncio.Task[bool] | asyncio.Task[None]]":
+        return [*self._running.values(), *([] if self._settling is None else [self._settling])]
 
     async def _round_or_log(self) -> timedelta:
         """The loop that catches everything: it logs, and the next look tries again."""
@@ -187,6 +194,26 @@ class DiskWork:
         if known:
             await self._queue.acknowledge(DISK_QUEUE, known)
 
+    async def _begin_settling(self) -> None:
+        """Each look at a snapshot may take minutes where the cloud does not answer, and there may be many: neither
+        operations nor this loop, which would seem to hang, wait for that."""
+        task = self._settling = asyncio.create_task(self._settle_or_log(), name="settling snapshots")
+        task.add_done_callback(self._settled)
+        await asyncio.wait({task}, timeout=_SETTLED_WITHIN_S)
+
+    def _settled(self, _: "asyncio.Task[None]") -> None:
+        self._settling = None
+
+    async def _settle_or_log(self) -> None:
+        now = self._clock.now()
+        self._settle_at = now + self._settle_every
+        try:
+            await self._settle(now)
+        except GpuDevError as error:
+            log.warning("disk_work.unavailable", error=str(error))
+        except Exception:
+            log.exception("disk_work.broken")
+
     async def _settle(self, now: datetime) -> None:
         settled = await self._operations.settle_snapshots()
         for error in settled.errors:
@@ -194,7 +221,8 @@ class DiskWork:
         await self._contents.keep_heard(now=now)
         if self._contents_of is not None:
             await self._keep_contents(self._contents_of, now)
-        self._settle_at = now + (self._settle_every if settled.left else _TIDY_EVERY)
+        if self._settle_at is not None:  # else an operation ended meanwhile, and may have begun another
+            self._settle_at = now + (self._settle_every if settled.left else _TIDY_EVERY)
 
     async def _keep_contents(self, contents_of: Callable[[str], Awaitable[Contents]], now: datetime) -> None:
         for record in await self._contents.missing():

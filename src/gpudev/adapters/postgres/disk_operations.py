@@ -132,7 +132,7 @@ class PostgresDiskOperations:
             )
         return found
 
-    async def unsettled(self, limit: int = 100) -> list[SnapshotRecord]:
+    async def unsettled(self, limit: int = 1000) -> list[SnapshotRecord]:
         async with self._pool.acquire() as connection:
             rows = await connection.fetch(
                 """
