@@ -69,7 +69,7 @@ class Machine:
             return False
 
     def _is_data_folder(self, pid: int) -> bool:
-        here = Path(f"/proc/{pid}/cwd")
+        here = Path(f"/proc/{pid}/cwd") if Path("/proc/self").exists() else Path(psutil.Process(pid).cwd())
         return here.exists() and self.layout.postgres_data.exists() and here.samefile(self.layout.postgres_data)
 
 

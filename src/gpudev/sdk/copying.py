@@ -23,6 +23,8 @@ from gpudev.wire.jobs import JobView
 _SECONDS_TO_LIST = 300
 _TARGET = r"[A-Za-z0-9_.][A-Za-z0-9_./-]{0,250}"
 """Every rsync and every shell on the way reads it the same."""
+_NOT_BEGUN = (1, 2, 4)
+"""How an rsync says that it knows an option or the other's protocol not. macOS has another program of that name."""
 _HAS_RSYNC = "command -v rsync >/dev/null 2>&1"
 
 
@@ -58,12 +60,16 @@ def copy_files(
             env=dict(env),
         )
         _check(done.returncode, done.stderr)
-        rsync = shutil.which("rsync")
-        if rsync is not None and done.stdout.strip() == b"rsync":
-            _by_rsync([rsync, "-e", f'"{program[0]}" -F "{settings}" -o BatchMode=yes'], env, route, names)
-        else:
+        rsync = shutil.which("rsync") if done.stdout.strip() == b"rsync" else None
+        through = f"{_quoted(program[0])} -F {_quoted(str(settings))} -o BatchMode=yes"
+        if rsync is None or not _by_rsync([rsync, "-e", through], env, route, names):
             unpack = ssh.remote_line(("tar", "-xzf", "-", "-C", target))
             _by_tar([*program, "--", "there", unpack], env, folder, names)
+
+
+def _quoted(word: str) -> str:
+    """For rsync, which splits it; only where it must be, for not every rsync knows quotes."""
+    return f'"{word}"' if " " in word else word
 
 
 def usual_target(folder: Path) -> str:
@@ -140,7 +146,8 @@ def _walk(folder: Path) -> Iterator[bytes]:
             yield os.path.relpath(os.path.join(place, name), root)  # noqa: PTH118 - bytes
 
 
-def _by_rsync(command: Sequence[str], env: Mapping[str, str], route: Route, names: Sequence[bytes]) -> None:
+def _by_rsync(command: Sequence[str], env: Mapping[str, str], route: Route, names: Sequence[bytes]) -> bool:
+    """False: this rsync cannot do it, and nothing was copied."""
     how = ("-a", "-r", "--no-owner", "--no-group", "--from0", "--files-from=-")
     done = subprocess.run(
         [*command, *how, "--", f"{route.folder}/", f"there:{route.target.rstrip('/')}/"],
@@ -149,7 +156,10 @@ def _by_rsync(command: Sequence[str], env: Mapping[str, str], route: Route, name
         check=False,
         env=dict(env),
     )
+    if done.returncode in _NOT_BEGUN:
+        return False
     _check(done.returncode, done.stderr)
+    return True
 
 
 def _by_tar(command: Sequence[str], env: Mapping[str, str], folder: Path, names: Sequence[bytes]) -> None:
