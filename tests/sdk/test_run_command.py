@@ -61,9 +61,9 @@ def test_output_and_exit_code_are_the_commands_and_nothing_stays(
 def test_one_argument_is_a_line_for_the_shell_and_its_environment_is_there(
     system: System, client: GpuDev, folder: Path
 ) -> None:
-    line = "cd .. && echo $COLOUR $PYTHONUNBUFFERED"
+    line = "cd .. && source /dev/null && echo $COLOUR $PYTHONUNBUFFERED ${BASH_VERSION:+bash}"
     options = ("--disk", "none", "--env", "COLOUR=green", "--no-copy")
-    assert run(system, folder, "run", *options, "--", line).stdout == "green 1\n"
+    assert run(system, folder, "run", *options, "--", line).stdout == "green 1 bash\n"
 
 
 def test_one_that_was_detached_frees_the_gpus_when_it_has_ended(system: System, client: GpuDev, folder: Path) -> None:

@@ -11,10 +11,10 @@ from gpudev.domain.run_end import ENDS, EXIT, FOLDER, OUTPUT, PROCESS
 
 NOTHING_RAN = 4
 _ENTER = 'cd -- "$1" && shift && PYTHONUNBUFFERED="${PYTHONUNBUFFERED-1}" && export PYTHONUNBUFFERED || exit 126'
+_LINE = 'exec "${SHELL:-sh}" -c "$1"'
 # In these the shell stays, so that a command that a signal ends has an exit code: ssh itself would say 255 of every
 # such end, as it does when there is no connection.
 _ANSWERED = '"$@"; exit $?'
-_ANSWERED_LINE = '"${SHELL:-sh}" -c "$1"; exit $?'
 _ATTENDED = f'{_ENTER}; trap : INT QUIT; "$@"'
 # Of a dev server's earlier life, on a disk, a number may be left that somebody else has by now.
 _RUNS = f"""
@@ -82,8 +82,8 @@ exit "$(cat "$run/{EXIT}")"
 
 
 def answered(command: Sequence[str]) -> tuple[str, ...]:
-    """Runs in the home there, a line in the person's own shell, for as long as the connection lasts."""
-    return ("sh", "-c", _ANSWERED_LINE if len(command) == 1 else _ANSWERED, "sh", *command)
+    """Runs in the home there for as long as the connection lasts."""
+    return ("sh", "-c", _ANSWERED, "sh", *_as_arguments(command))
 
 
 def attended(folder: str, command: Sequence[str]) -> tuple[str, ...]:
@@ -102,5 +102,5 @@ def output(*, follow: bool) -> tuple[str, ...]:
 
 
 def _as_arguments(command: Sequence[str]) -> tuple[str, ...]:
-    """One argument is a line for the shell; several arrive as they are."""
-    return ("sh", "-c", command[0]) if len(command) == 1 else tuple(command)
+    """One argument is a line for the person's own shell, as over ssh; several arrive as they are."""
+    return ("sh", "-c", _LINE, "sh", command[0]) if len(command) == 1 else tuple(command)
