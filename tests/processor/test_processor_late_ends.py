@@ -9,7 +9,7 @@ from gpudev.domain.disk_requests import CreateDisk
 from gpudev.domain.errors import Unavailable
 from gpudev.domain.ids import new_disk_id, short_id
 from gpudev.domain.lifecycle import Status
-from gpudev.ports.cloud import Snapshot, SnapshotState
+from gpudev.ports.cloud import Snapshot, SnapshotState, Volume
 from processor.disk_stays import DiskStays
 
 
@@ -111,3 +111,28 @@ async def test_a_cloud_that_does_not_answer_about_snapshots_keeps_nobody_from_an
     answers.set()
     await stays.work.settle()
     assert [one.status for one in await stays.snapshots()] == [SnapshotStatus.COMPLETED]
+
+
+@pytest.mark.slow
+async def test_a_launch_waits_only_briefly_for_a_look_at_its_volume(
+    stays: DiskStays, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Launches of others, and ends, have the same few places."""
+    await stays.cancel(await stays.start())
+    await stays.go_on()
+    answers = asyncio.Event()
+    look = stays.cloud.find_volume
+
+    async def hang(volume_id: str) -> Volume | None:
+        await answers.wait()
+        return await look(volume_id)
+
+    monkeypatch.setattr(stays.cloud, "find_volume", hang)
+    rid = await stays.submit(8, disk="data")
+    async with asyncio.timeout(15):
+        await stays.turn(2)
+    assert await stays.status(rid) is Status.PREPARING
+    assert (await stays.get(rid)).step == "disk 'data': waiting", "and it is told what for"
+    answers.set()
+    await stays.go_on(6)
+    assert await stays.status(rid) is Status.ACTIVE

@@ -3,6 +3,7 @@
 It waits only briefly: what takes longer goes on by itself, and whoever asked comes again when there is news.
 """
 
+import asyncio
 from typing import assert_never
 from uuid import uuid4
 
@@ -35,6 +36,8 @@ from gpudev.settings import Timing
 
 _READY_WITHIN_S = 0.3
 """Then it is told what is going on."""
+_SEEN_WITHIN_S = 1.0
+"""A cloud usually shows a volume sooner. Where it does not, the operation looks for it by itself."""
 _AWAY_WITHIN_S = 5.0
 
 
@@ -95,7 +98,11 @@ class Homes:
         """Most disks are as they were left: one look and one write, and the dev server starts."""
         if held.disk.volume_id is None or reservation.prepare_by is not None:
             return False
-        volume = await self._work.find_volume(held.disk.volume_id)
+        try:
+            async with asyncio.timeout(_SEEN_WITHIN_S):
+                volume = await self._work.find_volume(held.disk.volume_id)
+        except TimeoutError:
+            return False
         asked = Asked(OperationId(uuid4()), reservation.reservation_id, zone, self._clock.now())
         changes = ready_at_once(asked, held.disk, volume, self._work.settings)
         if changes is None:
