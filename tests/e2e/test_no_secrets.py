@@ -76,7 +76,8 @@ def ask(system: System, ear: Ear, path: str, key: str, method: str = "GET", body
         with urllib.request.urlopen(request, timeout=30) as answer:
             return bytes(answer.read())
     except urllib.error.HTTPError as refusal:
-        text = refusal.read()
+        with refusal:
+            text = refusal.read()
         ear.said.append(text.decode())
         return text
 

@@ -111,9 +111,8 @@ def test_a_lock_file_whose_pid_another_program_has_by_now_does_not_keep_it_from_
     lock = (server.data_dir / "postmaster.pid").read_text().partition("\n")[2]
     os.kill(first.pid, signal.SIGKILL)
     assert wait_until(lambda: not is_alive(first), 30)
-    other = subprocess.Popen(
-        [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE, user=_owner_of(server)
-    )
+    # A program that everybody may run, wherever this clone lies.
+    other = subprocess.Popen(["cat"], stdin=subprocess.PIPE, user=_owner_of(server))
     try:
         (server.data_dir / "postmaster.pid").write_text(f"{other.pid}\n{lock}")
         server.start()

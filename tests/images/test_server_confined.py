@@ -7,6 +7,7 @@ import asyncio
 import re
 import shutil
 import subprocess
+import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, suppress
@@ -136,6 +137,9 @@ async def test_as_nobody_in_a_root_that_is_read_only_every_command_answers_and_t
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
                 return str(answer.read(), "utf-8")
+        except urllib.error.HTTPError as refusal:
+            refusal.close()
+            return None
         except OSError:
             return None
 

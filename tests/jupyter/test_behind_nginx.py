@@ -145,10 +145,12 @@ async def check_events(ada: httpx2.AsyncClient, job_id: str) -> None:
 async def check_the_end_is_told(way: list[str], env: dict[str, str], ada: httpx2.AsyncClient, job_id: str) -> None:
     session = await asyncio.create_subprocess_exec(*way, "echo in; cat", env=env, stdin=-1, stdout=-1, stderr=-1)
     assert session.stdout is not None
+    assert session.stderr is not None
     async with asyncio.timeout(60):
         assert await session.stdout.readline() == b"in\n"
         await ada.post(f"/v1/jobs/{job_id}/cancel")
-        _, errors = await session.communicate()
+        errors = await session.stderr.read()  # its input stays open: it would end by itself otherwise
+        await session.wait()
     assert "is cancelled" in errors.decode()
 
 

@@ -300,6 +300,9 @@ def _get(url: str, **headers: str) -> bytes | None:
         with _directly().open(urllib.request.Request(url, headers=headers), timeout=5) as answer:
             body: bytes = answer.read()
             return body
+    except urllib.error.HTTPError as refusal:
+        refusal.close()
+        return None
     except OSError:
         return None
 

@@ -43,6 +43,8 @@ _PROGRAMS = {
     "nsenter": "util-linux",
 }
 _BUILDER = "buildah"
+_BUILDERS_NEEDS = ("netavark",)
+"""Newer ones will not build without it, and only recommend it."""
 """Of the image that it is given; support/kube_images.py can write one without."""
 _CNI_PLUGINS = Path("/usr/lib/cni")
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -78,7 +80,7 @@ def prepare() -> None:
         _say(f"########## THE TESTS ON A REAL NODE WILL BE SKIPPED: {reason} ##########")
     if shutil.which(_BUILDER) is None:
         try:
-            _install(_BUILDER)
+            _install(_BUILDER, *_BUILDERS_NEEDS)
         except RuntimeError as problem:  # the node does without
             _say(f"{problem}\n########## CANNOT INSTALL {_BUILDER}: tests of images WILL BE SKIPPED ##########")
 

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import time
-import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any, TypeVar
 
 import psutil
 
+from gpudev.embedded import asking
 from support.ports import free_port
 from support.process_table import command_lines
 from support.warm_programs import CLIENT, SERVER, run_program
@@ -121,11 +121,8 @@ class System:
 
     def _says_yes(self, path: str) -> bool:
         url = json.loads((self.home / "state" / "run" / "system.json").read_text())["api_url"]
-        try:
-            with urllib.request.urlopen(url + path, timeout=5) as answer:
-                return bool(answer.status == 200)
-        except OSError:
-            return False
+        answer = asking.ask(url + path)
+        return answer is not None and answer.status == 200
 
     def processes_with(self, text: str) -> list[int]:
         return [pid for pid, words in command_lines() if text in words.replace("\0", " ")]

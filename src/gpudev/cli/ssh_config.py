@@ -193,7 +193,8 @@ def _include(env: Mapping[str, str]) -> bool:
 
 def _include_line(path: Path) -> str:
     plain = re.sub(r"([*?\[\]])", r"\\\1", str(path))  # ssh reads it as a pattern
-    return f'Include "{plain}"'
+    # Newer versions put values in place of %x and ${x} first, older ones do not: a pattern is the same to both.
+    return f'Include "{re.sub("[%$]", "?", plain)}"'
 
 
 def _stands_at_the_top(text: str, line: str) -> bool:
