@@ -68,6 +68,16 @@ async def test_a_disk_that_cannot_be_used_is_told_with_the_reason(
     assert (busy or "None") in str(found.busy)
 
 
+async def test_a_disk_that_could_not_be_made_is_not_left_behind(world: StubWorld) -> None:
+    token = str(uuid4())
+    volume = await world.new_volume(token)
+    world.stub.project.disks[volume.volume_id]["status"] = "FAILED"
+    with pytest.raises(ClusterError, match="could not make the disk"):
+        await world.new_volume(token)
+    assert world.stub.project.disks == {}
+    assert (await world.new_volume(token)).busy is None, "the next attempt is a new one"
+
+
 async def test_operations_that_go_on_hold_nobody_else_up(world: StubWorld) -> None:
     world.stub.project.slowness, token = 1_000_000, str(uuid4())
     waiting = [asyncio.create_task(world.new_volume(token)) for _ in range(20)]

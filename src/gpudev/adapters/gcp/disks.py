@@ -84,7 +84,8 @@ class Disks:
             return None if disk is None or disk.status in _BEING_MADE else disk
 
         disk = await operations.poll(self._caller, made, f"the disk {path.name} is not ready")
-        if disk.status == "FAILED":
+        if disk.status == "FAILED":  # its creation: nothing was ever on it, and nobody would look for it again
+            await self.remove(path)
             raise ClusterError(f"GCP could not make the disk {path.name}.")
         return disk
 
