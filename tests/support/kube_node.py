@@ -43,8 +43,8 @@ _PROGRAMS = {
     "nsenter": "util-linux",
 }
 _BUILDER = "buildah"
-_BUILDERS_NEEDS = ("netavark",)
-"""Newer ones will not build without it, and only recommend it."""
+_BUILDERS_NETWORK = Path("/usr/lib/podman/netavark")
+"""Newer builders will not build without it, and only recommend it."""
 """Of the image that it is given; support/kube_images.py can write one without."""
 _CNI_PLUGINS = Path("/usr/lib/cni")
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -78,11 +78,23 @@ def prepare() -> None:
         ensure_base_images()
     if reason := why_not():
         _say(f"########## THE TESTS ON A REAL NODE WILL BE SKIPPED: {reason} ##########")
-    if shutil.which(_BUILDER) is None:
+    _ensure_builder()
+
+
+def _ensure_builder() -> None:
+    if shutil.which(_BUILDER) is None or (not _BUILDERS_NETWORK.exists() and _is_known(_BUILDERS_NETWORK.name)):
         try:
-            _install(_BUILDER, *_BUILDERS_NEEDS)
+            _install(_BUILDER)
+            if _is_known(_BUILDERS_NETWORK.name):  # older systems have none, and their builder needs none
+                _install(_BUILDERS_NETWORK.name)
         except RuntimeError as problem:  # the node does without
             _say(f"{problem}\n########## CANNOT INSTALL {_BUILDER}: tests of images WILL BE SKIPPED ##########")
+
+
+def _is_known(package: str) -> bool:
+    if shutil.which("apt-cache") is None:
+        return False
+    return subprocess.run(["apt-cache", "show", package], capture_output=True, check=False).returncode == 0
 
 
 def _install(*packages: str) -> None:
