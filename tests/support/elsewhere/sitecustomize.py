@@ -8,6 +8,7 @@ asking first still gets an answer here.
 import contextlib
 import ctypes
 import importlib
+import os
 import sys
 import sysconfig
 import types
@@ -47,6 +48,7 @@ def _pretend() -> None:
         for name in names.split():
             if hasattr(found, name):
                 delattr(found, name)
+    os.process_cpu_count = os.cpu_count  # type: ignore[attr-defined] # Python 3.13 counts by what was taken away
     ctypes.CDLL = _Library  # type: ignore[misc]
     proxies = types.ModuleType("_scproxy")  # macOS's settings, which Python asks there for proxies
     proxies.__dict__.update(_get_proxy_settings=dict, _get_proxies=dict)
