@@ -53,6 +53,7 @@ def _pretend() -> None:
     proxies = types.ModuleType("_scproxy")  # macOS's settings, which Python asks there for proxies
     proxies.__dict__.update(_get_proxy_settings=dict, _get_proxies=dict)
     sys.modules["_scproxy"] = proxies
+    importlib.import_module("ctypes.util")  # Debian's Python leaves out its part for macOS
     with contextlib.suppress(ImportError):  # made for the system it was installed on, and asks for its name
         importlib.import_module("psutil")
     sysconfig.get_config_vars()  # from a file that is named after the system
