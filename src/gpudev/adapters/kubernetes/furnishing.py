@@ -23,6 +23,8 @@ log = structlog.get_logger(__name__)
 _FORBIDDEN = 403
 _NOT_FOUND = 404
 _LOOK_EVERY_S = 60.0
+_LOOK_AGAIN_S = 1.0
+"""While something is missing and somebody waits for it."""
 _NO_RIGHT = re.compile(r'forbidden: User ".*" cannot ')
 _TERMINATING = "because it is being terminated"
 
@@ -34,6 +36,7 @@ class Grounds:
         self._api = api
         self._settings = settings
         self._missing: str | None = None
+        self._looked_at = float("-inf")
         self._keeping: asyncio.Task[None] | None = None
 
     async def prepare(self) -> None:
@@ -50,6 +53,8 @@ class Grounds:
     async def relied_on(self) -> AsyncIterator[None]:
         """While something is started. A refusal that says nothing about what was asked for, because our rights or the
         namespace were taken away, is an outage: whoever asked has done nothing wrong, and may ask again."""
+        if self._missing is not None and _now() - self._looked_at > _LOOK_AGAIN_S:
+            await self._look_after()  # a namespace that was on its way out is gone soon
         if self._missing is not None:
             raise Unavailable(self._missing)
         try:
@@ -68,6 +73,7 @@ class Grounds:
             await self._look_after()
 
     async def _look_after(self) -> None:
+        self._looked_at = _now()
         try:
             await furnish(self._api, self._settings)
             self._missing = None
@@ -76,6 +82,10 @@ class Grounds:
         except GpuDevError as error:
             self._missing = str(error)
             log.warning("kubernetes.grounds_missing", error=self._missing)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _is_of_namespace(refused: Refused) -> bool:
