@@ -8,14 +8,16 @@ import resource
 from contextlib import suppress
 
 ENOUGH = 10_240
-"""macOS allows no more."""
+"""For whoever serves many. macOS allows no more."""
+USUAL = 1024
+"""What Linux begins with."""
 _before: list[int] = []
 """The limit that was raised, once it was."""
 
 
-def allow_many() -> None:
+def allow_many(enough: int = ENOUGH) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = ENOUGH if hard == resource.RLIM_INFINITY else min(hard, ENOUGH)
+    wanted = enough if hard == resource.RLIM_INFINITY else min(hard, enough)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         with suppress(OSError, ValueError):  # it goes without, too
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -5,7 +5,6 @@ import signal
 import socket
 import subprocess
 import time
-from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import pytest
 
 from devserver.conftest import Build
 from devserver.harness import ORDINARY, Builder, DevServer
-from sshd.harness import eventually
+from sshd.harness import eventually, logging_in_at_once
 
 pytestmark = pytest.mark.slow
 
@@ -124,19 +123,8 @@ def test_whoever_does_not_log_in_in_time_is_cut_off(builder: Builder) -> None:
 
 def test_a_crowd_that_comes_at_once_gets_in(container: DevServer) -> None:
     """As many as a fast machine starts before the first of them has logged in."""
-    half_way = [socket.create_connection(("127.0.0.1", container.port), timeout=30) for _ in range(300)]
-    try:
-        for one in half_way:
-            one.sendall(b"SSH-2.0-OpenSSH_9.9\r\n")
-            assert one.recv(4) == b"SSH-"
+    with logging_in_at_once(container.port, 300):
         assert gets_in(container)
-        for one in half_way:
-            one.setblocking(False)
-            with suppress(BlockingIOError):
-                assert one.recv(65536), "one that was logging in was cut off"
-    finally:
-        for one in half_way:
-            one.close()
 
 
 def test_connections_that_never_log_in_keep_nobody_out(container: DevServer) -> None:

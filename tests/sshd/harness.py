@@ -4,13 +4,14 @@ import fcntl
 import json
 import os
 import select
+import socket
 import struct
 import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -200,3 +201,21 @@ class Screen:
             self.process.kill()
         self.process.wait()
         os.close(self._master)
+
+
+@contextmanager
+def logging_in_at_once(port: int, count: int) -> Iterator[None]:
+    """So many have begun, and none of them is cut off meanwhile."""
+    half_way = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(count)]
+    try:
+        for one in half_way:
+            one.sendall(b"SSH-2.0-OpenSSH_9.9\r\n")
+            assert one.recv(4) == b"SSH-"
+        yield
+        for one in half_way:
+            one.setblocking(False)
+            with suppress(BlockingIOError):
+                assert one.recv(65536), "one that was logging in was cut off"
+    finally:
+        for one in half_way:
+            one.close()

@@ -6,13 +6,13 @@ Run as a program it becomes the supervisor of these parts and reports its steps 
 import contextlib
 import json
 import os
-import resource
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from types import MappingProxyType
 
+from gpudev import descriptors
 from gpudev import settings as settings_module
 from gpudev.domain.listening import parse_bind
 from gpudev.embedded import asking
@@ -27,7 +27,6 @@ POSTGRES, MIGRATIONS, PROCESSOR, API = "postgres", "migrations", "processor", "a
 NOTHING: Mapping[str, str] = MappingProxyType({})
 SUPERVISOR_MODULE = "gpudev.embedded.system"
 """This one, by the name it is run under."""
-_FILES = 1024
 PARTS = (POSTGRES, MIGRATIONS, PROCESSOR, API)
 """In the order they are started."""
 
@@ -124,14 +123,6 @@ def _report_to(descriptor: int) -> Callable[[Step], None]:
     return tell
 
 
-def allow_files() -> None:
-    """As many open files as Linux allows: macOS begins with 256, and every connection takes one or two."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
 def main(arguments: Sequence[str]) -> int:
     import structlog
 
@@ -144,7 +135,7 @@ def main(arguments: Sequence[str]) -> int:
             structlog.processors.JSONRenderer(),
         ]
     )
-    allow_files()
+    descriptors.allow_many(descriptors.USUAL)  # also for every part, and for dev servers: macOS begins with 256
     settings = settings_module.load()
     settings = replace(settings, state_dir=settings.state_dir.resolve())
     layout = Layout(settings.state_dir)
