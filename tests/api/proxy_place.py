@@ -96,7 +96,7 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 
 @contextlib.asynccontextmanager
-async def proxy_of(api: Api, settings: ProxySettings) -> AsyncIterator[Proxy]:
+async def proxy_of(api: Api, settings: ProxySettings, limits: Guarding | None = None) -> AsyncIterator[Proxy]:
     api.services = replace(api.services, settings=replace(api.services.settings, proxy=settings))
     api.app = create_app(api.services)
     played: list[Proxy] = []
@@ -109,7 +109,7 @@ async def proxy_of(api: Api, settings: ProxySettings) -> AsyncIterator[Proxy]:
         config = uvicorn.Config(
             api.app,
             port=0,
-            http=guarded_http(Guarding(header_timeout=timedelta(seconds=0.5))),
+            http=guarded_http(limits or Guarding()),
             ws=sessions.tunnel,  # type: ignore[arg-type]
             lifespan="off",
             log_config=None,

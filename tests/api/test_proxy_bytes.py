@@ -5,17 +5,19 @@ import hashlib
 import os
 import socket
 import struct
+from datetime import timedelta
 from pathlib import Path
 from typing import cast
 
 import httpx2
 
-from api.proxy_place import Proxy, closed, greeting
+from api.proxy_place import QUICK, Proxy, closed, greeting, proxy_of
 from gpudev.cli import shortcut
 from gpudev.proxy.sessions import Sessions
 from gpudev.proxy.tunnel import Tunnel
 from gpudev.sdk import websocket
-from support.api import until
+from gpudev.settings import Guarding
+from support.api import Api, until
 
 
 async def test_bytes_go_through_unchanged_however_they_are_cut(proxy: Proxy, ada: httpx2.AsyncClient) -> None:
@@ -171,13 +173,14 @@ async def test_a_dev_server_that_cuts_the_connection_is_told_as_that(proxy: Prox
         assert await closed(session) == (1011, "the dev server cut the connection")
 
 
-async def test_a_session_outlives_every_patience_with_slow_requests(proxy: Proxy, ada: httpx2.AsyncClient) -> None:
-    await proxy.reserve(ada)
-    async with proxy.open(await proxy.token(ada)) as session:
-        await greeting(session)
-        await asyncio.sleep(1.0)  # twice as long as headers are waited for
-        await session.send(b"still here")
-        assert await asyncio.wait_for(session.recv(), 10) == b"still here"
+async def test_a_session_outlives_every_patience_with_slow_requests(api: Api, ada: httpx2.AsyncClient) -> None:
+    async with proxy_of(api, QUICK, Guarding(header_timeout=timedelta(seconds=1))) as proxy:
+        await proxy.reserve(ada)
+        async with proxy.open(await proxy.token(ada)) as session:
+            await greeting(session)
+            await asyncio.sleep(1.5)  # longer than headers are waited for
+            await session.send(b"still here")
+            assert await asyncio.wait_for(session.recv(), 10) == b"still here"
 
 
 async def test_the_short_way_of_the_client_needs_one_connection_and_no_other_way(
