@@ -128,7 +128,8 @@ class DiskWork:
         while True:
             pulse.beat("disks")
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._woken.wait(), wait.total_seconds())
+                async with asyncio.timeout(wait.total_seconds()):
+                    await self._woken.wait()
             await asyncio.sleep(_PAUSE_S)
             self._woken.clear()
             wait = await self._round_or_log() if is_ours() else _WHILE_WORKING

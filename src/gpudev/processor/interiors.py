@@ -74,7 +74,8 @@ class Interiors:
                 log.exception("interiors.broken")
             await asyncio.sleep(_PAUSE_SECONDS)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._woken.wait(), rest)
+                async with asyncio.timeout(rest):
+                    await self._woken.wait()
             self._woken.clear()
 
     async def close(self) -> None:

@@ -344,7 +344,8 @@ class Processor:
         if self._next_at is not None:
             timeout = max(timedelta(0), min(timeout, self._next_at - self._clock.now()))
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._woken.wait(), timeout.total_seconds())
+            async with asyncio.timeout(timeout.total_seconds()):
+                await self._woken.wait()
         self._woken.clear()
 
     async def _turn_or_log(self) -> None:

@@ -70,7 +70,8 @@ class PostgresLeases:
         self._locked.clear()
         if session is not None and not session.is_closed():
             try:
-                await asyncio.wait_for(session.close(), 2)
+                async with asyncio.timeout(2):
+                    await session.close()
             except UNREACHABLE:
                 session.terminate()
 

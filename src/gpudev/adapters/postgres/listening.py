@@ -92,7 +92,8 @@ class Listener:
             self._heard(None)
             while not ended.is_set():
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(ended.wait(), self._pulse.every_s)
+                    async with asyncio.timeout(self._pulse.every_s):
+                        await ended.wait()
                 if not ended.is_set() and self._pulse.is_due():
                     asked_at = time.monotonic()
                     await connection.execute("SELECT 1", timeout=5)

@@ -74,7 +74,8 @@ class Pool:
         if self._pool is not None:
             pool, self._pool = self._pool, None
             try:
-                await asyncio.wait_for(pool.close(), 5)
+                async with asyncio.timeout(5):
+                    await pool.close()
             except TimeoutError:
                 pool.terminate()
 
