@@ -23,6 +23,15 @@ def system_file(env: Mapping[str, str]) -> Path:
     return state_dir(env) / "run" / "system.json"
 
 
+def supervisor_file(env: Mapping[str, str]) -> Path:
+    """Where the process that keeps the embedded system running leaves its number."""
+    return state_dir(env) / "run" / "supervisor.pid"
+
+
+def log_folder(env: Mapping[str, str]) -> Path:
+    return state_dir(env) / "logs"
+
+
 def config_file(env: Mapping[str, str]) -> Path:
     return _xdg(env, "XDG_CONFIG_HOME", home(env) / ".config") / "gpu-dev" / "config.json"
 

@@ -1,5 +1,6 @@
 """Which API is spoken to: decided from the command line, the environment, the settings and the embedded system."""
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -83,6 +84,18 @@ def find_embedded(system_file: Path) -> str | None:
     if not isinstance(url, str):
         raise LocalError(f"{system_file} does not say where the system is", "Restart it: `gpu-dev down`, `gpu-dev up`")
     return check_url(url, f"api_url in {system_file}")
+
+
+def is_kept_running(supervisor_file: Path) -> bool:
+    """Whether somebody starts what dies of the system on this machine again. (A number that another has by now makes
+    whoever asks more patient, and nothing worse.)"""
+    try:
+        os.kill(int(supervisor_file.read_text(encoding="ascii").split()[0]), 0)
+    except PermissionError:
+        return True  # another user's
+    except (OSError, ValueError, IndexError, OverflowError):
+        return False
+    return True
 
 
 def is_loopback(host: str) -> bool:

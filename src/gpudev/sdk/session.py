@@ -4,7 +4,7 @@ On one machine the owner is logged in by itself; nobody else ever is.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import NoReturn
 
@@ -17,6 +17,8 @@ from gpudev.sdk.errors import Unauthenticated
 from gpudev.sdk.transport import Transport
 
 KEY_VARIABLE = "GPU_DEV_API_KEY"
+_WHILE_IT_STARTS = (*PAUSES, 2.0, 2.0, 2.0, 2.0)
+"""On one machine there is one API: while that begins anew, nobody else answers."""
 
 
 class Session:
@@ -47,6 +49,14 @@ class Session:
         return address.choose(self._api_url, self.env, self.preferences, embedded_url, self.option_name)
 
     @cached_property
+    def _is_kept_running(self) -> bool:
+        return self.address.embedded and address.is_kept_running(places.supervisor_file(self.env))
+
+    @property
+    def _pauses(self) -> Sequence[float]:
+        return _WHILE_IT_STARTS if self._is_kept_running else PAUSES
+
+    @cached_property
     def _trace_id(self) -> str:
         """All that one command asks belongs together."""
         return new_trace_id()
@@ -54,15 +64,15 @@ class Session:
     def new_core(self) -> Core:
         if self._api_key is not None:
             return self.core_with(self._api_key)
-        return Core(self.address.url, self._key, self._renewed_key)
+        return Core(self.address.url, self._key, self._renewed_key, pauses=self._pauses)
 
     def core_with(self, key: str) -> Core:
         """With this key and no other."""
-        return Core(self.address.url, lambda: check_key(key, "the key"))
+        return Core(self.address.url, lambda: check_key(key, "the key"), pauses=self._pauses)
 
     def anonymous_core(self) -> Core:
         """For what is open to everybody: the ways to log in."""
-        return Core(self.address.url, None)
+        return Core(self.address.url, None, pauses=self._pauses)
 
     def impatient_core(self) -> Core:
         """For what is nice to know: one try, and no login."""
@@ -70,7 +80,9 @@ class Session:
 
     def new_transport(self) -> Transport:
         step = "`gpu-dev up` starts the system on this machine"
-        if not self.address.is_local:
+        if self._is_kept_running:
+            step = f"It is being started again; what it says is in {places.log_folder(self.env)}"
+        elif not self.address.is_local:
             step = "Check your network, and the address with `gpu-dev config show`"
         return Transport(self.address.url, when_unreachable=step, pin=self._pin, trace_id=self._trace_id)
 
