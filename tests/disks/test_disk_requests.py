@@ -223,6 +223,15 @@ def test_the_last_few_and_one_for_each_day_stay() -> None:
     assert ages == [3, 26, 24 * 6, 24 * 7]
 
 
+@pytest.mark.parametrize("keep", range(8))
+@pytest.mark.parametrize("there", range(9))
+def test_as_many_of_one_day_stay_as_the_settings_say(there: int, keep: int) -> None:
+    snapshots = [recorded(20 + number, created_at=NOW - timedelta(minutes=number)) for number in range(there)]
+    settings = replace(SETTINGS, keep_last=keep, keep_daily_days=0)
+    gone = prunable(snapshots, (), NOW, settings)
+    assert gone == snapshots[max(keep, 1) :][::-1]
+
+
 def test_what_somebody_asked_for_stays_longer_and_counts_for_nothing_else() -> None:
     asked = recorded(20, why=Why.ASKED, created_at=NOW - timedelta(days=89))
     older = recorded(21, why=Why.ASKED, created_at=NOW - timedelta(days=91))

@@ -30,7 +30,7 @@ def prunable(
     automatic = [one for one in completed if one.why is not Why.ASKED]
     whole = [one for one in completed if one.lacks is None]
     kept = {one.snapshot_id for one in (*completed[-1:], *whole[-1:])}
-    kept |= {one.snapshot_id for one in automatic[len(automatic) - settings.keep_last :]}
+    kept |= {one.snapshot_id for one in automatic[max(0, len(automatic) - settings.keep_last) :]}
     kept |= {one.snapshot_id for one in _daily(automatic, now, settings.keep_daily_days)}
     kept |= {
         one.snapshot_id for one in completed if one.why is Why.ASKED and one.created_at > now - settings.keep_asked
