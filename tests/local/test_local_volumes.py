@@ -262,6 +262,27 @@ async def test_a_snapshot_that_cannot_be_made_says_why(world: VolumeWorld, monke
     assert (world.home(volume) / "file").read_text() == "content"
 
 
+async def test_a_disk_that_cannot_be_made_takes_no_room(world: VolumeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    volume = await world.new_volume()
+    for name in ("one", "two"):
+        (world.home(volume) / name).write_text("content")
+    snapshot = await world.snapshot(volume)
+    copy_bytes, copied = copying.copy_bytes, []
+
+    def full(*arguments: int) -> int:
+        if copied:
+            raise OSError(28, "No space left on device")
+        copied.append(1)
+        return copy_bytes(*arguments)
+
+    monkeypatch.setattr(copying, "copy_bytes", full)
+    monkeypatch.setattr(copying, "clone_file", lambda *_: False)
+    with pytest.raises(ClusterError, match="No space left"):
+        await world.restored(snapshot)
+    assert copied
+    assert list(world.folders.drafts.iterdir()) == []
+
+
 async def test_a_snapshot_whose_table_of_files_finds_no_room_says_so(
     world: VolumeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,7 @@ from gpudev.adapters.local.copying import TreeCopy
 from gpudev.adapters.local.filesystem import sync_filesystem
 from gpudev.adapters.local.folders import StateFolder
 from gpudev.adapters.local.known_files import KnownFiles
-from gpudev.adapters.local.long_work import Job, opened, speaking
+from gpudev.adapters.local.long_work import Job, Stopped, opened, speaking
 from gpudev.adapters.local.records import BadRecord
 from gpudev.adapters.local.removing import remove_folder
 from gpudev.adapters.local.snapshots import pending_snapshots
@@ -101,17 +101,15 @@ class Volumes:
             found = self._find(volume_id, {})
             if found is not None:
                 return found
-            draft = self._folders.draft(Thing.VOLUME, volume_id)
-            remove_folder(draft, job.check)
-            draft.mkdir(mode=0o700)
-            if wanted.from_snapshot is None:
-                self._copy_skeleton(draft, job)
-            else:
-                self._copy_snapshot(wanted.from_snapshot, draft, job)
-                wanted = replace(wanted, method=job.tally.method.value)
-            self._folders.write_volume_record(volume_id, wanted)
-            self._folders.put(draft, self._folders.volume(volume_id))
-            return wanted.volume(volume_id, ())
+            try:
+                return self._make(volume_id, wanted, job)
+            except Stopped:
+                raise
+            except Exception:
+                # Often there is no room, and nobody may ask for it again: what is half made would keep it taken.
+                with contextlib.suppress(OSError, Stopped):
+                    self._folders.remove_drafts(Thing.VOLUME, volume_id, job.check)
+                raise
 
     def change(self, volume_id: str, change: Callable[[VolumeRecord], VolumeRecord]) -> Volume:
         with speaking(f"the disk {volume_id} cannot be changed"):
@@ -139,6 +137,19 @@ class Volumes:
             rubbish = self._folders.throw_away(self._folders.volume(volume_id))
             self._folders.remove_volume_record(volume_id)
             return rubbish
+
+    def _make(self, volume_id: str, wanted: VolumeRecord, job: Job) -> Volume:
+        draft = self._folders.draft(Thing.VOLUME, volume_id)
+        remove_folder(draft, job.check)
+        draft.mkdir(mode=0o700)
+        if wanted.from_snapshot is None:
+            self._copy_skeleton(draft, job)
+        else:
+            self._copy_snapshot(wanted.from_snapshot, draft, job)
+            wanted = replace(wanted, method=job.tally.method.value)
+        self._folders.write_volume_record(volume_id, wanted)
+        self._folders.put(draft, self._folders.volume(volume_id))
+        return wanted.volume(volume_id, ())
 
     def _copy_skeleton(self, draft: Path, job: Job) -> None:
         with opened(draft) as target, self._known(draft) as known:
