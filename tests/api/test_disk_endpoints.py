@@ -11,7 +11,7 @@ from api.disk_machine import Machine, ask, create, look, make_machine, names
 from gpudev.domain.disk_operations import DiskSettings
 from gpudev.domain.disk_requests import MakeReady
 from gpudev.domain.ids import DiskId
-from support.api import Api, identifier, refused, submit
+from support.api import Api, identifier, public_key, refused, submit
 
 
 @pytest.fixture
@@ -101,6 +101,32 @@ async def test_count_and_size_of_a_users_disks_have_limits(ada: httpx2.AsyncClie
     await create(bob, "large", size_gb=limits.max_size_gb)
     await create(bob, "larger", size_gb=limits.max_gb_per_user - limits.max_size_gb)
     refused(await bob.post("/v1/disks", json={"disk_name": "small", "size_gb": 1}), 429, "limit_reached")
+
+
+async def test_who_names_no_disk_and_may_have_no_more_gets_scratch_space(
+    ada: httpx2.AsyncClient, machine: Machine
+) -> None:
+    for number in range(DiskSettings().max_per_user):
+        await create(ada, f"d{number}", size_gb=1)
+    job = await submit(ada, disk_name=None)
+    assert job["disk_name"] is None
+    assert "scratch" in job["warning"]
+    assert "default" not in await names(ada)
+    await machine.run()
+    assert (await ada.delete("/v1/disks/d0")).status_code == 202
+    assert (await submit(ada, disk_name=None))["disk_name"] == "default"
+
+
+async def test_a_disk_that_a_submit_makes_counts_before_it_is_made(ada: httpx2.AsyncClient) -> None:
+    limits = DiskSettings()
+    await create(ada, "large", size_gb=limits.max_size_gb)
+    room = limits.max_gb_per_user - limits.max_size_gb - limits.default_size_gb
+    await create(ada, "larger", size_gb=room)
+    await submit(ada, disk_name="queued")
+    refused(await ada.post("/v1/disks", json={"disk_name": "small", "size_gb": 1}), 429, "limit_reached")
+    body = {"gpu_type": "h100", "ssh_public_keys": [public_key()], "disk_name": "another"}
+    refused(await ada.post("/v1/jobs/submit", json=body), 429, "limit_reached")
+    assert (await submit(ada, disk_name=None))["disk_name"] is None
 
 
 async def test_the_same_key_gives_the_same_operation_and_never_another(

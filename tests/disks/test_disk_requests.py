@@ -159,6 +159,15 @@ def test_two_growths_count_together() -> None:
     assert ask(ResizeDisk(PLAY, 110), ada(unfinished=(growing,))) is not None
 
 
+def test_a_disk_that_is_yet_to_be_made_counts_with_the_usual_size() -> None:
+    facts = ada()
+    unmade = replace(facts.disks[PLAY], size_gb=None, holder=RESERVATION)
+    facts = replace(facts, disks={**facts.disks, PLAY: unmade})
+    with pytest.raises(LimitReached):
+        ask(CreateDisk(NEW, "more", 101), facts)
+    assert ask(CreateDisk(NEW, "more", 100), facts) is not None
+
+
 def test_a_deleted_disk_comes_back_under_another_name_and_within_the_quota() -> None:
     changes = ask(UndeleteDisk(GONE, "old"), ada())
     assert changes is not None

@@ -340,7 +340,8 @@ class _Desk:
     def _within_quota(self, more_gb: int, count: int = 1) -> None:
         living = [one for one in self.facts.disks.values() if not one.is_deleted]
         wanted = {one.disk_id: one.size_gb for one in self.facts.unfinished if one.kind is OperationKind.RESIZE}
-        taken = sum(max(one.size_gb or 0, wanted.get(one.disk_id) or 0) for one in living)
+        usual = self.settings.default_size_gb  # of what is yet to be made
+        taken = sum(max(one.size_gb or usual, wanted.get(one.disk_id) or 0) for one in living)
         check_quota(DiskHoldings(len(living), taken), self.settings, more=count, more_gb=more_gb)
 
 

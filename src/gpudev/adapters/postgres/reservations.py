@@ -8,7 +8,7 @@ from uuid import UUID
 import asyncpg
 
 from gpudev.adapters.postgres import rows
-from gpudev.adapters.postgres.disk_quota import check_quota_of_new_disk
+from gpudev.adapters.postgres.disk_quota import may_make_a_disk, with_room_for_its_disk
 from gpudev.adapters.postgres.leases import check_epoch
 from gpudev.adapters.postgres.own_setups import forget_setups, write_setup
 from gpudev.adapters.postgres.pool import Connection, Pool
@@ -60,28 +60,26 @@ class PostgresReservations:
         now: datetime,
         limits: UserLimits = NO_LIMITS,
     ) -> Reservation:
-        async with self._connection_for(draft, limits) as connection:
-            if not draft.setup.is_empty:  # first: after the submit nobody shall wait for us
-                await write_setup(connection, draft.reservation_id, draft.setup)
-            written = await _submit(connection, draft, idempotency_key, fingerprint, now=now, limits=limits)
+        async with self._connection_for(draft, limits) as (connection, allowed):
+            if not allowed.setup.is_empty:  # first: after the submit nobody shall wait for us
+                await write_setup(connection, allowed.reservation_id, allowed.setup)
+            written = await _submit(connection, allowed, idempotency_key, fingerprint, now=now, limits=limits)
             if not written["is_new"]:
-                if not draft.setup.is_empty:
-                    await forget_setups(connection, [draft.reservation_id])
+                if not allowed.setup.is_empty:
+                    await forget_setups(connection, [allowed.reservation_id])
                 return await _get(connection, ReservationId(written["reservation_id"]))
-            return _just_submitted(draft, written, now)
+            return _just_submitted(allowed, written, now)
 
     @contextlib.asynccontextmanager
-    async def _connection_for(self, draft: Draft, limits: UserLimits) -> AsyncIterator[Connection]:
+    async def _connection_for(self, draft: Draft, limits: UserLimits) -> AsyncIterator[tuple[Connection, Draft]]:
         """One statement needs no transaction. With a disk that may have to be made, its quota is held meanwhile."""
-        disks = None if draft.disk_name in (None, NO_DISK) else limits.disks
-        if disks is None and draft.setup.is_empty:
-            async with self._pool.acquire() as connection:
-                yield connection
-            return
-        async with self._pool.transaction() as connection:
-            if disks is not None:
-                await check_quota_of_new_disk(connection, draft, disks)
-            yield connection
+        async with self._pool.acquire() as connection:
+            disks = limits.disks if limits.disks and await may_make_a_disk(connection, draft) else None
+            if disks is None and draft.setup.is_empty:
+                yield connection, draft
+                return
+            async with connection.transaction():
+                yield connection, draft if disks is None else await with_room_for_its_disk(connection, draft, disks)
 
     async def find_submission(self, user_id: UserId, idempotency_key: str, fingerprint: str) -> Reservation | None:
         async with self._pool.acquire() as connection:
