@@ -107,6 +107,26 @@ async def test_who_has_a_disk_is_unknown_while_a_dev_servers_record_cannot_be_re
     assert world.home(volume).is_dir()
 
 
+async def test_an_empty_folder_in_place_of_all_disks_says_nothing_about_them(world: VolumeWorld) -> None:
+    """Its file system is not mounted: whoever looked there would find every disk and snapshot gone, and believe it."""
+    volume = await world.new_volume()
+    snapshot = await world.snapshot(volume)
+    await world.cloud.close()
+    elsewhere = world.folders.disks.rename(world.state_dir / "not-mounted")
+    world.folders.disks.mkdir()
+    with pytest.raises(Unavailable, match=r"mounted.*disks\.made"):
+        await world.cloud.start()
+    assert list(world.folders.disks.iterdir()) == [], "nothing is written where it would be hidden later"
+    await world.cloud.close()
+    world.folders.disks.rmdir()
+    with pytest.raises(Unavailable, match="mounted"):
+        await world.cloud.start()
+    elsewhere.rename(world.folders.disks)
+    await world.cloud.start()
+    assert await world.cloud.find_volume(volume.volume_id) == volume
+    assert await world.cloud.find_snapshot(snapshot.snapshot_id) == snapshot
+
+
 async def test_what_is_removed_is_gone_for_good_after_a_while(world: VolumeWorld) -> None:
     volume = await world.new_volume()
     snapshot = await world.snapshot(volume)

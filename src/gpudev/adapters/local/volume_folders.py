@@ -8,6 +8,7 @@ Below `disks/`, so that all of it is on one file system::
     .drafts/<kind>-<id>          a volume or a snapshot that is being made
     .trash/                      what is on its way out
     .locks/<kind>-<id>           held by whoever changes it, in whatever process
+    .made                        here our disks are; `disks.made` beside `disks/` says that they are somewhere
 
 Only `disks/` itself may be passed through by users, never what begins with a dot. Everything here blocks.
 """
@@ -58,12 +59,23 @@ class VolumeFolders:
         self.drafts = disks / ".drafts"
         self.trash = disks / ".trash"
         self.locks = disks / ".locks"
+        self.made_here = disks / ".made"
+        self.made = disks.with_name(f"{disks.name}.made")
 
     def prepare(self) -> None:
+        """Raises Unavailable where this is not the folder it was: a look into the wrong one would find all disks and
+        snapshots gone, and what is made there would be gone later."""
+        if self.made.exists() and not self.made_here.exists():
+            raise Unavailable(
+                f"the disks are not in {self.disks}: is its file system mounted? (if they are gone for good, remove "
+                f"{self.made})"
+            )
         self.disks.mkdir(mode=0o700, parents=True, exist_ok=True)
         for path in (self.records, self.snapshots, self.drafts, self.trash, self.locks):
             path.mkdir(mode=0o700, exist_ok=True)
-        sync_folder(self.disks)
+        for mark in (self.made_here, self.made):  # in this order
+            mark.touch(mode=0o600)
+            sync_folder(mark.parent)
 
     def place(self, thing: Thing, thing_id: str) -> Path:
         return self.volume(thing_id) if thing is Thing.VOLUME else self.snapshot(thing_id)
