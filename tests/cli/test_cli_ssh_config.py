@@ -1,6 +1,7 @@
 """`gpu-dev ssh-config`: names for every ssh there is, and exactly one line in what belongs to the person."""
 
 import json
+import re
 import shutil
 import subprocess
 from datetime import UTC, datetime, timedelta
@@ -162,6 +163,55 @@ def test_those_of_another_api_stay_until_their_time_is_over(cli: Cli, api: FakeA
     text = own.read_text()
     assert "Host gpu-dev-a\n    User dev\n" in text
     assert "gpu-dev-b" not in text
+
+
+def test_one_that_is_known_by_another_address_too_stands_there_once(cli: Cli, api: FakeApi, own: Path) -> None:
+    job = api.add(status="active", name="train")
+    cli.run("ssh-config")
+    # As after the API has moved to another port.
+    own.write_text(own.read_text().replace(api.url, "http://127.0.0.1:9").replace("Port 31234", "Port 31235"))
+    assert json.loads(cli.run("ssh-config", "--json").stdout) == {job.reservation_id: "gpu-dev-train"}
+    text = own.read_text()
+    assert text.count("Host gpu-dev-train") == 1
+    assert "31235" not in text
+
+
+def test_one_that_was_extended_elsewhere_keeps_its_name_when_the_next_comes(cli: Cli, api: FakeApi, own: Path) -> None:
+    job = api.add(status="active", name="train")
+    cli.run("ssh-config")
+    own.write_text(
+        re.sub(r"until \S+", f"until {(datetime.now(UTC) - timedelta(minutes=1)).isoformat()}", own.read_text())
+    )
+    api.on_submit = lambda api, job: api.activate(job.reservation_id) and None
+    assert cli.run("reserve", "--name", "other").returncode == 0
+    text = own.read_text()
+    assert f"Host gpu-dev-train gpu-dev-{job.reservation_id[:8]}\n" in text
+    assert "Host gpu-dev-other " in text
+
+
+def test_a_name_that_is_anothers_id_leads_to_that_other(cli: Cli, api: FakeApi, config: Path) -> None:
+    first = api.add(status="active", name="first")
+    second = api.add(status="active", name=first.reservation_id[:8])
+    cli.run("ssh-config")
+    short = f"gpu-dev-{first.reservation_id[:8]}"
+    assert told_by_ssh(config, short)["hostkeyalias"] == short
+    other = f"gpu-dev-{second.reservation_id[:8]}"
+    assert told_by_ssh(config, other)["hostkeyalias"] == other
+
+
+@pytest.mark.parametrize(
+    "line", ["Include ~/.gpu-dev/ssh_config", "include={own}", 'INCLUDE   "~/.gpu-dev/ssh_config"  ', "Include {own}"]
+)
+def test_a_line_that_somebody_wrote_by_hand_is_the_one(
+    cli: Cli, api: FakeApi, config: Path, own: Path, line: str
+) -> None:
+    before = f"# mine\n{line.format(own=own)}\nInclude other\nHost work\n    User ada\n"
+    config.write_text(before)
+    api.add(status="active", name="one")
+    assert cli.run("ssh-config").returncode == 0
+    assert config.read_text() == before
+    cli.run("ssh-config", "--remove")
+    assert config.read_text() == "# mine\nInclude other\nHost work\n    User ada\n"
 
 
 def test_reserve_does_it_unless_told_otherwise(cli: Cli, api: FakeApi, config: Path) -> None:

@@ -24,6 +24,7 @@ from gpudev.wire.jobs import JobView
 _HEADING = "# Written by gpu-dev: changes are lost. `gpu-dev ssh-config` writes it anew, `--remove` takes it away.\n"
 _BLOCK = re.compile(r"# (?P<id>[0-9a-f-]{36}) at (?P<url>\S+) until (?P<until>\S+)\nHost (?P<hosts>.*)\n(?:[ \t].*\n)*")
 _SECTION = re.compile(r"\s*(host|match)\b", re.IGNORECASE)
+_INCLUDE = re.compile(r"include(?:\s*=\s*|\s+)\"?([^\"]+?)\"?", re.IGNORECASE)
 _BACKUP = "config.before-gpu-dev"
 
 
@@ -53,7 +54,7 @@ def keep_up(session: Session, job: JobView, now: datetime) -> Written | None:
     if session.preferences.ssh_config == "off":
         return None
     try:
-        if _is_another_at_its_name(session, job):  # which may have ended without this machine's doing
+        if _seems_outdated(session, job, now):
             return refresh(session, now)
         return _change(
             session, [job], lambda block: block.reservation_id != job.reservation_id and block.ends_after(now), now
@@ -73,23 +74,23 @@ def forget(env: Mapping[str, str], reservation_ids: Collection[str]) -> None:
         _write(path, _as_text([block.text for block in kept]), 0o600)
 
 
-def _is_another_at_its_name(session: Session, job: JobView) -> bool:
+def _seems_outdated(session: Session, job: JobView, now: datetime) -> bool:
+    """Who has its name may have ended, and who should be over may have been extended, without this machine's doing."""
     name = _wished_name(job)
-    return name is not None and any(
-        name in block.hosts and block.reservation_id != job.reservation_id
-        for block in _blocks(_read(own_file(session.env)))
-    )
+    others = [b for b in _blocks(_read(own_file(session.env))) if b.reservation_id != job.reservation_id]
+    return any(name in b.hosts or (b.url == session.address.url and not b.ends_after(now)) for b in others)
 
 
 def _change(session: Session, jobs: Sequence[JobView], keeps: Callable[["_Block"], bool], now: datetime) -> Written:
     env = session.env
     path = own_file(env)
     with files.changing(path):
-        kept = [block for block in _blocks(_read(path)) if keeps(block)]
+        told = {job.reservation_id for job in jobs}  # by whichever address they were known before
+        kept = [block for block in _blocks(_read(path)) if keeps(block) and block.reservation_id not in told]
         names = choose_names(jobs, {host for block in kept for host in block.hosts})
         made = [_block(session, job, names[job.reservation_id]) for job in jobs]
         _write(path, _as_text([*made, *(block.text for block in kept)]), 0o600)
-        _forget_ended(env, {job.reservation_id for job in jobs} | {block.reservation_id for block in kept}, now)
+        _forget_ended(env, told | {block.reservation_id for block in kept}, now)
         return Written(names, _include(env))
 
 
@@ -114,9 +115,10 @@ def choose_names(jobs: Sequence[JobView], taken: Collection[str] = ()) -> dict[s
     """What people gave them as names, as far as those can stand in a host name and are not taken; else their ids. The
     first keeps its name when others come: an editor that connects again must not find itself on another machine."""
     chosen: dict[str, str] = {}
+    by_id = {short_name(job) for job in jobs}  # which are always theirs
     for job in sorted(jobs, key=lambda job: job.created_at):
         name = _wished_name(job)
-        is_free = name is not None and name not in taken and name not in chosen.values()
+        is_free = name is not None and name not in by_id and name not in taken and name not in chosen.values()
         chosen[job.reservation_id] = name if name is not None and is_free else short_name(job)
     return chosen
 
@@ -181,7 +183,7 @@ def _include(env: Mapping[str, str]) -> bool:
     text = _read(theirs)
     without = _without_include(text, path)
     wanted = f"{line}\n\n{without}" if without.strip() else f"{line}\n"
-    if text == wanted or (without != text and _stands_at_the_top(text, line)):
+    if text == wanted or (without != text and _stands_at_the_top(text, path)):
         return False
     theirs.parent.mkdir(mode=0o700, exist_ok=True)
     backup = theirs.with_name(_BACKUP)
@@ -197,19 +199,27 @@ def _include_line(path: Path) -> str:
     return f'Include "{re.sub("[%$]", "?", plain)}"'
 
 
-def _stands_at_the_top(text: str, line: str) -> bool:
-    found = [number for number, one in enumerate(text.splitlines()) if one.strip() == line]
+def _is_ours(line: str, path: Path) -> bool:
+    """Also as somebody wrote it by hand, such as Include ~/.gpu-dev/ssh_config."""
+    found = _INCLUDE.fullmatch(line.strip())
+    if found is None:
+        return False
+    at_home = path.parent.parent  # where ssh sees ~
+    return line.strip() == _include_line(path) or re.sub(r"^~(?=/)", lambda _: str(at_home), found[1]) == str(path)
+
+
+def _stands_at_the_top(text: str, path: Path) -> bool:
+    found = [number for number, one in enumerate(text.splitlines()) if _is_ours(one, path)]
     first_section = next((n for n, one in enumerate(text.splitlines()) if _SECTION.match(one)), len(text))
     return len(found) == 1 and found[0] < first_section
 
 
 def _without_include(text: str, path: Path) -> str:
-    own = _include_line(path)
     lines = text.splitlines(keepends=True)
     kept: list[str] = []
     for number, line in enumerate(lines):
-        is_gap = number > 0 and lines[number - 1].strip() == own and not line.strip()  # which came with it
-        if line.strip() != own and not is_gap:
+        is_gap = number > 0 and _is_ours(lines[number - 1], path) and not line.strip()  # which came with it
+        if not _is_ours(line, path) and not is_gap:
             kept.append(line)
     return "".join(kept)
 
