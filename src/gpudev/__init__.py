@@ -62,3 +62,8 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'gpudev' has no attribute {name!r}")
     return getattr(import_module(f"gpudev.{_HOMES.get(name, 'sdk.errors')}"), name)
+
+
+def __dir__() -> list[str]:
+    """What completion offers, though it is not loaded yet."""
+    return sorted({*globals(), *__all__})

@@ -36,6 +36,10 @@ def test_the_reference_has_every_method_and_every_error() -> None:
     assert "| `status` | `str` | pending, queued" in text
 
 
+def test_completion_offers_what_can_be_imported() -> None:
+    assert set(gpudev.__all__) <= set(dir(gpudev))
+
+
 def test_the_page_shows_what_there_is() -> None:
     """Every call it shows exists."""
     page = (ROOT / "docs" / "sdk.md").read_text(encoding="utf-8")
