@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpudev.sdk.copying import list_files, usual_target
+from gpudev.sdk.copying import list_bare_folders, list_files, usual_target
 from gpudev.sdk.errors import LocalError
 
 
@@ -57,6 +57,27 @@ def test_a_repository_within_the_folder_is_read_by_its_own_rules(tmp_path: Path)
     git(folder / "module", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", "a")
     git(folder, "add", "module")
     assert list_files(folder) == [b"a", b"bare/f", b"inner/.gitignore", b"inner/b", b"module/.gitignore", b"module/d"]
+
+
+@pytest.mark.parametrize("is_repository", [True, False])
+def test_folders_that_hold_nothing_go_too_unless_they_are_ignored(tmp_path: Path, is_repository: bool) -> None:
+    folder = fill(tmp_path / "here", "a", "sub/b", "out/model.ckpt", "build/made", "inner/.git/HEAD", "inner/c")
+    for name in ("empty/deep", "sub/runs", "build/logs", "sub/tmp", "inner/none", "spa ce\n"):
+        (folder / name).mkdir(parents=True)
+    (folder / "link").symlink_to("empty")
+    (folder / ".gitignore").write_text("*.ckpt\n/build/\n")
+    (folder / "sub" / ".gitignore").write_text("tmp/\n")
+    if is_repository:
+        git(tmp_path, "init", "-q", str(folder))
+        git(folder, "add", "a")
+    assert list_bare_folders(folder, list_files(folder)) == [b"empty", b"empty/deep", b"out", b"spa ce\n", b"sub/runs"]
+
+
+def test_without_git_every_folder_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = fill(tmp_path / "plain", "a", ".git/HEAD")
+    (folder / "empty" / "deep").mkdir(parents=True)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert list_bare_folders(folder, list_files(folder)) == [b"empty", b"empty/deep"]
 
 
 def test_without_git_a_folder_with_rules_is_refused_rather_than_copied_whole(

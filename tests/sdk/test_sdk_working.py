@@ -112,12 +112,15 @@ def test_a_folder_is_copied_without_what_git_ignores(client: GpuDev, tmp_path: P
     (folder / "data").mkdir()
     (folder / "data" / "huge").write_text("x")
     (folder / "link").symlink_to("train.py")
+    (folder / "out").mkdir()  # which a program writes into, and of which git knows nothing
+    (folder / "out" / "old.log").write_text("x")
     with client.reserve(gpus=1, disk="none") as server:
         with pytest.raises(UsageError, match=r"there is no folder .*/nowhere"):
             server.copy_folder(folder / "nowhere")
         assert server.copy_folder(folder) == "my-project"
         found = server.run("cd my-project && find . -type f -o -type l | sort").stdout.split("\n")
         assert found == ["./.gitignore", "./a b.txt", "./kept.log", "./link", "./sub/deep.txt", "./train.py", ""]
+        assert server.run("ls -A my-project/out; test ! -e my-project/data").stdout == ""
         (folder / "train.py").write_text("changed")
         server.copy_folder(folder)
         assert server.run("cat my-project/link").stdout == "changed"
@@ -141,6 +144,7 @@ def test_without_an_rsync_that_can_do_it_the_files_go_as_one_stream(
     for name in ("a b.txt", "x.log", "sub/run.sh"):
         (folder / name).write_text(name)
     (folder / "sub" / "run.sh").chmod(0o755)
+    (folder / "out" / "empty").mkdir(parents=True)
     if "git" in programs:  # without it nobody could say what this leaves out
         (folder / ".gitignore").write_text("*.log\n")
     found = tmp_path / "bin"
@@ -155,7 +159,9 @@ def test_without_an_rsync_that_can_do_it_the_files_go_as_one_stream(
     with client.reserve(gpus=1, disk="none") as server:
         monkeypatch.setenv("PATH", str(found))
         server.copy_folder(folder, "elsewhere/it")
-        names = server.run("cd elsewhere/it && find . -type f | sort; test -x sub/run.sh").stdout.split()
+        names = server.run(
+            "cd elsewhere/it && find . -type f | sort; test -x sub/run.sh && test -d out/empty"
+        ).stdout.split()
     first, last = (["./.gitignore"], []) if "git" in programs else ([], ["./x.log"])
     assert names == [*first, "./a", "b.txt", "./sub/run.sh", *last]
 

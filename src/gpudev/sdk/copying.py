@@ -42,7 +42,7 @@ def copy_folder(job: JobView, env: Mapping[str, str], proxy: ssh.ProxyCommand, f
 def copy_files(
     job: JobView, env: Mapping[str, str], proxy: ssh.ProxyCommand, route: Route, names: Sequence[bytes]
 ) -> None:
-    """Those of the folder that `names` has."""
+    """Those of the folder that `names` has, and its folders that hold none of them."""
     folder, target = route
     if not re.fullmatch(_TARGET, target) or ".." in target.split("/"):
         raise UsageError(f"{target[:200]!r} is no folder below the home there: use letters, digits, / . _ and -")
@@ -60,6 +60,7 @@ def copy_files(
             env=dict(env),
         )
         _check(done.returncode, done.stderr)
+        names = [*names, *list_bare_folders(folder, names)]
         rsync = shutil.which("rsync") if done.stdout.strip() == b"rsync" else None
         through = f"{_quoted(program[0])} -F {_quoted(str(settings))} -o BatchMode=yes"
         if rsync is None or not _by_rsync([rsync, "-e", through], env, route, names):
@@ -92,6 +93,43 @@ def check_can_list(folder: Path) -> None:
         )
 
 
+def list_bare_folders(folder: Path, names: Sequence[bytes]) -> list[bytes]:
+    """Those that hold none of these files and are not ignored themselves: programs expect them, and write there."""
+    git = shutil.which("git")
+    holding = {name[:end] for name in names for end in range(len(name)) if name[end] == ord("/")}
+    bare: list[bytes] = []
+    level = [b""]
+    while level:
+        inner = [path for place in level for path in _folders_in(folder, place)]
+        others = [path for path in inner if path not in holding]
+        ignored = _ask_git_what_it_ignores(git, folder, others) if git is not None and others else set()
+        kept = [path for path in others if path not in ignored]
+        bare += kept
+        level = [*(path for path in inner if path in holding), *kept]
+    return sorted(bare)
+
+
+def _folders_in(folder: Path, place: bytes) -> Iterator[bytes]:
+    try:
+        entries = list(os.scandir(os.path.join(os.fsencode(folder), place)))  # noqa: PTH118 - bytes
+    except OSError:  # gone meanwhile, or closed to us
+        return
+    for entry in entries:
+        is_repository = entry.name == b".git" or os.path.lexists(os.path.join(entry.path, b".git"))  # noqa: PTH118 - bytes
+        if entry.is_dir(follow_symlinks=False) and not is_repository:  # one within goes by rules of its own
+            yield place + b"/" + entry.name if place else entry.name
+
+
+def _ask_git_what_it_ignores(git: str, folder: Path, paths: Sequence[bytes]) -> set[bytes]:
+    """All of them, if it cannot say."""
+    ask, said = ("check-ignore", "-z", "--stdin"), b"".join(path + b"\0" for path in paths)
+    done = _run_git([git, "-C", str(folder), *ask], said)
+    if done.returncode > 1:
+        with _empty_repository(git) as own:
+            done = _run_git([git, "-C", str(folder), f"--git-dir={own}", f"--work-tree={folder}", *ask], said)
+    return set(done.stdout.split(b"\0")) if done.returncode <= 1 else set(paths)
+
+
 def _list_with_git(git: str, folder: Path) -> Iterator[bytes]:
     # A folder that its own repository ignores as a whole is not meant to be empty.
     named = _ask_git([git, "-C", str(folder)], folder) or _ask_git_without_repository(git, folder)
@@ -104,13 +142,19 @@ def _list_with_git(git: str, folder: Path) -> Iterator[bytes]:
 
 
 def _ask_git_without_repository(git: str, folder: Path) -> list[bytes]:
-    """No repository, or none that git trusts: an empty one beside the folder lets git read its .gitignore."""
-    with tempfile.TemporaryDirectory(prefix="gpu-dev-") as scratch:
-        _run_git([git, "init", "-q", scratch])
-        found = _ask_git([git, "-C", str(folder), f"--git-dir={scratch}/.git", f"--work-tree={folder}"], folder)
+    with _empty_repository(git) as own:
+        found = _ask_git([git, "-C", str(folder), f"--git-dir={own}", f"--work-tree={folder}"], folder)
     if found is None:
         raise LocalError(f"git cannot list {folder}", "Try `git status` there")
     return found
+
+
+@contextmanager
+def _empty_repository(git: str) -> Iterator[str]:
+    """For a folder in no repository, or none that git trusts: one beside it lets git read its .gitignore."""
+    with tempfile.TemporaryDirectory(prefix="gpu-dev-") as scratch:
+        _run_git([git, "init", "-q", scratch])
+        yield f"{scratch}/.git"
 
 
 def _ask_git(command: Sequence[str], folder: Path) -> list[bytes] | None:
@@ -124,12 +168,12 @@ def _ask_git(command: Sequence[str], folder: Path) -> list[bytes] | None:
     return [name for name in named if os.path.lexists(os.path.join(root, name))]  # noqa: PTH118 - bytes
 
 
-def _run_git(command: Sequence[str]) -> "subprocess.CompletedProcess[bytes]":
+def _run_git(command: Sequence[str], said: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
     # Started by a git hook, we would be told of that repository.
     without_hooks = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     return subprocess.run(
         command,
-        stdin=subprocess.DEVNULL,
+        input=said,
         capture_output=True,
         timeout=_SECONDS_TO_LIST,
         check=False,
@@ -148,7 +192,8 @@ def _walk(folder: Path) -> Iterator[bytes]:
 
 def _by_rsync(command: Sequence[str], env: Mapping[str, str], route: Route, names: Sequence[bytes]) -> bool:
     """False: this rsync cannot do it, and nothing was copied."""
-    how = ("-a", "-r", "--no-owner", "--no-group", "--from0", "--files-from=-")
+    # No -r: a folder among the names goes without what is in it, which may be ignored.
+    how = ("-a", "--no-owner", "--no-group", "--from0", "--files-from=-")
     done = subprocess.run(
         [*command, *how, "--", f"{route.folder}/", f"there:{route.target.rstrip('/')}/"],
         input=b"".join(name + b"\0" for name in names),
@@ -172,7 +217,7 @@ def _by_tar(command: Sequence[str], env: Mapping[str, str], folder: Path, names:
         ):
             for name in names:
                 shown = os.fsdecode(name)
-                archive.add(folder / shown, arcname=shown)
+                archive.add(folder / shown, arcname=shown, recursive=False)
     except BrokenPipeError:
         pass  # it says why below
     except BaseException:
