@@ -13,8 +13,8 @@ from gpudev.adapters.postgres.stores import Stores
 from gpudev.bootstrap.disks import make_disk_work, open_disk_work
 from gpudev.bootstrap.processor import make_processor
 from gpudev.domain.capacity import Node
-from gpudev.domain.disk_operations import DiskSettings, DiskState, OperationState
-from gpudev.domain.disk_requests import CloneDisk, DeleteDisk, DiskRequest, PurgeDisk, RestoreDisk
+from gpudev.domain.disk_operations import DiskSettings, DiskState, Operation, OperationId, OperationState
+from gpudev.domain.disk_requests import CloneDisk, DeleteDisk, DiskRequest, PurgeDisk, RestoreDisk, SnapshotDisk
 from gpudev.domain.ids import ReservationId, new_disk_id
 from gpudev.domain.lifecycle import Status
 from gpudev.processor.disk_work import DiskWork
@@ -81,9 +81,13 @@ class LocalDisks(World):
         for _ in range(3):
             await self.work.round()
             await self.work.settle()
-        done = await self.stores.disk_operations.find_operation(asked.operation_id)
-        assert done is not None
+        done = await self.operation(asked.operation_id)
         assert done.state is OperationState.DONE, done
+
+    async def operation(self, operation_id: OperationId) -> Operation:
+        found = await self.stores.disk_operations.find_operation(operation_id)
+        assert found is not None
+        return found
 
 
 @pytest.fixture
@@ -113,6 +117,22 @@ async def test_files_are_there_again_and_what_was_in_a_snapshot_is_kept(local: L
     assert local.home(second) == local.home(first)
     assert (local.home(second) / "thesis").read_text() == "chapter one"
     assert len(await local.stores.disk_operations.snapshots((await local.disk()).disk_id)) == 1
+
+
+async def test_what_is_in_a_snapshot_is_known_when_whoever_asked_for_it_hears_that_it_is_taken(
+    local: LocalDisks,
+) -> None:
+    rid = await local.start()
+    (local.home(rid) / "thesis").write_text("chapter one")
+    disk = await local.disk()
+    asked = await local.work.ask(await local.user(), SnapshotDisk(disk.disk_id), key="now")
+    while not (await local.operation(asked)).state.is_over:
+        await local.work.advance(asked, within_s=60)
+        local.clock.move(seconds=3)
+    [snapshot] = await local.stores.disk_operations.snapshots(disk.disk_id)
+    contents = await local.stores.disk_contents.find(snapshot.snapshot_id)
+    assert contents is not None
+    assert "thesis" in {entry.path for entry in contents.entries}
 
 
 async def test_a_folder_that_was_lost_comes_back_from_the_snapshot_and_the_owner_is_told(local: LocalDisks) -> None:

@@ -6,7 +6,8 @@ decides nothing about disks, and knows nothing of reservations but that somebody
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -14,7 +15,7 @@ import structlog
 
 from gpudev.domain.commands import DISK_QUEUE
 from gpudev.domain.disk_contents import Contents
-from gpudev.domain.disk_operations import DiskSettings, OperationId, RecordedSnapshotId
+from gpudev.domain.disk_operations import DiskSettings, OperationId, RecordedSnapshotId, SnapshotRecord
 from gpudev.domain.disk_requests import DiskRequest
 from gpudev.domain.errors import ClusterError, GpuDevError, Unavailable
 from gpudev.domain.ids import DiskId, ReservationId, UserId
@@ -50,7 +51,7 @@ class DiskWork:
         settle_every: timedelta = timedelta(seconds=15),
     ) -> None:
         """`contents_of`: what is in a complete snapshot, by the cloud's id, where the cloud can tell."""
-        self._operations = operations
+        self._operations = replace(operations, on_complete=self._keep_contents)
         self._queue = queue
         self._contents = contents
         self._contents_of = contents_of
@@ -221,16 +222,21 @@ class DiskWork:
             log.warning("snapshot.unsettled", error=error)
         await self._contents.keep_heard(now=now)
         if self._contents_of is not None:
-            await self._keep_contents(self._contents_of, now)
+            await self._keep_contents(await self._contents.missing())
         if self._settle_at is not None:  # else an operation ended meanwhile, and may have begun another
             self._settle_at = now + (self._settle_every if settled.left else _TIDY_EVERY)
 
-    async def _keep_contents(self, contents_of: Callable[[str], Awaitable[Contents]], now: datetime) -> None:
-        for record in await self._contents.missing():
+    async def _keep_contents(self, records: Sequence[SnapshotRecord]) -> None:
+        """What does not succeed now is tried again when snapshots are settled."""
+        if self._contents_of is None:
+            return
+        for record in records:
             if record.snapshot_id in self._untold or record.cloud_id is None:
                 continue
             try:
-                await self._contents.keep(record.snapshot_id, await contents_of(record.cloud_id), now=now)
+                await self._contents.keep(
+                    record.snapshot_id, await self._contents_of(record.cloud_id), now=self._clock.now()
+                )
             except Unavailable as error:
                 log.warning("contents.unavailable", snapshot=record.cloud_id, error=str(error))
             except ClusterError as error:

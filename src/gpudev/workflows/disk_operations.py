@@ -3,13 +3,22 @@ wait for. It may be stopped anywhere, and run by several at once: what is asked 
 is written is written once. It decides nothing.
 """
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import assert_never
 from uuid import uuid4
 
-from gpudev.domain.disk_operations import Changes, DiskSettings, Operation, OperationFacts, OperationId, UserDisks
+from gpudev.domain.disk_operations import (
+    Changes,
+    DiskSettings,
+    Operation,
+    OperationFacts,
+    OperationId,
+    SnapshotRecord,
+    SnapshotStatus,
+    UserDisks,
+)
 from gpudev.domain.disk_requests import DiskRequest, KeepInUse, PruneDisk, PurgeDisk
 from gpudev.domain.errors import ClusterError, Stale, Unavailable
 from gpudev.domain.ids import UserId
@@ -61,6 +70,8 @@ class DiskOperations:
     by: str = "processor"
     appears_within: timedelta = timedelta(0)
     """So long the cloud may not show what it has made."""
+    on_complete: Callable[[Sequence[SnapshotRecord]], Awaitable[None]] | None = None
+    """Hears of snapshots that are complete, before anybody hears that the operation that took them is over."""
 
     async def ask(self, user_id: UserId, request: DiskRequest, *, key: str | None = None) -> Operation | None:
         """Have it done. `key`: asking again with the same one gives the first answer. None: there is nothing to do
@@ -100,6 +111,9 @@ class DiskOperations:
             moved += changes.operation.next_attempt_at is None
             if changes.operation.state.is_over:
                 break
+            complete = [one for one in changes.snapshots if one.status is SnapshotStatus.COMPLETED]
+            if complete and self.on_complete is not None:
+                await self.on_complete(complete)
         return moved > 0
 
     async def settle_snapshots(self) -> Settled:
