@@ -9,6 +9,7 @@ import pytest
 from disks.step_facts import (
     DISK,
     NOW,
+    OTHER,
     RESERVATION,
     SAVED,
     SETTINGS,
@@ -24,6 +25,7 @@ from gpudev.domain.disk_operations import (
     OperationKind,
     OperationState,
     SnapshotStatus,
+    VolumeStatus,
 )
 from gpudev.domain.ids import ReservationId
 from gpudev.planning.disk_calls import (
@@ -31,6 +33,7 @@ from gpudev.planning.disk_calls import (
     Fail,
     Finish,
     GrowVolume,
+    Record,
     RemoveVolume,
     Seen,
     TagVolume,
@@ -111,6 +114,17 @@ def test_a_clone_that_fails_gives_its_name_back_and_is_no_empty_disk() -> None:
     assert changes.disk is not None
     assert (changes.disk.is_deleted, changes.disk.deleted_at) == (True, NOW)
     assert changes.disk.purge_started_at == NOW, "nobody can restore what never was"
+
+
+def test_a_clone_lets_go_of_its_source_when_its_own_volume_is_begun() -> None:
+    """What the volume is made from is a snapshot, and stays as it is."""
+    mine = operation(OperationKind.CLONE, blocks=frozenset({DISK, OTHER}))
+    facts = OperationFacts(mine, disk(volume_id=None, holder=None))
+    making = volume_record(status=VolumeStatus.MAKING, volume_id=None, from_snapshot=SAVED.snapshot_id)
+    changes = conclude(facts, Record("restoring its snapshot", volumes=(making,)), NOW)
+    assert changes.operation.blocks == frozenset({DISK})
+    waiting = conclude(facts, Record("looking at snapshots", snapshots=(SAVED,)), NOW)
+    assert waiting.operation.blocks == frozenset({DISK, OTHER})
 
 
 def test_what_is_over_blocks_nobody() -> None:

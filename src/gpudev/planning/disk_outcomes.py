@@ -38,7 +38,10 @@ def conclude(facts: OperationFacts, step: Record | Wait | Finish | Fail, now: da
     operation = facts.operation
     match step:
         case Record():
-            return Changes(_going_on(operation, step.step), step.disk, step.snapshots, step.volumes, step.event)
+            going_on = _going_on(operation, step.step)
+            if operation.kind is OperationKind.CLONE and step.volumes:  # of a snapshot: the source may change again
+                going_on = replace(going_on, blocks=frozenset({facts.disk.disk_id}))
+            return Changes(going_on, step.disk, step.snapshots, step.volumes, step.event)
         case Wait():
             state = OperationState.WAITING if facts.before is not None else OperationState.RUNNING
             waiting = replace(operation, state=state, step=step.why, next_attempt_at=step.until, attempts=0, error=None)
