@@ -145,6 +145,17 @@ async def test_no_more_than_twenty_others_are_let_in(api: Api, ada: httpx2.Async
     assert len((await ada.get(users)).json()["users"]) == 20
 
 
+async def test_as_many_as_there_may_be_are_let_in_by_one_request(api: Api, ada: httpx2.AsyncClient) -> None:
+    names = [f"user-{number}" for number in range(21)]
+    api.published.of = {name: [public_key(name)] for name in names}
+    users, _ = await active(api, ada)
+    answer = await ada.post(users, json={"github_users": names})
+    refused(answer, 422, "invalid", "github_users")
+    assert answer.json()["detail"] == "github_users must have at most 20 items, not 21"
+    assert (await ada.post(users, json={"github_users": names[:20]})).status_code == 202
+    assert len((await ada.get(users)).json()["users"]) == 20
+
+
 async def test_what_opened_jupyter_is_forgotten_with_its_dev_server(api: Api, ada: httpx2.AsyncClient) -> None:
     users, rid = await active(api, ada)
     jupyter = users.replace("/users", "/jupyter")

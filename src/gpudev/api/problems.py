@@ -103,7 +103,7 @@ def _sentence(detail: Mapping[str, Any]) -> str:
         case "value_error":
             return f"{field} {detail['ctx']['error']}"
         case _:
-            said, known = _SUBJECT.subn(f"{field} must ", str(detail["msg"]), count=1)
+            said, known = _SUBJECT.subn(f"{field} must ", str(detail["msg"]).replace(" after validation", ""), count=1)
             return said if known else f"{field}: {said}"
 
 

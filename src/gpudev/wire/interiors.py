@@ -16,7 +16,7 @@ class AddUsersRequest:
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
     github_users: list[str] = field(
-        metadata=_doc("GitHub names; the keys they publish now may log in", min_length=1, max_length=10)
+        metadata=_doc("GitHub names; the keys they publish now may log in", min_length=1, max_length=20)
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gpudev.domain.errors import Conflict, Invalid, NotFound, Stale, Unavailable
 from gpudev.domain.ids import short_id
-from gpudev.domain.interior import ExtraUser, Interior
+from gpudev.domain.interior import MOST_USERS, ExtraUser, Interior
 from gpudev.domain.reservation import Reservation
 from gpudev.domain.ssh_keys import check_github_user
 from gpudev.domain.users import User
@@ -19,7 +19,6 @@ from gpudev.ports.stores import Change, NewEvent, ReservationStore
 from gpudev.workflows.viewing import find_job
 
 _ATTEMPTS = 5
-_MOST_AT_ONCE = 10
 _TOKEN_BYTES = 32
 
 
@@ -122,8 +121,8 @@ def _check_lives(reservation: Reservation) -> None:
 
 
 def _check_names(names: Sequence[str]) -> list[str]:
-    if not 1 <= len(names) <= _MOST_AT_ONCE:
-        raise Invalid(f"name 1 to {_MOST_AT_ONCE} GitHub users", field="github_users")
+    if not 1 <= len(names) <= MOST_USERS:
+        raise Invalid(f"name 1 to {MOST_USERS} GitHub users", field="github_users")
     try:
         return list(dict.fromkeys(check_github_user(name).lower() for name in names))
     except Invalid as error:
