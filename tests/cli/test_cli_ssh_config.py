@@ -1,6 +1,7 @@
 """`gpu-dev ssh-config`: names for every ssh there is, and exactly one line in what belongs to the person."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -108,6 +109,20 @@ def test_a_line_that_slipped_below_a_host_comes_back_to_the_top(
     config.write_text(moved)
     cli.run("ssh-config")
     assert config.read_text() == moved
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_files_in_somebodys_home_stay_theirs_when_root_writes_them(
+    cli: Cli, api: FakeApi, config: Path, own: Path
+) -> None:
+    config.write_text("Host work\n    User ada\n")
+    own.parent.mkdir(mode=0o700)
+    for path in (config, config.parent, own.parent):
+        os.chown(path, 4321, 4322)
+    api.add(status="active", name="one")
+    assert cli.run("ssh-config").returncode == 0
+    for path in (config, config.with_name("config.before-gpu-dev"), own):
+        assert (path.stat().st_uid, path.stat().st_gid) == (4321, 4322)
 
 
 def test_a_link_is_followed_and_not_replaced(cli: Cli, api: FakeApi, config: Path, tmp_path: Path) -> None:

@@ -245,12 +245,16 @@ def _read(path: Path) -> str:
 
 
 def _write(path: Path, text: str, mode: int) -> None:
-    """Whole or not at all. A link is followed; a file that is there keeps its mode."""
+    """Whole or not at all. A link is followed; a file that is there keeps its mode and its owner, and a new one is
+    its folder's owner's: root may work in somebody's home, whose ssh could read neither file afterwards."""
     real = path.resolve()
     temporary = real.with_name(f"{real.name}.{os.getpid()}.tmp")
     try:
         mode = real.stat().st_mode & 0o777 if real.exists() else mode
+        owner = (real if real.exists() else real.parent).stat()
         with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
+            if os.geteuid() == 0:
+                os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
             os.fchmod(file.fileno(), mode)
             file.write(text.encode("utf-8", "surrogateescape"))
         temporary.replace(real)
