@@ -160,6 +160,26 @@ async def test_whoever_still_listens_is_told_when_the_client_is_closed(fake: Fak
             await waiting
 
 
+def test_a_client_for_a_block_asks_nothing_after_it_but_still_releases(fake: FakeApi, tmp_path: Path) -> None:
+    fake.on_submit = lambda api, job: api.activate(job.reservation_id) and None
+    with GpuDev(fake.url, api_key=KEY, env={"HOME": str(tmp_path)}) as client:
+        assert client.jobs.list() == []
+        stay = client.reserve(ssh_public_keys=KEYS)
+        stay.__enter__()
+    for ask in (client.jobs.list, lambda: list(client.jobs.follow("3f2a9c1e")), client.reserve().__enter__):
+        with pytest.raises(UsageError, match="this client is closed"):
+            ask()
+    stay.__exit__(None, None, None)
+    assert [job.status for job in fake.jobs.values()] == ["cancelled"]
+
+
+def test_one_status_may_be_asked_for_by_itself(fake: FakeApi, tmp_path: Path) -> None:
+    client = GpuDev(fake.url, api_key=KEY, env={"HOME": str(tmp_path)})
+    fake.add(status="queued")
+    job = fake.add(status="active")
+    assert [one.reservation_id for one in client.jobs.list(status="active")] == [job.reservation_id]
+
+
 async def test_whoever_had_not_got_a_turn_yet_is_told_too_and_not_taken_for_cancelled(
     fake: FakeApi, tmp_path: Path
 ) -> None:

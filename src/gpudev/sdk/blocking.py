@@ -4,6 +4,7 @@ import time
 from typing import Any, TypeVar, assert_never
 
 from gpudev.sdk.effects import Close, Do, Effect, Execute, NextLine, Open, Pause, Routine, Send, Tell
+from gpudev.sdk.errors import UsageError
 from gpudev.sdk.transport import Transport
 
 _T = TypeVar("_T")
@@ -12,6 +13,14 @@ _T = TypeVar("_T")
 class BlockingDriver:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
+        self._is_closed = False
+
+    def close(self) -> None:
+        self._is_closed = True
+
+    def check_open(self) -> None:
+        if self._is_closed:
+            raise UsageError("this client is closed")
 
     def run(self, routine: Routine[_T]) -> _T:
         """To its end. What goes wrong, Ctrl-C too, is thrown into it, so that it can tidy up."""

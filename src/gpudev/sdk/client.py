@@ -48,6 +48,17 @@ class GpuDev(Blocking):
         job = self.jobs.wait(job_id, on_change=on_change, timeout=timeout)
         return Server(self._session, self._core, self._driver, job)
 
+    def close(self) -> None:
+        """Nothing more is asked with it, save that what it reserved for a block is still released. `with GpuDev() as
+        client` does it at the end; a program that never does leaves nothing open."""
+        self._driver.close()
+
+    def __enter__(self) -> "GpuDev":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
 
 class AsyncGpuDev(Awaiting):
     """The same to be awaited. Use it as `async with AsyncGpuDev() as client`, or close it at the end."""

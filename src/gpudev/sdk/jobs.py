@@ -96,7 +96,7 @@ class JobMethods(Group):
     def list(
         self,
         *,
-        status: Sequence[str] | None = None,
+        status: str | Sequence[str] | None = None,
         gpu_type: str | None = None,
         created_after: datetime | None = None,
         created_before: datetime | None = None,
@@ -105,7 +105,8 @@ class JobMethods(Group):
     ) -> Routine[Sequence[JobView]]:
         """Your reservations, newest first. Without `status`: those that wait or run; an empty one: all there ever
         were. `everybody`: for operators."""
-        query: dict[str, Any] = {"status": sorted(LIVE) if status is None else [str(each) for each in status]}
+        wanted = [status] if isinstance(status, str) else status
+        query: dict[str, Any] = {"status": sorted(LIVE) if wanted is None else [str(each) for each in wanted]}
         query |= {"gpu_type": gpu_type} if gpu_type else {}
         query |= {"created_after": created_after.isoformat()} if created_after else {}
         query |= {"created_before": created_before.isoformat()} if created_before else {}

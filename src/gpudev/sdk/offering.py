@@ -52,9 +52,11 @@ class Blocking(Group):
         self._driver = driver
 
     def _perform(self, routine: Routine[_T]) -> _T:
+        self._driver.check_open()
         return self._driver.run(routine)
 
     def _stream(self, source: Source[_T]) -> Generator[_T, None, None]:
+        self._driver.check_open()
         try:
             while (item := self._driver.run(source.next())) is not None:
                 yield item

@@ -98,12 +98,12 @@ class Stay(_StayMethods, Blocking):
         try:
             job = self._perform(self._begin())
         except BaseException as reason:
-            self._perform(self._give_up(reason))
+            self._driver.run(self._give_up(reason))  # also when the client was closed meanwhile
             raise
         return Server(self._session, self._core, self._driver, job)
 
     def __exit__(self, _kind: object, reason: BaseException | None, _where: object) -> None:
-        self._perform(self._end(reason))
+        self._driver.run(self._end(reason))
 
 
 class AsyncStay(_StayMethods, Awaiting):
