@@ -7,6 +7,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -171,6 +172,15 @@ def test_a_client_for_a_block_asks_nothing_after_it_but_still_releases(fake: Fak
             ask()
     stay.__exit__(None, None, None)
     assert [job.status for job in fake.jobs.values()] == ["cancelled"]
+
+
+@pytest.mark.parametrize(("command", "kind"), [(["echo", 5], "int"), (b"echo", "bytes"), ([Path("x")], "PosixPath")])
+def test_a_command_that_is_no_text_is_refused_in_words(fake: FakeApi, tmp_path: Path, command: Any, kind: str) -> None:
+    client = GpuDev(fake.url, api_key=KEY, env={"HOME": str(tmp_path)})
+    server = client.server(fake.add(status="active").reservation_id)
+    for ask in (server.run, server.start):
+        with pytest.raises(TypeError, match=f"must be text, not {kind}"):
+            ask(command)
 
 
 def test_one_status_may_be_asked_for_by_itself(fake: FakeApi, tmp_path: Path) -> None:

@@ -170,7 +170,11 @@ def _execute(effect: Execute) -> Routine[Executed]:
 
 def _as_arguments(command: str | Sequence[str]) -> Sequence[str]:
     """For those who take one argument for a line of the shell there, and several as they are."""
-    if any("\0" in part for part in ([command] if isinstance(command, str) else command)):
+    parts = [command] if isinstance(command, str | bytes) else command
+    other = next((part for part in parts if not isinstance(part, str)), None)
+    if other is not None:
+        raise TypeError(f"a command must be text, not {type(other).__name__}: {other!r}")
+    if any("\0" in part for part in parts):
         raise UsageError("a command cannot hold a NUL character")
     if isinstance(command, str):
         return [command]
