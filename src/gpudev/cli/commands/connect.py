@@ -66,6 +66,10 @@ def connect(
     """
     if (code and cursor) or ((code or cursor) and (command or forwards)):
         raise usage_error("--code and --cursor open an editor: give one of them, and neither a command nor --forward")
+    if (code or cursor) and (direct or proxy):
+        raise usage_error(
+            "an editor connects by ssh's configuration, which finds the way by itself: leave --direct and --proxy out"
+        )
     if folder is not None and not (code or cursor):
         raise usage_error("--folder is what --code or --cursor opens, and neither is given", _cd_there(folder))
     more = check_forwards(forwards)
