@@ -175,7 +175,7 @@ def check_nothing_left(disks: Disks) -> None:
         if snapshot.state is SnapshotState.COMPLETED:
             there = {path.name for path in folders.snapshot(snapshot.snapshot_id).iterdir()}
             assert there == {"record.json", "tree", "files"}
-    hidden = {".volumes", ".snapshots", ".drafts", ".trash", ".locks"}
+    hidden = {".volumes", ".snapshots", ".drafts", ".trash", ".locks", ".made"}
     assert {path.name for path in folders.disks.iterdir()} == living | hidden
 
 
