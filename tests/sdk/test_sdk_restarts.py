@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from gpudev import GpuDev, Unreachable
+from gpudev import GpuDev, Unreachable, places
+from gpudev.adapters.local.processes import identify_self
+from gpudev.embedded import pidfiles
+from gpudev.embedded.layout import Layout
 from gpudev.sdk.core import PAUSES
 from gpudev.sdk.session import Session
 
@@ -24,6 +27,15 @@ def env(tmp_path: Path) -> dict[str, str]:
     folder.mkdir(parents=True)
     (folder / "system.json").write_text(json.dumps({"api_url": f"http://127.0.0.1:{port}"}))
     return {"HOME": str(tmp_path), "GPU_DEV_HOME": str(tmp_path / "state"), "GPU_DEV_API_KEY": "gpd_key"}
+
+
+def test_it_looks_where_the_system_leaves_its_word(env: dict[str, str]) -> None:
+    layout = Layout(Path(env["GPU_DEV_HOME"]))
+    assert places.supervisor_file(env) == layout.pid_file("supervisor")
+    assert places.system_file(env) == layout.system_file
+    assert places.log_folder(env) == layout.logs
+    pidfiles.write(layout.pid_file("supervisor"), identify_self())
+    assert waits_of(Session(env=env)) > sum(PAUSES)
 
 
 def supervised_by(env: dict[str, str], text: str) -> Session:
