@@ -1,9 +1,6 @@
 """What a queue message says: "look at this id", and why, for the log. The row is the truth."""
 
-from dataclasses import dataclass
 from enum import StrEnum
-
-from gpudev.domain.ids import ReservationId
 
 RESERVATION_QUEUE = "gpu_reservations"
 DISK_QUEUE = "disk_operations"
@@ -23,11 +20,3 @@ class Cause(StrEnum):
     RETRIED = "retried"
     PRIORITISED = "prioritised"
     RESENT = "resent"
-
-
-@dataclass(frozen=True, slots=True)
-class LookAt:
-    reservation_id: ReservationId
-    cause: Cause
-    failures: int = 0
-    last_error: str | None = None

@@ -1,29 +1,14 @@
 """Named disks: whose they are and how they may be called."""
 
 import re
-from dataclasses import dataclass
-from datetime import datetime
 
 from gpudev.domain.errors import Invalid
-from gpudev.domain.ids import DiskId, ReservationId, UserId
 
 DEFAULT_DISK = "default"
 """The disk a reservation gets when it names none and nothing else holds it."""
 NO_DISK = "none"
 """Asking for this disk means: scratch space that ends with the reservation."""
 _NAME = re.compile(r"[a-z0-9-]{1,63}")
-
-
-@dataclass(frozen=True, slots=True)
-class Disk:
-    disk_id: DiskId
-    user_id: UserId
-    disk_name: str
-    size_gb: int | None
-    created_at: datetime
-    last_used: datetime | None = None
-    reservation_id: ReservationId | None = None
-    is_deleted: bool = False
 
 
 def check_disk_name(name: str, field: str = "disk_name") -> str:

@@ -6,7 +6,6 @@ from datetime import datetime, timedelta
 
 from gpudev.domain.capacity import Anchor, Share
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.reservation import Reservation
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,20 +26,6 @@ class Request:
     """Whose turn it is within a priority, where something else than arrival decides that."""
     anchor: Anchor | None = None
     """None: any node will do."""
-
-
-def request_of(reservation: Reservation) -> Request:
-    """A waiting reservation as the planner sees it."""
-    return Request(
-        reservation_id=reservation.reservation_id,
-        seq=reservation.seq,
-        gpu_type=reservation.gpu_type,
-        units_per_node=max(1, reservation.gpu_count // reservation.node_count),
-        node_count=reservation.node_count,
-        duration=reservation.duration,
-        priority=reservation.priority,
-        slots=reservation.gpu_count == 0,
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,13 +118,6 @@ _NUMBERS = (
 )
 
 
-def changed_types(
-    rows: Sequence[AvailabilityRow], before: Mapping[str, AvailabilityRow]
-) -> dict[str, dict[str, tuple[int | None, int]]]:
-    found = {row.gpu_type: changes_of(row, before.get(row.gpu_type)) for row in rows}
-    return {name: changes for name, changes in found.items() if changes}
-
-
 def _warnings(gpu_type: GpuType, groups: GroupsOfTypes, has_groups: bool) -> Iterable[str]:
     if has_groups or (gpu_type.is_cpu and groups.management):
         return

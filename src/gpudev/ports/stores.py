@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 from gpudev.domain.capacity import Node, Share
 from gpudev.domain.commands import Cause
-from gpudev.domain.disk import Disk
 from gpudev.domain.disk_operations import DiskSettings
 from gpudev.domain.estimate import Estimate, EstimateRecord, Outcome, QueuePlan, Stay
 from gpudev.domain.gpu import Catalogue, GpuType
@@ -326,7 +325,3 @@ class UserStore(Protocol):
     async def revoke_key(self, key_id: int) -> bool:
         """Whether it was still in use until now."""
         ...
-
-
-class DiskStore(Protocol):
-    async def list_disks(self, user_id: UserId) -> list[Disk]: ...

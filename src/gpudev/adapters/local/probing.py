@@ -18,19 +18,10 @@ from gpudev.adapters.local.isolation import (
     Finding,
     Mode,
     candidates,
-    describe,
     first_uid,
     uid_of,
 )
 from gpudev.adapters.local.launch import Launch
-from gpudev.adapters.local.limits import find_limiter
-
-
-def describe_here(state_dir: Path) -> str:
-    """What will keep dev servers apart on this machine, in a sentence, before any cluster is started."""
-    state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    finding = find_mode(state_dir, None)
-    return describe(finding, find_limiter().in_words(finding.mode))
 
 
 def find_mode(state_dir: Path, asked: Mode | None) -> Finding:

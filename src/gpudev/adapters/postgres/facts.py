@@ -10,10 +10,8 @@ from gpudev.adapters.postgres.leases import check_epoch
 from gpudev.adapters.postgres.migrating import seed_gpu_types
 from gpudev.adapters.postgres.pool import Connection, Pool
 from gpudev.domain.capacity import Node
-from gpudev.domain.disk import Disk
 from gpudev.domain.errors import NotFound
 from gpudev.domain.gpu import Catalogue, GpuType
-from gpudev.domain.ids import DiskId, ReservationId, UserId
 from gpudev.ports.stores import AvailabilityRow, Lease
 
 _AWAY_KNOWN = timedelta(days=30)
@@ -173,26 +171,3 @@ def _gpu_type(row: asyncpg.Record) -> GpuType:
         row["description"],
         row["is_active"],
     )
-
-
-class PostgresDisks:
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
-
-    async def list_disks(self, user_id: UserId) -> list[Disk]:
-        async with self._pool.acquire() as connection:
-            found = await connection.fetch(
-                "SELECT * FROM disks WHERE user_id = $1 AND NOT is_deleted ORDER BY disk_name", user_id
-            )
-        return [
-            Disk(
-                DiskId(row["disk_id"]),
-                UserId(row["user_id"]),
-                row["disk_name"],
-                row["size_gb"],
-                row["created_at"],
-                row["last_used"],
-                None if row["reservation_id"] is None else ReservationId(row["reservation_id"]),
-            )
-            for row in found
-        ]

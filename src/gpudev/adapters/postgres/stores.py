@@ -13,7 +13,7 @@ from gpudev.adapters.postgres.disk_places import PostgresDiskPlaces
 from gpudev.adapters.postgres.disk_views import PostgresDiskViews
 from gpudev.adapters.postgres.disks import PostgresDiskRecords
 from gpudev.adapters.postgres.estimates import PostgresEstimates
-from gpudev.adapters.postgres.facts import PostgresCatalogue, PostgresDisks, PostgresNodes
+from gpudev.adapters.postgres.facts import PostgresCatalogue, PostgresNodes
 from gpudev.adapters.postgres.identities import PostgresAccounts, PostgresNonces
 from gpudev.adapters.postgres.interiors import PostgresInteriors
 from gpudev.adapters.postgres.invitations import PostgresInvitations, PostgresUsedTokens
@@ -45,7 +45,6 @@ class Stores:
     nonces: PostgresNonces
     invitations: PostgresInvitations
     used_tokens: PostgresUsedTokens
-    disks: PostgresDisks
     leases: PostgresLeases
     queue: PostgresQueue
     unreleased: UnreleasedSnapshot
@@ -88,7 +87,6 @@ def open_stores(settings: Settings, *, max_connections: int = 8, patience: float
         nonces=PostgresNonces(pool),
         invitations=PostgresInvitations(pool),
         used_tokens=PostgresUsedTokens(pool),
-        disks=PostgresDisks(pool),
         leases=PostgresLeases(pool),
         queue=PostgresQueue(pool, settings.timing.retry_backoff),
         unreleased=UnreleasedSnapshot(pool),
