@@ -169,7 +169,7 @@ def test_it_is_said_that_another_version_runs(started: Started) -> None:
     described = layout.system_file.read_text()
     assert "another version" not in started.machine.run("up").stdout
     try:
-        layout.system_file.write_text(json.dumps({**json.loads(described), "schema": "0001_foundation.sql"}))
+        layout.system_file.write_text(json.dumps({**json.loads(described), "schema": "0000_older.sql"}))
         assert "It was started by another version: `gpu-dev down`" in started.machine.run("up").stdout
     finally:
         layout.system_file.write_text(described)

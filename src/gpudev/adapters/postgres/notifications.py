@@ -1,4 +1,4 @@
-"""What waits to be told outside, on PostgreSQL. A trigger queues it with its event (migration 0015)."""
+"""What waits to be told outside, on PostgreSQL. A trigger queues it with its event."""
 
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta

@@ -28,7 +28,7 @@ from gpudev.domain.lifecycle import Status
 from gpudev.domain.reservation import Draft, Event, Reservation
 from gpudev.ports.stores import NO_LIMITS, Ahead, Change, Extends, JobQuery, Lease, QueueUpdate, UserLimits
 
-# The request's id, as the last value, is told beside the arguments (migration 0019 says to whom). An argument needs
+# The request's id, as the last value, is told beside the arguments. An argument needs
 # that to have been done, so it comes before the call.
 _SUBMIT = """
     SELECT * FROM submit_reservation(
@@ -247,7 +247,7 @@ async def _submit(
     now: datetime,
     limits: UserLimits,
 ) -> asyncpg.Record:
-    """Row, history, disk claim and message in one call (migration 0002 has it); the id may be an earlier one's."""
+    """Row, history, disk claim and message in one call (`submit_reservation`); the id may be an earlier one's."""
     statement, first = _SUBMIT, tuple[object, ...]()
     if draft.max_wait is not None:
         statement = _SUBMIT_WITH_MAX_WAIT
