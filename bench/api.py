@@ -25,7 +25,7 @@ from bench.http_load import Load, Request
 from gpudev.adapters.postgres.migrating import migrate
 from gpudev.adapters.postgres.pool import connect
 from gpudev.adapters.postgres.stores import open_stores
-from gpudev.domain.users import Role
+from gpudev.domain.access.users import Role
 from gpudev.embedded.postgres import EmbeddedPostgres
 from gpudev.settings import Database, Settings
 

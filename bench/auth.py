@@ -21,7 +21,7 @@ from bench.figures import percentile, report
 from gpudev.adapters.postgres.listening import ACCESS_CHANNEL
 from gpudev.adapters.postgres.pool import connect
 from gpudev.adapters.postgres.stores import Stores, open_stores
-from gpudev.domain.users import Role
+from gpudev.domain.access.users import Role
 from gpudev.settings import Database, Settings
 
 _ROUNDS, _WARM_UP = 5_000, 500

@@ -29,9 +29,9 @@ from gpudev.adapters.postgres.queue import NOTIFY_CHANNEL
 from gpudev.adapters.postgres.stores import open_stores
 from gpudev.bootstrap.disks import make_disk_work
 from gpudev.bootstrap.processor import make_processor
-from gpudev.domain.capacity import Node
+from gpudev.domain.cluster import Node
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.lifecycle import Status
+from gpudev.domain.reservations.lifecycle import Status
 from gpudev.embedded.postgres import EmbeddedPostgres
 from gpudev.ports.clock import SystemClock
 from gpudev.ports.cloud import CloudDisks

@@ -29,7 +29,7 @@ from gpudev.adapters.kubernetes.api import KubernetesApi, connect
 from gpudev.adapters.kubernetes.kinds import NODE, POD, SERVICE, Kind, Manifest
 from gpudev.adapters.kubernetes.pod_manifest import Place, Storage, pod
 from gpudev.adapters.kubernetes.sizing import Room
-from gpudev.domain.capacity import Share
+from gpudev.domain.cluster import Share
 from gpudev.domain.ids import UserId, new_reservation_id, pod_name
 from gpudev.ports.cluster import ServerSpec
 from gpudev.settings import KubernetesSettings

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from gpudev.adapters.postgres.migrating import migrate
 from gpudev.adapters.postgres.stores import Stores, open_stores
+from gpudev.domain.access.users import Role
 from gpudev.domain.ids import ReservationId, UserId, new_reservation_id
-from gpudev.domain.reservation import Draft
-from gpudev.domain.users import Role
+from gpudev.domain.reservations.reservation import Draft
 from gpudev.embedded.postgres import EmbeddedPostgres
 from gpudev.ports.clock import SystemClock
 from gpudev.settings import Settings

@@ -15,8 +15,8 @@ from starlette.requests import Request
 from gpudev import main
 from gpudev.api import access
 from gpudev.api.guarding import Guard
+from gpudev.domain.access.users import ApiKey, Role, User
 from gpudev.domain.ids import UserId
-from gpudev.domain.users import ApiKey, Role, User
 
 _NOBODY = ApiKey(0, User(UserId(0), "nobody", Role.USER), "gpudev_", datetime.now(UTC), None, True)
 

@@ -13,8 +13,8 @@ from gpudev.adapters.postgres.queue import NOTIFY_CHANNEL
 from gpudev.adapters.postgres.stores import open_stores
 from gpudev.bootstrap.processor import make_processor
 from gpudev.bootstrap.running import configure_logging
-from gpudev.domain.capacity import Node
-from gpudev.domain.reservation import Connection
+from gpudev.domain.cluster import Node
+from gpudev.domain.reservations.reservation import Connection
 from gpudev.ports.clock import SystemClock
 from gpudev.ports.cluster import Phase, ServerSeen
 from support.paper_cluster import PaperCluster

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from bench.figures import report
 from bench.simulation.busy import NOW, Moment, busy_moment
-from gpudev.domain.capacity import Anchor, Holding
+from gpudev.domain.cluster import Anchor, Holding
 from gpudev.domain.ids import ReservationId
 from gpudev.planning.forecasting import forecast
 from gpudev.planning.live import LivePlan

@@ -11,9 +11,9 @@ import uvloop
 from starlette.applications import Starlette
 
 from gpudev.domain.ids import ReservationId, UserId
-from gpudev.domain.lifecycle import Status
-from gpudev.domain.proxy import Grant, Standing
-from gpudev.domain.reservation import Connection
+from gpudev.domain.reservations.lifecycle import Status
+from gpudev.domain.reservations.reservation import Connection
+from gpudev.domain.sessions.grants import Grant, Standing
 from gpudev.gate.auditing import AuditTrail
 from gpudev.ports.auditing import AuditEntry, AuditQuery
 from gpudev.ports.clock import SystemClock

@@ -29,7 +29,7 @@ from gpudev.planning.reconcile_availability import plan_availability
 from gpudev.ports.clock import SystemClock
 from gpudev.ports.cloud import OWNER_TAG
 from gpudev.ports.cluster import ClusterSeen
-from gpudev.ports.stores import AvailabilityRow
+from gpudev.ports.reservations import AvailabilityRow
 from gpudev.settings import KubernetesSettings, load
 from gpudev.workflows.reconciling_availability import ReconcilingAvailability
 from gpudev.workflows.reconciling_disks import ReconcilingDisks

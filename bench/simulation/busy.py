@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-from gpudev.domain.capacity import Holding, Node, Share
+from gpudev.domain.cluster import Holding, Node, Share
 from gpudev.domain.ids import ReservationId
 from gpudev.planning.plan import Request
 

@@ -12,7 +12,7 @@ from uuid import UUID
 from bench.simulation.measuring import Estimate, any_fits
 from bench.simulation.traces import Cluster, Job
 from bench.simulation.world import Held, Placement, State
-from gpudev.domain.capacity import Holding, Node, Share
+from gpudev.domain.cluster import Holding, Node, Share
 from gpudev.domain.ids import ReservationId
 from gpudev.planning.forecasting import Experience, Forecast, forecast
 from gpudev.planning.plan import Request, Wait

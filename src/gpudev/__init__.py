@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         UsageError,
     )
     from gpudev.sdk.servers import AsyncServer, Server
-    from gpudev.wire.jobs import JobView
+    from gpudev.wire.reservations import JobView
 
 __version__ = "0.1.0"
 __all__ = [

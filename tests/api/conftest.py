@@ -14,7 +14,7 @@ from gpudev.adapters.postgres.roles import API, PROCESSOR
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.api.app import create_app
 from gpudev.bootstrap.processor import make_processor
-from gpudev.domain.capacity import Node
+from gpudev.domain.cluster import Node
 from gpudev.settings import Settings
 from support.api import Api, PublishedKeys, api_services, until
 from support.clock import ManualClock

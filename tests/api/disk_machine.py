@@ -8,9 +8,9 @@ from uuid import UUID
 import httpx2
 
 from disks.memory_cloud import MemoryCloud
-from gpudev.domain.disk_contents import Contents, Entry, EntryKind
-from gpudev.domain.disk_operations import DiskSettings
 from gpudev.domain.disk_requests import MakeReady, PutAway
+from gpudev.domain.disks.contents import Contents, Entry, EntryKind
+from gpudev.domain.disks.operations import DiskSettings
 from gpudev.domain.ids import DiskId
 from gpudev.workflows.disk_operations import DiskOperations
 from support.api import Api, identifier, submit

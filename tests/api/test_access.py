@@ -18,7 +18,7 @@ from gpudev.api.access import TABLE, Needs, NotInTable
 from gpudev.api.app import create_app
 from gpudev.api.documenting import document
 from gpudev.api.routing import Caller, V1Route, check_routes
-from gpudev.domain.users import Role
+from gpudev.domain.access.users import Role
 from gpudev.settings import Guarding
 from support.api import Api, identifier, refused, submit
 

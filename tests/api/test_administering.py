@@ -11,7 +11,7 @@ from gpudev.adapters.postgres.listening import AccessChanges, ReservationChanges
 from gpudev.adapters.postgres.roles import API
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.api.app import create_app
-from gpudev.domain.users import Role
+from gpudev.domain.access.users import Role
 from gpudev.settings import Guarding
 from support.api import Api, PublishedKeys, api_services, refused, submit, until
 

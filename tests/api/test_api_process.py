@@ -14,7 +14,7 @@ import pytest
 
 from gpudev.adapters.postgres.roles import API
 from gpudev.adapters.postgres.stores import open_stores
-from gpudev.domain.users import Role
+from gpudev.domain.access.users import Role
 from gpudev.ports.auditing import AuditEntry, AuditQuery
 from gpudev.settings import Settings
 from support.ports import free_port

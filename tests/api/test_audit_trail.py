@@ -8,8 +8,8 @@ import httpx2
 import pytest
 import structlog
 
+from gpudev.domain.access.users import Role
 from gpudev.domain.errors import Unavailable
-from gpudev.domain.users import Role
 from gpudev.gate.auditing import AuditTrail
 from gpudev.ports.auditing import AuditEntry, AuditQuery, harmless
 from gpudev.settings import Guarding

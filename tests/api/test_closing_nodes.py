@@ -5,9 +5,9 @@ import pytest
 
 from gpudev.adapters.postgres.listening import Listener
 from gpudev.adapters.postgres.queue import NOTIFY_CHANNEL
-from gpudev.domain.capacity import Node
-from gpudev.domain.lifecycle import Status
-from gpudev.domain.users import Role
+from gpudev.domain.access.users import Role
+from gpudev.domain.cluster import Node
+from gpudev.domain.reservations.lifecycle import Status
 from gpudev.ports.clock import Clock
 from gpudev.workflows.draining import Draining
 from support.api import Api, identifier, refused, submit, until

@@ -8,7 +8,7 @@ import pytest
 
 from gpudev.api.app import create_app
 from gpudev.api.remembering import Remembered
-from gpudev.domain.capacity import Node
+from gpudev.domain.cluster import Node
 from support.api import Api, submit
 
 

@@ -8,7 +8,7 @@ import httpx2
 import pytest
 
 from gpudev.api.app import create_app
-from gpudev.domain.users import Role
+from gpudev.domain.access.users import Role
 from gpudev.settings import Database, OidcSettings
 from support.api import Api, identifier, public_key, refused, submit
 

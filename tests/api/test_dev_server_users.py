@@ -3,9 +3,9 @@
 import httpx2
 
 from gpudev.adapters.postgres.housekeeping import forget_what_is_over
+from gpudev.domain.access.users import Role
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.users import Role
 from support.api import Api, identifier, public_key, refused, submit
 
 

@@ -4,7 +4,7 @@ import httpx2
 import pytest
 
 from api.disk_machine import Machine, ask, create, look, make_machine, names
-from gpudev.domain.disk_operations import DiskSettings
+from gpudev.domain.disks.operations import DiskSettings
 from gpudev.domain.errors import ClusterError
 from support.api import Api, public_key, refused, submit
 

@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from gpudev.domain.disk_operations import DiskSettings
+from gpudev.domain.disks.operations import DiskSettings
 from support.api import Api, public_key, refused
 
 pytestmark = pytest.mark.slow

@@ -9,8 +9,8 @@ import pytest
 
 from gpudev.domain.commands import Cause
 from gpudev.domain.errors import Stale
-from gpudev.domain.reservation import Reservation
-from gpudev.ports.stores import Change
+from gpudev.domain.reservations.reservation import Reservation
+from gpudev.ports.reservations import Change
 from support.api import Api, identifier, refused, submit
 
 SENSELESS: list[tuple[dict[str, Any], str]] = [

@@ -15,13 +15,13 @@ import pytest
 from gpudev.adapters.postgres.listening import ReservationChanges
 from gpudev.api import app
 from gpudev.api.streaming import EventStream, Item
+from gpudev.domain.access.users import Role
 from gpudev.domain.errors import Unavailable
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.reservation import Reservation
-from gpudev.domain.users import Role
+from gpudev.domain.reservations.reservation import Reservation
 from gpudev.gate.addresses import ClientAddresses
 from gpudev.gate.limiting import Places
-from gpudev.wire.jobs import JobEvent, JobView
+from gpudev.wire.reservations import JobEvent, JobView
 from gpudev.workflows.viewing import Viewing
 from gpudev.workflows.watching import Watching
 from support.api import Api, identifier, refused, submit, until

@@ -15,9 +15,9 @@ import httpx2
 import pytest
 
 from gpudev.api.documenting import document
+from gpudev.domain.access.ssh_keys import check_github_user
+from gpudev.domain.access.users import Role
 from gpudev.domain.errors import Invalid
-from gpudev.domain.ssh_keys import check_github_user
-from gpudev.domain.users import Role
 from gpudev.settings import Guarding
 from support.api import Api, public_key, submit
 

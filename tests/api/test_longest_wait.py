@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gpudev.domain.lifecycle import Status
+from gpudev.domain.reservations.lifecycle import Status
 from support.api import Api, identifier, public_key, refused, submit
 
 

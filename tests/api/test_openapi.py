@@ -19,9 +19,9 @@ from gpudev.adapters.postgres.roles import API
 from gpudev.adapters.postgres.stores import open_stores
 from gpudev.api.access import TABLE
 from gpudev.api.app import create_app
-from gpudev.domain.capacity import Node
+from gpudev.domain.access.users import Role
+from gpudev.domain.cluster import Node
 from gpudev.domain.commands import PLANNING_LEASE
-from gpudev.domain.users import Role
 from gpudev.ports.clock import SystemClock
 from gpudev.settings import Guarding, Settings
 from support.api import Api, PublishedKeys, api_services

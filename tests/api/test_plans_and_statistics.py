@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import httpx2
 
-from gpudev.domain.users import Role
+from gpudev.domain.access.users import Role
 from support.api import Api, identifier, refused, submit
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from api.proxy_place import QUICK, Proxy, closed, greeting, proxy_of
 from gpudev.domain.errors import Unavailable
-from gpudev.domain.proxy import Grant, Standing
+from gpudev.domain.sessions.grants import Grant, Standing
 from gpudev.settings import ProxySettings
 from support.api import Api, until
 

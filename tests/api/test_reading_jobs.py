@@ -6,8 +6,8 @@ from uuid import UUID
 import httpx2
 import pytest
 
+from gpudev.domain.access.users import Role
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.users import Role
 from support.api import Api, identifier, public_key, refused, submit
 
 SENSELESS: list[tuple[dict[str, Any], str]] = [

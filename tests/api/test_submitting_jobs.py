@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from gpudev.domain import ids
-from gpudev.domain.capacity import Node
+from gpudev.domain.cluster import Node
 from gpudev.settings import Limits
 from gpudev.workflows import submission
 from gpudev.workflows.standing import LONG_LINE

@@ -11,8 +11,8 @@ import pytest
 from gpudev.adapters.postgres.pool import connect
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.api.authentication import Authentication
+from gpudev.domain.access.users import ApiKey, Role
 from gpudev.domain.errors import Forbidden, TooOften, Unauthenticated
-from gpudev.domain.users import ApiKey, Role
 from gpudev.settings import Settings
 from support.api import Api, submit
 from support.clock import ManualClock

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from auth.commanding import Cli
+from gpudev.domain.access.invitations import parse_link
 from gpudev.domain.errors import Invalid
-from gpudev.domain.invitations import parse_link
 from gpudev.sdk import files
 
 SECRET, PIN = "s" * 43, "p" * 43

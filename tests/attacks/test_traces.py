@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from gpudev.adapters.postgres.roles import API
 from gpudev.adapters.postgres.stores import Stores
+from gpudev.domain.access.users import Role
 from gpudev.domain.errors import Conflict
-from gpudev.domain.users import Role
 from gpudev.main import cli
 from gpudev.ports.auditing import AuditEntry, AuditQuery, harmless, without_keys
 from gpudev.settings import Database

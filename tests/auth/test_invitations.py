@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpudev.adapters.postgres.stores import Stores
+from gpudev.domain.access.invitations import InvitationLink, InvitationState, parse_link
+from gpudev.domain.access.users import Role
 from gpudev.domain.errors import Conflict, Invalid, NotFound
-from gpudev.domain.invitations import InvitationLink, InvitationState, parse_link
-from gpudev.domain.users import Role
-from gpudev.ports.identity import Person
+from gpudev.ports.access import Person
 from support.api import refused
 from support.clock import ManualClock
 

@@ -8,7 +8,7 @@ import pytest
 
 from auth.commanding import Cli
 from gpudev.adapters.postgres.stores import Stores
-from gpudev.domain.invitations import InvitationLink
+from gpudev.domain.access.invitations import InvitationLink
 from gpudev.settings import OidcSettings
 from support.clock import ManualClock
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpudev.adapters.oidc.claims import FRESH_FOR, SKEW, check_claims, person_of
+from gpudev.domain.access.users import Role
 from gpudev.domain.errors import Forbidden, Unauthenticated
-from gpudev.domain.users import Role
 from gpudev.settings import OidcSettings
 
 NOW = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)

@@ -10,8 +10,8 @@ import pytest
 from auth.issuing import METADATA, Stranger, TestIssuer
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.api.services import Services
-from gpudev.domain.users import Role
-from gpudev.ports.identity import Person
+from gpudev.domain.access.users import Role
+from gpudev.ports.access import Person
 from gpudev.settings import OidcSettings
 from support.api import refused
 from support.clock import ManualClock

@@ -14,7 +14,7 @@ import pytest
 
 from charts.rendering import Helm, Object, containers
 from gpudev.adapters.postgres.stores import Stores
-from gpudev.domain.users import Role
+from gpudev.domain.access.users import Role
 from gpudev.settings import Database
 from support.ports import free_port
 from support.system import SERVER

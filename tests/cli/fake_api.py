@@ -15,10 +15,10 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from cli.fake_disks import FakeDisks, NoSuchDisk
 from cli.fake_traffic import Asked, Refusal, Trouble
 from cli.fake_views import HOST_KEY, active, make_job, make_type
-from gpudev.domain.lifecycle import TERMINAL, Status
+from gpudev.domain.reservations.lifecycle import TERMINAL, Status
 from gpudev.wire import codec
 from gpudev.wire.cluster import AvailabilityList, ClusterPlan, GpuAvailability
-from gpudev.wire.jobs import ExtendRequest, JobEvent, JobList, JobView, PriorityRequest, SubmitRequest
+from gpudev.wire.reservations import ExtendRequest, JobEvent, JobList, JobView, PriorityRequest, SubmitRequest
 
 __all__ = ["HOST_KEY", "KEY", "Asked", "FakeApi", "Refusal", "Trouble", "active", "make_job", "make_type"]
 KEY = "gpudev_test_key"

@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from gpudev.wire.cluster import PlannedStart, PlanNode, PlanStep
-from gpudev.wire.jobs import EtaView
+from gpudev.wire.reservations import EtaView
 
 
 def make_eta(now: datetime, *minutes: float | None) -> EtaView:

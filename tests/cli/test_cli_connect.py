@@ -19,7 +19,7 @@ import pytest
 
 from cli.fake_api import HOST_KEY, FakeApi
 from cli.harness import Cli
-from gpudev.wire.jobs import JobView
+from gpudev.wire.reservations import JobView
 
 pytestmark = pytest.mark.slow
 

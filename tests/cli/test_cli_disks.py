@@ -10,7 +10,7 @@ from cli.fake_api import FakeApi, Trouble
 from cli.fake_disks import make_contents, make_line, make_operation, make_snapshot
 from cli.harness import Cli
 from gpudev.cli import disk_wording
-from gpudev.wire.jobs import JobView
+from gpudev.wire.reservations import JobView
 
 pytestmark = pytest.mark.slow
 PROBLEM = "application/problem+json"

@@ -10,7 +10,7 @@ from cli.fake_api import FakeApi, make_type
 from cli.foreseen import make_eta
 from cli.harness import Cli
 from gpudev.wire.cluster import ClosedNode
-from gpudev.wire.jobs import JobView
+from gpudev.wire.reservations import JobView
 
 pytestmark = pytest.mark.slow
 

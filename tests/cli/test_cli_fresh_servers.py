@@ -12,7 +12,7 @@ import pytest
 from cli.fake_api import FakeApi
 from gpudev.cli import wording
 from gpudev.sdk import reaching
-from gpudev.wire.jobs import JobView
+from gpudev.wire.reservations import JobView
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from gpudev.cli.exits import CliError, Exit
 from gpudev.cli.interrupting import ending_like_ctrl_c, undisturbed
 from gpudev.cli.reserving import submit
-from gpudev.wire.jobs import SubmitRequest
+from gpudev.wire.reservations import SubmitRequest
 
 _ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

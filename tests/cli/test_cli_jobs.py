@@ -9,7 +9,7 @@ import pytest
 from cli.fake_api import FakeApi, Trouble, make_type
 from cli.harness import Cli
 from gpudev.wire import codec
-from gpudev.wire.jobs import NodeShareView
+from gpudev.wire.reservations import NodeShareView
 
 pytestmark = pytest.mark.slow
 

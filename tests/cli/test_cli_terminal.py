@@ -8,7 +8,7 @@ import pytest
 
 from cli.fake_api import FakeApi, Trouble, make_type
 from cli.harness import Cli
-from gpudev.wire.jobs import JobView
+from gpudev.wire.reservations import JobView
 
 pytestmark = pytest.mark.slow
 

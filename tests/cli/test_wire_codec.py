@@ -23,7 +23,15 @@ from gpudev.wire.cluster import (
     Problem,
     TypePlan,
 )
-from gpudev.wire.jobs import ExtendRequest, JobEvent, JobList, JobView, NodeShareView, PriorityRequest, SubmitRequest
+from gpudev.wire.reservations import (
+    ExtendRequest,
+    JobEvent,
+    JobList,
+    JobView,
+    NodeShareView,
+    PriorityRequest,
+    SubmitRequest,
+)
 
 NOW = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
 SAMPLES: list[Any] = [

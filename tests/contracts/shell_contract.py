@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gpudev.domain.reservation import Connection
+from gpudev.domain.reservations.reservation import Connection
 
 _PATIENCE_S = 60.0
 _MEGABYTES = 8

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from contracts.cluster_contract import ClusterContract, ClusterWorld
-from gpudev.domain.capacity import Node, Share
+from gpudev.domain.cluster import Node, Share
 from gpudev.domain.ids import ReservationId, UserId, new_reservation_id, pod_name
 from gpudev.ports.cluster import ServerSpec
 from support.clock import ManualClock

@@ -9,7 +9,7 @@ import pytest
 
 from devserver.harness import Builder
 from gpudev.adapters.kubernetes.home_listing import HOME_LISTED, read_contents
-from gpudev.domain.run_end import RunEnd, parse_run_end
+from gpudev.domain.reservations.command_exit import RunEnd, parse_run_end
 from gpudev.sdk import remote_runs
 from sshd.harness import eventually
 

@@ -4,7 +4,7 @@ import pytest
 
 from disks.postgres_world import PostgresStoreWorld
 from gpudev.adapters.postgres.stores import Stores
-from gpudev.domain.users import Role
+from gpudev.domain.access.users import Role
 
 
 @pytest.fixture

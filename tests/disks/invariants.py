@@ -4,7 +4,7 @@ from collections import Counter
 
 from disks.memory_cloud import Removal
 from disks.world import DiskWorld
-from gpudev.domain.disk_operations import DiskState, SnapshotStatus
+from gpudev.domain.disks.operations import DiskState, SnapshotStatus
 from gpudev.domain.ids import DiskId
 from gpudev.ports.cloud import SnapshotState
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from disks.invariants import Watcher
 from disks.world import ADA, BEN, DiskWorld
-from gpudev.domain.disk_operations import Why
+from gpudev.domain.disks.operations import Why
 from gpudev.domain.errors import GpuDevError
 from gpudev.domain.ids import DiskId
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from disks.memory_cloud import Trouble
-from gpudev.domain.disk_operations import (
+from gpudev.domain.disks.operations import (
     Changes,
     DiskState,
     Operation,

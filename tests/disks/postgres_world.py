@@ -6,9 +6,9 @@ from disks.store_contract import NOW, StoreWorld
 from gpudev.adapters.postgres.disk_operations import PostgresDiskOperations
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.domain.ids import DiskId, ReservationId, UserId, new_reservation_id
-from gpudev.domain.lifecycle import Status
-from gpudev.domain.reservation import Draft, Reservation
-from gpudev.ports.stores import Change, NewEvent
+from gpudev.domain.reservations.lifecycle import Status
+from gpudev.domain.reservations.reservation import Draft, Reservation
+from gpudev.ports.reservations import Change, NewEvent
 
 
 class PostgresStoreWorld(StoreWorld):

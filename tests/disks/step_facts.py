@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID, uuid4
 
-from gpudev.domain.disk_operations import (
+from gpudev.domain.disks.operations import (
     DiskSettings,
     DiskState,
     Operation,

@@ -8,7 +8,17 @@ from uuid import uuid4
 
 import pytest
 
-from gpudev.domain.disk_operations import (
+from gpudev.domain.disk_requests import (
+    CloneDisk,
+    CreateDisk,
+    DeleteDisk,
+    DiskRequest,
+    MakeReady,
+    PutAway,
+    RenameDisk,
+    ResizeDisk,
+)
+from gpudev.domain.disks.operations import (
     Changes,
     DiskSettings,
     DiskState,
@@ -21,16 +31,6 @@ from gpudev.domain.disk_operations import (
     VolumeRecord,
     VolumeStatus,
     Why,
-)
-from gpudev.domain.disk_requests import (
-    CloneDisk,
-    CreateDisk,
-    DeleteDisk,
-    DiskRequest,
-    MakeReady,
-    PutAway,
-    RenameDisk,
-    ResizeDisk,
 )
 from gpudev.domain.errors import Conflict, DiskHeld, LimitReached, NotFound, Stale
 from gpudev.domain.ids import DiskId, ReservationId, UserId, new_disk_id

@@ -8,7 +8,6 @@ import pytest
 from disks.memory_cloud import MemoryCloud
 from disks.postgres_world import PostgresStoreWorld
 from disks.world import ADA, DiskWorld, now_or_never
-from gpudev.domain.disk_operations import DiskSettings, Operation, OperationState, SnapshotStatus, Why
 from gpudev.domain.disk_requests import (
     CloneDisk,
     CreateDisk,
@@ -19,6 +18,7 @@ from gpudev.domain.disk_requests import (
     RestoreDisk,
     SnapshotDisk,
 )
+from gpudev.domain.disks.operations import DiskSettings, Operation, OperationState, SnapshotStatus, Why
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.domain.ids import new_disk_id
 from gpudev.ports.cloud import SnapshotState

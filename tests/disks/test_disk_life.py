@@ -4,7 +4,7 @@ import pytest
 
 from disks.lives import LIVES, Life, live, move_between_zones
 from disks.memory_cloud import Crash
-from gpudev.domain.disk_operations import OperationKind, OperationState, VolumeStatus
+from gpudev.domain.disks.operations import OperationKind, OperationState, VolumeStatus
 
 
 @pytest.mark.parametrize("life", LIVES, ids=lambda life: life.__name__)

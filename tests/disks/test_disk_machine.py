@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from disks.invariants import Watcher
 from disks.test_disk_mutants import any_snapshot_will_do, attached_is_no_matter, old_volumes_are_left
 from disks.world import ADA, BEN, DiskWorld, Stay
-from gpudev.domain.disk_operations import DiskState
+from gpudev.domain.disks.operations import DiskState
 from gpudev.domain.errors import GpuDevError, Unavailable
 
 NAMES = st.sampled_from(["one", "two", "three"])

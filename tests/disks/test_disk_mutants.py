@@ -14,7 +14,8 @@ import pytest
 from disks import lives
 from disks.memory_cloud import MemoryCloud
 from disks.memory_store import MemoryDiskStore
-from gpudev.domain.disk_operations import (
+from gpudev.domain.disk_requests import ResizeDisk
+from gpudev.domain.disks.operations import (
     DiskState,
     OperationKind,
     RecordedSnapshotId,
@@ -24,7 +25,6 @@ from gpudev.domain.disk_operations import (
     VolumeStatus,
     Why,
 )
-from gpudev.domain.disk_requests import ResizeDisk
 from gpudev.planning import disk_context, disk_requests, disk_steps
 from gpudev.planning.disk_calls import EnsureSnapshot, Finish, RemoveVolume, Step
 from gpudev.planning.disk_context import Context

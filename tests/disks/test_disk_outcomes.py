@@ -19,7 +19,7 @@ from disks.step_facts import (
     volume,
     volume_record,
 )
-from gpudev.domain.disk_operations import (
+from gpudev.domain.disks.operations import (
     DiskState,
     OperationFacts,
     OperationKind,

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from disks.world import ADA, DiskWorld
-from gpudev.domain.disk_operations import DiskSettings, OperationKind, OperationState, SnapshotStatus
+from gpudev.domain.disks.operations import DiskSettings, OperationKind, OperationState, SnapshotStatus
 from gpudev.domain.ids import DiskId
 
 FEW = DiskSettings(default_size_gb=10, keep_last=1, keep_daily_days=0, zone="zone-a")

@@ -9,19 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpudev.domain.disk_operations import (
-    Changes,
-    DiskSettings,
-    DiskState,
-    Operation,
-    OperationId,
-    OperationKind,
-    RecordedSnapshotId,
-    SnapshotRecord,
-    SnapshotStatus,
-    UserDisks,
-    Why,
-)
 from gpudev.domain.disk_requests import (
     CloneDisk,
     CreateDisk,
@@ -36,6 +23,19 @@ from gpudev.domain.disk_requests import (
     RestoreDisk,
     SnapshotDisk,
     UndeleteDisk,
+)
+from gpudev.domain.disks.operations import (
+    Changes,
+    DiskSettings,
+    DiskState,
+    Operation,
+    OperationId,
+    OperationKind,
+    RecordedSnapshotId,
+    SnapshotRecord,
+    SnapshotStatus,
+    UserDisks,
+    Why,
 )
 from gpudev.domain.errors import Conflict, DiskHeld, GpuDevError, Invalid, LimitReached, NotFound
 from gpudev.domain.ids import DiskId, ReservationId, UserId, new_disk_id, new_reservation_id

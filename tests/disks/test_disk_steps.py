@@ -18,7 +18,7 @@ from disks.step_facts import (
     volume,
     volume_record,
 )
-from gpudev.domain.disk_operations import (
+from gpudev.domain.disks.operations import (
     Operation,
     OperationFacts,
     OperationKind,

@@ -13,11 +13,11 @@ from disks.postgres_world import PostgresStoreWorld
 from disks.store_contract import NOW, DiskStoreContract, StoreWorld
 from gpudev.adapters.postgres.pool import Connection
 from gpudev.domain.commands import DISK_QUEUE
-from gpudev.domain.disk_operations import Changes, DiskSettings, Operation, OperationId, UserDisks
 from gpudev.domain.disk_requests import CreateDisk, DeleteDisk, ResizeDisk
+from gpudev.domain.disks.operations import Changes, DiskSettings, Operation, OperationId, UserDisks
 from gpudev.domain.errors import Conflict, DiskHeld, LimitReached
 from gpudev.domain.ids import DiskId, ReservationId, UserId, new_disk_id, new_reservation_id
-from gpudev.domain.reservation import Reservation
+from gpudev.domain.reservations.reservation import Reservation
 from gpudev.planning.disk_requests import accept
 
 

@@ -11,14 +11,6 @@ from uuid import uuid4
 
 from disks.memory_cloud import Crash, MemoryCloud, Trouble
 from disks.memory_store import MemoryDiskStore
-from gpudev.domain.disk_operations import (
-    DiskSettings,
-    DiskState,
-    Operation,
-    OperationState,
-    SnapshotRecord,
-    VolumeStatus,
-)
 from gpudev.domain.disk_requests import (
     CloneDisk,
     CreateDisk,
@@ -31,6 +23,14 @@ from gpudev.domain.disk_requests import (
     RestoreDisk,
     SnapshotDisk,
     UndeleteDisk,
+)
+from gpudev.domain.disks.operations import (
+    DiskSettings,
+    DiskState,
+    Operation,
+    OperationState,
+    SnapshotRecord,
+    VolumeStatus,
 )
 from gpudev.domain.ids import DiskId, ReservationId, UserId, new_disk_id, new_reservation_id
 from gpudev.ports.cloud import OWNER_TAG

@@ -3,7 +3,7 @@
 import pytest
 
 from gpudev.domain.errors import Invalid
-from gpudev.domain.own_setup import OwnSetup, check_dotfiles, check_setup
+from gpudev.domain.sessions.personalization import OwnSetup, check_dotfiles, check_setup
 
 SECRET = "planted-4711"
 

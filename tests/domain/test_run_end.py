@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gpudev.domain.run_end import RunEnd, last_lines, parse_run_end
+from gpudev.domain.reservations.command_exit import RunEnd, last_lines, parse_run_end
 
 
 def test_what_was_told_is_told_on_in_words() -> None:

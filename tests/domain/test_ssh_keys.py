@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpudev.domain.access.ssh_keys import check_github_user, parse_public_key, parse_public_keys, usable_public_keys
 from gpudev.domain.errors import Invalid
-from gpudev.domain.ssh_keys import check_github_user, parse_public_key, parse_public_keys, usable_public_keys
 from support.api import public_key
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gpudev import places
+from gpudev import paths
 from gpudev.cli import preferences
 from gpudev.cli.app import root
 from infra.tofu import Tofu
@@ -19,7 +19,7 @@ TOLD = {"api_url": "https://d1234.cloudfront.net", "cluster_name": "pytorch-gpu-
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setenv("AWS_REGION", "us-east-2")
-    return places.config_file({"XDG_CONFIG_HOME": str(tmp_path)})
+    return paths.config_file({"XDG_CONFIG_HOME": str(tmp_path)})
 
 
 def test_the_address_is_kept_for_the_region_that_it_is_in(config: Path) -> None:

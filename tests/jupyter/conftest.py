@@ -22,7 +22,7 @@ from gpudev.api.connections import guarded_http
 from gpudev.bootstrap.jupyter import serving_jupyter
 from gpudev.bootstrap.processor import make_processor
 from gpudev.bootstrap.proxy import serving_sessions
-from gpudev.domain.users import Role
+from gpudev.domain.access.users import Role
 from gpudev.gate.auditing import AuditTrail
 from gpudev.ports.auditing import AuditEntry, AuditQuery
 from gpudev.ports.clock import SystemClock

@@ -15,7 +15,7 @@ from contracts.cluster_contract import ClusterWorld
 from gpudev.adapters.kubernetes.cluster import KubernetesCluster
 from gpudev.domain.gpu import load_catalogue
 from gpudev.domain.ids import ReservationId, pod_name
-from gpudev.domain.reservation import Connection
+from gpudev.domain.reservations.reservation import Connection
 from gpudev.ports.clock import SystemClock
 from gpudev.ports.cluster import ServerSpec
 from gpudev.settings import KubernetesSettings

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gpudev.domain.capacity import Share
+from gpudev.domain.cluster import Share
 from gpudev.domain.ids import UserId, new_reservation_id, pod_name
 from gpudev.ports.cluster import ServerSpec
 

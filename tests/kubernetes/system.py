@@ -24,7 +24,7 @@ from gpudev.adapters.postgres.pool import connect
 from gpudev.adapters.postgres.stores import Stores, open_stores
 from gpudev.domain.commands import PLANNING_LEASE
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.reservation import Reservation
+from gpudev.domain.reservations.reservation import Reservation
 from gpudev.embedded.postgres import EmbeddedPostgres
 from gpudev.settings import Database, Settings
 from support.kube import Cluster, ExistingCluster

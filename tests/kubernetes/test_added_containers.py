@@ -7,7 +7,7 @@ from gpudev.adapters.kubernetes import labels
 from gpudev.adapters.kubernetes.refusals import find_refusal
 from gpudev.adapters.kubernetes.server_facts import see_server
 from gpudev.adapters.kubernetes.trimming import ServerParts
-from gpudev.domain.run_end import RunEnd
+from gpudev.domain.reservations.command_exit import RunEnd
 from gpudev.ports.cluster import Phase, ServerSeen
 from kubernetes.objects import (
     NOW,

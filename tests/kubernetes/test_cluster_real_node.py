@@ -11,7 +11,7 @@ import pytest
 
 from contracts.cluster_contract import ClusterContract, ClusterWorld
 from gpudev.adapters.kubernetes.pod_manifest import CONTAINER
-from gpudev.domain.disk_contents import EntryKind
+from gpudev.domain.disks.contents import EntryKind
 from gpudev.domain.errors import ClusterError
 from gpudev.ports.cluster import Phase
 from gpudev.sdk import remote_runs

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpudev.adapters.kubernetes.home_listing import MOST_ENTRIES, read_contents
-from gpudev.domain.disk_contents import Contents, Entry, EntryKind
+from gpudev.domain.disks.contents import Contents, Entry, EntryKind
 from gpudev.domain.errors import ClusterError
 
 ENTRY = ["notes.txt", "file", 5, "2026-01-02T03:04:05+00:00"]

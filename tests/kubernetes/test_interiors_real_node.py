@@ -13,8 +13,8 @@ from gpudev.adapters.kubernetes.papers import decode
 from gpudev.adapters.ssh_ways import SshWays
 from gpudev.domain.errors import Unavailable
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.interior import JupyterState, JupyterWish, jupyter_path
-from gpudev.domain.reservation import Connection
+from gpudev.domain.reservations.reservation import Connection
+from gpudev.domain.sessions.addons import JupyterState, JupyterWish, jupyter_path
 from gpudev.ports.cluster import Phase
 from kubernetes.real_world import RealWorld
 from support.kube_node import RealNode

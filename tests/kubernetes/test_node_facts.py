@@ -11,7 +11,7 @@ from gpudev.adapters.kubernetes.node_facts import NodesSeen, see_nodes
 from gpudev.adapters.kubernetes.node_types import types_by_instance
 from gpudev.adapters.kubernetes.quantities import parse_quantity
 from gpudev.adapters.kubernetes.trimming import trim_node, trim_pod
-from gpudev.domain.capacity import Node
+from gpudev.domain.cluster import Node
 from gpudev.domain.gpu import load_catalogue
 from kubernetes.objects import SETTINGS, Object, ago, node, node_record, own_pod, pod, pod_record, ready_pod
 

@@ -9,9 +9,9 @@ import pytest
 
 from gpudev.adapters.kubernetes.server_facts import LogSource, ServerFacts, see_server
 from gpudev.adapters.kubernetes.trimming import GonePod, ServerParts
-from gpudev.domain.capacity import Share
-from gpudev.domain.reservation import Connection
-from gpudev.domain.run_end import RunEnd
+from gpudev.domain.cluster import Share
+from gpudev.domain.reservations.command_exit import RunEnd
+from gpudev.domain.reservations.reservation import Connection
 from gpudev.ports.cluster import Phase
 from kubernetes.objects import (
     HOST_KEY,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from contracts.shell_contract import Door, ShellContract
-from gpudev.domain.reservation import Connection
+from gpudev.domain.reservations.reservation import Connection
 from kubernetes.real_world import RealWorld
 from support.kube_api import KubeApi
 from support.kube_node import RealNode

@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from gpudev.adapters.aws.permissions import DISK_OPERATIONS, NODE_OPERATIONS, RECONCILE_AVAILABILITY, RECONCILE_DISKS
 from gpudev.adapters.kubernetes.machines import AMONG_DEV_SERVERS, EVERYWHERE
-from gpudev.domain.disk_operations import SnapshotStatus
+from gpudev.domain.disks.operations import SnapshotStatus
 from gpudev.embedded.postgres import EmbeddedPostgres
 from kubernetes.system import Job, KubeSystem, alone_on, eventually, fresh_database, nodes_of, system_on
 from kubernetes.test_cluster_rights import _grant, _revoke

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from gpudev.domain.lifecycle import Status
+from gpudev.domain.reservations.lifecycle import Status
 from gpudev.embedded.postgres import EmbeddedPostgres
 from kubernetes.system import Job, KubeSystem, eventually, fresh_database, nodes_of, system_on
 from support.kube import ControlPlane

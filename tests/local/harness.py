@@ -21,9 +21,9 @@ from gpudev.adapters.local.folders import remove_tree
 from gpudev.adapters.local.hostkeys import ensure_host_key
 from gpudev.adapters.local.isolation import Mode, first_uid
 from gpudev.adapters.local.nodes import LocalNode, LocalNodes
-from gpudev.domain.capacity import Share
+from gpudev.domain.cluster import Share
 from gpudev.domain.ids import ReservationId, UserId, new_reservation_id, pod_name
-from gpudev.domain.reservation import Connection
+from gpudev.domain.reservations.reservation import Connection
 from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import ServerSeen, ServerSpec
 from local.places import PLACES, Place

@@ -12,7 +12,7 @@ import pytest
 from gpudev.adapters.key_pairs import new_key_pair
 from gpudev.adapters.local.hostkeys import ensure_host_key
 from gpudev.domain.errors import Unavailable
-from gpudev.domain.interior import JupyterSeen, JupyterState, JupyterWish, jupyter_path
+from gpudev.domain.sessions.addons import JupyterSeen, JupyterState, JupyterWish, jupyter_path
 from gpudev.ports.clock import SystemClock
 from gpudev.ports.cluster import ServerSeen, ServerSpec
 from local.harness import MODES, LocalWorld, eventually

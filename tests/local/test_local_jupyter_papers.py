@@ -6,7 +6,7 @@ import pytest
 
 from gpudev.adapters.local.jupyter_papers import seen_in, wish_to_text
 from gpudev.adapters.local.sshd.jupyter import Wish, fingerprint
-from gpudev.domain.interior import JupyterSeen, JupyterState, JupyterWish
+from gpudev.domain.sessions.addons import JupyterSeen, JupyterState, JupyterWish
 
 WISH = JupyterWish("token", "ssh-ed25519 AAAA", "/v1/jobs/x/jupyter/")
 STARTING = JupyterSeen(JupyterState.STARTING)

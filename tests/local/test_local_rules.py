@@ -25,10 +25,10 @@ from gpudev.adapters.local.nodes import LocalNode, LocalNodes
 from gpudev.adapters.local.processes import ProcessIdentity, boot_id, identify, identify_self, is_alive, open_pidfd
 from gpudev.adapters.local.records import BadRecord, Ended, Record, record_from_json, record_to_json
 from gpudev.adapters.local.seeing import node_seen, server_seen
-from gpudev.domain.capacity import Share
+from gpudev.domain.cluster import Share
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.domain.ids import DiskId, ReservationId, UserId, new_reservation_id
-from gpudev.domain.reservation import Connection
+from gpudev.domain.reservations.reservation import Connection
 from gpudev.ports.cluster import HomeVolume, Phase, ServerSpec
 from local.harness import GB, IS_ROOT, NODES, ONLY_LINUX
 

@@ -9,7 +9,7 @@ import pytest
 
 from gpudev.adapters.local.sshd.config import SshdConfig
 from gpudev.adapters.local.sshd.run_ends import ENDED_WITH_IT, RunWatch
-from gpudev.domain.run_end import RunEnd, parse_run_end
+from gpudev.domain.reservations.command_exit import RunEnd, parse_run_end
 from gpudev.ports.cluster import Phase, ServerSeen
 from gpudev.sdk import remote_runs
 from local.harness import MODES, LocalWorld

@@ -15,7 +15,7 @@ from gpudev.adapters.local import copying, filesystem, snapshots
 from gpudev.adapters.local.folders import StateFolder
 from gpudev.adapters.local.known_files import KnownFiles
 from gpudev.adapters.local.volume_folders import Thing
-from gpudev.domain.disk_contents import Contents, EntryKind
+from gpudev.domain.disks.contents import Contents, EntryKind
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.domain.ids import DiskId, new_disk_id
 from gpudev.ports.cloud import SnapshotState

@@ -14,7 +14,7 @@ from gpudev.adapters.local.records import Record
 from gpudev.adapters.local.removing import remove_folder
 from gpudev.adapters.local.volume_folders import Thing, VolumeFolders
 from gpudev.adapters.local.volume_records import SnapshotRecord, VolumeRecord
-from gpudev.domain.capacity import Share
+from gpudev.domain.cluster import Share
 from gpudev.domain.ids import DiskId, ReservationId, UserId
 from gpudev.ports.clock import Clock
 from gpudev.ports.cloud import Snapshot, SnapshotState, Volume

@@ -15,7 +15,7 @@ from gpudev.adapters.postgres.listening import ReservationChanges
 from gpudev.adapters.postgres.roles import API
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.api.app import create_app
-from gpudev.domain.capacity import Node
+from gpudev.domain.cluster import Node
 from gpudev.domain.commands import PLANNING_LEASE
 from gpudev.ports.clock import SystemClock
 from gpudev.settings import AwsLoginSettings, Settings

@@ -14,7 +14,7 @@ from gpudev.adapters.aws.sts import AwsIdentity
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.api.authentication import Authentication
 from gpudev.api.services import Services
-from gpudev.ports.identity import SignedRequest
+from gpudev.ports.access import SignedRequest
 from login.signing import Draft, wire
 from support.clock import ManualClock
 from support.sts_stub import Identity, StsStub

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from gpudev.domain.aws_login import BODY, CONTENT_TYPE, NONCE_HEADER, SERVER_HEADER, endpoint_of
-from gpudev.ports.identity import SignedRequest
+from gpudev.domain.access.login import BODY, CONTENT_TYPE, NONCE_HEADER, SERVER_HEADER, endpoint_of
+from gpudev.ports.access import SignedRequest
 from support.sts_stub import Identity, Message, sign, single_sign_on
 
 NOW = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)

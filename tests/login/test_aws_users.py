@@ -10,8 +10,8 @@ import pytest
 
 from gpudev.adapters.aws.sts import AwsIdentity
 from gpudev.adapters.postgres.identities import PostgresNonces
+from gpudev.domain.access.users import Role
 from gpudev.domain.errors import Conflict, NotFound, Unavailable
-from gpudev.domain.users import Role
 from login.place import Place
 from login.signing import ADA
 from support.api import refused

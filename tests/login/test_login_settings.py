@@ -3,7 +3,7 @@
 import pytest
 from botocore.loaders import Loader
 
-from gpudev.domain.aws_login import endpoint_of, server_name
+from gpudev.domain.access.login import endpoint_of, server_name
 from gpudev.domain.errors import Invalid
 from gpudev.settings import load
 

@@ -9,9 +9,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gpudev.adapters.aws.signed_shape import FRESH_FOR, Accepted, SignedShape
-from gpudev.domain.aws_login import BODY, NONCE_HEADER, SERVER_HEADER, endpoint_of
+from gpudev.domain.access.login import BODY, NONCE_HEADER, SERVER_HEADER, endpoint_of
 from gpudev.domain.errors import Invalid, Unauthenticated
-from gpudev.ports.identity import SignedRequest
+from gpudev.ports.access import SignedRequest
 from login.signing import NONCE, NOW, SERVER, STS, Draft, but
 from support.sts_stub import Identity
 

@@ -13,13 +13,13 @@ from gpudev.adapters.dcgm.reading import read_exporter
 from gpudev.adapters.dcgm.scraping import DcgmUsage
 from gpudev.adapters.local import gpu_usage, nvml
 from gpudev.cli import wording
-from gpudev.domain.capacity import Share
+from gpudev.domain.cluster import Share
 from gpudev.domain.errors import Invalid
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.lifecycle import Status
-from gpudev.domain.reservation import Reservation
+from gpudev.domain.reservations.lifecycle import Status
+from gpudev.domain.reservations.reservation import Reservation
 from gpudev.settings import load
-from gpudev.wire.jobs import GpuUseView, JobView
+from gpudev.wire.reservations import GpuUseView, JobView
 from gpudev.workflows.viewing import Viewing
 from planning.reservations import active
 from support.clock import ManualClock

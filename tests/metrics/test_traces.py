@@ -16,7 +16,7 @@ from gpudev.adapters.postgres.stores import Stores
 from gpudev.api.app import create_app
 from gpudev.bootstrap.processor import make_processor
 from gpudev.bootstrap.tracing import tracing
-from gpudev.domain.capacity import Node
+from gpudev.domain.cluster import Node
 from gpudev.domain.errors import ClusterError
 from gpudev.domain.trace_context import new_trace_id, trace_headers
 from gpudev.domain.tracing import Span, SpanRef, parse_traceparent

@@ -11,9 +11,9 @@ from gpudev.adapters.postgres.picturing import PostgresHistory, PostgresPicture
 from gpudev.adapters.postgres.roles import PROCESSOR
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.bootstrap.processor import make_processor
-from gpudev.domain.capacity import Node
+from gpudev.domain.cluster import Node
 from gpudev.domain.errors import Unavailable
-from gpudev.domain.lifecycle import Status
+from gpudev.domain.reservations.lifecycle import Status
 from gpudev.metrics.exposition import SystemExposition
 from gpudev.metrics.history import ReservationStep, count
 from gpudev.settings import Settings

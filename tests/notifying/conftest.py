@@ -16,7 +16,7 @@ from aiosmtpd.smtp import SMTP, AuthResult, Envelope, Session
 from gpudev.adapters.postgres.roles import PROCESSOR
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.bootstrap.processor import make_processor
-from gpudev.domain.capacity import Node
+from gpudev.domain.cluster import Node
 from gpudev.settings import Settings
 from support.clock import ManualClock
 from support.paper_cluster import PaperCluster

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from gpudev.domain.ids import UserId, new_reservation_id
-from gpudev.domain.lifecycle import Status
-from gpudev.domain.notice import Occasion
-from gpudev.domain.reservation import Event, Reservation
-from gpudev.domain.run_end import RunEnd
+from gpudev.domain.notifications import Occasion
+from gpudev.domain.reservations.command_exit import RunEnd
+from gpudev.domain.reservations.lifecycle import Status
+from gpudev.domain.reservations.reservation import Event, Reservation
 from gpudev.planning.notifying import compose, try_again_at
 
 NOW = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)

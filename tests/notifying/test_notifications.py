@@ -16,9 +16,9 @@ from gpudev.api.configuring import show
 from gpudev.bootstrap.notifying import Nobody, open_notifier, telling_outside
 from gpudev.domain.errors import Unavailable
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.lifecycle import Status
-from gpudev.domain.notice import Notice, Occasion, Recipient
-from gpudev.ports.stores import Change, NewEvent
+from gpudev.domain.notifications import Notice, Occasion, Recipient
+from gpudev.domain.reservations.lifecycle import Status
+from gpudev.ports.reservations import Change, NewEvent
 from gpudev.processor.notifications import Notifications
 from gpudev.settings import NotifySettings, Settings, given, load
 from notifying.conftest import Mailbox, Webhook

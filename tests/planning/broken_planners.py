@@ -3,7 +3,7 @@
 from dataclasses import replace
 from datetime import timedelta
 
-from gpudev.domain.capacity import Share
+from gpudev.domain.cluster import Share
 from gpudev.planning.plan import Plan, Request, Start, Wait
 from planning.properties import begins, real_planner
 from planning.situations import Situation

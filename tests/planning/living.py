@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from hypothesis import strategies as st
 
-from gpudev.domain.capacity import Holding, Node
+from gpudev.domain.cluster import Holding, Node
 from gpudev.domain.ids import ReservationId
 from gpudev.planning.live import LivePlan
 from gpudev.planning.plan import Request, Start, Wait

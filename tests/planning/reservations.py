@@ -4,10 +4,10 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from gpudev.domain.capacity import Share
+from gpudev.domain.cluster import Share
 from gpudev.domain.ids import UserId
-from gpudev.domain.lifecycle import Status
-from gpudev.domain.reservation import Connection, Reservation
+from gpudev.domain.reservations.lifecycle import Status
+from gpudev.domain.reservations.reservation import Connection, Reservation
 from planning.situations import NOW, rid
 
 HERE = Connection("127.0.0.1", 2201, "dev", "ssh-ed25519 AAAA")

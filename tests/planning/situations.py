@@ -11,7 +11,7 @@ from uuid import UUID
 
 from hypothesis import strategies as st
 
-from gpudev.domain.capacity import Anchor, Holding, Node, Share
+from gpudev.domain.cluster import Anchor, Holding, Node, Share
 from gpudev.domain.ids import ReservationId
 from gpudev.planning.plan import Request
 

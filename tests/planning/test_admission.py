@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from gpudev.domain.capacity import Node
+from gpudev.domain.cluster import Node
 from gpudev.domain.gpu import GpuType, load_catalogue
 from gpudev.planning.admission import AdmissionRequest, Admitted, Refused, UserUsage, admit
 from gpudev.settings import Limits

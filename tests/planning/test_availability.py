@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpudev.domain.capacity import Holding, Node, Share
+from gpudev.domain.cluster import Holding, Node, Share
 from gpudev.domain.gpu import GpuType, load_catalogue
 from gpudev.planning.availability import Availability, availability, free_units
 from gpudev.planning.plan import Request

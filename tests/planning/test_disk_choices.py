@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from gpudev.domain.disk_operations import (
+from gpudev.domain.disks.operations import (
     DiskState,
     OperationId,
     RecordedSnapshotId,

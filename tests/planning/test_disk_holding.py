@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from gpudev.domain.disk_operations import (
+from gpudev.domain.disks.operations import (
     DiskSettings,
     DiskState,
     Operation,
@@ -16,8 +16,8 @@ from gpudev.domain.disk_operations import (
     RecordedSnapshotId,
 )
 from gpudev.domain.ids import DiskId, ReservationId, UserId
-from gpudev.domain.lifecycle import Status
-from gpudev.domain.reservation import Reservation
+from gpudev.domain.reservations.lifecycle import Status
+from gpudev.domain.reservations.reservation import Reservation
 from gpudev.planning.disk_holding import (
     Ask,
     Asked,

@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from gpudev.domain.estimate import EstimateRecord, LateBecause, Outcome, Span
+from gpudev.domain.queue import EstimateRecord, LateBecause, Outcome, Span
 from gpudev.planning.eta_report import Errors, report
 from planning.situations import NOW, rid
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpudev.domain.lifecycle import Status
+from gpudev.domain.reservations.lifecycle import Status
 from gpudev.planning.expiry import Expire, Nothing, Warn, decide_expiry
 from gpudev.settings import Timing
 from planning.reservations import active, preparing

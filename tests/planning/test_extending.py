@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from gpudev.domain.capacity import Holding, Node
+from gpudev.domain.cluster import Holding, Node
 from gpudev.planning.extending import Granted, NotGranted, extend
 from gpudev.planning.plan import Request, Wait
 from gpudev.settings import Limits

@@ -5,10 +5,10 @@ from datetime import timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpudev.domain.access.users import Usage
 from gpudev.domain.ids import UserId
-from gpudev.domain.lifecycle import Status
-from gpudev.domain.reservation import Reservation
-from gpudev.domain.users import Usage
+from gpudev.domain.reservations.lifecycle import Status
+from gpudev.domain.reservations.reservation import Reservation
 from gpudev.planning.fair_share import fair_turns
 from planning.situations import NOW, hours, rid
 

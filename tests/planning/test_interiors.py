@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from gpudev.domain.ids import new_reservation_id
-from gpudev.domain.interior import Interior, Jupyter, JupyterSeen, JupyterState, JupyterWish
+from gpudev.domain.sessions.addons import Interior, Jupyter, JupyterSeen, JupyterState, JupyterWish
 from gpudev.planning.interiors import made_true, news, not_yet
 
 NOW = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)

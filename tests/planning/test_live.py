@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from gpudev.domain.capacity import Holding
+from gpudev.domain.cluster import Holding
 from gpudev.domain.ids import ReservationId
 from gpudev.planning.grounds import Grounds
 from gpudev.planning.live import LivePlan

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from gpudev.domain.capacity import Holding, Node
+from gpudev.domain.cluster import Holding, Node
 from gpudev.domain.ids import ReservationId
 from gpudev.planning.plan import Plan, Request, Wait
 from gpudev.planning.queueing import plan_queue

@@ -7,9 +7,9 @@ import pytest
 
 from gpudev.domain.errors import ClusterError, Conflict, Unauthenticated
 from gpudev.domain.ids import UserId, new_reservation_id
-from gpudev.domain.lifecycle import Status
-from gpudev.domain.proxy import Close, Grant, Standing
-from gpudev.domain.reservation import Connection
+from gpudev.domain.reservations.lifecycle import Status
+from gpudev.domain.reservations.reservation import Connection
+from gpudev.domain.sessions.grants import Close, Grant, Standing
 from gpudev.planning.proxying import admit, check_address, why_ended
 from support.clock import ManualClock
 

@@ -5,7 +5,7 @@ from itertools import permutations
 
 import pytest
 
-from gpudev.domain.capacity import Holding, Node, Share
+from gpudev.domain.cluster import Holding, Node, Share
 from gpudev.planning.plan import Plan, Request
 from gpudev.planning.queueing import plan_queue
 from planning.situations import MARGIN, NOW, ask, h100, held, hours, rid

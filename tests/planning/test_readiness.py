@@ -5,9 +5,9 @@ from datetime import timedelta
 
 import pytest
 
-from gpudev.domain.lifecycle import Status
-from gpudev.domain.reservation import Reservation
-from gpudev.domain.run_end import RunEnd
+from gpudev.domain.reservations.command_exit import RunEnd
+from gpudev.domain.reservations.lifecycle import Status
+from gpudev.domain.reservations.reservation import Reservation
 from gpudev.planning.readiness import (
     Activate,
     Fail,

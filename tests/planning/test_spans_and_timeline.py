@@ -5,10 +5,10 @@ from datetime import timedelta
 
 import pytest
 
-from gpudev.domain.capacity import Share
+from gpudev.domain.cluster import Share
 from gpudev.domain.ids import UserId
-from gpudev.domain.lifecycle import Status
-from gpudev.domain.reservation import Reservation
+from gpudev.domain.reservations.lifecycle import Status
+from gpudev.domain.reservations.reservation import Reservation
 from gpudev.planning.spans import asked_by, held_by
 from gpudev.planning.timeline import Booking, Step, timeline
 from gpudev.settings import Timing

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import pytest
 
-from gpudev.domain.capacity import Holding
+from gpudev.domain.cluster import Holding
 from gpudev.domain.ids import ReservationId
 from gpudev.planning.live import LivePlan
 from gpudev.planning.plan import Plan, Request, Start, Wait

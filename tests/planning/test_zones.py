@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from gpudev.domain.capacity import Anchor, Holding, Node
+from gpudev.domain.cluster import Anchor, Holding, Node
 from gpudev.domain.ids import new_disk_id
-from gpudev.domain.lifecycle import Status
+from gpudev.domain.reservations.lifecycle import Status
 from gpudev.planning.disk_zones import anchors_of
 from gpudev.planning.live import LivePlan
 from gpudev.planning.plan import Request, Start, Wait

@@ -4,7 +4,7 @@ import random
 from datetime import timedelta
 from uuid import UUID
 
-from gpudev.domain.capacity import Holding, Node, Share
+from gpudev.domain.cluster import Holding, Node, Share
 from gpudev.domain.ids import ReservationId
 from gpudev.planning.plan import Request
 from planning.situations import NOW

@@ -8,7 +8,7 @@ import pytest
 
 from gpudev.adapters.postgres.listening import AccessChanges, AccessPulse
 from gpudev.adapters.postgres.stores import Stores
-from gpudev.domain.users import Role
+from gpudev.domain.access.users import Role
 from gpudev.ports.changes import AccessChange
 from gpudev.settings import Database
 from support.api import until

@@ -13,8 +13,8 @@ from gpudev.adapters.postgres.migrating import ensure_queue_notifications, migra
 from gpudev.adapters.postgres.pool import connect
 from gpudev.adapters.postgres.roles import API, GRANTS, MIGRATOR, PROCESSOR, RECONCILER, SERVICES
 from gpudev.adapters.postgres.stores import Stores
+from gpudev.domain.access.users import Role
 from gpudev.domain.errors import Forbidden
-from gpudev.domain.users import Role
 from gpudev.embedded.postgres import EmbeddedPostgres
 from gpudev.settings import Database
 

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gpudev.adapters.postgres.stores import Stores, open_stores
-from gpudev.domain.capacity import Node
+from gpudev.domain.cluster import Node
 from gpudev.main import cli
 from gpudev.settings import Database, Settings
 

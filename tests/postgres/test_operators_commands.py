@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gpudev.adapters.postgres.stores import open_stores
-from gpudev.domain.users import ApiKey
+from gpudev.domain.access.users import ApiKey
 from gpudev.main import cli
 from gpudev.settings import Database, Settings
 

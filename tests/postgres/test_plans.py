@@ -6,12 +6,12 @@ import pytest
 
 from gpudev.adapters.postgres.plans import PostgresPlans, pack, unpack
 from gpudev.adapters.postgres.stores import Stores
-from gpudev.domain.capacity import Anchor
+from gpudev.domain.cluster import Anchor
 from gpudev.domain.commands import PLANNING_LEASE
 from gpudev.domain.errors import LeaseLost
-from gpudev.domain.estimate import Estimate, Offer, QueuePlan, Span
 from gpudev.domain.ids import new_reservation_id
-from gpudev.ports.stores import Lease
+from gpudev.domain.queue import Estimate, Offer, QueuePlan, Span
+from gpudev.ports.reservations import Lease
 
 NOW = datetime(2026, 3, 2, 9, 0, 0, 123456, tzinfo=UTC)
 EXACT = datetime(2026, 3, 2, 9, tzinfo=UTC)

@@ -7,14 +7,14 @@ import pytest
 import structlog
 
 from gpudev.adapters.postgres.stores import Stores
-from gpudev.domain.capacity import Share
+from gpudev.domain.access.users import Role
+from gpudev.domain.cluster import Share
 from gpudev.domain.commands import RESERVATION_QUEUE, Cause
 from gpudev.domain.errors import DiskHeld, IdempotencyMismatch, IllegalMove, LeaseLost, Stale
 from gpudev.domain.ids import ReservationId, UserId, new_reservation_id
-from gpudev.domain.lifecycle import Status
-from gpudev.domain.reservation import Draft, Reservation
-from gpudev.domain.users import Role
-from gpudev.ports.stores import NO_LIMITS, Change, JobQuery, Lease, NewEvent, UserLimits
+from gpudev.domain.reservations.lifecycle import Status
+from gpudev.domain.reservations.reservation import Draft, Reservation
+from gpudev.ports.reservations import NO_LIMITS, Change, JobQuery, Lease, NewEvent, UserLimits
 from support.clock import ManualClock
 
 

@@ -10,7 +10,7 @@ import pytest
 from gpudev.adapters.postgres import migrating
 from gpudev.adapters.postgres.pool import Connection, connect
 from gpudev.adapters.postgres.stores import open_stores
-from gpudev.domain.reservation import Status
+from gpudev.domain.reservations.reservation import Status
 from gpudev.embedded.postgres import EmbeddedPostgres
 from gpudev.settings import Database, Settings
 

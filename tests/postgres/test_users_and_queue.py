@@ -10,8 +10,8 @@ from gpudev.adapters.postgres.listening import Listener
 from gpudev.adapters.postgres.migrating import ensure_queue_notifications
 from gpudev.adapters.postgres.queue import NOTIFY_CHANNEL
 from gpudev.adapters.postgres.stores import Stores
+from gpudev.domain.access.users import Role
 from gpudev.domain.errors import Conflict, NotFound, Unauthenticated
-from gpudev.domain.users import Role
 from gpudev.settings import Database
 from support.clock import ManualClock
 

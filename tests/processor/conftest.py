@@ -6,7 +6,7 @@ import pytest
 from gpudev.adapters.postgres.roles import PROCESSOR
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.bootstrap.processor import make_processor
-from gpudev.domain.capacity import Node
+from gpudev.domain.cluster import Node
 from gpudev.settings import Settings
 from processor.disk_stays import DiskStays
 from support.clock import ManualClock

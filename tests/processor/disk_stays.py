@@ -9,11 +9,11 @@ from disks.memory_cloud import Crash, MemoryCloud
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.bootstrap.disks import make_disk_work
 from gpudev.bootstrap.processor import make_processor
-from gpudev.domain.capacity import Node
-from gpudev.domain.disk_operations import DiskSettings, DiskState, Operation, OperationKind, SnapshotRecord
+from gpudev.domain.cluster import Node
+from gpudev.domain.disks.operations import DiskSettings, DiskState, Operation, OperationKind, SnapshotRecord
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.lifecycle import Status
-from gpudev.domain.reservation import Reservation
+from gpudev.domain.reservations.lifecycle import Status
+from gpudev.domain.reservations.reservation import Reservation
 from gpudev.ports.cloud import Volume
 from gpudev.ports.cluster import ServerSpec
 from gpudev.processor.disk_work import DiskWork

@@ -7,11 +7,11 @@ import pytest
 
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.domain.commands import DISK_QUEUE, dead_letter_queue
-from gpudev.domain.disk_operations import OperationId, OperationKind, OperationState, SnapshotStatus, Why
 from gpudev.domain.disk_requests import CreateDisk, SnapshotDisk
+from gpudev.domain.disks.operations import OperationId, OperationKind, OperationState, SnapshotStatus, Why
 from gpudev.domain.errors import ClusterError, DiskHeld
 from gpudev.domain.ids import new_disk_id
-from gpudev.domain.lifecycle import Status
+from gpudev.domain.reservations.lifecycle import Status
 from gpudev.planning.disk_holding import Asked, ready_at_once
 from gpudev.ports.cluster import Phase, ServerSeen
 from gpudev.settings import Settings

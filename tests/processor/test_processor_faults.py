@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from gpudev.domain.capacity import Node
+from gpudev.domain.cluster import Node
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.lifecycle import Status
-from gpudev.ports.stores import Change, NewEvent
+from gpudev.domain.reservations.lifecycle import Status
+from gpudev.ports.reservations import Change, NewEvent
 from gpudev.processor import loop
 from support.world import World
 

@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from gpudev.domain.disk_operations import OperationState, SnapshotStatus, Why
 from gpudev.domain.disk_requests import CreateDisk
+from gpudev.domain.disks.operations import OperationState, SnapshotStatus, Why
 from gpudev.domain.errors import Unavailable
 from gpudev.domain.ids import new_disk_id, short_id
-from gpudev.domain.lifecycle import Status
+from gpudev.domain.reservations.lifecycle import Status
 from gpudev.ports.cloud import Snapshot, SnapshotState, Volume
 from processor.disk_stays import DiskStays
 

@@ -8,10 +8,10 @@ import pytest
 
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.bootstrap.processor import make_processor
-from gpudev.domain.capacity import Node
+from gpudev.domain.cluster import Node
 from gpudev.domain.errors import Unavailable
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.lifecycle import Status
+from gpudev.domain.reservations.lifecycle import Status
 from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import ClusterSeen, ServerSpec
 from gpudev.processor import loop

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gpudev.domain.disk_contents import Contents, Entry, EntryKind
+from gpudev.domain.disks.contents import Contents, Entry, EntryKind
 from gpudev.domain.errors import Unavailable
 from gpudev.domain.ids import ReservationId
 from gpudev.ports.disks import Listing

@@ -12,11 +12,11 @@ from gpudev.adapters.local.cloud import LocalCloud
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.bootstrap.disks import make_disk_work, open_disk_work
 from gpudev.bootstrap.processor import make_processor
-from gpudev.domain.capacity import Node
-from gpudev.domain.disk_operations import DiskSettings, DiskState, Operation, OperationId, OperationState
+from gpudev.domain.cluster import Node
 from gpudev.domain.disk_requests import CloneDisk, DeleteDisk, DiskRequest, PurgeDisk, RestoreDisk, SnapshotDisk
+from gpudev.domain.disks.operations import DiskSettings, DiskState, Operation, OperationId, OperationState
 from gpudev.domain.ids import ReservationId, new_disk_id
-from gpudev.domain.lifecycle import Status
+from gpudev.domain.reservations.lifecycle import Status
 from gpudev.processor.disk_work import DiskWork
 from gpudev.settings import Settings
 from gpudev.workflows.adopting_disks import AdoptingDisks

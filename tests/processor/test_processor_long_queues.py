@@ -7,10 +7,10 @@ import pytest
 
 from gpudev.adapters.postgres.plans import PostgresPlans
 from gpudev.bootstrap.processor import make_processor
-from gpudev.domain.capacity import Node
-from gpudev.domain.lifecycle import Status
+from gpudev.domain.cluster import Node
+from gpudev.domain.reservations.lifecycle import Status
 from gpudev.planning.eta_report import report
-from gpudev.ports.stores import Change, NewEvent
+from gpudev.ports.reservations import Change, NewEvent
 from support.world import World
 
 

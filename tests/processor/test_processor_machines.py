@@ -11,17 +11,17 @@ from gpudev.adapters.postgres.housekeeping import forget_what_is_over
 from gpudev.adapters.postgres.moves import PostgresMoves
 from gpudev.adapters.postgres.own_setups import write_setup
 from gpudev.adapters.postgres.reservations import PostgresReservations
-from gpudev.domain.capacity import Node
+from gpudev.domain.cluster import Node
 from gpudev.domain.errors import Conflict
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.interior import ExtraUser
-from gpudev.domain.lifecycle import Status
-from gpudev.domain.own_setup import NO_SETUP, OwnSetup
-from gpudev.domain.reservation import Reservation
+from gpudev.domain.reservations.lifecycle import Status
+from gpudev.domain.reservations.reservation import Reservation
+from gpudev.domain.sessions.addons import ExtraUser
+from gpudev.domain.sessions.personalization import NO_SETUP, OwnSetup
 from gpudev.ports.cloud import NodeGroup
-from gpudev.ports.interiors import JupyterSecrets
 from gpudev.ports.node_groups import NodeMachine, PodThere, Refresh, RefreshState
-from gpudev.ports.stores import Change, NewEvent
+from gpudev.ports.reservations import Change, NewEvent
+from gpudev.ports.sessions import JupyterSecrets
 from gpudev.workflows.draining import Draining
 from gpudev.workflows.evicting import Evicting
 from gpudev.workflows.replacing import ReplacingMachines

@@ -6,7 +6,7 @@ import pytest
 
 from gpudev.domain.errors import Unavailable
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.lifecycle import Status
+from gpudev.domain.reservations.lifecycle import Status
 from gpudev.ports.cluster import ServerSpec
 from support.world import World
 

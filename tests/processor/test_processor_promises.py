@@ -7,13 +7,13 @@ from itertools import pairwise
 from gpudev.adapters.postgres.plans import PostgresPlans
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.bootstrap.processor import make_processor
-from gpudev.domain.capacity import Node
-from gpudev.domain.estimate import LateBecause, QueuePlan
+from gpudev.domain.access.users import Role
+from gpudev.domain.cluster import Node
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.lifecycle import Status
-from gpudev.domain.users import Role
+from gpudev.domain.queue import LateBecause, QueuePlan
+from gpudev.domain.reservations.lifecycle import Status
 from gpudev.planning.eta_report import report
-from gpudev.ports.stores import Change, NewEvent
+from gpudev.ports.reservations import Change, NewEvent
 from gpudev.settings import FairShare
 from support.world import World
 

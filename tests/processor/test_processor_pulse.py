@@ -10,7 +10,7 @@ import pytest
 from gpudev.adapters.postgres.roles import PROCESSOR
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.bootstrap.processor import make_processor
-from gpudev.domain.capacity import Node
+from gpudev.domain.cluster import Node
 from gpudev.domain.errors import Unavailable
 from gpudev.metrics.pulse import Pulse
 from gpudev.ports.cluster import ClusterSeen

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from gpudev.domain.capacity import Node
+from gpudev.domain.access.users import Role, User
+from gpudev.domain.cluster import Node
 from gpudev.domain.errors import ClusterError
 from gpudev.domain.ids import ReservationId, UserId
-from gpudev.domain.lifecycle import Status
-from gpudev.domain.users import Role, User
+from gpudev.domain.reservations.lifecycle import Status
 from gpudev.ports.cluster import Phase, ServerSeen
 from gpudev.workflows.cancelling import Cancelling
 from support.world import World

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from gpudev.domain.lifecycle import Status
-from gpudev.domain.run_end import RunEnd
+from gpudev.domain.reservations.command_exit import RunEnd
+from gpudev.domain.reservations.lifecycle import Status
 from gpudev.ports.cluster import Phase
 from support.world import World
 

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from gpudev.domain.disk_operations import OperationKind, SnapshotStatus
+from gpudev.domain.disks.operations import OperationKind, SnapshotStatus
 from gpudev.domain.errors import ClusterError, Unavailable
-from gpudev.domain.lifecycle import Status
+from gpudev.domain.reservations.lifecycle import Status
 from processor.disk_stays import DiskStays
 
 

@@ -6,13 +6,13 @@ import pytest
 
 from gpudev.adapters.postgres.stores import Stores, open_stores
 from gpudev.bootstrap.processor import make_processor
-from gpudev.domain.capacity import Node, Share
+from gpudev.domain.cluster import Node, Share
 from gpudev.domain.commands import RESERVATION_QUEUE
 from gpudev.domain.errors import ClusterError, LeaseLost, Unavailable
 from gpudev.domain.ids import new_reservation_id
-from gpudev.domain.lifecycle import Status
+from gpudev.domain.reservations.lifecycle import Status
 from gpudev.ports.cluster import Phase, ServerSeen
-from gpudev.ports.stores import Change, NewEvent
+from gpudev.ports.reservations import Change, NewEvent
 from support.clock import ManualClock
 from support.world import World
 

@@ -11,15 +11,15 @@ from gpudev.adapters.postgres.disk_places import PostgresDiskPlaces
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.bootstrap.disks import make_disk_work
 from gpudev.bootstrap.processor import make_processor
-from gpudev.domain.capacity import Node
-from gpudev.domain.disk_operations import DiskSettings
+from gpudev.domain.cluster import Node
+from gpudev.domain.disks.operations import DiskSettings
 from gpudev.domain.errors import Conflict
 from gpudev.domain.ids import DiskId, ReservationId
-from gpudev.domain.lifecycle import Status
+from gpudev.domain.reservations.lifecycle import Status
 from gpudev.ports.cluster import HomeVolume
 from gpudev.ports.disks import DiskPlace
 from gpudev.settings import Settings
-from gpudev.wire.jobs import SubmitRequest
+from gpudev.wire.reservations import SubmitRequest
 from gpudev.workflows.extending import Extending
 from gpudev.workflows.submission import Submission
 from support.clock import ManualClock

@@ -7,7 +7,7 @@ from gpudev.adapters.postgres.disks import PostgresDiskRecords
 from gpudev.adapters.postgres.roles import RECONCILER
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.bootstrap.processor import make_processor
-from gpudev.domain.capacity import Node
+from gpudev.domain.cluster import Node
 from gpudev.settings import Settings
 from gpudev.workflows.reconciling_disks import ReconcilingDisks
 from support.clock import ManualClock

@@ -8,7 +8,7 @@ from gpudev.adapters.postgres.stores import open_stores
 from gpudev.bootstrap.processor import make_processor
 from gpudev.domain.errors import Unavailable
 from gpudev.domain.ids import new_reservation_id
-from gpudev.domain.lifecycle import Status
+from gpudev.domain.reservations.lifecycle import Status
 from gpudev.ports.cluster import Phase, ServerSeen
 from gpudev.processor.expiry_report import ExpiryReport
 from gpudev.processor.loop import Processor

@@ -10,8 +10,8 @@ from gpudev.adapters.postgres.stores import Stores
 from gpudev.domain.commands import RESERVATION_QUEUE
 from gpudev.domain.errors import Unavailable
 from gpudev.domain.ids import ReservationId, new_reservation_id
-from gpudev.domain.lifecycle import Status
-from gpudev.domain.reservation import Draft, Reservation
+from gpudev.domain.reservations.lifecycle import Status
+from gpudev.domain.reservations.reservation import Draft, Reservation
 from gpudev.planning.neglect import GiveUp, SendAgain, decide_max_wait, decide_neglected, still_waiting
 from gpudev.ports.reconciling import Looks
 from gpudev.processor.queues import Queues

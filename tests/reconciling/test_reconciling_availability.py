@@ -11,13 +11,13 @@ from gpudev.adapters.postgres.plans import PostgresPlans
 from gpudev.adapters.postgres.snapshot import UnreleasedSnapshot
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.bootstrap.processor import make_processor
-from gpudev.domain.capacity import Node, Share
+from gpudev.domain.cluster import Node, Share
 from gpudev.domain.errors import ClusterError, GpuDevError, Unavailable
 from gpudev.domain.ids import new_reservation_id
 from gpudev.planning.reconcile_availability import sort_groups
 from gpudev.ports.cloud import NodeGroup
 from gpudev.ports.cluster import ClusterSeen, Phase, ServerSeen
-from gpudev.ports.stores import AvailabilityRow
+from gpudev.ports.reservations import AvailabilityRow
 from gpudev.processor.publishing import GroupsSeen
 from gpudev.wire.cluster import GpuAvailability
 from gpudev.workflows.reconciling_availability import ReconcilingAvailability

@@ -24,7 +24,7 @@ from gpudev.sdk.errors import (
 )
 from gpudev.sdk.transport import Answer
 from gpudev.wire import codec
-from gpudev.wire.jobs import ExtendRequest, JobView, SubmitRequest
+from gpudev.wire.reservations import ExtendRequest, JobView, SubmitRequest
 from sdk.driving import drive
 
 CUT = Unreachable("cut", sent=True)

@@ -14,7 +14,7 @@ from gpudev.sdk.following import Following, Lost, Seen, wait_until_ready
 from gpudev.sdk.histories import History
 from gpudev.sdk.transport import Answer, Stream
 from gpudev.wire import codec
-from gpudev.wire.jobs import JobEvent, JobView
+from gpudev.wire.reservations import JobEvent, JobView
 from sdk.driving import drive
 
 JOB = make_job(status="queued", queue_position=2)

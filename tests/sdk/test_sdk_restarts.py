@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpudev import GpuDev, Unreachable, places
+from gpudev import GpuDev, Unreachable, paths
 from gpudev.adapters.local.processes import identify_self
 from gpudev.embedded import pidfiles
 from gpudev.embedded.layout import Layout
@@ -31,9 +31,9 @@ def env(tmp_path: Path) -> dict[str, str]:
 
 def test_it_looks_where_the_system_leaves_its_word(env: dict[str, str]) -> None:
     layout = Layout(Path(env["GPU_DEV_HOME"]))
-    assert places.supervisor_file(env) == layout.pid_file("supervisor")
-    assert places.system_file(env) == layout.system_file
-    assert places.log_folder(env) == layout.logs
+    assert paths.supervisor_file(env) == layout.pid_file("supervisor")
+    assert paths.system_file(env) == layout.system_file
+    assert paths.log_folder(env) == layout.logs
     pidfiles.write(layout.pid_file("supervisor"), identify_self())
     assert waits_of(Session(env=env)) > sum(PAUSES)
 

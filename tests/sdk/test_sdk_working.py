@@ -11,7 +11,7 @@ import pytest
 from cli.fake_api import make_job
 from gpudev import AsyncGpuDev, CommandFailed, GpuDev, NotFound, NotInTime, Refused, ReservationEnded, UsageError
 from gpudev.sdk import copying, remote_runs
-from gpudev.wire.jobs import JobView
+from gpudev.wire.reservations import JobView
 from support.system import System
 
 pytestmark = pytest.mark.slow

@@ -6,7 +6,7 @@ from typing import assert_type
 from gpudev import AsyncGpuDev, AsyncServer, GpuDev, JobView, Server
 from gpudev.sdk.servers import Result
 from gpudev.wire.disks import DiskView, OperationView
-from gpudev.wire.jobs import JobEvent
+from gpudev.wire.reservations import JobEvent
 
 
 def show(job: JobView) -> None:

@@ -19,13 +19,13 @@ from gpudev.adapters.postgres.stores import Stores
 from gpudev.api.app import create_app
 from gpudev.api.authentication import KeyIdentity
 from gpudev.api.services import Services
+from gpudev.domain.access.users import Role
 from gpudev.domain.commands import PLANNING_LEASE
 from gpudev.domain.errors import Invalid
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.users import Role
 from gpudev.gate.auditing import AuditTrail
+from gpudev.ports.access import KeySource
 from gpudev.ports.clock import Clock
-from gpudev.ports.identity import KeySource
 from gpudev.settings import Settings
 from support import quick_apps  # noqa: F401
 from support.world import World

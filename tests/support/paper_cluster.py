@@ -7,12 +7,12 @@ do when asked to. It passes the same contract suite as the real ones.
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
-from gpudev.domain.capacity import Node
-from gpudev.domain.disk_contents import Contents
+from gpudev.domain.cluster import Node
+from gpudev.domain.disks.contents import Contents
 from gpudev.domain.errors import GpuDevError, Unavailable
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.interior import JupyterSeen, JupyterState, JupyterWish
-from gpudev.domain.reservation import Connection
+from gpudev.domain.reservations.reservation import Connection
+from gpudev.domain.sessions.addons import JupyterSeen, JupyterState, JupyterWish
 from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import ClusterSeen, Phase, ServerSeen, ServerSpec
 

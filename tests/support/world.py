@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from gpudev.adapters.postgres.stores import Stores
+from gpudev.domain.access.users import Role
 from gpudev.domain.commands import Cause
 from gpudev.domain.ids import ReservationId, UserId, new_reservation_id
-from gpudev.domain.lifecycle import Status
-from gpudev.domain.reservation import Draft, Reservation
-from gpudev.domain.users import Role
-from gpudev.ports.stores import Change, NewEvent
+from gpudev.domain.reservations.lifecycle import Status
+from gpudev.domain.reservations.reservation import Draft, Reservation
+from gpudev.ports.reservations import Change, NewEvent
 from gpudev.processor.loop import Processor
 from gpudev.settings import Settings
 from support.clock import ManualClock

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import httpx2
 
+from gpudev.domain.access.ssh_keys import check_github_user, usable_public_keys
 from gpudev.domain.errors import Invalid, Unavailable
-from gpudev.domain.ssh_keys import check_github_user, usable_public_keys
 
 _MAX_BYTES = 256 * 1024
 

@@ -20,7 +20,7 @@ from urllib.parse import quote, urlsplit
 import structlog
 
 from gpudev.domain.errors import Unavailable
-from gpudev.domain.notice import Notice, Occasion, Recipient
+from gpudev.domain.notifications import Notice, Occasion, Recipient
 
 log = structlog.get_logger(__name__)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import asyncssh
 
 from gpudev.domain.errors import Unavailable
-from gpudev.domain.reservation import Connection
+from gpudev.domain.reservations.reservation import Connection
 
 _LOGIN = "jupyter"
 _KEEPALIVE_SECONDS = 15

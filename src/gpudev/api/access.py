@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 
+from gpudev.domain.access.users import Role, User
 from gpudev.domain.errors import Forbidden
-from gpudev.domain.users import Role, User
 
 
 class Needs(StrEnum):

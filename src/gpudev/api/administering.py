@@ -14,13 +14,13 @@ from gpudev.api.authentication import Authentication
 from gpudev.api.documenting import problems
 from gpudev.api.parameters import Moment
 from gpudev.api.routing import Caller, V1Route
+from gpudev.domain.access.users import Role, User, check_username
 from gpudev.domain.errors import Conflict, Invalid
-from gpudev.domain.users import Role, User, check_username
 from gpudev.gate.auditing import AuditTrail
 from gpudev.ports.administering import Administration, KeyRecord
 from gpudev.ports.auditing import AuditLog, AuditQuery
-from gpudev.ports.stores import UserStore
-from gpudev.wire.users import (
+from gpudev.ports.reservations import UserStore
+from gpudev.wire.admin import (
     AuditEntryList,
     AuditEntryView,
     KeyList,

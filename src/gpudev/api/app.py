@@ -34,7 +34,7 @@ from gpudev.api.services import Services
 from gpudev.api.stats import StatsEndpoints
 from gpudev.gate.addresses import ClientAddresses
 from gpudev.gate.limiting import Places, TokenBuckets
-from gpudev.ports.stores import UnreleasedView
+from gpudev.ports.reservations import UnreleasedView
 from gpudev.workflows.browsing import Linking
 from gpudev.workflows.cancelling import Cancelling
 from gpudev.workflows.extending import Extending

@@ -18,9 +18,9 @@ from gpudev.api.auth_door import Door
 from gpudev.api.documenting import problems
 from gpudev.api.routing import V1Route
 from gpudev.domain.errors import Forbidden, Unauthenticated
+from gpudev.ports.access import IdentityProvider, NonceStore, SignedRequest
 from gpudev.ports.clock import Clock
-from gpudev.ports.identity import IdentityProvider, NonceStore, SignedRequest
-from gpudev.wire.auth import AwsLoginRequest, LoginMethod, LoginMethods, LoginView, NonceView
+from gpudev.wire.access import AwsLoginRequest, LoginMethod, LoginMethods, LoginView, NonceView
 
 NONCE_TTL = timedelta(minutes=2)
 _NO_STORE = {"Cache-Control": "no-store"}

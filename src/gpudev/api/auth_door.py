@@ -9,8 +9,8 @@ from starlette.responses import Response
 from gpudev.api.answering import JsonAnswer
 from gpudev.api.guarding import Guard
 from gpudev.domain.errors import Forbidden
-from gpudev.ports.identity import Person
-from gpudev.wire.auth import LoginView
+from gpudev.ports.access import Person
+from gpudev.wire.access import LoginView
 from gpudev.workflows.logging_in import LoggingIn
 
 log = structlog.get_logger()

@@ -1,7 +1,7 @@
 """Which ways in there are, by the settings."""
 
 from gpudev.settings import Settings
-from gpudev.wire.auth import LoginMethod
+from gpudev.wire.access import LoginMethod
 
 
 def login_methods(settings: Settings) -> list[LoginMethod]:

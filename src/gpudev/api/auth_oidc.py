@@ -12,9 +12,9 @@ from gpudev.api.auth_door import Door
 from gpudev.api.documenting import problems
 from gpudev.api.routing import V1Route
 from gpudev.domain.errors import Forbidden, Unauthenticated
-from gpudev.ports.identity import IdentityProvider
+from gpudev.ports.access import IdentityProvider
 from gpudev.ports.invitations import IdToken
-from gpudev.wire.auth import LoginView
+from gpudev.wire.access import LoginView
 from gpudev.wire.auth_oidc import InvitationLoginRequest, OidcLoginRequest
 
 _INVITATION = re.compile(r"[A-Za-z0-9_-]{43}")

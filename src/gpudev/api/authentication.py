@@ -12,14 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from gpudev.domain.access.users import ApiKey
 from gpudev.domain.errors import TooOften, Unauthenticated
-from gpudev.domain.proxy import TOKEN_PREFIX
-from gpudev.domain.users import ApiKey
+from gpudev.domain.sessions.grants import TOKEN_PREFIX
 from gpudev.gate.limiting import TokenBuckets, neighbourhood
+from gpudev.ports.access import Identity
 from gpudev.ports.changes import AccessChange, AccessChanges, NoAccessChanges
 from gpudev.ports.clock import Clock
-from gpudev.ports.identity import Identity
-from gpudev.ports.stores import UserStore
+from gpudev.ports.reservations import UserStore
 
 REMEMBERED_S = 60.0
 UNHEARD_S = 0.9

@@ -17,7 +17,7 @@ from gpudev.api.documenting import problems
 from gpudev.api.routing import Caller, V1Route
 from gpudev.domain.errors import Invalid
 from gpudev.domain.gpu import GpuType
-from gpudev.ports.stores import CatalogueStore
+from gpudev.ports.reservations import CatalogueStore
 from gpudev.settings import Settings
 from gpudev.wire.configuration import GpuTypeChange, GpuTypeList, GpuTypeView, SettingsView
 

@@ -17,8 +17,8 @@ from starlette.responses import Response
 from gpudev.api.access import Needs, Rule, check_role
 from gpudev.api.authentication import Authentication
 from gpudev.api.problems import code_of
+from gpudev.domain.access.users import ApiKey
 from gpudev.domain.errors import GpuDevError, Invalid, LimitReached, TooOften, Unauthenticated, Unavailable
-from gpudev.domain.users import ApiKey
 from gpudev.gate.addresses import ClientAddresses
 from gpudev.gate.auditing import AuditTrail
 from gpudev.gate.limiting import Places, TokenBuckets, neighbourhood

@@ -12,9 +12,9 @@ from gpudev.api.answering import JsonAnswer
 from gpudev.api.documenting import problems
 from gpudev.api.parameters import JobId
 from gpudev.api.routing import Caller, V1Route
-from gpudev.domain.interior import Interior, jupyter_path
-from gpudev.domain.reservation import Reservation
-from gpudev.wire.interiors import AddUsersRequest, DevServerUser, DevServerUsers, JupyterLink, JupyterView
+from gpudev.domain.reservations.reservation import Reservation
+from gpudev.domain.sessions.addons import Interior, jupyter_path
+from gpudev.wire.sessions import AddUsersRequest, DevServerUser, DevServerUsers, JupyterLink, JupyterView
 from gpudev.workflows.browsing import Linking
 from gpudev.workflows.furnishing import Furnishing
 

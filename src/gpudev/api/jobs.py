@@ -27,12 +27,12 @@ from gpudev.api.parameters import (
 )
 from gpudev.api.routing import Caller, V1Route
 from gpudev.api.streaming import EventStream
+from gpudev.domain.access.users import User
 from gpudev.domain.errors import Forbidden, NotFound
 from gpudev.domain.ids import UserId
-from gpudev.domain.users import User
-from gpudev.ports.interiors import InteriorView
-from gpudev.ports.stores import JobQuery, ReservationStore, UserStore
-from gpudev.wire.jobs import ExtendRequest, JobList, JobView, PriorityRequest, SubmitRequest
+from gpudev.ports.reservations import JobQuery, ReservationStore, UserStore
+from gpudev.ports.sessions import InteriorView
+from gpudev.wire.reservations import ExtendRequest, JobList, JobView, PriorityRequest, SubmitRequest
 from gpudev.workflows.cancelling import Cancelling
 from gpudev.workflows.extending import Extending
 from gpudev.workflows.prioritising import Prioritising

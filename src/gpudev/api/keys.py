@@ -11,7 +11,7 @@ from gpudev.api.answering import JsonAnswer
 from gpudev.api.authentication import Authentication
 from gpudev.api.documenting import problems
 from gpudev.api.routing import Caller, V1Route
-from gpudev.ports.stores import UserStore
+from gpudev.ports.reservations import UserStore
 from gpudev.wire.cluster import KeyView
 
 log = structlog.get_logger()

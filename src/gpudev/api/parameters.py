@@ -9,9 +9,9 @@ from typing import Annotated
 from fastapi import Header, Path, Query
 from pydantic import AfterValidator, BeforeValidator
 
+from gpudev.domain.access.users import check_username
 from gpudev.domain.errors import Invalid
-from gpudev.domain.lifecycle import Status
-from gpudev.domain.users import check_username
+from gpudev.domain.reservations.lifecycle import Status
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?([Zz]|[+-]\d\d:?\d\d)")
 _VISIBLE = re.compile(r"[!-~]+")

@@ -11,7 +11,7 @@ from gpudev.api.answering import JsonAnswer
 from gpudev.api.documenting import problems
 from gpudev.api.parameters import JobId
 from gpudev.api.routing import Caller, V1Route
-from gpudev.ports.stores import ReservationStore
+from gpudev.ports.reservations import ReservationStore
 from gpudev.wire.proxy import ProxyToken
 from gpudev.workflows.proxying import Proxying
 from gpudev.workflows.viewing import find_job

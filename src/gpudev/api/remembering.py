@@ -5,9 +5,9 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Generic, TypeVar
 
-from gpudev.domain.estimate import QueuePlan
-from gpudev.domain.reservation import Reservation
-from gpudev.ports.stores import PlanStore, UnreleasedView
+from gpudev.domain.queue import QueuePlan
+from gpudev.domain.reservations.reservation import Reservation
+from gpudev.ports.reservations import PlanStore, UnreleasedView
 
 T = TypeVar("T")
 _LONGEST_SECONDS = 2.0

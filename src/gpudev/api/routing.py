@@ -18,8 +18,8 @@ from starlette.types import Receive, Scope
 
 from gpudev.api.access import Needs, NotInTable, rule_of
 from gpudev.api.guarding import Guard, Recorded
+from gpudev.domain.access.users import ApiKey
 from gpudev.domain.errors import Invalid
-from gpudev.domain.users import ApiKey
 
 MAX_BODY = 1024 * 1024
 MOST_DISCARDED = 16 * MAX_BODY

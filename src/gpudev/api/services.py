@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from gpudev.gate.auditing import AuditTrail
+from gpudev.ports.access import AccountStore, Identity, IdentityProvider, KeySource, NonceStore, SignedRequest
 from gpudev.ports.administering import Administration
 from gpudev.ports.auditing import AuditLog
 from gpudev.ports.changes import UNHEARD, AccessChanges, ReservationChanges
@@ -11,11 +12,9 @@ from gpudev.ports.clock import Clock
 from gpudev.ports.cordons import CordonStore
 from gpudev.ports.disks import DiskOperationStore, DiskPlaces, DiskViews
 from gpudev.ports.gpu_usage import GpuUsage
-from gpudev.ports.identity import AccountStore, Identity, IdentityProvider, KeySource, NonceStore, SignedRequest
-from gpudev.ports.interiors import InteriorStore, JupyterKeys
 from gpudev.ports.invitations import IdToken
 from gpudev.ports.proxying import ProxyTokenStore
-from gpudev.ports.stores import (
+from gpudev.ports.reservations import (
     CatalogueStore,
     EstimateStore,
     NodeStore,
@@ -24,6 +23,7 @@ from gpudev.ports.stores import (
     UnreleasedView,
     UserStore,
 )
+from gpudev.ports.sessions import InteriorStore, JupyterKeys
 from gpudev.ports.tracing import UNTRACED, Tracer
 from gpudev.settings import Settings
 

@@ -9,7 +9,7 @@ from gpudev.api.answering import JsonAnswer
 from gpudev.api.documenting import problems
 from gpudev.api.parameters import Days, GpuTypeFilter
 from gpudev.api.routing import Caller, V1Route
-from gpudev.wire.stats import EtaReportView
+from gpudev.wire.queue import EtaReportView
 from gpudev.workflows.judging import Judging
 from gpudev.workflows.viewing import sees_everything
 

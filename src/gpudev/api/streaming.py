@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from gpudev.api.answering import to_json
-from gpudev.wire.jobs import JobEvent, JobView
+from gpudev.wire.reservations import JobEvent, JobView
 
 KEEP_ALIVE_SECONDS = 15.0
 ASK_EVERY_SECONDS = 0.3

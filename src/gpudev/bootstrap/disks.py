@@ -9,7 +9,7 @@ import structlog
 from gpudev.adapters.local.cloud import LocalCloud
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.bootstrap.cloud import open_volumes
-from gpudev.domain.disk_operations import DiskSettings
+from gpudev.domain.disks.operations import DiskSettings
 from gpudev.ports.clock import Clock, SystemClock
 from gpudev.ports.cloud import CloudDisks
 from gpudev.processor.disk_work import DiskWork

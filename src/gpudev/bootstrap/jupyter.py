@@ -12,9 +12,9 @@ from starlette.types import ASGIApp
 from gpudev.adapters.ssh_ways import SshWays
 from gpudev.gate.auditing import AuditTrail
 from gpudev.ports.clock import Clock
-from gpudev.ports.interiors import JupyterKeys
 from gpudev.ports.proxying import ProxyTokenStore
-from gpudev.ports.stores import ReservationStore
+from gpudev.ports.reservations import ReservationStore
+from gpudev.ports.sessions import JupyterKeys
 from gpudev.proxy.jupyter import JupyterDoor, JupyterPages
 from gpudev.proxy.jupyter_guarding import JupyterGuard
 from gpudev.proxy.jupyter_sockets import JupyterSockets

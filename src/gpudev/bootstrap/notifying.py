@@ -9,9 +9,9 @@ import structlog
 
 from gpudev.adapters.notifier import AppriseNotifier
 from gpudev.adapters.postgres.stores import Stores
-from gpudev.domain.notice import Notice, Occasion, Recipient
+from gpudev.domain.notifications import Notice, Occasion, Recipient
 from gpudev.ports.clock import SystemClock
-from gpudev.ports.notifying import Notifier
+from gpudev.ports.notifications import Notifier
 from gpudev.processor.notifications import Notifications
 from gpudev.settings import NotifySettings
 

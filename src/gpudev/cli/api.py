@@ -10,7 +10,7 @@ from gpudev.sdk.calls import Call, Reply
 from gpudev.sdk.core import Core
 from gpudev.sdk.effects import Routine
 from gpudev.sdk.transport import Line, Request, Transport
-from gpudev.wire.jobs import ExtendRequest, JobList, JobView, PriorityRequest, SubmitRequest
+from gpudev.wire.reservations import ExtendRequest, JobList, JobView, PriorityRequest, SubmitRequest
 
 __all__ = ["Api", "Reply"]
 _T = TypeVar("_T")

@@ -4,8 +4,8 @@ from gpudev.cli import wording
 from gpudev.cli.api import Reply
 from gpudev.cli.exits import CliError, Exit, usage_error
 from gpudev.cli.session import Session
-from gpudev.domain.lifecycle import LIVE, Status
-from gpudev.wire.jobs import JobView
+from gpudev.domain.reservations.lifecycle import LIVE, Status
+from gpudev.wire.reservations import JobView
 
 
 def find_job(session: Session, job_id: str | None) -> Reply[JobView]:

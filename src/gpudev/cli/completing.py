@@ -2,7 +2,7 @@
 
 from gpudev.cli import wording
 from gpudev.cli.session import Session
-from gpudev.domain.lifecycle import LIVE
+from gpudev.domain.reservations.lifecycle import LIVE
 from gpudev.sdk.errors import ClientError
 
 

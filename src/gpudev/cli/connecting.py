@@ -12,11 +12,11 @@ from gpudev.cli.choosing import find_job
 from gpudev.cli.exits import CliError, Exit, local_error, usage_error
 from gpudev.cli.session import Session
 from gpudev.cli.waiting import check_ready, wait_until_ready
-from gpudev.domain.lifecycle import Status
+from gpudev.domain.reservations.lifecycle import Status
 from gpudev.sdk import reaching
 from gpudev.sdk.ssh import ProxyCommand
 from gpudev.sdk.standing import has_ended
-from gpudev.wire.jobs import JobView
+from gpudev.wire.reservations import JobView
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 

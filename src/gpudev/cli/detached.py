@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from gpudev import places
+from gpudev import paths
 
 _FORGET_AFTER_SECONDS = 60 * 86400
 
@@ -27,4 +27,4 @@ def is_known(env: Mapping[str, str], reservation_id: str) -> bool:
 
 
 def _folder(env: Mapping[str, str]) -> Path:
-    return places.personal_dir(env) / "runs"
+    return paths.personal_dir(env) / "runs"

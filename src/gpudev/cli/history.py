@@ -6,7 +6,7 @@ from gpudev.cli import output, wording
 from gpudev.cli.session import Session
 from gpudev.sdk import histories
 from gpudev.sdk.following import patience
-from gpudev.wire.jobs import JobEvent, JobView
+from gpudev.wire.reservations import JobEvent, JobView
 
 
 def read(session: Session, job: JobView) -> list[JobEvent]:

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpudev import places
+from gpudev import paths
 from gpudev.cli import preferences
 from gpudev.cli.exits import CliError, Exit, usage_error
 from gpudev.cli.logging_in import Options, credential_from
 from gpudev.cli.session import Session
+from gpudev.domain.access.invitations import InvitationLink, parse_link
 from gpudev.domain.errors import Invalid
-from gpudev.domain.invitations import InvitationLink, parse_link
 from gpudev.sdk.address import region_of
 from gpudev.sdk.credentials import Credential
 from gpudev.sdk.pinning import store_pin
 from gpudev.wire import codec
-from gpudev.wire.auth import LoginMethod, LoginView
+from gpudev.wire.access import LoginMethod, LoginView
 from gpudev.wire.auth_oidc import InvitationLoginRequest
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def accept(text: str, api_url: str | None) -> tuple[Session, Credential]:
     credential = session.keep(_exchange(session.anonymous_api(), link))
     store_pin(session.env, session.address.url, link.fingerprint)
     if not session.address.embedded:
-        where = places.config_file(session.env)
+        where = paths.config_file(session.env)
         preferences.store(where, preferences.API_URL, session.address.url, region_of(session.env))
     return session, credential
 

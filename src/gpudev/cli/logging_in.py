@@ -15,7 +15,7 @@ from gpudev.cli.session import Session
 from gpudev.domain.errors import TooOften
 from gpudev.sdk.credentials import Credential
 from gpudev.sdk.errors import ClientError, Forbidden, NotFound, Unauthenticated, Unreachable
-from gpudev.wire.auth import LoginMethod, LoginMethods, LoginView
+from gpudev.wire.access import LoginMethod, LoginMethods, LoginView
 
 WAYS: Mapping[str, str] = MappingProxyType(
     {"aws": "gpudev.cli.login_aws", "oidc": "gpudev.cli.oidc.login", "invitation": "gpudev.cli.joining"}

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from gpudev.cli import output
 from gpudev.cli.exits import CliError, Exit, local_error
 from gpudev.cli.logging_in import Options, credential_from
-from gpudev.domain import aws_login
+from gpudev.domain.access import login as aws_login
 from gpudev.domain.errors import Invalid
 from gpudev.sdk.credentials import Credential
 from gpudev.wire import codec
-from gpudev.wire.auth import AwsLoginRequest, LoginMethod, LoginView, NonceView
+from gpudev.wire.access import AwsLoginRequest, LoginMethod, LoginView, NonceView
 
 if TYPE_CHECKING:
     from gpudev.cli.session import Session

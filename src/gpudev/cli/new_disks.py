@@ -4,7 +4,7 @@ import click
 
 from gpudev.cli import output
 from gpudev.cli.session import Session
-from gpudev.domain.disk import NO_DISK
+from gpudev.domain.disks.names import NO_DISK
 from gpudev.sdk.errors import NotFound
 
 

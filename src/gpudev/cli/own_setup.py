@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import click
 
 from gpudev.cli.session import Session
-from gpudev.domain.own_setup import OwnSetup
+from gpudev.domain.sessions.personalization import OwnSetup
 from gpudev.sdk import own_setup
 
 _F = TypeVar("_F", bound=Callable[..., Any])

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpudev.cli.api import Api, Reply
-from gpudev.wire.jobs import JobList
+from gpudev.wire.reservations import JobList
 
 _LARGEST_PAGE = 200
 

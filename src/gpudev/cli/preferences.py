@@ -96,8 +96,8 @@ def check_region(region: str) -> str:
 
 
 def _github_user(text: str) -> str:
+    from gpudev.domain.access.ssh_keys import check_github_user
     from gpudev.domain.errors import Invalid
-    from gpudev.domain.ssh_keys import check_github_user
 
     try:
         return check_github_user(text)
@@ -106,7 +106,7 @@ def _github_user(text: str) -> str:
 
 
 def _disk(text: str) -> str:
-    from gpudev.domain.disk import check_disk_name
+    from gpudev.domain.disks.names import check_disk_name
     from gpudev.domain.errors import Invalid
 
     try:
@@ -139,7 +139,7 @@ def _on_or_off(text: str) -> str:
 
 def _dotfiles(text: str) -> str:
     from gpudev.domain.errors import Invalid
-    from gpudev.domain.own_setup import check_dotfiles
+    from gpudev.domain.sessions.personalization import check_dotfiles
 
     try:
         return check_dotfiles(text)

@@ -19,7 +19,7 @@ from gpudev.cli.preferences import Preferences
 from gpudev.cli.session import Session
 from gpudev.sdk import ssh_keys
 from gpudev.sdk.errors import ClientError, Unreachable
-from gpudev.wire.jobs import JobView, SubmitRequest
+from gpudev.wire.reservations import JobView, SubmitRequest
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 

@@ -16,7 +16,7 @@ from gpudev.cli.waiting import check_ready, wait_until_ready
 from gpudev.sdk import copying, remote_runs, ssh
 from gpudev.sdk.errors import ClientError
 from gpudev.sdk.standing import has_ended
-from gpudev.wire.jobs import JobView
+from gpudev.wire.reservations import JobView
 
 _NO_CONNECTION = 255
 

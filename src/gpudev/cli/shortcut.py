@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
-from gpudev import __version__, places
+from gpudev import __version__, paths
 from gpudev.sdk import address, credentials, preferences, websocket
 from gpudev.sdk.errors import ClientError
 from gpudev.sdk.greeting import greeted
@@ -76,11 +76,11 @@ def _open_line(
 
 
 def _find_url_and_key(api_url: str | None, env: Mapping[str, str]) -> tuple[SplitResult, str]:
-    embedded_url = address.find_embedded(places.system_file(env))
-    url = address.choose(api_url, env, preferences.load(places.config_file(env)), embedded_url).url
+    embedded_url = address.find_embedded(paths.system_file(env))
+    url = address.choose(api_url, env, preferences.load(paths.config_file(env)), embedded_url).url
     key = env.get(KEY_VARIABLE)
     if not key:
-        stored = credentials.find(places.credentials_file(env), url)
+        stored = credentials.find(paths.credentials_file(env), url)
         key = stored.api_key if stored is not None else ""
     if not key.isascii() or not key.isprintable() or not key or " " in key:
         raise _Unusual

@@ -11,15 +11,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from gpudev import places
+from gpudev import paths
 from gpudev.cli import output
 from gpudev.cli.exits import local_error
 from gpudev.cli.session import Session
-from gpudev.domain.lifecycle import Status
+from gpudev.domain.reservations.lifecycle import Status
 from gpudev.sdk import files, reaching, ssh
 from gpudev.sdk.address import is_loopback
 from gpudev.sdk.errors import ClientError
-from gpudev.wire.jobs import JobView
+from gpudev.wire.reservations import JobView
 
 _HEADING = "# Written by gpu-dev: changes are lost. `gpu-dev ssh-config` writes it anew, `--remove` takes it away.\n"
 _BLOCK = re.compile(r"# (?P<id>[0-9a-f-]{36}) at (?P<url>\S+) until (?P<until>\S+)\nHost (?P<hosts>.*)\n(?:[ \t].*\n)*")
@@ -36,11 +36,11 @@ class Written(NamedTuple):
 
 
 def own_file(env: Mapping[str, str]) -> Path:
-    return places.personal_dir(env) / "ssh_config"
+    return paths.personal_dir(env) / "ssh_config"
 
 
 def users_file(env: Mapping[str, str]) -> Path:
-    return places.home(env) / ".ssh" / "config"
+    return paths.home(env) / ".ssh" / "config"
 
 
 def refresh(session: Session, now: datetime) -> Written:

@@ -15,11 +15,11 @@ from gpudev.cli.api import Reply
 from gpudev.cli.exits import CliError, Exit
 from gpudev.cli.following import Following, GivenUp
 from gpudev.cli.session import Session
-from gpudev.domain.lifecycle import Status
+from gpudev.domain.reservations.lifecycle import Status
 from gpudev.sdk.errors import ClientError, Forbidden, Unauthenticated, Unreachable
 from gpudev.sdk.following import Lost, Seen, patience
 from gpudev.sdk.standing import has_ended, is_settled
-from gpudev.wire.jobs import EtaView, JobView
+from gpudev.wire.reservations import EtaView, JobView
 
 _TICK = 0.5
 _LABEL = 13

@@ -2,8 +2,8 @@
 
 from datetime import UTC, datetime
 
-from gpudev.domain.lifecycle import Status
-from gpudev.wire.jobs import EtaView, GpuUseView, JobView
+from gpudev.domain.reservations.lifecycle import Status
+from gpudev.wire.reservations import EtaView, GpuUseView, JobView
 
 _COLOURS = {
     Status.PENDING: "yellow",

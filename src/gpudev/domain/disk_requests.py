@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from gpudev.domain.disk_operations import RecordedSnapshotId
+from gpudev.domain.disks.operations import RecordedSnapshotId
 from gpudev.domain.ids import DiskId, ReservationId
 
 

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from gpudev import places
+from gpudev import paths
 from gpudev.domain.errors import Unavailable
 from gpudev.embedded import asking
 from gpudev.embedded.system import server_command
@@ -16,7 +16,7 @@ from gpudev.sdk.owner import name
 
 def ensure_key(api_url: str, environment: Mapping[str, str]) -> credentials.Credential:
     """The owner's key for this system: the one that is there if it still works, else a new one."""
-    path = places.credentials_file(os.environ)
+    path = paths.credentials_file(os.environ)
     present = credentials.find(path, api_url)
     if present is not None and asking.is_accepted(api_url, present.api_key):
         return present
@@ -29,7 +29,7 @@ def ensure_ssh_key() -> Path:
     """The public half of the key that `gpu-dev` uses besides the person's own ones. Returns its path."""
     import asyncssh  # takes a while to load, and is needed once in a lifetime
 
-    private = places.private_key_file(os.environ)
+    private = paths.private_key_file(os.environ)
     public = private.with_name(private.name + ".pub")
     if private.exists() and public.exists():
         return public

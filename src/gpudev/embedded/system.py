@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from types import MappingProxyType
 
-from gpudev import descriptors
+from gpudev import rlimits
 from gpudev import settings as settings_module
 from gpudev.domain.listening import parse_bind
 from gpudev.embedded import asking
@@ -135,7 +135,7 @@ def main(arguments: Sequence[str]) -> int:
             structlog.processors.JSONRenderer(),
         ]
     )
-    descriptors.allow_many(descriptors.USUAL)  # also for every part, and for dev servers: macOS begins with 256
+    rlimits.allow_many(rlimits.USUAL)  # also for every part, and for dev servers: macOS begins with 256
     settings = settings_module.load()
     settings = replace(settings, state_dir=settings.state_dir.resolve())
     layout = Layout(settings.state_dir)

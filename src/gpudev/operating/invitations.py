@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 
 from gpudev.adapters.postgres.stores import Stores
-from gpudev.domain.invitations import Invitation, InvitationLink, parse_link
+from gpudev.domain.access.invitations import Invitation, InvitationLink, parse_link
+from gpudev.domain.access.users import Role
 from gpudev.domain.listening import parse_listen
-from gpudev.domain.users import Role
 from gpudev.embedded.layout import Layout, read_json
 from gpudev.embedded.listening import warnings
 from gpudev.operating.recording import record

@@ -16,11 +16,11 @@ import click
 from gpudev.adapters.postgres.stores import Stores, open_stores
 from gpudev.bootstrap.cloud import open_cloud
 from gpudev.bootstrap.machines import open_machines, open_node_groups
+from gpudev.domain.access.users import Role, User
 from gpudev.domain.errors import Conflict, Invalid, Unavailable
 from gpudev.domain.ids import UserId, short_id
 from gpudev.domain.moments import utc_time
-from gpudev.domain.reservation import Reservation
-from gpudev.domain.users import Role, User
+from gpudev.domain.reservations.reservation import Reservation
 from gpudev.operating.node_words import REASON, show_reservations, target
 from gpudev.operating.recording import console_user, record
 from gpudev.operating.running import server_settings

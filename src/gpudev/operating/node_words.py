@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import click
 
 from gpudev.domain.ids import short_id
-from gpudev.domain.reservation import Reservation
+from gpudev.domain.reservations.reservation import Reservation
 
 REASON = click.option("--reason", default="", help="One line for everybody who waits.")
 

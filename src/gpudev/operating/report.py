@@ -12,7 +12,7 @@ from gpudev.bootstrap.reconciling import open_reconciling
 from gpudev.operating.running import server_settings, with_stores
 from gpudev.planning.disk_orphans import Orphan
 from gpudev.ports.clock import SystemClock
-from gpudev.wire.stats import EtaErrors, EtaReportView, EtaStatistics
+from gpudev.wire.queue import EtaErrors, EtaReportView, EtaStatistics
 from gpudev.workflows.judging import Judging
 
 

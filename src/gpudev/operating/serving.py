@@ -6,7 +6,7 @@ from functools import partial
 
 import click
 
-from gpudev import descriptors
+from gpudev import rlimits
 from gpudev.adapters.postgres import migrating
 from gpudev.bootstrap.running import configure_logging, spare_collections, until_stopped, wait_for_database
 from gpudev.operating.running import server_settings
@@ -48,7 +48,7 @@ def api(host: str | None, port: int | None) -> None:
             ) as jupyter,
         ):
             spare_collections()
-            descriptors.allow_many()
+            rlimits.allow_many()
             config = uvicorn.Config(
                 jupyter.before(create_app(services)),
                 host=host or chosen.api_host,
@@ -93,7 +93,7 @@ def proxy(host: str | None, port: int | None) -> None:
     async def serve() -> None:
         async with open_proxy(chosen) as (eyes, sessions, jupyter), exposing(chosen, eyes):
             spare_collections()
-            descriptors.allow_many()
+            rlimits.allow_many()
             config = uvicorn.Config(
                 jupyter.before(eyes.health()),
                 host=host or chosen.proxy.host,

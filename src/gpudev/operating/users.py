@@ -5,7 +5,7 @@ import json
 import click
 
 from gpudev.adapters.postgres.stores import Stores
-from gpudev.domain.users import IssuedKey, Role, User, check_username
+from gpudev.domain.access.users import IssuedKey, Role, User, check_username
 from gpudev.operating.recording import record
 from gpudev.operating.running import server_settings, with_stores
 

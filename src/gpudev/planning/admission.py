@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from gpudev.domain.capacity import Node
+from gpudev.domain.cluster import Node
 from gpudev.domain.gpu import MAX_NODES, Catalogue, GpuType
 from gpudev.settings import Limits
 

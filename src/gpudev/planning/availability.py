@@ -4,7 +4,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpudev.domain.capacity import Holding, Node
+from gpudev.domain.cluster import Holding, Node
 from gpudev.domain.gpu import MAX_NODES, GpuType
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID
 
-from gpudev.domain.disk_operations import DiskState, SnapshotRecord, VolumeRecord
+from gpudev.domain.disks.operations import DiskState, SnapshotRecord, VolumeRecord
 from gpudev.ports.cloud import Snapshot, Volume
 
 

@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 from uuid import UUID
 
-from gpudev.domain.disk import check_disk_name
-from gpudev.domain.disk_operations import (
+from gpudev.domain.disks.names import check_disk_name
+from gpudev.domain.disks.operations import (
     DiskState,
     Operation,
     OperationKind,

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from gpudev.domain.disk_operations import (
+from gpudev.domain.disks.operations import (
     DiskSettings,
     DiskState,
     Operation,

@@ -7,7 +7,7 @@ no matter of this module.
 from dataclasses import dataclass
 from datetime import datetime
 
-from gpudev.domain.disk_operations import (
+from gpudev.domain.disks.operations import (
     Changes,
     DiskSettings,
     DiskState,
@@ -18,15 +18,15 @@ from gpudev.domain.disk_operations import (
     OperationState,
 )
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.lifecycle import Status
-from gpudev.domain.reservation import Reservation
+from gpudev.domain.reservations.lifecycle import Status
+from gpudev.domain.reservations.reservation import Reservation
 from gpudev.planning.disk_calls import Finish, Seen
 from gpudev.planning.disk_outcomes import conclude
 from gpudev.planning.disk_steps import next_step
 from gpudev.ports.cloud import Volume
 from gpudev.ports.cluster import HomeVolume
 from gpudev.ports.disks import HeldDisk
-from gpudev.ports.stores import Change, NewEvent
+from gpudev.ports.reservations import Change, NewEvent
 from gpudev.settings import Timing
 
 STARTING = "starting the dev server"

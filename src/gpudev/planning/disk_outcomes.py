@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import assert_never
 
-from gpudev.domain.disk_operations import (
+from gpudev.domain.disks.operations import (
     Changes,
     DiskSettings,
     Operation,

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from gpudev.domain.disk_operations import DiskSettings
+from gpudev.domain.disks.operations import DiskSettings
 from gpudev.domain.errors import LimitReached
 
 

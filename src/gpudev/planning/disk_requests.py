@@ -8,20 +8,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import assert_never
 
-from gpudev.domain.disk import NO_DISK, check_disk_name
-from gpudev.domain.disk_operations import (
-    Changes,
-    DiskSettings,
-    DiskState,
-    Operation,
-    OperationId,
-    OperationKind,
-    RecordedSnapshotId,
-    SnapshotRecord,
-    SnapshotStatus,
-    UserDisks,
-    VolumeStatus,
-)
 from gpudev.domain.disk_requests import (
     CloneDisk,
     CreateDisk,
@@ -38,6 +24,20 @@ from gpudev.domain.disk_requests import (
     RestoreDisk,
     SnapshotDisk,
     UndeleteDisk,
+)
+from gpudev.domain.disks.names import NO_DISK, check_disk_name
+from gpudev.domain.disks.operations import (
+    Changes,
+    DiskSettings,
+    DiskState,
+    Operation,
+    OperationId,
+    OperationKind,
+    RecordedSnapshotId,
+    SnapshotRecord,
+    SnapshotStatus,
+    UserDisks,
+    VolumeStatus,
 )
 from gpudev.domain.errors import Conflict, DiskHeld, Invalid, NotFound, Stale
 from gpudev.domain.ids import DiskId, ReservationId, short_id

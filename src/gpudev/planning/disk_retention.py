@@ -6,7 +6,7 @@ The newest good one of a disk stays whatever the settings say, and so does every
 from collections.abc import Collection, Iterable, Sequence
 from datetime import date, datetime, timedelta
 
-from gpudev.domain.disk_operations import (
+from gpudev.domain.disks.operations import (
     DiskSettings,
     RecordedSnapshotId,
     SnapshotRecord,

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import assert_never
 
-from gpudev.domain.disk_operations import (
+from gpudev.domain.disks.operations import (
     DiskSettings,
     OperationFacts,
     OperationKind,

@@ -8,9 +8,9 @@ and meanwhile the reservation would hold GPUs it cannot use. Who fits on which n
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 
-from gpudev.domain.capacity import Anchor
+from gpudev.domain.cluster import Anchor
 from gpudev.domain.ids import DiskId, ReservationId
-from gpudev.domain.reservation import Reservation
+from gpudev.domain.reservations.reservation import Reservation
 from gpudev.ports.disks import DiskPlace
 
 

@@ -4,7 +4,7 @@ queue, made only as far as the newcomer: what is behind it or of another type ca
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
-from gpudev.domain.capacity import Holding, Node
+from gpudev.domain.cluster import Holding, Node
 from gpudev.domain.ids import ReservationId
 from gpudev.planning.facts import by_type, queue_order
 from gpudev.planning.plan import Request, Start, Wait

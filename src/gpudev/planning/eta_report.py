@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from gpudev.domain.estimate import LateBecause, Outcome
 from gpudev.domain.ids import ReservationId
+from gpudev.domain.queue import LateBecause, Outcome
 
 _A_BREATH = timedelta(seconds=1)
 """A start is written down a moment after it was decided."""

@@ -8,9 +8,9 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
+from gpudev.domain.access.users import Usage
 from gpudev.domain.ids import ReservationId, UserId
-from gpudev.domain.reservation import Reservation
-from gpudev.domain.users import Usage
+from gpudev.domain.reservations.reservation import Reservation
 
 _NOTHING_USED = Usage(0.0)
 

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from gpudev.domain.capacity import Holding, Node
-from gpudev.domain.estimate import EstimateRecord, Outcome, Span, Stay
+from gpudev.domain.cluster import Holding, Node
 from gpudev.domain.ids import ReservationId
+from gpudev.domain.queue import EstimateRecord, Outcome, Span, Stay
 from gpudev.planning.facts import Held, TypeFacts, by_type, lasting_units, microseconds
 from gpudev.planning.forecast_habits import Habits, TypicalStay
 from gpudev.planning.forecast_record import Calibration, Told, TrackRecord

@@ -7,7 +7,7 @@ if being given a place there and waiting for the volume is faster than waiting f
 
 from collections.abc import Iterable, Sequence
 
-from gpudev.domain.capacity import Anchor, Node
+from gpudev.domain.cluster import Anchor, Node
 from gpudev.planning.facts import microseconds
 from gpudev.planning.plan import Request
 from gpudev.planning.timetable import Place, Timetable

@@ -3,8 +3,8 @@ told. Pure."""
 
 from datetime import datetime, timedelta
 
-from gpudev.domain.interior import Interior, JupyterSeen, JupyterState
-from gpudev.ports.interiors import Noted
+from gpudev.domain.sessions.addons import Interior, JupyterSeen, JupyterState
+from gpudev.ports.sessions import Noted
 
 _WHILE_STARTING = timedelta(seconds=0.5)
 _WHILE_READY = timedelta(seconds=20)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
 
-from gpudev.domain.capacity import Holding, Node, Share
+from gpudev.domain.cluster import Holding, Node, Share
 from gpudev.domain.ids import ReservationId
 from gpudev.planning.facts import length_of, microseconds, of_one_type
 from gpudev.planning.grounds import Grounds, Ranks

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from gpudev.domain.lifecycle import Status
-from gpudev.domain.reservation import Reservation
+from gpudev.domain.reservations.lifecycle import Status
+from gpudev.domain.reservations.reservation import Reservation
 from gpudev.planning.turn import Decisions
 from gpudev.ports.reconciling import Looks
-from gpudev.ports.stores import Change, NewEvent
+from gpudev.ports.reservations import Change, NewEvent
 
 AT_WORK_WITHIN = timedelta(minutes=1)
 """A processor that has not looked at anybody for so long (it may not see its cluster) is not at work."""

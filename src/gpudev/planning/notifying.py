@@ -7,10 +7,10 @@ since, is ready.
 from datetime import datetime, timedelta
 
 from gpudev.domain.ids import short_id
-from gpudev.domain.lifecycle import Status
 from gpudev.domain.moments import utc_time
-from gpudev.domain.notice import EVENT_KINDS, Notice, Occasion
-from gpudev.domain.reservation import Event, Reservation
+from gpudev.domain.notifications import EVENT_KINDS, Notice, Occasion
+from gpudev.domain.reservations.lifecycle import Status
+from gpudev.domain.reservations.reservation import Event, Reservation
 from gpudev.planning.expiry import TIME_IS_OVER
 
 GIVE_UP_AFTER = timedelta(days=1)

@@ -4,9 +4,9 @@ gets an answer without planning everybody ahead once more."""
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 
-from gpudev.domain.estimate import Offer
 from gpudev.domain.gpu import MAX_NODES
 from gpudev.domain.ids import ReservationId
+from gpudev.domain.queue import Offer
 from gpudev.planning.facts import TypeFacts, microseconds
 from gpudev.planning.forecasting import TypeForecast
 from gpudev.planning.plan import Request, Start, Wait

@@ -5,8 +5,8 @@ since. Nobody is started, and nothing is taken for lost because it was not watch
 from collections.abc import Sequence
 from datetime import datetime
 
-from gpudev.domain.lifecycle import Status
-from gpudev.domain.reservation import Reservation
+from gpudev.domain.reservations.lifecycle import Status
+from gpudev.domain.reservations.reservation import Reservation
 from gpudev.planning.neglect import decide_max_wait
 from gpudev.planning.readiness import ready_by
 from gpudev.planning.turn import Decisions, decide_running

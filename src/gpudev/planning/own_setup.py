@@ -3,10 +3,10 @@
 A dotfiles repository that cannot be cloned, or a script that fails, never ends a reservation.
 """
 
-from gpudev.domain.lifecycle import Status
-from gpudev.domain.reservation import Reservation
+from gpudev.domain.reservations.lifecycle import Status
+from gpudev.domain.reservations.reservation import Reservation
 from gpudev.ports.cluster import ServerSeen
-from gpudev.ports.stores import Change, NewEvent
+from gpudev.ports.reservations import Change, NewEvent
 
 
 def decide_setup(reservation: Reservation, server: ServerSeen | None) -> Change | None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from gpudev.domain.capacity import Anchor, Share
+from gpudev.domain.cluster import Anchor, Share
 from gpudev.domain.ids import ReservationId
 
 

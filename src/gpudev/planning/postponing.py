@@ -6,9 +6,9 @@ way, in the cluster's words, once for each reason, and hears of nothing else whi
 import re
 from datetime import datetime
 
-from gpudev.domain.lifecycle import Status
-from gpudev.domain.reservation import Reservation
-from gpudev.ports.stores import Change, NewEvent
+from gpudev.domain.reservations.lifecycle import Status
+from gpudev.domain.reservations.reservation import Reservation
+from gpudev.ports.reservations import Change, NewEvent
 from gpudev.settings import Timing
 
 _WORDS = "cannot be started right now, trying again: "

@@ -6,9 +6,9 @@ from datetime import datetime
 from gpudev.domain.addresses import Address, is_metadata, plain
 from gpudev.domain.errors import ClusterError, Conflict, NotFound, Unauthenticated
 from gpudev.domain.ids import ReservationId, short_id
-from gpudev.domain.lifecycle import Status
-from gpudev.domain.proxy import Close, Ending, Grant, Standing
-from gpudev.domain.reservation import Connection
+from gpudev.domain.reservations.lifecycle import Status
+from gpudev.domain.reservations.reservation import Connection
+from gpudev.domain.sessions.grants import Close, Ending, Grant, Standing
 
 _NO_TOKEN = "this token does not open anything (any more): ask for a new one"
 

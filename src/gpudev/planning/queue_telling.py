@@ -8,16 +8,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from gpudev.domain.estimate import Estimate, EstimateRecord, LateBecause
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.lifecycle import Status
-from gpudev.domain.reservation import Reservation
+from gpudev.domain.queue import Estimate, EstimateRecord, LateBecause
+from gpudev.domain.reservations.lifecycle import Status
+from gpudev.domain.reservations.reservation import Reservation
 from gpudev.planning.forecasting import Forecast
 from gpudev.planning.plan import Start, Wait
 from gpudev.planning.scene import Scene
 from gpudev.planning.telling import is_delayed, is_due, is_newcomer, is_news, why_delayed
 from gpudev.planning.turn import Decisions
-from gpudev.ports.stores import Change, NewEvent, QueueUpdate
+from gpudev.ports.reservations import Change, NewEvent, QueueUpdate
 
 
 @dataclass(slots=True)

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from gpudev.domain.estimate import Estimate, QueuePlan
 from gpudev.domain.ids import ReservationId
+from gpudev.domain.queue import Estimate, QueuePlan
 from gpudev.planning.forecasting import NOTHING_KNOWN, Experience, Forecast, Known, TypeForecast
 from gpudev.planning.outlook import offers, sizes_of
 from gpudev.planning.plan import Start, Wait

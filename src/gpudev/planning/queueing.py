@@ -12,7 +12,7 @@ were told, as long as the facts allow it (a node that was lost, or an end that w
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
-from gpudev.domain.capacity import Holding, Node, Share
+from gpudev.domain.cluster import Holding, Node, Share
 from gpudev.domain.ids import ReservationId
 from gpudev.planning.facts import TypeFacts, by_type, length_of, microseconds
 from gpudev.planning.grounds import Grounds, Ranks

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import assert_never
 
-from gpudev.domain.lifecycle import Status
-from gpudev.domain.reservation import Connection, Reservation
-from gpudev.domain.run_end import RunEnd
+from gpudev.domain.reservations.command_exit import RunEnd
+from gpudev.domain.reservations.lifecycle import Status
+from gpudev.domain.reservations.reservation import Connection, Reservation
 from gpudev.planning.postponing import find_trouble, in_trouble_until
 from gpudev.ports.cluster import Phase, ServerSeen
 from gpudev.settings import Timing

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpudev.domain.capacity import Anchor, Node
+from gpudev.domain.cluster import Anchor, Node
 from gpudev.domain.ids import ReservationId, short_id
 from gpudev.planning.facts import lasting_units
 from gpudev.planning.plan import Request

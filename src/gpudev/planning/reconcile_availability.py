@@ -8,11 +8,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from gpudev.domain.capacity import Holding, Node
+from gpudev.domain.cluster import Holding, Node
 from gpudev.domain.gpu import GpuType
 from gpudev.planning.availability import availability
 from gpudev.ports.cloud import NodeGroup
-from gpudev.ports.stores import AvailabilityRow
+from gpudev.ports.reservations import AvailabilityRow
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpudev.domain.disk import check_disk_name
+from gpudev.domain.access.users import check_username
+from gpudev.domain.disks.names import check_disk_name
 from gpudev.domain.errors import Invalid
-from gpudev.domain.users import check_username
 from gpudev.ports.cloud import DISK_ID_TAG, DISK_NAME_TAGS, OWNER_TAG, Snapshot, SnapshotState, Volume
 from gpudev.ports.reconciling import DiskRecord, DiskWrite, ImportDisk, UpdateDisk
 

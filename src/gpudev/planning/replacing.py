@@ -8,9 +8,9 @@ another matter: something is in the way that no look shows, and a new plan would
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from gpudev.domain.capacity import Node
+from gpudev.domain.cluster import Node
 from gpudev.domain.cordon import why_closed
-from gpudev.domain.reservation import Reservation
+from gpudev.domain.reservations.reservation import Reservation
 
 
 def units_held(reservations: Iterable[Reservation]) -> Counter[str]:

@@ -7,7 +7,7 @@ noticed. It refuses to know the queue.
 from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
 
-from gpudev.domain.capacity import Holding
+from gpudev.domain.cluster import Holding
 from gpudev.domain.ids import ReservationId
 from gpudev.planning.facts import TypeFacts, lasting_units, microseconds
 from gpudev.planning.plan import Request

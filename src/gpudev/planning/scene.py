@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from gpudev.domain.capacity import Anchor, Holding, Node
+from gpudev.domain.cluster import Anchor, Holding, Node
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.lifecycle import Status
-from gpudev.domain.reservation import Reservation
+from gpudev.domain.reservations.lifecycle import Status
+from gpudev.domain.reservations.reservation import Reservation
 from gpudev.planning.facts import TypeFacts, of_one_type, queue_order
 from gpudev.planning.plan import Request
 from gpudev.planning.spans import asked_by, held_by

@@ -6,9 +6,9 @@ So its starts are promises that a slow start or a slow end of somebody ahead doe
 
 from datetime import datetime
 
-from gpudev.domain.capacity import Anchor, Holding
-from gpudev.domain.lifecycle import Status
-from gpudev.domain.reservation import Reservation
+from gpudev.domain.cluster import Anchor, Holding
+from gpudev.domain.reservations.lifecycle import Status
+from gpudev.domain.reservations.reservation import Reservation
 from gpudev.planning.plan import Request
 from gpudev.settings import Timing
 

@@ -7,11 +7,11 @@ place of the tenth moves by one, that of the thousandth by a hundred. So one eve
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
-from gpudev.domain.capacity import Holding, Node
+from gpudev.domain.cluster import Holding, Node
 from gpudev.domain.cordon import why_closed
-from gpudev.domain.estimate import Estimate, EstimateRecord, LateBecause
 from gpudev.domain.ids import short_id
-from gpudev.domain.reservation import Reservation
+from gpudev.domain.queue import Estimate, EstimateRecord, LateBecause
+from gpudev.domain.reservations.reservation import Reservation
 from gpudev.planning.forecasting import NEW_FOR
 from gpudev.planning.plan import Request, Wait
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from gpudev.domain.capacity import Holding, Node
+from gpudev.domain.cluster import Holding, Node
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,19 +9,19 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import assert_never
 
-from gpudev.domain.capacity import Node
-from gpudev.domain.estimate import EstimateRecord
+from gpudev.domain.cluster import Node
 from gpudev.domain.ids import ReservationId, short_id
-from gpudev.domain.lifecycle import Status
 from gpudev.domain.moments import utc_time
-from gpudev.domain.reservation import Reservation
+from gpudev.domain.queue import EstimateRecord
+from gpudev.domain.reservations.lifecycle import Status
+from gpudev.domain.reservations.reservation import Reservation
 from gpudev.planning.expiry import TIME_IS_OVER, Expire, Warn, decide_expiry
 from gpudev.planning.expiry import Nothing as NotYet
 from gpudev.planning.own_setup import decide_setup
 from gpudev.planning.readiness import Activate, Fail, Finish, Launch, Nothing, Progress, Reconnect, decide_readiness
 from gpudev.planning.replacing import find_obstacle, units_held
 from gpudev.ports.cluster import ClusterSeen, Phase
-from gpudev.ports.stores import Change, NewEvent, QueueUpdate, connection_fields
+from gpudev.ports.reservations import Change, NewEvent, QueueUpdate, connection_fields
 from gpudev.settings import Timing
 
 

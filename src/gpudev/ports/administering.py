@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from gpudev.domain.users import Role, User
+from gpudev.domain.access.users import Role, User
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,12 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
-from gpudev.domain.capacity import Node, Share
-from gpudev.domain.disk_contents import Contents
+from gpudev.domain.cluster import Node, Share
+from gpudev.domain.disks.contents import Contents
 from gpudev.domain.ids import DiskId, ReservationId, UserId
-from gpudev.domain.interior import JupyterSeen, JupyterWish
-from gpudev.domain.reservation import Connection
-from gpudev.domain.run_end import RunEnd
+from gpudev.domain.reservations.command_exit import RunEnd
+from gpudev.domain.reservations.reservation import Connection
+from gpudev.domain.sessions.addons import JupyterSeen, JupyterWish
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from gpudev.domain.disk_contents import Contents
-from gpudev.domain.disk_operations import (
+from gpudev.domain.disks.contents import Contents
+from gpudev.domain.disks.operations import (
     Changes,
     DiskState,
     Operation,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from gpudev.domain.gpu_use import GpuUse
-from gpudev.domain.reservation import Reservation
+from gpudev.domain.reservations.reservation import Reservation
 
 
 class GpuUsage(Protocol):

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from gpudev.domain.invitations import Invitation
-from gpudev.domain.users import Role
+from gpudev.domain.access.invitations import Invitation
+from gpudev.domain.access.users import Role
 
 INVITATION = "invitation"
 """The provider of people who came by an invitation."""

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Protocol
 
 from gpudev.domain.ids import ReservationId
-from gpudev.ports.stores import Change
+from gpudev.ports.reservations import Change
 
 
 class MoveStore(Protocol):

@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.own_setup import OwnSetup
+from gpudev.domain.sessions.personalization import OwnSetup
 
 
 class SetupStore(Protocol):

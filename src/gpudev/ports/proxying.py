@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Protocol
 
-from gpudev.domain.proxy import Grant, Purpose, Standing
+from gpudev.domain.sessions.grants import Grant, Purpose, Standing
 
 
 class ProxyTokenStore(Protocol):

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from gpudev.domain.ids import DiskId, ReservationId, UserId
 from gpudev.ports.cluster import ClusterSeen
-from gpudev.ports.stores import AvailabilityRow, Lease
+from gpudev.ports.reservations import AvailabilityRow, Lease
 
 
 class Pass(StrEnum):

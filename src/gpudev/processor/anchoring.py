@@ -4,9 +4,9 @@ is finished by now lets a disk move. It decides nothing."""
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
-from gpudev.domain.capacity import Anchor
+from gpudev.domain.cluster import Anchor
 from gpudev.domain.ids import DiskId, ReservationId
-from gpudev.domain.reservation import Reservation
+from gpudev.domain.reservations.reservation import Reservation
 from gpudev.planning.disk_zones import anchors_of
 from gpudev.ports.cluster import ClusterSeen
 from gpudev.ports.disks import DiskPlace, DiskPlaces

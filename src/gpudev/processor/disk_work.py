@@ -14,9 +14,9 @@ from uuid import UUID
 import structlog
 
 from gpudev.domain.commands import DISK_QUEUE
-from gpudev.domain.disk_contents import Contents
-from gpudev.domain.disk_operations import DiskSettings, OperationId, RecordedSnapshotId, SnapshotRecord
 from gpudev.domain.disk_requests import DiskRequest
+from gpudev.domain.disks.contents import Contents
+from gpudev.domain.disks.operations import DiskSettings, OperationId, RecordedSnapshotId, SnapshotRecord
 from gpudev.domain.errors import ClusterError, GpuDevError, Unavailable
 from gpudev.domain.ids import DiskId, ReservationId, UserId
 from gpudev.metrics import instruments
@@ -24,7 +24,7 @@ from gpudev.metrics.pulse import Pulse
 from gpudev.ports.clock import Clock
 from gpudev.ports.cloud import Volume
 from gpudev.ports.disks import DiskContents
-from gpudev.ports.stores import Queue
+from gpudev.ports.reservations import Queue
 from gpudev.workflows.disk_operations import DiskOperations
 
 log = structlog.get_logger(__name__)

@@ -11,9 +11,9 @@ import structlog
 from gpudev.domain.commands import MAX_FAILURES
 from gpudev.domain.errors import ClusterError, GpuDevError, Stale, Unavailable
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.lifecycle import Status
-from gpudev.domain.own_setup import NO_SETUP, OwnSetup
-from gpudev.domain.reservation import Reservation
+from gpudev.domain.reservations.lifecycle import Status
+from gpudev.domain.reservations.reservation import Reservation
+from gpudev.domain.sessions.personalization import NO_SETUP, OwnSetup
 from gpudev.metrics import instruments
 from gpudev.planning.disk_holding import disk_failed
 from gpudev.planning.postponing import postponed_launch
@@ -21,7 +21,7 @@ from gpudev.planning.turn import failed_launch, released, withdrawn
 from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import Cluster, HomeVolume, ServerSpec
 from gpudev.ports.own_setups import SetupStore
-from gpudev.ports.stores import Change, ReservationStore
+from gpudev.ports.reservations import Change, ReservationStore
 from gpudev.ports.tracing import UNTRACED, Tracer
 from gpudev.processor.homes import DiskFailed, Homes, StillWorking
 from gpudev.processor.interiors import Interiors, furnished

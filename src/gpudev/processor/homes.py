@@ -7,12 +7,12 @@ import asyncio
 from typing import assert_never
 from uuid import uuid4
 
-from gpudev.domain.disk_contents import Contents
-from gpudev.domain.disk_operations import OperationId
 from gpudev.domain.disk_requests import MakeReady, PutAway
+from gpudev.domain.disks.contents import Contents
+from gpudev.domain.disks.operations import OperationId
 from gpudev.domain.errors import Conflict, GpuDevError, NotFound, Stale
 from gpudev.domain.ids import DiskId
-from gpudev.domain.reservation import Reservation
+from gpudev.domain.reservations.reservation import Reservation
 from gpudev.planning.disk_holding import (
     Ask,
     Asked,
@@ -30,7 +30,7 @@ from gpudev.planning.disk_holding import (
 from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import HomeVolume
 from gpudev.ports.disks import HeldDisk, HeldDisks
-from gpudev.ports.stores import ReservationStore
+from gpudev.ports.reservations import ReservationStore
 from gpudev.processor.disk_work import DiskWork
 from gpudev.settings import Timing
 

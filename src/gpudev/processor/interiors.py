@@ -14,15 +14,15 @@ import structlog
 
 from gpudev.domain.errors import GpuDevError, Stale, Unavailable
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.interior import Interior
-from gpudev.domain.lifecycle import Status
-from gpudev.domain.reservation import Reservation
+from gpudev.domain.reservations.lifecycle import Status
+from gpudev.domain.reservations.reservation import Reservation
+from gpudev.domain.sessions.addons import Interior
 from gpudev.metrics.pulse import Pulse
 from gpudev.planning import interiors as rules
 from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import Cluster, ServerSpec
-from gpudev.ports.interiors import InteriorWork
-from gpudev.ports.stores import Change, NewEvent, ReservationStore
+from gpudev.ports.reservations import Change, NewEvent, ReservationStore
+from gpudev.ports.sessions import InteriorWork
 from gpudev.processor.log_ids import bind_request
 
 log = structlog.get_logger(__name__)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import structlog
 
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.reservation import Reservation
+from gpudev.domain.reservations.reservation import Reservation
 from gpudev.planning.turn import Decisions
 
 log = structlog.get_logger(__name__)

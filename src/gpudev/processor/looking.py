@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.reservation import Reservation
+from gpudev.domain.reservations.reservation import Reservation
 from gpudev.ports.reconciling import LookStore
-from gpudev.ports.stores import Lease
+from gpudev.ports.reservations import Lease
 
 _EVERY = timedelta(seconds=20)
 

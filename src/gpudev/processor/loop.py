@@ -21,7 +21,7 @@ from gpudev.domain.commands import PLANNING_LEASE
 from gpudev.domain.cordon import close_nodes
 from gpudev.domain.errors import LeaseLost, Unavailable
 from gpudev.domain.ids import ReservationId, short_id
-from gpudev.domain.reservation import Reservation
+from gpudev.domain.reservations.reservation import Reservation
 from gpudev.metrics import instruments
 from gpudev.metrics.pulse import Pulse
 from gpudev.planning.neglect import decide_max_wait, still_waiting
@@ -32,7 +32,7 @@ from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import Cluster, ClusterSeen
 from gpudev.ports.cordons import ProcessorCordons
 from gpudev.ports.own_setups import SetupStore
-from gpudev.ports.stores import Lease, LeaseStore, Queue, ReservationStore, UnreleasedView
+from gpudev.ports.reservations import Lease, LeaseStore, Queue, ReservationStore, UnreleasedView
 from gpudev.ports.tracing import UNTRACED, Tracer
 from gpudev.processor.disk_work import DiskWork
 from gpudev.processor.effects import Effects

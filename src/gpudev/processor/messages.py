@@ -9,10 +9,10 @@ import structlog
 
 from gpudev.domain.commands import RESERVATION_QUEUE
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.reservation import Reservation
+from gpudev.domain.reservations.reservation import Reservation
 from gpudev.metrics import instruments
 from gpudev.ports.cluster import ClusterSeen
-from gpudev.ports.stores import Queue, QueueMessage, ReservationStore
+from gpudev.ports.reservations import Queue, QueueMessage, ReservationStore
 from gpudev.processor.log_ids import requests_of
 
 log = structlog.get_logger(__name__)

@@ -12,11 +12,11 @@ from datetime import timedelta
 import structlog
 
 from gpudev.domain.errors import Unavailable
-from gpudev.domain.notice import EVENT_KINDS, Occasion
+from gpudev.domain.notifications import EVENT_KINDS, Occasion
 from gpudev.metrics import instruments
 from gpudev.planning.notifying import compose, try_again_at
 from gpudev.ports.clock import Clock
-from gpudev.ports.notifying import NotificationStore, Notifier, WaitingNotice
+from gpudev.ports.notifications import NotificationStore, Notifier, WaitingNotice
 
 log = structlog.get_logger(__name__)
 

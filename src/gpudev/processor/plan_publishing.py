@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from gpudev.planning.queue_turn import PlanDraft
-from gpudev.ports.stores import Lease, PlanStore
+from gpudev.ports.reservations import Lease, PlanStore
 
 _AT_LEAST_EVERY = timedelta(seconds=30)
 _CHEAP_S = 0.01

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from gpudev.domain.capacity import Node
-from gpudev.domain.reservation import Reservation
+from gpudev.domain.cluster import Node
+from gpudev.domain.reservations.reservation import Reservation
 from gpudev.planning.reconcile_availability import GroupsOfTypes, plan_availability
 from gpudev.ports.cluster import ClusterSeen
-from gpudev.ports.stores import AvailabilityRow, CatalogueStore, Lease, NodeStore
+from gpudev.ports.reservations import AvailabilityRow, CatalogueStore, Lease, NodeStore
 
 _AT_LEAST_EVERY = timedelta(seconds=30)
 """Also without a change, so that the age people see stays small."""

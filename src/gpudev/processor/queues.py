@@ -5,9 +5,9 @@ from datetime import datetime, timedelta
 
 import structlog
 
+from gpudev.domain.access.users import Usage
 from gpudev.domain.ids import ReservationId, UserId
-from gpudev.domain.reservation import Reservation
-from gpudev.domain.users import Usage
+from gpudev.domain.reservations.reservation import Reservation
 from gpudev.metrics import instruments
 from gpudev.planning.fair_share import fair_turns
 from gpudev.planning.forecasting import NOTHING_KNOWN, Experience, learn
@@ -17,7 +17,7 @@ from gpudev.planning.queue_turn import QueueTurn, decide_queue, promises_of
 from gpudev.planning.scene import Known, Scene, gather
 from gpudev.planning.turn import Decisions
 from gpudev.ports.cluster import ClusterSeen
-from gpudev.ports.stores import EstimateStore, Lease, PlanStore, UserStore
+from gpudev.ports.reservations import EstimateStore, Lease, PlanStore, UserStore
 from gpudev.processor.anchoring import Anchoring
 from gpudev.processor.plan_publishing import PlanPublisher
 from gpudev.settings import FairShare, Timing

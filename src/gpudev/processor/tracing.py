@@ -5,11 +5,11 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.lifecycle import Status
-from gpudev.domain.reservation import Reservation
+from gpudev.domain.reservations.lifecycle import Status
+from gpudev.domain.reservations.reservation import Reservation
 from gpudev.domain.trace_context import new_span_id
 from gpudev.domain.tracing import Span, SpanRef, nanoseconds, part_of, root_of
-from gpudev.ports.stores import Change
+from gpudev.ports.reservations import Change
 from gpudev.ports.tracing import Tracer
 
 

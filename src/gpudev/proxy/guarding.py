@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from gpudev.domain.errors import GpuDevError, TooOften, Unauthenticated
-from gpudev.domain.proxy import Close, Ending
+from gpudev.domain.sessions.grants import Close, Ending
 from gpudev.gate.addresses import ClientAddresses
 from gpudev.gate.auditing import AuditTrail
 from gpudev.gate.limiting import TokenBuckets, neighbourhood

@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from gpudev.adapters.ssh_ways import Reader, Writer
 from gpudev.domain.errors import GpuDevError, NotFound, Unavailable
-from gpudev.domain.proxy import Grant
+from gpudev.domain.sessions.grants import Grant
 from gpudev.proxy import jupyter_door as door
 from gpudev.proxy.boundaries import PING, Boundaries
 from gpudev.proxy.jupyter import JupyterDoor, refused

@@ -14,7 +14,7 @@ import structlog
 from websockets.http11 import Request
 
 from gpudev.domain.errors import GpuDevError, LimitReached, Unavailable
-from gpudev.domain.proxy import Close, Ending
+from gpudev.domain.sessions.grants import Close, Ending
 from gpudev.metrics import instruments
 from gpudev.metrics.pulse import Pulse
 from gpudev.proxy import door

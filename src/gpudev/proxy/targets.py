@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from gpudev.domain.errors import Unavailable
-from gpudev.domain.reservation import Connection
+from gpudev.domain.reservations.reservation import Connection
 from gpudev.planning.proxying import check_address
 from gpudev.settings import Settings
 

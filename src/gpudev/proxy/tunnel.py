@@ -16,7 +16,7 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 
 from gpudev.domain.errors import GpuDevError
-from gpudev.domain.proxy import Close, Ending
+from gpudev.domain.sessions.grants import Close, Ending
 from gpudev.proxy import door, frames
 from gpudev.proxy.guarding import Traffic, Visitor
 from gpudev.workflows.proxying import Admitted

@@ -8,7 +8,7 @@ from urllib.parse import quote, urlencode
 
 from gpudev.sdk.errors import UsageError
 from gpudev.wire import codec
-from gpudev.wire.jobs import ExtendRequest, JobList, JobView, PriorityRequest, SubmitRequest
+from gpudev.wire.reservations import ExtendRequest, JobList, JobView, PriorityRequest, SubmitRequest
 
 _T = TypeVar("_T")
 

@@ -6,7 +6,7 @@ from gpudev.sdk.calls import Call, reading
 from gpudev.sdk.effects import Do, Routine
 from gpudev.sdk.offering import Awaiting, Blocking, Group, offered
 from gpudev.wire.cluster import AvailabilityList, ClusterPlan, ClusterStatus, GpuAvailability, Health, KeyView
-from gpudev.wire.stats import EtaReportView
+from gpudev.wire.queue import EtaReportView
 
 
 class ClusterMethods(Group):

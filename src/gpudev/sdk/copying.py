@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from gpudev.sdk import ssh
 from gpudev.sdk.errors import LocalError, Unavailable, UsageError
-from gpudev.wire.jobs import JobView
+from gpudev.wire.reservations import JobView
 
 _SECONDS_TO_LIST = 300
 _TARGET = r"[A-Za-z0-9_.][A-Za-z0-9_./-]{0,250}"

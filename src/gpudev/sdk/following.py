@@ -18,7 +18,7 @@ from gpudev.sdk.errors import NotInTime, Unavailable, Unreachable, UsageError
 from gpudev.sdk.standing import is_settled
 from gpudev.sdk.transport import Stream
 from gpudev.wire import codec
-from gpudev.wire.jobs import JobView
+from gpudev.wire.reservations import JobView
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.25, 10.0
 _PATIENCE_VARIABLE = "GPU_DEV_PATIENCE_SECONDS"

@@ -14,7 +14,7 @@ from gpudev.sdk.errors import Unavailable, Unreachable
 from gpudev.sdk.standing import has_ended
 from gpudev.sdk.transport import SILENCE_SECONDS, Stream
 from gpudev.wire import codec
-from gpudev.wire.jobs import JobEvent, JobView
+from gpudev.wire.reservations import JobEvent, JobView
 
 _T = TypeVar("_T", JobEvent, JobView)
 _SILENCE_SECONDS = 2.0

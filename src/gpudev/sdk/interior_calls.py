@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from gpudev.sdk.calls import Call, in_path, job_path, reading
 from gpudev.wire import codec
-from gpudev.wire.interiors import AddUsersRequest, DevServerUsers, JupyterLink, JupyterView
+from gpudev.wire.sessions import AddUsersRequest, DevServerUsers, JupyterLink, JupyterView
 
 
 def list_users(job_id: str) -> Call[DevServerUsers]:

@@ -7,7 +7,7 @@ from gpudev.sdk import interior_calls
 from gpudev.sdk.effects import Pause, Routine
 from gpudev.sdk.errors import NotInTime, Refused
 from gpudev.sdk.offering import Awaiting, Blocking, Group, offered
-from gpudev.wire.interiors import DevServerUsers, JupyterLink, JupyterView
+from gpudev.wire.sessions import DevServerUsers, JupyterLink, JupyterView
 
 _LOOK_AGAIN_SECONDS = 0.25
 

@@ -5,7 +5,7 @@ from datetime import datetime
 from time import monotonic
 from typing import Any, Unpack
 
-from gpudev.domain.lifecycle import LIVE
+from gpudev.domain.reservations.lifecycle import LIVE
 from gpudev.sdk import calls, histories
 from gpudev.sdk.effects import Do, Pause, Routine
 from gpudev.sdk.errors import NotInTime, ReservationEnded
@@ -13,8 +13,8 @@ from gpudev.sdk.following import Following, patience, wait_until_ready
 from gpudev.sdk.offering import Awaiting, Blocking, Group, Source, offered, streamed
 from gpudev.sdk.standing import has_ended
 from gpudev.sdk.wishes import Wishes, as_request, checked
-from gpudev.wire.jobs import ExtendRequest, JobEvent, JobView, PriorityRequest
 from gpudev.wire.proxy import ProxyToken
+from gpudev.wire.reservations import ExtendRequest, JobEvent, JobView, PriorityRequest
 
 OnChange = Callable[[JobView], object]
 _LARGEST_PAGE = 200

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 
-from gpudev import places
+from gpudev import paths
 from gpudev.sdk import credentials
 from gpudev.sdk.credentials import Credential
 from gpudev.sdk.errors import Unauthenticated, Unreachable
@@ -25,7 +25,7 @@ def log_in_again(api_url: str, env: Mapping[str, str]) -> Credential:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Unreachable(f"no new key for {api_url}: {error}", sent=True) from error
     if done.returncode == 0:
-        fresh = credentials.find(places.credentials_file(env), api_url)
+        fresh = credentials.find(paths.credentials_file(env), api_url)
         if fresh is not None:
             return fresh
     why = _detail(done.stderr) or f"your key for {api_url} has ended"

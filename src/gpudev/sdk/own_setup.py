@@ -9,7 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from gpudev.domain.errors import Invalid
-from gpudev.domain.own_setup import LONGEST_ENVIRONMENT, LONGEST_SCRIPT, OwnSetup, check_setup, check_variable
+from gpudev.domain.sessions.personalization import (
+    LONGEST_ENVIRONMENT,
+    LONGEST_SCRIPT,
+    OwnSetup,
+    check_setup,
+    check_variable,
+)
 from gpudev.sdk.errors import LocalError, UsageError
 
 NONE = "none"

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 
-from gpudev import places
+from gpudev import paths
 from gpudev.sdk import files
 
 _SEQUENCE = 0x30
@@ -23,7 +23,7 @@ class Malformed(ValueError):
 
 
 def pins_file(env: Mapping[str, str]) -> Path:
-    return places.personal_dir(env) / "trusted-servers.json"
+    return paths.personal_dir(env) / "trusted-servers.json"
 
 
 def find_pin(env: Mapping[str, str], api_url: str) -> str | None:

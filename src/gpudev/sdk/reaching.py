@@ -12,7 +12,7 @@ from gpudev.sdk.errors import UsageError
 from gpudev.sdk.greeting import PROBE_SECONDS, greeted
 from gpudev.sdk.session import Session
 from gpudev.sdk.ssh import checked_connection
-from gpudev.wire.jobs import JobView
+from gpudev.wire.reservations import JobView
 
 _FRESH_FOR = timedelta(seconds=15)
 _PATIENCE_SECONDS = 5.0

@@ -1,13 +1,13 @@
 """Commands that run on a dev server from a folder there, and those that go on when nobody is connected any more.
 
 All of it is data for fixed scripts: what a person typed arrives as arguments and is never part of a script's text. A
-run that was let go keeps its files in one folder of the home (`domain.run_end`): its output, its process, once it has
+run that was let go keeps its files in one folder of the home (`domain.reservations.command_exit`): its output, its process, once it has
 ended its exit code, and where the reservation is to end with it, a mark for the dev server's own program.
 """
 
 from collections.abc import Sequence
 
-from gpudev.domain.run_end import ENDS, EXIT, FOLDER, OUTPUT, PROCESS
+from gpudev.domain.reservations.command_exit import ENDS, EXIT, FOLDER, OUTPUT, PROCESS
 
 NOTHING_RAN = 4
 _ENTER = 'cd -- "$1" && shift && PYTHONUNBUFFERED="${PYTHONUNBUFFERED-1}" && export PYTHONUNBUFFERED || exit 126'

@@ -17,7 +17,7 @@ from gpudev.sdk.errors import ClientError, CommandFailed, ReservationEnded, Usag
 from gpudev.sdk.jobs import check_ready
 from gpudev.sdk.offering import Awaiting, Blocking, Group, offered
 from gpudev.sdk.session import Session
-from gpudev.wire.jobs import ExtendRequest, JobView
+from gpudev.wire.reservations import ExtendRequest, JobView
 
 _NO_CONNECTION = 255
 _QUIET = ("-T", "-o", "BatchMode=yes", "-o", "LogLevel=ERROR")

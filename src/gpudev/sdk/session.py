@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import NoReturn
 
-from gpudev import places
+from gpudev import paths
 from gpudev.domain.trace_context import new_trace_id
 from gpudev.sdk import address, credentials, preferences
 from gpudev.sdk.core import PAUSES, Core
@@ -41,16 +41,16 @@ class Session:
 
     @cached_property
     def preferences(self) -> preferences.Preferences:
-        return preferences.load(places.config_file(self.env))
+        return preferences.load(paths.config_file(self.env))
 
     @cached_property
     def address(self) -> address.Address:
-        embedded_url = address.find_embedded(places.system_file(self.env))
+        embedded_url = address.find_embedded(paths.system_file(self.env))
         return address.choose(self._api_url, self.env, self.preferences, embedded_url, self.option_name)
 
     @cached_property
     def _is_kept_running(self) -> bool:
-        return self.address.embedded and address.is_kept_running(places.supervisor_file(self.env))
+        return self.address.embedded and address.is_kept_running(paths.supervisor_file(self.env))
 
     @property
     def _pauses(self) -> Sequence[float]:
@@ -81,7 +81,7 @@ class Session:
     def new_transport(self) -> Transport:
         step = "`gpu-dev up` starts the system on this machine"
         if self._is_kept_running:
-            step = f"It is being started again; what it says is in {places.log_folder(self.env)}"
+            step = f"It is being started again; what it says is in {paths.log_folder(self.env)}"
         elif not self.address.is_local:
             step = "Check your network, and the address with `gpu-dev config show`"
         return Transport(self.address.url, when_unreachable=step, pin=self._pin, trace_id=self._trace_id)
@@ -89,7 +89,7 @@ class Session:
     def log_in_as_owner(self) -> Credential:
         from gpudev.sdk import owner
 
-        return self.keep(owner.log_in(places.state_dir(self.env), instead_of=self.stored()))
+        return self.keep(owner.log_in(paths.state_dir(self.env), instead_of=self.stored()))
 
     def log_in_again(self, stored: Credential) -> Credential:
         """In the way that `stored` was got. Nobody is asked."""
@@ -98,7 +98,7 @@ class Session:
         return logging_in.log_in_again(self.address.url, self.env)
 
     def stored(self) -> Credential | None:
-        return credentials.find(places.credentials_file(self.env), self.address.url)
+        return credentials.find(paths.credentials_file(self.env), self.address.url)
 
     def keep_rotated(self, refused: str | None, fresh: str, expires_at: str | None) -> None:
         """Instead of the one that was stored, if that was the one."""
@@ -108,7 +108,7 @@ class Session:
 
     def keep(self, credential: Credential) -> Credential:
         check_key(credential.api_key, "what the API gave")
-        credentials.store(places.credentials_file(self.env), self.address.url, credential)
+        credentials.store(paths.credentials_file(self.env), self.address.url, credential)
         return credential
 
     @cached_property
@@ -133,7 +133,7 @@ class Session:
     def _find_key(self) -> str | None:
         if variable := self.env.get(KEY_VARIABLE):
             return check_key(variable, KEY_VARIABLE)
-        path = places.credentials_file(self.env)
+        path = paths.credentials_file(self.env)
         stored = credentials.find(path, self.address.url)
         return None if stored is None else check_key(stored.api_key, f"the key in {path}")
 

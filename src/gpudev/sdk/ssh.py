@@ -16,11 +16,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from gpudev import places
+from gpudev import paths
 from gpudev.sdk import ssh_keys
 from gpudev.sdk.address import is_loopback
 from gpudev.sdk.errors import LocalError, Unavailable
-from gpudev.wire.jobs import JobView
+from gpudev.wire.reservations import JobView
 
 _HOST_KEY = r"[A-Za-z0-9@.-]{1,64} [A-Za-z0-9+/]{16,8192}={0,3}"
 _HOST = r"[A-Za-z0-9][A-Za-z0-9.:-]{0,254}"
@@ -110,7 +110,7 @@ def become(arguments: Sequence[str]) -> None:
 
 
 def known_hosts_file(env: Mapping[str, str], reservation_id: str) -> Path:
-    return places.personal_dir(env) / "known_hosts.d" / reservation_id
+    return paths.personal_dir(env) / "known_hosts.d" / reservation_id
 
 
 def verbatim(path: Path) -> str:
@@ -136,10 +136,10 @@ def checked_connection(job: JobView) -> tuple[str, int, str, str]:
 def _identities(env: Mapping[str, str]) -> list[Path]:
     """This system's own key, if there is one, and then those ssh would have tried by itself: naming one key keeps it
     from looking for the others."""
-    own = places.private_key_file(env)
+    own = paths.private_key_file(env)
     if not own.exists():
         return []
-    folder = places.home(env) / ".ssh"
+    folder = paths.home(env) / ".ssh"
     paired = [public.with_suffix("") for public in ssh_keys.own_key_files(env)[1:]]
     others = dict.fromkeys([*(folder / name for name in _USUAL_KEYS), *paired])
     return [own, *(path for path in others if path.exists())]

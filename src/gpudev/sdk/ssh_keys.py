@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from gpudev import places
-from gpudev.domain.ssh_keys import MAX_KEYS, parse_public_key, usable_public_keys
+from gpudev import paths
+from gpudev.domain.access.ssh_keys import MAX_KEYS, parse_public_key, usable_public_keys
 from gpudev.sdk.errors import LocalError, Refused, UsageError
 from gpudev.sdk.session import Session
 
@@ -50,9 +50,9 @@ def own_keys(env: Mapping[str, str]) -> tuple[str, ...]:
 
 def own_key_files(env: Mapping[str, str]) -> list[Path]:
     """This system's own key first, then those of ~/.ssh."""
-    own = places.private_key_file(env)
+    own = paths.private_key_file(env)
     try:
-        others = sorted((places.home(env) / ".ssh").glob("*.pub"))
+        others = sorted((paths.home(env) / ".ssh").glob("*.pub"))
     except OSError:
         others = []
     return [own.with_name(f"{own.name}.pub"), *others]

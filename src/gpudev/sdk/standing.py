@@ -1,7 +1,7 @@
 """Where a reservation stands, for whoever waits for it."""
 
-from gpudev.domain.lifecycle import TERMINAL, Status
-from gpudev.wire.jobs import JobView
+from gpudev.domain.reservations.lifecycle import TERMINAL, Status
+from gpudev.wire.reservations import JobView
 
 
 def has_ended(job: JobView) -> bool:

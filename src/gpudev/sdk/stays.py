@@ -18,7 +18,7 @@ from gpudev.sdk.servers import AsyncServer, Server
 from gpudev.sdk.session import Session
 from gpudev.sdk.standing import has_ended
 from gpudev.sdk.wishes import Wishes, as_request
-from gpudev.wire.jobs import JobView
+from gpudev.wire.reservations import JobView
 
 
 class Terms(NamedTuple):

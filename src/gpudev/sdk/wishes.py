@@ -7,7 +7,7 @@ from typing import TypedDict
 
 from gpudev.sdk import ssh_keys
 from gpudev.sdk.session import Session
-from gpudev.wire.jobs import SubmitRequest
+from gpudev.wire.reservations import SubmitRequest
 
 
 class Wishes(TypedDict, total=False):

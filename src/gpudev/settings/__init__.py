@@ -8,11 +8,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from gpudev.domain.disk_operations import DiskSettings
+from gpudev.domain.disks.operations import DiskSettings
 from gpudev.domain.errors import Invalid
 from gpudev.domain.listening import parse_bind, parse_listen
-from gpudev.places import state_dir
-from gpudev.settings.reading import days, names, positive, read, section, switch
+from gpudev.paths import state_dir
+from gpudev.settings.env_parsing import days, names, positive, read, section, switch
 from gpudev.settings.sections import (
     API_ROLE,
     MIGRATOR_ROLE,

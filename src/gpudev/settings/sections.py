@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from ipaddress import ip_network
 
-from gpudev.domain.aws_login import endpoint_of
+from gpudev.domain.access.login import endpoint_of
 from gpudev.domain.errors import Invalid
-from gpudev.domain.notice import Occasion
+from gpudev.domain.notifications import Occasion
 
 API_ROLE, PROCESSOR_ROLE = "gpudev_api", "gpudev_processor"
 RECONCILER_ROLE, MIGRATOR_ROLE = "gpudev_reconciler", "gpudev_migrator"

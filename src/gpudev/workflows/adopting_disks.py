@@ -5,7 +5,7 @@ Nothing is moved or copied. It may be stopped anywhere and run again.
 
 from dataclasses import dataclass
 
-from gpudev.domain.disk_operations import DiskSettings
+from gpudev.domain.disks.operations import DiskSettings
 from gpudev.ports.clock import Clock
 from gpudev.ports.cloud import DISK_ID_TAG, DISK_NAME_TAGS, OWNER_TAG, CloudDisks
 from gpudev.ports.disks import UnlinkedDisks

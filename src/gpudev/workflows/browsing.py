@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
+from gpudev.domain.access.users import ApiKey
 from gpudev.domain.errors import Conflict, Forbidden, NotFound
 from gpudev.domain.ids import ReservationId, short_id
-from gpudev.domain.interior import JupyterState
-from gpudev.domain.proxy import Close, Grant, Purpose
-from gpudev.domain.reservation import Connection
-from gpudev.domain.users import ApiKey
+from gpudev.domain.reservations.reservation import Connection
+from gpudev.domain.sessions.addons import JupyterState
+from gpudev.domain.sessions.grants import Close, Grant, Purpose
 from gpudev.planning import proxying as rules
 from gpudev.ports.clock import Clock
-from gpudev.ports.interiors import InteriorView, JupyterKeys, JupyterSecrets
 from gpudev.ports.proxying import ProxyTokenStore
-from gpudev.ports.stores import ReservationStore
+from gpudev.ports.reservations import ReservationStore
+from gpudev.ports.sessions import InteriorView, JupyterKeys, JupyterSecrets
 from gpudev.workflows.furnishing import find_own_job
 
 _RANDOM_BYTES = 32

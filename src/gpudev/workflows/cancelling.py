@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass
 
+from gpudev.domain.access.users import User
 from gpudev.domain.commands import Cause
 from gpudev.domain.errors import Conflict, Stale
 from gpudev.domain.ids import short_id
-from gpudev.domain.lifecycle import Status
-from gpudev.domain.reservation import Reservation
-from gpudev.domain.users import User
+from gpudev.domain.reservations.lifecycle import Status
+from gpudev.domain.reservations.reservation import Reservation
 from gpudev.ports.clock import Clock
-from gpudev.ports.stores import Change, NewEvent, ReservationStore
+from gpudev.ports.reservations import Change, NewEvent, ReservationStore
 from gpudev.workflows.viewing import find_job
 
 _ATTEMPTS = 5

@@ -9,7 +9,8 @@ from datetime import datetime, timedelta
 from typing import assert_never
 from uuid import uuid4
 
-from gpudev.domain.disk_operations import (
+from gpudev.domain.disk_requests import DiskRequest, KeepInUse, PruneDisk, PurgeDisk
+from gpudev.domain.disks.operations import (
     Changes,
     DiskSettings,
     Operation,
@@ -19,7 +20,6 @@ from gpudev.domain.disk_operations import (
     SnapshotStatus,
     UserDisks,
 )
-from gpudev.domain.disk_requests import DiskRequest, KeepInUse, PruneDisk, PurgeDisk
 from gpudev.domain.errors import ClusterError, Stale, Unavailable
 from gpudev.domain.ids import UserId
 from gpudev.planning.disk_calls import (

@@ -8,10 +8,10 @@ from gpudev.domain.cordon import Cordon, check_reason
 from gpudev.domain.errors import Stale
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.moments import utc_time
-from gpudev.domain.reservation import Reservation
+from gpudev.domain.reservations.reservation import Reservation
 from gpudev.ports.clock import Clock
 from gpudev.ports.cordons import CordonStore
-from gpudev.ports.stores import Change, NewEvent, ReservationStore, UnreleasedView
+from gpudev.ports.reservations import Change, NewEvent, ReservationStore, UnreleasedView
 
 _ATTEMPTS = 5
 Then = Callable[[Reservation], str | None]

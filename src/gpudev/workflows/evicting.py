@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from gpudev.domain.commands import Cause
-from gpudev.domain.disk import NO_DISK
+from gpudev.domain.disks.names import NO_DISK
 from gpudev.domain.errors import Conflict, IdTaken, NotFound, Stale
 from gpudev.domain.ids import ReservationId, new_reservation_id, short_id
-from gpudev.domain.lifecycle import Status
-from gpudev.domain.own_setup import OwnSetup
-from gpudev.domain.reservation import Draft, Reservation
+from gpudev.domain.reservations.lifecycle import Status
+from gpudev.domain.reservations.reservation import Draft, Reservation
+from gpudev.domain.sessions.personalization import OwnSetup
 from gpudev.ports.clock import Clock
 from gpudev.ports.moving import MoveStore
 from gpudev.ports.own_setups import SetupStore
-from gpudev.ports.stores import Change, NewEvent, ReservationStore
+from gpudev.ports.reservations import Change, NewEvent, ReservationStore
 
 _MOVED = "moved"
 """The kind of event that tells in its history that it goes on elsewhere."""

@@ -5,17 +5,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import assert_never
 
+from gpudev.domain.access.users import User
 from gpudev.domain.commands import Cause
 from gpudev.domain.errors import Conflict, Invalid, Stale
 from gpudev.domain.ids import short_id
-from gpudev.domain.lifecycle import Status
-from gpudev.domain.reservation import Reservation
-from gpudev.domain.users import User
+from gpudev.domain.reservations.lifecycle import Status
+from gpudev.domain.reservations.reservation import Reservation
 from gpudev.planning.extending import Granted, NotGranted, extend
 from gpudev.planning.queue_turn import promises_of
 from gpudev.planning.spans import held_by
 from gpudev.ports.clock import Clock
-from gpudev.ports.stores import Change, Extends, NewEvent, NodeStore, PlanStore, ReservationStore, UnreleasedView
+from gpudev.ports.reservations import Change, Extends, NewEvent, NodeStore, PlanStore, ReservationStore, UnreleasedView
 from gpudev.settings import Limits, Timing
 from gpudev.workflows.standing import holdings_of, nodes_in_zones, requests_of
 from gpudev.workflows.viewing import find_job

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from gpudev.domain.capacity import Holding, Node
-from gpudev.domain.estimate import Estimate, QueuePlan
-from gpudev.domain.reservation import Reservation
-from gpudev.domain.users import User
+from gpudev.domain.access.users import User
+from gpudev.domain.cluster import Holding, Node
+from gpudev.domain.queue import Estimate, QueuePlan
+from gpudev.domain.reservations.reservation import Reservation
 from gpudev.planning.timeline import Booking, timeline
 from gpudev.ports.clock import Clock
-from gpudev.ports.stores import NodeStore, PlanStore, UnreleasedView
+from gpudev.ports.reservations import NodeStore, PlanStore, UnreleasedView
 from gpudev.settings import Timing
 from gpudev.wire.cluster import ClusterPlan, PlannedStart, PlanNode, PlanStep, TypePlan
 from gpudev.workflows.standing import holdings_of

@@ -6,16 +6,16 @@ import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from gpudev.domain.access.ssh_keys import check_github_user
+from gpudev.domain.access.users import User
 from gpudev.domain.errors import Conflict, Invalid, NotFound, Stale, Unavailable
 from gpudev.domain.ids import short_id
-from gpudev.domain.interior import MOST_USERS, ExtraUser, Interior
-from gpudev.domain.reservation import Reservation
-from gpudev.domain.ssh_keys import check_github_user
-from gpudev.domain.users import User
+from gpudev.domain.reservations.reservation import Reservation
+from gpudev.domain.sessions.addons import MOST_USERS, ExtraUser, Interior
+from gpudev.ports.access import KeySource
 from gpudev.ports.clock import Clock
-from gpudev.ports.identity import KeySource
-from gpudev.ports.interiors import InteriorStore, JupyterSecrets
-from gpudev.ports.stores import Change, NewEvent, ReservationStore
+from gpudev.ports.reservations import Change, NewEvent, ReservationStore
+from gpudev.ports.sessions import InteriorStore, JupyterSecrets
 from gpudev.workflows.viewing import find_job
 
 _ATTEMPTS = 5

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from gpudev.domain.errors import Unauthenticated
+from gpudev.ports.access import Person
 from gpudev.ports.clock import Clock
-from gpudev.ports.identity import Person
 from gpudev.ports.invitations import INVITATION, InvitationStore
 
 

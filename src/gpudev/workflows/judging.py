@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from datetime import timedelta
 
-from gpudev.domain.estimate import CONFIDENCE
+from gpudev.domain.queue import CONFIDENCE
 from gpudev.planning.eta_report import EtaReport, report
 from gpudev.ports.clock import Clock
-from gpudev.ports.stores import EstimateStore
-from gpudev.wire.stats import EtaBreach, EtaErrors, EtaReportView, EtaStatistics
+from gpudev.ports.reservations import EstimateStore
+from gpudev.wire.queue import EtaBreach, EtaErrors, EtaReportView, EtaStatistics
 
 
 @dataclass(frozen=True, slots=True)

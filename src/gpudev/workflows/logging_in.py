@@ -6,11 +6,11 @@ Every way in goes through here: who vouched for a person, and how, is known to t
 from dataclasses import dataclass
 from datetime import timedelta
 
+from gpudev.domain.access.users import IssuedKey, User, check_username
 from gpudev.domain.errors import Forbidden, Invalid
-from gpudev.domain.users import IssuedKey, User, check_username
+from gpudev.ports.access import AccountStore, Person
 from gpudev.ports.clock import Clock
-from gpudev.ports.identity import AccountStore, Person
-from gpudev.ports.stores import UserStore
+from gpudev.ports.reservations import UserStore
 
 
 @dataclass(frozen=True, slots=True)

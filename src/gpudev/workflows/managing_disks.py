@@ -9,14 +9,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from uuid import UUID, uuid4, uuid5
 
-from gpudev.domain.disk import check_disk_name, check_new_disk_name
-from gpudev.domain.disk_operations import (
-    Changes,
-    DiskSettings,
-    Operation,
-    OperationId,
-    UserDisks,
-)
+from gpudev.domain.access.users import User
 from gpudev.domain.disk_requests import (
     CloneDisk,
     CreateDisk,
@@ -28,9 +21,16 @@ from gpudev.domain.disk_requests import (
     SnapshotDisk,
     UndeleteDisk,
 )
+from gpudev.domain.disks.names import check_disk_name, check_new_disk_name
+from gpudev.domain.disks.operations import (
+    Changes,
+    DiskSettings,
+    Operation,
+    OperationId,
+    UserDisks,
+)
 from gpudev.domain.errors import IdempotencyMismatch, Invalid, NotFound
 from gpudev.domain.ids import DiskId, new_disk_id
-from gpudev.domain.users import User
 from gpudev.planning.disk_choices import (
     deleted_disk,
     failures,

@@ -9,7 +9,7 @@ from gpudev.domain.ids import short_id
 from gpudev.planning.neglect import GiveUp, SendAgain, decide_neglected
 from gpudev.ports.clock import Clock
 from gpudev.ports.reconciling import LookStore
-from gpudev.ports.stores import ReservationStore
+from gpudev.ports.reservations import ReservationStore
 from gpudev.settings import Reconciling
 
 

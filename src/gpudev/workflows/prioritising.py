@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
+from gpudev.domain.access.users import User
 from gpudev.domain.commands import Cause
 from gpudev.domain.errors import Conflict, Forbidden, Invalid, Stale
 from gpudev.domain.ids import short_id
-from gpudev.domain.reservation import Reservation
-from gpudev.domain.users import User
+from gpudev.domain.reservations.reservation import Reservation
 from gpudev.ports.clock import Clock
-from gpudev.ports.stores import Change, NewEvent, ReservationStore
+from gpudev.ports.reservations import Change, NewEvent, ReservationStore
 from gpudev.workflows.viewing import find_job, sees_everything
 
 _ATTEMPTS = 5

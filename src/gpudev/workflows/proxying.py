@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
+from gpudev.domain.access.users import ApiKey
 from gpudev.domain.errors import Unauthenticated
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.proxy import TOKEN_PREFIX, Ending, Grant
-from gpudev.domain.reservation import Connection
-from gpudev.domain.users import ApiKey
+from gpudev.domain.reservations.reservation import Connection
+from gpudev.domain.sessions.grants import TOKEN_PREFIX, Ending, Grant
 from gpudev.planning import proxying as rules
 from gpudev.ports.clock import Clock
 from gpudev.ports.proxying import ProxyTokenStore
-from gpudev.ports.stores import ReservationStore
+from gpudev.ports.reservations import ReservationStore
 from gpudev.workflows.viewing import find_job
 
 _RANDOM_BYTES = 32

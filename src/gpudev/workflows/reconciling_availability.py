@@ -23,7 +23,7 @@ from gpudev.ports.clock import Clock
 from gpudev.ports.cloud import CloudView
 from gpudev.ports.cordons import CordonView
 from gpudev.ports.reconciling import AvailabilityStore, ClusterView
-from gpudev.ports.stores import AvailabilityRow, UnreleasedView
+from gpudev.ports.reservations import AvailabilityRow, UnreleasedView
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from gpudev.domain.cordon import check_reason
 from gpudev.domain.errors import Conflict, NotFound
-from gpudev.domain.reservation import Reservation
+from gpudev.domain.reservations.reservation import Reservation
 from gpudev.ports.cordons import CordonStore
 from gpudev.ports.node_groups import ClusterMachines, NodeGroups, Refresh, RefreshState
 from gpudev.workflows.draining import Draining, Then

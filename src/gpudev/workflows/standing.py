@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from gpudev.domain.capacity import Holding, Node
-from gpudev.domain.estimate import Estimate, Offer, QueuePlan, Span
-from gpudev.domain.reservation import Reservation
+from gpudev.domain.cluster import Holding, Node
+from gpudev.domain.queue import Estimate, Offer, QueuePlan, Span
+from gpudev.domain.reservations.reservation import Reservation
 from gpudev.planning.estimate import estimate
 from gpudev.planning.facts import by_type, queue_order
 from gpudev.planning.forecast_habits import TypicalStay
@@ -20,7 +20,7 @@ from gpudev.planning.forecasting import NOTHING_KNOWN, Known, TypeForecast
 from gpudev.planning.plan import Request, Start
 from gpudev.planning.queue_turn import promises_of
 from gpudev.planning.spans import asked_by, held_by
-from gpudev.ports.stores import Ahead
+from gpudev.ports.reservations import Ahead
 from gpudev.settings import Timing
 
 LONG_LINE = 40

@@ -11,27 +11,27 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import assert_never
 
-from gpudev.domain.capacity import Anchor, Node
-from gpudev.domain.disk import NO_DISK, check_disk_name
-from gpudev.domain.disk_operations import DiskSettings
+from gpudev.domain.access.ssh_keys import check_github_user, parse_public_keys
+from gpudev.domain.access.users import User
+from gpudev.domain.cluster import Anchor, Node
+from gpudev.domain.disks.names import NO_DISK, check_disk_name
+from gpudev.domain.disks.operations import DiskSettings
 from gpudev.domain.errors import IdTaken, Invalid, LimitReached
-from gpudev.domain.estimate import QueuePlan
 from gpudev.domain.gpu import Catalogue
 from gpudev.domain.ids import new_reservation_id
-from gpudev.domain.lifecycle import LIVE
-from gpudev.domain.own_setup import OwnSetup, check_setup
-from gpudev.domain.reservation import Draft, Reservation
-from gpudev.domain.ssh_keys import check_github_user, parse_public_keys
-from gpudev.domain.users import User
+from gpudev.domain.queue import QueuePlan
+from gpudev.domain.reservations.lifecycle import LIVE
+from gpudev.domain.reservations.reservation import Draft, Reservation
+from gpudev.domain.sessions.personalization import OwnSetup, check_setup
 from gpudev.planning.admission import AdmissionRequest, Admitted, Refused, UserUsage, admit
 from gpudev.planning.disk_zones import anchors_of
 from gpudev.planning.spans import asked_by
+from gpudev.ports.access import KeySource
 from gpudev.ports.clock import Clock
 from gpudev.ports.disks import DiskPlaces
-from gpudev.ports.identity import KeySource
-from gpudev.ports.stores import JobQuery, PlanStore, ReservationStore, UnreleasedView, UserLimits
+from gpudev.ports.reservations import JobQuery, PlanStore, ReservationStore, UnreleasedView, UserLimits
 from gpudev.settings import Limits, Timing
-from gpudev.wire.jobs import SubmitRequest
+from gpudev.wire.reservations import SubmitRequest
 from gpudev.workflows.standing import LONG_LINE, stand, stand_in_long_line
 
 _ID_ATTEMPTS = 3

@@ -8,16 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from gpudev.domain.capacity import Holding, Node
-from gpudev.domain.estimate import Estimate, QueuePlan
+from gpudev.domain.cluster import Holding, Node
 from gpudev.domain.gpu import GpuType
 from gpudev.domain.ids import new_reservation_id
-from gpudev.domain.lifecycle import Status
-from gpudev.domain.reservation import Reservation
+from gpudev.domain.queue import Estimate, QueuePlan
+from gpudev.domain.reservations.lifecycle import Status
+from gpudev.domain.reservations.reservation import Reservation
 from gpudev.planning.availability import availability, free_units
 from gpudev.planning.plan import Request
 from gpudev.ports.clock import Clock
-from gpudev.ports.stores import AvailabilityRow, CatalogueStore, NodeStore, PlanStore, UnreleasedView
+from gpudev.ports.reservations import AvailabilityRow, CatalogueStore, NodeStore, PlanStore, UnreleasedView
 from gpudev.settings import Limits, Timing
 from gpudev.wire.cluster import AvailabilityList, ClosedNode, ClusterStatus, GpuAvailability, NodeView
 from gpudev.workflows.standing import holdings_of, stand

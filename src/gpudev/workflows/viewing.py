@@ -10,19 +10,19 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
+from gpudev.domain.access.users import Role, User
 from gpudev.domain.errors import AmbiguousId, Invalid, NotFound
-from gpudev.domain.estimate import CONFIDENCE, Estimate, QueuePlan
 from gpudev.domain.gpu_use import GpuUse
 from gpudev.domain.ids import ReservationId, short_id
-from gpudev.domain.lifecycle import Status
 from gpudev.domain.moments import utc_time
-from gpudev.domain.reservation import WORKLOAD_NAMESPACE, Event, Reservation
-from gpudev.domain.users import Role, User
+from gpudev.domain.queue import CONFIDENCE, Estimate, QueuePlan
+from gpudev.domain.reservations.lifecycle import Status
+from gpudev.domain.reservations.reservation import WORKLOAD_NAMESPACE, Event, Reservation
 from gpudev.ports.clock import Clock
 from gpudev.ports.gpu_usage import GpuUsage
-from gpudev.ports.stores import PlanView, ReservationStore
+from gpudev.ports.reservations import PlanView, ReservationStore
 from gpudev.settings import Timing
-from gpudev.wire.jobs import EtaView, GpuUseView, JobEvent, JobView, NodeShareView
+from gpudev.wire.reservations import EtaView, GpuUseView, JobEvent, JobView, NodeShareView
 
 _ID = re.compile(r"[0-9a-fA-F]{4,32}")
 _ENDS_SOON = timedelta(minutes=30)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from gpudev.domain.disk_operations import DiskState, Operation, RecordedSnapshotId, SnapshotRecord
+from gpudev.domain.disks.operations import DiskState, Operation, RecordedSnapshotId, SnapshotRecord
 from gpudev.planning.disk_choices import is_shown, was_never_made
 from gpudev.ports.disks import DiskEvent, DiskOverview, Listing, Totals
 from gpudev.wire.disks import (

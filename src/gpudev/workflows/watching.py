@@ -11,10 +11,10 @@ from typing import Any
 
 from gpudev.domain.errors import Unavailable
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.reservation import Event, Reservation
+from gpudev.domain.reservations.reservation import Event, Reservation
 from gpudev.ports.changes import ReservationChanges
-from gpudev.ports.stores import ReservationStore
-from gpudev.wire.jobs import JobEvent, JobView
+from gpudev.ports.reservations import ReservationStore
+from gpudev.wire.reservations import JobEvent, JobView
 from gpudev.workflows.viewing import Viewing, event_view
 
 LOOK_AGAIN_SECONDS = 5.0

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from gpudev.adapters.aws.sts_answer import AwsCaller
 from gpudev.domain.errors import Forbidden
-from gpudev.ports.identity import Person
+from gpudev.ports.access import Person
 
 _ASSUMED_ROLE = re.compile(
     r"arn:(?P<partition>aws[a-z-]{0,20}):sts::(?P<account>[0-9]{12}):assumed-role/"

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from gpudev.domain.aws_login import BODY, CONTENT_TYPE, METHOD, NONCE_HEADER, SERVER_HEADER, Endpoint
+from gpudev.domain.access.login import BODY, CONTENT_TYPE, METHOD, NONCE_HEADER, SERVER_HEADER, Endpoint
 from gpudev.domain.errors import Invalid, Unauthenticated
-from gpudev.ports.identity import SignedRequest
+from gpudev.ports.access import SignedRequest
 
 FRESH_FOR = timedelta(minutes=5)
 """As long as AWS itself takes a signature. Clocks may differ by as much."""

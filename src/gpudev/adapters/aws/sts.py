@@ -10,10 +10,10 @@ import httpx2
 from gpudev.adapters.aws.login_role import LoginRoles
 from gpudev.adapters.aws.signed_shape import Accepted, SignedShape
 from gpudev.adapters.aws.sts_answer import AwsCaller, read_answer
-from gpudev.domain.aws_login import BODY, METHOD, endpoint_of
+from gpudev.domain.access.login import BODY, METHOD, endpoint_of
 from gpudev.domain.errors import Unauthenticated, Unavailable
+from gpudev.ports.access import NonceStore, Person, SignedRequest
 from gpudev.ports.clock import Clock
-from gpudev.ports.identity import NonceStore, Person, SignedRequest
 from gpudev.settings import Settings
 
 _MAX_BYTES = 64 * 1024

@@ -15,7 +15,7 @@ import structlog
 from gpudev.adapters.dcgm.reading import read_exporter
 from gpudev.domain.errors import Invalid
 from gpudev.domain.gpu_use import GpuUse
-from gpudev.domain.reservation import Reservation
+from gpudev.domain.reservations.reservation import Reservation
 from gpudev.ports.clock import Clock
 
 log = structlog.get_logger(__name__)

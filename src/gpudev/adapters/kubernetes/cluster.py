@@ -33,12 +33,12 @@ from gpudev.adapters.kubernetes.setup_reports import SetupReports
 from gpudev.adapters.kubernetes.sizing import all_of_node, room_of_type, share_of
 from gpudev.adapters.kubernetes.trimming import PodRecord, ServerParts
 from gpudev.adapters.local.changes import Changes
-from gpudev.domain.capacity import Share
-from gpudev.domain.disk_contents import Contents
+from gpudev.domain.cluster import Share
+from gpudev.domain.disks.contents import Contents
 from gpudev.domain.errors import ClusterError, GpuDevError
 from gpudev.domain.gpu import SLOTS_PER_CPU_NODE, Catalogue
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.interior import JupyterSeen, JupyterWish
+from gpudev.domain.sessions.addons import JupyterSeen, JupyterWish
 from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import ClusterSeen, Phase, ServerSeen, ServerSpec
 from gpudev.settings import KubernetesSettings

@@ -15,7 +15,7 @@ import structlog
 from gpudev.adapters.kubernetes.api import KubernetesApi
 from gpudev.adapters.kubernetes.pod_manifest import BINARY, CONTAINER
 from gpudev.adapters.kubernetes.trimming import PodRecord, ServerParts
-from gpudev.domain.disk_contents import Contents, Entry, EntryKind
+from gpudev.domain.disks.contents import Contents, Entry, EntryKind
 from gpudev.domain.errors import ClusterError, GpuDevError, Unavailable
 
 log = structlog.get_logger(__name__)

@@ -26,7 +26,7 @@ from gpudev.adapters.kubernetes.ssh_keys import key_pair_of
 from gpudev.adapters.kubernetes.trimming import PodRecord
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.domain.ids import ReservationId, pod_name
-from gpudev.domain.interior import OUTDATED, JupyterSeen, JupyterState, JupyterWish
+from gpudev.domain.sessions.addons import OUTDATED, JupyterSeen, JupyterState, JupyterWish
 
 _WITHIN = timedelta(seconds=10)
 _MOST_ANSWERED = 16 * 1024

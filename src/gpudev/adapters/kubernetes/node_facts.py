@@ -17,7 +17,7 @@ from gpudev.adapters.kubernetes.demand import Demand
 from gpudev.adapters.kubernetes.node_types import find_type, types_by_instance
 from gpudev.adapters.kubernetes.sizing import Room, room_of_type, share_of
 from gpudev.adapters.kubernetes.trimming import NodeRecord, PodRecord
-from gpudev.domain.capacity import Node
+from gpudev.domain.cluster import Node
 from gpudev.domain.gpu import Catalogue, GpuType
 from gpudev.settings import KubernetesSettings
 

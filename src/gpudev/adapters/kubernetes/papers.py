@@ -14,9 +14,9 @@ from typing import Any
 
 from gpudev.adapters.kubernetes.labels import gang_service_name, member_name
 from gpudev.adapters.kubernetes.ssh_keys import KeyPair
-from gpudev.domain.capacity import Share
+from gpudev.domain.cluster import Share
 from gpudev.domain.ids import short_id
-from gpudev.domain.interior import JupyterWish
+from gpudev.domain.sessions.addons import JupyterWish
 from gpudev.ports.cluster import ServerSpec
 
 HOST_KEY = "host_key"

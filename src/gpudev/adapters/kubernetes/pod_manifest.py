@@ -11,7 +11,7 @@ from gpudev.adapters.kubernetes.labels import gang_service_name, label_value, me
 from gpudev.adapters.kubernetes.papers import HOME, WORKSPACE, mounted_items, one_line
 from gpudev.adapters.kubernetes.policies import SSH_PORT
 from gpudev.adapters.kubernetes.sizing import Room
-from gpudev.domain.capacity import Share
+from gpudev.domain.cluster import Share
 from gpudev.ports.cluster import ServerSpec
 from gpudev.settings import KubernetesSettings
 

@@ -11,7 +11,7 @@ from gpudev.adapters.kubernetes.node_facts import NodesSeen, see_node
 from gpudev.adapters.kubernetes.node_types import find_type, types_by_instance
 from gpudev.adapters.kubernetes.server_facts import ServerFacts, see_server
 from gpudev.adapters.kubernetes.trimming import NodeRecord, PodRecord, ServerParts
-from gpudev.domain.capacity import Node
+from gpudev.domain.cluster import Node
 from gpudev.domain.gpu import Catalogue, GpuType
 from gpudev.domain.ids import ReservationId
 from gpudev.ports.cluster import Phase

@@ -12,9 +12,9 @@ from gpudev.adapters.kubernetes.node_facts import address_of
 from gpudev.adapters.kubernetes.pod_death import find_death, is_pull_failing, taken_away
 from gpudev.adapters.kubernetes.refusals import why_refused
 from gpudev.adapters.kubernetes.trimming import GonePod, NodeRecord, OwnRecord, PodRecord, ServerParts
-from gpudev.domain.capacity import Share
-from gpudev.domain.reservation import Connection
-from gpudev.domain.run_end import RunEnd
+from gpudev.domain.cluster import Share
+from gpudev.domain.reservations.command_exit import RunEnd
+from gpudev.domain.reservations.reservation import Connection
 from gpudev.ports.cluster import Phase, ServerSeen
 from gpudev.settings import KubernetesSettings
 

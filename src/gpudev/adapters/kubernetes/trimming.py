@@ -17,7 +17,7 @@ from gpudev.adapters.kubernetes.kinds import Manifest
 from gpudev.adapters.kubernetes.pod_manifest import CONTAINER
 from gpudev.adapters.kubernetes.sizing import Room, room_of_node, whole_only
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.run_end import RunEnd, parse_run_end
+from gpudev.domain.reservations.command_exit import RunEnd, parse_run_end
 
 _ENDED = ("Succeeded", "Failed")
 _CLOSING = ("NoSchedule", "NoExecute")

@@ -24,7 +24,7 @@ from gpudev.adapters.local.snapshots import Snapshots, pending_snapshots
 from gpudev.adapters.local.volume_folders import Busy, Thing, VolumeFolders
 from gpudev.adapters.local.volume_records import SnapshotRecord, VolumeRecord
 from gpudev.adapters.local.volumes import Volumes
-from gpudev.domain.disk_contents import Contents
+from gpudev.domain.disks.contents import Contents
 from gpudev.domain.errors import ClusterError, GpuDevError, Unavailable
 from gpudev.ports.clock import Clock
 from gpudev.ports.cloud import OWNER_TAG, TOKEN_TAG, NodeGroup, Snapshot, SnapshotState, Volume

@@ -33,10 +33,10 @@ from gpudev.adapters.local.records import BadRecord, Record
 from gpudev.adapters.local.seeing import node_seen
 from gpudev.adapters.local.sshd.messages import Message, append_message
 from gpudev.adapters.local.warm import WarmProcess, WarmProcessLost
-from gpudev.domain.disk_contents import Contents
+from gpudev.domain.disks.contents import Contents
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.interior import JupyterSeen, JupyterWish
+from gpudev.domain.sessions.addons import JupyterSeen, JupyterWish
 from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import ClusterSeen, Phase, ServerSpec
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from gpudev.adapters.local.trail import Trail
-from gpudev.domain.disk_contents import Contents, Entry, EntryKind
+from gpudev.domain.disks.contents import Contents, Entry, EntryKind
 
 MOST_ENTRIES = 1000
 _LONGEST_PATH = 1000

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from gpudev.adapters.local.isolation import Mode
 from gpudev.adapters.local.launch import View, runtime_dir
 from gpudev.adapters.local.nodes import LocalNode
-from gpudev.domain.capacity import Share
+from gpudev.domain.cluster import Share
 from gpudev.domain.ids import short_id
 from gpudev.ports.cluster import ServerSpec
 

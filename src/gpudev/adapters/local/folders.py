@@ -38,7 +38,7 @@ from gpudev.adapters.local.reporting import (
 )
 from gpudev.domain.errors import ClusterError
 from gpudev.domain.ids import DiskId, ReservationId
-from gpudev.domain.run_end import RunEnd, parse_run_end
+from gpudev.domain.reservations.command_exit import RunEnd, parse_run_end
 
 _SKELETON = Path("/etc/skel")
 _ENDED_FILE = "ended.json"

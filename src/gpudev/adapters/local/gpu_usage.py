@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from gpudev.adapters.local.nvml import measure
 from gpudev.domain.gpu_use import GpuUse
-from gpudev.domain.reservation import Reservation
+from gpudev.domain.reservations.reservation import Reservation
 from gpudev.ports.clock import Clock
 
 _FRESH_FOR = timedelta(seconds=2)

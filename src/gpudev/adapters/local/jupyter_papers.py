@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict
 
 from gpudev.adapters.local.sshd.jupyter import fingerprint
-from gpudev.domain.interior import OUTDATED, JupyterSeen, JupyterState, JupyterWish
+from gpudev.domain.sessions.addons import OUTDATED, JupyterSeen, JupyterState, JupyterWish
 
 _LONGEST_REASON = 1000
 

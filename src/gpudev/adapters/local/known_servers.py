@@ -8,7 +8,7 @@ from gpudev.adapters.local.members import Member
 from gpudev.adapters.local.records import Record
 from gpudev.adapters.local.seeing import server_seen
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.reservation import Connection
+from gpudev.domain.reservations.reservation import Connection
 from gpudev.ports.cluster import Phase, ServerSeen
 
 

@@ -24,7 +24,7 @@ from gpudev.adapters.local.limits import Limiter, fair_share
 from gpudev.adapters.local.nodes import LocalNode, LocalNodes
 from gpudev.adapters.local.nvml import CONTROL_DEVICES
 from gpudev.adapters.local.records import BadRecord, Record
-from gpudev.domain.capacity import Share
+from gpudev.domain.cluster import Share
 from gpudev.domain.errors import ClusterError
 from gpudev.domain.ids import ReservationId
 from gpudev.ports.cluster import ServerSpec

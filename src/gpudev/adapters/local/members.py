@@ -23,7 +23,7 @@ from gpudev.adapters.local.processes import (
 from gpudev.adapters.local.records import Ended
 from gpudev.adapters.local.reporting import Report
 from gpudev.adapters.local.watching import wait_until_ended
-from gpudev.domain.run_end import RunEnd
+from gpudev.domain.reservations.command_exit import RunEnd
 
 _READY_POLL_S = 0.05
 _SETUP_POLL_S = 0.5

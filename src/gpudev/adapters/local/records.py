@@ -6,9 +6,9 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from gpudev.domain.capacity import Share
+from gpudev.domain.cluster import Share
 from gpudev.domain.ids import DiskId, ReservationId, UserId
-from gpudev.domain.interior import JupyterWish
+from gpudev.domain.sessions.addons import JupyterWish
 from gpudev.ports.cluster import HomeVolume, ServerSpec
 
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from gpudev.adapters.local.foreign import ForeignUse
 from gpudev.adapters.local.members import MemberFacts
 from gpudev.adapters.local.nodes import LocalNode
-from gpudev.domain.capacity import Node
+from gpudev.domain.cluster import Node
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.reservation import Connection
+from gpudev.domain.reservations.reservation import Connection
 from gpudev.ports.cluster import Phase, ServerSeen
 
 

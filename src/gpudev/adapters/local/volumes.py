@@ -22,7 +22,7 @@ from gpudev.adapters.local.removing import remove_folder
 from gpudev.adapters.local.snapshots import pending_snapshots
 from gpudev.adapters.local.volume_folders import Busy, Thing, VolumeFolders, is_id
 from gpudev.adapters.local.volume_records import VolumeRecord
-from gpudev.domain.disk_contents import Contents
+from gpudev.domain.disks.contents import Contents
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.ports.cloud import SnapshotState, Volume
 from gpudev.ports.cluster import ServerSpec

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
+from gpudev.domain.access.users import Role, check_username
 from gpudev.domain.errors import Forbidden, Invalid, Unauthenticated
-from gpudev.domain.users import Role, check_username
-from gpudev.ports.identity import Person
+from gpudev.ports.access import Person
 from gpudev.settings import OidcSettings
 
 PROVIDER = "oidc"

@@ -8,8 +8,8 @@ from gpudev.adapters.oidc.issuer import Issuer
 from gpudev.adapters.oidc.signatures import key_name, signed_claims
 from gpudev.domain.errors import Unauthenticated
 from gpudev.domain.oidc_login import is_for_another
+from gpudev.ports.access import Person
 from gpudev.ports.clock import Clock
-from gpudev.ports.identity import Person
 from gpudev.ports.invitations import IdToken, UsedTokens
 from gpudev.settings import OidcSettings
 

@@ -3,9 +3,9 @@
 import asyncpg
 
 from gpudev.adapters.postgres.pool import Connection, Pool
+from gpudev.domain.access.users import Role, User
 from gpudev.domain.errors import Conflict, NotFound
 from gpudev.domain.ids import UserId
-from gpudev.domain.users import Role, User
 from gpudev.ports.administering import KeyRecord
 
 _KEYS = """

@@ -5,7 +5,7 @@ import asyncpg
 from gpudev.adapters.postgres.facts import PostgresCatalogue
 from gpudev.adapters.postgres.pool import Pool
 from gpudev.domain.errors import Conflict
-from gpudev.ports.stores import AvailabilityRow
+from gpudev.ports.reservations import AvailabilityRow
 
 
 class PostgresAvailability:

@@ -5,7 +5,7 @@ from uuid import uuid4
 
 from gpudev.adapters.postgres import disk_rows
 from gpudev.adapters.postgres.pool import Pool
-from gpudev.domain.disk_operations import DiskState
+from gpudev.domain.disks.operations import DiskState
 from gpudev.ports.cloud import Volume
 
 _UNLINKED = """

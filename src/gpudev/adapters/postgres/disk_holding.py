@@ -4,8 +4,8 @@ from datetime import datetime, timedelta
 
 from gpudev.adapters.postgres import disk_rows
 from gpudev.adapters.postgres.pool import Pool
-from gpudev.domain.disk_contents import Contents
-from gpudev.domain.disk_operations import Changes, OperationKind, RecordedSnapshotId, SnapshotRecord
+from gpudev.domain.disks.contents import Contents
+from gpudev.domain.disks.operations import Changes, OperationKind, RecordedSnapshotId, SnapshotRecord
 from gpudev.domain.ids import DiskId, ReservationId
 from gpudev.ports.disks import HeldDisk
 

@@ -13,7 +13,7 @@ from gpudev.adapters.postgres import disk_rows
 from gpudev.adapters.postgres.disk_quota import take_turns
 from gpudev.adapters.postgres.pool import Connection, Pool
 from gpudev.domain.commands import DISK_QUEUE
-from gpudev.domain.disk_operations import (
+from gpudev.domain.disks.operations import (
     Changes,
     DiskState,
     Operation,

@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 from gpudev.adapters.postgres.pool import Connection
-from gpudev.domain.disk import DEFAULT_DISK, NO_DISK
-from gpudev.domain.disk_operations import DiskSettings
+from gpudev.domain.disks.names import DEFAULT_DISK, NO_DISK
+from gpudev.domain.disks.operations import DiskSettings
 from gpudev.domain.errors import LimitReached
 from gpudev.domain.ids import UserId
-from gpudev.domain.reservation import Draft
+from gpudev.domain.reservations.reservation import Draft
 from gpudev.planning.disk_quota import DiskHoldings, check_quota
 
 _TAKE_TURNS = "SELECT pg_advisory_xact_lock(hashtext('gpu-dev disks'), $1)"

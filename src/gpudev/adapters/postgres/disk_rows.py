@@ -4,7 +4,7 @@ from typing import Any
 
 import asyncpg
 
-from gpudev.domain.disk_operations import (
+from gpudev.domain.disks.operations import (
     DiskState,
     Operation,
     OperationId,

@@ -4,8 +4,8 @@ from typing import Any
 
 from gpudev.adapters.postgres import disk_rows
 from gpudev.adapters.postgres.pool import Pool
-from gpudev.domain.disk_contents import Contents
-from gpudev.domain.disk_operations import RecordedSnapshotId
+from gpudev.domain.disks.contents import Contents
+from gpudev.domain.disks.operations import RecordedSnapshotId
 from gpudev.domain.ids import DiskId, UserId
 from gpudev.ports.disks import DiskEvent, DiskOverview, Listing, Totals
 

@@ -4,7 +4,7 @@ from datetime import datetime
 
 from gpudev.adapters.postgres import rows
 from gpudev.adapters.postgres.pool import Pool
-from gpudev.domain.estimate import Outcome, Stay
+from gpudev.domain.queue import Outcome, Stay
 
 
 class PostgresEstimates:

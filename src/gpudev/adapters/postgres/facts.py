@@ -9,10 +9,10 @@ from gpudev.adapters.postgres import rows
 from gpudev.adapters.postgres.leases import check_epoch
 from gpudev.adapters.postgres.migrating import seed_gpu_types
 from gpudev.adapters.postgres.pool import Connection, Pool
-from gpudev.domain.capacity import Node
+from gpudev.domain.cluster import Node
 from gpudev.domain.errors import NotFound
 from gpudev.domain.gpu import Catalogue, GpuType
-from gpudev.ports.stores import AvailabilityRow, Lease
+from gpudev.ports.reservations import AvailabilityRow, Lease
 
 _AWAY_KNOWN = timedelta(days=30)
 

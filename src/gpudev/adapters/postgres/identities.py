@@ -9,9 +9,9 @@ import structlog
 from gpudev.adapters.postgres.administering import is_last_admin, lock_admins
 from gpudev.adapters.postgres.pool import Connection, Pool
 from gpudev.adapters.postgres.users import user_of
+from gpudev.domain.access.users import Role, User
 from gpudev.domain.errors import Conflict, Forbidden, LimitReached, NotFound
-from gpudev.domain.users import Role, User
-from gpudev.ports.identity import Nonce, Person
+from gpudev.ports.access import Nonce, Person
 
 log = structlog.get_logger(__name__)
 _NONCE_BYTES = 24

@@ -1,4 +1,4 @@
-"""Interiors on PostgreSQL. Fulfils `ports.interiors`. A trigger wakes the processor."""
+"""Interiors on PostgreSQL. Fulfils `ports.sessions`. A trigger wakes the processor."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -9,7 +9,7 @@ from gpudev.adapters.postgres.pool import Connection, Pool
 from gpudev.adapters.postgres.writing import write_changes
 from gpudev.domain.errors import LimitReached, Stale
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.interior import (
+from gpudev.domain.sessions.addons import (
     MOST_USERS,
     ExtraUser,
     Interior,
@@ -19,8 +19,8 @@ from gpudev.domain.interior import (
     JupyterWish,
     jupyter_path,
 )
-from gpudev.ports.interiors import JupyterSecrets, Noted
-from gpudev.ports.stores import Change
+from gpudev.ports.reservations import Change
+from gpudev.ports.sessions import JupyterSecrets, Noted
 
 
 class PostgresInteriors:

@@ -7,9 +7,9 @@ from datetime import datetime, timedelta
 import asyncpg
 
 from gpudev.adapters.postgres.pool import Connection, Pool
+from gpudev.domain.access.invitations import Invitation
+from gpudev.domain.access.users import Role, check_username
 from gpudev.domain.errors import Conflict, NotFound
-from gpudev.domain.invitations import Invitation
-from gpudev.domain.users import Role, check_username
 from gpudev.ports.invitations import INVITATION, NewInvitation
 
 _SECRET_BYTES = 32

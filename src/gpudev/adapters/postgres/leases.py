@@ -14,7 +14,7 @@ import asyncpg
 
 from gpudev.adapters.postgres.pool import UNREACHABLE, Connection, Pool, connect, translated
 from gpudev.domain.errors import LeaseLost
-from gpudev.ports.stores import Lease
+from gpudev.ports.reservations import Lease
 
 
 class PostgresLeases:

@@ -7,7 +7,7 @@ from gpudev.adapters.postgres.pool import Pool
 from gpudev.domain.commands import PLANNING_LEASE
 from gpudev.domain.ids import ReservationId
 from gpudev.ports.reconciling import Looks
-from gpudev.ports.stores import Lease
+from gpudev.ports.reservations import Lease
 
 _LONG_BREAK = timedelta(minutes=1)
 

@@ -8,7 +8,7 @@ from gpudev.adapters.postgres.writing import send_message, write_changes
 from gpudev.domain.commands import Cause
 from gpudev.domain.errors import Stale
 from gpudev.domain.ids import ReservationId
-from gpudev.ports.stores import Change
+from gpudev.ports.reservations import Change
 
 
 class PostgresMoves:

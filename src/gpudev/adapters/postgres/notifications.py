@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 from gpudev.adapters.postgres import rows
 from gpudev.adapters.postgres.pool import Pool
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.notice import Recipient
-from gpudev.ports.notifying import WaitingNotice
+from gpudev.domain.notifications import Recipient
+from gpudev.ports.notifications import WaitingNotice
 
 
 class PostgresNotifications:

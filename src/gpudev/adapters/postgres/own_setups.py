@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from gpudev.adapters.postgres.pool import Connection, Pool
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.own_setup import NO_SETUP, OwnSetup
+from gpudev.domain.sessions.personalization import NO_SETUP, OwnSetup
 
 
 class PostgresOwnSetups:

@@ -13,10 +13,10 @@ import orjson
 
 from gpudev.adapters.postgres.leases import check_epoch
 from gpudev.adapters.postgres.pool import Pool
-from gpudev.domain.capacity import Anchor
-from gpudev.domain.estimate import Estimate, Offer, QueuePlan, Span
+from gpudev.domain.cluster import Anchor
 from gpudev.domain.ids import ReservationId
-from gpudev.ports.stores import Lease
+from gpudev.domain.queue import Estimate, Offer, QueuePlan, Span
+from gpudev.ports.reservations import Lease
 
 PLANS_CHANNEL = "queue_plans"
 _MICROSECOND = timedelta(microseconds=1)

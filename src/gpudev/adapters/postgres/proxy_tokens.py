@@ -8,8 +8,8 @@ import asyncpg
 from gpudev.adapters.postgres.pool import Pool
 from gpudev.adapters.postgres.rows import connection_of
 from gpudev.domain.ids import ReservationId, UserId
-from gpudev.domain.lifecycle import Status
-from gpudev.domain.proxy import Grant, Purpose, Standing
+from gpudev.domain.reservations.lifecycle import Status
+from gpudev.domain.sessions.grants import Grant, Purpose, Standing
 
 _STANDINGS = """
     SELECT g.reservation_id, g.user_id, g.key_id,

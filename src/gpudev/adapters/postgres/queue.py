@@ -14,8 +14,8 @@ from gpudev.adapters.postgres.writing import write_changes
 from gpudev.domain.commands import MAX_FAILURES, QUEUES, RESERVATION_QUEUE, dead_letter_queue
 from gpudev.domain.errors import NotFound
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.lifecycle import Status
-from gpudev.ports.stores import Change, NewEvent, QueueMessage
+from gpudev.domain.reservations.lifecycle import Status
+from gpudev.ports.reservations import Change, NewEvent, QueueMessage
 
 NOTIFY_CHANNEL = "pgmq.q_gpu_reservations.INSERT"
 

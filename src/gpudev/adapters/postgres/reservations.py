@@ -20,13 +20,13 @@ from gpudev.adapters.postgres.writing import (
     write_queue_updates,
 )
 from gpudev.domain.commands import RESERVATION_QUEUE, Cause
-from gpudev.domain.disk import DEFAULT_DISK, NO_DISK
+from gpudev.domain.disks.names import DEFAULT_DISK, NO_DISK
 from gpudev.domain.errors import DiskHeld, IdempotencyMismatch, IdTaken, LimitReached, NotFound, Stale
-from gpudev.domain.estimate import EstimateRecord
 from gpudev.domain.ids import DiskId, ReservationId, UserId, new_disk_id, pod_name, short_id
-from gpudev.domain.lifecycle import Status
-from gpudev.domain.reservation import Draft, Event, Reservation
-from gpudev.ports.stores import NO_LIMITS, Ahead, Change, Extends, JobQuery, Lease, QueueUpdate, UserLimits
+from gpudev.domain.queue import EstimateRecord
+from gpudev.domain.reservations.lifecycle import Status
+from gpudev.domain.reservations.reservation import Draft, Event, Reservation
+from gpudev.ports.reservations import NO_LIMITS, Ahead, Change, Extends, JobQuery, Lease, QueueUpdate, UserLimits
 
 # The request's id, as the last value, is told beside the arguments. An argument needs
 # that to have been done, so it comes before the call.

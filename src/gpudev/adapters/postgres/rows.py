@@ -4,11 +4,11 @@ from datetime import timedelta
 
 import asyncpg
 
-from gpudev.domain.capacity import Node, Share
-from gpudev.domain.estimate import EstimateRecord, LateBecause, Outcome, Span
+from gpudev.domain.cluster import Node, Share
 from gpudev.domain.ids import DiskId, ReservationId, UserId
-from gpudev.domain.lifecycle import Status
-from gpudev.domain.reservation import Connection, Event, Reservation
+from gpudev.domain.queue import EstimateRecord, LateBecause, Outcome, Span
+from gpudev.domain.reservations.lifecycle import Status
+from gpudev.domain.reservations.reservation import Connection, Event, Reservation
 
 SELECT_RESERVATION = """
     SELECT r.*, u.username,

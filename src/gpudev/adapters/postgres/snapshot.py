@@ -7,7 +7,7 @@ from uuid import UUID
 
 from gpudev.adapters.postgres import rows
 from gpudev.adapters.postgres.pool import Pool
-from gpudev.domain.reservation import Reservation
+from gpudev.domain.reservations.reservation import Reservation
 
 
 class UnreleasedSnapshot:

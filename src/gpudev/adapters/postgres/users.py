@@ -7,9 +7,9 @@ from datetime import datetime, timedelta
 import asyncpg
 
 from gpudev.adapters.postgres.pool import Connection, Pool
+from gpudev.domain.access.users import ApiKey, IssuedKey, Role, Usage, User, check_username
 from gpudev.domain.errors import Conflict, Forbidden, NotFound, Unauthenticated
 from gpudev.domain.ids import UserId
-from gpudev.domain.users import ApiKey, IssuedKey, Role, Usage, User, check_username
 
 KEY_PREFIX = "gpudev_"
 _RANDOM_BYTES = 32

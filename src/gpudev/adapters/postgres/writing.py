@@ -13,9 +13,9 @@ import structlog
 from gpudev.adapters.postgres.own_setups import forget_setups
 from gpudev.adapters.postgres.pool import Connection
 from gpudev.domain.commands import RESERVATION_QUEUE, Cause, dead_letter_queue
-from gpudev.domain.estimate import EstimateRecord
 from gpudev.domain.ids import ReservationId
-from gpudev.ports.stores import Change, QueueUpdate
+from gpudev.domain.queue import EstimateRecord
+from gpudev.ports.reservations import Change, QueueUpdate
 
 # The columns a change may set. Values travel as one JSON object per row and are read back in their column's type,
 # so that any number of changes with any fields is one statement with four parameters.

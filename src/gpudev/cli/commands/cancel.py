@@ -9,9 +9,9 @@ from gpudev.cli.exits import usage_error
 from gpudev.cli.options import ID, api_options
 from gpudev.cli.paging import list_jobs
 from gpudev.cli.session import Session
-from gpudev.domain.lifecycle import LIVE, Status
+from gpudev.domain.reservations.lifecycle import LIVE, Status
 from gpudev.sdk.errors import ClientError
-from gpudev.wire.jobs import JobView
+from gpudev.wire.reservations import JobView
 
 _MOST = 10_000
 

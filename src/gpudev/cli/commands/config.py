@@ -7,7 +7,7 @@ from typing import IO
 
 import click
 
-from gpudev import places
+from gpudev import paths
 from gpudev.cli import output, preferences
 from gpudev.cli.exits import CliError, Exit, usage_error
 from gpudev.cli.preferences import API_URL, Preferences
@@ -111,7 +111,7 @@ def show(as_json: bool) -> None:
 
 
 def _path() -> Path:
-    return places.config_file(os.environ)
+    return paths.config_file(os.environ)
 
 
 def _region(name: str, region: str | None) -> str:

@@ -23,7 +23,7 @@ from gpudev.cli.exits import CliError, Exit, local_error, usage_error
 from gpudev.cli.options import ID
 from gpudev.cli.session import Session
 from gpudev.sdk import remote_runs, ssh
-from gpudev.wire.jobs import JobView
+from gpudev.wire.reservations import JobView
 
 _HOME = "/home/dev"
 _EDITORS = {"code": ("vscode", "VS Code"), "cursor": ("cursor", "Cursor")}

@@ -7,7 +7,7 @@ from gpudev.cli.exits import CliError, Exit
 from gpudev.cli.options import HOURS, ID, api_options
 from gpudev.cli.session import Session
 from gpudev.sdk.errors import Unreachable
-from gpudev.wire.jobs import ExtendRequest
+from gpudev.wire.reservations import ExtendRequest
 
 
 @click.command()

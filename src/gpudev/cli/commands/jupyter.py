@@ -12,7 +12,7 @@ from gpudev.cli.exits import CliError, Exit
 from gpudev.cli.options import ID, api_options
 from gpudev.cli.session import Session
 from gpudev.sdk import interior_calls
-from gpudev.wire.interiors import JupyterView
+from gpudev.wire.sessions import JupyterView
 
 _PATIENCE_SECONDS = 120.0
 _LOOK_AGAIN_SECONDS = 0.25

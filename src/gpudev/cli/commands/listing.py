@@ -6,7 +6,7 @@ from gpudev.cli import output, wording
 from gpudev.cli.options import TEXT, api_options
 from gpudev.cli.paging import list_jobs as list_pages
 from gpudev.cli.session import Session
-from gpudev.domain.lifecycle import LIVE, Status
+from gpudev.domain.reservations.lifecycle import LIVE, Status
 
 _HEADER = ("ID", "STATUS", "GPUS", "TYPE", "NAME", "CREATED", "NOW")
 

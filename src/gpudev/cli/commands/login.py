@@ -5,7 +5,7 @@ import sys
 
 import click
 
-from gpudev import places
+from gpudev import paths
 from gpudev.cli import output
 from gpudev.cli.exits import CliError, Exit, usage_error
 from gpudev.cli.session import KEY_VARIABLE, Session, check_key
@@ -91,7 +91,7 @@ def logout(api_url: str | None) -> None:
         session.api_with(stored.api_key).revoke_key()
     finally:
         # Whatever the server says: who logs out wants no key lying here.
-        credentials.forget(places.credentials_file(session.env), session.address.url)
+        credentials.forget(paths.credentials_file(session.env), session.address.url)
     output.say(f"Logged out of {session.address.url}.")
     _mention_variable(session)
 

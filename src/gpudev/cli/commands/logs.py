@@ -11,10 +11,10 @@ from gpudev.cli.connecting import choose_way
 from gpudev.cli.exits import CliError, Exit, usage_error
 from gpudev.cli.options import ID
 from gpudev.cli.session import Session
-from gpudev.domain.lifecycle import Status
+from gpudev.domain.reservations.lifecycle import Status
 from gpudev.sdk import remote_runs, ssh
 from gpudev.wire import codec
-from gpudev.wire.jobs import JobView
+from gpudev.wire.reservations import JobView
 
 
 @click.command()

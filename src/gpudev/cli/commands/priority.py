@@ -6,7 +6,7 @@ from gpudev.cli import output, wording
 from gpudev.cli.options import ID, api_options
 from gpudev.cli.session import Session
 from gpudev.sdk.errors import Forbidden
-from gpudev.wire.jobs import PriorityRequest
+from gpudev.wire.reservations import PriorityRequest
 
 
 # A number below zero looks like an option to the parser.

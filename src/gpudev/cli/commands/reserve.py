@@ -9,7 +9,7 @@ from gpudev.cli.options import api_options
 from gpudev.cli.reserving import request_from, reservation_options, submit
 from gpudev.cli.session import Session
 from gpudev.cli.waiting import check_ready, wait_until_ready
-from gpudev.wire.jobs import JobView
+from gpudev.wire.reservations import JobView
 
 
 @click.command()

@@ -10,10 +10,10 @@ from gpudev.cli import output, wording
 from gpudev.cli.choosing import find_job
 from gpudev.cli.options import ID, api_options
 from gpudev.cli.session import Session
-from gpudev.domain.lifecycle import Status
+from gpudev.domain.reservations.lifecycle import Status
 from gpudev.sdk.standing import has_ended
 from gpudev.wire import codec
-from gpudev.wire.jobs import JobEvent, JobView
+from gpudev.wire.reservations import JobEvent, JobView
 
 _LABEL = 13
 

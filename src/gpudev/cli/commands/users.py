@@ -10,11 +10,11 @@ from gpudev.cli.choosing import find_job
 from gpudev.cli.exits import CliError, Exit
 from gpudev.cli.options import ID, TEXT, api_options
 from gpudev.cli.session import Session
-from gpudev.domain.lifecycle import Status
+from gpudev.domain.reservations.lifecycle import Status
 from gpudev.sdk import interior_calls
 from gpudev.sdk.errors import NotFound
-from gpudev.wire.interiors import DevServerUsers
-from gpudev.wire.jobs import JobView
+from gpudev.wire.reservations import JobView
+from gpudev.wire.sessions import DevServerUsers
 
 _COLUMNS = ("GITHUB", "KEYS", "ADDED", "BY")
 _PATIENCE_SECONDS = 30.0

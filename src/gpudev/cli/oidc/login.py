@@ -10,16 +10,16 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from gpudev import places
+from gpudev import paths
 from gpudev.cli.exits import CliError, Exit
 from gpudev.cli.logging_in import Options, credential_from
 from gpudev.cli.oidc import browser, device
 from gpudev.cli.oidc.issuer import Client, Refused, Tokens, ask_for_tokens, discover
-from gpudev.domain.aws_login import server_name
+from gpudev.domain.access.login import server_name
 from gpudev.sdk import credentials, files
 from gpudev.sdk.credentials import Credential
 from gpudev.wire import codec
-from gpudev.wire.auth import LoginMethod, LoginView
+from gpudev.wire.access import LoginMethod, LoginView
 from gpudev.wire.auth_oidc import OidcLoginRequest
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def log_in(session: "Session", method: LoginMethod, options: Options) -> Credent
 
 def log_in_again(session: "Session", method: LoginMethod, login: Mapping[str, str]) -> Credential:
     """With the refresh token, if there is one."""
-    path, api_url = places.credentials_file(session.env), session.address.url
+    path, api_url = paths.credentials_file(session.env), session.address.url
     # Some issuers take each refresh token once: the next of our programs must find the one that came after it.
     with files.changing(path):
         stored = credentials.find(path, api_url)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import NoReturn
 
-from gpudev import descriptors
+from gpudev import rlimits
 
 _CANNOT_RUN = 126
 _FIRST_FREE_FD = 3
@@ -75,7 +75,7 @@ def _become_child(stdio: tuple[int, int, int], home: str, on_terminal: bool) -> 
     if on_terminal:
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     os.closerange(_FIRST_FREE_FD, _fd_limit())
-    descriptors.allow_as_before()
+    rlimits.allow_as_before()
     os.umask(0o022)
     enter(home)
 

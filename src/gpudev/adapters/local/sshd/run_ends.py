@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpudev.adapters.local.sshd.config import SshdConfig
-from gpudev.domain.run_end import ENDS, EXIT, FOLDER, OUTPUT, PROCESS, last_lines
+from gpudev.domain.reservations.command_exit import ENDS, EXIT, FOLDER, OUTPUT, PROCESS, last_lines
 
 ENDED_WITH_IT = 86
 """The SSH server's exit code then."""

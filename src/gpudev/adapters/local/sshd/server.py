@@ -15,7 +15,7 @@ from contextlib import suppress
 
 import asyncssh
 
-from gpudev import descriptors
+from gpudev import rlimits
 from gpudev.adapters.local.sshd import forwarding, openssh
 from gpudev.adapters.local.sshd.config import SshdConfig
 from gpudev.adapters.local.sshd.jupyter import LOGIN as JUPYTER_LOGIN
@@ -59,7 +59,7 @@ def _settle(config: SshdConfig) -> None:
     """Shed what the process we were forked from was."""
     for fd in (0, 1, 2):
         _ensure_open(fd)
-    descriptors.allow_many()
+    rlimits.allow_many()
     reset_signals()
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

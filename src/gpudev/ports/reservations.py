@@ -5,15 +5,15 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
-from gpudev.domain.capacity import Node, Share
+from gpudev.domain.access.users import ApiKey, IssuedKey, Role, Usage, User
+from gpudev.domain.cluster import Node, Share
 from gpudev.domain.commands import Cause
-from gpudev.domain.disk_operations import DiskSettings
-from gpudev.domain.estimate import Estimate, EstimateRecord, Outcome, QueuePlan, Stay
+from gpudev.domain.disks.operations import DiskSettings
 from gpudev.domain.gpu import Catalogue, GpuType
 from gpudev.domain.ids import ReservationId, UserId
-from gpudev.domain.lifecycle import Status, check_move
-from gpudev.domain.reservation import Connection, Draft, Event, Reservation
-from gpudev.domain.users import ApiKey, IssuedKey, Role, Usage, User
+from gpudev.domain.queue import Estimate, EstimateRecord, Outcome, QueuePlan, Stay
+from gpudev.domain.reservations.lifecycle import Status, check_move
+from gpudev.domain.reservations.reservation import Connection, Draft, Event, Reservation
 
 
 @dataclass(frozen=True, slots=True)

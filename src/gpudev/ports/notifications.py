@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from gpudev.domain.notice import Notice, Recipient
-from gpudev.domain.reservation import Event, Reservation
+from gpudev.domain.notifications import Notice, Recipient
+from gpudev.domain.reservations.reservation import Event, Reservation
 
 
 class Notifier(Protocol):

@@ -3,11 +3,11 @@
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from gpudev.domain.capacity import Holding, Share
-from gpudev.domain.estimate import Span
+from gpudev.domain.cluster import Holding, Share
 from gpudev.domain.ids import DiskId, ReservationId, UserId, pod_name
-from gpudev.domain.lifecycle import Status
-from gpudev.domain.own_setup import NO_SETUP, OwnSetup
+from gpudev.domain.queue import Span
+from gpudev.domain.reservations.lifecycle import Status
+from gpudev.domain.sessions.personalization import NO_SETUP, OwnSetup
 
 WORKLOAD_NAMESPACE = "gpu-dev"
 
@@ -102,7 +102,7 @@ class Reservation:
     setup_outcome: str | None = None
     """What became of its owner's own set-up (dotfiles, start-up script), in words; None: nothing yet."""
     furnished: bool = False
-    """Something was wanted inside it beyond what was reserved: more users, or Jupyter (`domain.interior`)."""
+    """Something was wanted inside it beyond what was reserved: more users, or Jupyter (`domain.sessions.addons`)."""
     request_id: str | None = None
     """Which request made it, for the logs of whoever works on it."""
     connection: Connection | None = None

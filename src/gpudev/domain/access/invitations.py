@@ -9,8 +9,8 @@ from datetime import datetime
 from enum import StrEnum
 from urllib.parse import urlsplit
 
+from gpudev.domain.access.users import Role
 from gpudev.domain.errors import Invalid
-from gpudev.domain.users import Role
 
 PATH = "/invitation"
 _FRAGMENT = re.compile(r"([A-Za-z0-9_-]{43})(?:\.([A-Za-z0-9_-]{43}))?")

@@ -6,8 +6,8 @@ from datetime import datetime
 from typing import Protocol
 
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.interior import ExtraUser, Interior, JupyterSeen
-from gpudev.ports.stores import Change
+from gpudev.domain.sessions.addons import ExtraUser, Interior, JupyterSeen
+from gpudev.ports.reservations import Change
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol, TypeVar
 
-from gpudev.domain.users import ApiKey, Role, User
+from gpudev.domain.access.users import ApiKey, Role, User
 
 _Proof_contra = TypeVar("_Proof_contra", contravariant=True)
 

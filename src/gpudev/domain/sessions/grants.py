@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
 from gpudev.domain.ids import ReservationId, UserId
-from gpudev.domain.lifecycle import Status
-from gpudev.domain.reservation import Connection
+from gpudev.domain.reservations.lifecycle import Status
+from gpudev.domain.reservations.reservation import Connection
 
 TOKEN_PREFIX = "gpudevt_"
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from gpudev.domain.capacity import Anchor
+from gpudev.domain.cluster import Anchor
 from gpudev.domain.ids import ReservationId
 
 CONFIDENCE = 0.8

@@ -1,0 +1,1 @@
+"""Who may use the system: users, invitations, login proofs and public SSH keys."""

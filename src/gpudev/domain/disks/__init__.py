@@ -1,0 +1,1 @@
+"""Disks: their names, contents, snapshots, volumes and operations."""

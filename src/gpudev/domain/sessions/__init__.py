@@ -1,0 +1,1 @@
+"""Sessions on dev servers: grants, addons and personalization."""
