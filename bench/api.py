@@ -22,8 +22,8 @@ import psutil
 
 from bench.figures import percentile, report
 from bench.http_load import Load, Request
-from gpudev.adapters.postgres.migrating import migrate
-from gpudev.adapters.postgres.pool import connect
+from gpudev.adapters.postgres.database.migrator import migrate
+from gpudev.adapters.postgres.database.pool import connect
 from gpudev.adapters.postgres.stores import open_stores
 from gpudev.domain.access.users import Role
 from gpudev.embedded.postgres import EmbeddedPostgres

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from bench.api import _PORT, _await_ready, _database, _environment
 from bench.figures import percentile, report
-from gpudev.adapters.postgres.listening import ACCESS_CHANNEL
-from gpudev.adapters.postgres.pool import connect
+from gpudev.adapters.postgres.database.listener import ACCESS_CHANNEL
+from gpudev.adapters.postgres.database.pool import connect
 from gpudev.adapters.postgres.stores import Stores, open_stores
 from gpudev.domain.access.users import Role
 from gpudev.settings import Database, Settings

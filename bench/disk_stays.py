@@ -22,10 +22,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from bench.figures import percentile, report
 from gpudev.adapters.aws.cloud import AwsCloud
 from gpudev.adapters.local.cloud import LocalCloud
-from gpudev.adapters.postgres.disk_operations import CHANGES_CHANNEL
-from gpudev.adapters.postgres.listening import Listener
-from gpudev.adapters.postgres.migrating import ensure_queue_notifications, migrate
-from gpudev.adapters.postgres.queue import NOTIFY_CHANNEL
+from gpudev.adapters.postgres.database.listener import Listener
+from gpudev.adapters.postgres.database.migrator import ensure_queue_notifications, migrate
+from gpudev.adapters.postgres.disks.operations import CHANGES_CHANNEL
+from gpudev.adapters.postgres.queue.message_queue import NOTIFY_CHANNEL
 from gpudev.adapters.postgres.stores import open_stores
 from gpudev.bootstrap.disks import make_disk_work
 from gpudev.bootstrap.processor import make_processor

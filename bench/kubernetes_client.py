@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 
-from gpudev.adapters.postgres.migrating import migrate
+from gpudev.adapters.postgres.database.migrator import migrate
 from gpudev.adapters.postgres.stores import Stores, open_stores
 from gpudev.domain.access.users import Role
 from gpudev.domain.ids import ReservationId, UserId, new_reservation_id

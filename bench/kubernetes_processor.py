@@ -4,9 +4,9 @@ import asyncio
 
 from gpudev import settings
 from gpudev.adapters.kubernetes.cluster import KubernetesCluster
-from gpudev.adapters.postgres.listening import Listener
-from gpudev.adapters.postgres.migrating import ensure_queue_notifications
-from gpudev.adapters.postgres.queue import NOTIFY_CHANNEL
+from gpudev.adapters.postgres.database.listener import Listener
+from gpudev.adapters.postgres.database.migrator import ensure_queue_notifications
+from gpudev.adapters.postgres.queue.message_queue import NOTIFY_CHANNEL
 from gpudev.adapters.postgres.stores import open_stores
 from gpudev.bootstrap.processor import make_processor
 from gpudev.bootstrap.running import configure_logging, spare_collections

@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from gpudev.adapters.aws.calling import AwsCaller
+from gpudev.adapters.aws.client import AwsCaller
 from gpudev.adapters.aws.cloud import AwsCloud
 from gpudev.adapters.aws.permissions import Action
 from gpudev.adapters.kubernetes.api import connect

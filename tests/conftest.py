@@ -12,8 +12,8 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from gpudev.adapters.postgres.migrating import migrate
-from gpudev.adapters.postgres.pool import connect
+from gpudev.adapters.postgres.database.migrator import migrate
+from gpudev.adapters.postgres.database.pool import connect
 from gpudev.adapters.postgres.stores import Stores, open_stores
 from gpudev.embedded.postgres import EmbeddedPostgres
 from gpudev.settings import Database, Settings

@@ -9,8 +9,8 @@ import pytest
 import uvicorn
 
 from api.proxy_place import QUICK, Proxy, proxy_of
-from gpudev.adapters.postgres.listening import ReservationChanges
-from gpudev.adapters.postgres.roles import API, PROCESSOR
+from gpudev.adapters.postgres.database.listener import ReservationChanges
+from gpudev.adapters.postgres.database.roles import API, PROCESSOR
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.api.app import create_app
 from gpudev.bootstrap.processor import make_processor

@@ -7,8 +7,8 @@ from dataclasses import replace
 import httpx2
 import pytest
 
-from gpudev.adapters.postgres.listening import AccessChanges, ReservationChanges
-from gpudev.adapters.postgres.roles import API
+from gpudev.adapters.postgres.database.listener import AccessChanges, ReservationChanges
+from gpudev.adapters.postgres.database.roles import API
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.api.app import create_app
 from gpudev.domain.access.users import Role

@@ -12,7 +12,7 @@ from contextlib import closing
 
 import pytest
 
-from gpudev.adapters.postgres.roles import API
+from gpudev.adapters.postgres.database.roles import API
 from gpudev.adapters.postgres.stores import open_stores
 from gpudev.domain.access.users import Role
 from gpudev.ports.auditing import AuditEntry, AuditQuery

@@ -3,8 +3,8 @@
 import httpx2
 import pytest
 
-from gpudev.adapters.postgres.listening import Listener
-from gpudev.adapters.postgres.queue import NOTIFY_CHANNEL
+from gpudev.adapters.postgres.database.listener import Listener
+from gpudev.adapters.postgres.queue.message_queue import NOTIFY_CHANNEL
 from gpudev.domain.access.users import Role
 from gpudev.domain.cluster import Node
 from gpudev.domain.reservations.lifecycle import Status

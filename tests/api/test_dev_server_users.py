@@ -2,7 +2,7 @@
 
 import httpx2
 
-from gpudev.adapters.postgres.housekeeping import forget_what_is_over
+from gpudev.adapters.postgres.database.cleanup import forget_what_is_over
 from gpudev.domain.access.users import Role
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.domain.ids import ReservationId

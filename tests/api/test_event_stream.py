@@ -12,7 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from gpudev.adapters.postgres.listening import ReservationChanges
+from gpudev.adapters.postgres.database.listener import ReservationChanges
 from gpudev.api import app
 from gpudev.api.streaming import EventStream, Item
 from gpudev.domain.access.users import Role

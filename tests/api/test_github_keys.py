@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from gpudev.adapters.github import GitHubKeys
+from gpudev.adapters.github_keys import GitHubKeys
 from gpudev.domain.errors import Invalid, Unavailable
 from support.api import public_key
 

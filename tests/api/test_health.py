@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpudev.adapters.postgres.migrating import migrate
+from gpudev.adapters.postgres.database.migrator import migrate
 from gpudev.adapters.postgres.stores import open_stores
 from gpudev.embedded.postgres import EmbeddedPostgres
 from gpudev.settings import Settings

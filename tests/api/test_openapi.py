@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, Phase, given, seed
 from hypothesis import settings as hypothesis_settings
 from schemathesis import Case, GenerationMode, checks
 
-from gpudev.adapters.postgres.listening import ReservationChanges
-from gpudev.adapters.postgres.roles import API
+from gpudev.adapters.postgres.database.listener import ReservationChanges
+from gpudev.adapters.postgres.database.roles import API
 from gpudev.adapters.postgres.stores import open_stores
 from gpudev.api.access import TABLE
 from gpudev.api.app import create_app

@@ -7,7 +7,7 @@ import asyncpg
 import httpx2
 import pytest
 
-from gpudev.adapters.postgres.roles import API
+from gpudev.adapters.postgres.database.roles import API
 from gpudev.domain.ids import ReservationId
 from gpudev.ports.cluster import Phase, ServerSeen
 from support.api import public_key

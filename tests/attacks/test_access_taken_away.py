@@ -8,7 +8,7 @@ import asyncpg
 import httpx2
 import pytest
 
-from gpudev.adapters.postgres.pool import connect
+from gpudev.adapters.postgres.database.pool import connect
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.api.authentication import Authentication
 from gpudev.domain.access.users import ApiKey, Role
@@ -118,7 +118,7 @@ async def test_a_key_is_compared_as_a_whole(stores: Stores, monkeypatch: pytest.
         return False
 
     assert await stores.users.find_key(secret) is not None
-    monkeypatch.setattr("gpudev.adapters.postgres.users.secrets.compare_digest", refuse)
+    monkeypatch.setattr("gpudev.adapters.postgres.access.users.secrets.compare_digest", refuse)
     assert await stores.users.find_key(secret) is None, "nothing but the comparison decides"
     ((one, other),) = compared
     assert one == other

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from auth.issuing import TestIssuer
-from gpudev.adapters.oidc.issuer import Issuer
+from gpudev.adapters.oidc.issuer_keys import Issuer
 from gpudev.adapters.oidc.provider import OidcProvider
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.domain.errors import Unauthenticated

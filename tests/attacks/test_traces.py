@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 from click.testing import CliRunner
 
-from gpudev.adapters.postgres.roles import API
+from gpudev.adapters.postgres.database.roles import API
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.domain.access.users import Role
 from gpudev.domain.errors import Conflict

@@ -10,10 +10,10 @@ import pytest
 import uvicorn
 
 from auth.issuing import Stranger, TestIssuer
-from gpudev.adapters.oidc.issuer import Issuer
+from gpudev.adapters.oidc.issuer_keys import Issuer
 from gpudev.adapters.oidc.provider import OidcProvider
-from gpudev.adapters.postgres.listening import ReservationChanges
-from gpudev.adapters.postgres.pool import connect
+from gpudev.adapters.postgres.database.listener import ReservationChanges
+from gpudev.adapters.postgres.database.pool import connect
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.api.app import create_app
 from gpudev.api.services import Services

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from auth.issuing import KEYS, METADATA, Answer, TestIssuer, dripping, public_jwk
-from gpudev.adapters.oidc import issuer as issuer_module
-from gpudev.adapters.oidc.issuer import Issuer
+from gpudev.adapters.oidc import issuer_keys as issuer_module
+from gpudev.adapters.oidc.issuer_keys import Issuer
 from gpudev.domain.errors import Unauthenticated, Unavailable
 
 

@@ -5,7 +5,7 @@ from uuid import uuid4
 import pytest
 
 from gpudev.adapters.aws.cloud import AwsCloud
-from gpudev.adapters.separating import SeparateCloud
+from gpudev.adapters.environment_filter import SeparateCloud
 from gpudev.bootstrap.cloud import open_cloud
 from gpudev.ports.cloud import DISK_ID_TAG, ENVIRONMENT_TAG, OWNER_TAG, Volume
 from gpudev.settings import load

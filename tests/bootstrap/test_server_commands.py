@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 _WEB = {"fastapi", "uvicorn", "pydantic", "httpx2", "aiohttp"}
 _NEVER_AT_ONCE = _WEB | {"asyncssh", "kubernetes_asyncio", "aiobotocore", "apprise", "google.cloud.compute_v1"}
-_FOR_A_DATABASE = {"asyncpg", "gpudev.adapters.postgres.pool"}
+_FOR_A_DATABASE = {"asyncpg", "gpudev.adapters.postgres.database.pool"}
 
 
 def loaded_by(command: str) -> set[str]:

@@ -19,7 +19,7 @@ import pytest_asyncio
 
 from charts.installed import CONTROLPLANE, Installed, asked_for, end_of_log, was_refused
 from charts.rendering import CHART, Helm
-from gpudev.adapters.postgres.pool import connect
+from gpudev.adapters.postgres.database.pool import connect
 from gpudev.embedded.postgres import EmbeddedPostgres
 from kubernetes.system import eventually
 from support.kube import ControlPlane

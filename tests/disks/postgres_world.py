@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from disks.store_contract import NOW, StoreWorld
-from gpudev.adapters.postgres.disk_operations import PostgresDiskOperations
+from gpudev.adapters.postgres.disks.operations import PostgresDiskOperations
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.domain.ids import DiskId, ReservationId, UserId, new_reservation_id
 from gpudev.domain.reservations.lifecycle import Status

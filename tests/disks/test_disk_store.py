@@ -11,7 +11,7 @@ import pytest
 from disks.memory_store import MemoryDiskStore
 from disks.postgres_world import PostgresStoreWorld
 from disks.store_contract import NOW, DiskStoreContract, StoreWorld
-from gpudev.adapters.postgres.pool import Connection
+from gpudev.adapters.postgres.database.pool import Connection
 from gpudev.domain.commands import DISK_QUEUE
 from gpudev.domain.disk_requests import CreateDisk, DeleteDisk, ResizeDisk
 from gpudev.domain.disks.operations import Changes, DiskSettings, Operation, OperationId, UserDisks

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpudev.adapters.postgres.pool import connect
+from gpudev.adapters.postgres.database.pool import connect
 from gpudev.embedded.layout import Layout
 from gpudev.embedded.system import open_postgres
 from support.dotfiles import URL, serve_dotfiles

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from contracts.cloud_worlds import LONG_AGO, FaultyWorld, Listing
-from gpudev.adapters.gcp.calling import Pace
+from gpudev.adapters.gcp.client import Pace
 from gpudev.adapters.gcp.cloud import GcpCloud
 from gpudev.adapters.gcp.labels import labels_of
 from gpudev.ports.cloud import SnapshotState

@@ -15,7 +15,7 @@ import uvicorn
 
 from gpudev.adapters.local.cluster import LocalCluster
 from gpudev.adapters.local.isolation import Mode
-from gpudev.adapters.postgres.listening import ReservationChanges
+from gpudev.adapters.postgres.database.listener import ReservationChanges
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.api.app import create_app
 from gpudev.api.connections import guarded_http

@@ -8,7 +8,7 @@ import pytest
 from starlette.responses import PlainTextResponse
 
 from gpudev.adapters.postgres.stores import Stores
-from gpudev.adapters.ssh_ways import SshWays
+from gpudev.adapters.ssh_tunnels import SshWays
 from gpudev.bootstrap.jupyter import SESSION_TTL
 from gpudev.gate.auditing import AuditTrail
 from gpudev.ports.auditing import AuditEntry, AuditQuery

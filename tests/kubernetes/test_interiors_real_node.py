@@ -10,7 +10,7 @@ import pytest
 from gpudev.adapters.key_pairs import new_key_pair
 from gpudev.adapters.kubernetes.kinds import SECRET
 from gpudev.adapters.kubernetes.papers import decode
-from gpudev.adapters.ssh_ways import SshWays
+from gpudev.adapters.ssh_tunnels import SshWays
 from gpudev.domain.errors import Unavailable
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.reservations.reservation import Connection

@@ -10,9 +10,9 @@ import httpx2
 import pytest
 import uvicorn
 
-from gpudev.adapters.aws.sts import AwsIdentity
-from gpudev.adapters.postgres.listening import ReservationChanges
-from gpudev.adapters.postgres.roles import API
+from gpudev.adapters.aws.login import AwsIdentity
+from gpudev.adapters.postgres.database.listener import ReservationChanges
+from gpudev.adapters.postgres.database.roles import API
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.api.app import create_app
 from gpudev.domain.cluster import Node

@@ -10,7 +10,7 @@ import httpx2
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gpudev.adapters.aws.sts import AwsIdentity
+from gpudev.adapters.aws.login import AwsIdentity
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.api.authentication import Authentication
 from gpudev.api.services import Services

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 import structlog
 
-from gpudev.adapters.aws.sts import AwsIdentity
+from gpudev.adapters.aws.login import AwsIdentity
 from gpudev.api.app import create_app
 from gpudev.bootstrap.api import open_api_services
 from login.place import Place

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from gpudev.adapters.aws.sts import AwsIdentity
-from gpudev.adapters.postgres.identities import PostgresNonces
+from gpudev.adapters.aws.login import AwsIdentity
+from gpudev.adapters.postgres.access.login import PostgresNonces
 from gpudev.domain.access.users import Role
 from gpudev.domain.errors import Conflict, NotFound, Unavailable
 from login.place import Place

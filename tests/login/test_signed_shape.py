@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from gpudev.adapters.aws.signed_shape import FRESH_FOR, Accepted, SignedShape
+from gpudev.adapters.aws.signed_request import FRESH_FOR, Accepted, SignedShape
 from gpudev.domain.access.login import BODY, NONCE_HEADER, SERVER_HEADER, endpoint_of
 from gpudev.domain.errors import Invalid, Unauthenticated
 from gpudev.ports.access import SignedRequest

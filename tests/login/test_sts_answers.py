@@ -2,8 +2,8 @@
 
 import pytest
 
+from gpudev.adapters.aws.caller_identity import AwsCaller, read_answer
 from gpudev.adapters.aws.login_role import LoginRoles
-from gpudev.adapters.aws.sts_answer import AwsCaller, read_answer
 from gpudev.domain.errors import Forbidden, Unauthenticated, Unavailable
 from login.signing import ADA
 from support.sts_stub import ACCOUNT, ROLE, Identity

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from gpudev.adapters.dcgm.reading import read_exporter
-from gpudev.adapters.dcgm.scraping import DcgmUsage
+from gpudev.adapters.dcgm_exporter import DcgmUsage
 from gpudev.adapters.local import gpu_usage, nvml
 from gpudev.cli import wording
 from gpudev.domain.cluster import Share

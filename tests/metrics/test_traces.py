@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from gpudev.adapters.otlp import OtlpTracer
-from gpudev.adapters.postgres.listening import ReservationChanges
-from gpudev.adapters.postgres.roles import API, PROCESSOR
+from gpudev.adapters.postgres.database.listener import ReservationChanges
+from gpudev.adapters.postgres.database.roles import API, PROCESSOR
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.api.app import create_app
 from gpudev.bootstrap.processor import make_processor

@@ -13,7 +13,7 @@ import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import SMTP, AuthResult, Envelope, Session
 
-from gpudev.adapters.postgres.roles import PROCESSOR
+from gpudev.adapters.postgres.database.roles import PROCESSOR
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.bootstrap.processor import make_processor
 from gpudev.domain.cluster import Node

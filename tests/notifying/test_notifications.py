@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 
 from gpudev.adapters.notifier import AppriseNotifier
-from gpudev.adapters.postgres.roles import RECONCILER
+from gpudev.adapters.postgres.database.roles import RECONCILER
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.api.configuring import show
 from gpudev.bootstrap.notifying import Nobody, open_notifier, telling_outside

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gpudev.adapters.postgres.listening import AccessChanges, AccessPulse
+from gpudev.adapters.postgres.database.listener import AccessChanges, AccessPulse
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.domain.access.users import Role
 from gpudev.ports.changes import AccessChange

@@ -7,11 +7,12 @@ from dataclasses import replace
 import asyncpg
 import pytest
 
-from gpudev.adapters.postgres import migrating, roles
-from gpudev.adapters.postgres.housekeeping import forget_what_is_over
-from gpudev.adapters.postgres.migrating import ensure_queue_notifications, migrate
-from gpudev.adapters.postgres.pool import connect
-from gpudev.adapters.postgres.roles import API, GRANTS, MIGRATOR, PROCESSOR, RECONCILER, SERVICES
+from gpudev.adapters.postgres.database import migrator as migrating
+from gpudev.adapters.postgres.database import roles
+from gpudev.adapters.postgres.database.cleanup import forget_what_is_over
+from gpudev.adapters.postgres.database.migrator import ensure_queue_notifications, migrate
+from gpudev.adapters.postgres.database.pool import connect
+from gpudev.adapters.postgres.database.roles import API, GRANTS, MIGRATOR, PROCESSOR, RECONCILER, SERVICES
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.domain.access.users import Role
 from gpudev.domain.errors import Forbidden
@@ -113,7 +114,7 @@ async def test_every_table_says_who_may_use_it(database: Database) -> None:
     await connection.close()
     there = {row["name"] for row in rows}
     named = {table for grants in GRANTS.values() for table in grants}
-    assert there - named <= {"pgmq.topic_bindings"}, "add them to gpudev.adapters.postgres.roles.GRANTS"
+    assert there - named <= {"pgmq.topic_bindings"}, "add them to gpudev.adapters.postgres.database.roles.GRANTS"
     assert named <= there
 
 

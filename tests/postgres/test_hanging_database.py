@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gpudev.adapters.postgres.pool import Pool
+from gpudev.adapters.postgres.database.pool import Pool
 from gpudev.domain.errors import Unavailable
 from gpudev.embedded.postgres import EmbeddedPostgres
 from gpudev.settings import Database

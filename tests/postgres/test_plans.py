@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gpudev.adapters.postgres.plans import PostgresPlans, pack, unpack
+from gpudev.adapters.postgres.queue.estimates import PostgresPlans, pack, unpack
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.domain.cluster import Anchor
 from gpudev.domain.commands import PLANNING_LEASE

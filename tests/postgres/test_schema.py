@@ -3,33 +3,33 @@
 import asyncpg
 import pytest
 
-from gpudev.adapters.postgres import migrating
-from gpudev.adapters.postgres.pool import connect
+from gpudev.adapters.postgres.database import migrator
+from gpudev.adapters.postgres.database.pool import connect
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.domain.gpu import load_catalogue
 from gpudev.settings import Database
 
 
 async def test_migrating_again_applies_nothing(database: Database) -> None:
-    assert await migrating.migrate(database) == []
-    assert all(state.applied_at is not None for state in await migrating.status(database))
+    assert await migrator.migrate(database) == []
+    assert all(state.applied_at is not None for state in await migrator.status(database))
 
 
 async def test_an_edited_migration_is_refused(database: Database) -> None:
     connection = await connect(database)
     await connection.execute("UPDATE schema_migrations SET checksum = 'other' WHERE number = 1")
     await connection.close()
-    with pytest.raises(migrating.ChecksumMismatch, match="0001"):
-        await migrating.migrate(database)
+    with pytest.raises(migrator.ChecksumMismatch, match="0001"):
+        await migrator.migrate(database)
 
 
 async def test_what_a_later_version_has_left_is_refused_only_where_that_is_asked_for(database: Database) -> None:
     connection = await connect(database)
     try:
         await connection.execute("INSERT INTO schema_migrations VALUES (9000, 'of_tomorrow', 'abc')")
-        with pytest.raises(migrating.NewerSchema, match=r"a later version .* 9000, of_tomorrow"):
-            await migrating.migrate(database, refuse_newer=True)
-        assert await migrating.migrate(database) == []
+        with pytest.raises(migrator.NewerSchema, match=r"a later version .* 9000, of_tomorrow"):
+            await migrator.migrate(database, refuse_newer=True)
+        assert await migrator.migrate(database) == []
     finally:
         await connection.execute("DELETE FROM schema_migrations WHERE number = 9000")
         await connection.close()

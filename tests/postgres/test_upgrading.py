@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gpudev.adapters.postgres import migrating
-from gpudev.adapters.postgres.pool import Connection, connect
+from gpudev.adapters.postgres.database import migrator
+from gpudev.adapters.postgres.database.pool import Connection, connect
 from gpudev.adapters.postgres.stores import open_stores
 from gpudev.domain.reservations.reservation import Status
 from gpudev.embedded.postgres import EmbeddedPostgres
@@ -30,12 +30,12 @@ async def empty(postgres: EmbeddedPostgres) -> AsyncIterator[Database]:
 
 
 @pytest.fixture
-def next_version(monkeypatch: pytest.MonkeyPatch) -> migrating.Migration:
+def next_version(monkeypatch: pytest.MonkeyPatch) -> migrator.Migration:
     """A migration that a later version brings along."""
-    known = migrating.migrations()
+    known = migrator.migrations()
     sql = "ALTER TABLE reservations ADD COLUMN added_later TEXT NOT NULL DEFAULT 'x'"
-    later = migrating.Migration(known[-1].number + 1, "added_later", sql)
-    monkeypatch.setattr(migrating, "migrations", lambda: [*known, later])
+    later = migrator.Migration(known[-1].number + 1, "added_later", sql)
+    monkeypatch.setattr(migrator, "migrations", lambda: [*known, later])
     return later
 
 
@@ -80,10 +80,10 @@ async def _reserve(connection: Connection, user: int, rid: uuid.UUID, status: St
 async def test_whoever_runs_or_waits_still_does_after_an_upgrade(
     empty: Database, request: pytest.FixtureRequest
 ) -> None:
-    assert await migrating.migrate(empty) == migrating.migrations()
+    assert await migrator.migrate(empty) == migrator.migrations()
     ids = await _live_on(empty)
     later = request.getfixturevalue("next_version")
-    assert await migrating.migrate(empty) == [later]
+    assert await migrator.migrate(empty) == [later]
     stores = open_stores(Settings(database=empty))
     try:
         rows = {row.status: row for row in await stores.reservations.unreleased()}
@@ -100,4 +100,4 @@ async def test_whoever_runs_or_waits_still_does_after_an_upgrade(
             assert await connection.fetchval("SELECT count(*) FROM pgmq.q_gpu_reservations") == 1
     finally:
         await stores.close()
-    assert await migrating.migrate(empty) == []
+    assert await migrator.migrate(empty) == []

@@ -5,10 +5,10 @@ from datetime import timedelta
 
 import pytest
 
-from gpudev.adapters.postgres.housekeeping import forget_what_is_over
-from gpudev.adapters.postgres.listening import Listener
-from gpudev.adapters.postgres.migrating import ensure_queue_notifications
-from gpudev.adapters.postgres.queue import NOTIFY_CHANNEL
+from gpudev.adapters.postgres.database.cleanup import forget_what_is_over
+from gpudev.adapters.postgres.database.listener import Listener
+from gpudev.adapters.postgres.database.migrator import ensure_queue_notifications
+from gpudev.adapters.postgres.queue.message_queue import NOTIFY_CHANNEL
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.domain.access.users import Role
 from gpudev.domain.errors import Conflict, NotFound, Unauthenticated

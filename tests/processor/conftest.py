@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpudev.adapters.postgres.roles import PROCESSOR
+from gpudev.adapters.postgres.database.roles import PROCESSOR
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.bootstrap.processor import make_processor
 from gpudev.domain.cluster import Node

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from gpudev.adapters.postgres.plans import PostgresPlans
+from gpudev.adapters.postgres.queue.estimates import PostgresPlans
 from gpudev.bootstrap.processor import make_processor
 from gpudev.domain.cluster import Node
 from gpudev.domain.reservations.lifecycle import Status

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from gpudev.adapters.postgres.housekeeping import forget_what_is_over
-from gpudev.adapters.postgres.moves import PostgresMoves
-from gpudev.adapters.postgres.own_setups import write_setup
-from gpudev.adapters.postgres.reservations import PostgresReservations
+from gpudev.adapters.postgres.database.cleanup import forget_what_is_over
+from gpudev.adapters.postgres.reservations.reservation_moves import PostgresMoves
+from gpudev.adapters.postgres.reservations.reservation_store import PostgresReservations
+from gpudev.adapters.postgres.sessions.personalization import write_setup
 from gpudev.domain.cluster import Node
 from gpudev.domain.errors import Conflict
 from gpudev.domain.ids import ReservationId

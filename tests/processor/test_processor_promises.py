@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 
-from gpudev.adapters.postgres.plans import PostgresPlans
+from gpudev.adapters.postgres.queue.estimates import PostgresPlans
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.bootstrap.processor import make_processor
 from gpudev.domain.access.users import Role

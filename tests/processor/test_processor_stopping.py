@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from gpudev.adapters.postgres.roles import PROCESSOR
+from gpudev.adapters.postgres.database.roles import PROCESSOR
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.bootstrap.processor import make_processor
 from gpudev.domain.cluster import Node

@@ -3,8 +3,8 @@ from dataclasses import replace
 
 import pytest
 
-from gpudev.adapters.postgres.disks import PostgresDiskRecords
-from gpudev.adapters.postgres.roles import RECONCILER
+from gpudev.adapters.postgres.database.roles import RECONCILER
+from gpudev.adapters.postgres.disks.records import PostgresDiskRecords
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.bootstrap.processor import make_processor
 from gpudev.domain.cluster import Node

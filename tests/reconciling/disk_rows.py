@@ -4,7 +4,7 @@ from dataclasses import asdict
 from typing import Any
 from uuid import UUID, uuid4
 
-from gpudev.adapters.postgres.disks import PostgresDiskRecords
+from gpudev.adapters.postgres.disks.records import PostgresDiskRecords
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.ports.reconciling import DiskRecord
 from gpudev.workflows.reconciling_disks import DisksReport

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from gpudev.adapters.postgres import disks as disk_store
+from gpudev.adapters.postgres.disks import records as disk_store
 from gpudev.adapters.postgres.stores import Stores, open_stores
 from gpudev.settings import Settings
 from gpudev.workflows.reconciling_disks import DisksReport, ReconcilingDisks

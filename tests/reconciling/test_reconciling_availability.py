@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpudev.adapters.postgres.plans import PostgresPlans
+from gpudev.adapters.postgres.queue.estimates import PostgresPlans
 from gpudev.adapters.postgres.snapshot import UnreleasedSnapshot
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.bootstrap.processor import make_processor

@@ -3,7 +3,7 @@
 from datetime import timedelta
 from uuid import uuid4
 
-from gpudev.adapters.postgres.disks import PostgresDiskRecords
+from gpudev.adapters.postgres.disks.records import PostgresDiskRecords
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.ports.cloud import SnapshotState
 from gpudev.workflows.reconciling_disks import ReconcilingDisks

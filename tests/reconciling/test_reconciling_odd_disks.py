@@ -5,7 +5,7 @@ from uuid import uuid4
 
 import pytest
 
-from gpudev.adapters.postgres.disks import PostgresDiskRecords
+from gpudev.adapters.postgres.disks.records import PostgresDiskRecords
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.ports.cloud import DISK_ID_TAG

@@ -12,8 +12,8 @@ import httpx2
 from fastapi import FastAPI
 
 from gpudev.adapters.key_pairs import new_key_pair
-from gpudev.adapters.postgres.listening import ReservationChanges
-from gpudev.adapters.postgres.plans import PostgresPlans
+from gpudev.adapters.postgres.database.listener import ReservationChanges
+from gpudev.adapters.postgres.queue.estimates import PostgresPlans
 from gpudev.adapters.postgres.snapshot import UnreleasedSnapshot
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.api.app import create_app

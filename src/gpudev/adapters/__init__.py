@@ -1,0 +1,1 @@
+"""Adapters: the ports on PostgreSQL, Kubernetes, one machine, clouds and other services."""

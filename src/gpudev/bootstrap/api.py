@@ -3,14 +3,14 @@
 import contextlib
 from collections.abc import AsyncIterator
 
-from gpudev.adapters.aws.sts import AwsIdentity
-from gpudev.adapters.dcgm.scraping import DcgmUsage
-from gpudev.adapters.github import GitHubKeys
+from gpudev.adapters.aws.login import AwsIdentity
+from gpudev.adapters.dcgm_exporter import DcgmUsage
+from gpudev.adapters.github_keys import GitHubKeys
 from gpudev.adapters.key_pairs import new_key_pair
 from gpudev.adapters.local.gpu_usage import NvmlUsage
-from gpudev.adapters.oidc.issuer import Issuer
+from gpudev.adapters.oidc.issuer_keys import Issuer
 from gpudev.adapters.oidc.provider import OidcProvider
-from gpudev.adapters.postgres.listening import AccessChanges, ReservationChanges
+from gpudev.adapters.postgres.database.listener import AccessChanges, ReservationChanges
 from gpudev.adapters.postgres.stores import open_stores
 from gpudev.api.authentication import KeyIdentity
 from gpudev.api.services import Services

@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import AsyncIterator
 
-from gpudev.adapters.separating import SeparateCloud
+from gpudev.adapters.environment_filter import SeparateCloud
 from gpudev.ports.clock import SystemClock
 from gpudev.ports.cloud import Cloud
 from gpudev.settings import Settings

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from gpudev.adapters.postgres.picturing import PostgresHistory, PostgresPicture
+from gpudev.adapters.postgres.database.metrics_queries import PostgresHistory, PostgresPicture
 from gpudev.bootstrap.binding import bind
 from gpudev.bootstrap.running import check_schema
 from gpudev.domain.errors import Unavailable

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp
 
-from gpudev.adapters.ssh_ways import SshWays
+from gpudev.adapters.ssh_tunnels import SshWays
 from gpudev.gate.auditing import AuditTrail
 from gpudev.ports.clock import Clock
 from gpudev.ports.proxying import ProxyTokenStore

@@ -10,11 +10,11 @@ import structlog
 
 from gpudev.adapters.local.cluster import LocalCluster
 from gpudev.adapters.local.nodes import LocalNodes, describe_nodes, gpu_types
-from gpudev.adapters.postgres.disk_operations import CHANGES_CHANNEL as DISK_CHANGES_CHANNEL
-from gpudev.adapters.postgres.housekeeping import forget_what_is_over
-from gpudev.adapters.postgres.listening import Listener
-from gpudev.adapters.postgres.migrating import ensure_queue_notifications
-from gpudev.adapters.postgres.queue import NOTIFY_CHANNEL
+from gpudev.adapters.postgres.database.cleanup import forget_what_is_over
+from gpudev.adapters.postgres.database.listener import Listener
+from gpudev.adapters.postgres.database.migrator import ensure_queue_notifications
+from gpudev.adapters.postgres.disks.operations import CHANGES_CHANNEL as DISK_CHANGES_CHANNEL
+from gpudev.adapters.postgres.queue.message_queue import NOTIFY_CHANNEL
 from gpudev.adapters.postgres.stores import Stores, open_stores
 from gpudev.bootstrap.disks import open_disk_work
 from gpudev.bootstrap.keeping import keep_reconciling

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import structlog
 
-from gpudev.adapters.postgres.migrating import is_current
-from gpudev.adapters.postgres.pool import connect
+from gpudev.adapters.postgres.database.migrator import is_current
+from gpudev.adapters.postgres.database.pool import connect
 from gpudev.domain.errors import Unavailable
 from gpudev.ports.auditing import harmless, without_keys
 from gpudev.settings import Database, Settings

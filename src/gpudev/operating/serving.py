@@ -7,7 +7,7 @@ from functools import partial
 import click
 
 from gpudev import rlimits
-from gpudev.adapters.postgres import migrating
+from gpudev.adapters.postgres.database import migrator
 from gpudev.bootstrap.running import configure_logging, spare_collections, until_stopped, wait_for_database
 from gpudev.operating.running import server_settings
 
@@ -162,11 +162,11 @@ def migrate(status: bool, wait: float, roles: bool, refuse_newer: bool, as_json:
     if wait:
         asyncio.run(wait_for_database(database, wait))
     if not status:
-        applied = asyncio.run(migrating.migrate(database, roles=roles, refuse_newer=refuse_newer))
+        applied = asyncio.run(migrator.migrate(database, roles=roles, refuse_newer=refuse_newer))
         if not as_json:
             click.echo(f"applied {len(applied)} migration(s)" if applied else "the schema is up to date")
             return
-    states = asyncio.run(migrating.status(database))
+    states = asyncio.run(migrator.status(database))
     if as_json:
         rows = [
             {"number": s.number, "name": s.name, "applied_at": s.applied_at and s.applied_at.isoformat()}

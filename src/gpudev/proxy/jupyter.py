@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gpudev.adapters.ssh_ways import Reader, SshWays, Writer
+from gpudev.adapters.ssh_tunnels import Reader, SshWays, Writer
 from gpudev.domain.errors import GpuDevError, Invalid, Unavailable
 from gpudev.gate.cutting import cut
 from gpudev.gate.refusing import refusal_of, title_of, type_of

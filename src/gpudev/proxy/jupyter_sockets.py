@@ -14,7 +14,7 @@ import h11
 import structlog
 from starlette.responses import Response
 
-from gpudev.adapters.ssh_ways import Reader, Writer
+from gpudev.adapters.ssh_tunnels import Reader, Writer
 from gpudev.domain.errors import GpuDevError, NotFound, Unavailable
 from gpudev.domain.sessions.grants import Grant
 from gpudev.proxy import jupyter_door as door

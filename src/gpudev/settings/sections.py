@@ -11,7 +11,7 @@ from gpudev.domain.notifications import Occasion
 
 API_ROLE, PROCESSOR_ROLE = "gpudev_api", "gpudev_processor"
 RECONCILER_ROLE, MIGRATOR_ROLE = "gpudev_reconciler", "gpudev_migrator"
-"""The database's roles, for those who use them (gpudev.adapters.postgres.roles says what each may do)."""
+"""The database's roles, for those who use them (gpudev.adapters.postgres.database.roles says what each may do)."""
 _UNSHARED = re.compile(r"hugepages-[0-9]+[KMG]i|[a-z0-9.-]+/[A-Za-z0-9._-]+")
 
 

@@ -1,10 +1,10 @@
 """The Cloud port on AWS. Region, credentials and address are found as every AWS program finds them (AWS_REGION,
 AWS_ENDPOINT_URL, the pod's role …)."""
 
-from gpudev.adapters.aws.calling import AwsCaller
-from gpudev.adapters.aws.disks import AwsDisks
-from gpudev.adapters.aws.groups import AwsGroups
+from gpudev.adapters.aws.client import AwsCaller
+from gpudev.adapters.aws.instance_refresh import AwsGroups
 from gpudev.adapters.aws.viewing import AwsView
+from gpudev.adapters.aws.volumes import AwsDisks
 from gpudev.settings import AwsSettings
 
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpudev.adapters.aws.sts_answer import AwsCaller
+from gpudev.adapters.aws.caller_identity import AwsCaller
 from gpudev.domain.errors import Forbidden
 from gpudev.ports.access import Person
 

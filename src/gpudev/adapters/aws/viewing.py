@@ -2,7 +2,7 @@
 
 import asyncio
 
-from gpudev.adapters.aws.calling import AwsCaller
+from gpudev.adapters.aws.client import AwsCaller
 from gpudev.adapters.aws.permissions import Action
 from gpudev.adapters.aws.reading import group_from, snapshot_from, volume_from
 from gpudev.ports.cloud import OWNER_TAG, NodeGroup, Snapshot, Volume

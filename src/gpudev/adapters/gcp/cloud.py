@@ -3,8 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from gpudev.adapters.gcp.calling import Caller, Pace
-from gpudev.adapters.gcp.disks import Disks
+from gpudev.adapters.gcp.client import Caller, Pace
 from gpudev.adapters.gcp.listing import DISKS, GROUPS, SNAPSHOTS, listed
 from gpudev.adapters.gcp.resources import (
     is_in_region,
@@ -14,6 +13,7 @@ from gpudev.adapters.gcp.resources import (
     volume_of,
     zonal_disk_path,
 )
+from gpudev.adapters.gcp.volumes import Disks
 from gpudev.ports.cloud import OWNER_TAG, NodeGroup, Snapshot, Volume
 from gpudev.settings import GcpSettings
 

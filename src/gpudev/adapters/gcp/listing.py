@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from gpudev.adapters.gcp.calling import Caller
+from gpudev.adapters.gcp.client import Caller
+from gpudev.adapters.gcp.errors import NotAllowed
 from gpudev.adapters.gcp.permissions import Permission
-from gpudev.adapters.gcp.refusals import NotAllowed
 from gpudev.adapters.gcp.resources import is_in_region
 from gpudev.domain.errors import ClusterError, Unavailable
 

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Sequence
 
 from gpudev.adapters.oidc.claims import SKEW, check_claims, person_of
-from gpudev.adapters.oidc.issuer import Issuer
+from gpudev.adapters.oidc.issuer_keys import Issuer
 from gpudev.adapters.oidc.signatures import key_name, signed_claims
 from gpudev.domain.errors import Unauthenticated
 from gpudev.domain.oidc_login import is_for_another

@@ -1,0 +1,1 @@
+"""PostgreSQL: all stores, and the message queue (PGMQ)."""

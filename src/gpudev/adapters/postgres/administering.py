@@ -2,7 +2,7 @@
 
 import asyncpg
 
-from gpudev.adapters.postgres.pool import Connection, Pool
+from gpudev.adapters.postgres.database.pool import Connection, Pool
 from gpudev.domain.access.users import Role, User
 from gpudev.domain.errors import Conflict, NotFound
 from gpudev.domain.ids import UserId

@@ -2,8 +2,8 @@
 
 import asyncpg
 
-from gpudev.adapters.postgres.facts import PostgresCatalogue
-from gpudev.adapters.postgres.pool import Pool
+from gpudev.adapters.postgres.cluster.gpu_types import PostgresCatalogue
+from gpudev.adapters.postgres.database.pool import Pool
 from gpudev.domain.errors import Conflict
 from gpudev.ports.reservations import AvailabilityRow
 

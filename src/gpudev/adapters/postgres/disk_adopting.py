@@ -3,8 +3,8 @@
 from datetime import datetime
 from uuid import uuid4
 
-from gpudev.adapters.postgres import disk_rows
-from gpudev.adapters.postgres.pool import Pool
+from gpudev.adapters.postgres.database.pool import Pool
+from gpudev.adapters.postgres.disks import disk_rows
 from gpudev.domain.disks.operations import DiskState
 from gpudev.ports.cloud import Volume
 

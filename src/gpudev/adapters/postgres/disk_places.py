@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from gpudev.adapters.postgres.pool import Pool
+from gpudev.adapters.postgres.database.pool import Pool
 from gpudev.domain.ids import DiskId
 from gpudev.ports.disks import DiskPlace
 

@@ -2,8 +2,8 @@
 
 from datetime import datetime
 
-from gpudev.adapters.postgres import rows
-from gpudev.adapters.postgres.pool import Pool
+from gpudev.adapters.postgres.database.pool import Pool
+from gpudev.adapters.postgres.reservations import reservation_rows
 from gpudev.domain.queue import Outcome, Stay
 
 
@@ -42,7 +42,7 @@ class PostgresEstimates:
                 """,
                 per_type,
             )
-        return [rows.outcome(row) for row in found]
+        return [reservation_rows.outcome(row) for row in found]
 
     async def outcomes_since(self, since: datetime) -> list[Outcome]:
         async with self._pool.acquire() as connection:
@@ -55,4 +55,4 @@ class PostgresEstimates:
                 """,
                 since,
             )
-        return [rows.outcome(row) for row in found]
+        return [reservation_rows.outcome(row) for row in found]

@@ -6,7 +6,7 @@ import socket
 import zlib
 from collections.abc import AsyncIterator
 
-from gpudev.adapters.postgres.pool import Connection, Pool, connect, translated
+from gpudev.adapters.postgres.database.pool import Connection, Pool, connect, translated
 from gpudev.ports.reconciling import Pass
 
 

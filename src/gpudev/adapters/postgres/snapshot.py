@@ -5,8 +5,8 @@ PostgreSQL's own row version (xmin) says what changed, whoever wrote it; a row i
 
 from uuid import UUID
 
-from gpudev.adapters.postgres import rows
-from gpudev.adapters.postgres.pool import Pool
+from gpudev.adapters.postgres.database.pool import Pool
+from gpudev.adapters.postgres.reservations import reservation_rows
 from gpudev.domain.reservations.reservation import Reservation
 
 
@@ -28,14 +28,15 @@ class UnreleasedSnapshot:
             changed = [rid for rid, mark in marks.items() if self._marks.get(rid) != mark]
             fresh = (
                 await connection.fetch(
-                    rows.SELECT_RESERVATION + "WHERE r.reservation_id = ANY($1::uuid[]) AND r.released_at IS NULL",
+                    reservation_rows.SELECT_RESERVATION
+                    + "WHERE r.reservation_id = ANY($1::uuid[]) AND r.released_at IS NULL",
                     changed,
                 )
                 if changed
                 else []
             )
         known = {rid: self._known[rid] for rid in marks if rid in self._known}
-        known.update({row["reservation_id"]: rows.reservation(row) for row in fresh})
+        known.update({row["reservation_id"]: reservation_rows.reservation(row) for row in fresh})
         # A row that was written again between the two statements carries an old mark: it is read once more next time.
         self._marks, self._known = marks, known
         return sorted(known.values(), key=lambda reservation: reservation.seq)

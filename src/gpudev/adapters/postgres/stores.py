@@ -2,34 +2,34 @@
 
 from dataclasses import dataclass
 
+from gpudev.adapters.postgres.access.audit_log import PostgresAuditLog
+from gpudev.adapters.postgres.access.invitations import PostgresInvitations, PostgresUsedTokens
+from gpudev.adapters.postgres.access.login import PostgresAccounts, PostgresNonces
+from gpudev.adapters.postgres.access.users import PostgresUsers
 from gpudev.adapters.postgres.administering import PostgresAdministration
-from gpudev.adapters.postgres.auditing import PostgresAuditLog
 from gpudev.adapters.postgres.availability import PostgresAvailability
-from gpudev.adapters.postgres.cordons import PostgresCordons
+from gpudev.adapters.postgres.cluster.cordons import PostgresCordons
+from gpudev.adapters.postgres.cluster.gpu_types import PostgresCatalogue, PostgresNodes
+from gpudev.adapters.postgres.database.leases import PostgresLeases
+from gpudev.adapters.postgres.database.pool import Pool
 from gpudev.adapters.postgres.disk_adopting import PostgresUnlinkedDisks
-from gpudev.adapters.postgres.disk_holding import PostgresDiskContents, PostgresHeldDisks
-from gpudev.adapters.postgres.disk_operations import PostgresDiskOperations
 from gpudev.adapters.postgres.disk_places import PostgresDiskPlaces
-from gpudev.adapters.postgres.disk_views import PostgresDiskViews
-from gpudev.adapters.postgres.disks import PostgresDiskRecords
+from gpudev.adapters.postgres.disks.attachments import PostgresDiskContents, PostgresHeldDisks
+from gpudev.adapters.postgres.disks.operations import PostgresDiskOperations
+from gpudev.adapters.postgres.disks.records import PostgresDiskRecords
+from gpudev.adapters.postgres.disks.views import PostgresDiskViews
 from gpudev.adapters.postgres.estimates import PostgresEstimates
-from gpudev.adapters.postgres.facts import PostgresCatalogue, PostgresNodes
-from gpudev.adapters.postgres.identities import PostgresAccounts, PostgresNonces
-from gpudev.adapters.postgres.interiors import PostgresInteriors
-from gpudev.adapters.postgres.invitations import PostgresInvitations, PostgresUsedTokens
-from gpudev.adapters.postgres.leases import PostgresLeases
-from gpudev.adapters.postgres.looks import PostgresLooks
-from gpudev.adapters.postgres.moves import PostgresMoves
-from gpudev.adapters.postgres.notifications import PostgresNotifications
-from gpudev.adapters.postgres.own_setups import PostgresOwnSetups
 from gpudev.adapters.postgres.passes import PostgresPassLocks
-from gpudev.adapters.postgres.plans import PostgresPlans
-from gpudev.adapters.postgres.pool import Pool
-from gpudev.adapters.postgres.proxy_tokens import PostgresProxyTokens
-from gpudev.adapters.postgres.queue import PostgresQueue
-from gpudev.adapters.postgres.reservations import PostgresReservations
+from gpudev.adapters.postgres.queue.estimates import PostgresPlans
+from gpudev.adapters.postgres.queue.message_queue import PostgresQueue
+from gpudev.adapters.postgres.queue.planning_records import PostgresLooks
+from gpudev.adapters.postgres.reservations.notifications import PostgresNotifications
+from gpudev.adapters.postgres.reservations.reservation_moves import PostgresMoves
+from gpudev.adapters.postgres.reservations.reservation_store import PostgresReservations
+from gpudev.adapters.postgres.sessions.addons import PostgresInteriors
+from gpudev.adapters.postgres.sessions.personalization import PostgresOwnSetups
+from gpudev.adapters.postgres.sessions.proxy_tokens import PostgresProxyTokens
 from gpudev.adapters.postgres.snapshot import UnreleasedSnapshot
-from gpudev.adapters.postgres.users import PostgresUsers
 from gpudev.settings import Settings
 
 

@@ -1,0 +1,122 @@
+"""One call to AWS: signed, retried, bounded in time, and its errors in our words. And whole listings, page by page.
+
+Retries are the AWS library's, in its adaptive mode: it slows down by itself when it is turned away for too many
+requests. It knows nothing of what is called.
+"""
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from gpudev.adapters.aws.errors import Refusal, error_from_answer
+from gpudev.adapters.aws.parsing import NotAws, read_quickly
+from gpudev.adapters.aws.permissions import Action
+from gpudev.domain.errors import Unavailable
+from gpudev.settings import AwsSettings
+
+_SERVICES = ("ec2", "autoscaling")
+
+
+class AwsCaller:
+    def __init__(self, settings: AwsSettings) -> None:
+        self._settings = settings
+        self._open = contextlib.AsyncExitStack()
+        self._clients: dict[str, Any] = {}
+        self._once: Any = None
+        """A client of EC2 that tries once: for what must not be sent again unless it certainly had no effect."""
+        self._errors: tuple[type[Exception], ...] = ()
+
+    async def start(self) -> None:
+        try:
+            from aiobotocore.config import AioConfig
+            from aiobotocore.session import get_session
+            from botocore.exceptions import BotoCoreError
+            from botocore.parsers import ResponseParserError
+        except ImportError as error:
+            raise Unavailable('AWS needs its library: pip install "gpu-dev[server,aws]"') from error
+        self._errors = (BotoCoreError, ResponseParserError, NotAws, TimeoutError, OSError)
+        session = get_session()
+        session.register_component("data_loader", await asyncio.to_thread(_models))
+        for service in _SERVICES:
+            self._clients[service] = await self._open_client(session, AioConfig, service, self._settings.attempts)
+        self._once = await self._open_client(session, AioConfig, "ec2", 1)
+
+    async def _open_client(self, session: Any, config: Any, service: str, attempts: int) -> Any:
+        client = await self._open.enter_async_context(
+            session.create_client(
+                service,
+                region_name=self._settings.region,
+                config=config(
+                    connect_timeout=self._settings.connect_timeout.total_seconds(),
+                    read_timeout=self._settings.read_timeout.total_seconds(),
+                    retries={"mode": "adaptive", "total_max_attempts": attempts},
+                ),
+            )
+        )
+        read_quickly(client)
+        return client
+
+    async def close(self) -> None:
+        self._clients.clear()
+        await self._open.aclose()
+
+    async def call(self, action: Action, parameters: Mapping[str, Any], *, once: bool = False) -> dict[str, Any]:
+        """Raises Refusal and Unavailable; NotNow where it certainly had no effect."""
+        from botocore.exceptions import ClientError, NoCredentialsError, ParamValidationError
+
+        client = self._once if once else self._clients.get(action.service)
+        if client is None:
+            raise Unavailable("the connection to AWS is not open")
+        try:
+            # The library's time-outs are between two bytes; an answer that trickles would never end.
+            async with asyncio.timeout(self._settings.call_deadline.total_seconds()):
+                answer: dict[str, Any] = await getattr(client, action.method)(**parameters)
+                return answer
+        except ClientError as error:
+            raise error_from_answer(action, error.response) from error
+        except ParamValidationError:
+            raise  # our own mistake: no answer of AWS, and asking again helps nobody
+        except NoCredentialsError as error:
+            raise Unavailable("there are no AWS credentials here") from error
+        except TimeoutError as error:
+            raise Unavailable(f"AWS did not answer {action} in {self._settings.call_deadline}") from error
+        except self._errors as error:
+            raise Unavailable(f"AWS could not be asked {action}: {error}") from error
+
+    async def pages(self, action: Action, key: str, parameters: Mapping[str, Any]) -> AsyncIterator[list[Any]]:
+        """All pages, each as its items. Whoever takes them must keep nothing when one raises."""
+        asked = dict(parameters)
+        tokens: set[str] = set()
+        while True:
+            try:
+                answer = await self.call(action, asked)
+            except Refusal as refusal:
+                if refusal.is_not_allowed:
+                    raise
+                raise Unavailable(f"the listing by {action} broke off: {refusal}") from refusal
+            if key not in answer:  # a proxy's page, well-formed and a success, is no empty listing
+                raise Unavailable(f"what answered {action} was not AWS: it names no {key}")
+            yield answer[key]
+            token = answer.get("NextToken")
+            if not token:
+                return
+            if token in tokens:
+                raise Unavailable(f"the listing by {action} goes round in circles")
+            tokens.add(token)
+            asked["NextToken"] = token
+
+
+@functools.cache
+def _models() -> Any:
+    """What the library knows of the services. Reading it takes a good while of nothing but work: once is enough."""
+    from botocore.loaders import Loader
+
+    loader = Loader()
+    for service in _SERVICES:
+        loader.load_service_model(service, "service-2")
+        loader.load_service_model(service, "endpoint-rule-set-1")
+    loader.load_data("endpoints")
+    loader.load_data("partitions")
+    return loader

@@ -1,0 +1,312 @@
+"""What is done to volumes and snapshots. Every act may be repeated, also by another process after a crash.
+
+EC2 makes a volume once for each client token. For snapshots it has no such thing: one is looked for by its tag, asked
+for with a request that is sent once, and looked for again when nobody knows what came of that. What was made a moment
+ago may not be seen everywhere yet, so what this process made itself is remembered for a while.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+
+from gpudev.adapters.aws.client import AwsCaller
+from gpudev.adapters.aws.errors import NotNow, Refusal
+from gpudev.adapters.aws.permissions import Action
+from gpudev.adapters.aws.reading import snapshot_from, volume_from
+from gpudev.domain.errors import ClusterError, Unavailable
+from gpudev.ports.cloud import TOKEN_TAG, Snapshot, Volume
+from gpudev.settings import AwsSettings
+
+_T = TypeVar("_T")
+_Thing = TypeVar("_Thing", Volume, Snapshot)
+_FIRST_WAIT_S = 0.1
+_LONGEST_WAIT_S = 3.0
+_VOLUME_TYPE = "gp3"
+_BEING_GROWN = frozenset({"modifying", "optimizing"})
+
+
+class AwsDisks:
+    def __init__(self, caller: AwsCaller, settings: AwsSettings) -> None:
+        self._caller = caller
+        self._settings = settings
+        self._made = _Remembered(settings.settle_time.total_seconds())
+        self._turns: dict[str, _Turns] = {}
+
+    async def find_volume(self, volume_id: str) -> Volume | None:
+        return await self._seen(volume_id, lambda: self._look_for_volume(volume_id))
+
+    async def ensure_volume(
+        self, token: str, *, size_gb: int, zone: str, tags: Mapping[str, str], from_snapshot: str | None = None
+    ) -> Volume:
+        async with self._alone(token):
+            found = await self._volume_of(token)
+            return found or await self._make_volume(token, size_gb, zone, tags, from_snapshot)
+
+    async def grow_volume(self, volume_id: str, size_gb: int) -> Volume:
+        """As large as it is now: EC2 grows it meanwhile, and whoever asks again sees it."""
+        volume = await self._get_volume(volume_id)
+        if volume.size_gb >= size_gb or await self._is_growing(volume_id, size_gb):
+            return volume
+        with contextlib.suppress(_Growing):
+            try:
+                await self._caller.call(Action.MODIFY_VOLUME, {"VolumeId": volume_id, "Size": size_gb})
+            except Refusal as refusal:
+                # A request whose answer was lost, sent again by the library: the first one is being carried out.
+                if refusal.aws_code == "IncorrectModificationState" and await self._is_growing(volume_id, size_gb):
+                    raise _Growing from refusal
+                raise
+        return await self._get_volume(volume_id)
+
+    async def tag_volume(self, volume_id: str, tags: Mapping[str, str]) -> None:
+        wanted = {"Resources": [volume_id], "Tags": _as_tags(tags)}
+        await self._of_the_new(volume_id, lambda: self._caller.call(Action.CREATE_TAGS, wanted))
+
+    async def is_detached(self, volume_id: str) -> bool:
+        volume = await self.find_volume(volume_id)
+        return volume is None or not volume.attached_to
+
+    async def find_snapshot(self, snapshot_id: str) -> Snapshot | None:
+        return await self._seen(snapshot_id, lambda: self._look_for_snapshot(snapshot_id))
+
+    async def ensure_snapshot(self, token: str, volume_id: str, tags: Mapping[str, str]) -> Snapshot:
+        async with self._alone(token):
+            if (found := await self._snapshot_of(token, volume_id)) is not None:
+                return found
+            wanted = {"VolumeId": volume_id, "TagSpecifications": [_tagged("snapshot", token, tags)]}
+            try:
+                told = await self._of_the_new(volume_id, lambda: self._create_snapshot(wanted))
+            except NotNow:
+                raise
+            except Unavailable:
+                # It may have been made. Asking again could make a second one.
+                if (found := await self._appearing(token, volume_id)) is not None:
+                    return found
+                raise
+            snapshot = snapshot_from(told)
+            self._made.add(snapshot.snapshot_id, of=token)
+            return snapshot
+
+    async def remove_volume(self, volume_id: str) -> None:
+        await self._remove(volume_id, Action.DELETE_VOLUME, {"VolumeId": volume_id})
+
+    async def remove_snapshot(self, snapshot_id: str) -> None:
+        await self._remove(snapshot_id, Action.DELETE_SNAPSHOT, {"SnapshotId": snapshot_id})
+
+    # --- looking ---------------------------------------------------------------------------------------------------
+
+    async def _look_for_volume(self, volume_id: str) -> Volume | None:
+        [told] = await self._described(Action.DESCRIBE_VOLUMES, "Volumes", "VolumeIds", volume_id) or [None]
+        return None if told is None else volume_from(told)
+
+    async def _look_for_snapshot(self, snapshot_id: str) -> Snapshot | None:
+        [told] = await self._described(Action.DESCRIBE_SNAPSHOTS, "Snapshots", "SnapshotIds", snapshot_id) or [None]
+        return None if told is None else snapshot_from(told)
+
+    async def _described(self, action: Action, key: str, ids: str, thing_id: str) -> list[Any]:
+        """One or none. Only a definite "not found" is none."""
+        try:
+            answer = await self._caller.call(action, {ids: [thing_id]})
+        except Refusal as refusal:
+            if refusal.is_not_found:
+                return []
+            raise
+        if len(answer.get(key, ())) != 1:
+            raise Unavailable(f"what answered {action} for {thing_id} was not AWS")
+        return list(answer[key])
+
+    async def _get_volume(self, volume_id: str) -> Volume:
+        volume = await self.find_volume(volume_id)
+        if volume is None:
+            raise ClusterError(f"there is no volume {volume_id}")
+        return volume
+
+    async def _volume_of(self, token: str) -> Volume | None:
+        return await self._first(Action.DESCRIBE_VOLUMES, "Volumes", [_filter(token)], volume_from)
+
+    async def _snapshot_of(self, token: str, volume_id: str) -> Snapshot | None:
+        """A copy that some program made of it carries its tags too, but never its volume."""
+        if (made := self._made.find(token)) is not None:
+            return await self.find_snapshot(made)
+        filters = [_filter(token), {"Name": "volume-id", "Values": [volume_id]}]
+        return await self._first(Action.DESCRIBE_SNAPSHOTS, "Snapshots", filters, snapshot_from)
+
+    async def _first(
+        self,
+        action: Action,
+        key: str,
+        filters: list[dict[str, Any]],
+        read: Callable[[Mapping[str, Any]], _Thing | None],
+    ) -> _Thing | None:
+        """The oldest that there is."""
+        own: dict[str, Any] = {"OwnerIds": ["self"]} if action is Action.DESCRIBE_SNAPSHOTS else {}
+        found: list[_Thing] = []
+        async for page in self._caller.pages(action, key, {**own, "Filters": filters}):
+            found += [thing for thing in map(read, page) if thing is not None]
+        return min(found, key=lambda thing: thing.created_at, default=None)
+
+    async def _appearing(self, token: str, volume_id: str) -> Snapshot | None:
+        async for _ in _waits(self._settings.settle_time.total_seconds()):
+            if (found := await self._snapshot_of(token, volume_id)) is not None:
+                return found
+        return None
+
+    async def _is_growing(self, volume_id: str, size_gb: int) -> bool:
+        filters = [{"Name": "volume-id", "Values": [volume_id]}]
+        async for page in self._caller.pages(
+            Action.DESCRIBE_MODIFICATIONS, "VolumesModifications", {"Filters": filters}
+        ):
+            for told in page:
+                if told["ModificationState"] in _BEING_GROWN and told.get("TargetSize", 0) >= size_gb:
+                    return True
+        return False
+
+    # --- acting ----------------------------------------------------------------------------------------------------
+
+    async def _make_volume(
+        self, token: str, size_gb: int, zone: str, tags: Mapping[str, str], from_snapshot: str | None
+    ) -> Volume:
+        wanted: dict[str, Any] = {
+            "ClientToken": token,
+            "AvailabilityZone": zone,
+            "Size": size_gb,
+            "VolumeType": _VOLUME_TYPE,
+            "Encrypted": True,
+            "TagSpecifications": [_tagged("volume", token, tags)],
+        }
+        if from_snapshot is not None:
+            wanted["SnapshotId"] = from_snapshot
+        told = await self._of_the_new(from_snapshot, lambda: self._caller.call(Action.CREATE_VOLUME, wanted))
+        if "VolumeId" not in told:
+            raise Unavailable("what answered the creation of a volume was not AWS")
+        volume = volume_from(told)
+        if volume is None:
+            raise ClusterError(f"the volume {told['VolumeId']} of this creation was removed")
+        self._made.add(volume.volume_id)
+        return volume
+
+    async def _create_snapshot(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
+        attempts = self._settings.attempts
+        async for _ in _waits(self._settings.call_deadline.total_seconds()):
+            attempts -= 1
+            try:
+                told = await self._caller.call(Action.CREATE_SNAPSHOT, wanted, once=True)
+            except NotNow:
+                if attempts <= 0:
+                    raise
+                continue
+            if "SnapshotId" not in told:
+                raise Unavailable("what answered the creation of a snapshot was not AWS")
+            return told
+        raise NotNow("AWS turned the creation of a snapshot away for too many requests")
+
+    async def _remove(self, thing_id: str, action: Action, named: Mapping[str, str]) -> None:
+        try:
+            await self._of_the_new(thing_id, lambda: self._caller.call(action, named))
+        except Refusal as refusal:
+            if not refusal.is_not_found:
+                raise
+        self._made.forget(thing_id)
+
+    async def _seen(self, thing_id: str, look: Callable[[], Awaitable[_T | None]]) -> _T | None:
+        """What we just made is not taken for gone while it cannot be seen yet."""
+        found = await look()
+        if found is not None or not self._made.knows(thing_id):
+            return found
+        async for _ in _waits(self._made.left(thing_id)):
+            if (found := await look()) is not None:
+                return found
+        return None
+
+    async def _of_the_new(self, thing_id: str | None, act: Callable[[], Awaitable[_T]]) -> _T:
+        """The same for what is done to it."""
+        async for _ in _waits(self._made.left(thing_id)):
+            try:
+                return await act()
+            except Refusal as refusal:
+                if not refusal.is_not_found:
+                    raise
+        return await act()
+
+    @contextlib.asynccontextmanager
+    async def _alone(self, token: str) -> AsyncIterator[None]:
+        """Two that ask for the same at once would both find nothing and both make it."""
+        turns = self._turns.setdefault(token, _Turns())
+        turns.asked_for += 1
+        try:
+            async with turns.lock:
+                yield
+        finally:
+            turns.asked_for -= 1
+            if turns.asked_for == 0:
+                del self._turns[token]
+
+
+class _Turns:
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.asked_for = 0
+
+
+class _Growing(Exception):
+    """It is being grown already."""
+
+
+class _Remembered:
+    """The ids of what this process made a short while ago, and for which token."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._until: dict[str, float] = {}
+        self._of: dict[str, str] = {}
+
+    def add(self, thing_id: str, *, of: str | None = None) -> None:
+        self._drop_old()
+        self._until[thing_id] = _now() + self._seconds
+        if of is not None:
+            self._of[of] = thing_id
+
+    def find(self, token: str) -> str | None:
+        self._drop_old()
+        return self._of.get(token)
+
+    def knows(self, thing_id: str) -> bool:
+        return self.left(thing_id) > 0
+
+    def left(self, thing_id: str | None) -> float:
+        return max(0.0, self._until.get(thing_id or "", 0.0) - _now())
+
+    def forget(self, thing_id: str) -> None:
+        self._until.pop(thing_id, None)
+        self._drop_old()
+
+    def _drop_old(self) -> None:
+        now = _now()
+        self._until = {thing_id: until for thing_id, until in self._until.items() if until > now}
+        self._of = {token: thing_id for token, thing_id in self._of.items() if thing_id in self._until}
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def _waits(seconds: float) -> AsyncIterator[None]:
+    """Turns, further and further apart, until the time is over: none when there is none."""
+    end = _now() + seconds
+    wait = _FIRST_WAIT_S
+    while _now() < end:
+        yield
+        await asyncio.sleep(wait)
+        wait = min(wait * 2, _LONGEST_WAIT_S)
+
+
+def _tagged(kind: str, token: str, tags: Mapping[str, str]) -> dict[str, Any]:
+    return {"ResourceType": kind, "Tags": _as_tags({**tags, TOKEN_TAG: token})}
+
+
+def _as_tags(tags: Mapping[str, str]) -> list[dict[str, str]]:
+    return [{"Key": key, "Value": value} for key, value in tags.items()]
+
+
+def _filter(token: str) -> dict[str, Any]:
+    return {"Name": f"tag:{TOKEN_TAG}", "Values": [token]}

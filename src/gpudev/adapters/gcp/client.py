@@ -1,0 +1,157 @@
+"""Calls of Google's client without holding anybody up: in a few threads, with time-outs, tried again when that helps.
+
+The client is synchronous, and importing it takes seconds: it is imported in a thread when a cloud is started. Its own
+retries are off, since they would sleep in a thread. A call that is given up on may leave its thread waiting until the
+socket's time-out; whatever it still does may be repeated. Decides nothing about disks.
+"""
+
+import asyncio
+import importlib
+import random
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from gpudev.adapters.gcp import errors
+from gpudev.adapters.gcp.permissions import Permission
+from gpudev.domain.errors import ClusterError, GpuDevError, Unavailable
+from gpudev.settings import GcpSettings
+
+_T = TypeVar("_T")
+_THREADS = 8
+_SCOPE = "https://www.googleapis.com/auth/compute"
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long to pause before asking again."""
+
+    first_wait: timedelta = timedelta(milliseconds=500)
+    """Before the second attempt; doubled before each further one, and less by chance."""
+    longest_wait: timedelta = timedelta(seconds=8)
+    poll_every: timedelta = timedelta(milliseconds=300)
+    """What goes on is looked at so often at first, then more rarely."""
+    slowest_poll: timedelta = timedelta(seconds=3)
+
+
+class Caller:
+    def __init__(self, settings: GcpSettings, pace: Pace) -> None:
+        self.settings = settings
+        self.pace = pace
+        self.project = settings.project
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="gcp")
+        self._free = asyncio.Semaphore(_THREADS)
+        self._clients: dict[str, Any] = {}
+        self.messages: Any = None
+        """Google's module, with the types of its messages."""
+
+    async def start(self) -> None:
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._threads, self._connect)
+        except ImportError as error:
+            raise ClusterError('GCP needs more packages: pip install "gpu-dev[server,gcp]"') from error
+
+    async def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        for client in self._clients.values():
+            client.transport.close()
+        self._clients.clear()
+
+    def client(self, name: str) -> Any:
+        return self._clients[name]
+
+    def sleeping(self, attempt: int) -> float:
+        """How long to wait after the n-th failure (the first is 1), in seconds."""
+        longest = min(
+            self.pace.first_wait.total_seconds() * 2.0 ** (attempt - 1), self.pace.longest_wait.total_seconds()
+        )
+        return longest * random.uniform(0.5, 1.0)
+
+    async def call(self, permission: Permission, send: Callable[..., Any], request: Any, kind: str) -> Any:
+        """One request, tried again while it cannot be answered. `permission` is what an administrator would grant
+        for it, `kind` what GCP calls the answer. A request that changes something must carry a request id."""
+        attempt = 1
+        while True:
+            try:
+                return await self._once(permission, send, request, kind)
+            except Unavailable:
+                if attempt >= self.settings.attempts:
+                    raise
+            await asyncio.sleep(self.sleeping(attempt))
+            attempt += 1
+
+    async def work(self, do: Callable[..., _T], *arguments: Any) -> _T:
+        """In a thread: for what takes long without waiting for anybody."""
+        async with self._free:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, do, *arguments)
+
+    async def _once(self, permission: Permission, send: Callable[..., Any], request: Any, kind: str) -> Any:
+        async with self._free:
+            try:
+                async with asyncio.timeout(self.settings.call_timeout.total_seconds()):
+                    answer = await asyncio.get_running_loop().run_in_executor(
+                        self._threads, self._send, permission, send, request
+                    )
+            except TimeoutError as error:
+                raise Unavailable(f"GCP did not answer in {self.settings.call_timeout} ({permission}).") from error
+        if answer.kind != kind:
+            # Any JSON object would do for the client: one that is not of this kind is no empty answer.
+            raise Unavailable(f"GCP's answer ({permission}) is no {kind} but {answer.kind[:80]!r}.")
+        return answer
+
+    def _send(self, permission: Permission, send: Callable[..., Any], request: Any) -> Any:
+        """In a thread."""
+        from google.api_core.exceptions import GoogleAPICallError
+        from google.auth.exceptions import GoogleAuthError
+        from google.protobuf.json_format import ParseError
+        from requests.exceptions import RequestException
+
+        try:
+            answer = send(request=request, retry=None, timeout=self.settings.call_timeout.total_seconds())
+            return next(iter(answer.pages)) if hasattr(answer, "pages") else answer
+        except GoogleAPICallError as error:
+            raise errors.of_answer(error, permission) from error
+        except GoogleAuthError as error:
+            raise _credentials_failed(error, permission) from error
+        except RequestException as error:
+            raise Unavailable(f"GCP could not be reached ({permission}): {error}") from error
+        except (ParseError, ValueError, TypeError, AttributeError) as error:
+            # The client takes every answer for the API's and stumbles over what a proxy made.
+            raise Unavailable(f"GCP's answer cannot be read ({permission}): {error}") from error
+
+    def _connect(self) -> None:
+        """In a thread: seconds of importing the first time."""
+        self.messages = importlib.import_module("google.cloud.compute_v1")
+        credentials = self._credentials()
+        options = {"api_endpoint": self.settings.endpoint} if self.settings.endpoint else {}
+        for name in ("Disks", "Snapshots", "InstanceGroupManagers", "ZoneOperations", "GlobalOperations"):
+            client_type = getattr(self.messages, f"{name}Client")
+            self._clients[name] = client_type(credentials=credentials, client_options=options)
+
+    def _credentials(self) -> Any:
+        import google.auth
+        import google.auth.credentials
+
+        if self.settings.endpoint:
+            # Real credentials are for Google alone.
+            if not self.project:
+                raise ClusterError("GPU_DEV_GCP_PROJECT must be set where GPU_DEV_GCP_ENDPOINT is.")
+            return google.auth.credentials.AnonymousCredentials()
+        try:
+            credentials, project = google.auth.default(scopes=[_SCOPE])
+        except google.auth.exceptions.GoogleAuthError as error:
+            raise _credentials_failed(error, "credentials") from error
+        self.project = self.project or project or ""
+        if not self.project:
+            raise ClusterError("No GCP project: set GPU_DEV_GCP_PROJECT.")
+        return credentials
+
+
+def _credentials_failed(error: Any, permission: str) -> GpuDevError:
+    from google.auth.exceptions import TransportError
+
+    if isinstance(error, TransportError) or getattr(error, "retryable", False):
+        return Unavailable(f"GCP's credentials could not be renewed ({permission}): {error}")
+    return ClusterError(f"GCP's credentials do not serve ({permission}): {error}")

@@ -1,0 +1,1 @@
+"""Users, API keys, logins, invitations and the audit log, as rows."""

@@ -1,0 +1,129 @@
+"""Who is bound to which identity, and nonces, on PostgreSQL."""
+
+import secrets
+from datetime import datetime, timedelta
+
+import asyncpg
+import structlog
+
+from gpudev.adapters.postgres.access.users import user_of
+from gpudev.adapters.postgres.administering import is_last_admin, lock_admins
+from gpudev.adapters.postgres.database.pool import Connection, Pool
+from gpudev.domain.access.users import Role, User
+from gpudev.domain.errors import Conflict, Forbidden, LimitReached, NotFound
+from gpudev.ports.access import Nonce, Person
+
+log = structlog.get_logger(__name__)
+_NONCE_BYTES = 24
+MOST_NONCES = 20_000
+"""Asking for one costs nothing, so they are counted. At so many unspent ones somebody is not logging in."""
+
+
+class PostgresAccounts:
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def enrol(self, person: Person, *, came_from: str | None, now: datetime) -> User:
+        is_no_admin = person.role is not None and person.role is not Role.ADMIN
+        async with self._pool.transaction() as connection:
+            if is_no_admin:
+                await lock_admins(connection)
+            row = await _find_or_make(connection, person)
+            if not row["is_active"]:
+                raise Forbidden(f"the user {row['username']} is disabled; ask an operator")
+            role = person.role
+            if is_no_admin and await is_last_admin(connection, row["username"]):
+                # A group that was renamed or emptied must not leave a system that nobody can administer.
+                log.warning("login.last_admin_stays", username=row["username"], groups_say=str(person.role))
+                role = None
+            seen = await connection.fetchrow(
+                """
+                UPDATE api_users SET role = coalesce($2, role), email = coalesce($3, email),
+                       last_login_at = $4, last_login_from = $5
+                WHERE user_id = $1 RETURNING *
+                """,
+                row["user_id"],
+                role.value if role else None,
+                person.email,
+                now,
+                came_from,
+            )
+        assert seen is not None  # the row is locked
+        return user_of(seen)
+
+    async def expect(self, username: str, provider: str) -> None:
+        async with self._pool.transaction() as connection:
+            row = await connection.fetchrow("SELECT * FROM api_users WHERE username = $1 FOR UPDATE", username)
+            if row is None:
+                raise NotFound(f"there is no user {username!r}")
+            if row["identity_subject"] is not None:
+                raise Conflict(f"{username} is bound to an identity at {row['identity_provider']} already")
+            await connection.execute(
+                "UPDATE api_users SET identity_provider = $2 WHERE user_id = $1", row["user_id"], provider
+            )
+
+
+async def _find_or_make(connection: Connection, person: Person) -> asyncpg.Record:
+    # Two logins at once of somebody new: the second waits and finds what the first made.
+    for lock in (f"identity {person.provider} {person.subject}", f"username {person.username.lower()}"):
+        await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", lock)
+    identity = (person.provider, person.subject)
+    row = await connection.fetchrow(
+        "SELECT * FROM api_users WHERE identity_provider = $1 AND identity_subject = $2 FOR UPDATE", *identity
+    )
+    if row is not None:
+        return row
+    # ADA and ada are one name to everybody who reads it.
+    namesakes = await connection.fetch(
+        "SELECT * FROM api_users WHERE lower(username) = lower($1) FOR UPDATE", person.username
+    )
+    for namesake in namesakes:
+        if namesake["identity_provider"] != person.provider or namesake["identity_subject"] is not None:
+            raise Forbidden(f"the name {person.username} is taken by a user who logs in another way; ask an operator")
+    if namesakes:
+        row = await connection.fetchrow(
+            "UPDATE api_users SET identity_subject = $2 WHERE user_id = $1 RETURNING *",
+            namesakes[0]["user_id"],
+            person.subject,
+        )
+    else:
+        row = await connection.fetchrow(
+            """
+            INSERT INTO api_users (username, identity_provider, identity_subject)
+            VALUES ($1, $2, $3) RETURNING *
+            """,
+            person.username,
+            *identity,
+        )
+    assert row is not None
+    return row
+
+
+class PostgresNonces:
+    def __init__(self, pool: Pool, most: int = MOST_NONCES) -> None:
+        self._pool = pool
+        self._most = most
+
+    async def issue(self, ttl: timedelta, *, now: datetime) -> Nonce:
+        nonce = Nonce(secrets.token_urlsafe(_NONCE_BYTES), now + ttl)
+        async with self._pool.transaction() as connection:
+            await connection.execute("DELETE FROM login_nonces WHERE expires_at <= $1", now)
+            made = await connection.fetchval(
+                """
+                INSERT INTO login_nonces (nonce, expires_at)
+                SELECT $1, $2 WHERE (SELECT count(*) FROM login_nonces) < $3 RETURNING true
+                """,
+                nonce.value,
+                nonce.expires_at,
+                self._most,
+            )
+        if not made:
+            raise LimitReached("too many logins were begun and not finished; try again in a few minutes")
+        return nonce
+
+    async def spend(self, value: str, *, now: datetime) -> bool:
+        async with self._pool.acquire() as connection:
+            spent = await connection.fetchval(
+                "DELETE FROM login_nonces WHERE nonce = $1 RETURNING expires_at > $2", value, now
+            )
+        return bool(spent)

@@ -1,0 +1,169 @@
+"""Users and keys on PostgreSQL. Only hashes of keys are kept; the secret is shown once."""
+
+import hashlib
+import secrets
+from datetime import datetime, timedelta
+
+import asyncpg
+
+from gpudev.adapters.postgres.database.pool import Connection, Pool
+from gpudev.domain.access.users import ApiKey, IssuedKey, Role, Usage, User, check_username
+from gpudev.domain.errors import Conflict, Forbidden, NotFound, Unauthenticated
+from gpudev.domain.ids import UserId
+
+KEY_PREFIX = "gpudev_"
+_RANDOM_BYTES = 32
+_HALF_LIVES_THAT_COUNT = 10
+"""What is longer ago is less than a thousandth."""
+
+
+class PostgresUsers:
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def add_user(self, username: str, role: Role) -> User:
+        check_username(username)
+        async with self._pool.acquire() as connection:
+            row = await connection.fetchrow(
+                "INSERT INTO api_users (username, role) VALUES ($1, $2) ON CONFLICT DO NOTHING RETURNING *",
+                username,
+                role.value,
+            )
+        if row is None:
+            raise Conflict(f"there is already a user {username!r}")
+        return user_of(row)
+
+    async def find_user(self, username: str) -> User | None:
+        async with self._pool.acquire() as connection:
+            row = await connection.fetchrow("SELECT * FROM api_users WHERE username = $1", username)
+        return None if row is None else user_of(row)
+
+    async def list_users(self) -> list[User]:
+        async with self._pool.acquire() as connection:
+            return [user_of(row) for row in await connection.fetch("SELECT * FROM api_users ORDER BY username")]
+
+    async def set_weight(self, username: str, weight: float) -> None:
+        async with self._pool.acquire() as connection:
+            done = await connection.fetchval(
+                "UPDATE api_users SET weight = $2 WHERE username = $1 RETURNING user_id", username, weight
+            )
+        if done is None:
+            raise NotFound(f"there is no user {username!r}")
+
+    async def usage(self, now: datetime, half_life: timedelta) -> dict[UserId, Usage]:
+        async with self._pool.acquire() as connection:
+            found = await connection.fetch(
+                """
+                SELECT u.user_id, u.weight, coalesce(sum(
+                    greatest(r.gpu_count, 1)
+                    * extract(epoch FROM r.reservation_ended - r.preparing_at) / 3600
+                    * power(0.5, greatest(0, extract(epoch FROM $1::timestamptz - r.reservation_ended)) / $2)
+                ), 0)::float8 AS gpu_hours
+                FROM api_users u LEFT JOIN reservations r
+                  ON r.user_id = u.user_id AND r.preparing_at IS NOT NULL
+                 AND r.reservation_ended > $1::timestamptz - $3::interval
+                WHERE u.is_active
+                GROUP BY u.user_id
+                """,
+                now,
+                half_life.total_seconds(),
+                half_life * _HALF_LIVES_THAT_COUNT,
+            )
+        return {UserId(row["user_id"]): Usage(row["gpu_hours"], row["weight"]) for row in found}
+
+    async def issue_key(self, user_id: UserId, ttl: timedelta | None, description: str) -> IssuedKey:
+        async with self._pool.acquire() as connection:
+            return await _issue(connection, user_id, ttl, description)
+
+    async def find_key(self, secret: str) -> ApiKey | None:
+        async with self._pool.acquire() as connection:
+            row = await connection.fetchrow(
+                """
+                SELECT k.key_id, k.key_hash, k.key_prefix, k.created_at, k.expires_at, k.is_active,
+                       coalesce(k.last_used_at < clock_timestamp() - interval '1 minute', true) AS unnoted,
+                       u.user_id, u.username, u.role, u.email
+                FROM api_keys k JOIN api_users u USING (user_id)
+                WHERE k.key_hash = $1 AND k.is_active AND u.is_active
+                  AND (k.expires_at IS NULL OR k.expires_at > clock_timestamp())
+                """,
+                hash_key(secret),
+            )
+            # Found by its hash, which tells nothing about the key by how long it takes; compared so all the same.
+            if row is not None and not secrets.compare_digest(row["key_hash"], hash_key(secret)):
+                row = None
+            if row is not None and row["unnoted"]:
+                # To the minute is enough, and spares a commit per request.
+                await connection.execute(
+                    "UPDATE api_keys SET last_used_at = clock_timestamp() WHERE key_id = $1", row["key_id"]
+                )
+        if row is None:
+            return None
+        user = User(UserId(row["user_id"]), row["username"], Role(row["role"]), True, row["email"])
+        return ApiKey(row["key_id"], user, row["key_prefix"], row["created_at"], row["expires_at"], row["is_active"])
+
+    async def rotate_key(self, key_id: int, ttl: timedelta | None) -> IssuedKey:
+        async with self._pool.transaction() as connection:
+            # The user first, then the key: in the order in which users are disabled.
+            await connection.execute(
+                "SELECT FROM api_users WHERE user_id = (SELECT user_id FROM api_keys WHERE key_id = $1) FOR SHARE",
+                key_id,
+            )
+            old = await connection.fetchrow(
+                """
+                UPDATE api_keys k SET is_active = false FROM api_users u
+                WHERE k.key_id = $1 AND k.is_active AND u.user_id = k.user_id AND u.is_active
+                RETURNING k.user_id, k.expires_at, u.identity_subject IS NOT NULL AS vouched_for
+                """,
+                key_id,
+            )
+            if old is None:
+                raise Unauthenticated("this key was revoked; log in again")
+            # Whoever vouched for them is asked again when the time is over: rotating buys no more of it.
+            latest = old["expires_at"] if old["vouched_for"] else None
+            return await _issue(connection, UserId(old["user_id"]), ttl, "rotated", no_later_than=latest)
+
+    async def revoke_key(self, key_id: int) -> bool:
+        async with self._pool.acquire() as connection:
+            revoked = await connection.fetchval(
+                "UPDATE api_keys SET is_active = false WHERE key_id = $1 AND is_active RETURNING true", key_id
+            )
+        return bool(revoked)
+
+
+def hash_key(secret: str) -> str:
+    """A plain hash is enough: the secret holds 256 random bits, so there is nothing to guess."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+async def _issue(
+    connection: Connection,
+    user_id: UserId,
+    ttl: timedelta | None,
+    description: str,
+    *,
+    no_later_than: datetime | None = None,
+) -> IssuedKey:
+    secret = KEY_PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
+    # FOR SHARE: whoever disables this user at the same moment waits, and then finds this key among those to revoke.
+    made = await connection.fetchrow(
+        """
+        WITH owner AS (SELECT user_id FROM api_users WHERE user_id = $1 AND is_active FOR SHARE)
+        INSERT INTO api_keys (user_id, key_hash, key_prefix, expires_at, description)
+        SELECT user_id, $2, $3, least(clock_timestamp() + $4::interval, $6::timestamptz), $5 FROM owner
+        RETURNING expires_at
+        """,
+        user_id,
+        hash_key(secret),
+        secret[:16],
+        ttl,
+        description,
+        no_later_than,
+    )
+    if made is None:
+        name = await connection.fetchval("SELECT username FROM api_users WHERE user_id = $1", user_id)
+        raise Forbidden(f"the user {name} is disabled; an operator can enable them")
+    return IssuedKey(secret, made["expires_at"])
+
+
+def user_of(row: asyncpg.Record) -> User:
+    return User(UserId(row["user_id"]), row["username"], Role(row["role"]), row["is_active"], row["email"])

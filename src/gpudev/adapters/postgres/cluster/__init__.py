@@ -1,0 +1,1 @@
+"""Nodes, cordons, GPU types and their availability, as rows."""

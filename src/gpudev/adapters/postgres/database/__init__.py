@@ -1,0 +1,1 @@
+"""Connections, leases, LISTEN, migrations, database roles, and queries over the whole database."""

@@ -1,0 +1,93 @@
+"""The planning lease: a row with holder and epoch, kept by heartbeat, freed at once when its holder's session ends.
+
+The session lock makes a crash visible immediately (the server drops it with the connection); the heartbeat
+covers a holder that hangs with its connection open; the epoch makes a holder that wakes up late harmless.
+"""
+
+from __future__ import annotations  # asyncpg's classes take parameters for the type checker only
+
+import asyncio
+import zlib
+from datetime import timedelta
+
+import asyncpg
+
+from gpudev.adapters.postgres.database.pool import UNREACHABLE, Connection, Pool, connect, translated
+from gpudev.domain.errors import LeaseLost
+from gpudev.ports.reservations import Lease
+
+
+class PostgresLeases:
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._session: asyncpg.Connection[asyncpg.Record] | None = None
+        self._locked: set[str] = set()
+
+    async def acquire(self, name: str, holder: str, ttl: timedelta) -> Lease | None:
+        with translated():
+            session = await self._own_session()
+            if name not in self._locked and await session.fetchval("SELECT pg_try_advisory_lock($1)", _lock_key(name)):
+                self._locked.add(name)
+            epoch = await session.fetchval(
+                """
+                INSERT INTO leases AS l (name, holder, epoch, expires_at)
+                VALUES ($1, $2, 1, clock_timestamp() + $3)
+                ON CONFLICT (name) DO UPDATE
+                SET holder = EXCLUDED.holder, expires_at = EXCLUDED.expires_at,
+                    epoch = l.epoch + CASE WHEN l.holder = EXCLUDED.holder THEN 0 ELSE 1 END
+                WHERE l.holder = EXCLUDED.holder OR $4 OR l.expires_at < clock_timestamp()
+                RETURNING epoch
+                """,
+                name,
+                holder,
+                ttl,
+                name in self._locked,
+            )
+        return None if epoch is None else Lease(name, holder, epoch)
+
+    async def release(self, lease: Lease) -> None:
+        """Let the next one in at once."""
+        async with self._pool.acquire() as connection:
+            await connection.execute(
+                "UPDATE leases SET expires_at = '-infinity' WHERE name = $1 AND holder = $2 AND epoch = $3",
+                lease.name,
+                lease.holder,
+                lease.epoch,
+            )
+        await self.close()
+
+    async def is_held(self, name: str) -> bool:
+        """Whether somebody's heartbeat is fresh: is anyone planning?"""
+        async with self._pool.acquire() as connection:
+            return bool(
+                await connection.fetchval(
+                    "SELECT EXISTS (SELECT FROM leases WHERE name = $1 AND expires_at > clock_timestamp())", name
+                )
+            )
+
+    async def close(self) -> None:
+        session, self._session = self._session, None
+        self._locked.clear()
+        if session is not None and not session.is_closed():
+            try:
+                async with asyncio.timeout(2):
+                    await session.close()
+            except UNREACHABLE:
+                session.terminate()
+
+    async def _own_session(self) -> asyncpg.Connection[asyncpg.Record]:
+        if self._session is None or self._session.is_closed():
+            self._locked.clear()
+            self._session = await connect(self._pool.database, command_timeout=5)
+        return self._session
+
+
+async def check_epoch(connection: Connection, lease: Lease) -> None:
+    """Inside a transaction: hold the lease's row still until the commit, or find that it is another's."""
+    row = await connection.fetchrow("SELECT holder, epoch FROM leases WHERE name = $1 FOR SHARE", lease.name)
+    if row is None or (row["holder"], row["epoch"]) != (lease.holder, lease.epoch):
+        raise LeaseLost(f"the {lease.name} lease is held by another processor now")
+
+
+def _lock_key(name: str) -> int:
+    return zlib.crc32(f"gpu-dev lease {name}".encode())

@@ -1,0 +1,172 @@
+"""The database's roles: what each service may do to each table, and nothing else.
+
+`gpudev_migrator` owns the schema and is used for nothing but migrations. The other three own nothing. A table that is
+not in GRANTS can be used by nobody else (tests/postgres/test_database_roles.py asks for a line). Passwords are not
+made here: whoever runs PostgreSQL gives them (ALTER ROLE … PASSWORD), or lets roles in by certificate or peer.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import asyncpg
+
+from gpudev.adapters.postgres.database.pool import Connection
+from gpudev.domain.errors import Forbidden
+from gpudev.settings import API_ROLE, MIGRATOR_ROLE, PROCESSOR_ROLE, RECONCILER_ROLE
+
+API, PROCESSOR, RECONCILER, MIGRATOR = API_ROLE, PROCESSOR_ROLE, RECONCILER_ROLE, MIGRATOR_ROLE
+SERVICES = (API, PROCESSOR, RECONCILER)
+
+_READ = "SELECT"
+_ADD = "SELECT, INSERT"
+_KEEP = "SELECT, INSERT, UPDATE"
+_ALL = "SELECT, INSERT, UPDATE, DELETE"
+_QUEUES = ("gpu_reservations", "disk_operations")
+_OF_PGMQ = tuple(f"pgmq.{kind}_{queue}{dead}" for queue in _QUEUES for dead in ("", "_dlq") for kind in ("q", "a"))
+_AUDITED = "at, username, key_prefix, action, target, address, outcome, status, request_id"
+"""All but its number: whoever chooses that can write before others' lines, or so far behind them that none follows."""
+_JUPYTER_WITHOUT_KEYS = "SELECT (reservation_id, token, public_key, state, reason, since)"
+_KEYS_WITHOUT_HASHES = "SELECT (key_id, user_id, is_active, created_at, expires_at)"
+
+_EVERY_SERVICE = {"schema_migrations": _READ, "pgmq.meta": _READ, "pgmq.notify_insert_throttle": "SELECT, UPDATE"}
+_PLANNING = {
+    "reservations": "SELECT, UPDATE",
+    "reservation_events": _ADD,
+    "reservation_shares": _ALL,
+    "reservation_estimates": _ADD,
+    "reservation_setups": "SELECT (reservation_id), DELETE",
+    "reservation_moves": _READ,
+    "notify_targets": _READ,
+    "notifications": "INSERT",
+    "held_gpus": _ALL,
+    "gpu_types": _KEEP,
+    "cluster_nodes": _ALL,
+    "nodes_away": _ALL,
+    "node_cordons": _READ,
+    "terminal_notices": "SELECT, DELETE",
+    "interiors": "SELECT, UPDATE",
+    "reservation_users": _READ,
+    "jupyter_servers": f"{_JUPYTER_WITHOUT_KEYS}, UPDATE (state, reason), DELETE",
+    "leases": _ALL,
+    "queue_plans": _KEEP,
+    "queue_looks": _ALL,
+    "orphans_seen": _ALL,
+    "disks": _KEEP,
+    "disk_events": _ADD,
+    "disk_operations": _KEEP,
+    "disk_snapshots": _KEEP,
+    "disk_volumes": _KEEP,
+    "disk_contents": _ALL,
+    "disk_listings": _ALL,
+    "api_users": _READ,
+    **dict.fromkeys(_OF_PGMQ, _ALL),
+}
+
+GRANTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        API: {
+            **_EVERY_SERVICE,
+            "api_users": _KEEP,
+            "api_keys": _KEEP,
+            "login_nonces": _ALL,
+            "invitations": "SELECT, UPDATE",
+            "used_id_tokens": _ALL,
+            "proxy_tokens": _ALL,
+            "interiors": _KEEP,
+            "reservation_users": _ALL,
+            "jupyter_servers": _ALL,
+            "audit_log": f"SELECT, INSERT ({_AUDITED})",
+            "gpu_types": "SELECT, UPDATE (extensions, is_active, description)",
+            "reservations": _KEEP,
+            "reservation_events": _ADD,
+            "reservation_shares": "SELECT, DELETE",
+            "reservation_estimates": _READ,
+            # Written and removed, never read: nothing the API answers can hold somebody's secrets.
+            "reservation_setups": "SELECT (reservation_id), INSERT, DELETE",
+            "reservation_moves": _READ,
+            # What is to be told outside is queued with what happened, whoever writes it.
+            "notify_targets": _READ,
+            "notifications": "INSERT",
+            "held_gpus": "SELECT, DELETE",
+            "idempotency_keys": _ADD,
+            "cluster_nodes": _READ,
+            "nodes_away": _READ,
+            "node_cordons": _ALL,
+            "leases": _READ,
+            "queue_plans": _READ,
+            "disks": _KEEP,
+            "disk_events": _ADD,
+            "disk_operations": _KEEP,
+            "disk_snapshots": _READ,
+            "disk_volumes": _READ,
+            "disk_contents": _READ,
+            "pgmq.q_gpu_reservations": "SELECT, INSERT",
+            "pgmq.q_disk_operations": "SELECT, INSERT",
+        },
+        PROCESSOR: {
+            **_EVERY_SERVICE,
+            **_PLANNING,
+            # It starts dev servers, and so hands over what their owners bring.
+            "reservation_setups": "SELECT, DELETE",
+            "notify_targets": _ALL,
+            "notifications": _ALL,
+            # Housekeeping: what is over is forgotten.
+            "api_keys": f"{_KEYS_WITHOUT_HASHES}, DELETE",
+            "idempotency_keys": "SELECT, DELETE",
+            "login_nonces": "SELECT, DELETE",
+            "used_id_tokens": "SELECT, DELETE",
+            "invitations": "SELECT, DELETE",
+            "proxy_tokens": "SELECT, DELETE",
+        },
+        # `expire` does what a stopped processor would have done, so it needs what that one needs to plan.
+        RECONCILER: {**_EVERY_SERVICE, **_PLANNING},
+    }
+)
+_SEQUENCES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        API: ("api_users_user_id_seq", "api_keys_key_id_seq"),
+        PROCESSOR: ("queue_plan_versions",),
+        RECONCILER: ("queue_plan_versions",),
+    }
+)
+_FUNCTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {PROCESSOR: ("enable_queue_notifications()",), RECONCILER: ("enable_queue_notifications()",)}
+)
+
+
+async def ensure_roles(connection: Connection) -> None:
+    """Makes the roles, and lets the migrator own what it makes. Raises Forbidden where we may not make roles."""
+    try:
+        for role in (*SERVICES, MIGRATOR):
+            if not await _exists(connection, role):
+                await connection.execute(f'CREATE ROLE "{role}" LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE')
+        database = await connection.fetchval("SELECT quote_ident(current_database())")
+        await connection.execute(f'GRANT CREATE ON DATABASE {database} TO "{MIGRATOR}"')
+        await connection.execute(f'GRANT CREATE, USAGE ON SCHEMA public TO "{MIGRATOR}"')
+    except asyncpg.DuplicateObjectError:
+        return  # somebody else makes them at this moment
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise Forbidden("making roles needs a database user who may (CREATEROLE, and the database's owner)") from error
+
+
+async def grant(connection: Connection) -> None:
+    """Gives every role that is there exactly what the tables above say: what they say no longer is taken away."""
+    present = [role for role in SERVICES if await _exists(connection, role)]
+    if not present:
+        return
+    async with connection.transaction():
+        for role in present:
+            for schema in ("public", "pgmq"):
+                await connection.execute(f'REVOKE ALL ON ALL TABLES IN SCHEMA {schema} FROM "{role}"')
+                await connection.execute(f'REVOKE ALL ON ALL SEQUENCES IN SCHEMA {schema} FROM "{role}"')
+                await connection.execute(f'GRANT USAGE ON SCHEMA {schema} TO "{role}"')
+            for table, rights in GRANTS[role].items():
+                await connection.execute(f'GRANT {rights} ON TABLE {table} TO "{role}"')
+            for sequence in _SEQUENCES.get(role, ()):
+                await connection.execute(f'GRANT USAGE, SELECT ON SEQUENCE {sequence} TO "{role}"')
+            for function in _FUNCTIONS.get(role, ()):
+                await connection.execute(f'GRANT EXECUTE ON FUNCTION {function} TO "{role}"')
+
+
+async def _exists(connection: Connection, role: str) -> bool:
+    return bool(await connection.fetchval("SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = $1)", role))

@@ -1,0 +1,1 @@
+"""Disks, their operations, snapshots, volumes and contents, as rows."""

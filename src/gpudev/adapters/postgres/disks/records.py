@@ -1,0 +1,221 @@
+"""Recorded disks on PostgreSQL, for whoever compares them with the cloud. Each write has its history beside it, and
+changes nothing where the row is no longer as it was read. Nothing is removed.
+"""
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from datetime import datetime
+from typing import Any, assert_never
+from uuid import UUID
+
+import asyncpg
+
+from gpudev.adapters.postgres.database.pool import Connection, Pool
+from gpudev.domain.ids import DiskId, ReservationId, UserId, new_disk_id
+from gpudev.ports.reconciling import DiskRecord, DiskWrite, ImportDisk, UpdateDisk, Written
+
+_AT_ONCE = 200
+
+_RECORDS = """
+    SELECT d.*, d.xmin::text::bigint AS mark, u.username, u.is_active AS user_is_active,
+           EXISTS (SELECT FROM reservations r WHERE r.released_at IS NULL AND r.disk_id = d.disk_id)
+           OR EXISTS (SELECT FROM reservations r WHERE r.released_at IS NULL AND r.reservation_id = d.reservation_id)
+           AS is_held
+    FROM disks d JOIN api_users u USING (user_id)
+    ORDER BY d.created_at, d.disk_id
+"""
+_OURS = """
+    SELECT s.cloud_id FROM disk_snapshots s JOIN disks d USING (disk_id)
+    WHERE s.cloud_id IS NOT NULL AND s.status <> 'removed' AND d.purged_at IS NULL
+    UNION ALL
+    SELECT v.volume_id FROM disk_volumes v JOIN disks d USING (disk_id)
+    WHERE v.volume_id IS NOT NULL AND v.status = 'retired' AND d.purged_at IS NULL
+"""
+# The columns that reconciling may set, and no others.
+_UPDATE = """
+    UPDATE disks d
+    SET (ebs_volume_id, zone, size_gb, in_use, reservation_id, snapshot_count, is_backing_up, last_snapshot_at)
+      = (SELECT n.ebs_volume_id, n.zone, n.size_gb, n.in_use, n.reservation_id, n.snapshot_count, n.is_backing_up,
+                n.last_snapshot_at
+         FROM jsonb_populate_record(d, $3) n)
+    WHERE d.disk_id = $1 AND d.xmin::text::bigint = $2
+    RETURNING d.disk_id
+"""
+_RECONCILED = frozenset(
+    {
+        "ebs_volume_id",
+        "zone",
+        "size_gb",
+        "in_use",
+        "reservation_id",
+        "snapshot_count",
+        "is_backing_up",
+        "last_snapshot_at",
+    }
+)
+_IMPORT = """
+    INSERT INTO disks (disk_id, user_id, disk_name, created_at, ebs_volume_id, size_gb, in_use, snapshot_count,
+                       is_backing_up, last_snapshot_at, zone)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+    ON CONFLICT DO NOTHING RETURNING disk_id
+"""
+
+
+class PostgresDiskRecords:
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def records(self) -> list[DiskRecord]:
+        async with self._pool.acquire() as connection:
+            return [_record(row) for row in await connection.fetch(_RECORDS)]
+
+    async def ours(self) -> AbstractSet[str]:
+        async with self._pool.acquire() as connection:
+            return {row["cloud_id"] for row in await connection.fetch(_OURS)}
+
+    async def write(self, writes: Sequence[DiskWrite], *, now: datetime, by: str) -> Written:
+        """Many in one transaction; where one of them is refused, each by itself, so that it stops no other."""
+        done: list[DiskWrite] = []
+        stale: list[DiskWrite] = []
+        failed: list[tuple[DiskWrite, str]] = []
+        for first in range(0, len(writes), _AT_ONCE):
+            some = writes[first : first + _AT_ONCE]
+            try:
+                taken = await self._write_all(some, now, by)
+            except asyncpg.PostgresError:
+                for write in some:
+                    try:
+                        (was_taken,) = await self._write_all([write], now, by)
+                    except asyncpg.PostgresError as error:
+                        failed.append((write, str(error)))
+                    else:
+                        (done if was_taken else stale).append(write)
+                continue
+            for write, was_taken in zip(some, taken, strict=True):
+                (done if was_taken else stale).append(write)
+        return Written(done, stale, failed)
+
+    async def history(self, disk_id: DiskId) -> list[Mapping[str, Any]]:
+        """What happened to it, the oldest first."""
+        async with self._pool.acquire() as connection:
+            found = await connection.fetch(
+                "SELECT at, kind, message, by, changes FROM disk_events WHERE disk_id = $1 ORDER BY event_id", disk_id
+            )
+        return [dict(row) for row in found]
+
+    async def _write_all(self, writes: Sequence[DiskWrite], now: datetime, by: str) -> list[bool]:
+        async with self._pool.transaction() as connection:
+            return [await _write(connection, write, now, by) for write in writes]
+
+
+async def _write(connection: Connection, write: DiskWrite, now: datetime, by: str) -> bool:
+    match write:
+        case ImportDisk():
+            return await _import(connection, write, now, by)
+        case UpdateDisk():
+            return await _update(connection, write, now, by)
+        case _:
+            assert_never(write)
+
+
+async def _import(connection: Connection, write: ImportDisk, now: datetime, by: str) -> bool:
+    user_id, is_new_user = await _ensure_owner(connection, write.username)
+    fields = write.fields
+    disk_id = await connection.fetchval(
+        _IMPORT,
+        new_disk_id(),
+        user_id,
+        write.disk_name,
+        fields["created_at"],
+        fields["ebs_volume_id"],
+        fields["size_gb"],
+        fields["in_use"],
+        fields.get("snapshot_count", 0),
+        fields.get("is_backing_up", False),
+        fields.get("last_snapshot_at"),
+        fields.get("zone"),
+    )
+    if disk_id is None:  # a request made it meanwhile; the next pass links the two
+        return False
+    owner = "; nobody was called so, and the new user is inactive" if is_new_user else ""
+    message = f"imported volume {fields['ebs_volume_id']} of {write.username}{owner}"
+    new = {column: (None, value) for column, value in fields.items()}
+    await _note(connection, disk_id, at=now, kind="imported", message=message, by=by, changes=new)
+    return True
+
+
+async def _ensure_owner(connection: Connection, username: str) -> tuple[UserId, bool]:
+    """A tag is a name, and no proof of who may come in: whoever is made here is inactive."""
+    made = await connection.fetchval(
+        "INSERT INTO api_users (username, is_active) VALUES ($1, false) ON CONFLICT DO NOTHING RETURNING user_id",
+        username,
+    )
+    if made is not None:
+        return UserId(made), True
+    found = await connection.fetchval("SELECT user_id FROM api_users WHERE username = $1", username)
+    return UserId(found), False
+
+
+async def _update(connection: Connection, write: UpdateDisk, now: datetime, by: str) -> bool:
+    unknown = write.changes.keys() - _RECONCILED
+    if unknown:
+        raise ValueError(f"reconciling does not set {', '.join(sorted(unknown))}")
+    columns = {column: _jsonable(new) for column, (_, new) in write.changes.items()}
+    if await connection.fetchval(_UPDATE, write.disk_id, write.mark, columns) is None:
+        return False
+    await _note(
+        connection, write.disk_id, at=now, kind="reconciled", message=write.reason, by=by, changes=write.changes
+    )
+    return True
+
+
+async def _note(
+    connection: Connection,
+    disk_id: UUID,
+    *,
+    at: datetime,
+    kind: str,
+    message: str,
+    by: str,
+    changes: Mapping[str, tuple[Any, Any]],
+) -> None:
+    told = {column: [_jsonable(old), _jsonable(new)] for column, (old, new) in changes.items()}
+    await connection.execute(
+        "INSERT INTO disk_events (disk_id, at, kind, message, by, changes) VALUES ($1, $2, $3, $4, $5, $6)",
+        disk_id,
+        at,
+        kind,
+        message,
+        by,
+        told,
+    )
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return str(value) if isinstance(value, UUID) else value
+
+
+def _record(row: asyncpg.Record) -> DiskRecord:
+    return DiskRecord(
+        disk_id=DiskId(row["disk_id"]),
+        user_id=UserId(row["user_id"]),
+        username=row["username"],
+        disk_name=row["disk_name"],
+        created_at=row["created_at"],
+        volume_id=row["ebs_volume_id"],
+        zone=row["zone"],
+        size_gb=row["size_gb"],
+        in_use=row["in_use"],
+        reservation_id=None if row["reservation_id"] is None else ReservationId(row["reservation_id"]),
+        is_held=row["is_held"],
+        is_deleted=row["is_deleted"],
+        is_backing_up=row["is_backing_up"],
+        snapshot_count=row["snapshot_count"],
+        last_snapshot_at=row["last_snapshot_at"],
+        operation_id=row["operation_id"],
+        operation_status=row["operation_status"],
+        user_is_active=row["user_is_active"],
+        mark=row["mark"],
+    )

@@ -1,0 +1,1 @@
+"""The queue: published plans and estimates, planning records, and PGMQ messages, as rows."""

@@ -1,0 +1,183 @@
+"""The published plan on PostgreSQL: one row for each GPU type, packed, so that a full queue is one write.
+
+It is unpacked as far as somebody asks: a reader of one place pays for one place.
+"""
+
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from gpudev.adapters.postgres.database.leases import check_epoch
+from gpudev.adapters.postgres.database.pool import Pool
+from gpudev.domain.cluster import Anchor
+from gpudev.domain.ids import ReservationId
+from gpudev.domain.queue import Estimate, Offer, QueuePlan, Span
+from gpudev.ports.reservations import Lease
+
+PLANS_CHANNEL = "queue_plans"
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class PostgresPlans:
+    """Keeps what it read: asking again costs a look at the versions."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._newest = 0
+        self._plans: dict[str, QueuePlan] = {}
+
+    async def publish(self, lease: Lease, plans: Sequence[QueuePlan]) -> None:
+        packed = [(plan.gpu_type, plan.made_at, pack(plan)) for plan in plans]
+        async with self._pool.transaction() as connection:
+            await check_epoch(connection, lease)
+            await connection.executemany(
+                """
+                INSERT INTO queue_plans (gpu_type, version, made_at, body)
+                VALUES ($1, nextval('queue_plan_versions'), $2, $3)
+                ON CONFLICT (gpu_type) DO UPDATE
+                SET version = EXCLUDED.version, made_at = EXCLUDED.made_at, body = EXCLUDED.body
+                """,
+                packed,
+            )
+
+    async def refresh(self) -> Mapping[str, QueuePlan]:
+        async with self._pool.acquire() as connection:
+            # Only the planning processor writes, one transaction after the other: versions appear in their order.
+            found = await connection.fetch("SELECT * FROM queue_plans WHERE version > $1", self._newest)
+        for row in found:
+            self._plans[row["gpu_type"]] = unpack(row["gpu_type"], row["made_at"], row["body"])
+            self._newest = max(self._newest, row["version"])
+        return self._plans
+
+
+def pack(plan: QueuePlan) -> bytes:
+    names = sorted({name for told in plan.waits.values() for name in told.nodes})
+    number = {name: at for at, name in enumerate(names)}
+    body = {
+        "seq": plan.planned_seq,
+        "habits": plan.habits,
+        "factors": plan.factors,
+        "names": names,
+        "ids": [reservation_id.hex for reservation_id in plan.waits],
+        "waits": [
+            [
+                told.position,
+                _microseconds(told.latest, plan.made_at),
+                _span(told.span, plan.made_at),
+                told.reason,
+                [number[name] for name in told.nodes],
+            ]
+            for told in plan.waits.values()
+        ],
+        "offers": [
+            [
+                offer.units,
+                offer.node_count,
+                None if offer.duration is None else offer.duration // _MICROSECOND,
+                _microseconds(offer.latest, plan.made_at),
+                _span(offer.span, plan.made_at),
+            ]
+            for offer in plan.offers
+        ],
+        "zones": _by_zone(plan.zones),
+        "anchors": [
+            [
+                who.hex,
+                anchor.disk_name,
+                sorted(anchor.zones),
+                None if anchor.move is None else anchor.move // _MICROSECOND,
+            ]
+            for who, anchor in plan.anchors.items()
+        ],
+    }
+    return zlib.compress(orjson.dumps(body), 1)
+
+
+def unpack(gpu_type: str, made_at: datetime, packed: bytes) -> QueuePlan:
+    body = orjson.loads(zlib.decompress(packed))
+    offers = tuple(
+        Offer(
+            units,
+            node_count,
+            None if duration is None else duration * _MICROSECOND,
+            made_at + latest * _MICROSECOND,
+            _read_span(span, made_at),
+        )
+        for units, node_count, duration, latest, span in body["offers"]
+    )
+    habits, factors = body["habits"], body["factors"]
+    return QueuePlan(
+        gpu_type,
+        made_at,
+        body["seq"],
+        _PackedWaits(body, made_at),
+        offers,
+        habits=None if habits is None else tuple(habits),
+        factors=None if factors is None else tuple((low, middle, high) for low, middle, high in factors),
+        # A processor of an older version tells neither.
+        zones={name: zone for zone, names in body.get("zones", {}).items() for name in names},
+        anchors={
+            ReservationId(UUID(who)): Anchor(disk, frozenset(zones), None if move is None else move * _MICROSECOND)
+            for who, disk, zones, move in body.get("anchors", ())
+        },
+    )
+
+
+def _by_zone(zones: Mapping[str, str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name, zone in zones.items():
+        found.setdefault(zone, []).append(name)
+    return found
+
+
+class _PackedWaits(Mapping[ReservationId, Estimate]):
+    def __init__(self, body: dict[str, Any], made_at: datetime) -> None:
+        self._at = {identifier: at for at, identifier in enumerate(body["ids"])}
+        self._waits: list[Any] = body["waits"]
+        self._names: list[str] = body["names"]
+        self._made_at = made_at
+
+    def __getitem__(self, reservation_id: ReservationId) -> Estimate:
+        return self._unpack(self._at[reservation_id.hex])
+
+    def __contains__(self, reservation_id: object) -> bool:
+        return isinstance(reservation_id, UUID) and reservation_id.hex in self._at
+
+    def get(self, reservation_id: ReservationId, default: Any = None) -> Any:
+        at = self._at.get(reservation_id.hex)
+        return default if at is None else self._unpack(at)
+
+    def _unpack(self, at: int) -> Estimate:
+        position, latest, span, reason, nodes = self._waits[at]
+        return Estimate(
+            position,
+            None if latest is None else self._made_at + latest * _MICROSECOND,
+            _read_span(span, self._made_at),
+            reason,
+            tuple(self._names[node] for node in nodes),
+        )
+
+    def __iter__(self) -> Iterator[ReservationId]:
+        return (ReservationId(UUID(identifier)) for identifier in self._at)
+
+    def __len__(self) -> int:
+        return len(self._at)
+
+
+def _microseconds(at: datetime | None, since: datetime) -> int | None:
+    """Exactly: a promise must not become another one by being written down."""
+    return None if at is None else (at - since) // _MICROSECOND
+
+
+def _span(span: Span | None, since: datetime) -> list[int | None] | None:
+    if span is None:
+        return None
+    return [_microseconds(at, since) for at in (span.expected, span.earliest, span.latest_likely)]
+
+
+def _read_span(parts: list[int] | None, since: datetime) -> Span | None:
+    return None if parts is None else Span(*(since + part * _MICROSECOND for part in parts))

@@ -1,0 +1,167 @@
+"""PGMQ: messages that say "look at this id". Rows are the truth; a message read twice, late or never is harmless."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+
+from gpudev.adapters.postgres.database.pool import Connection, Pool
+from gpudev.adapters.postgres.reservations import reservation_rows
+from gpudev.adapters.postgres.reservations.guarded_writes import write_changes
+from gpudev.domain.commands import MAX_FAILURES, QUEUES, RESERVATION_QUEUE, dead_letter_queue
+from gpudev.domain.errors import NotFound
+from gpudev.domain.ids import ReservationId
+from gpudev.domain.reservations.lifecycle import Status
+from gpudev.ports.reservations import Change, NewEvent, QueueMessage
+
+NOTIFY_CHANNEL = "pgmq.q_gpu_reservations.INSERT"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueState:
+    queue: str
+    length: int
+    visible: int
+    oldest_age_seconds: int | None
+    total: int
+
+
+class PostgresQueue:
+    def __init__(self, pool: Pool, backoff: timedelta = timedelta(seconds=2)) -> None:
+        self._pool = pool
+        self._backoff = backoff
+
+    async def read(self, queue: str, lease_for: timedelta, limit: int) -> list[QueueMessage]:
+        async with self._pool.acquire() as connection:
+            found = await connection.fetch(
+                "SELECT msg_id, read_ct, enqueued_at, message FROM pgmq.read($1, $2, $3)",
+                queue,
+                int(lease_for.total_seconds()),
+                limit,
+            )
+        return [_message(row) for row in found]
+
+    async def fail(self, queue: str, message: QueueMessage, error: str, *, now: datetime) -> bool:
+        failures = int(message.body.get("failures", 0)) + 1
+        body = {**message.body, "failures": failures, "error": error[:2000]}
+        async with self._pool.transaction() as connection:
+            deleted = await connection.fetchval("SELECT pgmq.delete($1, $2::bigint)", queue, message.msg_id)
+            if not deleted:
+                return False
+            if failures < MAX_FAILURES:
+                delay = now + self._backoff * 2 ** (failures - 1)
+                await connection.execute("SELECT pgmq.send($1, $2::jsonb, $3::timestamptz)", queue, body, delay)
+                return False
+            await connection.execute("SELECT pgmq.send($1, $2::jsonb)", dead_letter_queue(queue), body)
+            if queue == RESERVATION_QUEUE:
+                await _fail_reservation(connection, message.body, error, now)
+            return True
+
+    async def acknowledge(self, queue: str, messages: Sequence[int]) -> None:
+        async with self._pool.acquire() as connection:
+            await connection.execute("SELECT pgmq.delete($1, $2::bigint[])", queue, list(messages))
+
+    async def states(self) -> list[QueueState]:
+        """All our queues, for operators."""
+        async with self._pool.acquire() as connection:
+            found = []
+            for queue in _all_queues():
+                row = await connection.fetchrow("SELECT * FROM pgmq.metrics($1)", queue)
+                assert row is not None  # metrics answers one row or raises
+                found.append(
+                    QueueState(
+                        queue,
+                        row["queue_length"],
+                        row["queue_visible_length"],
+                        row["oldest_msg_age_sec"],
+                        row["total_messages"],
+                    )
+                )
+        return found
+
+    async def peek(self, queue: str, limit: int = 100) -> list[QueueMessage]:
+        """Look without leasing."""
+        statement = _STATEMENTS[_known(queue)].peek
+        async with self._pool.acquire() as connection:
+            return [_message(row) for row in await connection.fetch(statement, limit)]
+
+    async def retry(self, queue: str, msg_id: int) -> None:
+        """Send a dead letter back to where it came from, with its failures forgotten."""
+        letters = dead_letter_queue(queue)
+        async with self._pool.transaction() as connection:
+            body = await _take(connection, letters, msg_id)
+            body = {name: value for name, value in body.items() if name not in ("failures", "error")}
+            await connection.execute("SELECT pgmq.send($1, $2::jsonb)", queue, {**body, "cause": "retried"})
+
+    async def drop(self, queue: str, msg_id: int) -> None:
+        async with self._pool.transaction() as connection:
+            await _take(connection, _known(queue), msg_id)
+
+
+@dataclass(frozen=True, slots=True)
+class _Statements:
+    peek: str
+    take: str
+
+
+def _statements(queue: str) -> _Statements:
+    # A queue is a table of its own; its name comes from our own list, never from outside.
+    table = f"pgmq.q_{queue}"
+    return _Statements(
+        peek=f"SELECT msg_id, read_ct, enqueued_at, message FROM {table} ORDER BY msg_id LIMIT $1",  # noqa: S608
+        take=f"DELETE FROM {table} WHERE msg_id = $1 RETURNING message",  # noqa: S608
+    )
+
+
+def _all_queues() -> list[str]:
+    return [name for queue in QUEUES for name in (queue, dead_letter_queue(queue))]
+
+
+_STATEMENTS = {queue: _statements(queue) for queue in _all_queues()}
+
+
+def _known(queue: str) -> str:
+    if queue not in _STATEMENTS:
+        raise NotFound(f"there is no queue {queue!r}; there are {', '.join(_STATEMENTS)}")
+    return queue
+
+
+def _message(row: asyncpg.Record) -> QueueMessage:
+    body = row["message"]
+    # Anybody may have put anything there; what is no object names nothing.
+    return QueueMessage(
+        row["msg_id"], row["read_ct"], row["enqueued_at"], body if isinstance(body, dict) else {"message": body}
+    )
+
+
+async def _take(connection: Connection, queue: str, msg_id: int) -> dict[str, Any]:
+    body: dict[str, Any] | None = await connection.fetchval(_STATEMENTS[_known(queue)].take, msg_id)
+    if body is None:
+        raise NotFound(f"queue {queue!r} has no message {msg_id}")
+    return body
+
+
+async def _fail_reservation(connection: Connection, body: dict[str, Any], error: str, now: datetime) -> None:
+    """The reservation says why; one that is gone or over needs nothing."""
+    try:
+        reservation_id = ReservationId(UUID(str(body.get("reservation_id"))))
+    except ValueError:
+        return
+    row = await connection.fetchrow(reservation_rows.SELECT_RESERVATION + "WHERE r.reservation_id = $1", reservation_id)
+    if row is None or Status(row["status"]).is_terminal:
+        return
+    reason = f"it could not be processed ({MAX_FAILURES} attempts): {error}"
+    changes: Sequence[Change] = [
+        Change(
+            reservation_id,
+            Status(row["status"]),
+            row["version"],
+            NewEvent("failed", reason),
+            to=Status.FAILED,
+            fields={"failure_reason": reason},
+        )
+    ]
+    await write_changes(connection, changes, now)

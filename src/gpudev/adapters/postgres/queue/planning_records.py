@@ -1,0 +1,68 @@
+"""Whom the planning processor looked at, on PostgreSQL: one small write now and then, however many wait."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+
+from gpudev.adapters.postgres.database.pool import Pool
+from gpudev.domain.commands import PLANNING_LEASE
+from gpudev.domain.ids import ReservationId
+from gpudev.ports.reconciling import Looks
+from gpudev.ports.reservations import Lease
+
+_LONG_BREAK = timedelta(minutes=1)
+
+
+class PostgresLooks:
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def note(self, lease: Lease, by_type: Mapping[str, Sequence[int]], now: datetime) -> None:
+        async with self._pool.transaction() as connection:
+            ours = await connection.fetchval(
+                """
+                UPDATE leases
+                SET looked_at = $4,
+                    looking_since = CASE WHEN looked_at > $4::timestamptz - $5::interval THEN looking_since ELSE $4 END
+                WHERE name = $1 AND holder = $2 AND epoch = $3 RETURNING true
+                """,
+                lease.name,
+                lease.holder,
+                lease.epoch,
+                now,
+                _LONG_BREAK,
+            )
+            if ours:
+                await connection.executemany(
+                    """
+                    INSERT INTO queue_looks (gpu_type, looked_at, seqs) VALUES ($1, $2, $3)
+                    ON CONFLICT (gpu_type) DO UPDATE SET looked_at = EXCLUDED.looked_at, seqs = EXCLUDED.seqs
+                    """,
+                    [(gpu_type, now, list(seqs)) for gpu_type, seqs in by_type.items()],
+                )
+
+    async def orphans_seen(self) -> Mapping[ReservationId, datetime]:
+        async with self._pool.acquire() as connection:
+            found = await connection.fetch("SELECT reservation_id, first_seen FROM orphans_seen")
+        return {ReservationId(row["reservation_id"]): row["first_seen"] for row in found}
+
+    async def set_orphans_seen(self, first_seen: Mapping[ReservationId, datetime]) -> None:
+        async with self._pool.transaction() as connection:
+            await connection.execute(
+                "DELETE FROM orphans_seen WHERE reservation_id <> ALL($1::uuid[])", list(first_seen)
+            )
+            await connection.executemany(
+                "INSERT INTO orphans_seen (reservation_id, first_seen) VALUES ($1, $2) ON CONFLICT DO NOTHING",
+                list(first_seen.items()),
+            )
+
+    async def looks(self) -> Looks:
+        async with self._pool.acquire() as connection:
+            planner = await connection.fetchrow(
+                "SELECT looked_at, looking_since FROM leases WHERE name = $1 AND expires_at > clock_timestamp()",
+                PLANNING_LEASE,
+            )
+            found = await connection.fetch("SELECT gpu_type, looked_at, seqs FROM queue_looks")
+        by_type = {row["gpu_type"]: (row["looked_at"], frozenset(row["seqs"])) for row in found}
+        if planner is None:
+            return Looks(None, None, by_type)
+        return Looks(planner["looked_at"], planner["looking_since"], by_type)

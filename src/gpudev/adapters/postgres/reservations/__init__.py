@@ -1,0 +1,1 @@
+"""Reservations, their guarded writes, moves and notifications, as rows."""

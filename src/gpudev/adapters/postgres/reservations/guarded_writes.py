@@ -1,0 +1,269 @@
+"""The guarded writes: changes to reservations, their history, what they hold and the messages that go with them.
+
+A change names the status and version it expects; a row that is no longer so stays as it is. Everything here runs
+inside the caller's transaction.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import structlog
+
+from gpudev.adapters.postgres.database.pool import Connection
+from gpudev.adapters.postgres.sessions.personalization import forget_setups
+from gpudev.domain.commands import RESERVATION_QUEUE, Cause, dead_letter_queue
+from gpudev.domain.ids import ReservationId
+from gpudev.domain.queue import EstimateRecord
+from gpudev.ports.reservations import Change, QueueUpdate
+
+# The columns a change may set. Values travel as one JSON object per row and are read back in their column's type,
+# so that any number of changes with any fields is one statement with four parameters.
+_GUARDED_UPDATE = """
+    UPDATE reservations r
+    SET (status, version, preparing_at, prepare_by, launched_at, expires_at, cancelled_at, reservation_ended,
+         released_at, node_ip, node_port, ssh_user, ssh_command, ssh_host_key, queue_position, estimated_wait_minutes,
+         estimated_start_at, latest_start_at, expected_start_at, expected_earliest_at, expected_latest_at,
+         wait_reason, last_queue_update, step, failure_reason, warned_minutes, priority,
+         launch_attempts, next_attempt_at, resent_at, setup_outcome)
+      = (SELECT n.status, r.version + 1, n.preparing_at, n.prepare_by, n.launched_at, n.expires_at, n.cancelled_at,
+                n.reservation_ended, n.released_at, n.node_ip, n.node_port, n.ssh_user, n.ssh_command,
+                n.ssh_host_key, n.queue_position, n.estimated_wait_minutes, n.estimated_start_at,
+                n.latest_start_at, n.expected_start_at, n.expected_earliest_at, n.expected_latest_at,
+                n.wait_reason, n.last_queue_update, n.step, n.failure_reason, n.warned_minutes, n.priority,
+                n.launch_attempts, n.next_attempt_at, n.resent_at, n.setup_outcome
+         FROM jsonb_populate_record(r, c.changes) n)
+    FROM unnest($1::uuid[], $2::text[], $3::int[], $4::jsonb[]) AS c (id, status, version, changes)
+    WHERE r.reservation_id = c.id AND r.status = c.status AND r.version = c.version
+    RETURNING r.reservation_id
+"""
+_SETTABLE = frozenset(
+    {
+        "expires_at",
+        "node_ip",
+        "node_port",
+        "ssh_user",
+        "ssh_command",
+        "ssh_host_key",
+        "step",
+        "failure_reason",
+        "warned_minutes",
+        "launch_attempts",
+        "next_attempt_at",
+        "preparing_at",
+        "prepare_by",
+        "launched_at",
+        "cancelled_at",
+        "queue_position",
+        "estimated_start_at",
+        "estimated_wait_minutes",
+        "latest_start_at",
+        "expected_start_at",
+        "expected_earliest_at",
+        "expected_latest_at",
+        "wait_reason",
+        "last_queue_update",
+        "priority",
+        "resent_at",
+        "setup_outcome",
+    }
+)
+
+
+_OF_THE_WAITING = (
+    "queue_position",
+    "estimated_wait_minutes",
+    "estimated_start_at",
+    "latest_start_at",
+    "expected_start_at",
+    "expected_earliest_at",
+    "expected_latest_at",
+    "wait_reason",
+)
+"""Told while it waits; afterwards nothing of it is true any more."""
+
+
+async def write_changes(connection: Connection, changes: Sequence[Change], now: datetime) -> frozenset[ReservationId]:
+    """Write what is still true; answer which those were."""
+    if not changes:
+        return frozenset()
+    rows = await connection.fetch(
+        _GUARDED_UPDATE,
+        [change.reservation_id for change in changes],
+        [change.status for change in changes],
+        [change.version for change in changes],
+        [_columns(change, now) for change in changes],
+    )
+    done = frozenset(ReservationId(row["reservation_id"]) for row in rows)
+    kept = [change for change in changes if change.reservation_id in done]
+    await _write_shares(connection, [change for change in kept if change.shares is not None])
+    await _release(connection, [change.reservation_id for change in kept if change.release])
+    await _write_events(connection, kept, now)
+    for change in kept:
+        if change.dead_letter is not None:
+            await send_dead_letter(connection, change.reservation_id, change.dead_letter)
+    return done
+
+
+async def write_queue_updates(connection: Connection, updates: Sequence[QueueUpdate], now: datetime) -> None:
+    """Where the waiting stand. Listeners are told of those that moved; the history is not."""
+    if not updates:
+        return
+    told = [update.estimate for update in updates]
+    spans = [estimate.span for estimate in told]
+    await connection.execute(
+        """
+        WITH moved AS (
+            UPDATE reservations r
+            SET queue_position = u.position, estimated_start_at = u.starts_at, wait_reason = u.reason,
+                latest_start_at = u.latest, expected_start_at = u.expected, expected_earliest_at = u.earliest,
+                expected_latest_at = u.latest_likely, last_queue_update = $9,
+                estimated_wait_minutes =
+                    ceil(greatest(extract(epoch FROM coalesce(u.expected, u.starts_at) - $9), 0) / 60)
+            FROM unnest($1::uuid[], $2::int[], $3::timestamptz[], $4::text[], $5::timestamptz[], $6::timestamptz[],
+                        $7::timestamptz[], $8::timestamptz[])
+                 AS u (id, position, starts_at, reason, latest, expected, earliest, latest_likely)
+            WHERE r.reservation_id = u.id AND r.status IN ('pending', 'queued')
+            RETURNING r.reservation_id
+        )
+        SELECT pg_notify('reservation_changes', reservation_id::text) FROM moved
+        """,
+        [update.reservation_id for update in updates],
+        [estimate.position for estimate in told],
+        [update.estimated_start_at for update in updates],
+        [estimate.reason for estimate in told],
+        [estimate.latest for estimate in told],
+        [span and span.expected for span in spans],
+        [span and span.earliest for span in spans],
+        [span and span.latest_likely for span in spans],
+        now,
+    )
+
+
+async def write_estimates(connection: Connection, told: Sequence[EstimateRecord]) -> None:
+    """What people were told, to be compared with what happens."""
+    if not told:
+        return
+    await connection.executemany(
+        """
+        INSERT INTO reservation_estimates (reservation_id, made_at, queue_position, latest, expected, earliest,
+                                           latest_likely, typical_seconds, is_newcomer, worse_because)
+        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+        """,
+        [
+            (
+                one.reservation_id,
+                one.made_at,
+                one.position,
+                one.latest,
+                one.span.expected,
+                one.span.earliest,
+                one.span.latest_likely,
+                one.typical_seconds,
+                one.is_newcomer,
+                one.worse_because,
+            )
+            for one in told
+        ],
+    )
+
+
+async def send_message(connection: Connection, reservation_id: ReservationId, cause: Cause) -> None:
+    """Last in its transaction: PGMQ's notification locks one row of its own until the commit."""
+    body = {"reservation_id": str(reservation_id), "cause": cause.value}
+    request_id = present_request()
+    if request_id is not None:  # for the log of whoever reads it
+        body["request_id"] = request_id
+    await connection.execute("SELECT pgmq.send($1, $2::jsonb)", RESERVATION_QUEUE, body)
+
+
+def present_request() -> str | None:
+    """The id of the request that is being answered, where there is one."""
+    request_id: str | None = structlog.contextvars.get_contextvars().get("request_id")
+    return request_id
+
+
+async def send_dead_letter(connection: Connection, reservation_id: ReservationId, error: str) -> None:
+    body = {"reservation_id": str(reservation_id), "error": error}
+    await connection.execute("SELECT pgmq.send($1, $2::jsonb)", dead_letter_queue(RESERVATION_QUEUE), body)
+
+
+def _columns(change: Change, now: datetime) -> dict[str, Any]:
+    unknown = change.fields.keys() - _SETTABLE
+    if unknown:
+        raise ValueError(f"a change cannot set {', '.join(sorted(unknown))}")
+    columns: dict[str, Any] = dict(change.fields)
+    if change.to is not None:
+        columns["status"] = change.to.value
+        if change.to.is_terminal:
+            columns["reservation_ended"] = now
+    if not (change.to or change.status).is_waiting:
+        columns |= dict.fromkeys(_OF_THE_WAITING)
+    if change.release:
+        columns["released_at"] = now
+    return {name: _jsonable(value) for name, value in columns.items()}
+
+
+def _jsonable(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, datetime) else value
+
+
+async def _write_shares(connection: Connection, changes: Sequence[Change]) -> None:
+    if not changes:
+        return
+    await _free(connection, [change.reservation_id for change in changes], forget_shares=True)
+    rows = [
+        (change.reservation_id, share.rank, share.node, share.units, list(share.gpu_indices))
+        for change in changes
+        for share in change.shares or ()
+    ]
+    await connection.executemany(
+        "INSERT INTO reservation_shares (reservation_id, rank, node, units, gpu_indices) VALUES ($1, $2, $3, $4, $5)",
+        rows,
+    )
+    held = [(node, index, reservation_id) for reservation_id, _, node, _, indices in rows for index in indices]
+    await connection.executemany(
+        "INSERT INTO held_gpus (node, gpu_index, reservation_id) VALUES ($1, $2, $3)",
+        held,
+    )
+
+
+async def _release(connection: Connection, ids: Sequence[ReservationId]) -> None:
+    if not ids:
+        return
+    await _free(connection, ids, forget_shares=False)
+    await forget_setups(connection, ids)
+    await connection.execute(
+        "UPDATE disks SET reservation_id = NULL, in_use = false WHERE reservation_id = ANY($1::uuid[])", list(ids)
+    )
+
+
+async def _free(connection: Connection, ids: Sequence[ReservationId], *, forget_shares: bool) -> None:
+    await connection.execute("DELETE FROM held_gpus WHERE reservation_id = ANY($1::uuid[])", list(ids))
+    if forget_shares:
+        await connection.execute("DELETE FROM reservation_shares WHERE reservation_id = ANY($1::uuid[])", list(ids))
+
+
+async def _write_events(connection: Connection, changes: Sequence[Change], now: datetime) -> None:
+    events = [
+        (
+            change.reservation_id,
+            now,
+            change.event.kind,
+            change.event.message,
+            (change.to or change.status).value,
+            change.version + 1,
+        )
+        for change in changes
+        if change.event is not None
+    ]
+    await connection.executemany(
+        """
+        INSERT INTO reservation_events (reservation_id, at, kind, message, status, version)
+        VALUES ($1, $2, $3, $4, $5, $6)
+        """,
+        events,
+    )
+    for change in changes:
+        if change.event is None:
+            await connection.execute("SELECT pg_notify('reservation_changes', $1)", str(change.reservation_id))

@@ -1,0 +1,88 @@
+"""Moves on PostgreSQL. Fulfils `ports.moving`."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from gpudev.adapters.postgres.database.pool import Connection, Pool
+from gpudev.adapters.postgres.reservations.guarded_writes import send_message, write_changes
+from gpudev.domain.commands import Cause
+from gpudev.domain.errors import Stale
+from gpudev.domain.ids import ReservationId
+from gpudev.ports.reservations import Change
+
+
+class PostgresMoves:
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def leave(self, change: Change, *, now: datetime) -> None:
+        async with self._pool.transaction() as connection:
+            await _write(connection, change, now)
+            await connection.execute(
+                "INSERT INTO reservation_moves (reservation_id, begun_at) VALUES ($1, $2) ON CONFLICT DO NOTHING",
+                change.reservation_id,
+                now,
+            )
+            await send_message(connection, change.reservation_id, Cause.CANCELLED)
+
+    async def unfinished(self) -> Sequence[ReservationId]:
+        async with self._pool.acquire() as connection:
+            rows = await connection.fetch(
+                "SELECT reservation_id FROM reservation_moves WHERE NOT done ORDER BY begun_at, reservation_id"
+            )
+        return [ReservationId(row["reservation_id"]) for row in rows]
+
+    async def go_on(self, left: ReservationId, change: Change | None, *, now: datetime) -> None:
+        async with self._pool.transaction() as connection:
+            is_ours = await connection.fetchval(
+                "UPDATE reservation_moves SET done = TRUE WHERE reservation_id = $1 AND NOT done RETURNING TRUE", left
+            )
+            if not is_ours:
+                return
+            if change is not None:
+                await _write(connection, change, now)
+                await _hand_over(connection, left, change.reservation_id, now)
+            await connection.execute("DELETE FROM reservation_setups WHERE reservation_id = $1", left)
+            await connection.execute("DELETE FROM jupyter_servers WHERE reservation_id = $1", left)
+
+
+async def _write(connection: Connection, change: Change, now: datetime) -> None:
+    if not await write_changes(connection, [change], now):
+        raise Stale("the reservation changed in the meantime; look again")
+
+
+async def _hand_over(connection: Connection, left: ReservationId, again: ReservationId, now: datetime) -> None:
+    """What was changed there meanwhile is stronger."""
+    is_furnished = await connection.fetchval(
+        """
+        INSERT INTO interiors (reservation_id, wanted, due_at)
+        SELECT $2, 1, $3 WHERE EXISTS (SELECT FROM reservation_users WHERE reservation_id = $1)
+                            OR EXISTS (SELECT FROM jupyter_servers WHERE reservation_id = $1)
+        ON CONFLICT (reservation_id) DO UPDATE SET wanted = interiors.wanted + 1, due_at = $3
+        RETURNING TRUE
+        """,
+        left,
+        again,
+        now,
+    )
+    if not is_furnished:
+        return
+    await connection.execute(
+        """
+        INSERT INTO reservation_users (reservation_id, github_user, ssh_public_keys, added_by, added_at)
+        SELECT $2, github_user, ssh_public_keys, added_by, added_at FROM reservation_users WHERE reservation_id = $1
+        ON CONFLICT DO NOTHING
+        """,
+        left,
+        again,
+    )
+    await connection.execute(
+        """
+        INSERT INTO jupyter_servers (reservation_id, token, public_key, private_key, since)
+        SELECT $2, token, public_key, private_key, $3 FROM jupyter_servers WHERE reservation_id = $1
+        ON CONFLICT DO NOTHING
+        """,
+        left,
+        again,
+        now,
+    )

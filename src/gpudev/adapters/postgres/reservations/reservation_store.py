@@ -1,0 +1,333 @@
+"""The reservation store on PostgreSQL."""
+
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import asyncpg
+
+from gpudev.adapters.postgres.database.leases import check_epoch
+from gpudev.adapters.postgres.database.pool import Connection, Pool
+from gpudev.adapters.postgres.disks.quota import may_make_a_disk, with_room_for_its_disk
+from gpudev.adapters.postgres.reservations import reservation_rows
+from gpudev.adapters.postgres.reservations.guarded_writes import (
+    present_request,
+    send_message,
+    write_changes,
+    write_estimates,
+    write_queue_updates,
+)
+from gpudev.adapters.postgres.sessions.personalization import forget_setups, write_setup
+from gpudev.domain.commands import RESERVATION_QUEUE, Cause
+from gpudev.domain.disks.names import DEFAULT_DISK, NO_DISK
+from gpudev.domain.errors import DiskHeld, IdempotencyMismatch, IdTaken, LimitReached, NotFound, Stale
+from gpudev.domain.ids import DiskId, ReservationId, UserId, new_disk_id, pod_name, short_id
+from gpudev.domain.queue import EstimateRecord
+from gpudev.domain.reservations.lifecycle import Status
+from gpudev.domain.reservations.reservation import Draft, Event, Reservation
+from gpudev.ports.reservations import NO_LIMITS, Ahead, Change, Extends, JobQuery, Lease, QueueUpdate, UserLimits
+
+# The request's id, as the last value, is told beside the arguments. An argument needs
+# that to have been done, so it comes before the call.
+_SUBMIT = """
+    SELECT * FROM submit_reservation(
+        (SELECT $1::uuid FROM set_config('gpudev.request_id', $20, true)),
+        $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)
+"""
+_SUBMIT_WITHIN_LIMITS = """
+    SELECT * FROM submit_within_limits(
+        $1, $2, (SELECT $3::uuid FROM set_config('gpudev.request_id', $22, true)),
+        $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)
+"""
+_SUBMIT_WITH_MAX_WAIT = """
+    SELECT * FROM submit_with_max_wait(
+        $1, $2, $3, (SELECT $4::uuid FROM set_config('gpudev.request_id', $23, true)),
+        $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)
+"""
+
+
+class PostgresReservations:
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def submit(
+        self,
+        draft: Draft,
+        *,
+        idempotency_key: str | None,
+        fingerprint: str,
+        now: datetime,
+        limits: UserLimits = NO_LIMITS,
+    ) -> Reservation:
+        async with self._connection_for(draft, limits) as (connection, allowed):
+            if not allowed.setup.is_empty:  # first: after the submit nobody shall wait for us
+                await write_setup(connection, allowed.reservation_id, allowed.setup)
+            written = await _submit(connection, allowed, idempotency_key, fingerprint, now=now, limits=limits)
+            if not written["is_new"]:
+                if not allowed.setup.is_empty:
+                    await forget_setups(connection, [allowed.reservation_id])
+                return await _get(connection, ReservationId(written["reservation_id"]))
+            return _just_submitted(allowed, written, now)
+
+    @contextlib.asynccontextmanager
+    async def _connection_for(self, draft: Draft, limits: UserLimits) -> AsyncIterator[tuple[Connection, Draft]]:
+        """One statement needs no transaction. With a disk that may have to be made, its quota is held meanwhile."""
+        async with self._pool.acquire() as connection:
+            disks = limits.disks if limits.disks and await may_make_a_disk(connection, draft) else None
+            if disks is None and draft.setup.is_empty:
+                yield connection, draft
+                return
+            async with connection.transaction():
+                yield connection, draft if disks is None else await with_room_for_its_disk(connection, draft, disks)
+
+    async def find_submission(self, user_id: UserId, idempotency_key: str, fingerprint: str) -> Reservation | None:
+        async with self._pool.acquire() as connection:
+            earlier = await _find_key(connection, user_id, idempotency_key, fingerprint)
+            return None if earlier is None else await _get(connection, earlier)
+
+    async def find(self, reservation_id: ReservationId) -> Reservation | None:
+        async with self._pool.acquire() as connection:
+            return await _find(connection, reservation_id)
+
+    async def find_by_prefix(self, prefix: str, user_id: UserId | None, limit: int = 5) -> list[Reservation]:
+        digits = prefix.replace("-", "")
+        first, last = UUID(digits.ljust(32, "0")), UUID(digits.ljust(32, "f"))
+        async with self._pool.acquire() as connection:
+            found = await connection.fetch(
+                reservation_rows.SELECT_RESERVATION
+                + """
+                WHERE r.reservation_id BETWEEN $1 AND $2 AND ($3::int IS NULL OR r.user_id = $3)
+                ORDER BY r.released_at IS NOT NULL, r.seq DESC LIMIT $4
+                """,
+                first,
+                last,
+                user_id,
+                limit,
+            )
+        return [reservation_rows.reservation(row) for row in found]
+
+    async def list_jobs(self, query: JobQuery) -> list[Reservation]:
+        async with self._pool.acquire() as connection:
+            found = await connection.fetch(
+                reservation_rows.SELECT_RESERVATION
+                + """
+                WHERE ($1::int IS NULL OR r.user_id = $1)
+                  AND (cardinality($2::text[]) = 0 OR r.status = ANY($2::text[]))
+                  AND ($3::text IS NULL OR r.gpu_type = $3)
+                  AND ($4::timestamptz IS NULL OR r.created_at >= $4)
+                  AND ($5::timestamptz IS NULL OR r.created_at < $5)
+                  AND ($6::bigint IS NULL OR r.seq < $6)
+                ORDER BY r.seq DESC LIMIT $7
+                """,
+                query.user_id,
+                [status.value for status in query.statuses],
+                query.gpu_type,
+                query.created_after,
+                query.created_before,
+                query.before_seq,
+                query.limit,
+            )
+        return [reservation_rows.reservation(row) for row in found]
+
+    async def unreleased(self, gpu_type: str | None = None) -> list[Reservation]:
+        async with self._pool.acquire() as connection:
+            found = await connection.fetch(
+                reservation_rows.SELECT_RESERVATION
+                + "WHERE r.released_at IS NULL AND ($1::text IS NULL OR r.gpu_type = $1) ORDER BY r.seq",
+                gpu_type,
+            )
+        return [reservation_rows.reservation(row) for row in found]
+
+    async def ahead_of(self, reservation: Reservation, planned_seq: int, around: timedelta) -> Ahead:
+        async with self._pool.acquire() as connection:
+            row = await connection.fetchrow(
+                """
+                SELECT count(*) AS count, count(*) FILTER (WHERE seq > $4) AS new,
+                       coalesce(sum(duration_hours) FILTER (WHERE seq > $4), 0) AS new_hours
+                FROM reservations
+                WHERE released_at IS NULL AND gpu_type = $1 AND status IN ('pending', 'queued')
+                  AND (priority > $2 OR (priority = $2 AND seq < $3))
+                """,
+                reservation.gpu_type,
+                reservation.priority,
+                reservation.seq,
+                planned_seq,
+            )
+        assert row is not None
+        return Ahead(row["count"], row["new"], timedelta(hours=row["new_hours"]) + row["new"] * around)
+
+    async def extensions(self, gpu_type: str) -> Extends:
+        async with self._pool.acquire() as connection:
+            count = await connection.fetchval("SELECT extensions FROM gpu_types WHERE gpu_type = $1", gpu_type)
+        return Extends(gpu_type, count or 0)
+
+    async def change(
+        self, change: Change, *, now: datetime, cause: Cause | None = None, extends: Extends | None = None
+    ) -> Reservation:
+        async with self._pool.transaction() as connection:
+            if extends is not None:
+                await _count_extension(connection, extends)
+            done = await write_changes(connection, [change], now)
+            if not done:
+                raise Stale("the reservation changed in the meantime; look again")
+            changed = await _get(connection, change.reservation_id)
+            if cause is not None:
+                await send_message(connection, change.reservation_id, cause)
+            return changed
+
+    async def apply(
+        self,
+        lease: Lease,
+        changes: Sequence[Change],
+        updates: Sequence[QueueUpdate],
+        acknowledge: Sequence[int],
+        *,
+        now: datetime,
+        told: Sequence[EstimateRecord] = (),
+    ) -> frozenset[ReservationId]:
+        async with self._pool.transaction() as connection:
+            await check_epoch(connection, lease)
+            done = await write_changes(connection, changes, now)
+            await write_queue_updates(connection, updates, now)
+            await write_estimates(connection, told)
+            if acknowledge:
+                await connection.execute("SELECT pgmq.delete($1, $2::bigint[])", RESERVATION_QUEUE, list(acknowledge))
+            return done
+
+    async def events(self, reservation_id: ReservationId, after: int = 0) -> list[Event]:
+        async with self._pool.acquire() as connection:
+            found = await connection.fetch(
+                "SELECT * FROM reservation_events WHERE reservation_id = $1 AND event_id > $2 ORDER BY event_id",
+                reservation_id,
+                after,
+            )
+        return [reservation_rows.event(row) for row in found]
+
+
+async def _count_extension(connection: Connection, extends: Extends) -> None:
+    counted = await connection.fetchval(
+        "UPDATE gpu_types SET extensions = extensions + 1 WHERE gpu_type = $1 AND extensions = $2 RETURNING extensions",
+        extends.gpu_type,
+        extends.count,
+    )
+    if counted is None:
+        raise Stale("another reservation was extended in the meantime; look again")
+
+
+async def _find(connection: Connection, reservation_id: ReservationId) -> Reservation | None:
+    row = await connection.fetchrow(reservation_rows.SELECT_RESERVATION + "WHERE r.reservation_id = $1", reservation_id)
+    return None if row is None else reservation_rows.reservation(row)
+
+
+async def _get(connection: Connection, reservation_id: ReservationId) -> Reservation:
+    found = await _find(connection, reservation_id)
+    if found is None:
+        raise NotFound(f"there is no reservation {short_id(reservation_id)}")
+    return found
+
+
+async def _find_key(connection: Connection, user_id: UserId, key: str, fingerprint: str) -> ReservationId | None:
+    earlier = await connection.fetchrow(
+        "SELECT fingerprint, reservation_id FROM idempotency_keys WHERE user_id = $1 AND key = $2", user_id, key
+    )
+    if earlier is None:
+        return None
+    if earlier["fingerprint"] != fingerprint:
+        raise IdempotencyMismatch("this Idempotency-Key was used for a different request; use a new one")
+    return ReservationId(earlier["reservation_id"])
+
+
+async def _submit(
+    connection: Connection,
+    draft: Draft,
+    idempotency_key: str | None,
+    fingerprint: str,
+    *,
+    now: datetime,
+    limits: UserLimits,
+) -> asyncpg.Record:
+    """Row, history, disk claim and message in one call (`submit_reservation`); the id may be an earlier one's."""
+    statement, first = _SUBMIT, tuple[object, ...]()
+    if draft.max_wait is not None:
+        statement = _SUBMIT_WITH_MAX_WAIT
+        first = (now + draft.max_wait, limits.most_queued, limits.most_gpus)
+    elif (limits.most_queued, limits.most_gpus) != (None, None):
+        statement, first = _SUBMIT_WITHIN_LIMITS, (limits.most_queued, limits.most_gpus)
+    try:
+        written = await connection.fetchrow(
+            statement,
+            *first,
+            draft.reservation_id,
+            draft.user_id,
+            draft.github_user,
+            draft.name,
+            draft.image,
+            draft.gpu_type,
+            draft.gpu_count,
+            draft.node_count,
+            draft.duration.total_seconds() / 3600,
+            draft.priority,
+            list(draft.ssh_public_keys),
+            pod_name(draft.reservation_id),
+            None if draft.disk_name == NO_DISK else draft.disk_name or DEFAULT_DISK,
+            draft.disk_name is not None,
+            new_disk_id(),
+            RESERVATION_QUEUE,
+            idempotency_key,
+            fingerprint,
+            now,
+            present_request() or "",
+        )
+    except asyncpg.PostgresError as error:
+        _translate_refusal(error, draft)
+        raise
+    assert written is not None  # a function with OUT parameters answers one row
+    return written
+
+
+def _just_submitted(draft: Draft, written: asyncpg.Record, now: datetime) -> Reservation:
+    """The row that was just written, without reading it back."""
+    disk_id = written["disk_id"]
+    return Reservation(
+        reservation_id=draft.reservation_id,
+        seq=written["seq"],
+        user_id=draft.user_id,
+        username=draft.username,
+        status=Status.PENDING,
+        version=1,
+        gpu_type=draft.gpu_type,
+        gpu_count=draft.gpu_count,
+        node_count=draft.node_count,
+        duration=draft.duration,
+        created_at=now,
+        ssh_public_keys=draft.ssh_public_keys,
+        github_user=draft.github_user,
+        name=draft.name,
+        image=draft.image,
+        priority=draft.priority,
+        disk_id=None if disk_id is None else DiskId(disk_id),
+        disk_name=None if disk_id is None else draft.disk_name or DEFAULT_DISK,
+        wait_until=None if draft.max_wait is None else now + draft.max_wait,
+        request_id=present_request(),
+    )
+
+
+def _translate_refusal(error: asyncpg.PostgresError, draft: Draft) -> None:
+    """What `submit_reservation` refuses, in our words; anything else is not ours to answer."""
+    name = draft.disk_name or DEFAULT_DISK
+    if isinstance(error, asyncpg.UniqueViolationError):
+        if error.constraint_name == "one_unreleased_holder_per_disk":
+            raise DiskHeld(f"disk {name!r} was just taken by another of your reservations") from error
+        raise IdTaken("that reservation id is taken; try again") from error
+    if error.sqlstate == "GD001":
+        raise IdempotencyMismatch("this Idempotency-Key was used for a different request; use a new one") from error
+    if error.sqlstate == "GD003":
+        raise LimitReached(
+            "another request of yours at the same moment reached your limit; look and try again"
+        ) from error
+    if error.sqlstate == "GD002":
+        raise DiskHeld(
+            f"disk {name!r} is held by reservation {str(error)[:8]} until it is released; "
+            "use another disk, or 'none' for scratch space"
+        ) from error

@@ -1,0 +1,1 @@
+"""Addons, personalization and tokens of sessions, as rows."""

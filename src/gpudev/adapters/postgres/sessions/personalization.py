@@ -1,0 +1,48 @@
+"""People's own set-ups on PostgreSQL: written with the submit, read by who starts the dev server, gone at the release.
+
+The API's role may write and remove them and not read them, so that nothing it answers can hold one.
+"""
+
+from collections.abc import Sequence
+
+from gpudev.adapters.postgres.database.pool import Connection, Pool
+from gpudev.domain.ids import ReservationId
+from gpudev.domain.sessions.personalization import NO_SETUP, OwnSetup
+
+
+class PostgresOwnSetups:
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def setup_of(self, reservation_id: ReservationId) -> OwnSetup:
+        async with self._pool.acquire() as connection:
+            row = await connection.fetchrow(
+                "SELECT environment, dotfiles, startup_script FROM reservation_setups WHERE reservation_id = $1",
+                reservation_id,
+            )
+        return NO_SETUP if row is None else OwnSetup(row["environment"], row["dotfiles"], row["startup_script"])
+
+
+async def write_setup(connection: Connection, reservation_id: ReservationId, setup: OwnSetup) -> None:
+    """Inside the transaction of the submit."""
+    await connection.execute(
+        """
+        INSERT INTO reservation_setups (reservation_id, environment, dotfiles, startup_script)
+        VALUES ($1, $2::jsonb, $3, $4)
+        """,
+        reservation_id,
+        dict(setup.environment),
+        setup.dotfiles,
+        setup.startup_script,
+    )
+
+
+async def forget_setups(connection: Connection, ids: Sequence[ReservationId]) -> None:
+    """But for those that are being moved, which take them along."""
+    await connection.execute(
+        """
+        DELETE FROM reservation_setups s WHERE s.reservation_id = ANY($1::uuid[])
+        AND NOT EXISTS (SELECT FROM reservation_moves m WHERE m.reservation_id = s.reservation_id AND NOT m.done)
+        """,
+        list(ids),
+    )
