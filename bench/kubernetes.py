@@ -24,10 +24,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from bench.figures import percentile, report
 from bench.kubernetes_client import BENCH_KEY, Submitter, prepared_database
-from gpudev.adapters.kubernetes import manifests
-from gpudev.adapters.kubernetes.api import KubernetesApi, connect
-from gpudev.adapters.kubernetes.kinds import NODE, POD, SERVICE, Kind, Manifest
-from gpudev.adapters.kubernetes.pod_manifest import Place, Storage, pod
+from gpudev.adapters.kubernetes.client.kubernetes_api import KubernetesApi, connect
+from gpudev.adapters.kubernetes.client.resource_kinds import NODE, POD, SERVICE, Kind, Manifest
+from gpudev.adapters.kubernetes.objects import server_manifests
+from gpudev.adapters.kubernetes.objects.pod_manifest import Place, Storage, pod
 from gpudev.adapters.kubernetes.sizing import Room
 from gpudev.domain.cluster import Share
 from gpudev.domain.ids import UserId, new_reservation_id, pod_name
@@ -110,7 +110,9 @@ async def _bare_creation(api: KubernetesApi, settings: KubernetesSettings) -> fl
     for number in range(_ADMISSIONS):
         spec = _spec(_node_name(number % _NODES))
         place = Place(spec.shares[0], Room(20_000, 200_000))
-        wanted.append((pod(spec, place, elsewhere, Storage(), "key"), manifests.ssh_service(spec, elsewhere, "key")))
+        wanted.append(
+            (pod(spec, place, elsewhere, Storage(), "key"), server_manifests.ssh_service(spec, elsewhere, "key"))
+        )
     async with _watched_pods(api, "bare") as pods:
         begun = time.perf_counter()
 

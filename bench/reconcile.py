@@ -22,9 +22,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from bench.figures import report
 from bench.kubernetes_client import prepared_database
-from gpudev.adapters.kubernetes import labels
-from gpudev.adapters.kubernetes.api import KubernetesApi, connect
-from gpudev.adapters.kubernetes.kinds import NODE
+from gpudev.adapters.kubernetes.client.kubernetes_api import KubernetesApi, connect
+from gpudev.adapters.kubernetes.client.resource_kinds import NODE
+from gpudev.adapters.kubernetes.objects import labels
 from gpudev.domain.ids import new_reservation_id
 from gpudev.settings import KubernetesSettings
 from support.kube import ControlPlane

@@ -18,10 +18,10 @@ import orjson
 from gpudev.adapters.aws.client import AwsCaller
 from gpudev.adapters.aws.cloud import AwsCloud
 from gpudev.adapters.aws.permissions import Action
-from gpudev.adapters.kubernetes.api import connect
+from gpudev.adapters.kubernetes.client.kubernetes_api import connect
+from gpudev.adapters.kubernetes.client.resource_kinds import NODE, POD, Kind
 from gpudev.adapters.kubernetes.cluster import KubernetesCluster
-from gpudev.adapters.kubernetes.kinds import NODE, POD, Kind
-from gpudev.adapters.kubernetes.reading import KubernetesReading
+from gpudev.adapters.kubernetes.uncached_access import KubernetesReading
 from gpudev.adapters.postgres.stores import open_stores
 from gpudev.bootstrap.running import spare_collections
 from gpudev.domain.gpu import Catalogue, load_catalogue

@@ -9,9 +9,7 @@ import pytest
 
 from charts.rendering import Helm, Object, Rendered, chart_values, containers
 from gpudev.adapters.kubernetes import machines
-from gpudev.adapters.kubernetes.manifests import efs_storage_class
-from gpudev.adapters.kubernetes.reading import RIGHTS as READING
-from gpudev.adapters.kubernetes.rights import (
+from gpudev.adapters.kubernetes.client.rbac import (
     AMONG_DEV_SERVERS,
     CLAIMS_OF_DISKS,
     EVERYWHERE,
@@ -20,6 +18,8 @@ from gpudev.adapters.kubernetes.rights import (
     TO_END,
     Right,
 )
+from gpudev.adapters.kubernetes.objects.server_manifests import efs_storage_class
+from gpudev.adapters.kubernetes.uncached_access import RIGHTS as READING
 from gpudev.main import cli
 from gpudev.settings import API_ROLE, PROCESSOR_ROLE, RECONCILER_ROLE, KubernetesSettings
 from support.kube_binaries import ROOT

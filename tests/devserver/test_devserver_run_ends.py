@@ -8,7 +8,7 @@ from subprocess import DEVNULL, PIPE
 import pytest
 
 from devserver.harness import Builder
-from gpudev.adapters.kubernetes.home_listing import HOME_LISTED, read_contents
+from gpudev.adapters.kubernetes.observation.home_contents import HOME_LISTED, read_contents
 from gpudev.domain.reservations.command_exit import RunEnd, parse_run_end
 from gpudev.sdk import remote_runs
 from sshd.harness import eventually

@@ -8,7 +8,7 @@ from typing import Any
 
 from contracts.cluster_contract import ClusterWorld
 from gpudev.adapters.kubernetes.cluster import KubernetesCluster
-from gpudev.adapters.kubernetes.labels import member_name, selector
+from gpudev.adapters.kubernetes.objects.labels import member_name, selector
 from gpudev.domain.gpu import load_catalogue
 from gpudev.domain.ids import ReservationId, pod_name
 from gpudev.ports.clock import SystemClock

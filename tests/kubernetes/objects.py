@@ -5,8 +5,15 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from gpudev.adapters.kubernetes import labels
-from gpudev.adapters.kubernetes.trimming import NodeRecord, PodRecord, ServiceRecord, trim_node, trim_pod, trim_service
+from gpudev.adapters.kubernetes.cache.object_records import (
+    NodeRecord,
+    PodRecord,
+    ServiceRecord,
+    trim_node,
+    trim_pod,
+    trim_service,
+)
+from gpudev.adapters.kubernetes.objects import labels
 from gpudev.domain.ids import ReservationId
 from gpudev.settings import KubernetesSettings
 

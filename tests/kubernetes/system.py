@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gpudev.adapters.kubernetes.labels import member_name
+from gpudev.adapters.kubernetes.objects.labels import member_name
 from gpudev.adapters.postgres.database.pool import connect
 from gpudev.adapters.postgres.stores import Stores, open_stores
 from gpudev.domain.commands import PLANNING_LEASE

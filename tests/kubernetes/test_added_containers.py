@@ -3,10 +3,10 @@ nothing: a dev server is what its own container is, and a pod goes on running wh
 
 import json
 
-from gpudev.adapters.kubernetes import labels
+from gpudev.adapters.kubernetes.cache.object_records import ServerParts
+from gpudev.adapters.kubernetes.objects import labels
+from gpudev.adapters.kubernetes.observation.server_state import see_server
 from gpudev.adapters.kubernetes.refusals import find_refusal
-from gpudev.adapters.kubernetes.server_facts import see_server
-from gpudev.adapters.kubernetes.trimming import ServerParts
 from gpudev.domain.reservations.command_exit import RunEnd
 from gpudev.ports.cluster import Phase, ServerSeen
 from kubernetes.objects import (

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from gpudev.adapters.kubernetes.api import KubernetesApi, Refused, connect
-from gpudev.adapters.kubernetes.kinds import CONFIG_MAP, NAMESPACE, NODE, POD, SECRET
+from gpudev.adapters.kubernetes.client.kubernetes_api import KubernetesApi, Refused, connect
+from gpudev.adapters.kubernetes.client.resource_kinds import CONFIG_MAP, NAMESPACE, NODE, POD, SECRET
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.settings import KubernetesSettings
 from support.kube import Cluster

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpudev.adapters.kubernetes import credentials
+from gpudev.adapters.kubernetes.client import cluster_credentials
 from gpudev.settings import KubernetesSettings, load
 
 
@@ -15,7 +15,7 @@ def inside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """As in a pod with a service account."""
     token = tmp_path / "token"
     token.write_text("token")
-    monkeypatch.setattr(credentials, "SERVICE_TOKEN_FILENAME", str(token))
+    monkeypatch.setattr(cluster_credentials, "SERVICE_TOKEN_FILENAME", str(token))
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
 
 
@@ -25,7 +25,7 @@ def outside(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def source(**settings: str) -> str:
-    return credentials.find_credentials(KubernetesSettings(**settings)).source  # type: ignore[arg-type]
+    return cluster_credentials.find_credentials(KubernetesSettings(**settings)).source  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("inside")

@@ -14,9 +14,9 @@ import pytest
 from botocore.session import get_session
 from moto.server import ThreadedMotoServer
 
-from gpudev.adapters.kubernetes.api import connect
-from gpudev.adapters.kubernetes.credentials import find_credentials
-from gpudev.adapters.kubernetes.eks_token import EksCluster
+from gpudev.adapters.kubernetes.client.cluster_credentials import find_credentials
+from gpudev.adapters.kubernetes.client.eks_token import EksCluster
+from gpudev.adapters.kubernetes.client.kubernetes_api import connect
 from gpudev.domain.errors import Unavailable
 from gpudev.settings import KubernetesSettings
 

@@ -9,10 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpudev.adapters.kubernetes import labels
-from gpudev.adapters.kubernetes.cluster import KubernetesCluster
-from gpudev.adapters.kubernetes.labels import selector
-from gpudev.adapters.kubernetes.rights import (
+from gpudev.adapters.kubernetes.client.rbac import (
     AMONG_DEV_SERVERS,
     CLAIMS_OF_DISKS,
     EVERYWHERE,
@@ -20,6 +17,9 @@ from gpudev.adapters.kubernetes.rights import (
     FOR_DISKS_TO_END,
     TO_END,
 )
+from gpudev.adapters.kubernetes.cluster import KubernetesCluster
+from gpudev.adapters.kubernetes.objects import labels
+from gpudev.adapters.kubernetes.objects.labels import selector
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.domain.gpu import load_catalogue
 from gpudev.domain.ids import ReservationId, new_disk_id

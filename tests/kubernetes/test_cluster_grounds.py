@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gpudev.adapters.kubernetes import furnishing
-from gpudev.adapters.kubernetes.rights import AMONG_DEV_SERVERS, EVERYWHERE
+from gpudev.adapters.kubernetes.client.rbac import AMONG_DEV_SERVERS, EVERYWHERE
+from gpudev.adapters.kubernetes.provisioning import namespace_setup
 from gpudev.domain.errors import Unavailable
 from gpudev.ports.cluster import ServerSpec
 from kubernetes.cluster_world import KubernetesWorld
@@ -23,7 +23,7 @@ POLICY = "gpu-dev-servers"
 async def world(
     kube: Cluster, kube_api: KubeApi, fake_nodes: FakeNodes, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[KubernetesWorld]:
-    monkeypatch.setattr(furnishing, "_LOOK_EVERY_S", 0.2)
+    monkeypatch.setattr(namespace_setup, "_LOOK_EVERY_S", 0.2)
     async with KubernetesWorld(kube, kube_api, fake_nodes, namespace) as world:
         yield world
 
@@ -83,7 +83,7 @@ async def test_nobody_is_started_while_the_policy_is_missing_and_may_not_be_made
 ) -> None:
     if not isinstance(kube, ControlPlane):
         pytest.skip("tokens of service accounts are made on a control plane of our own")
-    monkeypatch.setattr(furnishing, "_LOOK_EVERY_S", 0.2)
+    monkeypatch.setattr(namespace_setup, "_LOOK_EVERY_S", 0.2)
     own = await _grant(kube_api, kube, namespace, AMONG_DEV_SERVERS, EVERYWHERE)
     rules = [right.rule() for right in AMONG_DEV_SERVERS if right.group != "networking.k8s.io"]
     try:

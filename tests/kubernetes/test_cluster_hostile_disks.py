@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gpudev.adapters.kubernetes.labels import home_name
+from gpudev.adapters.kubernetes.objects.labels import home_name
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.ports.cluster import Phase, ServerSpec
 from kubernetes.test_cluster_disks import ON_AWS, DiskWorld

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gpudev.adapters.kubernetes import labels
+from gpudev.adapters.kubernetes.objects import labels
 from gpudev.domain.errors import ClusterError
 from gpudev.domain.ids import new_disk_id
 from gpudev.ports.cluster import Phase, ServerSpec

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from contracts.cluster_contract import ClusterContract, ClusterWorld
-from gpudev.adapters.kubernetes.pod_manifest import CONTAINER
+from gpudev.adapters.kubernetes.objects.pod_manifest import CONTAINER
 from gpudev.domain.disks.contents import EntryKind
 from gpudev.domain.errors import ClusterError
 from gpudev.ports.cluster import Phase

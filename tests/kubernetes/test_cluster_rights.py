@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from gpudev.adapters.kubernetes.rights import AMONG_DEV_SERVERS, EVERYWHERE, Right
+from gpudev.adapters.kubernetes.client.rbac import AMONG_DEV_SERVERS, EVERYWHERE, Right
 from gpudev.domain.errors import ClusterError
 from gpudev.ports.cluster import Phase
 from kubernetes.cluster_world import KubernetesWorld

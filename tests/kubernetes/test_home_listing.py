@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpudev.adapters.kubernetes.home_listing import MOST_ENTRIES, read_contents
+from gpudev.adapters.kubernetes.observation.home_contents import MOST_ENTRIES, read_contents
 from gpudev.domain.disks.contents import Contents, Entry, EntryKind
 from gpudev.domain.errors import ClusterError
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from gpudev.adapters.kubernetes import labels
-from gpudev.adapters.kubernetes.home_volume import (
+from gpudev.adapters.kubernetes.objects import labels
+from gpudev.adapters.kubernetes.objects.home_volume import (
     access_mode,
     growth,
     handle_of,
@@ -14,8 +14,8 @@ from gpudev.adapters.kubernetes.home_volume import (
     persistent_volume,
     volumes_selector,
 )
-from gpudev.adapters.kubernetes.papers import Keys, decode, secret_data
-from gpudev.adapters.kubernetes.pod_manifest import Place, Storage, pod
+from gpudev.adapters.kubernetes.objects.pod_manifest import Place, Storage, pod
+from gpudev.adapters.kubernetes.objects.secret_files import Keys, decode, secret_data
 from gpudev.adapters.kubernetes.sizing import Room
 from gpudev.adapters.kubernetes.ssh_keys import KeyPair
 from gpudev.domain.errors import ClusterError

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gpudev.adapters.key_pairs import new_key_pair
-from gpudev.adapters.kubernetes.kinds import SECRET
-from gpudev.adapters.kubernetes.papers import decode
+from gpudev.adapters.kubernetes.client.resource_kinds import SECRET
+from gpudev.adapters.kubernetes.objects.secret_files import decode
 from gpudev.adapters.ssh_tunnels import SshWays
 from gpudev.domain.errors import Unavailable
 from gpudev.domain.ids import ReservationId

@@ -8,10 +8,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpudev.adapters.kubernetes import labels, manifests
-from gpudev.adapters.kubernetes.home_volume import home_claim, persistent_volume
-from gpudev.adapters.kubernetes.papers import Keys
-from gpudev.adapters.kubernetes.pod_manifest import Place, Storage, pod
+from gpudev.adapters.kubernetes.objects import labels, server_manifests
+from gpudev.adapters.kubernetes.objects.home_volume import home_claim, persistent_volume
+from gpudev.adapters.kubernetes.objects.pod_manifest import Place, Storage, pod
+from gpudev.adapters.kubernetes.objects.secret_files import Keys
 from gpudev.adapters.kubernetes.sizing import Room
 from gpudev.adapters.kubernetes.ssh_keys import KeyPair
 from gpudev.ports.cluster import HomeVolume, ServerSpec
@@ -44,15 +44,15 @@ nasty = st.one_of(
 
 
 def _made(spec: ServerSpec) -> list[dict[str, Any]]:
-    claim = manifests.shared_claim(spec.username, SETTINGS)
+    claim = server_manifests.shared_claim(spec.username, SETTINGS)
     assert claim is not None
     volume = spec.volume or HomeVolume("vol-1", 1, "zone-a")
     return [
         persistent_volume(spec, volume, SETTINGS, "ReadWriteOncePod"),
         home_claim(spec, volume, SETTINGS, "ReadWriteOncePod"),
-        manifests.secret(spec, KEYS, SETTINGS, home_is_kept=False),
-        manifests.ssh_service(spec, SETTINGS, KEYS.host.public),
-        *manifests.gang_objects(spec, SETTINGS, KEYS.host.public),
+        server_manifests.secret(spec, KEYS, SETTINGS, home_is_kept=False),
+        server_manifests.ssh_service(spec, SETTINGS, KEYS.host.public),
+        *server_manifests.gang_objects(spec, SETTINGS, KEYS.host.public),
         *(pod(spec, Place(share, Room(1000, 1024)), SETTINGS, Storage(), KEYS.host.public) for share in spec.shares),
         claim,
     ]
@@ -119,7 +119,7 @@ def test_nothing_typed_begins_a_line_of_its_own_in_a_file(
     spec = server_spec(
         "a", "b", username=username, name=name, environment={variable: value, "A": value}, ssh_public_keys=(key, key)
     )
-    data = manifests.secret(spec, KEYS, SETTINGS, home_is_kept=False)["data"]
+    data = server_manifests.secret(spec, KEYS, SETTINGS, home_is_kept=False)["data"]
     files = {path: base64.b64decode(text).decode() for path, text in data.items()}
     for rank in (0, 1):
         lines = files[f"environment-{rank}"].splitlines()

@@ -10,12 +10,12 @@ from uuid import uuid4
 
 import pytest
 
-from gpudev.adapters.kubernetes import labels
-from gpudev.adapters.kubernetes.api import KubernetesApi, Page, connect
-from gpudev.adapters.kubernetes.kinds import NODE, POD, SERVICE, Kind
-from gpudev.adapters.kubernetes.mirror import Mirror
-from gpudev.adapters.kubernetes.node_facts import see_nodes
-from gpudev.adapters.kubernetes.server_facts import see_server
+from gpudev.adapters.kubernetes.cache.cluster_cache import Mirror
+from gpudev.adapters.kubernetes.client.kubernetes_api import KubernetesApi, Page, connect
+from gpudev.adapters.kubernetes.client.resource_kinds import NODE, POD, SERVICE, Kind
+from gpudev.adapters.kubernetes.objects import labels
+from gpudev.adapters.kubernetes.observation.node_state import see_nodes
+from gpudev.adapters.kubernetes.observation.server_state import see_server
 from gpudev.domain.errors import Unavailable
 from gpudev.domain.gpu import load_catalogue
 from gpudev.domain.ids import ReservationId, new_reservation_id, pod_name

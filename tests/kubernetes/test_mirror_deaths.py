@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from gpudev.adapters.kubernetes import labels
-from gpudev.adapters.kubernetes.api import connect
-from gpudev.adapters.kubernetes.mirror import Mirror
-from gpudev.adapters.kubernetes.server_facts import ServerFacts, see_server
+from gpudev.adapters.kubernetes.cache.cluster_cache import Mirror
+from gpudev.adapters.kubernetes.client.kubernetes_api import connect
+from gpudev.adapters.kubernetes.objects import labels
+from gpudev.adapters.kubernetes.observation.server_state import ServerFacts, see_server
 from gpudev.domain.ids import ReservationId, new_reservation_id, pod_name
 from gpudev.ports.clock import SystemClock
 from gpudev.ports.cluster import Phase, ServerSeen

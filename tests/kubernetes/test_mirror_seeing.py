@@ -8,12 +8,12 @@ import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpudev.adapters.kubernetes.api import connect
-from gpudev.adapters.kubernetes.mirror import Mirror
-from gpudev.adapters.kubernetes.node_facts import see_nodes
-from gpudev.adapters.kubernetes.seeing import Seeing
-from gpudev.adapters.kubernetes.server_facts import see_server
-from gpudev.adapters.kubernetes.trimming import PodRecord, ServiceRecord
+from gpudev.adapters.kubernetes.cache.cluster_cache import Mirror
+from gpudev.adapters.kubernetes.cache.object_records import PodRecord, ServiceRecord
+from gpudev.adapters.kubernetes.client.kubernetes_api import connect
+from gpudev.adapters.kubernetes.observation.incremental_state import Seeing
+from gpudev.adapters.kubernetes.observation.node_state import see_nodes
+from gpudev.adapters.kubernetes.observation.server_state import see_server
 from gpudev.domain.gpu import load_catalogue
 from gpudev.domain.ids import new_reservation_id
 from kubernetes.objects import (

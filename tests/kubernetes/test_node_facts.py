@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from gpudev.adapters.kubernetes.node_facts import NodesSeen, see_nodes
-from gpudev.adapters.kubernetes.node_types import types_by_instance
+from gpudev.adapters.kubernetes.cache.object_records import trim_node, trim_pod
+from gpudev.adapters.kubernetes.observation.node_gpu_types import types_by_instance
+from gpudev.adapters.kubernetes.observation.node_state import NodesSeen, see_nodes
 from gpudev.adapters.kubernetes.quantities import parse_quantity
-from gpudev.adapters.kubernetes.trimming import trim_node, trim_pod
 from gpudev.domain.cluster import Node
 from gpudev.domain.gpu import load_catalogue
 from kubernetes.objects import SETTINGS, Object, ago, node, node_record, own_pod, pod, pod_record, ready_pod

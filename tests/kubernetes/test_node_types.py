@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from gpudev.adapters.kubernetes.node_facts import see_nodes
-from gpudev.adapters.kubernetes.node_types import find_by_product
+from gpudev.adapters.kubernetes.cache.object_records import trim_node
+from gpudev.adapters.kubernetes.observation.node_gpu_types import find_by_product
+from gpudev.adapters.kubernetes.observation.node_state import see_nodes
 from gpudev.adapters.kubernetes.sizing import Room, share_of
-from gpudev.adapters.kubernetes.trimming import trim_node
 from gpudev.domain.cluster import Node
 from gpudev.domain.gpu import load_catalogue
 from kubernetes.objects import SETTINGS, Object, node, node_record, own_pod, pod, pod_record

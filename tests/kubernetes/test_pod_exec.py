@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from gpudev.adapters.kubernetes.api import KubernetesApi, connect
+from gpudev.adapters.kubernetes.client.kubernetes_api import KubernetesApi, connect
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.settings import KubernetesSettings
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gpudev.adapters.kubernetes import reading as reading_module
-from gpudev.adapters.kubernetes.reading import RIGHTS, KubernetesReading
+from gpudev.adapters.kubernetes import uncached_access as reading_module
+from gpudev.adapters.kubernetes.uncached_access import RIGHTS, KubernetesReading
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.domain.gpu import Catalogue, load_catalogue
 from gpudev.ports.clock import SystemClock

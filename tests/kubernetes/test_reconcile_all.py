@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpudev.adapters.aws.permissions import RECONCILE_AVAILABILITY, RECONCILE_DISKS
-from gpudev.adapters.kubernetes.reading import RIGHTS
+from gpudev.adapters.kubernetes.uncached_access import RIGHTS
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.settings import Database
 from kubernetes.test_cluster_rights import _grant, _revoke

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gpudev.adapters.kubernetes.server_facts import LogSource, ServerFacts, see_server
-from gpudev.adapters.kubernetes.trimming import GonePod, ServerParts
+from gpudev.adapters.kubernetes.cache.object_records import GonePod, ServerParts
+from gpudev.adapters.kubernetes.observation.server_state import LogSource, ServerFacts, see_server
 from gpudev.domain.cluster import Share
 from gpudev.domain.reservations.command_exit import RunEnd
 from gpudev.domain.reservations.reservation import Connection

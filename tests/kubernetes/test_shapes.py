@@ -5,9 +5,10 @@ from typing import Any, get_args, is_typeddict
 import orjson
 import pytest
 
-from gpudev.adapters.kubernetes import labels, shapes
+from gpudev.adapters.kubernetes import shapes
+from gpudev.adapters.kubernetes.cache.object_records import NodeRecord, PodRecord, trim_node, trim_pod
 from gpudev.adapters.kubernetes.decoding import read_listing
-from gpudev.adapters.kubernetes.trimming import NodeRecord, PodRecord, trim_node, trim_pod
+from gpudev.adapters.kubernetes.objects import labels
 from gpudev.domain.errors import Unavailable
 from kubernetes import objects
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpudev.adapters.kubernetes.labels import home_name
+from gpudev.adapters.kubernetes.objects.labels import home_name
 from gpudev.domain.disks.operations import SnapshotStatus
 from gpudev.embedded.postgres import EmbeddedPostgres
 from kubernetes.system import Job, KubeSystem, fresh_database, system_on

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from gpudev.adapters.kubernetes.pod_manifest import Place, Storage, pod
+from gpudev.adapters.kubernetes.cache.object_records import trim_node
+from gpudev.adapters.kubernetes.objects.pod_manifest import Place, Storage, pod
 from gpudev.adapters.kubernetes.sizing import Room, all_of_node
-from gpudev.adapters.kubernetes.trimming import trim_node
 from gpudev.settings import KubernetesSettings, load
 from kubernetes.cluster_world import KubernetesWorld
 from kubernetes.objects import node

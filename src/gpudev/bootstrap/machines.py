@@ -26,7 +26,7 @@ async def open_node_groups(settings: Settings) -> AsyncIterator[NodeGroups]:
 async def open_machines(settings: Settings) -> AsyncIterator[ClusterMachines]:
     if settings.cluster != "kubernetes":
         raise Invalid("this needs a Kubernetes cluster: GPU_DEV_CLUSTER=kubernetes")
-    from gpudev.adapters.kubernetes.api import connect
+    from gpudev.adapters.kubernetes.client.kubernetes_api import connect
     from gpudev.adapters.kubernetes.machines import KubernetesMachines
 
     machines = KubernetesMachines(connect(settings.kubernetes))

@@ -54,7 +54,7 @@ class Reconciling:
     @contextlib.asynccontextmanager
     async def _cluster(self) -> AsyncIterator[ClusterView]:
         if self.settings.cluster == "kubernetes":
-            from gpudev.adapters.kubernetes.reading import KubernetesReading
+            from gpudev.adapters.kubernetes.uncached_access import KubernetesReading
 
             reading = KubernetesReading(self.settings.kubernetes, self.stores.catalogue.catalogue, SystemClock())
             try:

@@ -13,25 +13,25 @@ from weakref import WeakValueDictionary
 
 import structlog
 
-from gpudev.adapters.kubernetes.api import KubernetesApi, connect
+from gpudev.adapters.kubernetes.cache.cluster_cache import Mirror
+from gpudev.adapters.kubernetes.cache.object_records import PodRecord, ServerParts
+from gpudev.adapters.kubernetes.client.kubernetes_api import KubernetesApi, connect
 from gpudev.adapters.kubernetes.ending import end_all, end_pods
-from gpudev.adapters.kubernetes.furnishing import Grounds
-from gpudev.adapters.kubernetes.gang_hosts import GangHosts
-from gpudev.adapters.kubernetes.home_listing import list_home
-from gpudev.adapters.kubernetes.interiors import Furnisher
-from gpudev.adapters.kubernetes.labels import home_name
 from gpudev.adapters.kubernetes.last_words import LastWords
-from gpudev.adapters.kubernetes.making import Maker, Order
-from gpudev.adapters.kubernetes.mirror import Mirror
-from gpudev.adapters.kubernetes.node_facts import staying_on
-from gpudev.adapters.kubernetes.pod_death import find_death
-from gpudev.adapters.kubernetes.pod_manifest import BINARY, CONTAINER, Place, Storage
+from gpudev.adapters.kubernetes.objects.labels import home_name
+from gpudev.adapters.kubernetes.objects.pod_manifest import BINARY, CONTAINER, Place, Storage
+from gpudev.adapters.kubernetes.observation.home_contents import list_home
+from gpudev.adapters.kubernetes.observation.incremental_state import Seeing
+from gpudev.adapters.kubernetes.observation.node_state import staying_on
+from gpudev.adapters.kubernetes.observation.pod_failures import find_death
+from gpudev.adapters.kubernetes.observation.pod_reports import SetupReports
+from gpudev.adapters.kubernetes.observation.server_state import ServerFacts, see_server
+from gpudev.adapters.kubernetes.provisioning.addons import Furnisher
+from gpudev.adapters.kubernetes.provisioning.gang_hosts import GangHosts
+from gpudev.adapters.kubernetes.provisioning.namespace_setup import Grounds
+from gpudev.adapters.kubernetes.provisioning.server_objects import Maker, Order
 from gpudev.adapters.kubernetes.refusals import find_refusal, plan_refusals, why_refused
-from gpudev.adapters.kubernetes.seeing import Seeing
-from gpudev.adapters.kubernetes.server_facts import ServerFacts, see_server
-from gpudev.adapters.kubernetes.setup_reports import SetupReports
 from gpudev.adapters.kubernetes.sizing import all_of_node, room_of_type, share_of
-from gpudev.adapters.kubernetes.trimming import PodRecord, ServerParts
 from gpudev.adapters.local.changes import Changes
 from gpudev.domain.cluster import Share
 from gpudev.domain.disks.contents import Contents

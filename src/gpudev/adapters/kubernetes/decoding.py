@@ -8,7 +8,7 @@ from typing import Any, cast
 import msgspec
 import orjson
 
-from gpudev.adapters.kubernetes.kinds import Manifest
+from gpudev.adapters.kubernetes.client.resource_kinds import Manifest
 from gpudev.domain.errors import Unavailable
 
 

@@ -9,9 +9,18 @@ carry no reservation's id: nothing here ever finds one.
 import asyncio
 from collections.abc import Sequence
 
-from gpudev.adapters.kubernetes.api import KubernetesApi
-from gpudev.adapters.kubernetes.kinds import CLAIM, NETWORK_POLICY, POD, SECRET, SERVICE, VOLUME, Kind, Manifest
-from gpudev.adapters.kubernetes.labels import selector
+from gpudev.adapters.kubernetes.client.kubernetes_api import KubernetesApi
+from gpudev.adapters.kubernetes.client.resource_kinds import (
+    CLAIM,
+    NETWORK_POLICY,
+    POD,
+    SECRET,
+    SERVICE,
+    VOLUME,
+    Kind,
+    Manifest,
+)
+from gpudev.adapters.kubernetes.objects.labels import selector
 from gpudev.domain.ids import ReservationId
 
 _UNSEEN = (SECRET, NETWORK_POLICY)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection
 
 import structlog
 
-from gpudev.adapters.kubernetes.api import KubernetesApi
+from gpudev.adapters.kubernetes.client.kubernetes_api import KubernetesApi
 from gpudev.domain.errors import GpuDevError
 
 log = structlog.get_logger(__name__)

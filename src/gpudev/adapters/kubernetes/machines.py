@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from gpudev.adapters.kubernetes.api import KubernetesApi
-from gpudev.adapters.kubernetes.kinds import NODE, POD
-from gpudev.adapters.kubernetes.rights import Right
+from gpudev.adapters.kubernetes.client.kubernetes_api import KubernetesApi
+from gpudev.adapters.kubernetes.client.rbac import Right
+from gpudev.adapters.kubernetes.client.resource_kinds import NODE, POD
 from gpudev.ports.node_groups import NodeMachine, PodThere
 
 EVERYWHERE = (Right("", ("nodes",), ("list",)),)

@@ -7,8 +7,8 @@ server's fault: it may be started again, once the node is seen as it is.
 
 from prometheus_client import Counter
 
-from gpudev.adapters.kubernetes.pod_death import is_elsewhere
-from gpudev.adapters.kubernetes.trimming import PodRecord
+from gpudev.adapters.kubernetes.cache.object_records import PodRecord
+from gpudev.adapters.kubernetes.observation.pod_failures import is_elsewhere
 
 plan_refusals = Counter(
     "gpudev_kubernetes_plan_refusals", "Pods that the node they were planned for did not take", ["who"]

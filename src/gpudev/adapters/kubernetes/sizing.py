@@ -8,7 +8,7 @@ daemons ask for more, they get more.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from gpudev.adapters.kubernetes.demand import NOTHING, Demand
+from gpudev.adapters.kubernetes.objects.compute_resources import NOTHING, Demand
 from gpudev.adapters.kubernetes.quantities import parse_quantity
 from gpudev.domain.gpu import GpuType
 

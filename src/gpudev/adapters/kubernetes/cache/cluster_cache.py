@@ -14,12 +14,7 @@ from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
 from typing import Any
 
-from gpudev.adapters.kubernetes import labels
-from gpudev.adapters.kubernetes.api import KubernetesApi
-from gpudev.adapters.kubernetes.kinds import NODE, POD, SERVICE, VOLUME, Kind, Manifest, kind_of
-from gpudev.adapters.kubernetes.reflecting import Reflector
-from gpudev.adapters.kubernetes.shelf import Shelf
-from gpudev.adapters.kubernetes.trimming import (
+from gpudev.adapters.kubernetes.cache.object_records import (
     GonePod,
     NodeRecord,
     PodRecord,
@@ -31,6 +26,11 @@ from gpudev.adapters.kubernetes.trimming import (
     trim_service,
     trim_volume,
 )
+from gpudev.adapters.kubernetes.cache.reflector import Reflector
+from gpudev.adapters.kubernetes.cache.store import Shelf
+from gpudev.adapters.kubernetes.client.kubernetes_api import KubernetesApi
+from gpudev.adapters.kubernetes.client.resource_kinds import NODE, POD, SERVICE, VOLUME, Kind, Manifest, kind_of
+from gpudev.adapters.kubernetes.objects import labels
 from gpudev.adapters.local.changes import Changes
 from gpudev.domain.errors import Unavailable
 from gpudev.domain.ids import ReservationId

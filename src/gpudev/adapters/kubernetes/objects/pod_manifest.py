@@ -6,10 +6,10 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from gpudev.adapters.kubernetes import labels as names
-from gpudev.adapters.kubernetes.labels import gang_service_name, label_value, member_name
-from gpudev.adapters.kubernetes.papers import HOME, WORKSPACE, mounted_items, one_line
-from gpudev.adapters.kubernetes.policies import SSH_PORT
+from gpudev.adapters.kubernetes.objects import labels as names
+from gpudev.adapters.kubernetes.objects.labels import gang_service_name, label_value, member_name
+from gpudev.adapters.kubernetes.objects.network_policies import SSH_PORT
+from gpudev.adapters.kubernetes.objects.secret_files import HOME, WORKSPACE, mounted_items, one_line
 from gpudev.adapters.kubernetes.sizing import Room
 from gpudev.domain.cluster import Share
 from gpudev.ports.cluster import ServerSpec

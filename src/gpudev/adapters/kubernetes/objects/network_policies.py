@@ -8,7 +8,7 @@ the private network dev servers may use (a package mirror, a file server) is nam
 from ipaddress import ip_network
 from typing import Any
 
-from gpudev.adapters.kubernetes.labels import MANAGED_BY, OURS, RESERVATION_ID
+from gpudev.adapters.kubernetes.objects.labels import MANAGED_BY, OURS, RESERVATION_ID
 from gpudev.settings import KubernetesSettings
 
 SSH_PORT = 22

@@ -13,9 +13,9 @@ from typing import Generic
 
 import structlog
 
-from gpudev.adapters.kubernetes.api import Expired, KubernetesApi
-from gpudev.adapters.kubernetes.kinds import Kind, Manifest
-from gpudev.adapters.kubernetes.shelf import R, Shelf, name_of, version_of
+from gpudev.adapters.kubernetes.cache.store import R, Shelf, name_of, version_of
+from gpudev.adapters.kubernetes.client.kubernetes_api import Expired, KubernetesApi
+from gpudev.adapters.kubernetes.client.resource_kinds import Kind, Manifest
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.ports.clock import Clock
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from gpudev.adapters.kubernetes.kinds import Manifest
+from gpudev.adapters.kubernetes.client.resource_kinds import Manifest
 from gpudev.adapters.kubernetes.quantities import parse_quantity
 
 _MIB = 1024 * 1024

@@ -15,7 +15,7 @@ import aiohttp
 import orjson
 from kubernetes_asyncio.client.rest import RESTClientObject
 
-from gpudev.adapters.kubernetes.credentials import Access, Credentials
+from gpudev.adapters.kubernetes.client.cluster_credentials import Access, Credentials
 from gpudev.domain.errors import ClusterError, Unavailable
 
 _ATTEMPTS = 4

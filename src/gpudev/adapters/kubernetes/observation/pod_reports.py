@@ -12,9 +12,9 @@ from datetime import timedelta
 import orjson
 import structlog
 
-from gpudev.adapters.kubernetes.api import KubernetesApi
-from gpudev.adapters.kubernetes.pod_manifest import BINARY, CONTAINER
-from gpudev.adapters.kubernetes.trimming import PodRecord, ServerParts
+from gpudev.adapters.kubernetes.cache.object_records import PodRecord, ServerParts
+from gpudev.adapters.kubernetes.client.kubernetes_api import KubernetesApi
+from gpudev.adapters.kubernetes.objects.pod_manifest import BINARY, CONTAINER
 from gpudev.domain.errors import ClusterError, GpuDevError
 
 log = structlog.get_logger(__name__)

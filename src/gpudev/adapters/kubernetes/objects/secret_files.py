@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gpudev.adapters.kubernetes.labels import gang_service_name, member_name
+from gpudev.adapters.kubernetes.objects.labels import gang_service_name, member_name
 from gpudev.adapters.kubernetes.ssh_keys import KeyPair
 from gpudev.domain.cluster import Share
 from gpudev.domain.ids import short_id

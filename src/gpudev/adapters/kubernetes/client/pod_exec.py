@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 import orjson
 
-from gpudev.adapters.kubernetes.transport import Transport
+from gpudev.adapters.kubernetes.client.api_transport import Transport
 from gpudev.domain.errors import ClusterError, Unavailable
 
 _PROTOCOL = "v5.channel.k8s.io"

@@ -7,7 +7,7 @@ came. That lets the answer to a write be taken in at once without ever undoing w
 from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
-from gpudev.adapters.kubernetes.kinds import Manifest
+from gpudev.adapters.kubernetes.client.resource_kinds import Manifest
 
 R = TypeVar("R")
 

@@ -13,10 +13,10 @@ shows in `ServerSeen.held` instead, and whoever knows the rows counts it as used
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpudev.adapters.kubernetes.demand import Demand
-from gpudev.adapters.kubernetes.node_types import find_type, types_by_instance
+from gpudev.adapters.kubernetes.cache.object_records import NodeRecord, PodRecord
+from gpudev.adapters.kubernetes.objects.compute_resources import Demand
+from gpudev.adapters.kubernetes.observation.node_gpu_types import find_type, types_by_instance
 from gpudev.adapters.kubernetes.sizing import Room, room_of_type, share_of
-from gpudev.adapters.kubernetes.trimming import NodeRecord, PodRecord
 from gpudev.domain.cluster import Node
 from gpudev.domain.gpu import Catalogue, GpuType
 from gpudev.settings import KubernetesSettings

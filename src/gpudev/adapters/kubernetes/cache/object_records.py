@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from gpudev.adapters.kubernetes import labels
-from gpudev.adapters.kubernetes.demand import Demand, demand_of
-from gpudev.adapters.kubernetes.kinds import Manifest
-from gpudev.adapters.kubernetes.pod_manifest import CONTAINER
+from gpudev.adapters.kubernetes.client.resource_kinds import Manifest
+from gpudev.adapters.kubernetes.objects import labels
+from gpudev.adapters.kubernetes.objects.compute_resources import Demand, demand_of
+from gpudev.adapters.kubernetes.objects.pod_manifest import CONTAINER
 from gpudev.adapters.kubernetes.sizing import Room, room_of_node, whole_only
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.reservations.command_exit import RunEnd, parse_run_end

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 import structlog
 
-from gpudev.adapters.kubernetes import labels
-from gpudev.adapters.kubernetes.api import KubernetesApi
-from gpudev.adapters.kubernetes.kinds import POD, SECRET
-from gpudev.adapters.kubernetes.papers import HOSTS, encode, host_lines
-from gpudev.adapters.kubernetes.trimming import PodRecord, ServerParts
+from gpudev.adapters.kubernetes.cache.object_records import PodRecord, ServerParts
+from gpudev.adapters.kubernetes.client.kubernetes_api import KubernetesApi
+from gpudev.adapters.kubernetes.client.resource_kinds import POD, SECRET
+from gpudev.adapters.kubernetes.objects import labels
+from gpudev.adapters.kubernetes.objects.secret_files import HOSTS, encode, host_lines
 from gpudev.domain.errors import GpuDevError
 from gpudev.domain.ids import ReservationId, pod_name
 

@@ -9,7 +9,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from gpudev.adapters.kubernetes.trimming import NodeRecord
+from gpudev.adapters.kubernetes.cache.object_records import NodeRecord
 from gpudev.domain.gpu import Catalogue, GpuType
 
 _WORD = re.compile(r"[a-z0-9]+")

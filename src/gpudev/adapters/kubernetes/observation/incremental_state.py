@@ -6,11 +6,11 @@ from datetime import datetime
 
 import structlog
 
-from gpudev.adapters.kubernetes.mirror import Mirror
-from gpudev.adapters.kubernetes.node_facts import NodesSeen, see_node
-from gpudev.adapters.kubernetes.node_types import find_type, types_by_instance
-from gpudev.adapters.kubernetes.server_facts import ServerFacts, see_server
-from gpudev.adapters.kubernetes.trimming import NodeRecord, PodRecord, ServerParts
+from gpudev.adapters.kubernetes.cache.cluster_cache import Mirror
+from gpudev.adapters.kubernetes.cache.object_records import NodeRecord, PodRecord, ServerParts
+from gpudev.adapters.kubernetes.observation.node_gpu_types import find_type, types_by_instance
+from gpudev.adapters.kubernetes.observation.node_state import NodesSeen, see_node
+from gpudev.adapters.kubernetes.observation.server_state import ServerFacts, see_server
 from gpudev.domain.cluster import Node
 from gpudev.domain.gpu import Catalogue, GpuType
 from gpudev.domain.ids import ReservationId

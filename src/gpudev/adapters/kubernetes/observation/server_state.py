@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from gpudev.adapters.kubernetes.node_facts import address_of
-from gpudev.adapters.kubernetes.pod_death import find_death, is_pull_failing, taken_away
+from gpudev.adapters.kubernetes.cache.object_records import GonePod, NodeRecord, OwnRecord, PodRecord, ServerParts
+from gpudev.adapters.kubernetes.observation.node_state import address_of
+from gpudev.adapters.kubernetes.observation.pod_failures import find_death, is_pull_failing, taken_away
 from gpudev.adapters.kubernetes.refusals import why_refused
-from gpudev.adapters.kubernetes.trimming import GonePod, NodeRecord, OwnRecord, PodRecord, ServerParts
 from gpudev.domain.cluster import Share
 from gpudev.domain.reservations.command_exit import RunEnd
 from gpudev.domain.reservations.reservation import Connection

@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator
 
 import structlog
 
-from gpudev.adapters.kubernetes import manifests, policies
-from gpudev.adapters.kubernetes.api import KubernetesApi, Refused
-from gpudev.adapters.kubernetes.kinds import NAMESPACE, Manifest, kind_of
+from gpudev.adapters.kubernetes.client.kubernetes_api import KubernetesApi, Refused
+from gpudev.adapters.kubernetes.client.resource_kinds import NAMESPACE, Manifest, kind_of
+from gpudev.adapters.kubernetes.objects import network_policies, server_manifests
 from gpudev.domain.errors import ClusterError, GpuDevError, Unavailable
 from gpudev.settings import KubernetesSettings
 
@@ -95,7 +95,7 @@ def _is_of_namespace(refused: Refused) -> bool:
 
 async def furnish(api: KubernetesApi, settings: KubernetesSettings) -> None:
     await _ensure_namespace(api, settings)
-    for manifest in (policies.dev_server_policy(settings), manifests.efs_storage_class(settings)):
+    for manifest in (network_policies.dev_server_policy(settings), server_manifests.efs_storage_class(settings)):
         if manifest is not None:
             await _ensure(api, manifest)
 
@@ -109,7 +109,7 @@ async def _ensure_namespace(api: KubernetesApi, settings: KubernetesSettings) ->
         if refused.status != _FORBIDDEN:
             raise
     try:
-        await api.create(policies.namespace(settings))
+        await api.create(network_policies.namespace(settings))
     except Refused as refused:
         if refused.reason == "AlreadyExists":
             return

@@ -12,9 +12,10 @@ from typing import Any
 
 import structlog
 
-from gpudev.adapters.kubernetes import labels, manifests
-from gpudev.adapters.kubernetes.api import KubernetesApi, Refused
-from gpudev.adapters.kubernetes.home_volume import (
+from gpudev.adapters.kubernetes.client.kubernetes_api import KubernetesApi, Refused
+from gpudev.adapters.kubernetes.client.resource_kinds import CLAIM, POD, SECRET, VOLUME, Kind, Manifest, kind_of
+from gpudev.adapters.kubernetes.objects import labels, server_manifests
+from gpudev.adapters.kubernetes.objects.home_volume import (
     access_mode,
     growth,
     handle_of,
@@ -22,9 +23,8 @@ from gpudev.adapters.kubernetes.home_volume import (
     persistent_volume,
     volumes_selector,
 )
-from gpudev.adapters.kubernetes.kinds import CLAIM, POD, SECRET, VOLUME, Kind, Manifest, kind_of
-from gpudev.adapters.kubernetes.papers import HOST_KEY, HOSTS, MESH_KEY, Keys, decode
-from gpudev.adapters.kubernetes.pod_manifest import Place, Storage, pod
+from gpudev.adapters.kubernetes.objects.pod_manifest import Place, Storage, pod
+from gpudev.adapters.kubernetes.objects.secret_files import HOST_KEY, HOSTS, MESH_KEY, Keys, decode
 from gpudev.adapters.kubernetes.ssh_keys import key_pair_of, new_key_pair
 from gpudev.domain.errors import ClusterError, GpuDevError, Unavailable
 from gpudev.ports.cluster import HomeVolume, ServerSpec
@@ -79,7 +79,7 @@ class Maker:
 
     async def ensure_shared_claim(self, username: str) -> str | None:
         """The name of the user's shared storage; None: there is none here."""
-        manifest = manifests.shared_claim(username, self._settings)
+        manifest = server_manifests.shared_claim(username, self._settings)
         if manifest is None:
             return None
         name: str = manifest["metadata"]["name"]
@@ -97,7 +97,10 @@ class Maker:
             await self._ensure_home(order, spec.volume, made)
         keys = await self._ensure_secret(order, made)
         host_key = keys.host.public
-        wanted = [manifests.ssh_service(spec, settings, host_key), *manifests.gang_objects(spec, settings, host_key)]
+        wanted = [
+            server_manifests.ssh_service(spec, settings, host_key),
+            *server_manifests.gang_objects(spec, settings, host_key),
+        ]
         # Pods first: they have the longest way to go, and the rest is not needed before they run.
         await _all_of(self._ensure_pod(order, place, host_key, made) for place in order.places)
         await _all_of(self._ensure(order, manifest, made) for manifest in wanted)
@@ -177,7 +180,9 @@ class Maker:
         return keys
 
     def _secret(self, order: Order, keys: Keys) -> dict[str, Any]:
-        return manifests.secret(order.spec, keys, self._settings, home_is_kept=order.storage.home_claim is not None)
+        return server_manifests.secret(
+            order.spec, keys, self._settings, home_is_kept=order.storage.home_claim is not None
+        )
 
     async def _ensure(self, order: Order, manifest: dict[str, Any], made: _Made) -> None:
         taken = await self._create(manifest, made)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from gpudev.adapters.kubernetes.trimming import ContainerRecord, Ending, NodeRecord, OwnRecord, PodRecord
+from gpudev.adapters.kubernetes.cache.object_records import ContainerRecord, Ending, NodeRecord, OwnRecord, PodRecord
 from gpudev.settings import KubernetesSettings
 
 _NEVER_PULLED = ("InvalidImageName", "ErrImageNeverPull")

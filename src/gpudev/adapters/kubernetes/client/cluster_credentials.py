@@ -17,7 +17,7 @@ from kubernetes_asyncio import config
 from kubernetes_asyncio.client import Configuration
 from kubernetes_asyncio.config.incluster_config import SERVICE_HOST_ENV_NAME, SERVICE_TOKEN_FILENAME
 
-from gpudev.adapters.kubernetes.eks_token import EksCluster
+from gpudev.adapters.kubernetes.client.eks_token import EksCluster
 from gpudev.domain.errors import Unavailable
 from gpudev.settings import KubernetesSettings
 

@@ -3,11 +3,11 @@ objects as the API server takes them out."""
 
 from typing import Any
 
-from gpudev.adapters.kubernetes import labels as names
-from gpudev.adapters.kubernetes.labels import gang_service_name, label_value, shared_claim_name
-from gpudev.adapters.kubernetes.papers import Keys, secret_data
-from gpudev.adapters.kubernetes.pod_manifest import server_annotations, server_labels
-from gpudev.adapters.kubernetes.policies import SSH_PORT, gang_policy
+from gpudev.adapters.kubernetes.objects import labels as names
+from gpudev.adapters.kubernetes.objects.labels import gang_service_name, label_value, shared_claim_name
+from gpudev.adapters.kubernetes.objects.network_policies import SSH_PORT, gang_policy
+from gpudev.adapters.kubernetes.objects.pod_manifest import server_annotations, server_labels
+from gpudev.adapters.kubernetes.objects.secret_files import Keys, secret_data
 from gpudev.ports.cluster import ServerSpec
 from gpudev.settings import KubernetesSettings
 

@@ -5,10 +5,10 @@ fits nothing else. Pure. Both are made for one reservation and end with it; the 
 import re
 from typing import Any
 
-from gpudev.adapters.kubernetes import labels as names
-from gpudev.adapters.kubernetes.kinds import Manifest
-from gpudev.adapters.kubernetes.labels import home_name, label_value
-from gpudev.adapters.kubernetes.pod_manifest import readable, server_labels
+from gpudev.adapters.kubernetes.client.resource_kinds import Manifest
+from gpudev.adapters.kubernetes.objects import labels as names
+from gpudev.adapters.kubernetes.objects.labels import home_name, label_value
+from gpudev.adapters.kubernetes.objects.pod_manifest import readable, server_labels
 from gpudev.domain.errors import ClusterError
 from gpudev.ports.cluster import HomeVolume, ServerSpec
 from gpudev.settings import KubernetesSettings

@@ -10,12 +10,12 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from gpudev.adapters.kubernetes import shapes
-from gpudev.adapters.kubernetes.api import Expired, KubernetesApi, connect
-from gpudev.adapters.kubernetes.kinds import NODE, POD, Manifest
-from gpudev.adapters.kubernetes.node_facts import see_nodes
-from gpudev.adapters.kubernetes.rights import EVERYWHERE, Right
-from gpudev.adapters.kubernetes.server_facts import see_server
-from gpudev.adapters.kubernetes.trimming import NodeRecord, PodRecord, ServerParts, trim_node, trim_pod
+from gpudev.adapters.kubernetes.cache.object_records import NodeRecord, PodRecord, ServerParts, trim_node, trim_pod
+from gpudev.adapters.kubernetes.client.kubernetes_api import Expired, KubernetesApi, connect
+from gpudev.adapters.kubernetes.client.rbac import EVERYWHERE, Right
+from gpudev.adapters.kubernetes.client.resource_kinds import NODE, POD, Manifest
+from gpudev.adapters.kubernetes.observation.node_state import see_nodes
+from gpudev.adapters.kubernetes.observation.server_state import see_server
 from gpudev.domain.gpu import Catalogue
 from gpudev.domain.ids import ReservationId
 from gpudev.ports.clock import Clock

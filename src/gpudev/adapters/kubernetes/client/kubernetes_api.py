@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from gpudev.adapters.kubernetes.credentials import Credentials, find_credentials
+from gpudev.adapters.kubernetes.client.api_transport import Expired, Refused, Transport
+from gpudev.adapters.kubernetes.client.cluster_credentials import Credentials, find_credentials
+from gpudev.adapters.kubernetes.client.pod_exec import MOST_BYTES, run_in_pod
+from gpudev.adapters.kubernetes.client.resource_kinds import POD, Kind, Manifest, kind_of
 from gpudev.adapters.kubernetes.decoding import read_json, read_listing
-from gpudev.adapters.kubernetes.kinds import POD, Kind, Manifest, kind_of
-from gpudev.adapters.kubernetes.pod_exec import MOST_BYTES, run_in_pod
-from gpudev.adapters.kubernetes.transport import Expired, Refused, Transport
 from gpudev.domain.errors import Unavailable
 from gpudev.settings import KubernetesSettings
 

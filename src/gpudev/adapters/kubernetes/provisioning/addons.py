@@ -7,10 +7,12 @@ from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
-from gpudev.adapters.kubernetes import labels
-from gpudev.adapters.kubernetes.api import KubernetesApi
-from gpudev.adapters.kubernetes.kinds import SECRET
-from gpudev.adapters.kubernetes.papers import (
+from gpudev.adapters.kubernetes.cache.object_records import PodRecord
+from gpudev.adapters.kubernetes.client.kubernetes_api import KubernetesApi
+from gpudev.adapters.kubernetes.client.resource_kinds import SECRET
+from gpudev.adapters.kubernetes.objects import labels
+from gpudev.adapters.kubernetes.objects.pod_manifest import BINARY, CONTAINER
+from gpudev.adapters.kubernetes.objects.secret_files import (
     AUTHORIZED_KEYS,
     HOST_KEY,
     JUPYTER,
@@ -21,9 +23,7 @@ from gpudev.adapters.kubernetes.papers import (
     encode,
     jupyter_text,
 )
-from gpudev.adapters.kubernetes.pod_manifest import BINARY, CONTAINER
 from gpudev.adapters.kubernetes.ssh_keys import key_pair_of
-from gpudev.adapters.kubernetes.trimming import PodRecord
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.domain.ids import ReservationId, pod_name
 from gpudev.domain.sessions.addons import OUTDATED, JupyterSeen, JupyterState, JupyterWish

@@ -1,0 +1,1 @@
+"""Creating, changing and deleting the objects of dev servers."""
