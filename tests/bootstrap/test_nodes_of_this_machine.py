@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpudev.adapters.local.nodes import LocalNodes, describe_nodes
+from gpudev.adapters.local.machine.nodes import LocalNodes, describe_nodes
 from gpudev.bootstrap import processor
 from gpudev.bootstrap.processor import nodes_of_this_machine
 from gpudev.domain.errors import Unavailable

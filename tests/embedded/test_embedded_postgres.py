@@ -15,7 +15,7 @@ import asyncpg
 import psutil
 import pytest
 
-from gpudev.adapters.local.processes import identify, is_alive
+from gpudev.adapters.local.machine.processes import identify, is_alive
 from gpudev.domain.errors import Unavailable
 from gpudev.embedded.pidfiles import wait_until
 from gpudev.embedded.postgres import EmbeddedPostgres

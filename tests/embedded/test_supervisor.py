@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gpudev.adapters.local.processes import ProcessIdentity, identify, is_alive
+from gpudev.adapters.local.machine.processes import ProcessIdentity, identify, is_alive
 from gpudev.embedded import pidfiles
 from gpudev.embedded.children import FIRST_DELAY, HEALTHY_AFTER, LONGEST_DELAY, next_delay, rotate_log
 from gpudev.embedded.layout import Layout

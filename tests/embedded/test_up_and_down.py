@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gpudev.adapters.local.processes import identify, is_alive
+from gpudev.adapters.local.machine.processes import identify, is_alive
 from gpudev.embedded import pidfiles
 from gpudev.embedded.pidfiles import wait_until
 from gpudev.embedded.postgres import EmbeddedPostgres

@@ -14,7 +14,7 @@ import pytest
 import uvicorn
 
 from gpudev.adapters.local.cluster import LocalCluster
-from gpudev.adapters.local.isolation import Mode
+from gpudev.adapters.local.machine.isolation import Mode
 from gpudev.adapters.postgres.database.listener import ReservationChanges
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.api.app import create_app

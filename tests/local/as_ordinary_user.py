@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from gpudev.adapters.local import linux
+from gpudev.adapters.local.machine import linux
 
 NOBODY = 65534
 NEEDED = [Path(sys.base_prefix), Path(sys.prefix), Path(__file__).parents[2]]

@@ -2,7 +2,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from gpudev.adapters.local.isolation import Mode
+from gpudev.adapters.local.machine.isolation import Mode
 from gpudev.ports.clock import SystemClock
 from local.harness import MODES, LocalWorld
 from local.places import PLACES

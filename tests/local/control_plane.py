@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from gpudev.adapters.local.cluster import LocalCluster
-from gpudev.adapters.local.isolation import Mode
+from gpudev.adapters.local.machine.isolation import Mode
 from gpudev.adapters.local.records import record_from_json
 from gpudev.ports.clock import SystemClock
 from gpudev.ports.cluster import Phase

@@ -15,12 +15,12 @@ import psutil
 import pytest
 
 from contracts.cluster_contract import ClusterWorld
-from gpudev.adapters.local import linux
 from gpudev.adapters.local.cluster import LocalCluster
-from gpudev.adapters.local.folders import remove_tree
 from gpudev.adapters.local.hostkeys import ensure_host_key
-from gpudev.adapters.local.isolation import Mode, first_uid
-from gpudev.adapters.local.nodes import LocalNode, LocalNodes
+from gpudev.adapters.local.machine import linux
+from gpudev.adapters.local.machine.isolation import Mode, first_uid
+from gpudev.adapters.local.machine.nodes import LocalNode, LocalNodes
+from gpudev.adapters.local.servers.state_folder import remove_tree
 from gpudev.domain.cluster import Share
 from gpudev.domain.ids import ReservationId, UserId, new_reservation_id, pod_name
 from gpudev.domain.reservations.reservation import Connection

@@ -15,15 +15,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gpudev.adapters.local import filesystem, snapshots, volumes
 from gpudev.adapters.local.cloud import LocalCloud
-from gpudev.adapters.local.folders import StateFolder
-from gpudev.adapters.local.long_work import Job
-from gpudev.adapters.local.removing import remove_folder
-from gpudev.adapters.local.snapshots import Snapshots
-from gpudev.adapters.local.volume_folders import VolumeFolders
+from gpudev.adapters.local.servers.state_folder import StateFolder
 from gpudev.adapters.local.volume_records import SnapshotRecord, VolumeRecord
-from gpudev.adapters.local.volumes import Volumes
+from gpudev.adapters.local.volumes import filesystem, snapshot_store, volume_store
+from gpudev.adapters.local.volumes.snapshot_store import Snapshots
+from gpudev.adapters.local.volumes.thread_jobs import Job
+from gpudev.adapters.local.volumes.tree_removal import remove_folder
+from gpudev.adapters.local.volumes.volume_layout import VolumeFolders
+from gpudev.adapters.local.volumes.volume_store import Volumes
 from gpudev.ports.clock import SystemClock
 from gpudev.ports.cloud import SnapshotState
 from local.volume_world import seen
@@ -193,10 +193,10 @@ async def start_and_close(disks: Disks) -> None:
 
 def stop_waiting_for_devices() -> None:
     """A killed process leaves all it wrote to the kernel: what is tried here does not need the device."""
-    for module in (filesystem, snapshots, volumes):
+    for module in (filesystem, snapshot_store, volume_store):
         vars(module)["sync_filesystem"] = lambda _: None
     vars(os)["fsync"] = lambda _: None
-    vars(snapshots)["_COARSE_NS"] = 0
+    vars(snapshot_store)["_COARSE_NS"] = 0
 
 
 def was_killed(work: Callable[[], None], number: int) -> bool:

@@ -12,8 +12,8 @@ from collections import defaultdict
 from pathlib import Path
 
 from gpudev.adapters.local.cluster import LocalCluster
-from gpudev.adapters.local.isolation import Mode
-from gpudev.adapters.local.warm import WarmProcess, _Running
+from gpudev.adapters.local.machine.isolation import Mode
+from gpudev.adapters.local.servers.zygote_client import WarmProcess, _Running
 
 
 def new_folder() -> Path:

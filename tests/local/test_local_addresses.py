@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from gpudev.adapters.local.cluster import LocalCluster
-from gpudev.adapters.local.isolation import Mode
+from gpudev.adapters.local.machine.isolation import Mode
 from gpudev.adapters.local.records import record_from_json, record_to_json
 from gpudev.ports.clock import SystemClock
 from local.harness import MODES, LocalWorld

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from contracts.cluster_contract import ClusterContract, ClusterWorld
-from gpudev.adapters.local.isolation import Mode
+from gpudev.adapters.local.machine.isolation import Mode
 from gpudev.ports.clock import SystemClock
 from local.harness import LocalWorld
 

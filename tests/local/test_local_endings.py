@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gpudev.adapters.local.isolation import Mode
+from gpudev.adapters.local.machine.isolation import Mode
 from gpudev.adapters.local.records import Record, record_to_json
 from gpudev.domain.errors import Unavailable
 from gpudev.domain.ids import new_disk_id

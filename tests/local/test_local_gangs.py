@@ -6,7 +6,7 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from gpudev.adapters.local.processes import is_alive
+from gpudev.adapters.local.machine.processes import is_alive
 from gpudev.domain.errors import ClusterError, GpuDevError
 from gpudev.ports.cluster import Phase
 from local.harness import LocalWorld, eventually

@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gpudev.adapters.local.isolation import Mode
-from gpudev.adapters.local.nodes import LocalNode, LocalNodes
-from gpudev.adapters.local.reporting import JUPYTER_FILE, LOG_FILE, RUN_END_FILE
+from gpudev.adapters.local.machine.isolation import Mode
+from gpudev.adapters.local.machine.nodes import LocalNode, LocalNodes
+from gpudev.adapters.local.servers.pid1_reports import JUPYTER_FILE, LOG_FILE, RUN_END_FILE
 from gpudev.domain.errors import ClusterError
 from gpudev.domain.ids import new_disk_id
 from gpudev.ports.clock import SystemClock

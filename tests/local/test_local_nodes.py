@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from gpudev.adapters.local import nodes as nodes_module
-from gpudev.adapters.local.nodes import describe_nodes, gpu_types, type_name
-from gpudev.adapters.local.nvml import Gpu
+from gpudev.adapters.local.machine import nodes as nodes_module
+from gpudev.adapters.local.machine.nodes import describe_nodes, gpu_types, type_name
+from gpudev.adapters.local.machine.nvml import Gpu
 from gpudev.domain.errors import Invalid
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gpudev.adapters.local.processes import find_marked
+from gpudev.adapters.local.machine.processes import find_marked
 from gpudev.ports.cluster import Phase, ServerSeen, ServerSpec
 from local.harness import MODES, LocalWorld
 from support.dotfiles import URL, DotfilesServer, serve_dotfiles

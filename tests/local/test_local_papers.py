@@ -5,11 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gpudev.adapters.local.reporting import write_atomically
+from gpudev.adapters.local.servers.pid1_reports import write_atomically
 
-_WRITE = (
-    "import sys; from gpudev.adapters.local.reporting import write_atomically; write_atomically(sys.argv[1], 'x' * 99)"
-)
+_WRITE = "import sys; from gpudev.adapters.local.servers.pid1_reports import write_atomically; write_atomically(sys.argv[1], 'x' * 99)"
 
 
 def test_a_disk_that_fills_up_halfway_leaves_what_was_there_and_no_draft(tmp_path: Path) -> None:

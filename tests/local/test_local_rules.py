@@ -12,19 +12,26 @@ from uuid import UUID
 import psutil
 import pytest
 
-from gpudev.adapters.local import foreign, isolation, nvml, processes
 from gpudev.adapters.local.environment import Gang, environment_for, visible_devices
-from gpudev.adapters.local.folders import ServerFolder, StateFolder, ensure_home, ensure_owner, remove_tree
-from gpudev.adapters.local.foreign import ForeignUse, OwnUse
-from gpudev.adapters.local.isolation import Finding, Mode, candidates, describe, first_uid
-from gpudev.adapters.local.launch import Launch, view_of
-from gpudev.adapters.local.launching import Launcher
-from gpudev.adapters.local.limits import Limiter, fair_share, find_limiter
-from gpudev.adapters.local.members import MemberFacts
-from gpudev.adapters.local.nodes import LocalNode, LocalNodes
-from gpudev.adapters.local.processes import ProcessIdentity, boot_id, identify, identify_self, is_alive, open_pidfd
+from gpudev.adapters.local.machine import gpu_use, isolation, nvml, processes
+from gpudev.adapters.local.machine.cgroups import Limiter, fair_share, find_limiter
+from gpudev.adapters.local.machine.gpu_use import ForeignUse, OwnUse
+from gpudev.adapters.local.machine.isolation import Finding, Mode, candidates, describe, first_uid
+from gpudev.adapters.local.machine.launch_spec import Launch, view_of
+from gpudev.adapters.local.machine.nodes import LocalNode, LocalNodes
+from gpudev.adapters.local.machine.processes import (
+    ProcessIdentity,
+    boot_id,
+    identify,
+    identify_self,
+    is_alive,
+    open_pidfd,
+)
 from gpudev.adapters.local.records import BadRecord, Ended, Record, record_from_json, record_to_json
-from gpudev.adapters.local.seeing import node_seen, server_seen
+from gpudev.adapters.local.servers.launcher import Launcher
+from gpudev.adapters.local.servers.member_process import MemberFacts
+from gpudev.adapters.local.servers.observation import node_seen, server_seen
+from gpudev.adapters.local.servers.state_folder import ServerFolder, StateFolder, ensure_home, ensure_owner, remove_tree
 from gpudev.domain.cluster import Share
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.domain.ids import DiskId, ReservationId, UserId, new_reservation_id
@@ -195,23 +202,23 @@ class TestForeignUse:
 
     def test_processes_that_are_not_below_a_dev_server_count(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(nvml, "computing_pids", lambda: {0: frozenset(), 3: frozenset({os.getpid()})})
-        assert foreign.look(self.nodes, NOTHING).indices == {"real": frozenset({1})}
+        assert gpu_use.look(self.nodes, NOTHING).indices == {"real": frozenset({1})}
         ours = OwnUse(frozenset({os.getppid()}), frozenset())
-        assert foreign.look(self.nodes, ours).indices == {"real": frozenset()}
+        assert gpu_use.look(self.nodes, ours).indices == {"real": frozenset()}
 
     def test_a_pid_that_does_not_exist_here_is_foreign_only_on_a_gpu_nobody_holds(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(nvml, "computing_pids", lambda: {2: frozenset({2**30}), 3: frozenset({2**30})})
         ours = OwnUse(frozenset(), frozenset({("real", 1)}))
-        assert foreign.look(self.nodes, ours).indices == {"real": frozenset({0})}
+        assert gpu_use.look(self.nodes, ours).indices == {"real": frozenset({0})}
 
     def test_a_driver_that_does_not_answer_offers_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def silent() -> dict[int, frozenset[int]]:
             raise Unavailable("no answer")
 
         monkeypatch.setattr(nvml, "computing_pids", silent)
-        seen = foreign.look(self.nodes, NOTHING)
+        seen = gpu_use.look(self.nodes, NOTHING)
         assert not node_seen(REAL, seen, "here").ready
         assert node_seen(NODES.nodes[0], seen, "here").ready
 

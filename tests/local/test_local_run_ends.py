@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpudev.adapters.local.sshd.config import SshdConfig
-from gpudev.adapters.local.sshd.run_ends import ENDED_WITH_IT, RunWatch
+from gpudev.adapters.local.sshd.command_exit import ENDED_WITH_IT, RunWatch
+from gpudev.adapters.local.sshd.sshd_config import SshdConfig
 from gpudev.domain.reservations.command_exit import RunEnd, parse_run_end
 from gpudev.ports.cluster import Phase, ServerSeen
 from gpudev.sdk import remote_runs

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpudev.adapters.local.hostkeys import ensure_host_key
-from gpudev.adapters.local.isolation import Mode
+from gpudev.adapters.local.machine.isolation import Mode
 from gpudev.domain.ids import new_disk_id
 from gpudev.ports.cluster import Phase
 from local.harness import ALICE, LocalWorld, eventually, uid_of

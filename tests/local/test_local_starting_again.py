@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpudev.adapters.local.processes import ProcessIdentity
+from gpudev.adapters.local.machine.processes import ProcessIdentity
 from gpudev.domain.errors import ClusterError, GpuDevError, Unavailable
 from gpudev.ports.cluster import Phase, ServerSeen, ServerSpec
 from local.harness import LocalWorld

@@ -11,10 +11,10 @@ from uuid import UUID, uuid4
 import pytest
 
 from contracts.cloud_worlds import ours
-from gpudev.adapters.local import copying, filesystem, snapshots
-from gpudev.adapters.local.folders import StateFolder
-from gpudev.adapters.local.known_files import KnownFiles
-from gpudev.adapters.local.volume_folders import Thing
+from gpudev.adapters.local.servers.state_folder import StateFolder
+from gpudev.adapters.local.volumes import filesystem, snapshot_store, tree_copy
+from gpudev.adapters.local.volumes.copied_files import KnownFiles
+from gpudev.adapters.local.volumes.volume_layout import Thing
 from gpudev.domain.disks.contents import Contents, EntryKind
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.domain.ids import DiskId, new_disk_id
@@ -147,7 +147,7 @@ class Gate:
         self.is_open = False
         self.tried = 0
         self._copy_bytes = filesystem.copy_bytes
-        monkeypatch.setattr(copying, "copy_bytes", self._copy)
+        monkeypatch.setattr(tree_copy, "copy_bytes", self._copy)
 
     def _copy(self, *arguments: int) -> int:
         self.tried += 1
@@ -267,8 +267,8 @@ async def test_a_snapshot_that_cannot_be_made_says_why(world: VolumeWorld, monke
     def full(*_: int) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(copying, "copy_bytes", full)
-    monkeypatch.setattr(copying, "clone_file", lambda *_: False)
+    monkeypatch.setattr(tree_copy, "copy_bytes", full)
+    monkeypatch.setattr(tree_copy, "clone_file", lambda *_: False)
     snapshot = await world.snapshot(volume)
     assert snapshot.state is SnapshotState.ERROR
     assert snapshot.error == "No space left on device"
@@ -287,7 +287,7 @@ async def test_a_disk_that_cannot_be_made_takes_no_room(world: VolumeWorld, monk
     for name in ("one", "two"):
         (world.home(volume) / name).write_text("content")
     snapshot = await world.snapshot(volume)
-    copy_bytes, copied = copying.copy_bytes, []
+    copy_bytes, copied = tree_copy.copy_bytes, []
 
     def full(*arguments: int) -> int:
         if copied:
@@ -295,8 +295,8 @@ async def test_a_disk_that_cannot_be_made_takes_no_room(world: VolumeWorld, monk
         copied.append(1)
         return copy_bytes(*arguments)
 
-    monkeypatch.setattr(copying, "copy_bytes", full)
-    monkeypatch.setattr(copying, "clone_file", lambda *_: False)
+    monkeypatch.setattr(tree_copy, "copy_bytes", full)
+    monkeypatch.setattr(tree_copy, "clone_file", lambda *_: False)
     with pytest.raises(ClusterError, match="No space left"):
         await world.restored(snapshot)
     assert copied
@@ -309,8 +309,8 @@ async def test_a_snapshot_whose_table_of_files_finds_no_room_says_so(
     volume = await world.new_volume()
     for number in range(300):
         (world.home(volume) / f"{number:0200}").touch()
-    monkeypatch.setattr(snapshots, "KnownFiles", NarrowTable)
-    monkeypatch.setattr(snapshots, "_settle", lambda _: 0)  # every file gets a line in it
+    monkeypatch.setattr(snapshot_store, "KnownFiles", NarrowTable)
+    monkeypatch.setattr(snapshot_store, "_settle", lambda _: 0)  # every file gets a line in it
     snapshot = await world.snapshot(volume)
     assert snapshot.state is SnapshotState.ERROR
     assert snapshot.error is not None
@@ -328,8 +328,8 @@ async def test_a_snapshot_that_fails_as_nobody_foresaw_is_not_begun_again_and_ag
         tries.append(1)
         raise OverflowError("int too large")
 
-    monkeypatch.setattr(copying, "copy_bytes", stumble)
-    monkeypatch.setattr(copying, "clone_file", lambda *_: False)
+    monkeypatch.setattr(tree_copy, "copy_bytes", stumble)
+    monkeypatch.setattr(tree_copy, "clone_file", lambda *_: False)
     snapshot = await world.snapshot(volume)
     assert snapshot.state is SnapshotState.ERROR
     assert "OverflowError: int too large" in (snapshot.error or "")

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from gpudev.adapters.local.copying import Tally, TreeCopy
-from gpudev.adapters.local.known_files import KnownFiles
-from gpudev.adapters.local.long_work import Stopped, opened
-from gpudev.adapters.local.removing import remove_folder
+from gpudev.adapters.local.volumes.copied_files import KnownFiles
+from gpudev.adapters.local.volumes.thread_jobs import Stopped, opened
+from gpudev.adapters.local.volumes.tree_copy import Tally, TreeCopy
+from gpudev.adapters.local.volumes.tree_removal import remove_folder
 from local.harness import IS_ROOT
 from local.volume_world import VolumeWorld
 from support.clock import ManualClock

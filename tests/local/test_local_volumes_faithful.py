@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from gpudev.adapters.local import snapshots
-from gpudev.adapters.local.copying import Method
-from gpudev.adapters.local.filesystem import kind_of
-from gpudev.adapters.local.long_work import opened
-from gpudev.adapters.local.volumes import SKELETON
+from gpudev.adapters.local.volumes import snapshot_store
+from gpudev.adapters.local.volumes.filesystem import kind_of
+from gpudev.adapters.local.volumes.thread_jobs import opened
+from gpudev.adapters.local.volumes.tree_copy import Method
+from gpudev.adapters.local.volumes.volume_store import SKELETON
 from local.harness import IS_ROOT
 from local.volume_world import VolumeWorld, seen
 from support.clock import ManualClock
@@ -32,7 +32,7 @@ async def world(tmp_path: Path, clock: ManualClock) -> AsyncIterator[VolumeWorld
 @pytest.fixture
 def settled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files need not be two seconds old to be taken over from an earlier snapshot."""
-    monkeypatch.setattr(snapshots, "_COARSE_NS", 0)
+    monkeypatch.setattr(snapshot_store, "_COARSE_NS", 0)
 
 
 @pytest.fixture

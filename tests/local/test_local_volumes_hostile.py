@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from gpudev.adapters.local import filesystem, trail
-from gpudev.adapters.local.contents import list_contents
-from gpudev.adapters.local.copying import Tally, TreeCopy
-from gpudev.adapters.local.known_files import KnownFiles
-from gpudev.adapters.local.long_work import opened
-from gpudev.adapters.local.removing import empty_folder, remove_folder
+from gpudev.adapters.local.volumes import filesystem, tree_walk
+from gpudev.adapters.local.volumes.contents import list_contents
+from gpudev.adapters.local.volumes.copied_files import KnownFiles
+from gpudev.adapters.local.volumes.thread_jobs import opened
+from gpudev.adapters.local.volumes.tree_copy import Tally, TreeCopy
+from gpudev.adapters.local.volumes.tree_removal import empty_folder, remove_folder
 from local.harness import IS_ROOT
 
 HERE = Path(__file__).parent
@@ -153,7 +153,7 @@ def test_a_folder_that_is_replaced_between_two_looks_is_left_out(
         return real_open(name, above)
 
     with monkeypatch.context() as patched:
-        patched.setattr(trail, "open_folder", swap_then_open)
+        patched.setattr(tree_walk, "open_folder", swap_then_open)
         tally = copy(folder, tmp_path / "copy")
     assert tally.notes == ["inner: replaced while it was being copied"]
     assert list((tmp_path / "copy").iterdir()) == []
@@ -174,7 +174,7 @@ def test_a_folder_that_is_replaced_while_its_tree_is_removed_goes_and_nothing_el
         return real_open(name, above)
 
     with monkeypatch.context() as patched:
-        patched.setattr(trail, "open_folder", swap_then_open)
+        patched.setattr(tree_walk, "open_folder", swap_then_open)
         with contextlib.suppress(OSError):
             remove_folder(folder)
     assert not (folder / "inner").is_symlink()

@@ -9,11 +9,11 @@ from uuid import UUID, uuid4
 
 from contracts.cloud_worlds import LONG_AGO, CloudWorld, ours
 from gpudev.adapters.local.cloud import LocalCloud
-from gpudev.adapters.local.folders import StateFolder
 from gpudev.adapters.local.records import Record
-from gpudev.adapters.local.removing import remove_folder
-from gpudev.adapters.local.volume_folders import Thing, VolumeFolders
+from gpudev.adapters.local.servers.state_folder import StateFolder
 from gpudev.adapters.local.volume_records import SnapshotRecord, VolumeRecord
+from gpudev.adapters.local.volumes.tree_removal import remove_folder
+from gpudev.adapters.local.volumes.volume_layout import Thing, VolumeFolders
 from gpudev.domain.cluster import Share
 from gpudev.domain.ids import DiskId, ReservationId, UserId
 from gpudev.ports.clock import Clock

@@ -11,7 +11,8 @@ import pytest
 
 from gpudev.adapters.dcgm.reading import read_exporter
 from gpudev.adapters.dcgm_exporter import DcgmUsage
-from gpudev.adapters.local import gpu_usage, nvml
+from gpudev.adapters.local import gpu_usage
+from gpudev.adapters.local.machine import nvml
 from gpudev.cli import wording
 from gpudev.domain.cluster import Share
 from gpudev.domain.errors import Invalid

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpudev.adapters.local import copying
 from gpudev.adapters.local.cloud import LocalCloud
+from gpudev.adapters.local.volumes import tree_copy
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.bootstrap.disks import make_disk_work, open_disk_work
 from gpudev.bootstrap.processor import make_processor
@@ -150,14 +150,14 @@ async def test_a_folder_that_was_lost_comes_back_from_the_snapshot_and_the_owner
 @pytest.fixture
 def closed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files called `theirs` are somebody else's, and nobody may read them. (Who runs the tests may be root.)"""
-    opened = copying.TreeCopy._open_file
+    opened = tree_copy.TreeCopy._open_file
 
-    def refuse(self: copying.TreeCopy, name: str) -> tuple[int, int | None]:
+    def refuse(self: tree_copy.TreeCopy, name: str) -> tuple[int, int | None]:
         if name == "theirs":
-            raise copying._LeftOut(PermissionError(errno.EACCES, "closed"))
+            raise tree_copy._LeftOut(PermissionError(errno.EACCES, "closed"))
         return opened(self, name)
 
-    monkeypatch.setattr(copying.TreeCopy, "_open_file", refuse)
+    monkeypatch.setattr(tree_copy.TreeCopy, "_open_file", refuse)
 
 
 @pytest.mark.usefixtures("closed")

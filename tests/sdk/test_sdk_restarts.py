@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpudev import GpuDev, Unreachable, paths
-from gpudev.adapters.local.processes import identify_self
+from gpudev.adapters.local.machine.processes import identify_self
 from gpudev.embedded import pidfiles
 from gpudev.embedded.layout import Layout
 from gpudev.sdk.core import PAUSES

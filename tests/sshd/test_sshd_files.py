@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gpudev.adapters.local.sshd.config import USUAL_SFTP_SERVERS
 from gpudev.adapters.local.sshd.sftp import find_sftp_server
+from gpudev.adapters.local.sshd.sshd_config import USUAL_SFTP_SERVERS
 from sshd.harness import Server, StartServer, children_of, eventually
 
 pytestmark = pytest.mark.slow

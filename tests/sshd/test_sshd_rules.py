@@ -10,13 +10,19 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from gpudev.adapters.local.sshd.config import SshdConfig
+from gpudev.adapters.local.sshd.channel_session import signal_name
 from gpudev.adapters.local.sshd.environment import session_environment
-from gpudev.adapters.local.sshd.forwarding import is_this_machine
-from gpudev.adapters.local.sshd.messages import Message, MessageBoard, append_message, for_terminal, parse_messages
+from gpudev.adapters.local.sshd.port_forwarding import is_this_machine
 from gpudev.adapters.local.sshd.server import read_authorized_keys
-from gpudev.adapters.local.sshd.session import signal_name
+from gpudev.adapters.local.sshd.sshd_config import SshdConfig
 from gpudev.adapters.local.sshd.terminal import Attributes, with_modes
+from gpudev.adapters.local.sshd.terminal_messages import (
+    Message,
+    MessageBoard,
+    append_message,
+    for_terminal,
+    parse_messages,
+)
 from support.clock import ManualClock
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)

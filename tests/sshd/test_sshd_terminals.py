@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpudev.adapters.local.sshd.messages import Message, append_message
+from gpudev.adapters.local.sshd.terminal_messages import Message, append_message
 from sshd.harness import Screen, Server, StartServer, eventually
 
 pytestmark = pytest.mark.slow

@@ -17,8 +17,8 @@ from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
-from gpudev.adapters.local.sshd.config import SshdConfig
 from gpudev.adapters.local.sshd.server import preload, run
+from gpudev.adapters.local.sshd.sshd_config import SshdConfig
 
 
 class NothingToFind(importlib.abc.MetaPathFinder):

@@ -9,7 +9,7 @@ from datetime import timedelta
 import structlog
 
 from gpudev.adapters.local.cluster import LocalCluster
-from gpudev.adapters.local.nodes import LocalNodes, describe_nodes, gpu_types
+from gpudev.adapters.local.machine.nodes import LocalNodes, describe_nodes, gpu_types
 from gpudev.adapters.postgres.database.cleanup import forget_what_is_over
 from gpudev.adapters.postgres.database.listener import Listener
 from gpudev.adapters.postgres.database.migrator import ensure_queue_notifications

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpudev.adapters.local.processes import ProcessIdentity, identify_self
+from gpudev.adapters.local.machine.processes import ProcessIdentity, identify_self
 from gpudev.domain.errors import Unavailable
 from gpudev.embedded import pidfiles
 

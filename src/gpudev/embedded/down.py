@@ -6,7 +6,7 @@ import subprocess
 from dataclasses import dataclass, replace
 
 from gpudev import settings as settings_module
-from gpudev.adapters.local.folders import StateFolder
+from gpudev.adapters.local.servers.state_folder import StateFolder
 from gpudev.domain.errors import Unavailable
 from gpudev.embedded import at_boot, system
 from gpudev.embedded.layout import Layout

@@ -4,7 +4,7 @@ import signal
 import time
 from types import FrameType
 
-from gpudev.adapters.local.processes import ProcessIdentity, is_alive
+from gpudev.adapters.local.machine.processes import ProcessIdentity, is_alive
 from gpudev.embedded.layout import Layout
 from gpudev.embedded.running import stop_control_plane
 

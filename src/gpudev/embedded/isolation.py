@@ -1,8 +1,8 @@
 """What keeps dev servers apart on this machine, in one sentence: the local cluster's own, found out the same way."""
 
-from gpudev.adapters.local.isolation import describe as in_words
-from gpudev.adapters.local.limits import find_limiter
-from gpudev.adapters.local.probing import find_mode
+from gpudev.adapters.local.machine.cgroups import find_limiter
+from gpudev.adapters.local.machine.isolation import describe as in_words
+from gpudev.adapters.local.machine.isolation_probe import find_mode
 from gpudev.settings import Settings
 
 

@@ -1,6 +1,6 @@
 """Word left about a running process, for whoever looks for it later; and ending a process one did not start.
 
-Which process is meant is `adapters.local.processes`' business: a pid file names the pid, its start and its boot, so
+Which process is meant is `adapters.local.machine.processes`' business: a pid file names the pid, its start and its boot, so
 that a pid that was reused, or a file from before a reboot, names nobody.
 """
 
@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from gpudev.adapters.local.processes import ProcessIdentity, has_ended, is_alive, open_pidfd, send_signal
+from gpudev.adapters.local.machine.processes import ProcessIdentity, has_ended, is_alive, open_pidfd, send_signal
 
 SignalSteps = tuple[tuple[signal.Signals, float], ...]
 """Which signals to send, and how many seconds each is given."""

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import psutil
 
-from gpudev.adapters.local.processes import ProcessIdentity, identify
+from gpudev.adapters.local.machine.processes import ProcessIdentity, identify
 from gpudev.domain.errors import Unavailable
 from gpudev.embedded import pidfiles
 from gpudev.embedded.as_database_user import DATA, Errand

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from gpudev.adapters.local.processes import ProcessIdentity, find_marked
+from gpudev.adapters.local.machine.processes import ProcessIdentity, find_marked
 from gpudev.domain.errors import Unavailable
 from gpudev.embedded import pidfiles, system
 from gpudev.embedded.layout import Layout

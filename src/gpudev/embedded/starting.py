@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 
-from gpudev.adapters.local.processes import ProcessIdentity
+from gpudev.adapters.local.machine.processes import ProcessIdentity
 from gpudev.embedded import system
 from gpudev.embedded.layout import Layout
 from gpudev.embedded.running import find_supervisor

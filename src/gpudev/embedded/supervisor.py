@@ -17,7 +17,7 @@ from types import FrameType
 
 import structlog
 
-from gpudev.adapters.local.processes import identify_self
+from gpudev.adapters.local.machine.processes import identify_self
 from gpudev.domain.errors import Conflict, GpuDevError, Unavailable
 from gpudev.embedded import pidfiles
 from gpudev.embedded.children import Child, end_stray, rotate_log

@@ -15,8 +15,8 @@ from types import FrameType
 from typing import Any
 
 from gpudev import settings as settings_module
-from gpudev.adapters.local.nodes import describe_nodes
-from gpudev.adapters.local.processes import ProcessIdentity
+from gpudev.adapters.local.machine.nodes import describe_nodes
+from gpudev.adapters.local.machine.processes import ProcessIdentity
 from gpudev.domain.errors import Invalid, Unavailable
 from gpudev.embedded import asking, at_boot, foreground, isolation, listening, owner, system
 from gpudev.embedded.layout import Layout, newest_migration, read_json, write_json

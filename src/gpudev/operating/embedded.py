@@ -49,7 +49,7 @@ def stop_servers(as_json: bool) -> None:
     """Stop every dev server's processes and keep its folder: what `down` does last."""
     import asyncio
 
-    from gpudev.adapters.local.nodes import describe_nodes
+    from gpudev.adapters.local.machine.nodes import describe_nodes
     from gpudev.bootstrap.processor import local_cluster
 
     chosen = server_settings()

@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary
 
 import structlog
 
+from gpudev.adapters.change_signal import Changes
 from gpudev.adapters.kubernetes.cache.cluster_cache import Mirror
 from gpudev.adapters.kubernetes.cache.object_records import PodRecord, ServerParts
 from gpudev.adapters.kubernetes.client.kubernetes_api import KubernetesApi, connect
@@ -32,7 +33,6 @@ from gpudev.adapters.kubernetes.provisioning.namespace_setup import Grounds
 from gpudev.adapters.kubernetes.provisioning.server_objects import Maker, Order
 from gpudev.adapters.kubernetes.refusals import find_refusal, plan_refusals, why_refused
 from gpudev.adapters.kubernetes.sizing import all_of_node, room_of_type, share_of
-from gpudev.adapters.local.changes import Changes
 from gpudev.domain.cluster import Share
 from gpudev.domain.disks.contents import Contents
 from gpudev.domain.errors import ClusterError, GpuDevError

@@ -1,0 +1,1 @@
+"""This machine as cluster and cloud: dev servers are processes, volumes are folders."""

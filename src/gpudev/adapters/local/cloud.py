@@ -15,15 +15,15 @@ from uuid import UUID
 
 import structlog
 
-from gpudev.adapters.local.contents import MOST_ENTRIES
-from gpudev.adapters.local.copying import Tally
-from gpudev.adapters.local.folders import StateFolder
-from gpudev.adapters.local.long_work import Job, Stopped, speaking
-from gpudev.adapters.local.removing import remove_folder
-from gpudev.adapters.local.snapshots import Snapshots, pending_snapshots
-from gpudev.adapters.local.volume_folders import Busy, Thing, VolumeFolders
+from gpudev.adapters.local.servers.state_folder import StateFolder
 from gpudev.adapters.local.volume_records import SnapshotRecord, VolumeRecord
-from gpudev.adapters.local.volumes import Volumes
+from gpudev.adapters.local.volumes.contents import MOST_ENTRIES
+from gpudev.adapters.local.volumes.snapshot_store import Snapshots, pending_snapshots
+from gpudev.adapters.local.volumes.thread_jobs import Job, Stopped, speaking
+from gpudev.adapters.local.volumes.tree_copy import Tally
+from gpudev.adapters.local.volumes.tree_removal import remove_folder
+from gpudev.adapters.local.volumes.volume_layout import Busy, Thing, VolumeFolders
+from gpudev.adapters.local.volumes.volume_store import Volumes
 from gpudev.domain.disks.contents import Contents
 from gpudev.domain.errors import ClusterError, GpuDevError, Unavailable
 from gpudev.ports.clock import Clock

@@ -17,22 +17,22 @@ from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
-from gpudev.adapters.local.changes import Changes
-from gpudev.adapters.local.folders import MemberFolder, StateFolder, remove_tree
-from gpudev.adapters.local.foreign import ForeignWatch, OwnUse
+from gpudev.adapters.change_signal import Changes
 from gpudev.adapters.local.hostkeys import public_line
-from gpudev.adapters.local.isolation import Finding, Mode, describe
 from gpudev.adapters.local.jupyter_papers import seen_in
 from gpudev.adapters.local.known_servers import KnownServer
-from gpudev.adapters.local.launching import Launcher, Prepared, ensure_gpu_devices, member_folders
-from gpudev.adapters.local.limits import find_limiter
-from gpudev.adapters.local.members import Member, end_marked, end_process
-from gpudev.adapters.local.nodes import LocalNodes
-from gpudev.adapters.local.processes import ProcessIdentity
+from gpudev.adapters.local.machine.cgroups import find_limiter
+from gpudev.adapters.local.machine.gpu_use import ForeignWatch, OwnUse
+from gpudev.adapters.local.machine.isolation import Finding, Mode, describe
+from gpudev.adapters.local.machine.nodes import LocalNodes
+from gpudev.adapters.local.machine.processes import ProcessIdentity
 from gpudev.adapters.local.records import BadRecord, Record
-from gpudev.adapters.local.seeing import node_seen
-from gpudev.adapters.local.sshd.messages import Message, append_message
-from gpudev.adapters.local.warm import WarmProcess, WarmProcessLost
+from gpudev.adapters.local.servers.launcher import Launcher, Prepared, ensure_gpu_devices, member_folders
+from gpudev.adapters.local.servers.member_process import Member, end_marked, end_process
+from gpudev.adapters.local.servers.observation import node_seen
+from gpudev.adapters.local.servers.state_folder import MemberFolder, StateFolder, remove_tree
+from gpudev.adapters.local.servers.zygote_client import WarmProcess, WarmProcessLost
+from gpudev.adapters.local.sshd.terminal_messages import Message, append_message
 from gpudev.domain.disks.contents import Contents
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.domain.ids import ReservationId

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpudev.adapters.local.isolation import Mode
-from gpudev.adapters.local.launch import View, runtime_dir
-from gpudev.adapters.local.nodes import LocalNode
+from gpudev.adapters.local.machine.isolation import Mode
+from gpudev.adapters.local.machine.launch_spec import View, runtime_dir
+from gpudev.adapters.local.machine.nodes import LocalNode
 from gpudev.domain.cluster import Share
 from gpudev.domain.ids import short_id
 from gpudev.ports.cluster import ServerSpec

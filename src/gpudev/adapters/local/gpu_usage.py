@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from gpudev.adapters.local.nvml import measure
+from gpudev.adapters.local.machine.nvml import measure
 from gpudev.domain.gpu_use import GpuUse
 from gpudev.domain.reservations.reservation import Reservation
 from gpudev.ports.clock import Clock

@@ -5,7 +5,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from gpudev.adapters.local.reporting import write_atomically
+from gpudev.adapters.local.servers.pid1_reports import write_atomically
 
 
 def ensure_host_key(path: Path) -> str:

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, field
 
-from gpudev.adapters.local.folders import ServerFolder
-from gpudev.adapters.local.launch import LOGIN
-from gpudev.adapters.local.members import Member
+from gpudev.adapters.local.machine.launch_spec import LOGIN
 from gpudev.adapters.local.records import Record
-from gpudev.adapters.local.seeing import server_seen
+from gpudev.adapters.local.servers.member_process import Member
+from gpudev.adapters.local.servers.observation import server_seen
+from gpudev.adapters.local.servers.state_folder import ServerFolder
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.reservations.reservation import Connection
 from gpudev.ports.cluster import Phase, ServerSeen

@@ -14,6 +14,7 @@ from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
 from typing import Any
 
+from gpudev.adapters.change_signal import Changes
 from gpudev.adapters.kubernetes.cache.object_records import (
     GonePod,
     NodeRecord,
@@ -31,7 +32,6 @@ from gpudev.adapters.kubernetes.cache.store import Shelf
 from gpudev.adapters.kubernetes.client.kubernetes_api import KubernetesApi
 from gpudev.adapters.kubernetes.client.resource_kinds import NODE, POD, SERVICE, VOLUME, Kind, Manifest, kind_of
 from gpudev.adapters.kubernetes.objects import labels
-from gpudev.adapters.local.changes import Changes
 from gpudev.domain.errors import Unavailable
 from gpudev.domain.ids import ReservationId
 from gpudev.ports.clock import Clock

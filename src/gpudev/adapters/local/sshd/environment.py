@@ -4,7 +4,7 @@ import re
 import sys
 from collections.abc import Mapping
 
-from gpudev.adapters.local.sshd.config import SshdConfig
+from gpudev.adapters.local.sshd.sshd_config import SshdConfig
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _LANG = "en_US.UTF-8" if sys.platform == "darwin" else "C.UTF-8"

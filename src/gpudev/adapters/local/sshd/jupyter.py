@@ -16,11 +16,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpudev.adapters.local import linux
-from gpudev.adapters.local.sshd.config import SshdConfig
+from gpudev.adapters.local.machine import linux
+from gpudev.adapters.local.sshd.child_process import Children, execute, spawn
 from gpudev.adapters.local.sshd.environment import session_environment
 from gpudev.adapters.local.sshd.files import ChangingFile
-from gpudev.adapters.local.sshd.process import Children, execute, spawn
+from gpudev.adapters.local.sshd.sshd_config import SshdConfig
 
 LOGIN = "jupyter"
 """Under this name the control plane comes, with a key for this alone."""

@@ -16,15 +16,15 @@ from contextlib import suppress
 import asyncssh
 
 from gpudev import rlimits
-from gpudev.adapters.local.sshd import forwarding, openssh
-from gpudev.adapters.local.sshd.config import SshdConfig
+from gpudev.adapters.local.sshd import asyncssh_compat, port_forwarding
+from gpudev.adapters.local.sshd.channel_session import Host, Session, shell_of
+from gpudev.adapters.local.sshd.child_process import Children, enter, reset_signals
+from gpudev.adapters.local.sshd.command_exit import RunWatch
 from gpudev.adapters.local.sshd.jupyter import LOGIN as JUPYTER_LOGIN
 from gpudev.adapters.local.sshd.jupyter import JupyterKeeper
-from gpudev.adapters.local.sshd.messages import MessageBoard
-from gpudev.adapters.local.sshd.process import Children, enter, reset_signals
 from gpudev.adapters.local.sshd.regulars import Regulars
-from gpudev.adapters.local.sshd.run_ends import RunWatch
-from gpudev.adapters.local.sshd.session import Host, Session, shell_of
+from gpudev.adapters.local.sshd.sshd_config import SshdConfig
+from gpudev.adapters.local.sshd.terminal_messages import MessageBoard
 
 _MOST_LOGGING_IN = 500
 """Far more than a crowd that comes at once."""
@@ -86,7 +86,7 @@ async def _serve(config: SshdConfig, listener: socket.socket) -> None:
     jupyter = JupyterKeeper(config, lambda: shell_of(config), host.children)
     options = asyncssh.SSHServerConnectionOptions(
         server_factory=lambda: Gate(host, logins, regulars, jupyter),
-        server_version=openssh.VERSION,
+        server_version=asyncssh_compat.VERSION,
         server_host_keys=[asyncssh.import_private_key(config.host_key)],
         encryption_algs=_CIPHERS,
         password_auth=False,
@@ -101,7 +101,9 @@ async def _serve(config: SshdConfig, listener: socket.socket) -> None:
         keepalive_interval=config.keepalive_seconds,
         keepalive_count_max=_KEEPALIVES_UNANSWERED,
     )
-    server = await loop.create_server(lambda: openssh.Connection(loop, options), sock=listener, backlog=_BACKLOG)
+    server = await loop.create_server(
+        lambda: asyncssh_compat.Connection(loop, options), sock=listener, backlog=_BACKLOG
+    )
     looking = asyncio.create_task(_look_now_and_then(regulars, jupyter, RunWatch(config)))
     await asyncio.gather(server.serve_forever(), looking)
 
@@ -167,7 +169,7 @@ class Gate(asyncssh.SSHServer):
 
     def auth_completed(self) -> None:
         self._logins.ended(self._connection)
-        key = self._connection.key_data if isinstance(self._connection, openssh.Connection) else None
+        key = self._connection.key_data if isinstance(self._connection, asyncssh_compat.Connection) else None
         if key is not None and not self._is_for_jupyter:
             self._regulars.came(self._connection, key)
 
@@ -182,20 +184,22 @@ class Gate(asyncssh.SSHServer):
     ) -> bool | Awaitable[asyncssh.SSHTCPSession[bytes]]:
         if self._is_for_jupyter:
             # Wherever it wants to go: there is one place it may go to.
-            return forwarding.connect_to_jupyter(self._jupyter.port)
+            return port_forwarding.connect_to_jupyter(self._jupyter.port)
         closed_ports = self._host.config.refuse_forward_ports
-        return forwarding.connect_where_allowed(dest_host, dest_port, closed_ports)
+        return port_forwarding.connect_where_allowed(dest_host, dest_port, closed_ports)
 
     def server_requested(self, listen_host: str, listen_port: int) -> bool | Awaitable[asyncssh.SSHListener]:
         return (
-            False if self._is_for_jupyter else forwarding.listen_on_loopback(self._connection, listen_host, listen_port)
+            False
+            if self._is_for_jupyter
+            else port_forwarding.listen_on_loopback(self._connection, listen_host, listen_port)
         )
 
     def unix_connection_requested(self, dest_path: str) -> bool:
         return not self._is_for_jupyter
 
     def unix_server_requested(self, listen_path: str) -> bool | Awaitable[asyncssh.SSHListener | bool]:
-        return False if self._is_for_jupyter else forwarding.listen_on_path(self._connection, listen_path)
+        return False if self._is_for_jupyter else port_forwarding.listen_on_path(self._connection, listen_path)
 
 
 def read_authorized_keys(path: str) -> asyncssh.SSHAuthorizedKeys:

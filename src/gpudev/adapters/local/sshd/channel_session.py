@@ -13,14 +13,14 @@ from pathlib import Path
 
 import asyncssh
 
-from gpudev.adapters.local.sshd import openssh
-from gpudev.adapters.local.sshd.config import SshdConfig
+from gpudev.adapters.local.sshd import asyncssh_compat
+from gpudev.adapters.local.sshd.child_process import Children, execute, spawn
 from gpudev.adapters.local.sshd.environment import session_environment
-from gpudev.adapters.local.sshd.messages import MessageBoard
-from gpudev.adapters.local.sshd.process import Children, execute, spawn
 from gpudev.adapters.local.sshd.sftp import find_sftp_server, serve_sftp
+from gpudev.adapters.local.sshd.sshd_config import SshdConfig
 from gpudev.adapters.local.sshd.streams import Inlet, Outlet
 from gpudev.adapters.local.sshd.terminal import Size, Terminal, open_terminal, resize, send_break
+from gpudev.adapters.local.sshd.terminal_messages import MessageBoard
 
 _Channel = asyncssh.SSHServerChannel[bytes]
 
@@ -39,7 +39,7 @@ class Host:
     children: Children
 
 
-class Session(openssh.Session):
+class Session(asyncssh_compat.Session):
     def __init__(self, host: Host) -> None:
         self._host = host
         self._channel: _Channel

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from gpudev.adapters.local.isolation import Mode
+from gpudev.adapters.local.machine.isolation import Mode
 
 LOGIN = "dev"
 SHELL = "/bin/bash"

@@ -1,6 +1,6 @@
 """The warm process: it has imported all an SSH server needs and forks dev servers from that, in milliseconds.
 
-`python -m gpudev.adapters.local.zygote FD STATE_DIR [MODE]`, started by the control plane with one end of a socket pair
+`python -m gpudev.adapters.local.servers.zygote FD STATE_DIR [MODE]`, started by the control plane with one end of a socket pair
 as FD, in a session of its own. It holds no secrets and no descriptors of the control plane, reads nobody's data, and
 ends when the other end of the socket closes. Dev servers go on without it.
 
@@ -22,12 +22,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
-from gpudev.adapters.local import init, linux, namespaces
-from gpudev.adapters.local.isolation import Mode
-from gpudev.adapters.local.launch import Launch
-from gpudev.adapters.local.probing import find_mode
-from gpudev.adapters.local.processes import identify
-from gpudev.adapters.local.reporting import LAUNCH_FILE
+from gpudev.adapters.local.machine import linux, namespaces
+from gpudev.adapters.local.machine.isolation import Mode
+from gpudev.adapters.local.machine.isolation_probe import find_mode
+from gpudev.adapters.local.machine.launch_spec import Launch
+from gpudev.adapters.local.machine.processes import identify
+from gpudev.adapters.local.servers import pid1
+from gpudev.adapters.local.servers.pid1_reports import LAUNCH_FILE
 from gpudev.adapters.local.sshd.server import preload
 
 _MOST_STATUSES = 1000
@@ -137,9 +138,9 @@ def _between(member: Path, listener: socket.socket, pipe: int, lock: int, writin
                     _tell_pid(writing, os.getpid())
                 os.close(writing)
                 gc.enable()
-                init.main(launch, member, listener, pipe, lock)
+                pid1.main(launch, member, listener, pipe, lock)
             finally:
-                os._exit(init.FAILED)
+                os._exit(pid1.FAILED)
         _tell_pid(writing, first)
     except BaseException as error:  # noqa: BLE001 - a forked process must never run on in its parent's code
         traceback.print_exc()

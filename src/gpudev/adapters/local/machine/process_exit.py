@@ -3,7 +3,7 @@
 import asyncio
 import os
 
-from gpudev.adapters.local.processes import ProcessIdentity, has_ended, open_pidfd
+from gpudev.adapters.local.machine.processes import ProcessIdentity, has_ended, open_pidfd
 
 POLL_S = 0.1
 

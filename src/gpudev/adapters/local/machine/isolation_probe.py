@@ -11,8 +11,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from gpudev.adapters.local import linux, namespaces
-from gpudev.adapters.local.isolation import (
+from gpudev.adapters.local.machine import linux, namespaces
+from gpudev.adapters.local.machine.isolation import (
     UID_INSIDE,
     USERS_FORESEEN,
     Finding,
@@ -21,7 +21,7 @@ from gpudev.adapters.local.isolation import (
     first_uid,
     uid_of,
 )
-from gpudev.adapters.local.launch import Launch
+from gpudev.adapters.local.machine.launch_spec import Launch
 
 
 def find_mode(state_dir: Path, asked: Mode | None) -> Finding:

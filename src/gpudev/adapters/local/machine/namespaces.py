@@ -9,9 +9,9 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 
-from gpudev.adapters.local import linux
-from gpudev.adapters.local.isolation import Mode
-from gpudev.adapters.local.launch import LOGIN, SHELL, Launch, runtime_dir
+from gpudev.adapters.local.machine import linux
+from gpudev.adapters.local.machine.isolation import Mode
+from gpudev.adapters.local.machine.launch_spec import LOGIN, SHELL, Launch, runtime_dir
 
 _SYSTEM_TREES = ("usr", "opt", "etc", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "nix", "gnu")
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")

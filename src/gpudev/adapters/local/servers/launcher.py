@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpudev.adapters.local.environment import Gang, environment_for, greeting, member_hostname
-from gpudev.adapters.local.folders import MemberFolder, ServerFolder, StateFolder
 from gpudev.adapters.local.hostkeys import ensure_host_key
-from gpudev.adapters.local.isolation import UID_INSIDE, Mode, first_uid, uid_of
 from gpudev.adapters.local.jupyter_papers import wish_to_text
-from gpudev.adapters.local.launch import Launch, view_of
-from gpudev.adapters.local.limits import Limiter, fair_share
-from gpudev.adapters.local.nodes import LocalNode, LocalNodes
-from gpudev.adapters.local.nvml import CONTROL_DEVICES
+from gpudev.adapters.local.machine.cgroups import Limiter, fair_share
+from gpudev.adapters.local.machine.isolation import UID_INSIDE, Mode, first_uid, uid_of
+from gpudev.adapters.local.machine.launch_spec import Launch, view_of
+from gpudev.adapters.local.machine.nodes import LocalNode, LocalNodes
+from gpudev.adapters.local.machine.nvml import CONTROL_DEVICES
 from gpudev.adapters.local.records import BadRecord, Record
+from gpudev.adapters.local.servers.state_folder import MemberFolder, ServerFolder, StateFolder
 from gpudev.domain.cluster import Share
 from gpudev.domain.errors import ClusterError
 from gpudev.domain.ids import ReservationId

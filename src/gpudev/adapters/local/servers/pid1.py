@@ -17,20 +17,21 @@ from importlib.machinery import BuiltinImporter, FrozenImporter
 from pathlib import Path
 from typing import NoReturn
 
-from gpudev.adapters.local import linux, namespaces, settling_in
-from gpudev.adapters.local.isolation import Mode
-from gpudev.adapters.local.launch import LOGIN, SHELL, Launch, view_of
-from gpudev.adapters.local.processes import children_of, descendants_of, describe_end, identify_self
-from gpudev.adapters.local.reporting import (
+from gpudev.adapters.local.machine import linux, namespaces
+from gpudev.adapters.local.machine.isolation import Mode
+from gpudev.adapters.local.machine.launch_spec import LOGIN, SHELL, Launch, view_of
+from gpudev.adapters.local.machine.processes import children_of, descendants_of, describe_end, identify_self
+from gpudev.adapters.local.servers import personalization
+from gpudev.adapters.local.servers.pid1_reports import (
     LOG_FILE,
     Reporter,
     open_jupyter_report,
     open_run_end_report,
     open_setup_report,
 )
-from gpudev.adapters.local.sshd.config import SshdConfig
-from gpudev.adapters.local.sshd.run_ends import ENDED_WITH_IT
+from gpudev.adapters.local.sshd.command_exit import ENDED_WITH_IT
 from gpudev.adapters.local.sshd.server import run as run_sshd
+from gpudev.adapters.local.sshd.sshd_config import SshdConfig
 
 FAILED = 70
 NOT_ALL_ENDED = 71
@@ -103,7 +104,7 @@ def _settling_in(launch: Launch, config: SshdConfig, member: Path) -> Callable[[
     report = open_setup_report(member)
 
     def begin() -> None:
-        settling_in.fork_runner(launch, config, report, close_descriptors)
+        personalization.fork_runner(launch, config, report, close_descriptors)
         os.close(report)
 
     return begin

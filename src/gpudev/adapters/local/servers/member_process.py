@@ -10,8 +10,8 @@ import signal
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from gpudev.adapters.local.folders import MemberFolder
-from gpudev.adapters.local.processes import (
+from gpudev.adapters.local.machine.process_exit import wait_until_ended
+from gpudev.adapters.local.machine.processes import (
     ProcessIdentity,
     boot_id,
     describe_end,
@@ -21,8 +21,8 @@ from gpudev.adapters.local.processes import (
     send_signal,
 )
 from gpudev.adapters.local.records import Ended
-from gpudev.adapters.local.reporting import Report
-from gpudev.adapters.local.watching import wait_until_ended
+from gpudev.adapters.local.servers.pid1_reports import Report
+from gpudev.adapters.local.servers.state_folder import MemberFolder
 from gpudev.domain.reservations.command_exit import RunEnd
 
 _READY_POLL_S = 0.05

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from gpudev.adapters.local.trail import NOT_A_FOLDER, Trail
+from gpudev.adapters.local.volumes.tree_walk import NOT_A_FOLDER, Trail
 
 _MOST_PASSES = 5
 """Of one folder: somebody may be filling it as fast as it is emptied."""

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 import psutil
 
-from gpudev.adapters.local import nvml
-from gpudev.adapters.local.nodes import LocalNodes
-from gpudev.adapters.local.processes import descends_from
+from gpudev.adapters.local.machine import nvml
+from gpudev.adapters.local.machine.nodes import LocalNodes
+from gpudev.adapters.local.machine.processes import descends_from
 from gpudev.domain.errors import Unavailable
 
 _EVERY_S = 3.0

@@ -9,7 +9,7 @@ import errno
 import os
 from dataclasses import dataclass
 
-from gpudev.adapters.local.filesystem import open_folder
+from gpudev.adapters.local.volumes.filesystem import open_folder
 
 NOT_A_FOLDER = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 """What entering raises when somebody removed or replaced it since its name was read."""

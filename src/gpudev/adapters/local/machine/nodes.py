@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from gpudev.adapters.local.nvml import Gpu, find_gpus
+from gpudev.adapters.local.machine.nvml import Gpu, find_gpus
 from gpudev.domain.errors import Invalid
 from gpudev.domain.gpu import SLOTS_PER_CPU_NODE, GpuType, load_catalogue
 

@@ -23,10 +23,10 @@ from enum import StrEnum
 from pathlib import Path
 from uuid import UUID
 
-from gpudev.adapters.local.filesystem import sync_folder
-from gpudev.adapters.local.removing import remove_folder
-from gpudev.adapters.local.reporting import write_atomically
+from gpudev.adapters.local.servers.pid1_reports import write_atomically
 from gpudev.adapters.local.volume_records import SnapshotRecord, VolumeRecord
+from gpudev.adapters.local.volumes.filesystem import sync_folder
+from gpudev.adapters.local.volumes.tree_removal import remove_folder
 from gpudev.domain.errors import Unavailable
 
 _ID_LENGTH = 36

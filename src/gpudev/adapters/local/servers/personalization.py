@@ -17,11 +17,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpudev.adapters.local import linux, namespaces
-from gpudev.adapters.local.launch import Launch
-from gpudev.adapters.local.sshd.config import SshdConfig
+from gpudev.adapters.local.machine import linux, namespaces
+from gpudev.adapters.local.machine.launch_spec import Launch
+from gpudev.adapters.local.sshd.child_process import reset_signals
 from gpudev.adapters.local.sshd.environment import session_environment
-from gpudev.adapters.local.sshd.process import reset_signals
+from gpudev.adapters.local.sshd.sshd_config import SshdConfig
 
 LOG = ".cache/gpu-dev/setup.log"
 DOTFILES = ".dotfiles"

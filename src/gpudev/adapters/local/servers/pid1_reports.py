@@ -10,7 +10,7 @@ import secrets
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from gpudev.adapters.local.processes import ProcessIdentity
+from gpudev.adapters.local.machine.processes import ProcessIdentity
 
 PROCESS_FILE = "process.json"
 READY_FILE = "ready"

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from gpudev.adapters.local.foreign import ForeignUse
-from gpudev.adapters.local.members import MemberFacts
-from gpudev.adapters.local.nodes import LocalNode
+from gpudev.adapters.local.machine.gpu_use import ForeignUse
+from gpudev.adapters.local.machine.nodes import LocalNode
+from gpudev.adapters.local.servers.member_process import MemberFacts
 from gpudev.domain.cluster import Node
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.reservations.reservation import Connection

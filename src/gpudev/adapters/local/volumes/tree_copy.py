@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from gpudev.adapters.local.attributes import copy_attributes
-from gpudev.adapters.local.contents import ContentsCount
-from gpudev.adapters.local.filesystem import clone_file, copy_bytes, next_data
-from gpudev.adapters.local.known_files import KnownFiles
 from gpudev.adapters.local.opening import alone_in, open_closed_file, open_up
-from gpudev.adapters.local.trail import Trail
+from gpudev.adapters.local.volumes.contents import ContentsCount
+from gpudev.adapters.local.volumes.copied_files import KnownFiles
+from gpudev.adapters.local.volumes.filesystem import clone_file, copy_bytes, next_data
+from gpudev.adapters.local.volumes.tree_walk import Trail
 
 _READING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _WRITING = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

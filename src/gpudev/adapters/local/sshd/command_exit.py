@@ -11,7 +11,7 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from gpudev.adapters.local.sshd.config import SshdConfig
+from gpudev.adapters.local.sshd.sshd_config import SshdConfig
 from gpudev.domain.reservations.command_exit import ENDS, EXIT, FOLDER, OUTPUT, PROCESS, last_lines
 
 ENDED_WITH_IT = 86

@@ -12,8 +12,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpudev.adapters.local.isolation import Mode
-from gpudev.adapters.local.nodes import LocalNode
+from gpudev.adapters.local.machine.isolation import Mode
+from gpudev.adapters.local.machine.nodes import LocalNode
 
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 _CONTROLLERS = ("cpu", "memory", "pids")

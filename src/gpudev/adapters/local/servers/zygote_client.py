@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpudev.adapters.local.isolation import Finding, Mode
-from gpudev.adapters.local.processes import ProcessIdentity, identify
-from gpudev.adapters.local.watching import wait_until_ended
+from gpudev.adapters.local.machine.isolation import Finding, Mode
+from gpudev.adapters.local.machine.process_exit import wait_until_ended
+from gpudev.adapters.local.machine.processes import ProcessIdentity, identify
 from gpudev.domain.errors import ClusterError, Unavailable
 
 _ANSWER_WITHIN_S = 20.0
@@ -123,7 +123,7 @@ class WarmProcess:
 def _start(state_dir: Path, asked: Mode | None) -> _Running:
     ours, theirs = socket.socketpair()
     ours.settimeout(_ANSWER_WITHIN_S)
-    command = [sys.executable, "-P", "-m", "gpudev.adapters.local.zygote", str(theirs.fileno()), str(state_dir)]
+    command = [sys.executable, "-P", "-m", "gpudev.adapters.local.servers.zygote", str(theirs.fileno()), str(state_dir)]
     with theirs, (state_dir / "zygote.log").open("ab") as log:
         process = subprocess.Popen(
             command if asked is None else [*command, asked.value],

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpudev.adapters.local.copying import Tally
 from gpudev.adapters.local.volume_records import BadVolumeRecord
+from gpudev.adapters.local.volumes.tree_copy import Tally
 from gpudev.domain.errors import ClusterError, Unavailable
 
 _REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)

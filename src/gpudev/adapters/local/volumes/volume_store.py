@@ -11,17 +11,17 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gpudev.adapters.local.contents import MOST_ENTRIES, list_contents
-from gpudev.adapters.local.copying import TreeCopy
-from gpudev.adapters.local.filesystem import sync_filesystem
-from gpudev.adapters.local.folders import StateFolder
-from gpudev.adapters.local.known_files import KnownFiles
-from gpudev.adapters.local.long_work import Job, Stopped, opened, speaking
 from gpudev.adapters.local.records import BadRecord
-from gpudev.adapters.local.removing import remove_folder
-from gpudev.adapters.local.snapshots import pending_snapshots
-from gpudev.adapters.local.volume_folders import Busy, Thing, VolumeFolders, is_id
+from gpudev.adapters.local.servers.state_folder import StateFolder
 from gpudev.adapters.local.volume_records import VolumeRecord
+from gpudev.adapters.local.volumes.contents import MOST_ENTRIES, list_contents
+from gpudev.adapters.local.volumes.copied_files import KnownFiles
+from gpudev.adapters.local.volumes.filesystem import sync_filesystem
+from gpudev.adapters.local.volumes.snapshot_store import pending_snapshots
+from gpudev.adapters.local.volumes.thread_jobs import Job, Stopped, opened, speaking
+from gpudev.adapters.local.volumes.tree_copy import TreeCopy
+from gpudev.adapters.local.volumes.tree_removal import remove_folder
+from gpudev.adapters.local.volumes.volume_layout import Busy, Thing, VolumeFolders, is_id
 from gpudev.domain.disks.contents import Contents
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.ports.cloud import SnapshotState, Volume

@@ -10,7 +10,7 @@ from bisect import insort
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from gpudev.adapters.local.trail import Trail
+from gpudev.adapters.local.volumes.tree_walk import Trail
 from gpudev.domain.disks.contents import Contents, Entry, EntryKind
 
 MOST_ENTRIES = 1000

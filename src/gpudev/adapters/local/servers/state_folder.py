@@ -20,11 +20,11 @@ from dataclasses import asdict
 from pathlib import Path
 from uuid import UUID
 
-from gpudev.adapters.local.isolation import Mode
-from gpudev.adapters.local.launch import Launch
-from gpudev.adapters.local.processes import ProcessIdentity, is_alive
+from gpudev.adapters.local.machine.isolation import Mode
+from gpudev.adapters.local.machine.launch_spec import Launch
+from gpudev.adapters.local.machine.processes import ProcessIdentity, is_alive
 from gpudev.adapters.local.records import Ended, Record, SetupReport, record_from_json, record_to_json
-from gpudev.adapters.local.reporting import (
+from gpudev.adapters.local.servers.pid1_reports import (
     FAILURE_FILE,
     JUPYTER_FILE,
     LAUNCH_FILE,

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import structlog
 
-from gpudev.adapters.local.contents import ContentsCount
-from gpudev.adapters.local.copying import Earlier, Method, Tally, TreeCopy
-from gpudev.adapters.local.filesystem import kind_of, sync_filesystem
-from gpudev.adapters.local.known_files import KnownFiles
-from gpudev.adapters.local.long_work import Job, Stopped, opened, speaking
 from gpudev.adapters.local.opening import open_up
-from gpudev.adapters.local.removing import remove_folder
-from gpudev.adapters.local.volume_folders import Busy, Thing, VolumeFolders, is_id
 from gpudev.adapters.local.volume_records import SnapshotRecord
+from gpudev.adapters.local.volumes.contents import ContentsCount
+from gpudev.adapters.local.volumes.copied_files import KnownFiles
+from gpudev.adapters.local.volumes.filesystem import kind_of, sync_filesystem
+from gpudev.adapters.local.volumes.thread_jobs import Job, Stopped, opened, speaking
+from gpudev.adapters.local.volumes.tree_copy import Earlier, Method, Tally, TreeCopy
+from gpudev.adapters.local.volumes.tree_removal import remove_folder
+from gpudev.adapters.local.volumes.volume_layout import Busy, Thing, VolumeFolders, is_id
 from gpudev.domain.errors import ClusterError
 from gpudev.ports.cloud import Snapshot, SnapshotState
 

@@ -1,0 +1,1 @@
+"""Dev servers as processes: state folder, launch, zygote, first process (pid 1), and observation."""
