@@ -13,8 +13,8 @@ from types import MappingProxyType
 from starlette.requests import Request
 
 from gpudev import main
-from gpudev.api import access
-from gpudev.api.guarding import Guard
+from gpudev.api import permissions
+from gpudev.api.request_guard import Guard
 from gpudev.domain.access.users import ApiKey, Role, User
 from gpudev.domain.ids import UserId
 
@@ -22,12 +22,12 @@ _NOBODY = ApiKey(0, User(UserId(0), "nobody", Role.USER), "gpudev_", datetime.no
 
 
 def take_out_door(endpoint: str) -> None:
-    access.TABLE = MappingProxyType({**access.TABLE, endpoint: access.Rule(access.Needs.OPEN)})
+    permissions.TABLE = MappingProxyType({**permissions.TABLE, endpoint: permissions.Rule(permissions.Needs.OPEN)})
     with_door = Guard.admit
 
-    async def admit(guard: Guard, request: Request, rule: access.Rule) -> None:
+    async def admit(guard: Guard, request: Request, rule: permissions.Rule) -> None:
         await with_door(guard, request, rule)
-        if rule.needs is access.Needs.OPEN:
+        if rule.needs is permissions.Needs.OPEN:
             request.state.caller = _NOBODY  # its endpoint expects somebody
 
     Guard.admit = admit  # type: ignore[method-assign, assignment]

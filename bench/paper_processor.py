@@ -12,7 +12,7 @@ from gpudev.adapters.postgres.database.migrator import ensure_queue_notification
 from gpudev.adapters.postgres.queue.message_queue import NOTIFY_CHANNEL
 from gpudev.adapters.postgres.stores import open_stores
 from gpudev.bootstrap.processor import make_processor
-from gpudev.bootstrap.running import configure_logging
+from gpudev.bootstrap.service_runtime import configure_logging
 from gpudev.domain.cluster import Node
 from gpudev.domain.reservations.reservation import Connection
 from gpudev.ports.clock import SystemClock

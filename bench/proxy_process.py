@@ -14,12 +14,12 @@ from gpudev.domain.ids import ReservationId, UserId
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Connection
 from gpudev.domain.sessions.grants import Grant, Standing
-from gpudev.gate.auditing import AuditTrail
+from gpudev.http_edge.audit import AuditTrail
 from gpudev.ports.auditing import AuditEntry, AuditQuery
 from gpudev.ports.clock import SystemClock
-from gpudev.proxy.guarding import SessionGuard
-from gpudev.proxy.sessions import Sessions
-from gpudev.proxy.targets import Targets
+from gpudev.proxy.dev_server_connector import Targets
+from gpudev.proxy.ssh.handshake import SessionGuard
+from gpudev.proxy.ssh.sessions import Sessions
 from gpudev.settings import Guarding, ProxySettings
 from gpudev.workflows.proxying import Proxying
 

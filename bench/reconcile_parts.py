@@ -23,7 +23,7 @@ from gpudev.adapters.kubernetes.client.resource_kinds import NODE, POD, Kind
 from gpudev.adapters.kubernetes.cluster import KubernetesCluster
 from gpudev.adapters.kubernetes.uncached_access import KubernetesReading
 from gpudev.adapters.postgres.stores import open_stores
-from gpudev.bootstrap.running import spare_collections
+from gpudev.bootstrap.service_runtime import spare_collections
 from gpudev.domain.gpu import Catalogue, load_catalogue
 from gpudev.planning.reconcile_availability import plan_availability
 from gpudev.ports.clock import SystemClock

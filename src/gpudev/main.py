@@ -30,7 +30,7 @@ COMMANDS = {
     "up": "embedded",
     "users": "invitations",
 }
-"""Every command, and the module of gpudev.operating that has it among its COMMANDS."""
+"""Every command, and the module of gpudev.server_cli that has it among its COMMANDS."""
 
 
 class LazyGroup(click.Group):
@@ -41,7 +41,7 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         try:
-            module: Any = import_module(f"gpudev.operating.{COMMANDS[cmd_name]}")
+            module: Any = import_module(f"gpudev.server_cli.{COMMANDS[cmd_name]}")
         except ModuleNotFoundError as missing:
             if missing.name is None or missing.name.startswith("gpudev"):
                 raise

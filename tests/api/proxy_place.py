@@ -14,10 +14,10 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from gpudev.api.app import create_app
-from gpudev.api.connections import guarded_http
+from gpudev.api.http.connection_limits import guarded_http
 from gpudev.bootstrap.proxy import serving_sessions
 from gpudev.domain.reservations.reservation import Connection
-from gpudev.proxy.sessions import Sessions
+from gpudev.proxy.ssh.sessions import Sessions
 from gpudev.settings import Guarding, ProxySettings
 from support.api import Api, identifier, submit, until
 

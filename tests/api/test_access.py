@@ -13,11 +13,11 @@ import pytest
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from gpudev.api import access
-from gpudev.api.access import TABLE, Needs, NotInTable
+from gpudev.api import permissions
 from gpudev.api.app import create_app
-from gpudev.api.documenting import document
-from gpudev.api.routing import Caller, V1Route, check_routes
+from gpudev.api.http.openapi import document
+from gpudev.api.http.routing import Caller, V1Route, check_routes
+from gpudev.api.permissions import TABLE, Needs, NotInTable
 from gpudev.domain.access.users import Role
 from gpudev.settings import Guarding
 from support.api import Api, identifier, refused, submit
@@ -189,7 +189,7 @@ def test_an_endpoint_without_a_line_is_not_served(api: Api, monkeypatch: pytest.
     with pytest.raises(NotInTable, match="GET /v1/secret"):
         router.add_api_route("/v1/secret", handle)
     lines = {line: rule for line, rule in TABLE.items() if line != "GET /v1/jobs"}
-    monkeypatch.setattr(access, "TABLE", lines)
+    monkeypatch.setattr(permissions, "TABLE", lines)
     with pytest.raises(NotInTable, match="GET /v1/jobs"):
         create_app(api.services)
 

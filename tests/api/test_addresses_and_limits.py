@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpudev.gate.addresses import ClientAddresses
-from gpudev.gate.limiting import TokenBuckets, neighbourhood
+from gpudev.http_edge.client_ip import ClientAddresses
+from gpudev.http_edge.rate_limits import TokenBuckets, neighbourhood
 from gpudev.settings import Guarding, load
 from support.api import Api, refused
 

@@ -10,7 +10,7 @@ import structlog
 
 from gpudev.domain.access.users import Role
 from gpudev.domain.errors import Unavailable
-from gpudev.gate.auditing import AuditTrail
+from gpudev.http_edge.audit import AuditTrail
 from gpudev.ports.auditing import AuditEntry, AuditQuery, harmless
 from gpudev.settings import Guarding
 from support.api import Api, refused, submit

@@ -11,7 +11,7 @@ from gpudev.api.authentication import Authentication
 from gpudev.domain.access.users import ApiKey, Role, User
 from gpudev.domain.errors import TooOften, Unauthenticated
 from gpudev.domain.ids import UserId
-from gpudev.gate.limiting import TokenBuckets
+from gpudev.http_edge.rate_limits import TokenBuckets
 from gpudev.ports.changes import AccessChange, NoAccessChanges
 from support.api import Api, public_key, refused, submit
 from support.clock import ManualClock

@@ -7,7 +7,7 @@ import httpx2
 import pytest
 
 from gpudev.api.app import create_app
-from gpudev.api.remembering import Remembered
+from gpudev.api.caching import Remembered
 from gpudev.domain.cluster import Node
 from support.api import Api, submit
 

@@ -14,13 +14,13 @@ import pytest
 
 from gpudev.adapters.postgres.database.listener import ReservationChanges
 from gpudev.api import app
-from gpudev.api.streaming import EventStream, Item
+from gpudev.api.http.event_stream import EventStream, Item
 from gpudev.domain.access.users import Role
 from gpudev.domain.errors import Unavailable
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.reservations.reservation import Reservation
-from gpudev.gate.addresses import ClientAddresses
-from gpudev.gate.limiting import Places
+from gpudev.http_edge.client_ip import ClientAddresses
+from gpudev.http_edge.rate_limits import Places
 from gpudev.wire.reservations import JobEvent, JobView
 from gpudev.workflows.viewing import Viewing
 from gpudev.workflows.watching import Watching

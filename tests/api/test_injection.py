@@ -14,7 +14,7 @@ from urllib.parse import quote
 import httpx2
 import pytest
 
-from gpudev.api.documenting import document
+from gpudev.api.http.openapi import document
 from gpudev.domain.access.ssh_keys import check_github_user
 from gpudev.domain.access.users import Role
 from gpudev.domain.errors import Invalid

@@ -17,8 +17,8 @@ from schemathesis import Case, GenerationMode, checks
 from gpudev.adapters.postgres.database.listener import ReservationChanges
 from gpudev.adapters.postgres.database.roles import API
 from gpudev.adapters.postgres.stores import open_stores
-from gpudev.api.access import TABLE
 from gpudev.api.app import create_app
+from gpudev.api.permissions import TABLE
 from gpudev.domain.access.users import Role
 from gpudev.domain.cluster import Node
 from gpudev.domain.commands import PLANNING_LEASE

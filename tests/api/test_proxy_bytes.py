@@ -13,8 +13,8 @@ import httpx2
 
 from api.proxy_place import QUICK, Proxy, closed, greeting, proxy_of
 from gpudev.cli import shortcut
-from gpudev.proxy.sessions import Sessions
-from gpudev.proxy.tunnel import Tunnel
+from gpudev.proxy.ssh.sessions import Sessions
+from gpudev.proxy.ssh.tunnel import Tunnel
 from gpudev.sdk import websocket
 from gpudev.settings import Guarding
 from support.api import Api, until

@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from api.proxy_place import Proxy
-from gpudev.proxy import tunnel
+from gpudev.proxy.ssh import tunnel
 from support.api import until
 
 _BINARY, _CLOSE, _PING = 0x2, 0x8, 0x9

@@ -8,10 +8,10 @@ import httpx2
 import pytest
 import structlog
 
-from gpudev.api.routing import MAX_BODY, MAX_DEPTH, MOST_DISCARDED
+from gpudev.api.http.routing import MAX_BODY, MAX_DEPTH, MOST_DISCARDED
 from gpudev.domain import errors
 from gpudev.domain.errors import Unavailable
-from gpudev.gate.refusing import STATUS_OF, status_of
+from gpudev.http_edge.error_responses import STATUS_OF, status_of
 from support.api import Api, public_key, refused
 
 JSON = {"Content-Type": "application/json"}

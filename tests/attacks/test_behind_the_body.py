@@ -10,7 +10,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from gpudev.api.connections import guarded_http
+from gpudev.api.http.connection_limits import guarded_http
 from gpudev.settings import Guarding
 from support.api import until
 

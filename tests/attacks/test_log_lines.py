@@ -15,7 +15,7 @@ TOKEN = "gpudevt_" + "Qw9" * 14
 WRITE = """
 import logging, os, sys
 import structlog
-from gpudev.bootstrap.running import configure_logging
+from gpudev.bootstrap.service_runtime import configure_logging
 from gpudev.settings import load
 configure_logging(load({"GPU_DEV_LOG_FORMAT": sys.argv[1]}))
 text = os.environ["FORGED"] + os.environ["SECRETS"]

@@ -16,7 +16,7 @@ from gpudev.adapters.postgres.database.listener import ReservationChanges
 from gpudev.adapters.postgres.database.pool import connect
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.api.app import create_app
-from gpudev.api.services import Services
+from gpudev.api.dependencies import Services
 from gpudev.embedded.postgres import EmbeddedPostgres
 from gpudev.settings import Database, OidcSettings, Settings
 from gpudev.workflows.inviting import Inviting

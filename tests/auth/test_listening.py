@@ -14,7 +14,7 @@ import pytest
 import uvicorn
 
 from gpudev.adapters.tls import CertificateFiles, ensure_self_made
-from gpudev.bootstrap.listening import listening_elsewhere
+from gpudev.bootstrap.listeners import listening_elsewhere
 from gpudev.domain.errors import Invalid, Unavailable
 from gpudev.domain.listening import ListenAddress
 from gpudev.sdk.errors import Unreachable

@@ -9,7 +9,7 @@ import pytest
 
 from auth.issuing import METADATA, Stranger, TestIssuer
 from gpudev.adapters.postgres.stores import Stores
-from gpudev.api.services import Services
+from gpudev.api.dependencies import Services
 from gpudev.domain.access.users import Role
 from gpudev.ports.access import Person
 from gpudev.settings import OidcSettings

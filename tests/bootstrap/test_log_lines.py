@@ -6,7 +6,7 @@ import logging
 import pytest
 import structlog
 
-from gpudev.bootstrap.running import configure_logging
+from gpudev.bootstrap.service_runtime import configure_logging
 from gpudev.settings import Settings
 
 KEY = "gpudev_" + "Ab3-_xYz" * 5

@@ -9,7 +9,7 @@ from importlib import import_module
 import click
 import pytest
 
-from gpudev import main, operating
+from gpudev import main, server_cli
 
 pytestmark = pytest.mark.slow
 
@@ -41,7 +41,7 @@ def loaded_by(command: str) -> set[str]:
 )
 def test_no_command_loads_what_only_others_need(command: str, unneeded: set[str]) -> None:
     loaded = loaded_by(command)
-    assert "gpudev.operating.running" in loaded
+    assert "gpudev.server_cli.command_runtime" in loaded
     assert not unneeded & loaded
 
 
@@ -49,9 +49,9 @@ def test_every_command_can_be_called_by_its_name() -> None:
     """None is forgotten in the table, and none is promised that is not there."""
     written = {
         command.name
-        for module in pkgutil.iter_modules(operating.__path__)
+        for module in pkgutil.iter_modules(server_cli.__path__)
         if module.name != "machines"  # its commands hang below `nodes`
-        for command in getattr(import_module(f"gpudev.operating.{module.name}"), "COMMANDS", ())
+        for command in getattr(import_module(f"gpudev.server_cli.{module.name}"), "COMMANDS", ())
     }
     context = click.Context(main.cli)
     assert set(main.cli.list_commands(context)) == written

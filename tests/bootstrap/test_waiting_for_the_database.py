@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpudev.bootstrap.running import wait_for_database
+from gpudev.bootstrap.service_runtime import wait_for_database
 from gpudev.domain.errors import Unavailable
 from gpudev.settings import Database
 

@@ -17,7 +17,7 @@ from charts.rendering import CHART, Helm, Object, Rendered, containers
 from gpudev.adapters.dcgm.reading import BUSY_PERCENT
 from gpudev.adapters.kubernetes import refusals  # noqa: F401 - it has a metric of its own
 from gpudev.metrics import instruments  # noqa: F401
-from gpudev.metrics.picture import Picture, PictureCollector, QueuePicture, TypePicture
+from gpudev.metrics.system_state import Picture, PictureCollector, QueuePicture, TypePicture
 from gpudev.ports.clock import SystemClock
 from support.go_program import PROMTOOL, ROOT
 

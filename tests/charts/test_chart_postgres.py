@@ -13,7 +13,7 @@ from charts.postgres_pods import postgres_pods
 from charts.rendering import Helm, Object
 from gpudev.adapters.postgres.database.migrator import is_current, migrate
 from gpudev.adapters.postgres.database.pool import connect
-from gpudev.bootstrap.running import wait_for_database
+from gpudev.bootstrap.service_runtime import wait_for_database
 from gpudev.domain.errors import Unavailable
 from gpudev.settings import API_ROLE, Database
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from gpudev.embedded import at_boot
+from gpudev.embedded import systemd_unit
 from support.machine import Machine
 
 HAS_SYSTEMD = Path("/run/systemd/system").is_dir()
 
 
 def unit(home: str = "/srv/gpu dev", nodes_file: Path | None = None, *, as_root: bool = True) -> str:
-    return at_boot.unit_text(home=Path(home), nodes_file=nodes_file, port=None, as_root=as_root)
+    return systemd_unit.unit_text(home=Path(home), nodes_file=nodes_file, port=None, as_root=as_root)
 
 
 def test_the_unit_leaves_the_dev_servers_alone_when_it_stops() -> None:
@@ -62,12 +62,12 @@ def test_after_a_boot_it_has_the_settings_it_was_installed_with_and_nobody_s_sec
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
 def test_systemd_itself_finds_nothing_wrong_with_it(tmp_path: Path) -> None:
-    path = tmp_path / at_boot.UNIT
+    path = tmp_path / systemd_unit.UNIT
     path.write_text(unit())
     done = subprocess.run(
         ["systemd-analyze", "verify", str(path)], capture_output=True, text=True, timeout=60, check=False
     )
-    about_it = [line for line in done.stderr.splitlines() if at_boot.UNIT in line]
+    about_it = [line for line in done.stderr.splitlines() if systemd_unit.UNIT in line]
     assert about_it == []
 
 

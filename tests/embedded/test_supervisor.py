@@ -15,13 +15,13 @@ import pytest
 
 from gpudev.adapters.local.machine.processes import ProcessIdentity, identify, is_alive
 from gpudev.embedded import pidfiles
-from gpudev.embedded.children import FIRST_DELAY, HEALTHY_AFTER, LONGEST_DELAY, next_delay, rotate_log
 from gpudev.embedded.layout import Layout
 from gpudev.embedded.pidfiles import wait_until
+from gpudev.embedded.supervised_processes import FIRST_DELAY, HEALTHY_AFTER, LONGEST_DELAY, next_delay, rotate_log
 
 PROGRAM = """
 import pathlib, signal, sys
-from gpudev.embedded.children import ChildSpec
+from gpudev.embedded.supervised_processes import ChildSpec
 from gpudev.embedded.layout import Layout
 from gpudev.embedded.supervisor import Service, Supervisor, Task
 

@@ -61,7 +61,7 @@ def confined(environment: Path, tmp_path_factory: pytest.TempPathFactory) -> Con
     if reason := why_not():
         pytest.skip(f"NOT TESTED: {reason}")
     # Compiled, as in the image: afterwards nobody can write it down.
-    parts = "import gpudev.bootstrap.api, gpudev.bootstrap.processor, gpudev.main, gpudev.operating.serving"
+    parts = "import gpudev.bootstrap.api, gpudev.bootstrap.processor, gpudev.main, gpudev.server_cli.services"
     subprocess.run([str(environment / "python"), "-c", HELP + parts], check=True, capture_output=True)
     return Confined.prepare(tmp_path_factory.mktemp("confined"), environment.parent)
 

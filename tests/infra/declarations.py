@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DECLARED = ROOT / "infra" / "declared.json"
 CATALOGUE = ROOT / "src" / "gpudev" / "domain" / "catalogue.toml"
 
-# The processor does continuously what the availability updater does now and then (bootstrap/keeping.py), and
+# The processor does continuously what the availability updater does now and then (bootstrap/reconcilers.py), and
 # reservation-expiry puts disks away as the processor would (bootstrap/processor.py, open_backstop). Operators' commands
 # run in the toolbox: report orphans, nodes groups, nodes refresh.
 AWS_SERVICES = {

@@ -18,12 +18,12 @@ from gpudev.adapters.local.machine.isolation import Mode
 from gpudev.adapters.postgres.database.listener import ReservationChanges
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.api.app import create_app
-from gpudev.api.connections import guarded_http
+from gpudev.api.http.connection_limits import guarded_http
 from gpudev.bootstrap.jupyter import serving_jupyter
 from gpudev.bootstrap.processor import make_processor
 from gpudev.bootstrap.proxy import serving_sessions
 from gpudev.domain.access.users import Role
-from gpudev.gate.auditing import AuditTrail
+from gpudev.http_edge.audit import AuditTrail
 from gpudev.ports.auditing import AuditEntry, AuditQuery
 from gpudev.ports.clock import SystemClock
 from gpudev.settings import Settings

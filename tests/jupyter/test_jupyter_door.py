@@ -3,7 +3,7 @@
 import pytest
 
 from gpudev.domain.errors import Forbidden
-from gpudev.proxy import jupyter_door as door
+from gpudev.proxy.jupyter import headers as door
 
 ID = "3f2a9c1e-0000-4000-8000-000000000000"
 BASE = f"/v1/jobs/{ID}/jupyter/"

@@ -10,11 +10,11 @@ from starlette.responses import PlainTextResponse
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.adapters.ssh_tunnels import SshWays
 from gpudev.bootstrap.jupyter import SESSION_TTL
-from gpudev.gate.auditing import AuditTrail
+from gpudev.http_edge.audit import AuditTrail
 from gpudev.ports.auditing import AuditEntry, AuditQuery
 from gpudev.ports.clock import SystemClock
-from gpudev.proxy.jupyter import JupyterDoor, JupyterPages
-from gpudev.proxy.jupyter_guarding import JupyterGuard
+from gpudev.proxy.jupyter.guard import JupyterGuard
+from gpudev.proxy.jupyter.http_proxy import JupyterDoor, JupyterPages
 from gpudev.settings import Guarding
 from gpudev.workflows.browsing import Browsing
 

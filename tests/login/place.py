@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gpudev.adapters.aws.login import AwsIdentity
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.api.authentication import Authentication
-from gpudev.api.services import Services
+from gpudev.api.dependencies import Services
 from gpudev.ports.access import SignedRequest
 from login.signing import Draft, wire
 from support.clock import ManualClock

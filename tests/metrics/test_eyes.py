@@ -11,13 +11,13 @@ from typing import Any
 import httpx2
 import pytest
 
-from gpudev.bootstrap.exposing import Eyes, exposing
+from gpudev.bootstrap.observability import Eyes, exposing
 from gpudev.domain.errors import Invalid, Unavailable
 from gpudev.domain.listening import ListenAddress, parse_bind
 from gpudev.embedded.system import PROCESSOR, stages
 from gpudev.metrics.http_requests import RequestMeter
 from gpudev.metrics.instruments import request_seconds, requests
-from gpudev.metrics.pulse import Pulse
+from gpudev.metrics.loop_watchdog import Pulse
 from gpudev.settings import Settings, load
 from support.ports import free_port
 

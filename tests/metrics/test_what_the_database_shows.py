@@ -14,8 +14,8 @@ from gpudev.bootstrap.processor import make_processor
 from gpudev.domain.cluster import Node
 from gpudev.domain.errors import Unavailable
 from gpudev.domain.reservations.lifecycle import Status
+from gpudev.metrics.event_counters import ReservationStep, count
 from gpudev.metrics.exposition import SystemExposition
-from gpudev.metrics.history import ReservationStep, count
 from gpudev.settings import Settings
 from support.clock import ManualClock
 from support.paper_cluster import PaperCluster

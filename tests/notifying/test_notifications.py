@@ -12,8 +12,8 @@ import pytest
 from gpudev.adapters.notifier import AppriseNotifier
 from gpudev.adapters.postgres.database.roles import RECONCILER
 from gpudev.adapters.postgres.stores import Stores
-from gpudev.api.configuring import show
-from gpudev.bootstrap.notifying import Nobody, open_notifier, telling_outside
+from gpudev.api.routes.system import show
+from gpudev.bootstrap.notifications import Nobody, open_notifier, telling_outside
 from gpudev.domain.errors import Unavailable
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.notifications import Notice, Occasion, Recipient

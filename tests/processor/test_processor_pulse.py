@@ -12,7 +12,7 @@ from gpudev.adapters.postgres.stores import Stores
 from gpudev.bootstrap.processor import make_processor
 from gpudev.domain.cluster import Node
 from gpudev.domain.errors import Unavailable
-from gpudev.metrics.pulse import Pulse
+from gpudev.metrics.loop_watchdog import Pulse
 from gpudev.ports.cluster import ClusterSeen
 from gpudev.processor.loop import Processor
 from gpudev.settings import Settings

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gpudev.adapters.postgres.stores import Stores
-from gpudev.bootstrap import keeping
-from gpudev.bootstrap.keeping import Keeper, keep_reconciling
+from gpudev.bootstrap import reconcilers
+from gpudev.bootstrap.reconcilers import Keeper, keep_reconciling
 from gpudev.domain.errors import Unavailable
 from gpudev.ports.cloud import NodeGroup
 from gpudev.ports.reconciling import Pass
@@ -70,8 +70,8 @@ async def test_only_the_processor_that_plans_reconciles_and_failures_end_nothing
 
         async def __aexit__(self, *_: object) -> None: ...
 
-    monkeypatch.setattr(keeping, "open_cloud", Opening)
-    monkeypatch.setattr(keeping, "_OPEN_AGAIN_AFTER", quickly)
+    monkeypatch.setattr(reconcilers, "open_cloud", Opening)
+    monkeypatch.setattr(reconcilers, "_OPEN_AGAIN_AFTER", quickly)
     cloud.volume("vol-1")
     cloud.refuse_volumes = Unavailable("throttled")
     task = asyncio.create_task(keep_reconciling(chosen, world.stores, GroupsSeen(), world.processor))

@@ -18,12 +18,12 @@ from gpudev.adapters.postgres.snapshot import UnreleasedSnapshot
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.api.app import create_app
 from gpudev.api.authentication import KeyIdentity
-from gpudev.api.services import Services
+from gpudev.api.dependencies import Services
 from gpudev.domain.access.users import Role
 from gpudev.domain.commands import PLANNING_LEASE
 from gpudev.domain.errors import Invalid
 from gpudev.domain.ids import ReservationId
-from gpudev.gate.auditing import AuditTrail
+from gpudev.http_edge.audit import AuditTrail
 from gpudev.ports.access import KeySource
 from gpudev.ports.clock import Clock
 from gpudev.settings import Settings

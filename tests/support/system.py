@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import psutil
 
-from gpudev.embedded import asking
+from gpudev.embedded import api_probe
 from support.ports import free_port
 from support.process_table import command_lines
 from support.warm_programs import CLIENT, SERVER, run_program
@@ -121,7 +121,7 @@ class System:
 
     def _says_yes(self, path: str) -> bool:
         url = json.loads((self.home / "state" / "run" / "system.json").read_text())["api_url"]
-        answer = asking.ask(url + path)
+        answer = api_probe.ask(url + path)
         return answer is not None and answer.status == 200
 
     def processes_with(self, text: str) -> list[int]:

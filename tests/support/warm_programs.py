@@ -47,7 +47,7 @@ class Program:
 
 
 CLIENT = Program("gpudev.cli", "gpudev.cli.main", ("gpudev.cli",))
-SERVER = Program("gpudev.main", "gpudev.main", ("gpudev.operating", "gpudev.bootstrap"))
+SERVER = Program("gpudev.main", "gpudev.main", ("gpudev.server_cli", "gpudev.bootstrap"))
 
 
 def run_program(

@@ -9,31 +9,31 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import Lifespan
 
 from gpudev import __version__
-from gpudev.api import problems
-from gpudev.api.administering import AdminEndpoints
-from gpudev.api.auth import AuthEndpoints
 from gpudev.api.auth_door import Door
 from gpudev.api.auth_methods import login_methods
 from gpudev.api.auth_oidc import TokenEndpoints
 from gpudev.api.authentication import Authentication
-from gpudev.api.cluster import ClusterEndpoints
-from gpudev.api.configuring import ConfigurationEndpoints
-from gpudev.api.disks import DiskEndpoints
-from gpudev.api.documenting import DESCRIPTION, document
-from gpudev.api.guarding import Guard
+from gpudev.api.caching import OneAtATime, Remembered, RememberedPlans
+from gpudev.api.dependencies import Services
 from gpudev.api.health import HealthEndpoints
-from gpudev.api.interiors import JupyterEndpoints, UserEndpoints
-from gpudev.api.jobs import JobEndpoints
+from gpudev.api.http import responses
+from gpudev.api.http.middleware import Requests
+from gpudev.api.http.openapi import DESCRIPTION, document
+from gpudev.api.http.routing import check_routes
 from gpudev.api.keys import KeyEndpoints
-from gpudev.api.middleware import Requests
 from gpudev.api.nodes import NodeEndpoints
 from gpudev.api.proxying import ProxyEndpoints
-from gpudev.api.remembering import OneAtATime, Remembered, RememberedPlans
-from gpudev.api.routing import check_routes
-from gpudev.api.services import Services
+from gpudev.api.request_guard import Guard
+from gpudev.api.routes.cluster import ClusterEndpoints
+from gpudev.api.routes.disks import DiskEndpoints
+from gpudev.api.routes.login import AuthEndpoints
+from gpudev.api.routes.reservations import JobEndpoints
+from gpudev.api.routes.sessions import JupyterEndpoints, UserEndpoints
+from gpudev.api.routes.system import ConfigurationEndpoints
+from gpudev.api.routes.users import AdminEndpoints
 from gpudev.api.stats import StatsEndpoints
-from gpudev.gate.addresses import ClientAddresses
-from gpudev.gate.limiting import Places, TokenBuckets
+from gpudev.http_edge.client_ip import ClientAddresses
+from gpudev.http_edge.rate_limits import Places, TokenBuckets
 from gpudev.ports.reservations import UnreleasedView
 from gpudev.workflows.browsing import Linking
 from gpudev.workflows.cancelling import Cancelling
@@ -86,7 +86,7 @@ def create_app(services: Services, lifespan: Lifespan[FastAPI] | None = None) ->
     ):
         check_routes(router)
         app.include_router(router)
-    problems.install(app)
+    responses.install(app)
     app.add_middleware(Requests, tracer=services.tracer)
     if services.settings.guarding.cors_origins:
         _open_to_pages(app, services.settings.guarding.cors_origins)

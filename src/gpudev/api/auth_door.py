@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gpudev.api.answering import JsonAnswer
-from gpudev.api.guarding import Guard
+from gpudev.api.request_guard import Guard
 from gpudev.domain.errors import Forbidden
 from gpudev.ports.access import Person
 from gpudev.wire.access import LoginView

@@ -9,8 +9,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gpudev.api.auth_door import Door
-from gpudev.api.documenting import problems
-from gpudev.api.routing import V1Route
+from gpudev.api.http.openapi import problems
+from gpudev.api.http.routing import V1Route
 from gpudev.domain.errors import Forbidden, Unauthenticated
 from gpudev.ports.access import IdentityProvider
 from gpudev.ports.invitations import IdToken

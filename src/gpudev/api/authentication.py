@@ -15,7 +15,7 @@ from typing import TypeVar
 from gpudev.domain.access.users import ApiKey
 from gpudev.domain.errors import TooOften, Unauthenticated
 from gpudev.domain.sessions.grants import TOKEN_PREFIX
-from gpudev.gate.limiting import TokenBuckets, neighbourhood
+from gpudev.http_edge.rate_limits import TokenBuckets, neighbourhood
 from gpudev.ports.access import Identity
 from gpudev.ports.changes import AccessChange, AccessChanges, NoAccessChanges
 from gpudev.ports.clock import Clock

@@ -9,8 +9,8 @@ from starlette.responses import Response
 
 from gpudev.api.answering import JsonAnswer
 from gpudev.api.authentication import Authentication
-from gpudev.api.documenting import problems
-from gpudev.api.routing import Caller, V1Route
+from gpudev.api.http.openapi import problems
+from gpudev.api.http.routing import Caller, V1Route
 from gpudev.ports.reservations import UserStore
 from gpudev.wire.cluster import KeyView
 

@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gpudev.api.answering import JsonAnswer
-from gpudev.api.documenting import problems
-from gpudev.api.routing import Caller, V1Route
+from gpudev.api.http.openapi import problems
+from gpudev.api.http.routing import Caller, V1Route
 from gpudev.domain.cordon import check_reason
 from gpudev.ports.clock import Clock
 from gpudev.ports.cordons import CordonStore

@@ -8,9 +8,9 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from gpudev.api.answering import JsonAnswer
-from gpudev.api.documenting import problems
-from gpudev.api.parameters import JobId
-from gpudev.api.routing import Caller, V1Route
+from gpudev.api.http.openapi import problems
+from gpudev.api.http.parameters import JobId
+from gpudev.api.http.routing import Caller, V1Route
 from gpudev.ports.reservations import ReservationStore
 from gpudev.wire.proxy import ProxyToken
 from gpudev.workflows.proxying import Proxying

@@ -6,9 +6,9 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from gpudev.api.answering import JsonAnswer
-from gpudev.api.documenting import problems
-from gpudev.api.parameters import Days, GpuTypeFilter
-from gpudev.api.routing import Caller, V1Route
+from gpudev.api.http.openapi import problems
+from gpudev.api.http.parameters import Days, GpuTypeFilter
+from gpudev.api.http.routing import Caller, V1Route
 from gpudev.wire.queue import EtaReportView
 from gpudev.workflows.judging import Judging
 from gpudev.workflows.viewing import sees_everything

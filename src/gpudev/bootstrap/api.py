@@ -13,10 +13,10 @@ from gpudev.adapters.oidc.provider import OidcProvider
 from gpudev.adapters.postgres.database.listener import AccessChanges, ReservationChanges
 from gpudev.adapters.postgres.stores import open_stores
 from gpudev.api.authentication import KeyIdentity
-from gpudev.api.services import Services
-from gpudev.bootstrap.running import check_schema
+from gpudev.api.dependencies import Services
+from gpudev.bootstrap.service_runtime import check_schema
 from gpudev.domain.commands import PLANNING_LEASE
-from gpudev.gate.auditing import AuditTrail
+from gpudev.http_edge.audit import AuditTrail
 from gpudev.ports.clock import SystemClock
 from gpudev.ports.gpu_usage import GpuUsage
 from gpudev.ports.tracing import UNTRACED, Tracer

@@ -10,17 +10,17 @@ from urllib.parse import urlsplit
 from starlette.types import ASGIApp
 
 from gpudev.adapters.ssh_tunnels import SshWays
-from gpudev.gate.auditing import AuditTrail
+from gpudev.http_edge.audit import AuditTrail
 from gpudev.ports.clock import Clock
 from gpudev.ports.proxying import ProxyTokenStore
 from gpudev.ports.reservations import ReservationStore
 from gpudev.ports.sessions import JupyterKeys
-from gpudev.proxy.jupyter import JupyterDoor, JupyterPages
-from gpudev.proxy.jupyter_guarding import JupyterGuard
-from gpudev.proxy.jupyter_sockets import JupyterSockets
-from gpudev.proxy.sessions import Sessions
+from gpudev.proxy.dev_server_connector import Targets
+from gpudev.proxy.jupyter.guard import JupyterGuard
+from gpudev.proxy.jupyter.http_proxy import JupyterDoor, JupyterPages
+from gpudev.proxy.jupyter.websocket_proxy import JupyterSockets
+from gpudev.proxy.ssh.sessions import Sessions
 from gpudev.proxy.switching import Switch
-from gpudev.proxy.targets import Targets
 from gpudev.settings import Settings
 from gpudev.workflows.browsing import Browsing
 from gpudev.workflows.proxying import Proxying

@@ -17,9 +17,9 @@ from gpudev.adapters.postgres.disks.operations import CHANGES_CHANNEL as DISK_CH
 from gpudev.adapters.postgres.queue.message_queue import NOTIFY_CHANNEL
 from gpudev.adapters.postgres.stores import Stores, open_stores
 from gpudev.bootstrap.disks import open_disk_work
-from gpudev.bootstrap.keeping import keep_reconciling
-from gpudev.bootstrap.notifying import telling_outside
-from gpudev.bootstrap.running import check_schema, wait_for_schema
+from gpudev.bootstrap.notifications import telling_outside
+from gpudev.bootstrap.reconcilers import keep_reconciling
+from gpudev.bootstrap.service_runtime import check_schema, wait_for_schema
 from gpudev.domain.errors import Unavailable
 from gpudev.ports.clock import Clock, SystemClock
 from gpudev.ports.cluster import Cluster

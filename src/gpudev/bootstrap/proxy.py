@@ -4,15 +4,15 @@ import contextlib
 from collections.abc import AsyncIterator
 
 from gpudev.adapters.postgres.stores import open_stores
-from gpudev.api.services import Services
-from gpudev.bootstrap.exposing import Eyes
+from gpudev.api.dependencies import Services
 from gpudev.bootstrap.jupyter import ServingJupyter, serving_jupyter
-from gpudev.bootstrap.running import check_schema
-from gpudev.gate.auditing import AuditTrail
+from gpudev.bootstrap.observability import Eyes
+from gpudev.bootstrap.service_runtime import check_schema
+from gpudev.http_edge.audit import AuditTrail
 from gpudev.ports.clock import SystemClock
-from gpudev.proxy.guarding import SessionGuard
-from gpudev.proxy.sessions import Sessions
-from gpudev.proxy.targets import Targets
+from gpudev.proxy.dev_server_connector import Targets
+from gpudev.proxy.ssh.handshake import SessionGuard
+from gpudev.proxy.ssh.sessions import Sessions
 from gpudev.settings import Settings
 from gpudev.workflows.proxying import Proxying
 

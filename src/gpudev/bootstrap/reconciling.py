@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gpudev.adapters.postgres.stores import Stores, open_stores
 from gpudev.bootstrap.cloud import open_cloud
-from gpudev.bootstrap.running import check_schema
+from gpudev.bootstrap.service_runtime import check_schema
 from gpudev.domain.errors import Invalid
 from gpudev.ports.clock import SystemClock
 from gpudev.ports.cloud import CloudView

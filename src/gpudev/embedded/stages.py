@@ -6,7 +6,7 @@ Apart from the supervisor, for those who only talk about it: they need neither i
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gpudev.embedded.children import ChildSpec
+from gpudev.embedded.supervised_processes import ChildSpec
 
 
 @dataclass(frozen=True, slots=True)

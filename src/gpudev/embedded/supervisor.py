@@ -20,9 +20,9 @@ import structlog
 from gpudev.adapters.local.machine.processes import identify_self
 from gpudev.domain.errors import Conflict, GpuDevError, Unavailable
 from gpudev.embedded import pidfiles
-from gpudev.embedded.children import Child, end_stray, rotate_log
 from gpudev.embedded.layout import Layout
 from gpudev.embedded.stages import Service, Step, Task
+from gpudev.embedded.supervised_processes import Child, end_stray, rotate_log
 
 log = structlog.get_logger()
 

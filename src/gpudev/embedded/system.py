@@ -15,12 +15,12 @@ from types import MappingProxyType
 from gpudev import rlimits
 from gpudev import settings as settings_module
 from gpudev.domain.listening import parse_bind
-from gpudev.embedded import asking
-from gpudev.embedded.children import ChildSpec
+from gpudev.embedded import api_probe
 from gpudev.embedded.layout import Layout
-from gpudev.embedded.listening import environment_of
+from gpudev.embedded.listen_options import environment_of
 from gpudev.embedded.postgres import EmbeddedPostgres
 from gpudev.embedded.stages import Service, Step, Task
+from gpudev.embedded.supervised_processes import ChildSpec
 from gpudev.settings import API_ROLE, PROCESSOR_ROLE, Settings
 
 POSTGRES, MIGRATIONS, PROCESSOR, API = "postgres", "migrations", "processor", "api"
@@ -96,7 +96,7 @@ def stages(settings: Settings, inherited: Mapping[str, str]) -> list[Service | T
         Task(part(MIGRATIONS, "migrate", "--roles", "--refuse-newer")),
         # Not waited for here, so that it starts side by side with the API; `up` asks the API whether it is alive.
         Service(part(PROCESSOR, "processor", role=PROCESSOR_ROLE, own=_next_metrics_address(settings))),
-        Service(part(API, "api", role=API_ROLE), lambda: asking.is_live(api_url(settings))),
+        Service(part(API, "api", role=API_ROLE), lambda: api_probe.is_live(api_url(settings))),
     ]
 
 

@@ -18,12 +18,13 @@ from gpudev import settings as settings_module
 from gpudev.adapters.local.machine.nodes import describe_nodes
 from gpudev.adapters.local.machine.processes import ProcessIdentity
 from gpudev.domain.errors import Invalid, Unavailable
-from gpudev.embedded import asking, at_boot, foreground, isolation, listening, owner, system
+from gpudev.embedded import api_probe, foreground, isolation, listen_options, owner_credentials, system
+from gpudev.embedded import systemd_unit as at_boot
+from gpudev.embedded.control_plane import start_supervisor, with_free_port
 from gpudev.embedded.layout import Layout, newest_migration, read_json, write_json
 from gpudev.embedded.pidfiles import wait_until
+from gpudev.embedded.progress_output import StepFailed, Teller
 from gpudev.embedded.running import find_supervisor, stop_control_plane, taking_turns
-from gpudev.embedded.starting import start_supervisor, with_free_port
-from gpudev.embedded.telling import StepFailed, Teller
 from gpudev.sdk.credentials import Credential
 from gpudev.sdk.errors import ClientError
 from gpudev.settings import Settings
@@ -92,7 +93,7 @@ def bring_up(options: UpOptions) -> int:
             running = _find(up) or _start(up)
         if options.at_boot:
             for sentence in at_boot.install(
-                up.layout.home, settings.nodes_file, options.port, listening.environment_of(settings)
+                up.layout.home, settings.nodes_file, options.port, listen_options.environment_of(settings)
             ):
                 teller.say(sentence)
         # In here, so that no moment is left in which a signal is nobody's.
@@ -121,7 +122,7 @@ def _settings(options: UpOptions) -> Settings:
         nodes_file=_choose_nodes_file(options.nodes_file, settings.nodes_file, Layout(home)),
         api_port=options.port if options.port is not None else settings.api_port,
     )
-    return listening.with_listening(chosen, options.listen, options.tls_cert, options.tls_key, os.environ)
+    return listen_options.with_listening(chosen, options.listen, options.tls_cert, options.tls_key, os.environ)
 
 
 def _choose_nodes_file(asked: Path | None, configured: Path | None, layout: Layout) -> Path | None:
@@ -150,7 +151,7 @@ def _find(up: Undertaking) -> ProcessIdentity | None:
         return None
     known = read_json(up.layout.system_file) or {}
     asked = up
-    up = replace(up, settings=listening.as_started(_as_started(up.settings, known), up.layout))
+    up = replace(up, settings=listen_options.as_started(_as_started(up.settings, known), up.layout))
     up.teller.say(f"gpu-dev already runs here (process {supervisor.pid}).")
     if known and known.get("schema") != newest_migration():
         up.teller.say("It was started by another version: `gpu-dev down`, then `gpu-dev up` to change to this one.")
@@ -183,7 +184,7 @@ def _start(up: Undertaking) -> ProcessIdentity:
     except Invalid as error:
         advice = "Correct it, or start with `--nodes detect` to use what the machine has."
         raise StepFailed("Nodes file", error.message, advice=advice) from error
-    listening.check_listening(up.settings)
+    listen_options.check_listening(up.settings)
     stop_control_plane(up.layout)  # what a killed supervisor may have left
     free = with_free_port(up.settings, up.teller, insist=up.options.port is not None)
     up = replace(up, settings=free)
@@ -209,13 +210,13 @@ def _undone_unless_finished(layout: Layout) -> Iterator[None]:
 def _make_usable(up: Undertaking, supervisor: ProcessIdentity, since: str) -> Running:
     look_there = f"See the logs in {up.layout.logs}; `gpu-dev down`, then `gpu-dev up`."
     with up.teller.step("Ready", advice=look_there):
-        if not wait_until(lambda: asking.why_not_ready(up.api_url) is None, up.options.timeout, every=0.05):
-            reason = asking.why_not_ready(up.api_url) or "it was not ready in time"
+        if not wait_until(lambda: api_probe.why_not_ready(up.api_url) is None, up.options.timeout, every=0.05):
+            reason = api_probe.why_not_ready(up.api_url) or "it was not ready in time"
             raise StepFailed("Ready", reason, advice=look_there, log=up.layout.log_file(system.PROCESSOR))
     with up.teller.step("Your key", advice=look_there) as notes:
         try:
-            credential = owner.ensure_key(up.api_url, system.environment(up.settings, os.environ))
-            owner.ensure_ssh_key()
+            credential = owner_credentials.ensure_key(up.api_url, system.environment(up.settings, os.environ))
+            owner_credentials.ensure_ssh_key()
         except ClientError as error:
             raise StepFailed("Your key", error.message, advice=error.next_step or look_there) from error
         notes.append(credential.username or "")
@@ -228,7 +229,7 @@ def _make_usable(up: Undertaking, supervisor: ProcessIdentity, since: str) -> Ru
 def _await_nodes(up: Undertaking, api_key: str) -> ClusterStatus:
     deadline = time.monotonic() + up.options.timeout
     while True:
-        status = asking.find_cluster_status(up.api_url, api_key)
+        status = api_probe.find_cluster_status(up.api_url, api_key)
         if status is not None and status.nodes:
             return status
         if time.monotonic() > deadline:
@@ -249,7 +250,7 @@ def _description(up: Undertaking, running: Running) -> dict[str, Any]:
         "nodes_file": None if nodes_file is None else str(nodes_file),
         "nodes": [asdict(node) for node in running.status.nodes],
         "username": running.credential.username,
-        **listening.describe_listening(up.settings),
+        **listen_options.describe_listening(up.settings),
     }
 
 
@@ -281,11 +282,11 @@ def _tell(up: Undertaking, running: Running, *, found: bool) -> None:
 def _others(settings: Settings) -> list[str]:
     if not settings.listen:
         return []
-    told = listening.describe_listening(settings)
+    told = listen_options.describe_listening(settings)
     return [
         f"Others  {told['listen_url']}    (TLS; key {told['fingerprint']})",
         "        let a colleague in with: gpu-dev-server users invite NAME",
-        *listening.warnings(),
+        *listen_options.warnings(),
     ]
 
 

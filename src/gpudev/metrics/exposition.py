@@ -9,9 +9,9 @@ import prometheus_client
 from prometheus_client import CollectorRegistry, generate_latest
 
 from gpudev.domain.errors import Unavailable
-from gpudev.metrics import history, instruments
-from gpudev.metrics.history import Happened
-from gpudev.metrics.picture import Picture, PictureCollector
+from gpudev.metrics import event_counters, instruments
+from gpudev.metrics.event_counters import Happened
+from gpudev.metrics.system_state import Picture, PictureCollector
 from gpudev.ports.clock import Clock
 
 CONTENT_TYPE = prometheus_client.CONTENT_TYPE_LATEST
@@ -77,7 +77,7 @@ class SystemExposition(Exposition):
         if not self._is_planning():
             self._follows = False
         elif self._follows:
-            history.count(await self._past.since_last_time())
+            event_counters.count(await self._past.since_last_time())
         else:
             await self._past.begin()
             self._follows = True

@@ -20,7 +20,7 @@ from gpudev.domain.disks.operations import DiskSettings, OperationId, RecordedSn
 from gpudev.domain.errors import ClusterError, GpuDevError, Unavailable
 from gpudev.domain.ids import DiskId, ReservationId, UserId
 from gpudev.metrics import instruments
-from gpudev.metrics.pulse import Pulse
+from gpudev.metrics.loop_watchdog import Pulse
 from gpudev.ports.clock import Clock
 from gpudev.ports.cloud import Volume
 from gpudev.ports.disks import DiskContents

@@ -17,7 +17,7 @@ from gpudev.domain.ids import ReservationId
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation
 from gpudev.domain.sessions.addons import Interior
-from gpudev.metrics.pulse import Pulse
+from gpudev.metrics.loop_watchdog import Pulse
 from gpudev.planning import interiors as rules
 from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import Cluster, ServerSpec

@@ -23,7 +23,7 @@ from gpudev.domain.errors import LeaseLost, Unavailable
 from gpudev.domain.ids import ReservationId, short_id
 from gpudev.domain.reservations.reservation import Reservation
 from gpudev.metrics import instruments
-from gpudev.metrics.pulse import Pulse
+from gpudev.metrics.loop_watchdog import Pulse
 from gpudev.planning.neglect import decide_max_wait, still_waiting
 from gpudev.planning.orphans import count_orphans, decide_orphans
 from gpudev.planning.overdue import decide_overdue

@@ -8,7 +8,7 @@ from websockets.datastructures import Headers, MultipleValuesError
 from websockets.http11 import Request, Response
 
 from gpudev.domain import errors
-from gpudev.gate.refusing import refusal_of, title_of, type_of
+from gpudev.http_edge.error_responses import refusal_of, title_of, type_of
 
 _PATH = re.compile(r"/v1/jobs/([0-9a-fA-F-]{32,36})/ssh")
 

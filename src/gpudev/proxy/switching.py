@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from gpudev.proxy.jupyter_door import place_of
+from gpudev.proxy.jupyter.headers import place_of
 
 if TYPE_CHECKING:
-    from gpudev.proxy.tunnel import Tunnel
+    from gpudev.proxy.ssh.tunnel import Tunnel
 
 
 class Switch(asyncio.Protocol):

@@ -13,8 +13,8 @@ import asyncpg
 
 from gpudev.adapters.postgres.database.pool import Connection, Pool
 from gpudev.domain.commands import PLANNING_LEASE, QUEUES, dead_letter_queue
-from gpudev.metrics.history import DiskCorrected, DiskOperationEnded, Happened, ReservationStep
-from gpudev.metrics.picture import Picture, QueuePicture, TypePicture
+from gpudev.metrics.event_counters import DiskCorrected, DiskOperationEnded, Happened, ReservationStep
+from gpudev.metrics.system_state import Picture, QueuePicture, TypePicture
 
 _LOOKED_AT_AGAIN = 300
 _MOST_AT_ONCE = 20_000

@@ -1,0 +1,76 @@
+"""What the API needs, as ports: whoever starts it brings them, and closes them afterwards."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from gpudev.http_edge.audit import AuditTrail
+from gpudev.ports.access import AccountStore, Identity, IdentityProvider, KeySource, NonceStore, SignedRequest
+from gpudev.ports.administering import Administration
+from gpudev.ports.auditing import AuditLog
+from gpudev.ports.changes import UNHEARD, AccessChanges, ReservationChanges
+from gpudev.ports.clock import Clock
+from gpudev.ports.cordons import CordonStore
+from gpudev.ports.disks import DiskOperationStore, DiskPlaces, DiskViews
+from gpudev.ports.gpu_usage import GpuUsage
+from gpudev.ports.invitations import IdToken
+from gpudev.ports.proxying import ProxyTokenStore
+from gpudev.ports.reservations import (
+    CatalogueStore,
+    EstimateStore,
+    NodeStore,
+    PlanStore,
+    ReservationStore,
+    UnreleasedView,
+    UserStore,
+)
+from gpudev.ports.sessions import InteriorStore, JupyterKeys
+from gpudev.ports.tracing import UNTRACED, Tracer
+from gpudev.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    reservations: ReservationStore
+    unreleased: UnreleasedView
+    plans: PlanStore
+    estimates: EstimateStore
+    nodes: NodeStore
+    cordons: CordonStore
+    catalogue: CatalogueStore
+    users: UserStore
+    proxy_tokens: ProxyTokenStore
+    interiors: InteriorStore
+    jupyter_keys: JupyterKeys
+    new_key_pair: Callable[[], tuple[str, str]]
+    """A private key and its public half, in OpenSSH's forms."""
+    disks: DiskOperationStore
+    disk_views: DiskViews
+    accounts: AccountStore
+    nonces: NonceStore
+    administration: Administration
+    audit_log: AuditLog
+    trail: AuditTrail
+    identity: Identity
+    keys: KeySource
+    changes: ReservationChanges
+    clock: Clock
+    settings: Settings
+    ping: Callable[[], Awaitable[None]]
+    """A round trip to the database; raises when it does not answer."""
+    is_planning: Callable[[], Awaitable[bool]]
+    """Whether some processor's heartbeat is fresh."""
+    aws_login: IdentityProvider[SignedRequest] | None = None
+    """None: nobody logs in with AWS."""
+    access_changes: AccessChanges = UNHEARD
+    """Told when a key or a user changes."""
+    oidc_login: IdentityProvider[IdToken] | None = None
+    """None: nobody logs in with OIDC."""
+    invitation_login: IdentityProvider[str] | None = None
+    """None: nobody is invited."""
+    disk_places: DiskPlaces | None = None
+    """None: it does not matter where disks are."""
+    tracer: Tracer = UNTRACED
+    gpu_usage: GpuUsage | None = None
+    """None: nobody measures how busy GPUs are."""
+    plans_seconds: float = 0.05
+    """For how long a published plan is looked at without asking whether there is a newer one."""

@@ -1,0 +1,1 @@
+"""HTTP mechanics of the API: connection limits, middleware, routing, parameters, responses, event streams, OpenAPI."""

@@ -1,0 +1,126 @@
+"""Around every request: its id, its line in the log, headers that protect browsers, and an answer even when the
+unforeseen happens."""
+
+import re
+import time
+import uuid
+from collections.abc import Iterable
+
+import structlog
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gpudev.api.http.responses import problem
+from gpudev.api.tracing import trace_request
+from gpudev.metrics.http_requests import RequestMeter
+from gpudev.ports.tracing import UNTRACED, Tracer
+
+_SANE_ID = re.compile(rb"[A-Za-z0-9._:+/=-]{1,64}")
+_COMMON = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+_FOR_ALL = (*_COMMON, (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"))
+_PAGES = ("/docs",)
+_A_JOB = b"/v1/jobs/"
+_FOR_DOCS = (  # Swagger's page loads its program and its style from where FastAPI says, and nothing else
+    *_COMMON,
+    (
+        b"content-security-policy",
+        b"default-src 'none'; script-src 'unsafe-inline' https://cdn.jsdelivr.net; connect-src 'self'; "
+        b"style-src 'unsafe-inline' https://cdn.jsdelivr.net; img-src 'self' data: https://fastapi.tiangolo.com; "
+        b"frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+    ),
+)
+log = structlog.get_logger()
+
+
+class Requests:
+    """Pure ASGI, so that streams and disconnects pass through untouched."""
+
+    def __init__(self, app: ASGIApp, tracer: Tracer = UNTRACED) -> None:
+        self._app = app
+        self._tracer = tracer
+        self._meter = RequestMeter()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = _request_id(scope)
+        scope.setdefault("state", {})["request_id"] = request_id
+        begun = answered = time.perf_counter()
+        status = 0
+        self._meter.begin()
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status, answered
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                answered = time.perf_counter()
+                if status == 202:
+                    scope["state"]["made"] = _made(message["headers"])
+                message["headers"] = [
+                    *message["headers"],
+                    (b"x-request-id", request_id.encode("ascii")),
+                    *_protecting(scope, message["headers"]),
+                ]
+            await send(message)
+
+        with structlog.contextvars.bound_contextvars(request_id=request_id):
+            try:
+                await self._app(scope, receive, send_with_id)
+            except ClientDisconnect:
+                status = status or 499
+            except Exception:
+                log.exception("http.unforeseen", method=scope["method"], path=scope["path"])
+                if status:
+                    raise  # the answer has begun: all that is left is to cut it off
+                detail = f"something went wrong on our side; ask an operator about request {request_id}"
+                await problem(request_id, 500, "internal", detail)(scope, receive, send_with_id)
+            finally:
+                ended = time.perf_counter()
+                self._meter.end(scope, status, (answered if status else ended) - begun)
+                if self._tracer.is_on:
+                    now_ns = time.time_ns()
+                    trace_request(self._tracer, scope, status, now_ns - round((ended - begun) * 1e9), now_ns)
+                _log_request(scope, status, ended - begun)
+
+
+def _protecting(scope: Scope, given: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """What tells browsers to do nothing with an answer but what its reader asked for."""
+    headers = list(_FOR_DOCS if scope["path"] in _PAGES else _FOR_ALL)
+    if scope["path"].startswith("/v1") and not any(name == b"cache-control" for name, _ in given):
+        headers.append((b"cache-control", b"no-store"))
+    if scope.get("scheme") == "https":
+        headers.append((b"strict-transport-security", b"max-age=31536000"))
+    return headers
+
+
+def _request_id(scope: Scope) -> str:
+    """The client's own, if it is harmless to log and to send back; else a new one."""
+    for name, value in scope["headers"]:
+        if name == b"x-request-id" and _SANE_ID.fullmatch(value):
+            return str(value.decode("ascii"))
+    return uuid.uuid4().hex
+
+
+def _made(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    """The reservation that was just submitted, by where its answer leads."""
+    for name, value in headers:
+        if name == b"location" and value.startswith(_A_JOB):
+            return value.removeprefix(_A_JOB).decode("ascii")
+    return None
+
+
+def _log_request(scope: Scope, status: int, seconds: float) -> None:
+    path: str = scope["path"]
+    write = log.debug if path.startswith("/health") and status < 500 else log.info
+    fields = {"method": scope["method"], "path": path, "status": status, "ms": round(seconds * 1000, 2)}
+    made = scope["state"].get("made")
+    if made is not None:
+        # From here on the processor's lines have the one id, and whoever asked was told the other.
+        fields["reservation_id"] = made
+    write("http.request", **fields, user=scope["state"].get("username"))

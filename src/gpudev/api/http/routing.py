@@ -1,0 +1,171 @@
+"""What happens to a /v1 request before its endpoint sees it: who asks is checked first, then the body is read.
+
+Bodies are read here and strictly: bounded in size, UTF-8 JSON that a database can store, objects not too deep.
+Nothing about what the fields mean is known here.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from typing import Annotated, Any, get_origin
+
+import orjson
+from fastapi import APIRouter, Depends, Request, Response, Security
+from fastapi.routing import APIRoute
+from fastapi.security import HTTPBearer
+from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope
+
+from gpudev.api.permissions import Needs, NotInTable, rule_of
+from gpudev.api.request_guard import Guard, Recorded
+from gpudev.domain.access.users import ApiKey
+from gpudev.domain.errors import Invalid
+
+MAX_BODY = 1024 * 1024
+MOST_DISCARDED = 16 * MAX_BODY
+MAX_DEPTH = 32
+
+
+class _Documented(HTTPBearer):
+    """Says in the OpenAPI document how to authenticate; V1Route has done it by then."""
+
+    async def __call__(self, request: Request) -> None:  # type: ignore[override]
+        return None
+
+
+_bearer = _Documented(auto_error=False, bearerFormat="gpudev_…", description="An API key (`gpu-dev login` gets one).")
+
+
+class V1Route(APIRoute):
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+        rule = rule_of(self.methods, self.path)
+        takes_body = self.body_field is not None
+        # By name, whether it may be given more than once.
+        query = {field.alias: get_origin(field.field_info.annotation) is list for field in self.dependant.query_params}
+
+        async def handle_checked(request: Request) -> Response:
+            guard: Guard = request.app.state.guard
+            await guard.admit(request, rule)
+            if request.scope["query_string"]:
+                _check_query(request, query)
+            if takes_body:
+                value = await _read_json(request)
+                request = _ReadRequest(request.scope, request.receive, value)
+            return await handle(request)
+
+        return Recorded(f"{next(iter(self.methods or ()))} {self.path}", rule, handle_checked)
+
+
+def check_routes(router: APIRouter) -> None:
+    """Every endpoint has its line in the table of access, and is one that enforces it."""
+    for route in router.routes:
+        if not isinstance(route, APIRoute):
+            raise NotInTable(f"{route} is no endpoint of which the table of access knows anything")
+        rule = rule_of(route.methods, route.path)
+        if rule.needs is not Needs.OPEN and not isinstance(route, V1Route):
+            raise NotInTable(f"{route.path} needs {rule.needs}, but only a V1Route checks that")
+
+
+async def _caller(request: Request, _documented: Annotated[Any, Security(_bearer)]) -> ApiKey:
+    key: ApiKey = request.state.caller
+    return key
+
+
+Caller = Annotated[ApiKey, Depends(_caller)]
+
+
+class _ReadRequest(Request):
+    """A request whose body was read and understood already."""
+
+    def __init__(self, scope: Scope, receive: Receive, value: Any) -> None:
+        super().__init__(scope, receive)
+        self._value = value
+
+    async def body(self) -> bytes:
+        return b"read"  # FastAPI only asks whether there is one
+
+    async def json(self) -> Any:
+        return self._value
+
+
+def _check_query(request: Request, known: Mapping[str, bool]) -> None:
+    """A filter that is misspelt must not be a filter that is ignored."""
+    given = Counter(name for name, _ in request.query_params.multi_items())
+    for name, times in given.items():
+        if name not in known:
+            there_is = f"known are {', '.join(known)}" if known else "there are none here"
+            raise Invalid(f"there is no query parameter {name[:80]!r}; {there_is}", field=name[:80])
+        if times > 1 and not known[name]:
+            raise Invalid(f"{name} is given {times} times; give it once", field=name)
+
+
+async def _read_json(request: Request) -> Any:
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != "application/json":
+        raise HTTPException(415, "send the body as JSON, with 'Content-Type: application/json'")
+    body = await _read_bounded(request)
+    try:
+        value = orjson.loads(body)
+    except json.JSONDecodeError as error:
+        raise HTTPException(400, f"the request body is not valid JSON: {error}") from error
+    if body.count(b"[") + body.count(b"{") > MAX_DEPTH and _is_deeper_than(value, MAX_DEPTH):
+        raise HTTPException(400, f"the request body is nested more than {MAX_DEPTH} deep")
+    if not isinstance(value, dict):
+        raise Invalid("the request body must be a JSON object")
+    # Valid JSON, but no text for PostgreSQL. Only this escape can bring it in.
+    if b"\\u0000" in body:
+        for field, part in value.items():
+            if any("\x00" in text for text in _texts([field, part])):
+                raise Invalid(f"{field[:80]!r} holds a NUL character", field=field[:80])
+    return value
+
+
+async def _read_bounded(request: Request) -> bytes:
+    """The body, of which no more than the limit is kept. What is too large is read on for a while and thrown away: a
+    connection that is closed while its client still sends loses the answer that says why."""
+    too_large = HTTPException(413, f"the request body is larger than {MAX_BODY} bytes", {"Connection": "close"})
+    declared = request.headers.get("content-length", "0")
+    if "expect" in request.headers and declared.isdigit() and len(declared) > len(str(MAX_BODY)):
+        raise too_large  # the client asked first and sends nothing
+    body, size = bytearray(), 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size <= MAX_BODY:
+            body += chunk
+        elif size > MOST_DISCARDED:
+            break
+    if size > MAX_BODY:
+        raise too_large
+    return bytes(body)
+
+
+def _is_deeper_than(value: Any, most: int) -> bool:
+    layer: list[Any] = [value]
+    for _ in range(most + 1):
+        layer = [
+            inner
+            for outer in layer
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+        if not layer:
+            return False
+    return True
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every text in a JSON value. Its depth was bounded when it was read, but not far below Python's own limit,
+    so this walks without recursion."""
+    pending = [value]
+    while pending:
+        match pending.pop():
+            case str() as text:
+                yield text
+            case list() as items:
+                pending += items
+            case dict() as items:
+                pending += items.keys()
+                pending += items.values()
+            case _:
+                pass

@@ -1,0 +1,140 @@
+"""Who may ask for what: the one table of all endpoints, and the check that holds a caller against it.
+
+To add an endpoint, add its line to TABLE: method and path template as its route has them, then what it needs.
+`own` says that it is about the caller's own things: another user's answer 404 (reservations are there for operators).
+`login` marks where people prove who they are: open, limited per address, and in the audit log whatever comes of it.
+`gives_keys` limits how often one user may ask.
+An endpoint without a line is refused when the app is made; tests/api/test_access.py tries every line with every role.
+Which thing belongs to whom is not known here: the workflows look for what is the caller's.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+
+from gpudev.domain.access.users import Role, User
+from gpudev.domain.errors import Forbidden
+
+
+class Needs(StrEnum):
+    OPEN = "open"
+    USER = "user"
+    OPERATOR = "operator"
+    ADMIN = "admin"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    needs: Needs
+    own: bool = False
+    login: bool = False
+    gives_keys: bool = False
+
+    @property
+    def said(self) -> str:
+        """For the OpenAPI document."""
+        match self.needs:
+            case Needs.OPEN:
+                return "Needs no key."
+            case Needs.USER:
+                return "Needs a key. What is another user's is not there." if self.own else "Needs a key."
+            case Needs.OPERATOR | Needs.ADMIN:
+                return f"Needs the role `{self.needs}`."
+
+
+_OPEN = Rule(Needs.OPEN)
+_LOGIN = Rule(Needs.OPEN, login=True)
+_USER = Rule(Needs.USER)
+_OWN = Rule(Needs.USER, own=True)
+_OPERATOR = Rule(Needs.OPERATOR)
+_ADMIN = Rule(Needs.ADMIN)
+
+TABLE: Mapping[str, Rule] = MappingProxyType(
+    {
+        # Health
+        "GET /health": _OPEN,
+        "GET /health/live": _OPEN,
+        "GET /health/ready": _OPEN,
+        # Logging in, and keys
+        "GET /v1/auth/methods": _OPEN,
+        "POST /v1/auth/nonce": _LOGIN,
+        "POST /v1/auth/aws-login": _LOGIN,
+        "POST /v1/auth/oidc-login": _LOGIN,
+        "POST /v1/auth/invitation-login": _LOGIN,
+        "POST /v1/keys/rotate": Rule(Needs.USER, own=True, gives_keys=True),
+        "DELETE /v1/keys/current": _OWN,
+        # Reservations
+        "POST /v1/jobs/submit": _OWN,
+        "GET /v1/jobs": _OWN,
+        "GET /v1/jobs/{job_id}": _OWN,
+        "POST /v1/jobs/{job_id}/cancel": _OWN,
+        "POST /v1/jobs/{job_id}/extend": _OWN,
+        "POST /v1/jobs/{job_id}/priority": _OPERATOR,
+        "GET /v1/jobs/{job_id}/events": _OWN,
+        "POST /v1/jobs/{job_id}/proxy-token": _OWN,
+        "GET /v1/jobs/{job_id}/ssh": _OWN,
+        "GET /v1/jobs/{job_id}/users": _OWN,
+        "POST /v1/jobs/{job_id}/users": _OWN,
+        "DELETE /v1/jobs/{job_id}/users/{github_user}": _OWN,
+        "GET /v1/jobs/{job_id}/jupyter": _OWN,
+        "POST /v1/jobs/{job_id}/jupyter/enable": _OWN,
+        "POST /v1/jobs/{job_id}/jupyter/disable": _OWN,
+        "POST /v1/jobs/{job_id}/jupyter/link": _OWN,
+        # Disks
+        "POST /v1/disks": _OWN,
+        "GET /v1/disks": _OWN,
+        "GET /v1/disks/{name}": _OWN,
+        "DELETE /v1/disks/{name}": _OWN,
+        "POST /v1/disks/{name}/restore": _OWN,
+        "POST /v1/disks/{name}/rename": _OWN,
+        "POST /v1/disks/{name}/resize": _OWN,
+        "POST /v1/disks/{name}/clone": _OWN,
+        "POST /v1/disks/{name}/snapshots": _OWN,
+        "GET /v1/disks/{name}/snapshots": _OWN,
+        "GET /v1/disks/{name}/contents": _OWN,
+        "GET /v1/disks/{name}/operations": _OWN,
+        "GET /v1/disks/{name}/operations/{operation_id}": _OWN,
+        # Users and their keys
+        "GET /v1/users": _ADMIN,
+        "POST /v1/users": _ADMIN,
+        "POST /v1/users/{username}/role": _ADMIN,
+        "POST /v1/users/{username}/disable": _ADMIN,
+        "POST /v1/users/{username}/enable": _ADMIN,
+        "GET /v1/keys": _ADMIN,
+        "POST /v1/keys/{key_id}/revoke": _ADMIN,
+        "GET /v1/audit": _ADMIN,
+        # The catalogue and the settings
+        "GET /v1/gpu-types": _ADMIN,
+        "PATCH /v1/gpu-types/{name}": _ADMIN,
+        "GET /v1/settings": _ADMIN,
+        # The cluster
+        "GET /v1/gpu/availability": _USER,
+        "GET /v1/cluster/status": _USER,
+        "GET /v1/cluster/plan": _USER,
+        "POST /v1/cluster/nodes/{name}/cordon": _OPERATOR,
+        "POST /v1/cluster/nodes/{name}/uncordon": _OPERATOR,
+        "GET /v1/stats/eta": _USER,
+    }
+)
+_RANK = {Role.USER: 1, Role.OPERATOR: 2, Role.ADMIN: 3}
+_LEAST = {Needs.OPEN: 0, Needs.USER: 1, Needs.OPERATOR: 2, Needs.ADMIN: 3}
+
+
+class NotInTable(Exception):
+    """A programming error: nobody decided who may use this endpoint."""
+
+
+def rule_of(methods: Iterable[str] | None, path: str) -> Rule:
+    (method,) = methods or ("?",)
+    try:
+        return TABLE[f"{method} {path}"]
+    except KeyError:
+        raise NotInTable(f"{method} {path} has no line in gpudev.api.permissions.TABLE: who may use it?") from None
+
+
+def check_role(rule: Rule, user: User) -> None:
+    if _RANK[user.role] < _LEAST[rule.needs]:
+        raise Forbidden(
+            f"this is for {'admins' if rule.needs is Needs.ADMIN else 'operators'}; your role is {user.role}"
+        )

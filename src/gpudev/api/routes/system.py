@@ -1,0 +1,150 @@
+"""The endpoints of admins about the catalogue and the settings. No secret leaves through them."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from datetime import timedelta
+from typing import Annotated, Any
+
+import structlog
+from fastapi import APIRouter, Path
+from pydantic import AfterValidator
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gpudev.api.answering import JsonAnswer
+from gpudev.api.http.openapi import problems
+from gpudev.api.http.routing import Caller, V1Route
+from gpudev.domain.errors import Invalid
+from gpudev.domain.gpu import GpuType
+from gpudev.ports.reservations import CatalogueStore
+from gpudev.settings import Settings
+from gpudev.wire.configuration import GpuTypeChange, GpuTypeList, GpuTypeView, SettingsView
+
+log = structlog.get_logger()
+_LONGEST_DESCRIPTION = 200
+_SECRET = re.compile(r"password|secret|token|key|credential", re.IGNORECASE)
+_USERINFO = re.compile(r"(?<=://)[^/?#]*@")
+_TYPE_NAME = re.compile(r"[A-Za-z0-9._-]{1,50}")
+
+
+def _type_name(text: str) -> str:
+    if not _TYPE_NAME.fullmatch(text):
+        raise ValueError("must be a GPU type's name, like h100")
+    return text
+
+
+TypeName = Annotated[
+    Annotated[str, AfterValidator(_type_name)],
+    Path(description="A GPU type", examples=["h100"], json_schema_extra={"pattern": "^[A-Za-z0-9._-]{1,50}$"}),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigurationEndpoints:
+    catalogue: CatalogueStore
+    settings: Settings
+
+    def router(self) -> APIRouter:
+        router = APIRouter(prefix="/v1", tags=["administration"], route_class=V1Route)
+        read = problems(401, 403, 422, 429, 503)
+        router.add_api_route(
+            "/gpu-types",
+            self.list_types,
+            response_model=GpuTypeList,
+            summary="All GPU types, also those that are not offered",
+            responses=read,
+        )
+        router.add_api_route(
+            "/gpu-types/{name}",
+            self.revise_type,
+            methods=["PATCH"],
+            response_model=GpuTypeView,
+            summary="Offer a GPU type or not, and describe it",
+            responses=problems(400, 401, 403, 404, 413, 415, 422, 429, 503),
+        )
+        router.add_api_route(
+            "/settings",
+            self.show_settings,
+            response_model=SettingsView,
+            summary="What this API was started with",
+            responses=read,
+        )
+        return router
+
+    async def list_types(self, _caller: Caller) -> Response:
+        known = await self.catalogue.catalogue()
+        return JsonAnswer(GpuTypeList(gpu_types=[_view(gpu_type) for gpu_type in known.values()]))
+
+    async def revise_type(self, name: TypeName, ask: GpuTypeChange, caller: Caller, request: Request) -> Response:
+        """What runs or waits goes on; a type that is not active can no longer be asked for, within a second."""
+        if ask.is_active is None and ask.description is None:
+            raise Invalid("nothing would change: give is_active, description, or both", field="is_active")
+        request.state.audit_target = f"{name} ({_said(ask)})"
+        described = None if ask.description is None else _check_description(ask.description)
+        changed = await self.catalogue.revise(name, is_active=ask.is_active, description=described)
+        log.info("gpu_type.revised", gpu_type=name, is_active=changed.is_active, by=caller.user.username)
+        return JsonAnswer(_view(changed))
+
+    async def show_settings(self, _caller: Caller) -> Response:
+        """Of this API process; others (the processor) read their own environment."""
+        return JsonAnswer(SettingsView(settings=show(self.settings)))
+
+
+def show(settings: Settings) -> dict[str, Any]:
+    """Every setting by its dotted name, without anything that lets somebody in."""
+    return dict(_flat(settings, ""))
+
+
+def _flat(part: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    for one in fields(part):
+        value = getattr(part, one.name)
+        if is_dataclass(value):
+            yield from _flat(value, f"{prefix}{one.name}.")
+        else:
+            yield f"{prefix}{one.name}", _shown(one.name, value)
+
+
+def _shown(name: str, value: Any) -> Any:
+    match value:
+        case bool() | int() | float():
+            return value
+        case timedelta():
+            return value.total_seconds()
+        case _ if _SECRET.search(name):
+            return "set" if value else "unset"
+        case None:
+            return None
+        case tuple() | list() | set() | frozenset():
+            return [_shown("", each) for each in value]
+        case Mapping():
+            # Nothing says which of somebody's own names stand for secrets.
+            return sorted(str(each) for each in value)
+        case _:
+            return _USERINFO.sub("", str(value))
+
+
+def _check_description(text: str) -> str:
+    if len(text) > _LONGEST_DESCRIPTION or not text.isprintable():
+        raise Invalid(
+            f"a description is one line of at most {_LONGEST_DESCRIPTION} printable characters", field="description"
+        )
+    return text.strip()
+
+
+def _said(ask: GpuTypeChange) -> str:
+    parts = [] if ask.is_active is None else ["offered" if ask.is_active else "not offered"]
+    return ", ".join(parts + ([] if ask.description is None else ["described anew"]))
+
+
+def _view(gpu_type: GpuType) -> GpuTypeView:
+    return GpuTypeView(
+        name=gpu_type.name,
+        instance_type=gpu_type.instance_type,
+        max_gpus=gpu_type.max_gpus,
+        cpus=gpu_type.cpus,
+        memory_gb=gpu_type.memory_gb,
+        multinode=gpu_type.multinode,
+        description=gpu_type.description,
+        is_active=gpu_type.is_active,
+    )

@@ -1,0 +1,200 @@
+"""The endpoints of admins: users, everybody's keys, and the audit log."""
+
+from dataclasses import asdict, dataclass
+from typing import Annotated
+
+import structlog
+from fastapi import APIRouter, Path, Query
+from pydantic import AfterValidator
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gpudev.api.answering import JsonAnswer
+from gpudev.api.authentication import Authentication
+from gpudev.api.http.openapi import problems
+from gpudev.api.http.parameters import Moment
+from gpudev.api.http.routing import Caller, V1Route
+from gpudev.domain.access.users import Role, User, check_username
+from gpudev.domain.errors import Conflict, Invalid
+from gpudev.http_edge.audit import AuditTrail
+from gpudev.ports.administering import Administration, KeyRecord
+from gpudev.ports.auditing import AuditLog, AuditQuery
+from gpudev.ports.reservations import UserStore
+from gpudev.wire.admin import (
+    AuditEntryList,
+    AuditEntryView,
+    KeyList,
+    KeyRecordView,
+    NewUserRequest,
+    RoleRequest,
+    UserList,
+    UserView,
+)
+
+log = structlog.get_logger()
+
+
+def _plain(text: str) -> str:
+    if not 1 <= len(text) <= 255 or not text.isprintable():
+        raise ValueError("must be 1 to 255 printable characters")
+    return text
+
+
+def _name(text: str) -> str:
+    try:
+        return check_username(text)
+    except Invalid as error:
+        raise ValueError("must be a user's name") from error
+
+
+_NAME_PATTERN = {"pattern": "^[A-Za-z0-9][A-Za-z0-9._@+-]{0,254}$"}
+Username = Annotated[
+    Annotated[str, AfterValidator(_name)], Path(description="A user's name", json_schema_extra=_NAME_PATTERN)
+]
+OfUser = Annotated[
+    Annotated[str, AfterValidator(_name)] | None, Query(description="Of this user", json_schema_extra=_NAME_PATTERN)
+]
+Part = Annotated[
+    Annotated[str, AfterValidator(_plain)] | None,
+    Query(description="Those that contain this", json_schema_extra={"minLength": 1, "maxLength": 255}),
+]
+Since = Annotated[Moment | None, Query(description="From this time on", examples=["2026-03-02T09:00:00Z"])]
+KeyId = Annotated[int, Path(description="A key's number, as the list of keys tells it", ge=1, le=2**31 - 1)]
+_BODY = (400, 401, 403, 404, 409, 413, 415, 422, 429, 503)
+
+
+@dataclass(frozen=True, slots=True)
+class AdminEndpoints:
+    users: UserStore
+    administration: Administration
+    audit_log: AuditLog
+    trail: AuditTrail
+    authentication: Authentication
+
+    def router(self) -> APIRouter:
+        router = APIRouter(prefix="/v1", tags=["administration"], route_class=V1Route)
+        add = router.add_api_route
+        read, act = problems(401, 403, 404, 422, 429, 503), problems(401, 403, 404, 409, 422, 429, 503)
+        add("/users", self.list_users, response_model=UserList, summary="All users", responses=read)
+        add(
+            "/users",
+            self.add_user,
+            methods=["POST"],
+            status_code=201,
+            response_model=UserView,
+            summary="Make a user, who has no key yet",
+            responses=problems(*_BODY),
+        )
+        add(
+            "/users/{username}/role",
+            self.set_role,
+            methods=["POST"],
+            response_model=UserView,
+            summary="Give a user another role",
+            responses=problems(*_BODY),
+        )
+        add(
+            "/users/{username}/disable",
+            self.disable,
+            methods=["POST"],
+            response_model=UserView,
+            summary="Let a user in no more, and revoke their keys",
+            responses=act,
+        )
+        add(
+            "/users/{username}/enable",
+            self.enable,
+            methods=["POST"],
+            response_model=UserView,
+            summary="Let a user in again",
+            responses=act,
+        )
+        add("/keys", self.list_keys, response_model=KeyList, summary="Everybody's keys", responses=read)
+        add(
+            "/keys/{key_id}/revoke",
+            self.revoke,
+            methods=["POST"],
+            response_model=KeyRecordView,
+            summary="End anybody's key",
+            responses=act,
+        )
+        add("/audit", self.audit, response_model=AuditEntryList, summary="Who did what", responses=read)
+        return router
+
+    async def list_users(self, _caller: Caller) -> Response:
+        return JsonAnswer(UserList(users=[_user(user) for user in await self.users.list_users()]))
+
+    async def add_user(self, ask: NewUserRequest, _caller: Caller, request: Request) -> Response:
+        """They log in as this server lets people log in, and are then this user."""
+        request.state.audit_target = f"{ask.username} ({ask.role})"
+        made = await self.users.add_user(check_username(ask.username), Role(ask.role))
+        return JsonAnswer(_user(made), 201, {"Location": f"/v1/users/{made.username}"})
+
+    async def set_role(self, username: Username, ask: RoleRequest, caller: Caller, request: Request) -> Response:
+        """It holds from the next request on (within a second, where other API processes run)."""
+        request.state.audit_target = f"{username} ({ask.role})"
+        _not_oneself(caller.user, username, "take a role from")
+        changed = await self.administration.set_role(username, Role(ask.role))
+        self.authentication.forget_user(changed.user_id)
+        log.info("user.role", username=changed.username, role=changed.role.value, by=caller.user.username)
+        return JsonAnswer(_user(changed))
+
+    async def disable(self, username: Username, caller: Caller) -> Response:
+        """Their keys end within a second, for good. What they have reserved runs on until it ends or is cancelled."""
+        _not_oneself(caller.user, username, "disable")
+        changed = await self.administration.set_active(username, False)
+        self.authentication.forget_user(changed.user_id)
+        log.info("user.disabled", username=changed.username, by=caller.user.username)
+        return JsonAnswer(_user(changed))
+
+    async def enable(self, username: Username, caller: Caller) -> Response:
+        """Keys that were revoked stay so: they log in anew."""
+        changed = await self.administration.set_active(username, True)
+        log.info("user.enabled", username=changed.username, by=caller.user.username)
+        return JsonAnswer(_user(changed))
+
+    async def list_keys(
+        self,
+        _caller: Caller,
+        user: OfUser = None,
+        ended: Annotated[bool, Query(description="Also those that can no longer be used")] = False,
+    ) -> Response:
+        """The newest first. The keys themselves are kept nowhere: each is told by its number and first letters."""
+        found = await self.administration.list_keys(user, ended=ended)
+        return JsonAnswer(KeyList(keys=[_key(record) for record in found]))
+
+    async def revoke(self, key_id: KeyId, caller: Caller) -> Response:
+        """It ends within a second. Revoking twice is fine."""
+        revoked = await self.administration.revoke_key(key_id)
+        self.authentication.forget(key_id)
+        log.info("key.revoked", username=revoked.username, key_id=key_id, by=caller.user.username)
+        return JsonAnswer(_key(revoked))
+
+    async def audit(
+        self,
+        _caller: Caller,
+        user: OfUser = None,
+        action: Part = None,
+        outcome: Part = None,
+        since: Since = None,
+        limit: Annotated[int, Query(ge=1, le=1000, description="At most so many, the newest")] = 100,
+    ) -> Response:
+        """Every change, login and refusal, the oldest of the newest `limit` first."""
+        await self.trail.flush()
+        query = AuditQuery(username=user, action=action, outcome=outcome, since=since, limit=limit)
+        found = await self.audit_log.find(query)
+        return JsonAnswer(AuditEntryList(entries=[AuditEntryView(**asdict(entry)) for entry in found]))
+
+
+def _not_oneself(caller: User, username: str, what: str) -> None:
+    """So that there is always an admin left: whoever does it stays one."""
+    if caller.username == username:
+        raise Conflict(f"you cannot {what} yourself; another admin can")
+
+
+def _user(user: User) -> UserView:
+    return UserView(username=user.username, role=user.role.value, is_active=user.is_active, email=user.email)
+
+
+def _key(record: KeyRecord) -> KeyRecordView:
+    return KeyRecordView(**asdict(record))

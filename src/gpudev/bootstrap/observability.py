@@ -1,0 +1,115 @@
+"""A service's second door, for those who watch over it: /metrics, /health/live and /health/ready. Only where a setting
+says so, and apart from the door that people use: what is told here is not for everybody."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import structlog
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from gpudev.adapters.postgres.database.metrics_queries import PostgresHistory, PostgresPicture
+from gpudev.bootstrap.binding import bind
+from gpudev.bootstrap.service_runtime import check_schema
+from gpudev.domain.errors import Unavailable
+from gpudev.domain.listening import parse_bind
+from gpudev.metrics.exposition import CONTENT_TYPE, Exposition, SystemExposition
+from gpudev.metrics.loop_watchdog import Pulse
+from gpudev.ports.clock import SystemClock
+from gpudev.settings import Settings
+
+if TYPE_CHECKING:  # the API and the proxy do without what it needs
+    from gpudev.bootstrap.processor import RunningProcessor
+
+log = structlog.get_logger(__name__)
+_PATIENCE_SECONDS = 2.0
+
+
+@dataclass(slots=True)
+class Eyes:
+    """What is told at the door. A service that is still being put together is alive, and not ready."""
+
+    exposition: Exposition = field(default_factory=Exposition)
+    pulse: Pulse | None = None
+    check_ready: Callable[[], Awaitable[None]] | None = None
+    """Raises Unavailable, saying why not. None: not yet."""
+
+    async def metrics(self, _request: Request) -> Response:
+        return Response(await self.exposition.text(), headers={"content-type": CONTENT_TYPE})
+
+    async def live(self, _request: Request) -> Response:
+        hanging = self.pulse.stopped() if self.pulse is not None else {}
+        if hanging:
+            told = ", ".join(f"{loop} has not come round for {seconds:.0f} s" for loop, seconds in hanging.items())
+            log.error("health.stuck", loops=hanging)
+            return PlainTextResponse(f"{told}\n", 503)
+        return PlainTextResponse("alive\n")
+
+    async def ready(self, _request: Request) -> Response:
+        if self.check_ready is None:
+            return PlainTextResponse("starting\n", 503)
+        try:
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                await self.check_ready()
+        except (Unavailable, TimeoutError) as error:
+            why = error.message.partition(": ")[0] if isinstance(error, Unavailable) else "the database does not answer"
+            return PlainTextResponse(f"{why}\n", 503)
+        return PlainTextResponse("ready\n")
+
+    def see_processor(self, running: "RunningProcessor") -> None:
+        mirror = getattr(running.cluster, "mirror", None)
+        self.exposition = SystemExposition(
+            PostgresPicture(running.stores.pool).take,
+            PostgresHistory(running.stores.pool),
+            SystemClock(),
+            is_planning=lambda: running.processor.is_planning,
+            staleness=mirror.staleness if mirror is not None else dict,
+        )
+        self.pulse = running.processor.pulse
+        self.check_ready = lambda: check_schema(running.stores)
+
+    def health(self) -> Starlette:
+        """What may be known to everybody."""
+        return Starlette(routes=self._health_routes())
+
+    def everything(self) -> Starlette:
+        return Starlette(routes=[Route("/metrics", self.metrics), *self._health_routes()])
+
+    def _health_routes(self) -> list[Route]:
+        return [Route("/health/live", self.live), Route("/health/ready", self.ready)]
+
+
+@contextlib.asynccontextmanager
+async def exposing(settings: Settings, eyes: Eyes) -> AsyncIterator[None]:
+    """While inside, whoever asks is told. Nobody is where no address is set."""
+    if not settings.metrics_address:
+        yield
+        return
+    address = parse_bind(settings.metrics_address)
+    listener = bind(address)
+    config = uvicorn.Config(
+        eyes.everything(), lifespan="off", access_log=False, log_config=None, log_level="warning", server_header=False
+    )
+    server = _QuietServer(config)
+    serving = asyncio.create_task(server.serve(sockets=[listener]), name="metrics")
+    log.info("metrics.listening", address=str(address))
+    try:
+        yield
+    finally:
+        server.should_exit = server.force_exit = True
+        await serving
+        listener.close()
+
+
+class _QuietServer(uvicorn.Server):
+    """Signals are the service's business."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield

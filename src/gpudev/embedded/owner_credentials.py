@@ -1,0 +1,70 @@
+"""What the machine's owner gets: a key for the API and an ssh key of gpu-dev's own. `~/.ssh` is never touched."""
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from gpudev import paths
+from gpudev.domain.errors import Unavailable
+from gpudev.embedded import api_probe
+from gpudev.embedded.system import server_command
+from gpudev.sdk import credentials
+from gpudev.sdk.owner import name
+
+
+def ensure_key(api_url: str, environment: Mapping[str, str]) -> credentials.Credential:
+    """The owner's key for this system: the one that is there if it still works, else a new one."""
+    path = paths.credentials_file(os.environ)
+    present = credentials.find(path, api_url)
+    if present is not None and api_probe.is_accepted(api_url, present.api_key):
+        return present
+    fresh = _make_key(name(), environment)
+    credentials.store(path, api_url, fresh)
+    return fresh
+
+
+def ensure_ssh_key() -> Path:
+    """The public half of the key that `gpu-dev` uses besides the person's own ones. Returns its path."""
+    import asyncssh  # takes a while to load, and is needed once in a lifetime
+
+    private = paths.private_key_file(os.environ)
+    public = private.with_name(private.name + ".pub")
+    if private.exists() and public.exists():
+        return public
+    private.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if private.exists():
+        key = asyncssh.read_private_key(private)
+    else:
+        key = asyncssh.generate_private_key("ssh-ed25519", comment=f"gpu-dev {name()}")
+        _write_new(private, key.export_private_key(), 0o600)
+    _write_new(public, key.export_public_key(), 0o644)
+    return public
+
+
+def _make_key(name: str, environment: Mapping[str, str]) -> credentials.Credential:
+    done = subprocess.run(
+        server_command("users", "ensure-owner", name, "--json"),
+        env=dict(environment),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise Unavailable((done.stderr or done.stdout).strip()[-500:] or f"exit code {done.returncode}")
+    try:
+        answer = json.loads(done.stdout)
+        return credentials.Credential(answer["api_key"], answer["username"], answer.get("expires_at"))
+    except (ValueError, KeyError) as error:
+        raise Unavailable(f"the server answered something unexpected about the key ({error})") from error
+
+
+def _write_new(path: Path, content: bytes, mode: int) -> None:
+    """Whole or not at all: half a key would be kept for ever."""
+    fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+    fresh.replace(path)

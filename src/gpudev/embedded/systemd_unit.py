@@ -1,0 +1,120 @@
+"""Starting at boot, through systemd: a system unit for root, a user unit for anybody else.
+
+The unit's process only watches the supervisor; KillMode=process keeps systemd from killing the dev servers with it.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from gpudev import settings
+from gpudev.embedded.progress_output import StepFailed
+from gpudev.sdk.owner import name
+
+UNIT = "gpu-dev.service"
+_STEP = "Start at boot"
+
+
+def require_systemd() -> None:
+    # The folder systemd itself makes when it runs as pid 1: the command alone may be there without it.
+    if Path("/run/systemd/system").is_dir() and shutil.which("systemctl"):
+        return
+    raise StepFailed(
+        _STEP,
+        "this machine does not run systemd",
+        advice="Leave --at-boot out, and have your service manager run `gpu-dev up --foreground` at boot.",
+    )
+
+
+def install(home: Path, nodes_file: Path | None, port: int | None, told: Mapping[str, str]) -> list[str]:
+    """Returns what it did, in sentences."""
+    require_systemd()
+    path = unit_path()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = unit_text(home=home, nodes_file=nodes_file, port=port, as_root=_is_root(), told=told)
+    path.write_text(text, encoding="utf-8")
+    _systemctl("daemon-reload")
+    _systemctl("enable", "--now", UNIT)
+    done = [f"gpu-dev starts at boot: {path} is installed and enabled."]
+    if not _is_root():
+        done.append(_linger())
+    return done
+
+
+def remove() -> list[str]:
+    require_systemd()
+    path = unit_path()
+    if not path.exists():
+        return ["gpu-dev does not start at boot: there is nothing to remove."]
+    _systemctl("disable", UNIT)
+    path.unlink()
+    _systemctl("daemon-reload")
+    return [f"gpu-dev no longer starts at boot: {path} is removed."]
+
+
+def unit_path() -> Path:
+    if _is_root():
+        return Path("/etc/systemd/system") / UNIT
+    base = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+    return Path(base) / "systemd" / "user" / UNIT
+
+
+def unit_text(
+    *, home: Path, nodes_file: Path | None, port: int | None, as_root: bool, told: Mapping[str, str] | None = None
+) -> str:
+    """`told`: settings that were given on the command line."""
+    command = [sys.executable, "-m", "gpudev.main", "up", "--foreground"]
+    if nodes_file is not None:
+        command += ["--nodes", str(nodes_file.resolve())]
+    if port is not None:
+        command += ["--port", str(port)]
+    # With the settings it has now, so that after a boot it listens where people look for it.
+    environment = {**settings.given(os.environ), **(told or {}), "GPU_DEV_HOME": str(home), "HOME": str(Path.home())}
+    lines = [
+        "[Unit]",
+        "Description=gpu-dev: GPU dev servers on this machine",
+        "After=network.target",
+        "",
+        "[Service]",
+        *(f"Environment={_quoted(f'{variable}={value}')}" for variable, value in environment.items()),
+        # Only here, and not in Environment=, does $ stand for a variable.
+        f"ExecStart={' '.join(_quoted(part).replace('$', '$$') for part in command)}",
+        "# Dev servers outlive the control plane.",
+        "KillMode=process",
+        "TimeoutStopSec=90",
+        "Restart=on-failure",
+        "RestartSec=1",
+        "",
+        "[Install]",
+        f"WantedBy={'multi-user.target' if as_root else 'default.target'}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(word: str) -> str:
+    """As systemd reads it: % starts a specifier, and the rest is like a C string."""
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    return f'"{escaped}"'
+
+
+def _systemctl(*arguments: str) -> None:
+    scope = [] if _is_root() else ["--user"]
+    done = subprocess.run(["systemctl", *scope, *arguments], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        reason = done.stderr.strip() or f"systemctl {' '.join(arguments)} ended with {done.returncode}"
+        raise StepFailed(_STEP, reason, advice=f"Look at `systemctl {' '.join([*scope, 'status', UNIT])}`.")
+
+
+def _linger() -> str:
+    """Without lingering a user's units start when the user logs in, not at boot."""
+    done = subprocess.run(["loginctl", "enable-linger", name()], capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return f"{name()}'s services now run without anybody logged in (loginctl enable-linger)."
+    return f"It starts when you log in; for boot, an administrator runs: loginctl enable-linger {name()}"
+
+
+def _is_root() -> bool:
+    return os.geteuid() == 0

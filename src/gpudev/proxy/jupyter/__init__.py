@@ -1,0 +1,1 @@
+"""Jupyter for browsers: header rules, the guard, HTTP requests and WebSockets."""

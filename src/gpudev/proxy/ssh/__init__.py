@@ -1,0 +1,1 @@
+"""ssh sessions: the WebSocket handshake, the tunnel of one session, and all sessions of this process."""

@@ -1,0 +1,70 @@
+"""`audit`: who did what, to what, from where, and what came of it."""
+
+import asyncio
+import contextlib
+import json
+from dataclasses import asdict, replace
+from datetime import timedelta
+
+import click
+
+from gpudev.adapters.postgres.stores import Stores
+from gpudev.ports.auditing import AuditEntry, AuditQuery, harmless
+from gpudev.ports.clock import SystemClock
+from gpudev.server_cli.command_runtime import with_stores
+
+_LOOK_EVERY_S = 0.5
+
+
+@click.command()
+@click.option("--user", help="Only by this user.")
+@click.option("--action", help="Only actions that contain this (an endpoint's path, `users disable`, …).")
+@click.option("--target", help="Only what was done to something that contains this (an id, a name).")
+@click.option("--address", help="Only from this address.")
+@click.option("--outcome", help="Only with this outcome (`ok`, `unauthenticated`, `forbidden`, …).")
+@click.option("--hours", type=click.FloatRange(0, min_open=True), help="Only of the last so many hours.")
+@click.option("--limit", type=click.IntRange(1, 100_000), default=100, show_default=True, help="The newest so many.")
+@click.option("--follow", is_flag=True, help="Go on with what comes, until interrupted.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, an entry a line.")
+def audit(
+    *,
+    user: str | None,
+    action: str | None,
+    target: str | None,
+    address: str | None,
+    outcome: str | None,
+    hours: float | None,
+    limit: int,
+    follow: bool,
+    as_json: bool,
+) -> None:
+    """Every change, login and refusal. Nothing in it is ever changed or removed by the server."""
+    since = SystemClock().now() - timedelta(hours=hours) if hours else None
+    query = AuditQuery(user, action, target, address, outcome, since, limit=limit)
+
+    async def act(stores: Stores) -> None:
+        after = await _show(stores, query, as_json)
+        while follow:
+            await asyncio.sleep(_LOOK_EVERY_S)
+            after = await _show(stores, replace(query, after=after, limit=100_000), as_json)
+
+    with contextlib.suppress(KeyboardInterrupt):
+        with_stores(act)
+
+
+async def _show(stores: Stores, query: AuditQuery, as_json: bool) -> int:
+    found = await stores.audit_log.find(query)
+    for entry in found:
+        click.echo(json.dumps(asdict(entry) | {"at": entry.at.isoformat()}) if as_json else _line(entry))
+    return found[-1].entry_id if found else query.after
+
+
+def _line(entry: AuditEntry) -> str:
+    who = harmless(entry.username or "?")
+    key = f" [{entry.key_prefix}…]" if entry.key_prefix else ""
+    target = f"  {harmless(entry.target)}" if entry.target else ""
+    address = entry.address or "-"
+    return f"{entry.at:%Y-%m-%d %H:%M:%S} UTC  {who}{key}  {address}  {entry.action}{target}  {harmless(entry.outcome)}"
+
+
+COMMANDS = (audit,)

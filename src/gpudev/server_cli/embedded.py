@@ -1,0 +1,69 @@
+"""`up`, `down`, `stop-servers`: the embedded system on this machine."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gpudev.embedded.down import DownOptions, take_down
+from gpudev.embedded.up import UpOptions, bring_up
+from gpudev.server_cli.command_runtime import server_settings
+
+
+@click.command()
+@click.option(
+    "--nodes",
+    "nodes_file",
+    type=click.Path(path_type=Path),
+    help="File that describes the nodes; `detect`: the machine's own (default: as last time).",
+)
+@click.option("--port", type=click.IntRange(1, 65535), help="Port of the API (7480, or the next free one).")
+@click.option("--listen", metavar="ADDRESS[:PORT]", help="Let others in there, with TLS (port 7443). Off by default.")
+@click.option(
+    "--tls-cert", type=click.Path(path_type=Path), help="Certificate for that, with its chain (else self-made)."
+)
+@click.option("--tls-key", type=click.Path(path_type=Path), help="Its key.")
+@click.option("--foreground", is_flag=True, help="Stay, and stop everything on Ctrl-C.")
+@click.option("--at-boot", is_flag=True, help="Also install a systemd unit that starts it at boot.")
+@click.option("--timeout", type=float, default=60.0, show_default=True, help="Seconds the start may take.")
+@click.option("--json", is_flag=True, help="Print JSON.")
+def up(**options: Any) -> None:
+    """Start the whole system on this machine, or find it running."""
+    sys.exit(bring_up(UpOptions(**options)))
+
+
+@click.command()
+@click.option("--keep-servers", is_flag=True, help="Leave dev servers running without a control plane.")
+@click.option("--at-boot", is_flag=True, help="Also remove the systemd unit.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def down(keep_servers: bool, at_boot: bool, as_json: bool) -> None:
+    """Stop the system on this machine. Disks and history stay; reservations with time left come back with `up`."""
+    sys.exit(take_down(DownOptions(keep_servers=keep_servers, at_boot=at_boot, json=as_json)))
+
+
+@click.command("stop-servers", hidden=True)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def stop_servers(as_json: bool) -> None:
+    """Stop every dev server's processes and keep its folder: what `down` does last."""
+    import asyncio
+
+    from gpudev.adapters.local.machine.nodes import describe_nodes
+    from gpudev.bootstrap.processor import local_cluster
+
+    chosen = server_settings()
+    cluster = local_cluster(chosen, describe_nodes(chosen.nodes_file))
+
+    async def act() -> int:
+        await cluster.start()
+        try:
+            return await cluster.stop_servers()
+        finally:
+            await cluster.close()
+
+    stopped = asyncio.run(act())
+    click.echo(json.dumps({"stopped": stopped}) if as_json else f"stopped {stopped} dev server(s)")
+
+
+COMMANDS = (up, down, stop_servers)

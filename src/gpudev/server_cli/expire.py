@@ -1,0 +1,84 @@
+"""`expire`: what a stopped processor would have done, and requests that a running one does not look at."""
+
+import json
+import sys
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import click
+
+from gpudev.bootstrap.service_runtime import configure_logging
+from gpudev.ports.clock import SystemClock
+from gpudev.ports.reconciling import Pass
+from gpudev.processor.expiry_report import ExpiryReport
+from gpudev.server_cli.command_runtime import server_settings
+from gpudev.server_cli.reconcile import Manner, alone, pass_options, run_within
+from gpudev.workflows.neglecting import NeglectedRequests, NeglectReport
+
+
+@click.command()
+@pass_options
+def expire(**options: Any) -> None:
+    """End what is over, warn, clear away, and look after neglected requests, once. Starts nobody.
+
+    While a processor is at work, it does all this itself; only requests that it neglects are looked after.
+    """
+    manner = Manner(**options)
+    done = run_within(manner.deadline, lambda: _run(manner))
+    if isinstance(done, str):
+        click.echo(json.dumps({"acted": False, "skipped": done}) if manner.as_json else f"expire: {done}")
+        return
+    if manner.as_json:
+        parts = asdict(done.expiry) if done.expiry else {}
+        click.echo(json.dumps({"acted": done.expiry is not None, **parts, **asdict(done.neglect)}))
+    else:
+        _show(done, manner)
+    if done.expiry is not None and not done.expiry.succeeded:
+        sys.exit(1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    expiry: ExpiryReport | None
+    """None: a processor is at work."""
+    neglect: NeglectReport
+
+
+async def _run(manner: Manner) -> _Done | str:
+    from gpudev.bootstrap.processor import open_backstop
+
+    settings = server_settings()
+    configure_logging(settings)
+    async with open_backstop(settings) as running:
+        stores = running.stores
+        neglected = NeglectedRequests(stores.reservations, stores.looks, SystemClock(), settings.reconciling)
+
+        async def work() -> _Done:
+            expired = await running.processor.expire(dry_run=manner.dry_run)
+            return _Done(expired, await neglected.run(dry_run=manner.dry_run))
+
+        return await alone(stores.passes, Pass.EXPIRY, manner, work)
+
+
+def _show(done: _Done, manner: Manner) -> None:
+    if done.expiry is None:
+        click.echo("a processor is at work and ends what is over all the time")
+    else:
+        mode = " (dry run: nothing was changed)" if manner.dry_run else ""
+        counts = f"{len(done.expiry.changes)} changes, {len(done.expiry.torn_down)} taken down"
+        click.echo(f"expire: {counts}, {len(done.expiry.removed)} orphans removed{mode}")
+        for line in done.expiry.changes:
+            click.echo(f"  {line}")
+        for name in done.expiry.orphans:
+            click.echo(f"  without a reservation, and removed if that lasts: {name}")
+        for error in done.expiry.errors:
+            click.echo(f"  error: {error}", err=True)
+        for name in done.expiry.unfinished:
+            click.echo(f"  error: not everything of {name} is gone yet", err=True)
+    for name in done.neglect.sent_again:
+        click.echo(f"  {name}: nobody looked at it; sent again")
+    for name in done.neglect.cancelled:
+        click.echo(f"  {name}: nobody looked at it, not even when it was sent again; cancelled")
+
+
+COMMANDS = (expire,)

@@ -1,0 +1,315 @@
+"""`nodes groups`, `refresh`, `clear` and `move`: machines are replaced once nobody is on them any more.
+
+What is done in which order is the workflows'; here it is waited for, and told what is waited for.
+"""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+import click
+
+from gpudev.adapters.postgres.stores import Stores, open_stores
+from gpudev.bootstrap.cloud import open_cloud
+from gpudev.bootstrap.machines import open_machines, open_node_groups
+from gpudev.domain.access.users import Role, User
+from gpudev.domain.errors import Conflict, Invalid, Unavailable
+from gpudev.domain.ids import UserId, short_id
+from gpudev.domain.moments import utc_time
+from gpudev.domain.reservations.reservation import Reservation
+from gpudev.planning.reconcile_availability import group_prefix
+from gpudev.ports.clock import SystemClock
+from gpudev.ports.node_groups import Refresh, RefreshState
+from gpudev.server_cli.command_runtime import server_settings
+from gpudev.server_cli.node_words import REASON, show_reservations, target
+from gpudev.server_cli.recording import console_user, record
+from gpudev.settings import Settings
+from gpudev.workflows.draining import Draining, Then
+from gpudev.workflows.evicting import Evicting, keeps_its_files
+from gpudev.workflows.replacing import ReplacingMachines
+from gpudev.workflows.viewing import find_job
+
+_T = TypeVar("_T")
+_LOOK_EVERY_S = 0.5
+_ASK_CLOUD_EVERY_S = 15.0
+"""In the long run; at first more often."""
+_HEARD_WITHIN = timedelta(seconds=60)
+_CLEARED_WITHIN = timedelta(minutes=2)
+_AFTER_GRACE = timedelta(seconds=5)
+
+_WARNING = click.option(
+    "--warning",
+    "warning_minutes",
+    type=click.FloatRange(min=0),
+    default=10.0,
+    show_default=True,
+    help="Minutes between telling people and ending what they run.",
+)
+
+
+@click.command("groups")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def list_groups(as_json: bool) -> None:
+    """The cloud's groups of machines that are ours, with how many there should be and how many are in service."""
+
+    async def act(stores: Stores, settings: Settings) -> list[dict[str, Any]]:
+        async with open_cloud(settings) as cloud:
+            if cloud is None:
+                raise Invalid("no cloud is configured, so there are no groups of machines: set GPU_DEV_CLOUD")
+            found = await cloud.node_groups(group_prefix(settings.reconciling.node_group_prefix))
+        return [{"name": one.name, "desired": one.desired, "in_service": one.in_service} for one in found]
+
+    rows = _run(act)
+    if as_json:
+        click.echo(json.dumps(rows))
+        return
+    for row in rows:
+        click.echo(f"{row['name']:<48}  {row['in_service']:>3} of {row['desired']:>3} in service")
+    if not rows:
+        click.echo("no group bears our prefix")
+
+
+@click.command()
+@click.argument("group")
+@REASON
+@click.option("--wait", is_flag=True, help="Until those who are there have left by themselves.")
+@click.option("--move", is_flag=True, help="End those whose home is on a disk, and start them again elsewhere.")
+@click.option("--scratch-too", is_flag=True, help="With --move: also those whose files are lost by it.")
+@_WARNING
+@click.option("--follow/--no-follow", default=True, help="Until all machines are new.", show_default=True)
+def refresh(group: str, reason: str, follow: bool, **options: Any) -> None:
+    """Replace all machines of GROUP (t4, cpu, or the whole name) by new ones of its present launch template.
+
+    Its nodes are closed for new work and those who are there are told. Without --wait or --move it goes no further
+    while anybody is there. May be interrupted and begun again at any time.
+    """
+
+    manner = _Manner(**options)
+    if manner.scratch_too and not manner.move:
+        raise click.UsageError("--scratch-too says who else is moved: it goes with --move")
+
+    async def act(stores: Stores, settings: Settings) -> None:
+        async with _replacing(stores, settings) as replacing:
+            name = replacing.whole_name(group)
+            begun = await replacing.under_way(name)
+            if begun is None:
+                closed = await _close(replacing, name, reason, manner.then(SystemClock().now()))
+                await record(stores, "nodes refresh", target(name, reason))
+                await _empty(stores, name, lambda: replacing.who_is_there(closed), manner)
+                begun = await _begin(replacing, name, closed)
+            click.echo(f"{name}: new machines are on their way ({begun.said})")
+            if follow:
+                await _follow(replacing, name, begun)
+
+    _run(act)
+
+
+@click.command()
+@click.argument("name")
+@REASON
+@_WARNING
+@click.option("--force", is_flag=True, help="Take pods away that do not end by themselves, without asking their node.")
+@click.confirmation_option(prompt="This ends what people run there, for good. Go on?")
+def clear(name: str, reason: str, warning_minutes: float, force: bool) -> None:
+    """Close NAME, tell those who are there, and end what they run when the warning is over.
+
+    Disks are kept. With --force also where the node does not answer any more.
+    """
+
+    async def act(stores: Stores, settings: Settings) -> None:
+        draining = _draining(stores)
+        now = SystemClock().now()
+        ends_at = utc_time(now + _minutes(warning_minutes), now)
+        there = await draining.drain(
+            name, console_user(), reason, lambda _: f"what runs here ends at {ends_at}; disks are kept"
+        )
+        await record(stores, "nodes clear", target(name, reason))
+        click.echo(f"{name} is closed for new work")
+        show_reservations(there)
+        await _until_empty(lambda: draining.who_is_there(name), within=_minutes(warning_minutes))
+        evicting = _evicting(stores)
+        for one in await draining.who_is_there(name):
+            if not one.status.is_terminal:
+                await evicting.end(one.reservation_id, f"node {target(name, reason)} is needed empty")
+                click.echo(f"{short_id(one.reservation_id)} of {one.username} is ended")
+        if force:
+            await _take_pods_away(settings, name, lambda: draining.who_is_there(name))
+        await _until_empty(lambda: draining.who_is_there(name), within=_CLEARED_WITHIN)
+        if await draining.who_is_there(name):
+            raise Conflict(f"{name} is not empty yet; a node that does not answer is cleared with --force")
+        click.echo(f"{name} is empty")
+
+    _run(act)
+
+
+@click.command()
+@click.argument("reservation")
+@REASON
+def move(reservation: str, reason: str) -> None:
+    """End RESERVATION where it is, and start it again elsewhere with the time that is left, before others.
+
+    What runs in it ends. Its disk goes with it, and so do added users, Jupyter and its owner's set-up; a home without a
+    disk is lost. Close its node first, or it may come back there. Also finishes a move that was interrupted.
+    """
+
+    async def act(stores: Stores, settings: Settings) -> None:
+        found = await find_job(stores.reservations, _OPERATOR, reservation)
+        await record(stores, "nodes move", target(str(found.reservation_id), reason))
+        await _move(stores, found, reason or "its place is needed")
+
+    _run(act)
+
+
+# --- How -------------------------------------------------------------------------------------------------------------
+
+_Look = Callable[[], Awaitable[Sequence[Reservation]]]
+_OPERATOR = User(UserId(0), "console", Role.OPERATOR)
+"""Whoever may run this command may see everybody's."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Manner:
+    """What becomes of those who are there."""
+
+    wait: bool
+    move: bool
+    scratch_too: bool
+    warning_minutes: float
+
+    def moves(self, one: Reservation) -> bool:
+        return self.move and (self.scratch_too or keeps_its_files(one))
+
+    def then(self, now: datetime) -> Then:
+        at = f"at {utc_time(now + _minutes(self.warning_minutes), now)} it ends here and is started again elsewhere"
+
+        def say(one: Reservation) -> str | None:
+            if not self.moves(one):
+                return None
+            return f"{at}, with its disk" if keeps_its_files(one) else f"{at}, without its files"
+
+        return say
+
+
+async def _empty(stores: Stores, group: str, look: _Look, manner: _Manner) -> None:
+    if manner.move:
+        await _until_empty(look, within=_minutes(manner.warning_minutes))
+        for one in await look():
+            if manner.moves(one) and not one.status.is_terminal:
+                await _move(stores, one, f"the machines of {group} are replaced")
+            elif not one.status.is_terminal:
+                click.echo(f"{short_id(one.reservation_id)} of {one.username} has no disk and is waited for")
+        for unfinished in await stores.moves.unfinished():  # whoever began to move these was interrupted
+            if (left := await stores.reservations.find(unfinished)) is not None:
+                await _move(stores, left, f"the machines of {group} are replaced")
+    if manner.wait or manner.move:
+        await _until_empty(look)
+
+
+async def _move(stores: Stores, one: Reservation, why: str) -> None:
+    evicting, clock = _evicting(stores), SystemClock()
+    left, deadline = await evicting.leave(one.reservation_id, why), clock.now() + _CLEARED_WITHIN
+    while not left.is_released:
+        if clock.now() > deadline:
+            again = f"gpu-dev-server nodes move {short_id(one.reservation_id)}"
+            raise Unavailable(f"{short_id(one.reservation_id)} is not cleared away yet; later: {again}")
+        await asyncio.sleep(_LOOK_EVERY_S)
+        left = await stores.reservations.find(one.reservation_id) or left
+    again_as = await evicting.come_back(one.reservation_id)
+    goes_on = "had no time left" if again_as is None else f"goes on as {short_id(again_as.reservation_id)}"
+    click.echo(f"{short_id(one.reservation_id)} of {one.username} {goes_on}")
+
+
+async def _close(replacing: ReplacingMachines, name: str, reason: str, then: Then) -> list[str]:
+    closed, there = await replacing.close(name, console_user(), reason, then)
+    click.echo(f"{name}: {', '.join(closed) or 'no node'} closed for new work")
+    show_reservations(there)
+    deadline = SystemClock().now() + _HEARD_WITHIN
+    while not await replacing.has_been_heard(closed):
+        if SystemClock().now() > deadline:
+            raise Unavailable("no processor has taken note of it, so nobody knows who is about to start there")
+        await asyncio.sleep(_LOOK_EVERY_S)
+    return closed
+
+
+async def _begin(replacing: ReplacingMachines, name: str, closed: Sequence[str]) -> Refresh:
+    try:
+        return await replacing.begin(name, closed)
+    except Conflict as there:
+        raise Conflict(f"{there}; they have been told. Later again, or with --wait or --move") from there
+
+
+async def _follow(replacing: ReplacingMachines, name: str, begun: Refresh) -> None:
+    told, pause = begun, _LOOK_EVERY_S
+    while told.state is RefreshState.RUNNING:
+        await asyncio.sleep(pause)
+        pause = min(pause * 1.5, _ASK_CLOUD_EVERY_S)
+        before, told = told, await replacing.look(name) or told
+        if told != before:
+            click.echo(f"{name}: {told.said}, {told.percent}%")
+    if told.state is RefreshState.FAILED:
+        raise Conflict(f"the machines of {name} were not all replaced: {told.said}. Its old nodes stay closed")
+    for node in await replacing.finish(name):
+        click.echo(f"{node} is open again, should a new machine bear its name")
+
+
+async def _take_pods_away(settings: Settings, node: str, look: _Look) -> None:
+    await _until_empty(look, within=settings.kubernetes.termination_grace + _AFTER_GRACE)
+    if not await look():
+        return
+    async with open_machines(settings) as machines:
+        for pod in await machines.pods_on(node):
+            await machines.remove_pod(pod)
+            click.echo(f"pod {pod.name} is taken away")
+
+
+async def _until_empty(look: _Look, *, within: timedelta | None = None) -> None:
+    """Or until that much time is over. Tells of everybody who goes."""
+    clock = SystemClock()
+    deadline = None if within is None else clock.now() + within
+    there = await look()
+    while there and (deadline is None or clock.now() < deadline):
+        await asyncio.sleep(_LOOK_EVERY_S)
+        left = await look()
+        still = {one.reservation_id for one in left}
+        for one in there:
+            if one.reservation_id not in still:
+                click.echo(f"{short_id(one.reservation_id)} of {one.username} is gone")
+        there = left
+
+
+@contextlib.asynccontextmanager
+async def _replacing(stores: Stores, settings: Settings) -> AsyncIterator[ReplacingMachines]:
+    async with open_node_groups(settings) as groups, open_machines(settings) as machines:
+        prefix = settings.reconciling.node_group_prefix
+        yield ReplacingMachines(prefix, groups, machines, stores.cordons, _draining(stores))
+
+
+def _evicting(stores: Stores) -> Evicting:
+    return Evicting(stores.reservations, stores.setups, stores.moves, SystemClock())
+
+
+def _draining(stores: Stores) -> Draining:
+    return Draining(stores.cordons, stores.reservations, stores.unreleased, SystemClock())
+
+
+def _run(act: Callable[[Stores, Settings], Awaitable[_T]]) -> _T:
+    async def run() -> _T:
+        settings = server_settings()
+        stores = open_stores(settings, max_connections=2)
+        try:
+            return await act(stores, settings)
+        finally:
+            await stores.close()
+
+    return asyncio.run(run())
+
+
+def _minutes(number: float) -> timedelta:
+    return timedelta(minutes=number)
+
+
+COMMANDS = (list_groups, refresh, clear, move)

@@ -1,0 +1,103 @@
+"""`queue`: what waits in PGMQ, and what was given up on."""
+
+import json
+from typing import Any
+
+import click
+
+from gpudev.adapters.postgres.stores import Stores
+from gpudev.domain.commands import QUEUES, dead_letter_queue
+from gpudev.server_cli.command_runtime import with_stores
+from gpudev.server_cli.recording import record
+
+_NAMES = [name for queue in QUEUES for name in (queue, dead_letter_queue(queue))]
+
+
+@click.group()
+def queue() -> None:
+    """The message queues and their dead letters."""
+
+
+@queue.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def list_queues(as_json: bool) -> None:
+    """Every queue with its length and the age of its oldest message."""
+
+    async def act(stores: Stores) -> list[dict[str, Any]]:
+        return [
+            {
+                "queue": state.queue,
+                "length": state.length,
+                "visible": state.visible,
+                "oldest_age_seconds": state.oldest_age_seconds,
+                "total": state.total,
+            }
+            for state in await stores.queue.states()
+        ]
+
+    found = with_stores(act)
+    if as_json:
+        click.echo(json.dumps(found))
+        return
+    for row in found:
+        age = "" if row["oldest_age_seconds"] is None else f"oldest {row['oldest_age_seconds']} s"
+        click.echo(f"{row['queue']:<24}  {row['length']:>6} waiting  {age}")
+
+
+@queue.command()
+@click.argument("name", type=click.Choice(_NAMES))
+@click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def show(name: str, limit: int, as_json: bool) -> None:
+    """The messages of one queue, without taking them."""
+
+    async def act(stores: Stores) -> list[dict[str, Any]]:
+        return [
+            {
+                "msg_id": message.msg_id,
+                "read_count": message.read_count,
+                "enqueued_at": message.enqueued_at.isoformat(),
+                "message": message.body,
+            }
+            for message in await stores.queue.peek(name, limit)
+        ]
+
+    found = with_stores(act)
+    if as_json:
+        click.echo(json.dumps(found))
+        return
+    for row in found:
+        click.echo(f"{row['msg_id']:>8}  {row['enqueued_at']}  {json.dumps(row['message'])}")
+    if not found:
+        click.echo(f"{name} is empty")
+
+
+@queue.command()
+@click.argument("name", type=click.Choice(QUEUES))
+@click.argument("msg_id", type=int)
+def retry(name: str, msg_id: int) -> None:
+    """Send a dead letter of queue NAME back to it. (A reservation that has failed stays failed.)"""
+
+    async def act(stores: Stores) -> None:
+        await stores.queue.retry(name, msg_id)
+        await record(stores, "queue retry", f"{msg_id} of {name}")
+
+    with_stores(act)
+    click.echo(f"message {msg_id} is back in {name}")
+
+
+@queue.command()
+@click.argument("name", type=click.Choice(_NAMES))
+@click.argument("msg_id", type=int)
+def drop(name: str, msg_id: int) -> None:
+    """Remove one message for good."""
+
+    async def act(stores: Stores) -> None:
+        await stores.queue.drop(name, msg_id)
+        await record(stores, "queue drop", f"{msg_id} of {name}")
+
+    with_stores(act)
+    click.echo(f"message {msg_id} is gone from {name}")
+
+
+COMMANDS = (queue,)

@@ -1,0 +1,218 @@
+"""`reconcile`: bring what is recorded into line with what there is, once. For CronJobs and for people."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass, field
+from typing import Any, TypeVar
+
+import click
+
+from gpudev.bootstrap.reconciling import Reconciling, open_reconciling
+from gpudev.bootstrap.service_runtime import configure_logging, spare_collections
+from gpudev.ports.reconciling import Pass, PassLocks
+from gpudev.server_cli.command_runtime import server_settings
+from gpudev.workflows.reconciling_availability import AvailabilityReport
+from gpudev.workflows.reconciling_disks import DisksReport
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_R = TypeVar("_R")
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How a pass is run."""
+
+    dry_run: bool
+    as_json: bool
+    deadline: float
+    scheduled: bool
+
+
+def pass_options(function: _F) -> _F:
+    for option in (
+        click.option("--scheduled", is_flag=True, help="Leave it to whoever is at it already, and exit with 0."),
+        click.option(
+            "--deadline",
+            type=click.FloatRange(min=0, min_open=True),
+            default=600.0,
+            show_default=True,
+            help="Seconds after which it gives up.",
+        ),
+        click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+        click.option("--dry-run", is_flag=True, help="Show every change, and make none."),
+    ):
+        function = option(function)
+    return function
+
+
+@click.group()
+def reconcile() -> None:
+    """Compare what is recorded with the cluster and the cloud, and correct it. Nothing is ever deleted."""
+
+
+@reconcile.command()
+@pass_options
+def availability(**options: Any) -> None:
+    """Phase 1: what each GPU type has, from the cluster's nodes and pods and the cloud's groups of nodes."""
+    _reconcile([Pass.AVAILABILITY], Manner(**options))
+
+
+@reconcile.command()
+@pass_options
+def disks(**options: Any) -> None:
+    """Phase 2: the recorded disks, from the cloud's volumes and snapshots."""
+    _reconcile([Pass.DISKS], Manner(**options))
+
+
+@reconcile.command("all")
+@pass_options
+def everything(**options: Any) -> None:
+    """Phase 1, then phase 2 (where there is a cloud). A phase that fails does not stop the other."""
+    _reconcile([Pass.AVAILABILITY, Pass.DISKS], Manner(**options))
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of each pass; text where it was not run, with the reason."""
+
+    availability: AvailabilityReport | str | None = None
+    disks: DisksReport | str | None = None
+    failures: list[str] = field(default_factory=list)
+
+    @property
+    def succeeded(self) -> bool:
+        reports = (self.availability, self.disks)
+        return not self.failures and all(
+            one.succeeded for one in reports if one is not None and not isinstance(one, str)
+        )
+
+
+def _reconcile(passes: Sequence[Pass], manner: Manner) -> None:
+    outcome = run_within(manner.deadline, lambda: _run(passes, manner))
+    if manner.as_json:
+        click.echo(json.dumps(_as_json(outcome), default=_text))
+    else:
+        _show(outcome, manner)
+    if not outcome.succeeded:
+        sys.exit(1)
+
+
+def run_within(deadline: float, work: Callable[[], Awaitable[_R]]) -> _R:
+    async def run() -> _R:
+        async with asyncio.timeout(deadline):
+            return await work()
+
+    try:
+        return asyncio.run(run())
+    except TimeoutError:
+        raise click.ClickException(f"not finished within {deadline:g} s; what was done is whole") from None
+
+
+async def _run(passes: Sequence[Pass], manner: Manner) -> Outcome:
+    settings = server_settings()
+    configure_logging(settings)
+    spare_collections()
+    outcome = Outcome()
+    async with open_reconciling(settings) as parts:
+        if Pass.AVAILABILITY in passes:
+            outcome.availability = await alone(
+                parts.stores.passes, Pass.AVAILABILITY, manner, lambda: _availability(parts, manner)
+            )
+        if Pass.DISKS in passes and parts.cloud is None and len(passes) > 1:
+            outcome.disks = "no cloud is configured, so there are no volumes to compare disks with"
+        elif Pass.DISKS in passes:
+            outcome.disks = await alone(
+                parts.stores.passes, Pass.DISKS, manner, lambda: parts.disks().run(dry_run=manner.dry_run)
+            )
+    return outcome
+
+
+async def _availability(parts: Reconciling, manner: Manner) -> AvailabilityReport:
+    async with parts.availability() as reconciling:
+        return await reconciling.run(dry_run=manner.dry_run)
+
+
+async def alone(locks: PassLocks, which: Pass, manner: Manner, work: Callable[[], Awaitable[_R]]) -> _R | str:
+    """Under the pass's lock; what changes nothing needs none."""
+    async with AsyncExitStack() as stack:
+        if not manner.dry_run:
+            busy = await stack.enter_async_context(locks.hold(which, wait=not manner.scheduled))
+            if busy is not None:
+                return f"{busy} is at it already"
+        return await work()
+
+
+# --- Telling -----------------------------------------------------------------------------------------------------
+
+
+def _show(outcome: Outcome, manner: Manner) -> None:
+    mode = " (dry run: nothing was changed)" if manner.dry_run else ""
+    match outcome.availability:
+        case str(reason):
+            click.echo(f"availability: {reason}")
+        case AvailabilityReport() as report:
+            _show_availability(report, mode)
+    match outcome.disks:
+        case str(reason):
+            click.echo(f"disks: {reason}")
+        case DisksReport() as found:
+            _show_disks(found, mode)
+
+
+def _show_availability(report: AvailabilityReport, mode: str) -> None:
+    changed = sum(1 for changes in report.updated.values() if changes)
+    click.echo(
+        f"availability: {len(report.updated)} types updated ({changed} with other numbers), {len(report.kept)} kept, "
+        f"{len(report.errors)} errors{mode}"
+    )
+    for gpu_type, changes in report.updated.items():
+        if changes:
+            click.echo(f"  {gpu_type}: {_changes(changes)}")
+    if report.kept:
+        click.echo(f"  kept because newer facts were there: {', '.join(report.kept)}")
+    _show_lines("warning", report.warnings)
+    _show_lines("error", report.errors)
+
+
+def _show_disks(report: DisksReport, mode: str) -> None:
+    numbers = " ".join(f"{name}={count}" for name, count in asdict(report.statistics).items())
+    click.echo(f"disks: {numbers}{mode}")
+    for change in report.changes:
+        click.echo(f"  {change.kind} {change.username}/{change.disk_name}: {_changes(change.changes)}")
+    _show_lines("left alone", report.left_alone)
+    for duplicate in report.duplicates:
+        beside = f"beside {duplicate.linked}" if duplicate.linked else "while the recorded volume is gone"
+        name = f"{duplicate.username}/{duplicate.disk_name}"
+        click.echo(f"  warning: further volumes for {name}: {', '.join(duplicate.others)}, {beside}", err=True)
+    _show_lines("warning", [f"volume {one.volume_id} is skipped: {one.reason}" for one in report.skipped])
+    _show_lines("error", report.errors)
+
+
+def _show_lines(label: str, lines: Sequence[str]) -> None:
+    for line in lines:
+        click.echo(f"  {label}: {line}", err=label in ("warning", "error"))
+
+
+def _changes(changes: Any) -> str:
+    return ", ".join(f"{column} {_text(old)} → {_text(new)}" for column, (old, new) in changes.items())
+
+
+def _as_json(outcome: Outcome) -> dict[str, Any]:
+    answer: dict[str, Any] = {"succeeded": outcome.succeeded}
+    for name in ("availability", "disks"):
+        part = getattr(outcome, name)
+        if isinstance(part, str):
+            answer[name] = {"skipped": part}
+        elif part is not None:
+            answer[name] = asdict(part)
+    return answer
+
+
+def _text(value: Any) -> str:
+    return "-" if value is None else value.isoformat() if hasattr(value, "isoformat") else str(value)
+
+
+COMMANDS = (reconcile,)

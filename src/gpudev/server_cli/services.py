@@ -1,0 +1,182 @@
+"""`api`, `proxy`, `processor`, `migrate`: the long-running services and the schema they need."""
+
+import asyncio
+import json
+from functools import partial
+
+import click
+
+from gpudev import rlimits
+from gpudev.adapters.postgres.database import migrator
+from gpudev.bootstrap.service_runtime import configure_logging, spare_collections, until_stopped, wait_for_database
+from gpudev.server_cli.command_runtime import server_settings
+
+
+@click.command()
+@click.option("--host", help="Address to listen on (GPU_DEV_API_HOST).")
+@click.option("--port", type=int, help="Port to listen on (GPU_DEV_API_PORT).")
+def api(host: str | None, port: int | None) -> None:
+    """Serve the REST API until stopped."""
+    import uvicorn
+    import uvloop
+
+    from gpudev.api.app import create_app
+    from gpudev.api.http.connection_limits import guarded_http
+    from gpudev.bootstrap.api import open_api_services
+    from gpudev.bootstrap.jupyter import serving_jupyter
+    from gpudev.bootstrap.listeners import listening_elsewhere
+    from gpudev.bootstrap.observability import Eyes, exposing
+    from gpudev.bootstrap.proxy import serving_sessions
+    from gpudev.bootstrap.serving import Server
+    from gpudev.bootstrap.tracing import tracing
+
+    chosen = server_settings()
+    configure_logging(chosen)
+
+    async def serve() -> None:
+        async with (
+            tracing(chosen, "gpu-dev-api") as tracer,
+            open_api_services(chosen, tracer) as services,
+            serving_sessions(services) as sessions,
+            serving_jupyter(
+                chosen,
+                services.reservations,
+                services.proxy_tokens,
+                services.jupyter_keys,
+                trail=services.trail,
+                clock=services.clock,
+            ) as jupyter,
+        ):
+            spare_collections()
+            rlimits.allow_many()
+            config = uvicorn.Config(
+                jupyter.before(create_app(services)),
+                host=host or chosen.api_host,
+                port=port or chosen.api_port,
+                http=guarded_http(chosen.guarding),
+                ws=partial(jupyter.beside, sessions),  # type: ignore[arg-type]  # whatever makes a protocol will do
+                lifespan="off",
+                access_log=False,
+                log_config=None,
+                log_level="warning",
+                timeout_graceful_shutdown=2,
+                timeout_keep_alive=round(chosen.guarding.keep_alive.total_seconds()),
+                limit_concurrency=chosen.guarding.max_connections,
+                server_header=False,
+                proxy_headers=False,
+            )
+            async with (
+                exposing(chosen, Eyes(pulse=sessions.pulse, check_ready=services.ping)),
+                listening_elsewhere(config, chosen),
+            ):
+                await Server(config).serve()
+
+    uvloop.run(serve())
+
+
+@click.command()
+@click.option("--host", help="Address to listen on (GPU_DEV_PROXY_HOST).")
+@click.option("--port", type=int, help="Port to listen on (GPU_DEV_PROXY_PORT).")
+def proxy(host: str | None, port: int | None) -> None:
+    """Carry ssh through WebSockets until stopped, apart from the API (which does it too, where this does not run)."""
+    import uvicorn
+    import uvloop
+
+    from gpudev.api.http.connection_limits import guarded_http
+    from gpudev.bootstrap.observability import exposing
+    from gpudev.bootstrap.proxy import open_proxy
+    from gpudev.bootstrap.serving import Server
+
+    chosen = server_settings()
+    configure_logging(chosen)
+
+    async def serve() -> None:
+        async with open_proxy(chosen) as (eyes, sessions, jupyter), exposing(chosen, eyes):
+            spare_collections()
+            rlimits.allow_many()
+            config = uvicorn.Config(
+                jupyter.before(eyes.health()),
+                host=host or chosen.proxy.host,
+                port=port or chosen.proxy.port,
+                http=guarded_http(chosen.guarding),
+                ws=partial(jupyter.beside, sessions),  # type: ignore[arg-type]  # whatever makes a protocol will do
+                lifespan="off",
+                access_log=False,
+                log_config=None,
+                log_level="warning",
+                timeout_graceful_shutdown=2,
+                timeout_keep_alive=round(chosen.guarding.keep_alive.total_seconds()),
+                limit_concurrency=chosen.guarding.max_connections,
+                server_header=False,
+                proxy_headers=False,
+            )
+            await Server(config).serve()
+
+    uvloop.run(serve())
+
+
+@click.command()
+def processor() -> None:
+    """Plan, start and end dev servers until stopped. Any number may run; one of them plans."""
+    from gpudev.bootstrap.observability import Eyes, exposing
+    from gpudev.bootstrap.processor import open_processor
+    from gpudev.bootstrap.tracing import tracing
+
+    chosen = server_settings()
+    configure_logging(chosen)
+    eyes = Eyes()
+
+    async def run() -> None:
+        async with (
+            exposing(chosen, eyes),
+            tracing(chosen, "gpu-dev-processor") as tracer,
+            open_processor(chosen, tracer) as running,
+        ):
+            eyes.see_processor(running)
+            spare_collections()
+            await running.processor.run()
+
+    asyncio.run(until_stopped(run()))
+
+
+@click.command()
+@click.option("--status", is_flag=True, help="Only show what is applied and what is not.")
+@click.option(
+    "--wait",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    metavar="SECONDS",
+    help="How long a database that does not answer yet is waited for.",
+)
+@click.option("--roles", is_flag=True, help="Make the services' database roles, too (needs CREATEROLE).")
+@click.option("--refuse-newer", is_flag=True, help="Fail where a later version has migrated already.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def migrate(status: bool, wait: float, roles: bool, refuse_newer: bool, as_json: bool) -> None:
+    """Bring the database's schema up to date, and what its roles may do (docs/security.md).
+
+    Safe to run twice, and from several places at once.
+    """
+    chosen = server_settings()
+    configure_logging(chosen)
+    database = chosen.database
+    if wait:
+        asyncio.run(wait_for_database(database, wait))
+    if not status:
+        applied = asyncio.run(migrator.migrate(database, roles=roles, refuse_newer=refuse_newer))
+        if not as_json:
+            click.echo(f"applied {len(applied)} migration(s)" if applied else "the schema is up to date")
+            return
+    states = asyncio.run(migrator.status(database))
+    if as_json:
+        rows = [
+            {"number": s.number, "name": s.name, "applied_at": s.applied_at and s.applied_at.isoformat()}
+            for s in states
+        ]
+        click.echo(json.dumps(rows))
+        return
+    for state in states:
+        when = f"applied {state.applied_at:%Y-%m-%d %H:%M:%S} UTC" if state.applied_at else "not applied"
+        click.echo(f"{state.number:04}  {state.name:<24}  {when}")
+
+
+COMMANDS = (api, proxy, processor, migrate)
