@@ -16,10 +16,10 @@ from bench.figures import report
 from bench.simulation.busy import NOW, Moment, busy_moment
 from gpudev.domain.cluster import Anchor, Holding
 from gpudev.domain.ids import ReservationId
-from gpudev.planning.forecasting import forecast
-from gpudev.planning.live import LivePlan
-from gpudev.planning.plan import Plan, Request
-from gpudev.planning.queueing import plan_queue, plan_starts
+from gpudev.planning.queue.forecasting import forecast
+from gpudev.planning.queue.incremental_planner import LivePlan
+from gpudev.planning.queue.plan import Plan, Request
+from gpudev.planning.queue.planner import plan_queue, plan_starts
 
 _NODES, _RUNNING, _QUEUED = 1_000, 5_000, 10_000
 _ROUNDS = 5

@@ -21,7 +21,7 @@ from gpudev.proxy.dev_server_connector import Targets
 from gpudev.proxy.ssh.handshake import SessionGuard
 from gpudev.proxy.ssh.sessions import Sessions
 from gpudev.settings import Guarding, ProxySettings
-from gpudev.workflows.proxying import Proxying
+from gpudev.workflows.sessions.ssh_tokens import Proxying
 
 JOB = "00000000-0000-4000-8000-000000000001"
 GRANT = Grant(ReservationId(UUID(JOB)), UserId(1), 1)

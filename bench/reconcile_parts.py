@@ -25,14 +25,14 @@ from gpudev.adapters.kubernetes.uncached_access import KubernetesReading
 from gpudev.adapters.postgres.stores import open_stores
 from gpudev.bootstrap.service_runtime import spare_collections
 from gpudev.domain.gpu import Catalogue, load_catalogue
-from gpudev.planning.reconcile_availability import plan_availability
+from gpudev.planning.cluster.reconcile_availability import plan_availability
 from gpudev.ports.clock import SystemClock
 from gpudev.ports.cloud import OWNER_TAG
 from gpudev.ports.cluster import ClusterSeen
 from gpudev.ports.reservations import AvailabilityRow
 from gpudev.settings import KubernetesSettings, load
-from gpudev.workflows.reconciling_availability import ReconcilingAvailability
-from gpudev.workflows.reconciling_disks import ReconcilingDisks
+from gpudev.workflows.cluster.reconcile_availability import ReconcilingAvailability
+from gpudev.workflows.disks.reconcile_disks import ReconcilingDisks
 
 _PAGE = 500
 _LIVE_ROUNDS = 30

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from gpudev.domain.cluster import Holding, Node, Share
 from gpudev.domain.ids import ReservationId
-from gpudev.planning.plan import Request
+from gpudev.planning.queue.plan import Request
 
 NOW = datetime(2026, 3, 2, 9, tzinfo=UTC)
 _UNITS = 8

@@ -14,9 +14,9 @@ from bench.simulation.traces import Cluster, Job
 from bench.simulation.world import Held, Placement, State
 from gpudev.domain.cluster import Holding, Node, Share
 from gpudev.domain.ids import ReservationId
-from gpudev.planning.forecasting import Experience, Forecast, forecast
-from gpudev.planning.plan import Request, Wait
-from gpudev.planning.queueing import plan_queue
+from gpudev.planning.queue.forecasting import Experience, Forecast, forecast
+from gpudev.planning.queue.plan import Request, Wait
+from gpudev.planning.queue.planner import plan_queue
 
 GPU_TYPE = "h100"
 BEGIN = datetime(2026, 3, 2, tzinfo=UTC)

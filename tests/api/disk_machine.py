@@ -12,7 +12,7 @@ from gpudev.domain.disk_requests import MakeReady, PutAway
 from gpudev.domain.disks.contents import Contents, Entry, EntryKind
 from gpudev.domain.disks.operations import DiskSettings
 from gpudev.domain.ids import DiskId
-from gpudev.workflows.disk_operations import DiskOperations
+from gpudev.workflows.disks.operations import DiskOperations
 from support.api import Api, identifier, submit
 
 LISTING = Contents(

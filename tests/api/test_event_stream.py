@@ -22,8 +22,8 @@ from gpudev.domain.reservations.reservation import Reservation
 from gpudev.http_edge.client_ip import ClientAddresses
 from gpudev.http_edge.rate_limits import Places
 from gpudev.wire.reservations import JobEvent, JobView
-from gpudev.workflows.viewing import Viewing
-from gpudev.workflows.watching import Watching
+from gpudev.workflows.reservation_views import Viewing
+from gpudev.workflows.reservations.reservation_stream import Watching
 from support.api import Api, identifier, refused, submit, until
 
 

@@ -99,7 +99,7 @@ async def test_the_beginning_of_an_id_is_enough(ada: httpx2.AsyncClient) -> None
 
 
 async def test_an_ambiguous_beginning_names_the_candidates(ada: httpx2.AsyncClient, api: Api) -> None:
-    from gpudev.workflows import submission
+    from gpudev.workflows.reservations import submission
 
     views = []
     for tail in (1, 2):

@@ -12,8 +12,8 @@ import pytest
 from gpudev.domain import ids
 from gpudev.domain.cluster import Node
 from gpudev.settings import Limits
-from gpudev.workflows import submission
-from gpudev.workflows.standing import LONG_LINE
+from gpudev.workflows.queue_position import LONG_LINE
+from gpudev.workflows.reservations import submission
 from support.api import Api, identifier, public_key, refused, submit
 
 NEVER: list[tuple[dict[str, Any], str]] = [

@@ -23,7 +23,7 @@ from gpudev.planning.disk_calls import (
     Seen,
     Step,
 )
-from gpudev.planning.disk_steps import next_step, what_to_look_at
+from gpudev.planning.disks.operation_steps import next_step, what_to_look_at
 from gpudev.ports.cloud import DISK_ID_TAG, OWNER_TAG, Snapshot, SnapshotState, Volume
 
 NOW = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)

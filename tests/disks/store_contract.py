@@ -34,7 +34,7 @@ from gpudev.domain.disks.operations import (
 )
 from gpudev.domain.errors import Conflict, DiskHeld, LimitReached, NotFound, Stale
 from gpudev.domain.ids import DiskId, ReservationId, UserId, new_disk_id
-from gpudev.planning.disk_requests import accept
+from gpudev.planning.disks.acceptance import accept
 from gpudev.ports.disks import DiskOperationStore
 
 NOW = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)

@@ -22,7 +22,7 @@ from gpudev.domain.disks.operations import DiskSettings, Operation, OperationSta
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.domain.ids import new_disk_id
 from gpudev.ports.cloud import SnapshotState
-from gpudev.workflows.disk_operations import DiskOperations
+from gpudev.workflows.disks.operations import DiskOperations
 from support.clock import ManualClock
 
 

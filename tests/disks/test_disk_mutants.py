@@ -25,9 +25,9 @@ from gpudev.domain.disks.operations import (
     VolumeStatus,
     Why,
 )
-from gpudev.planning import disk_context, disk_requests, disk_steps
 from gpudev.planning.disk_calls import EnsureSnapshot, Finish, RemoveVolume, Step
-from gpudev.planning.disk_context import Context
+from gpudev.planning.disks import acceptance, operation_context, operation_steps
+from gpudev.planning.disks.operation_context import Context
 from gpudev.ports.cloud import RECORDED_TAG, Volume
 from gpudev.ports.disks import Upkeep
 
@@ -48,11 +48,11 @@ def saved_once_is_saved_for_ever(patch: Patch) -> None:
     def ready(context: Context, zone: str | None, how: str) -> Step:
         return Finish(how, replace(context.disk, zone=zone))
 
-    patch.setattr(disk_steps, "_ready", ready)
+    patch.setattr(operation_steps, "_ready", ready)
 
 
 def an_empty_volume_for_a_lost_one(patch: Patch) -> None:
-    patch.setattr(disk_steps, "_make_from_records", lambda context: context.new_volume(None, "zone-a"))
+    patch.setattr(operation_steps, "_make_from_records", lambda context: context.new_volume(None, "zone-a"))
 
 
 def the_newest_snapshot_with_the_tag(patch: Patch) -> None:
@@ -79,12 +79,12 @@ def a_clone_shares_the_volume(patch: Patch) -> None:
         assert context.facts.source is not None
         return Finish("fast", replace(context.disk, volume_id=context.facts.source.volume_id, zone="zone-a"))
 
-    patch.setattr(disk_steps, "_clone", clone)
+    patch.setattr(operation_steps, "_clone", clone)
 
 
 def no_time_to_think_again(patch: Patch) -> None:
     """Purges what was deleted, whenever that was."""
-    original = disk_requests._Desk.purge
+    original = acceptance._Desk.purge
 
     def purge(self: Any, request: Any) -> Any:
         return original(replace(self, settings=replace(self.settings, retention=timedelta(0))), request)
@@ -92,18 +92,18 @@ def no_time_to_think_again(patch: Patch) -> None:
     async def deleted_before(self: MemoryDiskStore, moment: datetime) -> list[Upkeep]:
         return [Upkeep(one.user_id, one.disk_id) for one in self.all_disks.values() if one.is_deleted]
 
-    patch.setattr(disk_requests._Desk, "purge", purge)
+    patch.setattr(acceptance._Desk, "purge", purge)
     patch.setattr(MemoryDiskStore, "deleted_before", deleted_before)
 
 
 def old_ones_go_even_the_last(patch: Patch) -> None:
-    original = disk_requests.prunable
+    original = acceptance.prunable
 
     def prunable(snapshots: Any, protected: Any, now: datetime, settings: Any) -> list[SnapshotRecord]:
         old = [one for one in snapshots if one.created_at < now - timedelta(days=100)]
         return old or original(snapshots, protected, now, settings)
 
-    patch.setattr(disk_requests, "prunable", prunable)
+    patch.setattr(acceptance, "prunable", prunable)
 
 
 def a_snapshot_that_has_begun_is_as_good_as_done(patch: Patch) -> None:
@@ -124,7 +124,7 @@ def a_snapshot_that_has_begun_is_as_good_as_done(patch: Patch) -> None:
 
 
 def what_is_linked_is_ours(patch: Patch) -> None:
-    original = disk_steps._purge
+    original = operation_steps._purge
 
     def purge(context: Context) -> Step:
         disk = context.disk
@@ -136,7 +136,7 @@ def what_is_linked_is_ours(patch: Patch) -> None:
             return RemoveVolume(record, disk.volume_id)
         return original(context)
 
-    patch.setattr(disk_steps, "_purge", purge)
+    patch.setattr(operation_steps, "_purge", purge)
 
 
 def asked_for_before_it_is_written_down(patch: Patch) -> None:
@@ -157,7 +157,7 @@ def asked_for_before_it_is_written_down(patch: Patch) -> None:
 
 def what_was_left_out_is_no_matter(patch: Patch) -> None:
     whole = SnapshotStatus.COMPLETED
-    for module in (disk_context, disk_requests):
+    for module in (operation_context, acceptance):
         patch.setattr(module, "is_whole", lambda record: record.status is whole)
 
 
@@ -166,20 +166,20 @@ def old_volumes_are_left(patch: Patch) -> None:
 
 
 def nobody_counts(patch: Patch) -> None:
-    patch.setattr(disk_requests._Desk, "_within_quota", lambda *_, **__: None)
+    patch.setattr(acceptance._Desk, "_within_quota", lambda *_, **__: None)
 
 
 def names_are_only_names(patch: Patch) -> None:
-    patch.setattr(disk_requests._Desk, "_free_name", lambda _, name, *__: name)
+    patch.setattr(acceptance._Desk, "_free_name", lambda _, name, *__: name)
 
 
 def disks_may_shrink(patch: Patch) -> None:
     def resize(self: Any, request: ResizeDisk) -> Any:
         disk = self._living(request.disk_id)
         operation = self._operation(OperationKind.RESIZE, disk, size_gb=request.size_gb)
-        return disk_requests.Changes(operation, replace(disk, size_gb=request.size_gb))
+        return acceptance.Changes(operation, replace(disk, size_gb=request.size_gb))
 
-    patch.setattr(disk_requests._Desk, "resize", resize)
+    patch.setattr(acceptance._Desk, "resize", resize)
 
 
 Mutant = Callable[[Patch], None]

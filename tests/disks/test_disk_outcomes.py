@@ -38,7 +38,7 @@ from gpudev.planning.disk_calls import (
     Seen,
     TagVolume,
 )
-from gpudev.planning.disk_outcomes import after_call, after_refusal, after_silence, conclude
+from gpudev.planning.disks.operation_results import after_call, after_refusal, after_silence, conclude
 from gpudev.ports.cloud import Snapshot, SnapshotState
 
 

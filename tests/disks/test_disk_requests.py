@@ -39,8 +39,8 @@ from gpudev.domain.disks.operations import (
 )
 from gpudev.domain.errors import Conflict, DiskHeld, GpuDevError, Invalid, LimitReached, NotFound
 from gpudev.domain.ids import DiskId, ReservationId, UserId, new_disk_id, new_reservation_id
-from gpudev.planning.disk_requests import accept
-from gpudev.planning.disk_retention import prunable
+from gpudev.planning.disks.acceptance import accept
+from gpudev.planning.disks.retention import prunable
 
 NOW = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
 SETTINGS = DiskSettings(max_per_user=3, max_gb_per_user=300, max_size_gb=200, keep_last=2, keep_daily_days=5)

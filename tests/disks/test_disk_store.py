@@ -18,7 +18,7 @@ from gpudev.domain.disks.operations import Changes, DiskSettings, Operation, Ope
 from gpudev.domain.errors import Conflict, DiskHeld, LimitReached
 from gpudev.domain.ids import DiskId, ReservationId, UserId, new_disk_id, new_reservation_id
 from gpudev.domain.reservations.reservation import Reservation
-from gpudev.planning.disk_requests import accept
+from gpudev.planning.disks.acceptance import accept
 
 
 class MemoryStoreWorld(StoreWorld):

@@ -34,7 +34,7 @@ from gpudev.domain.disks.operations import (
 )
 from gpudev.domain.ids import DiskId, ReservationId, UserId, new_disk_id, new_reservation_id
 from gpudev.ports.cloud import OWNER_TAG
-from gpudev.workflows.disk_operations import DiskOperations
+from gpudev.workflows.disks.operations import DiskOperations
 from support.clock import ManualClock
 
 _T = TypeVar("_T")

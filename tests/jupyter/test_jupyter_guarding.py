@@ -16,7 +16,7 @@ from gpudev.ports.clock import SystemClock
 from gpudev.proxy.jupyter.guard import JupyterGuard
 from gpudev.proxy.jupyter.http_proxy import JupyterDoor, JupyterPages
 from gpudev.settings import Guarding
-from gpudev.workflows.browsing import Browsing
+from gpudev.workflows.sessions.jupyter_access import Browsing
 
 JOB = "7f3c0d52-0000-4000-8000-000000000001"
 BASE = f"/v1/jobs/{JOB}/jupyter/"

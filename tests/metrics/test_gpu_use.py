@@ -21,7 +21,7 @@ from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation
 from gpudev.settings import load
 from gpudev.wire.reservations import GpuUseView, JobView
-from gpudev.workflows.viewing import Viewing
+from gpudev.workflows.reservation_views import Viewing
 from planning.reservations import active
 from support.clock import ManualClock
 

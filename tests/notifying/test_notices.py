@@ -11,7 +11,7 @@ from gpudev.domain.notifications import Occasion
 from gpudev.domain.reservations.command_exit import RunEnd
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Event, Reservation
-from gpudev.planning.notifying import compose, try_again_at
+from gpudev.planning.reservations.notifications import compose, try_again_at
 
 NOW = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
 RUNNING = Reservation(

@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from gpudev.domain.cluster import Share
-from gpudev.planning.plan import Plan, Request, Start, Wait
+from gpudev.planning.queue.plan import Plan, Request, Start, Wait
 from planning.properties import begins, real_planner
 from planning.situations import Situation
 

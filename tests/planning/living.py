@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from gpudev.domain.cluster import Holding, Node
 from gpudev.domain.ids import ReservationId
-from gpudev.planning.live import LivePlan
-from gpudev.planning.plan import Request, Start, Wait
+from gpudev.planning.queue.incremental_planner import LivePlan
+from gpudev.planning.queue.plan import Request, Start, Wait
 from planning.reference import free_at, is_home, places_now, slots_held, slots_planned
 from planning.situations import MARGIN, NOW, Situation, ask, disk_in, h100, hours
 

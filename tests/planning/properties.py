@@ -9,8 +9,8 @@ from datetime import datetime
 
 from gpudev.domain.cluster import Holding, Node
 from gpudev.domain.ids import ReservationId
-from gpudev.planning.plan import Plan
-from gpudev.planning.queueing import plan_queue
+from gpudev.planning.queue.plan import Plan
+from gpudev.planning.queue.planner import plan_queue
 from planning.reference import (
     Planner,
     free_at,

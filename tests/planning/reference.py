@@ -8,7 +8,7 @@ from itertools import combinations
 
 from gpudev.domain.cluster import Node
 from gpudev.domain.ids import ReservationId
-from gpudev.planning.plan import Plan, Request
+from gpudev.planning.queue.plan import Plan, Request
 from planning.situations import Situation
 
 Planner = Callable[[Situation], Plan]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpudev.domain.cluster import Anchor, Holding, Node, Share
 from gpudev.domain.ids import ReservationId
-from gpudev.planning.plan import Request
+from gpudev.planning.queue.plan import Request
 
 NOW = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
 MARGIN = timedelta(seconds=30)

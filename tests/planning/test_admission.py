@@ -7,7 +7,7 @@ import pytest
 
 from gpudev.domain.cluster import Node
 from gpudev.domain.gpu import GpuType, load_catalogue
-from gpudev.planning.admission import AdmissionRequest, Admitted, Refused, UserUsage, admit
+from gpudev.planning.reservations.admission import AdmissionRequest, Admitted, Refused, UserUsage, admit
 from gpudev.settings import Limits
 
 CATALOGUE = load_catalogue()

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from gpudev.domain.cluster import Holding, Node, Share
 from gpudev.domain.gpu import GpuType, load_catalogue
-from gpudev.planning.availability import Availability, availability, free_units
-from gpudev.planning.plan import Request
-from gpudev.planning.queueing import plan_queue
+from gpudev.planning.cluster.availability import Availability, availability, free_units
+from gpudev.planning.queue.plan import Request
+from gpudev.planning.queue.planner import plan_queue
 from planning.situations import NOW, h100, held, hours, rid
 
 CATALOGUE = load_catalogue()

@@ -16,7 +16,7 @@ from gpudev.domain.disks.operations import (
 )
 from gpudev.domain.errors import AmbiguousId, Conflict, Invalid, NotFound
 from gpudev.domain.ids import DiskId, UserId, new_disk_id
-from gpudev.planning.disk_choices import deleted_disk, living_disk, living_or_deleted_disk, snapshot_of
+from gpudev.planning.disks.lookup import deleted_disk, living_disk, living_or_deleted_disk, snapshot_of
 
 NOW = datetime(2026, 3, 2, 9, tzinfo=UTC)
 

@@ -18,7 +18,7 @@ from gpudev.domain.disks.operations import (
 from gpudev.domain.ids import DiskId, ReservationId, UserId
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation
-from gpudev.planning.disk_holding import (
+from gpudev.planning.disks.attachment import (
     Ask,
     Asked,
     Failed,

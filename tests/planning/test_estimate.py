@@ -8,7 +8,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from gpudev.planning.estimate import estimate
-from gpudev.planning.plan import Request, Start, Wait
+from gpudev.planning.queue.plan import Request, Start, Wait
 from planning.properties import real_planner
 from planning.situations import NOW, Situation, ask, h100, held, hours, situations
 from planning.workload import busy_cluster

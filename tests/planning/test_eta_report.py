@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from gpudev.domain.queue import EstimateRecord, LateBecause, Outcome, Span
-from gpudev.planning.eta_report import Errors, report
+from gpudev.planning.queue.eta_report import Errors, report
 from planning.situations import NOW, rid
 
 MINUTE = timedelta(minutes=1)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.planning.expiry import Expire, Nothing, Warn, decide_expiry
+from gpudev.planning.reservations.expiry import Expire, Nothing, Warn, decide_expiry
 from gpudev.settings import Timing
 from planning.reservations import active, preparing
 from planning.situations import NOW

@@ -9,8 +9,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gpudev.domain.cluster import Holding, Node
-from gpudev.planning.extending import Granted, NotGranted, extend
-from gpudev.planning.plan import Request, Wait
+from gpudev.planning.queue.extension import Granted, NotGranted, extend
+from gpudev.planning.queue.plan import Request, Wait
 from gpudev.settings import Limits
 from planning.properties import begins, real_planner
 from planning.situations import NOW, Situation, ask, h100, held, hours, situations

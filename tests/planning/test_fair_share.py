@@ -9,7 +9,7 @@ from gpudev.domain.access.users import Usage
 from gpudev.domain.ids import UserId
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation
-from gpudev.planning.fair_share import fair_turns
+from gpudev.planning.queue.fair_share import fair_turns
 from planning.situations import NOW, hours, rid
 
 PATIENCE = hours(24)

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 
 from gpudev.domain.ids import ReservationId
 from gpudev.planning.forecast_habits import Habits
-from gpudev.planning.forecasting import Experience, Forecast, forecast
-from gpudev.planning.queueing import plan_queue
+from gpudev.planning.queue.forecasting import Experience, Forecast, forecast
+from gpudev.planning.queue.planner import plan_queue
 from planning.situations import NOW, Situation, ask, h100, held, hours, rid, situations
 
 LEAVES_AT_HALF_TIME = Habits((0.0,) * 10 + (1.0,) + (0.0,) * 10)

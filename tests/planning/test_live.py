@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from gpudev.domain.cluster import Holding
 from gpudev.domain.ids import ReservationId
-from gpudev.planning.grounds import Grounds
-from gpudev.planning.live import LivePlan
-from gpudev.planning.plan import Request, Start, Wait
-from gpudev.planning.timetable import Place
+from gpudev.planning.queue.incremental_planner import LivePlan
+from gpudev.planning.queue.node_timelines import Place
+from gpudev.planning.queue.plan import Request, Start, Wait
+from gpudev.planning.queue.zone_constraints import Grounds
 from planning.living import LIVES, LIVES_BY_TURNS, LIVES_WITH_LATECOMERS, NODES, Happening, Life, LifeByTurns, MakeLive
 from planning.situations import MARGIN, NOW, Situation, ask, held, hours, rid, situations
 

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from gpudev.domain.cluster import Node, Share
 from gpudev.domain.ids import ReservationId
-from gpudev.planning.orphans import count_orphans, decide_orphans
+from gpudev.planning.cluster.orphans import count_orphans, decide_orphans
 from gpudev.ports.cluster import ClusterSeen, Phase, ServerSeen
 from planning.situations import NOW, rid
 

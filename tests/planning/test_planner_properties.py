@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from gpudev.planning.plan import Plan, Start
-from gpudev.planning.queueing import plan_queue, plan_starts
+from gpudev.planning.queue.plan import Plan, Start
+from gpudev.planning.queue.planner import plan_queue, plan_starts
 from planning import broken_planners as broken
 from planning import properties as claims
 from planning.properties import Claim, real_planner
@@ -102,7 +102,7 @@ def starts_up_to_the_first_that_waits(situation: Situation) -> tuple[Start, ...]
 @given(situations(at_most=12))
 def test_the_starts_alone_are_those_of_the_whole_plan(situation: Situation) -> None:
     with pytest.MonkeyPatch.context() as patch:  # so that short queues have several strides, too
-        patch.setattr("gpudev.planning.queueing._STRIDE", 3)
+        patch.setattr("gpudev.planning.queue.planner._STRIDE", 3)
         check_starts(real_starts, situation)
 
 

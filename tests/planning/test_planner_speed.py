@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from gpudev.planning.live import LivePlan
-from gpudev.planning.queueing import plan_queue, plan_starts
+from gpudev.planning.queue.incremental_planner import LivePlan
+from gpudev.planning.queue.planner import plan_queue, plan_starts
 from planning.situations import NOW, ask
 from planning.workload import busy_cluster
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from gpudev.domain.cluster import Holding, Node
 from gpudev.domain.ids import ReservationId
-from gpudev.planning.plan import Plan, Request, Wait
-from gpudev.planning.queueing import plan_queue
+from gpudev.planning.queue.plan import Plan, Request, Wait
+from gpudev.planning.queue.planner import plan_queue
 from planning import broken_planners as broken
 from planning.properties import real_planner
 from planning.reference import Planner, places_now, slots_held, slots_planned

@@ -10,7 +10,7 @@ from gpudev.domain.ids import UserId, new_reservation_id
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Connection
 from gpudev.domain.sessions.grants import Close, Grant, Standing
-from gpudev.planning.proxying import admit, check_address, why_ended
+from gpudev.planning.sessions import admit, check_address, why_ended
 from support.clock import ManualClock
 
 NOW = ManualClock().now()

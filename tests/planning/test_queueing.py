@@ -6,8 +6,8 @@ from itertools import permutations
 import pytest
 
 from gpudev.domain.cluster import Holding, Node, Share
-from gpudev.planning.plan import Plan, Request
-from gpudev.planning.queueing import plan_queue
+from gpudev.planning.queue.plan import Plan, Request
+from gpudev.planning.queue.planner import plan_queue
 from planning.situations import MARGIN, NOW, ask, h100, held, hours, rid
 
 

@@ -8,7 +8,7 @@ import pytest
 from gpudev.domain.reservations.command_exit import RunEnd
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation
-from gpudev.planning.readiness import (
+from gpudev.planning.reservations.readiness import (
     Activate,
     Fail,
     Finish,

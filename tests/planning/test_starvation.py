@@ -11,9 +11,9 @@ import pytest
 
 from gpudev.domain.cluster import Holding
 from gpudev.domain.ids import ReservationId
-from gpudev.planning.live import LivePlan
-from gpudev.planning.plan import Plan, Request, Start, Wait
-from gpudev.planning.queueing import plan_queue
+from gpudev.planning.queue.incremental_planner import LivePlan
+from gpudev.planning.queue.plan import Plan, Request, Start, Wait
+from gpudev.planning.queue.planner import plan_queue
 from planning.broken_planners import starts_whoever_fits_now
 from planning.situations import MARGIN, NOW, Situation, ask, h100, hours, rid
 

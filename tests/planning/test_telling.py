@@ -9,7 +9,7 @@ from gpudev.domain.ids import UserId
 from gpudev.domain.queue import Estimate, LateBecause, Span
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation
-from gpudev.planning.plan import Wait
+from gpudev.planning.queue.plan import Wait
 from gpudev.planning.telling import is_delayed, is_news, why_delayed
 from planning.situations import NOW, ask, h100, held, hours, rid
 

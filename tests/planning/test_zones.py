@@ -11,9 +11,9 @@ from gpudev.domain.cluster import Anchor, Holding, Node
 from gpudev.domain.ids import new_disk_id
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.planning.disk_zones import anchors_of
-from gpudev.planning.live import LivePlan
-from gpudev.planning.plan import Request, Start, Wait
-from gpudev.planning.queueing import plan_queue
+from gpudev.planning.queue.incremental_planner import LivePlan
+from gpudev.planning.queue.plan import Request, Start, Wait
+from gpudev.planning.queue.planner import plan_queue
 from gpudev.ports.disks import DiskPlace
 from planning.reservations import preparing
 from planning.situations import NOW, ask, disk_in, h100, held, hours, rid

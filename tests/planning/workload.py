@@ -6,7 +6,7 @@ from uuid import UUID
 
 from gpudev.domain.cluster import Holding, Node, Share
 from gpudev.domain.ids import ReservationId
-from gpudev.planning.plan import Request
+from gpudev.planning.queue.plan import Request
 from planning.situations import NOW
 
 _PER_NODE = 8

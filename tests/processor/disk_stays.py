@@ -16,7 +16,7 @@ from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation
 from gpudev.ports.cloud import Volume
 from gpudev.ports.cluster import ServerSpec
-from gpudev.processor.disk_work import DiskWork
+from gpudev.processor.disk_worker import DiskWork
 from gpudev.settings import Settings
 from support.clock import ManualClock
 from support.paper_cluster import PaperCluster

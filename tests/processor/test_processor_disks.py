@@ -12,10 +12,10 @@ from gpudev.domain.disks.operations import OperationId, OperationKind, Operation
 from gpudev.domain.errors import ClusterError, DiskHeld
 from gpudev.domain.ids import new_disk_id
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.planning.disk_holding import Asked, ready_at_once
+from gpudev.planning.disks.attachment import Asked, ready_at_once
 from gpudev.ports.cluster import Phase, ServerSeen
 from gpudev.settings import Settings
-from gpudev.workflows.disk_operations import DiskOperations
+from gpudev.workflows.disks.operations import DiskOperations
 from processor.disk_stays import DISKS, DiskStays, Life
 from support.clock import ManualClock
 

@@ -10,7 +10,7 @@ from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.ports.reservations import Change, NewEvent
-from gpudev.processor import loop
+from gpudev.processor import planning_loop
 from support.world import World
 
 
@@ -37,7 +37,7 @@ async def test_a_node_that_came_back_as_another_type_stops_nobody_and_its_gpus_s
 async def test_what_does_not_go_is_asked_again_at_the_next_sweep_and_not_at_once(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "_LET_LAUNCH_S", 0.0)  # the start's own second turn is over by then
+    monkeypatch.setattr(planning_loop, "_LET_LAUNCH_S", 0.0)  # the start's own second turn is over by then
     rid = await world.submit(1)
     await world.turn()
     world.cluster.slow_to_go = True

@@ -14,8 +14,8 @@ from gpudev.domain.ids import ReservationId
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import ClusterSeen, ServerSpec
-from gpudev.processor import loop
-from gpudev.processor.loop import Processor
+from gpudev.processor import planning_loop
+from gpudev.processor.planning_loop import Processor
 from gpudev.settings import Settings
 from support.clock import ManualClock
 from support.paper_cluster import PaperCluster
@@ -143,7 +143,7 @@ async def _until_looked_again(cluster: SlowCluster) -> None:
 async def test_those_who_start_come_before_the_next_turn(
     world: World, stores: Stores, clock: ManualClock, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "_LET_LAUNCH_S", 3600)
+    monkeypatch.setattr(planning_loop, "_LET_LAUNCH_S", 3600)
     async with _launching(world, stores, clock, settings) as (cluster, _):
         cluster.looked.clear()
         await asyncio.sleep(0.1)  # of turns that nobody waits for
@@ -156,7 +156,7 @@ async def test_those_who_start_come_before_the_next_turn(
 async def test_a_launch_that_takes_long_holds_nobody_up(
     world: World, stores: Stores, clock: ManualClock, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "_LET_LAUNCH_S", 0.01)
+    monkeypatch.setattr(planning_loop, "_LET_LAUNCH_S", 0.01)
     async with _launching(world, stores, clock, settings) as (cluster, _):
         cluster.looked.clear()
         await _until_looked_again(cluster)
@@ -166,7 +166,7 @@ async def test_a_launch_that_takes_long_holds_nobody_up(
 async def test_whatever_happens_meanwhile_is_looked_at(
     world: World, stores: Stores, clock: ManualClock, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "_LET_LAUNCH_S", 3600)
+    monkeypatch.setattr(planning_loop, "_LET_LAUNCH_S", 3600)
     async with _launching(world, stores, clock, settings) as (cluster, processor):
         cluster.looked.clear()
         processor.wake()

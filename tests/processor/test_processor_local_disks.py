@@ -17,10 +17,10 @@ from gpudev.domain.disk_requests import CloneDisk, DeleteDisk, DiskRequest, Purg
 from gpudev.domain.disks.operations import DiskSettings, DiskState, Operation, OperationId, OperationState
 from gpudev.domain.ids import ReservationId, new_disk_id
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.processor.disk_work import DiskWork
+from gpudev.processor.disk_worker import DiskWork
 from gpudev.settings import Settings
 from gpudev.workflows.adopting_disks import AdoptingDisks
-from gpudev.workflows.disk_operations import DiskOperations
+from gpudev.workflows.disks.operations import DiskOperations
 from support.clock import ManualClock
 from support.paper_cluster import PaperCluster
 from support.world import World

@@ -9,7 +9,7 @@ from gpudev.adapters.postgres.queue.estimates import PostgresPlans
 from gpudev.bootstrap.processor import make_processor
 from gpudev.domain.cluster import Node
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.planning.eta_report import report
+from gpudev.planning.queue.eta_report import report
 from gpudev.ports.reservations import Change, NewEvent
 from support.world import World
 

@@ -22,9 +22,9 @@ from gpudev.ports.cloud import NodeGroup
 from gpudev.ports.node_groups import NodeMachine, PodThere, Refresh, RefreshState
 from gpudev.ports.reservations import Change, NewEvent
 from gpudev.ports.sessions import JupyterSecrets
+from gpudev.workflows.cluster.drain import Evicting
+from gpudev.workflows.cluster.machine_refresh import ReplacingMachines
 from gpudev.workflows.draining import Draining
-from gpudev.workflows.evicting import Evicting
-from gpudev.workflows.replacing import ReplacingMachines
 from support.world import World
 
 PREFIX = "pytorch-gpu-dev"

@@ -12,7 +12,7 @@ from gpudev.domain.cluster import Node
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.queue import LateBecause, QueuePlan
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.planning.eta_report import report
+from gpudev.planning.queue.eta_report import report
 from gpudev.ports.reservations import Change, NewEvent
 from gpudev.settings import FairShare
 from support.world import World

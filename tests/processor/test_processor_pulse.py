@@ -14,7 +14,7 @@ from gpudev.domain.cluster import Node
 from gpudev.domain.errors import Unavailable
 from gpudev.metrics.loop_watchdog import Pulse
 from gpudev.ports.cluster import ClusterSeen
-from gpudev.processor.loop import Processor
+from gpudev.processor.planning_loop import Processor
 from gpudev.settings import Settings
 from support.api import until
 from support.clock import ManualClock

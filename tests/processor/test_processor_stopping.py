@@ -12,7 +12,7 @@ from gpudev.adapters.postgres.stores import Stores
 from gpudev.bootstrap.processor import make_processor
 from gpudev.domain.cluster import Node
 from gpudev.metrics.loop_watchdog import Pulse
-from gpudev.processor.loop import Processor
+from gpudev.processor.planning_loop import Processor
 from gpudev.settings import Settings
 from processor.disk_stays import DiskStays
 from support.clock import ManualClock

@@ -20,8 +20,8 @@ from gpudev.ports.cluster import HomeVolume
 from gpudev.ports.disks import DiskPlace
 from gpudev.settings import Settings
 from gpudev.wire.reservations import SubmitRequest
-from gpudev.workflows.extending import Extending
-from gpudev.workflows.submission import Submission
+from gpudev.workflows.reservations.reservation_actions import Extending
+from gpudev.workflows.reservations.submission import Submission
 from support.clock import ManualClock
 from support.paper_cluster import PaperCluster
 from support.world import World

@@ -9,7 +9,7 @@ from gpudev.adapters.postgres.stores import Stores
 from gpudev.bootstrap.processor import make_processor
 from gpudev.domain.cluster import Node
 from gpudev.settings import Settings
-from gpudev.workflows.reconciling_disks import ReconcilingDisks
+from gpudev.workflows.disks.reconcile_disks import ReconcilingDisks
 from support.clock import ManualClock
 from support.paper_cloud import PaperCloud
 from support.paper_cluster import PaperCluster

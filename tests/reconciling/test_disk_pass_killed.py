@@ -10,7 +10,7 @@ import pytest
 from gpudev.adapters.postgres.disks import records as disk_store
 from gpudev.adapters.postgres.stores import Stores, open_stores
 from gpudev.settings import Settings
-from gpudev.workflows.reconciling_disks import DisksReport, ReconcilingDisks
+from gpudev.workflows.disks.reconcile_disks import DisksReport, ReconcilingDisks
 from reconciling.disk_rows import add
 from support.clock import ManualClock
 from support.paper_cloud import PaperCloud

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpudev.domain.ids import DiskId, ReservationId, UserId
 from gpudev.planning.disk_orphans import find_orphans
-from gpudev.planning.reconcile_disks import DiskPlan, plan_disks
+from gpudev.planning.disks.reconcile_disks import DiskPlan, plan_disks
 from gpudev.ports.cloud import DISK_ID_TAG, Snapshot, SnapshotState, Volume
 from gpudev.ports.reconciling import DiskRecord, ImportDisk, UpdateDisk
 from gpudev.settings import Reconciling

@@ -11,7 +11,7 @@ from gpudev.domain.ids import new_reservation_id
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.ports.cluster import Phase, ServerSeen
 from gpudev.processor.expiry_report import ExpiryReport
-from gpudev.processor.loop import Processor
+from gpudev.processor.planning_loop import Processor
 from support.world import World
 
 

@@ -13,7 +13,7 @@ from gpudev.bootstrap.reconcilers import Keeper, keep_reconciling
 from gpudev.domain.errors import Unavailable
 from gpudev.ports.cloud import NodeGroup
 from gpudev.ports.reconciling import Pass
-from gpudev.processor.publishing import GroupsSeen
+from gpudev.processor.cluster_publisher import GroupsSeen
 from gpudev.settings import Reconciling, Settings
 from support.paper_cloud import PaperCloud
 from support.world import World

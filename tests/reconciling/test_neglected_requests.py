@@ -12,11 +12,17 @@ from gpudev.domain.errors import Unavailable
 from gpudev.domain.ids import ReservationId, new_reservation_id
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Draft, Reservation
-from gpudev.planning.neglect import GiveUp, SendAgain, decide_max_wait, decide_neglected, still_waiting
+from gpudev.planning.reservations.stale_requests import (
+    GiveUp,
+    SendAgain,
+    decide_max_wait,
+    decide_neglected,
+    still_waiting,
+)
 from gpudev.ports.reconciling import Looks
-from gpudev.processor.queues import Queues
+from gpudev.processor.queue_planner import Queues
 from gpudev.settings import Reconciling
-from gpudev.workflows.neglecting import NeglectedRequests
+from gpudev.workflows.reservations.stale_requests import NeglectedRequests
 from planning.reservations import preparing
 from planning.situations import NOW
 from support.world import World

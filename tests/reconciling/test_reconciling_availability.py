@@ -14,14 +14,14 @@ from gpudev.bootstrap.processor import make_processor
 from gpudev.domain.cluster import Node, Share
 from gpudev.domain.errors import ClusterError, GpuDevError, Unavailable
 from gpudev.domain.ids import new_reservation_id
-from gpudev.planning.reconcile_availability import sort_groups
+from gpudev.planning.cluster.reconcile_availability import sort_groups
 from gpudev.ports.cloud import NodeGroup
 from gpudev.ports.cluster import ClusterSeen, Phase, ServerSeen
 from gpudev.ports.reservations import AvailabilityRow
-from gpudev.processor.publishing import GroupsSeen
+from gpudev.processor.cluster_publisher import GroupsSeen
 from gpudev.wire.cluster import GpuAvailability
-from gpudev.workflows.reconciling_availability import ReconcilingAvailability
-from gpudev.workflows.surveying import Surveying
+from gpudev.workflows.cluster.cluster_views import Surveying
+from gpudev.workflows.cluster.reconcile_availability import ReconcilingAvailability
 from support.paper_cloud import PaperCloud
 from support.world import World
 

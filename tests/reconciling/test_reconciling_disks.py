@@ -6,7 +6,7 @@ from uuid import uuid4
 from gpudev.adapters.postgres.disks.records import PostgresDiskRecords
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.ports.cloud import SnapshotState
-from gpudev.workflows.reconciling_disks import ReconcilingDisks
+from gpudev.workflows.disks.reconcile_disks import ReconcilingDisks
 from reconciling.disk_rows import add, all_rows, counts
 from support.paper_cloud import BEGINNING, PaperCloud
 

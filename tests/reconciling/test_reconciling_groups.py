@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from gpudev.domain.cluster import Holding, Node, Share
 from gpudev.domain.gpu import GpuType, load_catalogue
-from gpudev.planning.plan import Request
-from gpudev.planning.queueing import plan_queue
-from gpudev.planning.reconcile_availability import plan_availability, sort_groups, stranger_warnings
+from gpudev.planning.cluster.reconcile_availability import plan_availability, sort_groups, stranger_warnings
+from gpudev.planning.queue.plan import Request
+from gpudev.planning.queue.planner import plan_queue
 from gpudev.ports.cloud import NodeGroup
 from planning.situations import NOW, h100, held, hours, rid
 

@@ -10,7 +10,7 @@ from gpudev.adapters.postgres.stores import Stores
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.ports.cloud import DISK_ID_TAG
 from gpudev.settings import Reconciling
-from gpudev.workflows.reconciling_disks import ReconcilingDisks
+from gpudev.workflows.disks.reconcile_disks import ReconcilingDisks
 from reconciling.disk_rows import add, all_rows, counts, only
 from support.paper_cloud import PaperCloud
 from support.world import World

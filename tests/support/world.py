@@ -10,7 +10,7 @@ from gpudev.domain.ids import ReservationId, UserId, new_reservation_id
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Draft, Reservation
 from gpudev.ports.reservations import Change, NewEvent
-from gpudev.processor.loop import Processor
+from gpudev.processor.planning_loop import Processor
 from gpudev.settings import Settings
 from support.clock import ManualClock
 from support.paper_cluster import PaperCluster

@@ -35,20 +35,20 @@ from gpudev.api.stats import StatsEndpoints
 from gpudev.http_edge.client_ip import ClientAddresses
 from gpudev.http_edge.rate_limits import Places, TokenBuckets
 from gpudev.ports.reservations import UnreleasedView
-from gpudev.workflows.browsing import Linking
 from gpudev.workflows.cancelling import Cancelling
-from gpudev.workflows.extending import Extending
+from gpudev.workflows.cluster.cluster_views import Surveying
+from gpudev.workflows.cluster.eta_report import Judging
+from gpudev.workflows.disks.requests import ManagingDisks
 from gpudev.workflows.foreseeing import Foreseeing
-from gpudev.workflows.furnishing import Furnishing
-from gpudev.workflows.judging import Judging
-from gpudev.workflows.logging_in import LoggingIn
-from gpudev.workflows.managing_disks import ManagingDisks
+from gpudev.workflows.login import LoggingIn
 from gpudev.workflows.prioritising import Prioritising
-from gpudev.workflows.proxying import Proxying
-from gpudev.workflows.submission import Submission
-from gpudev.workflows.surveying import Surveying
-from gpudev.workflows.viewing import Viewing
-from gpudev.workflows.watching import Watching
+from gpudev.workflows.reservation_views import Viewing
+from gpudev.workflows.reservations.reservation_actions import Extending
+from gpudev.workflows.reservations.reservation_stream import Watching
+from gpudev.workflows.reservations.submission import Submission
+from gpudev.workflows.sessions.addons import Furnishing
+from gpudev.workflows.sessions.jupyter_access import Linking
+from gpudev.workflows.sessions.ssh_tokens import Proxying
 
 _CATALOGUE_SECONDS = 1.0
 _LINK_TTL = timedelta(minutes=2)

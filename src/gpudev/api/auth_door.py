@@ -11,7 +11,7 @@ from gpudev.api.request_guard import Guard
 from gpudev.domain.errors import Forbidden
 from gpudev.ports.access import Person
 from gpudev.wire.access import LoginView
-from gpudev.workflows.logging_in import LoggingIn
+from gpudev.workflows.login import LoggingIn
 
 log = structlog.get_logger()
 

@@ -13,8 +13,8 @@ from gpudev.api.http.parameters import JobId
 from gpudev.api.http.routing import Caller, V1Route
 from gpudev.ports.reservations import ReservationStore
 from gpudev.wire.proxy import ProxyToken
-from gpudev.workflows.proxying import Proxying
-from gpudev.workflows.viewing import find_job
+from gpudev.workflows.reservation_views import find_job
+from gpudev.workflows.sessions.ssh_tokens import Proxying
 
 
 @dataclass(frozen=True, slots=True)

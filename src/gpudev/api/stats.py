@@ -10,8 +10,8 @@ from gpudev.api.http.openapi import problems
 from gpudev.api.http.parameters import Days, GpuTypeFilter
 from gpudev.api.http.routing import Caller, V1Route
 from gpudev.wire.queue import EtaReportView
-from gpudev.workflows.judging import Judging
-from gpudev.workflows.viewing import sees_everything
+from gpudev.workflows.cluster.eta_report import Judging
+from gpudev.workflows.reservation_views import sees_everything
 
 
 @dataclass(frozen=True, slots=True)

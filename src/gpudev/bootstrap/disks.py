@@ -12,10 +12,10 @@ from gpudev.bootstrap.cloud import open_volumes
 from gpudev.domain.disks.operations import DiskSettings
 from gpudev.ports.clock import Clock, SystemClock
 from gpudev.ports.cloud import CloudDisks
-from gpudev.processor.disk_work import DiskWork
+from gpudev.processor.disk_worker import DiskWork
 from gpudev.settings import Settings
 from gpudev.workflows.adopting_disks import AdoptingDisks
-from gpudev.workflows.disk_operations import DiskOperations
+from gpudev.workflows.disks.operations import DiskOperations
 
 log = structlog.get_logger(__name__)
 _LOCAL_SETTLES_EVERY = timedelta(seconds=1)

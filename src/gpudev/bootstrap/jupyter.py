@@ -22,8 +22,8 @@ from gpudev.proxy.jupyter.websocket_proxy import JupyterSockets
 from gpudev.proxy.ssh.sessions import Sessions
 from gpudev.proxy.switching import Switch
 from gpudev.settings import Settings
-from gpudev.workflows.browsing import Browsing
-from gpudev.workflows.proxying import Proxying
+from gpudev.workflows.sessions.jupyter_access import Browsing
+from gpudev.workflows.sessions.ssh_tokens import Proxying
 
 SESSION_TTL = timedelta(hours=24)
 """How long a browser that was let in may come back; the reservation's end is another."""

@@ -24,14 +24,14 @@ from gpudev.domain.errors import Unavailable
 from gpudev.ports.clock import Clock, SystemClock
 from gpudev.ports.cluster import Cluster
 from gpudev.ports.tracing import UNTRACED, Tracer
+from gpudev.processor.addon_reconciler import Interiors
 from gpudev.processor.anchoring import Anchoring
-from gpudev.processor.disk_work import DiskWork
-from gpudev.processor.homes import Homes
-from gpudev.processor.interiors import Interiors
-from gpudev.processor.looking import Looking
-from gpudev.processor.loop import Processor
-from gpudev.processor.publishing import GroupsSeen, Publisher
-from gpudev.processor.queues import Queues
+from gpudev.processor.cluster_publisher import GroupsSeen, Publisher
+from gpudev.processor.disk_attachment import Homes
+from gpudev.processor.disk_worker import DiskWork
+from gpudev.processor.planning_loop import Processor
+from gpudev.processor.planning_records import Looking
+from gpudev.processor.queue_planner import Queues
 from gpudev.settings import FairShare, Settings, Timing
 
 log = structlog.get_logger(__name__)

@@ -14,7 +14,7 @@ from gpudev.proxy.dev_server_connector import Targets
 from gpudev.proxy.ssh.handshake import SessionGuard
 from gpudev.proxy.ssh.sessions import Sessions
 from gpudev.settings import Settings
-from gpudev.workflows.proxying import Proxying
+from gpudev.workflows.sessions.ssh_tokens import Proxying
 
 
 @contextlib.asynccontextmanager

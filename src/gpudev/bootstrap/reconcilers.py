@@ -14,15 +14,15 @@ from gpudev.bootstrap.cloud import open_cloud
 from gpudev.bootstrap.reconciling import our_name
 from gpudev.domain.errors import GpuDevError
 from gpudev.metrics import instruments
-from gpudev.planning.reconcile_availability import group_prefix, sort_groups, stranger_warnings
+from gpudev.planning.cluster.reconcile_availability import group_prefix, sort_groups, stranger_warnings
 from gpudev.ports.clock import SystemClock
 from gpudev.ports.cloud import CloudView
 from gpudev.ports.reconciling import Pass
-from gpudev.processor.loop import Processor
-from gpudev.processor.publishing import GroupsSeen
+from gpudev.processor.cluster_publisher import GroupsSeen
+from gpudev.processor.planning_loop import Processor
 from gpudev.settings import Settings
-from gpudev.workflows.neglecting import NeglectedRequests
-from gpudev.workflows.reconciling_disks import ReconcilingDisks
+from gpudev.workflows.disks.reconcile_disks import ReconcilingDisks
+from gpudev.workflows.reservations.stale_requests import NeglectedRequests
 
 log = structlog.get_logger(__name__)
 _NEGLECT_EVERY = timedelta(minutes=1)

@@ -14,8 +14,8 @@ from gpudev.ports.clock import SystemClock
 from gpudev.ports.cloud import CloudView
 from gpudev.ports.reconciling import ClusterView
 from gpudev.settings import Settings
-from gpudev.workflows.reconciling_availability import ReconcilingAvailability
-from gpudev.workflows.reconciling_disks import ReconcilingDisks
+from gpudev.workflows.cluster.reconcile_availability import ReconcilingAvailability
+from gpudev.workflows.disks.reconcile_disks import ReconcilingDisks
 
 
 def our_name() -> str:

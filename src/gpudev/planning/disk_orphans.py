@@ -5,7 +5,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from gpudev.planning.reconcile_disks import plan_disks
+from gpudev.planning.disks.reconcile_disks import plan_disks
 from gpudev.ports.cloud import OWNER_TAG, Snapshot, Volume
 from gpudev.ports.reconciling import DiskRecord, ImportDisk
 from gpudev.settings import Reconciling

@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 from gpudev.domain.cluster import Holding, Node
 from gpudev.domain.ids import ReservationId
 from gpudev.planning.facts import by_type, queue_order
-from gpudev.planning.plan import Request, Start, Wait
-from gpudev.planning.queueing import DEFAULT_MARGIN, plan_last, plan_type
+from gpudev.planning.queue.plan import Request, Start, Wait
+from gpudev.planning.queue.planner import DEFAULT_MARGIN, plan_last, plan_type
 
 
 def estimate(

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from gpudev.domain.cluster import Holding, Node
 from gpudev.domain.ids import ReservationId
-from gpudev.planning.plan import Request
-from gpudev.planning.timetable import Line
+from gpudev.planning.queue.node_timelines import Line
+from gpudev.planning.queue.plan import Request
 
 _SECONDS_PER_DAY = 86_400
 _MICROSECONDS = 1_000_000

@@ -5,12 +5,12 @@ import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
-from gpudev.planning.forecasting import Experience
-from gpudev.planning.live import LivePlan
-from gpudev.planning.plan import Start, Wait
-from gpudev.planning.queue_telling import QueueMemory, Teller
-from gpudev.planning.queue_turn import Forecasting, QueueTurn, tell_everybody
-from gpudev.planning.scene import Scene
+from gpudev.planning.queue.estimate_updates import QueueMemory, Teller
+from gpudev.planning.queue.forecasting import Experience
+from gpudev.planning.queue.incremental_planner import LivePlan
+from gpudev.planning.queue.plan import Start, Wait
+from gpudev.planning.queue.queue_cycle import Forecasting, QueueTurn, tell_everybody
+from gpudev.planning.queue.queue_input import Scene
 
 LONG = 500
 """From how many on a queue is long. A full turn of so many takes tens of milliseconds."""

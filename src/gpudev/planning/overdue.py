@@ -7,9 +7,9 @@ from datetime import datetime
 
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation
-from gpudev.planning.neglect import decide_max_wait
-from gpudev.planning.readiness import ready_by
-from gpudev.planning.turn import Decisions, decide_running
+from gpudev.planning.reservations.readiness import ready_by
+from gpudev.planning.reservations.reconcile_reservations import Decisions, decide_running
+from gpudev.planning.reservations.stale_requests import decide_max_wait
 from gpudev.ports.cluster import ClusterSeen
 from gpudev.settings import Timing
 

@@ -8,9 +8,9 @@ from heapq import heappop, heappush
 
 from gpudev.domain.ids import ReservationId
 from gpudev.planning.facts import length_of
-from gpudev.planning.plan import Request
-from gpudev.planning.timetable import Place
-from gpudev.planning.waiting import Waiting, order_of
+from gpudev.planning.queue.node_timelines import Place
+from gpudev.planning.queue.plan import Request
+from gpudev.planning.queue.queue_index import Waiting, order_of
 
 Ends = dict[tuple[int, int], ReservationId]
 """(Rank, time) at which somebody who waits has run, and the first of them in the queue."""

@@ -9,7 +9,7 @@ from datetime import datetime
 from gpudev.domain.cluster import Anchor, Holding
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation
-from gpudev.planning.plan import Request
+from gpudev.planning.queue.plan import Request
 from gpudev.settings import Timing
 
 

@@ -12,8 +12,8 @@ from gpudev.domain.cordon import why_closed
 from gpudev.domain.ids import short_id
 from gpudev.domain.queue import Estimate, EstimateRecord, LateBecause
 from gpudev.domain.reservations.reservation import Reservation
-from gpudev.planning.forecasting import NEW_FOR
-from gpudev.planning.plan import Request, Wait
+from gpudev.planning.queue.forecasting import NEW_FOR
+from gpudev.planning.queue.plan import Request, Wait
 
 _SHARE = 0.1
 _LEAST_SHIFT = timedelta(seconds=30)

@@ -7,7 +7,7 @@ import structlog
 
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.reservations.reservation import Reservation
-from gpudev.planning.turn import Decisions
+from gpudev.planning.reservations.reconcile_reservations import Decisions
 
 log = structlog.get_logger(__name__)
 

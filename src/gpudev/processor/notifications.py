@@ -1,5 +1,5 @@
 """Sends what waits to be told outside, beside the planning loop and never in its way: each in a time of its own, many
-at once, tried again with growing pauses, given up after a day. What is said is decided in `planning.notifying`.
+at once, tried again with growing pauses, given up after a day. What is said is decided in `planning.reservations.notifications`.
 
 A notice is sent once; twice only where whoever sent it died before it could be noted, or a place took it and
 did not say so.
@@ -14,7 +14,7 @@ import structlog
 from gpudev.domain.errors import Unavailable
 from gpudev.domain.notifications import EVENT_KINDS, Occasion
 from gpudev.metrics import instruments
-from gpudev.planning.notifying import compose, try_again_at
+from gpudev.planning.reservations.notifications import compose, try_again_at
 from gpudev.ports.clock import Clock
 from gpudev.ports.notifications import NotificationStore, Notifier, WaitingNotice
 

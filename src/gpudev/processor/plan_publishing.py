@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from gpudev.planning.queue_turn import PlanDraft
+from gpudev.planning.queue.queue_cycle import PlanDraft
 from gpudev.ports.reservations import Lease, PlanStore
 
 _AT_LEAST_EVERY = timedelta(seconds=30)

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from gpudev.domain.errors import Unavailable
 from gpudev.domain.reservations.reservation import Connection
-from gpudev.planning.proxying import check_address
+from gpudev.planning.sessions import check_address
 from gpudev.settings import Settings
 
 

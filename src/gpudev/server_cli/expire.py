@@ -13,7 +13,7 @@ from gpudev.ports.reconciling import Pass
 from gpudev.processor.expiry_report import ExpiryReport
 from gpudev.server_cli.command_runtime import server_settings
 from gpudev.server_cli.reconcile import Manner, alone, pass_options, run_within
-from gpudev.workflows.neglecting import NeglectedRequests, NeglectReport
+from gpudev.workflows.reservations.stale_requests import NeglectedRequests, NeglectReport
 
 
 @click.command()

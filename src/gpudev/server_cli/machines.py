@@ -21,17 +21,17 @@ from gpudev.domain.errors import Conflict, Invalid, Unavailable
 from gpudev.domain.ids import UserId, short_id
 from gpudev.domain.moments import utc_time
 from gpudev.domain.reservations.reservation import Reservation
-from gpudev.planning.reconcile_availability import group_prefix
+from gpudev.planning.cluster.reconcile_availability import group_prefix
 from gpudev.ports.clock import SystemClock
 from gpudev.ports.node_groups import Refresh, RefreshState
 from gpudev.server_cli.command_runtime import server_settings
 from gpudev.server_cli.node_words import REASON, show_reservations, target
 from gpudev.server_cli.recording import console_user, record
 from gpudev.settings import Settings
+from gpudev.workflows.cluster.drain import Evicting, keeps_its_files
+from gpudev.workflows.cluster.machine_refresh import ReplacingMachines
 from gpudev.workflows.draining import Draining, Then
-from gpudev.workflows.evicting import Evicting, keeps_its_files
-from gpudev.workflows.replacing import ReplacingMachines
-from gpudev.workflows.viewing import find_job
+from gpudev.workflows.reservation_views import find_job
 
 _T = TypeVar("_T")
 _LOOK_EVERY_S = 0.5

@@ -14,8 +14,8 @@ from gpudev.bootstrap.reconciling import Reconciling, open_reconciling
 from gpudev.bootstrap.service_runtime import configure_logging, spare_collections
 from gpudev.ports.reconciling import Pass, PassLocks
 from gpudev.server_cli.command_runtime import server_settings
-from gpudev.workflows.reconciling_availability import AvailabilityReport
-from gpudev.workflows.reconciling_disks import DisksReport
+from gpudev.workflows.cluster.reconcile_availability import AvailabilityReport
+from gpudev.workflows.disks.reconcile_disks import DisksReport
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _R = TypeVar("_R")

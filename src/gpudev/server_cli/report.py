@@ -13,7 +13,7 @@ from gpudev.planning.disk_orphans import Orphan
 from gpudev.ports.clock import SystemClock
 from gpudev.server_cli.command_runtime import server_settings, with_stores
 from gpudev.wire.queue import EtaErrors, EtaReportView, EtaStatistics
-from gpudev.workflows.judging import Judging
+from gpudev.workflows.cluster.eta_report import Judging
 
 
 @click.group()

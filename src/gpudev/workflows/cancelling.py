@@ -10,7 +10,7 @@ from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation
 from gpudev.ports.clock import Clock
 from gpudev.ports.reservations import Change, NewEvent, ReservationStore
-from gpudev.workflows.viewing import find_job
+from gpudev.workflows.reservation_views import find_job
 
 _ATTEMPTS = 5
 

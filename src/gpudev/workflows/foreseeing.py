@@ -13,8 +13,8 @@ from gpudev.ports.clock import Clock
 from gpudev.ports.reservations import NodeStore, PlanStore, UnreleasedView
 from gpudev.settings import Timing
 from gpudev.wire.cluster import ClusterPlan, PlannedStart, PlanNode, PlanStep, TypePlan
-from gpudev.workflows.standing import holdings_of
-from gpudev.workflows.viewing import sees_everything, told
+from gpudev.workflows.queue_position import holdings_of
+from gpudev.workflows.reservation_views import sees_everything, told
 
 _MOST_LISTED = 200
 

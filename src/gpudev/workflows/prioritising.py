@@ -9,7 +9,7 @@ from gpudev.domain.ids import short_id
 from gpudev.domain.reservations.reservation import Reservation
 from gpudev.ports.clock import Clock
 from gpudev.ports.reservations import Change, NewEvent, ReservationStore
-from gpudev.workflows.viewing import find_job, sees_everything
+from gpudev.workflows.reservation_views import find_job, sees_everything
 
 _ATTEMPTS = 5
 _MOST = 100

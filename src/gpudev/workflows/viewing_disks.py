@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from gpudev.domain.disks.operations import DiskState, Operation, RecordedSnapshotId, SnapshotRecord
-from gpudev.planning.disk_choices import is_shown, was_never_made
+from gpudev.planning.disks.lookup import is_shown, was_never_made
 from gpudev.ports.disks import DiskEvent, DiskOverview, Listing, Totals
 from gpudev.wire.disks import (
     ContentsEntry,

@@ -11,8 +11,8 @@ from gpudev.api.http.openapi import problems
 from gpudev.api.http.parameters import GpuTypeFilter, Hours
 from gpudev.api.http.routing import Caller, V1Route
 from gpudev.wire.cluster import AvailabilityList, ClusterPlan, ClusterStatus
+from gpudev.workflows.cluster.cluster_views import Surveying
 from gpudev.workflows.foreseeing import Foreseeing
-from gpudev.workflows.surveying import Surveying
 
 _SHARED_SECONDS = 0.2
 _SHARED_TIMES = 50

@@ -25,7 +25,7 @@ from gpudev.wire.disks import (
     RestoreDiskRequest,
     SnapshotList,
 )
-from gpudev.workflows.managing_disks import Asked, ManagingDisks
+from gpudev.workflows.disks.requests import Asked, ManagingDisks
 
 _ASKED_WITH_BODY = problems(400, 401, 404, 409, 413, 415, 422, 429, 503)
 _ASKED = problems(401, 404, 409, 422, 503)

@@ -34,11 +34,11 @@ from gpudev.ports.reservations import JobQuery, ReservationStore, UserStore
 from gpudev.ports.sessions import InteriorView
 from gpudev.wire.reservations import ExtendRequest, JobList, JobView, PriorityRequest, SubmitRequest
 from gpudev.workflows.cancelling import Cancelling
-from gpudev.workflows.extending import Extending
 from gpudev.workflows.prioritising import Prioritising
-from gpudev.workflows.submission import Submission
-from gpudev.workflows.viewing import Viewing, find_job, sees_everything
-from gpudev.workflows.watching import Watching
+from gpudev.workflows.reservation_views import Viewing, find_job, sees_everything
+from gpudev.workflows.reservations.reservation_actions import Extending
+from gpudev.workflows.reservations.reservation_stream import Watching
+from gpudev.workflows.reservations.submission import Submission
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from gpudev.api.http.routing import Caller, V1Route
 from gpudev.domain.reservations.reservation import Reservation
 from gpudev.domain.sessions.addons import Interior, jupyter_path
 from gpudev.wire.sessions import AddUsersRequest, DevServerUser, DevServerUsers, JupyterLink, JupyterView
-from gpudev.workflows.browsing import Linking
-from gpudev.workflows.furnishing import Furnishing
+from gpudev.workflows.sessions.addons import Furnishing
+from gpudev.workflows.sessions.jupyter_access import Linking
 
 GitHubUser = Annotated[
     str,

@@ -20,7 +20,7 @@ from gpudev.ports.clock import Clock
 from gpudev.proxy.jupyter.headers import Headers
 from gpudev.proxy.ssh.handshake import Visitor
 from gpudev.settings import Guarding
-from gpudev.workflows.browsing import ForAnother, Guest, NotLetIn
+from gpudev.workflows.sessions.jupyter_access import ForAnother, Guest, NotLetIn
 
 ASKED = "{} /v1/jobs/{{job_id}}/jupyter/"
 OPENED = "jupyter opened"

@@ -11,7 +11,7 @@ from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from gpudev.domain.errors import Forbidden
-from gpudev.workflows.browsing import whole_id
+from gpudev.workflows.sessions.jupyter_access import whole_id
 
 COOKIE = "gpudev_jupyter"
 ENTER = "enter"

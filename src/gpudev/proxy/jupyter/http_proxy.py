@@ -26,7 +26,7 @@ from gpudev.proxy.jupyter import headers as door
 from gpudev.proxy.jupyter.guard import JupyterGuard
 from gpudev.proxy.jupyter.headers import Headers, Place
 from gpudev.proxy.ssh.handshake import Visitor
-from gpudev.workflows.browsing import Browsing, Guest
+from gpudev.workflows.sessions.jupyter_access import Browsing, Guest
 
 log = structlog.get_logger(__name__)
 _PIECE = 64 * 1024

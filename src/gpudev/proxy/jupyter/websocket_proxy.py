@@ -22,8 +22,8 @@ from gpudev.proxy.jupyter import headers as door
 from gpudev.proxy.jupyter.headers import Headers
 from gpudev.proxy.jupyter.http_proxy import JupyterDoor, refused
 from gpudev.settings import ProxySettings
-from gpudev.workflows.browsing import Guest
-from gpudev.workflows.proxying import Proxying
+from gpudev.workflows.sessions.jupyter_access import Guest
+from gpudev.workflows.sessions.ssh_tokens import Proxying
 
 log = structlog.get_logger(__name__)
 _HIGH_WATER, _LOW_WATER = 256 * 1024, 64 * 1024

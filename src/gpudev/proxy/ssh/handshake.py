@@ -18,7 +18,7 @@ from gpudev.http_edge.rate_limits import TokenBuckets, neighbourhood
 from gpudev.ports.auditing import AuditEntry, harmless
 from gpudev.ports.clock import Clock
 from gpudev.settings import Guarding
-from gpudev.workflows.proxying import Admitted, Proxying
+from gpudev.workflows.sessions.ssh_tokens import Admitted, Proxying
 
 ASKED = "GET /v1/jobs/{job_id}/ssh"
 """As the API calls the same address."""

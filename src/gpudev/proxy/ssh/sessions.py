@@ -22,7 +22,7 @@ from gpudev.proxy.dev_server_connector import Targets
 from gpudev.proxy.ssh.handshake import SessionGuard, Traffic, Visitor
 from gpudev.proxy.ssh.tunnel import Tunnel
 from gpudev.settings import ProxySettings
-from gpudev.workflows.proxying import Admitted, Proxying
+from gpudev.workflows.sessions.ssh_tokens import Admitted, Proxying
 
 log = structlog.get_logger(__name__)
 _WIND_UP_SECONDS = 1.0

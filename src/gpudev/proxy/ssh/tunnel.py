@@ -19,7 +19,7 @@ from gpudev.domain.errors import GpuDevError
 from gpudev.domain.sessions.grants import Close, Ending
 from gpudev.proxy import door, websocket_frames
 from gpudev.proxy.ssh.handshake import Traffic, Visitor
-from gpudev.workflows.proxying import Admitted
+from gpudev.workflows.sessions.ssh_tokens import Admitted
 
 if TYPE_CHECKING:
     from gpudev.proxy.ssh.sessions import Sessions

@@ -8,7 +8,7 @@ from gpudev.domain.disks.operations import DiskSettings
 from gpudev.domain.errors import LimitReached
 from gpudev.domain.ids import UserId
 from gpudev.domain.reservations.reservation import Draft
-from gpudev.planning.disk_quota import DiskHoldings, check_quota
+from gpudev.planning.disks.quota import DiskHoldings, check_quota
 
 _TAKE_TURNS = "SELECT pg_advisory_xact_lock(hashtext('gpu-dev disks'), $1)"
 _HAS_DISK = "SELECT EXISTS (SELECT FROM disks WHERE user_id = $1 AND disk_name = $2 AND NOT is_deleted)"

@@ -1,0 +1,1 @@
+"""Decisions about nodes and GPU types: availability and orphaned dev servers."""

@@ -1,0 +1,134 @@
+"""Availability of every GPU type from the cluster and the cloud together: which groups of nodes are whose, and the
+numbers a type's row is given. The arithmetic of GPUs is `planning.cluster.availability`'s; what cannot be known completely is
+never an input here, so that half a view changes nothing.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from gpudev.domain.cluster import Holding, Node
+from gpudev.domain.gpu import GpuType
+from gpudev.planning.cluster.availability import availability
+from gpudev.ports.cloud import NodeGroup
+from gpudev.ports.reservations import AvailabilityRow
+
+
+@dataclass(frozen=True, slots=True)
+class GroupsOfTypes:
+    """The cloud's groups of nodes, by whom they are for."""
+
+    prefix: str
+    by_type: Mapping[str, Sequence[NodeGroup]]
+    management: Sequence[NodeGroup]
+    """CPU nodes of the control plane's own: they offer slots only where a node carries a CPU type's label."""
+    strangers: Sequence[NodeGroup]
+    """Named like a type's group, of a type that nobody knows."""
+
+    def running(self, gpu_type: str) -> int:
+        return sum(group.in_service for group in self.by_type.get(gpu_type, ()))
+
+    def desired(self, gpu_type: str) -> int:
+        return sum(group.desired for group in self.by_type.get(gpu_type, ()))
+
+
+def group_prefix(prefix: str) -> str:
+    """What the names of all groups that concern us begin with."""
+    return f"{prefix}-"
+
+
+def group_pattern(prefix: str, gpu_type: str) -> str:
+    return f"{prefix}-gpu-nodes-{gpu_type}*"
+
+
+def sort_groups(groups: Iterable[NodeGroup], prefix: str, type_names: Collection[str]) -> GroupsOfTypes:
+    """`type_names`: of all types there are, also those not offered: a group belongs to the longest name that it
+    bears whole, so that h100 takes neither h100-spot's groups nor h1000's."""
+    by_type: defaultdict[str, list[NodeGroup]] = defaultdict(list)
+    management: list[NodeGroup] = []
+    strangers: list[NodeGroup] = []
+    of_types, of_management = f"{prefix}-gpu-nodes-", f"{prefix}-cpu-nodes"
+    for group in sorted(groups, key=lambda one: one.name):
+        if group.name.startswith(of_types):
+            name = _longest_whole_name(group.name.removeprefix(of_types), type_names)
+            (strangers if name is None else by_type[name]).append(group)
+        elif _bears(group.name, of_management):
+            management.append(group)
+    return GroupsOfTypes(prefix, dict(by_type), management, strangers)
+
+
+@dataclass(frozen=True, slots=True)
+class TypeNumbers:
+    row: AvailabilityRow
+    """`updated_at`: when the facts were true."""
+    warnings: tuple[str, ...] = ()
+
+
+def plan_availability(
+    gpu_type: GpuType,
+    nodes: Sequence[Node],
+    holdings: Sequence[Holding],
+    groups: GroupsOfTypes | None,
+    *,
+    at: datetime,
+    by: str,
+) -> TypeNumbers:
+    """`nodes` and `holdings` may be of any type, and must be all of them. `groups` None: there is no cloud to ask, so
+    the nodes that the cluster knows are all there are."""
+    seen = availability(gpu_type, nodes, holdings)
+    has_groups = groups is not None and gpu_type.name in groups.by_type
+    running = groups.running(gpu_type.name) if groups is not None and has_groups else seen.running_instances
+    row = AvailabilityRow(
+        gpu_type=gpu_type.name,
+        total_cluster_gpus=seen.total if seen.running_instances else running * gpu_type.units_per_node,
+        available_gpus=seen.available,
+        max_reservable=seen.max_reservable,
+        full_nodes_available=seen.full_nodes_available,
+        running_instances=running,
+        desired_capacity=groups.desired(gpu_type.name) if groups is not None and has_groups else running,
+        max_per_node=seen.max_per_node,
+        updated_at=at,
+        updated_by=by,
+    )
+    return TypeNumbers(row, () if groups is None else tuple(_warnings(gpu_type, groups, has_groups)))
+
+
+def stranger_warnings(groups: GroupsOfTypes) -> list[str]:
+    return [f"the group {group.name} is named after no GPU type and counts for none" for group in groups.strangers]
+
+
+def changes_of(row: AvailabilityRow, before: AvailabilityRow | None) -> dict[str, tuple[int | None, int]]:
+    """Column → (old, new), of those that differ."""
+    return {
+        name: (getattr(before, name) if before else None, getattr(row, name))
+        for name in _NUMBERS
+        if before is None or getattr(before, name) != getattr(row, name)
+    }
+
+
+_NUMBERS = (
+    "total_cluster_gpus",
+    "available_gpus",
+    "max_reservable",
+    "full_nodes_available",
+    "running_instances",
+    "desired_capacity",
+    "max_per_node",
+)
+
+
+def _warnings(gpu_type: GpuType, groups: GroupsOfTypes, has_groups: bool) -> Iterable[str]:
+    if has_groups or (gpu_type.is_cpu and groups.management):
+        return
+    pattern = group_pattern(groups.prefix, gpu_type.name)
+    yield f"no group of nodes matches {pattern}; the cluster's own count of nodes is used"
+
+
+def _longest_whole_name(text: str, names: Collection[str]) -> str | None:
+    return max((name for name in names if _bears(text, name)), key=len, default=None)
+
+
+def _bears(text: str, name: str) -> bool:
+    """Whether it begins with the whole name: what follows is not a part of the same word."""
+    return text.startswith(name) and not text[len(name) : len(name) + 1].isalnum()

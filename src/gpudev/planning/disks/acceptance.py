@@ -1,0 +1,350 @@
+"""What may be done to a disk now, and what changes at once when it is asked for.
+
+Called with everything of one user in sight and locked, so that two requests at the same moment cannot both be right.
+Whatever needs the cloud is left to the operation's steps; what is refused is refused in words.
+"""
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import assert_never
+
+from gpudev.domain.disk_requests import (
+    CloneDisk,
+    CreateDisk,
+    DeleteDisk,
+    DiskRequest,
+    KeepInUse,
+    MakeReady,
+    PersonsRequest,
+    PruneDisk,
+    PurgeDisk,
+    PutAway,
+    RenameDisk,
+    ResizeDisk,
+    RestoreDisk,
+    SnapshotDisk,
+    UndeleteDisk,
+)
+from gpudev.domain.disks.names import NO_DISK, check_disk_name
+from gpudev.domain.disks.operations import (
+    Changes,
+    DiskSettings,
+    DiskState,
+    Operation,
+    OperationId,
+    OperationKind,
+    RecordedSnapshotId,
+    SnapshotRecord,
+    SnapshotStatus,
+    UserDisks,
+    VolumeStatus,
+)
+from gpudev.domain.errors import Conflict, DiskHeld, Invalid, NotFound, Stale
+from gpudev.domain.ids import DiskId, ReservationId, short_id
+from gpudev.planning.disks.operation_context import is_whole
+from gpudev.planning.disks.quota import DiskHoldings, check_quota
+from gpudev.planning.disks.retention import prunable, relied_on
+
+
+def accept(
+    request: DiskRequest, facts: UserDisks, operation_id: OperationId, now: datetime, settings: DiskSettings
+) -> Changes | None:
+    """Raises Invalid, NotFound, Conflict, DiskHeld or LimitReached. None: there is nothing to do."""
+    desk = _Desk(facts, operation_id, now, settings)
+    match request:
+        case PurgeDisk():
+            return desk.purge(request)
+        case PruneDisk():
+            return desk.prune(request)
+        case KeepInUse():
+            return desk.keep_in_use(request)
+        case MakeReady():
+            return desk.make_ready(request)
+        case PutAway():
+            return desk.put_away(request)
+        case _:
+            return _accept_persons(request, desk)
+
+
+def _accept_persons(request: PersonsRequest, desk: "_Desk") -> Changes:
+    match request:
+        case CreateDisk():
+            return desk.create(request)
+        case SnapshotDisk():
+            return desk.snapshot(request)
+        case RestoreDisk():
+            return desk.restore(request)
+        case UndeleteDisk():
+            return desk.undelete(request)
+        case CloneDisk():
+            return desk.clone(request)
+        case ResizeDisk():
+            return desk.resize(request)
+        case RenameDisk():
+            return desk.rename(request)
+        case DeleteDisk():
+            return desk.delete(request)
+        case _:
+            assert_never(request)
+
+
+@dataclass(frozen=True, slots=True)
+class _Desk:
+    facts: UserDisks
+    operation_id: OperationId
+    now: datetime
+    settings: DiskSettings
+
+    # --- what people ask for ---------------------------------------------------------------------------------------
+
+    def create(self, request: CreateDisk) -> Changes:
+        size = self._size(request.size_gb or self.settings.default_size_gb)
+        disk = self._new_disk(request.disk_id, request.name, size)
+        operation = self._operation(OperationKind.CREATE, disk, zone=request.zone or self.settings.zone or None)
+        return Changes(operation, disk, event=f"created, {size} GB")
+
+    def snapshot(self, request: SnapshotDisk) -> Changes:
+        disk = self._free(request.disk_id, "a snapshot", while_held=True)
+        if disk.volume_id is None:
+            raise Conflict(f"Nothing has been written to disk {disk.name!r} yet: there is nothing to keep.")
+        return Changes(self._operation(OperationKind.SNAPSHOT, disk), event="snapshot asked for")
+
+    def restore(self, request: RestoreDisk) -> Changes:
+        disk = self._free(request.disk_id, "restoring a snapshot")
+        chosen = self._snapshot(request.snapshot_id, disk)
+        operation = self._operation(OperationKind.RESTORE, disk, snapshot_id=chosen.snapshot_id)
+        return Changes(operation, event=f"restoring the snapshot of {chosen.created_at:%Y-%m-%d %H:%M} UTC asked for")
+
+    def undelete(self, request: UndeleteDisk) -> Changes:
+        disk = self._known(request.disk_id)
+        if not disk.is_deleted:
+            raise Conflict(f"Disk {disk.name!r} is not deleted.")
+        self._not_busy(disk, "having it back")
+        if disk.purge_started_at is not None:
+            raise Conflict(f"Disk {disk.name!r} was deleted too long ago: what was on it is being removed.")
+        name = self._free_name(request.name or disk.name, "restore it under another name")
+        self._within_quota(disk.size_gb or self.settings.default_size_gb)
+        back = replace(disk, name=name, is_deleted=False, deleted_at=None)
+        return Changes(self._operation(OperationKind.UNDELETE, disk, name=name), back, event=f"restored as {name!r}")
+
+    def clone(self, request: CloneDisk) -> Changes:
+        # A snapshot stays as it is, whatever is done to its disk meanwhile.
+        source = self._free(request.source_id, "cloning it", while_held=request.snapshot_id is not None)
+        snapshot = None if request.snapshot_id is None else self._snapshot(request.snapshot_id, source)
+        if snapshot is None and source.volume_id is None and source.saved_as is None:
+            raise Conflict(f"Nothing has been written to disk {source.name!r} yet: there is nothing to clone.")
+        smallest = max(source.size_gb or 0, (snapshot and snapshot.size_gb) or 0, self.settings.min_size_gb)
+        size = self._size(request.size_gb or smallest)
+        if size < smallest:
+            raise Invalid(f"A clone of {source.name!r} needs at least {smallest} GB.", field="size_gb")
+        disk = self._new_disk(request.disk_id, request.name, size)
+        operation = self._operation(
+            OperationKind.CLONE, disk, source_id=source.disk_id, snapshot_id=request.snapshot_id, size_gb=size
+        )
+        if request.snapshot_id is None:  # the source has to stay as it is until its snapshot has begun
+            operation = replace(operation, blocks=frozenset({disk.disk_id, source.disk_id}))
+        return Changes(operation, disk, event=f"cloned from {source.name!r}")
+
+    def resize(self, request: ResizeDisk) -> Changes:
+        disk = self._free(request.disk_id, "resizing it", while_held=True)
+        now_gb = disk.size_gb or self.settings.default_size_gb
+        size = self._size(request.size_gb)
+        if size <= now_gb:
+            raise Invalid(f"Disks only grow: {disk.name!r} has {now_gb} GB already.", field="size_gb")
+        self._within_quota(size - now_gb, count=0)
+        return Changes(self._operation(OperationKind.RESIZE, disk, size_gb=size), event=f"growing to {size} GB")
+
+    def rename(self, request: RenameDisk) -> Changes:
+        disk = self._free(request.disk_id, "renaming it")
+        name = self._free_name(request.name)
+        operation = self._operation(OperationKind.RENAME, disk, name=name)
+        return Changes(operation, replace(disk, name=name), event=f"renamed from {disk.name!r} to {name!r}")
+
+    def delete(self, request: DeleteDisk) -> Changes:
+        disk = self._free(request.disk_id, "deleting it")
+        until = self.now + self.settings.retention
+        gone = replace(disk, is_deleted=True, deleted_at=self.now)
+        return Changes(
+            self._operation(OperationKind.DELETE, disk), gone, event=f"deleted; can be restored until {until:%Y-%m-%d}"
+        )
+
+    # --- what the system does by itself ----------------------------------------------------------------------------
+
+    def purge(self, request: PurgeDisk) -> Changes | None:
+        disk = self.facts.disks.get(request.disk_id)
+        if disk is None or not disk.is_deleted or disk.deleted_at is None or disk.holder is not None:
+            return None
+        if disk.deleted_at + self.settings.retention > self.now or self._touching(disk.disk_id):
+            return None
+        theirs = [one for one in self.facts.snapshots if one.disk_id == disk.disk_id]
+        if self._needed_by_others(disk) & {one.snapshot_id for one in theirs}:
+            return None
+        return Changes(
+            self._operation(OperationKind.PURGE, disk),
+            replace(disk, purge_started_at=disk.purge_started_at or self.now),
+            tuple(map(_to_be_removed, theirs)),
+            event="its time to be restored is over; what was on it is being removed",
+        )
+
+    def prune(self, request: PruneDisk) -> Changes | None:
+        disk = self.facts.disks.get(request.disk_id)
+        if disk is None or disk.purge_started_at is not None or self._touching(disk.disk_id):
+            return None
+        theirs = [one for one in self.facts.snapshots if one.disk_id == disk.disk_id]
+        old = prunable(theirs, relied_on(self.facts), self.now, self.settings)
+        begun = [one for one in theirs if one.status is SnapshotStatus.REMOVING]
+        if not (old or begun or self._is_replaced_and_saved(disk)):
+            return None
+        removing = tuple(map(_to_be_removed, (*begun, *old)))
+        operation = replace(self._operation(OperationKind.PRUNE, disk), blocks=frozenset())
+        return Changes(operation, None, removing, event=f"removing {len(old)} old snapshots" if old else None)
+
+    def keep_in_use(self, request: KeepInUse) -> Changes | None:
+        disk = self.facts.disks.get(request.disk_id)
+        if disk is None or disk.holder != request.reservation_id or disk.volume_id is None:
+            return None
+        lately = self.now - self.settings.snapshot_every
+        theirs = [one for one in self.facts.snapshots if one.disk_id == disk.disk_id]
+        if self._touching(disk.disk_id) or any(one.created_at > lately for one in theirs):
+            return None
+        return Changes(self._operation(OperationKind.SNAPSHOT, disk, reservation_id=request.reservation_id))
+
+    def make_ready(self, request: MakeReady) -> Changes:
+        disk = self._living(request.disk_id)
+        if disk.holder != request.reservation_id:
+            raise DiskHeld(f"Disk {disk.name!r} is not held by reservation {short_id(request.reservation_id)}.")
+        operation = self._operation(
+            OperationKind.MAKE_READY, disk, reservation_id=request.reservation_id, zone=request.zone
+        )
+        return Changes(operation)
+
+    def put_away(self, request: PutAway) -> Changes:
+        disk = self._known(request.disk_id)
+        if disk.holder != request.reservation_id:
+            # Asked by somebody who looked long ago: another may be writing to it by now.
+            raise Stale(f"Disk {disk.name!r} is not held by reservation {short_id(request.reservation_id)} any more.")
+        operation = self._operation(
+            OperationKind.PUT_AWAY, disk, reservation_id=request.reservation_id, contents=request.contents
+        )
+        return Changes(operation)
+
+    # --- rules -----------------------------------------------------------------------------------------------------
+
+    def _operation(
+        self,
+        kind: OperationKind,
+        disk: DiskState,
+        *,
+        reservation_id: ReservationId | None = None,
+        source_id: DiskId | None = None,
+        snapshot_id: RecordedSnapshotId | None = None,
+        size_gb: int | None = None,
+        zone: str | None = None,
+        name: str | None = None,
+        contents: str | None = None,
+    ) -> Operation:
+        return Operation(
+            self.operation_id,
+            kind,
+            self.facts.user_id,
+            disk.disk_id,
+            self.now,
+            blocks=frozenset({disk.disk_id}),
+            reservation_id=reservation_id,
+            source_id=source_id,
+            snapshot_id=snapshot_id,
+            size_gb=size_gb,
+            zone=zone,
+            name=name,
+            contents=contents,
+        )
+
+    def _known(self, disk_id: DiskId) -> DiskState:
+        disk = self.facts.disks.get(disk_id)
+        if disk is None:
+            raise NotFound("There is no such disk.")
+        return disk
+
+    def _living(self, disk_id: DiskId) -> DiskState:
+        disk = self._known(disk_id)
+        if disk.is_deleted:
+            raise Conflict(f"Disk {disk.name!r} is deleted. Restore it first.")
+        return disk
+
+    def _free(self, disk_id: DiskId, what: str, *, while_held: bool = False) -> DiskState:
+        """One that a person may do this to."""
+        disk = self._living(disk_id)
+        if disk.holder is not None and not while_held:
+            raise DiskHeld(
+                f"Disk {disk.name!r} is held by reservation {short_id(disk.holder)}: {what} has to wait for its end."
+            )
+        self._not_busy(disk, what)
+        return disk
+
+    def _not_busy(self, disk: DiskState, what: str) -> None:
+        for other in self._touching(disk.disk_id):
+            if not other.kind.is_ours:
+                under_way = f"{other.kind.words} is under way ({other.step})"
+                raise Conflict(f"Disk {disk.name!r}: {under_way}; {what} has to wait.")
+
+    def _touching(self, disk_id: DiskId) -> list[Operation]:
+        return [one for one in self.facts.unfinished if one.disk_id == disk_id or disk_id in one.blocks]
+
+    def _is_replaced_and_saved(self, disk: DiskState) -> bool:
+        """An old volume of it is still there, and may go."""
+        mine = [one for one in self.facts.snapshots if one.disk_id == disk.disk_id]
+        complete = {one.snapshot_id for one in mine if is_whole(one)}
+        return any(
+            one.disk_id == disk.disk_id and one.status is VolumeStatus.RETIRED and one.saved_in in complete
+            for one in self.facts.volumes
+        )
+
+    def _needed_by_others(self, disk: DiskState) -> set[RecordedSnapshotId]:
+        """By what is under way, and by clones that are nowhere else yet."""
+        under_way = {one.operation_id for one in self.facts.unfinished}
+        needed = {one.snapshot_id for one in self.facts.unfinished}
+        needed |= {one.snapshot_id for one in self.facts.snapshots if one.operation_id in under_way}
+        needed |= {one.from_snapshot for one in self.facts.volumes if one.status is VolumeStatus.MAKING}
+        others = [one for one in self.facts.disks.values() if one.disk_id != disk.disk_id]
+        needed |= {one.saved_as for one in others if one.volume_id is None}
+        return {one for one in needed if one is not None}
+
+    def _snapshot(self, snapshot_id: RecordedSnapshotId, disk: DiskState) -> SnapshotRecord:
+        """Only what we took and recorded of this very disk."""
+        for one in self.facts.snapshots:
+            if one.snapshot_id == snapshot_id and one.disk_id == disk.disk_id:
+                if not one.status.is_good:
+                    raise Conflict(f"That snapshot of disk {disk.name!r} cannot be used: it is {one.status}.")
+                return one
+        raise NotFound(f"Disk {disk.name!r} has no such snapshot.")
+
+    def _new_disk(self, disk_id: DiskId, name: str, size_gb: int) -> DiskState:
+        self._free_name(name)
+        self._within_quota(size_gb)
+        return DiskState(disk_id, self.facts.user_id, self.facts.username, name, self.now, size_gb)
+
+    def _free_name(self, name: str, else_do: str = "choose another name") -> str:
+        check_disk_name(name)
+        if name == NO_DISK:
+            raise Invalid(f"{NO_DISK!r} means no disk; choose another name.", field="disk_name")
+        if any(one.name == name and not one.is_deleted for one in self.facts.disks.values()):
+            raise Conflict(f"You have a disk {name!r} already; {else_do}.")
+        return name
+
+    def _size(self, size_gb: int) -> int:
+        least, most = self.settings.min_size_gb, self.settings.max_size_gb
+        if not least <= size_gb <= most:
+            raise Invalid(f"A disk may have {least} to {most} GB, not {size_gb}.", field="size_gb")
+        return size_gb
+
+    def _within_quota(self, more_gb: int, count: int = 1) -> None:
+        living = [one for one in self.facts.disks.values() if not one.is_deleted]
+        wanted = {one.disk_id: one.size_gb for one in self.facts.unfinished if one.kind is OperationKind.RESIZE}
+        usual = self.settings.default_size_gb  # of what is yet to be made
+        taken = sum(max(one.size_gb or usual, wanted.get(one.disk_id) or 0) for one in living)
+        check_quota(DiskHoldings(len(living), taken), self.settings, more=count, more_gb=more_gb)
+
+
+def _to_be_removed(snapshot: SnapshotRecord) -> SnapshotRecord:
+    """Without what became of it earlier: whoever removes it writes down there why it could not be."""
+    return replace(snapshot, status=SnapshotStatus.REMOVING, error=None)

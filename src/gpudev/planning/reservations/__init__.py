@@ -1,0 +1,1 @@
+"""Decisions about single reservations: admission, readiness, expiry, requeue and notifications."""

@@ -1,0 +1,271 @@
+"""Works on operations on disks: many at once, each by one task at a time, however many ask for it.
+
+Rows are the truth: whatever is due is found there, a message or a notification only says that it is worth looking. It
+decides nothing about disks, and knows nothing of reservations but that somebody may wait for an operation.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import structlog
+
+from gpudev.domain.commands import DISK_QUEUE
+from gpudev.domain.disk_requests import DiskRequest
+from gpudev.domain.disks.contents import Contents
+from gpudev.domain.disks.operations import DiskSettings, OperationId, RecordedSnapshotId, SnapshotRecord
+from gpudev.domain.errors import ClusterError, GpuDevError, Unavailable
+from gpudev.domain.ids import DiskId, ReservationId, UserId
+from gpudev.metrics import instruments
+from gpudev.metrics.loop_watchdog import Pulse
+from gpudev.ports.clock import Clock
+from gpudev.ports.cloud import Volume
+from gpudev.ports.disks import DiskContents
+from gpudev.ports.reservations import Queue
+from gpudev.workflows.disks.operations import DiskOperations
+
+log = structlog.get_logger(__name__)
+_AT_ONCE = 16
+_SWEEP_EVERY = timedelta(seconds=30)
+_TIDY_EVERY = timedelta(minutes=10)
+_PAUSE_S = 0.05
+"""Between two looks, so that many wake-ups share one."""
+_WHILE_WORKING = timedelta(seconds=1)
+_SETTLED_WITHIN_S = 2.0
+"""What takes longer goes on beside everything else."""
+_MESSAGES = 200
+_MESSAGE_LEASE = timedelta(seconds=30)
+
+
+class DiskWork:
+    def __init__(
+        self,
+        operations: DiskOperations,
+        queue: Queue,
+        contents: DiskContents,
+        *,
+        contents_of: Callable[[str], Awaitable[Contents]] | None = None,
+        settle_every: timedelta = timedelta(seconds=15),
+    ) -> None:
+        """`contents_of`: what is in a complete snapshot, by the cloud's id, where the cloud can tell."""
+        self._operations = replace(operations, on_complete=self._keep_contents)
+        self._queue = queue
+        self._contents = contents
+        self._contents_of = contents_of
+        self._settle_every = settle_every
+        self._running: dict[OperationId, asyncio.Task[bool]] = {}
+        self._awaited: set[OperationId] = set()
+        self._expected: set[OperationId | None] = set()
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._woken = asyncio.Event()
+        self._settle_at: datetime | None = None
+        self._settling: asyncio.Task[None] | None = None
+        self._tidy_at: datetime | None = None
+        self._untold: set[RecordedSnapshotId] = set()
+        """Snapshots of which nobody can tell what is in them."""
+        self.moved: Callable[[], None] = lambda: None
+        """Called when something happened to an operation that somebody waits for."""
+
+    @property
+    def settings(self) -> DiskSettings:
+        return self._operations.settings
+
+    @property
+    def _clock(self) -> Clock:
+        return self._operations.clock
+
+    # --- for those who wait for one --------------------------------------------------------------------------------
+
+    async def ask(self, user_id: UserId, request: DiskRequest, key: str) -> OperationId:
+        operation = await self._operations.ask(user_id, request, key=key)
+        assert operation is not None  # of everything that is asked for with a key
+        return operation.operation_id
+
+    async def find_volume(self, volume_id: str) -> Volume | None:
+        """None also where the cloud cannot say: whoever goes on by an operation will find out why."""
+        try:
+            return await self._operations.cloud.find_volume(volume_id)
+        except (Unavailable, ClusterError):
+            return None
+
+    async def hear(self, reservation_id: ReservationId, disk_id: DiskId, contents: Contents) -> None:
+        """What a dev server says is on the disk, before it goes."""
+        await self._contents.hear(reservation_id, disk_id, contents, now=self._clock.now())
+
+    def expect(self, operation_id: OperationId) -> None:
+        """One that will be over as soon as it is there: nobody has to look for it."""
+        self._expected.add(operation_id)
+
+    async def advance(self, operation_id: OperationId, within_s: float) -> None:
+        """Work on it until it is over, has to wait, or the time is over: the work itself then goes on, and `moved`
+        tells of it."""
+        task = self._begin(operation_id)
+        self._awaited.add(operation_id)
+        await asyncio.wait({task}, timeout=within_s)
+
+    def forget(self, operation_id: OperationId) -> None:
+        """Nobody waits for it any more."""
+        self._awaited.discard(operation_id)
+
+    def heard(self, payload: str | None) -> None:
+        """Something happened to this operation; None: to any."""
+        operation_id = None if payload is None else OperationId(UUID(payload))
+        if operation_id in self._expected:
+            self._expected.discard(operation_id)
+            return
+        if operation_id is None or operation_id in self._awaited:
+            self.moved()
+        if operation_id is None or operation_id not in self._running:
+            self._woken.set()
+
+    # --- for all ---------------------------------------------------------------------------------------------------
+
+    async def run(self, is_ours: Callable[[], bool], pulse: Pulse) -> None:
+        """Until cancelled. `is_ours`: whether it is for us to look for work."""
+        wait = timedelta(0)
+        while True:
+            pulse.beat("disks")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait.total_seconds()):
+                    await self._woken.wait()
+            await asyncio.sleep(_PAUSE_S)
+            self._woken.clear()
+            wait = await self._round_or_log() if is_ours() else _WHILE_WORKING
+
+    async def round(self) -> timedelta:
+        """Look once, begin what is due; how long until the next look."""
+        now = self._clock.now()
+        await self._read_messages(now)
+        for operation_id in await self._operations.store.due(now):
+            self._begin(operation_id)
+        if self._settling is None and (self._settle_at is None or self._settle_at <= now):
+            await self._begin_settling()
+        if self._tidy_at is None or self._tidy_at <= now:
+            await self._operations.tidy()
+            await self._contents.forget_removed()
+            self._tidy_at = now + _TIDY_EVERY
+        return await self._until_next(now)
+
+    async def settle(self) -> None:
+        """Until nothing runs any more (tests, a clean stop)."""
+        while tasks := self._tasks():
+            await asyncio.wait(tasks)
+
+    async def close(self) -> None:
+        tasks = self._tasks()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _tasks(self) -> "list[asyncio.Task[bool] | asyncio.Task[None]]":
+        return [*self._running.values(), *([] if self._settling is None else [self._settling])]
+
+    async def _round_or_log(self) -> timedelta:
+        """The loop that catches everything: it logs, and the next look tries again."""
+        try:
+            return await self.round()
+        except GpuDevError as error:
+            log.warning("disk_work.unavailable", error=str(error))
+        except Exception:
+            log.exception("disk_work.broken")
+        return _WHILE_WORKING
+
+    async def _until_next(self, now: datetime) -> timedelta:
+        moments = [now + _SWEEP_EVERY]
+        if self._settle_at is not None:
+            moments.append(self._settle_at)
+        due = await self._operations.store.next_due()
+        if due is not None:
+            # What is due already is being worked on, and its end wakes us.
+            moments.append(due if due > now else now + _WHILE_WORKING)
+        return max(timedelta(0), min(moments) - now)
+
+    async def _read_messages(self, now: datetime) -> None:
+        """What they name is found among what is due, if there is anything left to do."""
+        messages = await self._queue.read(DISK_QUEUE, _MESSAGE_LEASE, _MESSAGES)
+        known = [message.msg_id for message in messages if "operation_id" in message.body]
+        for message in messages:
+            if message.msg_id not in known and await self._queue.fail(
+                DISK_QUEUE, message, "the message names no operation", now=now
+            ):
+                log.error("message.dead_lettered", msg_id=message.msg_id)
+                instruments.dead_lettered.labels(DISK_QUEUE).inc()
+        if known:
+            await self._queue.acknowledge(DISK_QUEUE, known)
+
+    async def _begin_settling(self) -> None:
+        """Each look at a snapshot may take minutes where the cloud does not answer, and there may be many: neither
+        operations nor this loop, which would seem to hang, wait for that."""
+        task = self._settling = asyncio.create_task(self._settle_or_log(), name="settling snapshots")
+        task.add_done_callback(self._settled)
+        await asyncio.wait({task}, timeout=_SETTLED_WITHIN_S)
+
+    def _settled(self, _: "asyncio.Task[None]") -> None:
+        self._settling = None
+
+    async def _settle_or_log(self) -> None:
+        now = self._clock.now()
+        self._settle_at = now + self._settle_every
+        try:
+            await self._settle(now)
+        except GpuDevError as error:
+            log.warning("disk_work.unavailable", error=str(error))
+        except Exception:
+            log.exception("disk_work.broken")
+
+    async def _settle(self, now: datetime) -> None:
+        settled = await self._operations.settle_snapshots()
+        for error in settled.errors:
+            log.warning("snapshot.unsettled", error=error)
+        await self._contents.keep_heard(now=now)
+        if self._contents_of is not None:
+            await self._keep_contents(await self._contents.missing())
+        if self._settle_at is not None:  # else an operation ended meanwhile, and may have begun another
+            self._settle_at = now + (self._settle_every if settled.left else _TIDY_EVERY)
+
+    async def _keep_contents(self, records: Sequence[SnapshotRecord]) -> None:
+        """What does not succeed now is tried again when snapshots are settled."""
+        if self._contents_of is None:
+            return
+        for record in records:
+            if record.snapshot_id in self._untold or record.cloud_id is None:
+                continue
+            try:
+                await self._contents.keep(
+                    record.snapshot_id, await self._contents_of(record.cloud_id), now=self._clock.now()
+                )
+            except Unavailable as error:
+                log.warning("contents.unavailable", snapshot=record.cloud_id, error=str(error))
+            except ClusterError as error:
+                self._untold.add(record.snapshot_id)
+                log.warning("contents.refused", snapshot=record.cloud_id, error=str(error))
+
+    def _begin(self, operation_id: OperationId) -> "asyncio.Task[bool]":
+        if operation_id in self._running:
+            return self._running[operation_id]
+        task = asyncio.create_task(self._advance(operation_id), name=f"disk operation {operation_id}")
+        self._running[operation_id] = task
+        task.add_done_callback(lambda ended: self._ended(operation_id, ended))
+        return task
+
+    async def _advance(self, operation_id: OperationId) -> bool:
+        """Nothing it raises ends the processor: the row says that it is still to be done."""
+        async with self._slots:
+            try:
+                return await self._operations.advance(operation_id)
+            except GpuDevError as error:
+                log.warning("disk_operation.failed", operation_id=str(operation_id), error=str(error))
+            except Exception:
+                log.exception("disk_operation.broken", operation_id=str(operation_id))
+        return False
+
+    def _ended(self, operation_id: OperationId, task: "asyncio.Task[bool]") -> None:
+        self._running.pop(operation_id, None)
+        self._settle_at = None
+        self._woken.set()
+        # Where it only has to wait, whoever waits for it need not hear of it: they would ask again at once.
+        if operation_id in self._awaited and not task.cancelled() and task.result():
+            self.moved()

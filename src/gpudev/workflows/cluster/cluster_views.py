@@ -1,0 +1,196 @@
+"""The whole cluster at a glance: what each GPU type has left, how long one would wait for it, what every node does.
+
+Numbers come from the same facts and the same planner that place reservations, so that what is offered can be had.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from gpudev.domain.cluster import Holding, Node
+from gpudev.domain.gpu import GpuType
+from gpudev.domain.ids import new_reservation_id
+from gpudev.domain.queue import Estimate, QueuePlan
+from gpudev.domain.reservations.lifecycle import Status
+from gpudev.domain.reservations.reservation import Reservation
+from gpudev.planning.cluster.availability import availability, free_units
+from gpudev.planning.queue.plan import Request
+from gpudev.ports.clock import Clock
+from gpudev.ports.reservations import AvailabilityRow, CatalogueStore, NodeStore, PlanStore, UnreleasedView
+from gpudev.settings import Limits, Timing
+from gpudev.wire.cluster import AvailabilityList, ClosedNode, ClusterStatus, GpuAvailability, NodeView
+from gpudev.workflows.queue_position import holdings_of, stand
+from gpudev.workflows.reservation_views import minutes_until, wait_minutes
+
+_LAST_IN_LINE = 2**62
+_LIVE_FOR = timedelta(minutes=1)
+"""A processor that runs says what it sees at least this often."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Everything of one GPU type that its numbers follow from."""
+
+    gpu_type: GpuType
+    nodes: Sequence[Node]
+    unreleased: Sequence[Reservation]
+    plan: QueuePlan | None
+    seen_at: datetime | None
+    observed: AvailabilityRow | None
+
+
+@dataclass(frozen=True, slots=True)
+class Surveying:
+    unreleased: UnreleasedView
+    nodes: NodeStore
+    catalogue: CatalogueStore
+    plans: PlanStore
+    clock: Clock
+    limits: Limits
+    timing: Timing
+
+    async def availability(self) -> AvailabilityList:
+        catalogue = await self.catalogue.catalogue()
+        observed = {row.gpu_type: row for row in await self.catalogue.availability()}
+        nodes, seen_at = await self.nodes.nodes()
+        plans = await self.plans.refresh()
+        unreleased = _by_type(await self.unreleased.refresh())
+        facts = [
+            Facts(
+                gpu_type=gpu_type,
+                nodes=[node for node in nodes if node.gpu_type == gpu_type.name],
+                unreleased=unreleased[gpu_type.name],
+                plan=plans.get(gpu_type.name),
+                seen_at=seen_at,
+                observed=observed.get(gpu_type.name),
+            )
+            for gpu_type in catalogue.values()
+            if gpu_type.is_active
+        ]
+        now, duration = self.clock.now(), timedelta(hours=self.limits.default_hours)
+        return AvailabilityList(gpu_types=[describe(one, duration, now, self.timing) for one in facts])
+
+    async def cluster_status(self, *, is_planning: bool) -> ClusterStatus:
+        nodes, seen_at = await self.nodes.nodes()
+        unreleased = await self.unreleased.refresh()
+        views = node_views(nodes, holdings_of(unreleased, self.clock.now(), self.timing))
+        catalogue = await self.catalogue.catalogue()
+        with_gpus = [view for view in views if not _is_cpu(catalogue, view.gpu_type)]
+        return ClusterStatus(
+            nodes=views,
+            total_gpus=sum(view.total_gpus for view in with_gpus),
+            available_gpus=sum(view.available_gpus for view in with_gpus),
+            active_reservations=sum(1 for one in unreleased if one.status is Status.ACTIVE),
+            preparing_reservations=sum(1 for one in unreleased if one.status is Status.PREPARING),
+            queued_reservations=sum(1 for one in unreleased if one.status.is_waiting),
+            processor="alive" if is_planning else "no processor is alive: nothing is started until one is",
+            seen_at=seen_at,
+        )
+
+
+def describe(facts: Facts, duration: timedelta, now: datetime, timing: Timing) -> GpuAvailability:
+    row = _freshest(facts, now, timing)
+    one_more = _one_more(facts, duration, now, timing)
+    waiting = sum(1 for one in facts.unreleased if one.status.is_waiting)
+    return GpuAvailability(
+        gpu_type=facts.gpu_type.name,
+        description=facts.gpu_type.description,
+        instance_type=facts.gpu_type.instance_type,
+        max_per_node=row.max_per_node,
+        multinode=facts.gpu_type.multinode,
+        total_cluster_gpus=row.total_cluster_gpus,
+        available_gpus=row.available_gpus,
+        max_reservable=row.max_reservable,
+        full_nodes_available=row.full_nodes_available,
+        running_instances=row.running_instances,
+        desired_capacity=row.desired_capacity,
+        queue_length=waiting,
+        estimated_wait_minutes=wait_minutes(one_more, now),
+        latest_wait_minutes=minutes_until(one_more.latest, now) if one_more and one_more.latest else None,
+        wait_reason=one_more.reason if one_more and one_more.latest != now else None,
+        simulated=any(node.simulated for node in facts.nodes),
+        last_availability_update=row.updated_at,
+        last_availability_updated_by=row.updated_by,
+        age_seconds=None if row.updated_at is None else max(0.0, (now - row.updated_at).total_seconds()),
+        closed_nodes=[
+            ClosedNode(name=node.name, reason=node.closed_because or None)
+            for node in facts.nodes
+            if node.ready and not node.schedulable
+        ],
+    )
+
+
+def _freshest(facts: Facts, now: datetime, timing: Timing) -> AvailabilityRow:
+    """What the processor's live view says; what is recorded where that is newer (no processor runs, and somebody has
+    looked once). What only a cloud knows is always as it was recorded."""
+    recorded = facts.observed if facts.observed is not None and facts.observed.updated_at is not None else None
+    if recorded is not None and not _is_live(facts.seen_at, recorded.updated_at):
+        return recorded
+    live = availability(facts.gpu_type, facts.nodes, holdings_of(facts.unreleased, now, timing))
+    return AvailabilityRow(
+        gpu_type=live.gpu_type,
+        total_cluster_gpus=live.total if facts.nodes or not recorded else recorded.total_cluster_gpus,
+        available_gpus=live.available,
+        max_reservable=live.max_reservable,
+        full_nodes_available=live.full_nodes_available,
+        running_instances=recorded.running_instances if recorded else live.running_instances,
+        desired_capacity=recorded.desired_capacity if recorded else live.running_instances,
+        max_per_node=live.max_per_node,
+        updated_at=facts.seen_at,
+        updated_by=recorded.updated_by if recorded else None,
+    )
+
+
+def _is_live(seen_at: datetime | None, recorded_at: datetime | None) -> bool:
+    return seen_at is not None and (recorded_at is None or recorded_at - seen_at <= _LIVE_FOR)
+
+
+def node_views(nodes: Sequence[Node], holdings: Sequence[Holding]) -> list[NodeView]:
+    free = free_units(nodes, holdings)
+    used = {node.name: node.foreign_units for node in nodes}
+    for share in (share for holding in holdings for share in holding.shares):
+        used[share.node] = used.get(share.node, 0) + share.units
+    return [
+        NodeView(
+            name=node.name,
+            gpu_type=node.gpu_type,
+            ready=node.ready,
+            schedulable=node.schedulable,
+            simulated=node.simulated,
+            total_gpus=node.units,
+            used_gpus=min(node.units, used[node.name]),
+            available_gpus=free[node.name],
+            cordoned=node.closed_because is not None,
+            cordon_reason=node.closed_because,
+        )
+        for node in nodes
+    ]
+
+
+def _by_type(reservations: Sequence[Reservation]) -> Mapping[str, list[Reservation]]:
+    by_type: defaultdict[str, list[Reservation]] = defaultdict(list)
+    for one in reservations:
+        by_type[one.gpu_type].append(one)
+    return by_type
+
+
+def _one_more(facts: Facts, duration: timedelta, now: datetime, timing: Timing) -> Estimate | None:
+    """What somebody who asked for one GPU (or slot) now would be told; None: there is no node."""
+    if not facts.nodes:
+        return None
+    newcomer = Request(
+        reservation_id=new_reservation_id(),
+        seq=_LAST_IN_LINE,
+        gpu_type=facts.gpu_type.name,
+        units_per_node=1,
+        node_count=1,
+        duration=duration + timing.around_a_stay,
+        slots=facts.gpu_type.is_cpu,
+    )
+    return stand(newcomer, facts.nodes, facts.unreleased, facts.plan, now=now, timing=timing)
+
+
+def _is_cpu(catalogue: Mapping[str, GpuType], gpu_type: str) -> bool:
+    known = catalogue.get(gpu_type)
+    return known is not None and known.is_cpu

@@ -1,0 +1,104 @@
+"""Phase 1, once: look at the cluster and the cloud, then write what each GPU type has.
+
+What cannot be seen completely changes nothing: the rows keep their values and their age tells. Types are written one
+by one, and one that cannot be written stops no other.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+
+from gpudev.domain.cordon import close_nodes
+from gpudev.domain.errors import GpuDevError
+from gpudev.domain.gpu import Catalogue
+from gpudev.planning.cluster.orphans import count_orphans
+from gpudev.planning.cluster.reconcile_availability import (
+    GroupsOfTypes,
+    changes_of,
+    group_prefix,
+    plan_availability,
+    sort_groups,
+    stranger_warnings,
+)
+from gpudev.ports.clock import Clock
+from gpudev.ports.cloud import CloudView
+from gpudev.ports.cordons import CordonView
+from gpudev.ports.reconciling import AvailabilityStore, ClusterView
+from gpudev.ports.reservations import AvailabilityRow, UnreleasedView
+
+
+@dataclass(slots=True)
+class AvailabilityReport:
+    updated: dict[str, Mapping[str, tuple[int | None, int]]] = field(default_factory=dict)
+    """By type: column → (old, new). Empty where only the time is new."""
+    kept: list[str] = field(default_factory=list)
+    """Types whose rows hold facts that are newer (a processor watches the cluster all the time)."""
+    warnings: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+    @property
+    def succeeded(self) -> bool:
+        return not self.errors
+
+
+@dataclass(frozen=True, slots=True)
+class ReconcilingAvailability:
+    cluster: ClusterView
+    cordons: CordonView
+    cloud: CloudView | None
+    """None: no cloud, so the nodes that the cluster knows are all there are."""
+    unreleased: UnreleasedView
+    catalogue: Callable[[], Awaitable[Catalogue]]
+    store: AvailabilityStore
+    clock: Clock
+    prefix: str
+    by: str
+
+    async def run(self, *, dry_run: bool = False) -> AvailabilityReport:
+        report = AvailabilityReport()
+        try:
+            rows = await self._rows(report)
+            before = {row.gpu_type: row for row in await self.store.availability()}
+        except GpuDevError as error:
+            report.errors.append(f"nothing was changed: {error}")
+            return report
+        for row in rows:
+            try:
+                await self._write(row, before.get(row.gpu_type), report, dry_run)
+            except GpuDevError as error:
+                report.errors.append(f"{row.gpu_type} was not updated: {error}")
+        return report
+
+    async def _rows(self, report: AvailabilityReport) -> list[AvailabilityRow]:
+        # True at the latest when the first question was asked: what came to pass since may be missing.
+        at = self.clock.now()
+        groups = await self._groups(report)
+        seen = await self.cluster.look()
+        unreleased = await self.unreleased.refresh()
+        seen = count_orphans(seen, {row.reservation_id for row in unreleased if row.shares})
+        offered = close_nodes(seen.nodes, await self.cordons.cordons())
+        holdings = [held for row in unreleased if (held := row.holding()) is not None]
+        rows = []
+        for gpu_type in (await self.catalogue()).values():
+            nodes = [node for node in offered if node.gpu_type == gpu_type.name]
+            numbers = plan_availability(gpu_type, nodes, holdings, groups, at=min(at, seen.at), by=self.by)
+            rows.append(numbers.row)
+            report.warnings += numbers.warnings
+        return rows
+
+    async def _groups(self, report: AvailabilityReport) -> GroupsOfTypes | None:
+        if self.cloud is None:
+            return None
+        found = await self.cloud.node_groups(group_prefix(self.prefix))
+        groups = sort_groups(found, self.prefix, await self.store.type_names())
+        report.warnings += stranger_warnings(groups)
+        return groups
+
+    async def _write(
+        self, row: AvailabilityRow, before: AvailabilityRow | None, report: AvailabilityReport, dry_run: bool
+    ) -> None:
+        known_at = before.updated_at if before else None
+        is_older = known_at is not None and row.updated_at is not None and row.updated_at < known_at
+        if is_older or not (dry_run or await self.store.write_if_newer(row)):
+            report.kept.append(row.gpu_type)
+        else:
+            report.updated[row.gpu_type] = changes_of(row, before)

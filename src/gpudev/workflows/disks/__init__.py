@@ -1,0 +1,1 @@
+"""Use cases of disks: people's requests, operations on the cloud, and reconciliation."""

@@ -1,0 +1,204 @@
+"""Operations on disks, carried out: load, look, decide, ask the cloud, write down; again until there is something to
+wait for. It may be stopped anywhere, and run by several at once: what is asked of the cloud is the same again, and what
+is written is written once. It decides nothing.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import assert_never
+from uuid import uuid4
+
+from gpudev.domain.disk_requests import DiskRequest, KeepInUse, PruneDisk, PurgeDisk
+from gpudev.domain.disks.operations import (
+    Changes,
+    DiskSettings,
+    Operation,
+    OperationFacts,
+    OperationId,
+    SnapshotRecord,
+    SnapshotStatus,
+    UserDisks,
+)
+from gpudev.domain.errors import ClusterError, Stale, Unavailable
+from gpudev.domain.ids import UserId
+from gpudev.planning.disk_calls import (
+    CloudCall,
+    EnsureSnapshot,
+    EnsureVolume,
+    Fail,
+    Finish,
+    GrowVolume,
+    Look,
+    Record,
+    RemoveSnapshot,
+    RemoveVolume,
+    Seen,
+    TagVolume,
+    Wait,
+)
+from gpudev.planning.disks.acceptance import accept
+from gpudev.planning.disks.operation_context import judge, too_new_to_see, what_is_wrong
+from gpudev.planning.disks.operation_results import after_call, after_refusal, after_silence, conclude
+from gpudev.planning.disks.operation_steps import next_step, what_to_look_at
+from gpudev.ports.clock import Clock
+from gpudev.ports.cloud import CloudDisks, Snapshot, Volume
+from gpudev.ports.disks import DiskOperationStore, InUse, Upkeep
+
+_MOST_STEPS = 1000
+"""Of one operation in one go: one more than any disk has snapshots, and an end to a mistake of ours."""
+_MOST_STALE = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What became of snapshots that nobody waits for."""
+
+    count: int
+    errors: tuple[str, ...] = ()
+    """Why some could not be looked at."""
+    left: int = 0
+    """How many are still not finished."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskOperations:
+    store: DiskOperationStore
+    cloud: CloudDisks
+    clock: Clock
+    settings: DiskSettings = field(default_factory=DiskSettings)
+    by: str = "processor"
+    appears_within: timedelta = timedelta(0)
+    """So long the cloud may not show what it has made."""
+    on_complete: Callable[[Sequence[SnapshotRecord]], Awaitable[None]] | None = None
+    """Hears of snapshots that are complete, before anybody hears that the operation that took them is over."""
+
+    async def ask(self, user_id: UserId, request: DiskRequest, *, key: str | None = None) -> Operation | None:
+        """Have it done. `key`: asking again with the same one gives the first answer. None: there is nothing to do
+        (only what the system asks for by itself)."""
+        now = self.clock.now()
+        operation_id = OperationId(uuid4())
+
+        def decide(facts: UserDisks) -> Changes | None:
+            return accept(request, facts, operation_id, now, self.settings)
+
+        return await self.store.accept(user_id, decide, now=now, by=self.by, key=key)
+
+    async def run_due(self) -> datetime | None:
+        """Carry on everything that may go on now; when to come again. Two operations of one disk follow each other:
+        when the first ends the next one's turn has come, so we look until nothing moves."""
+        while True:
+            now = self.clock.now()
+            moved = False
+            for operation_id in await self.store.due(now):
+                moved |= await self.advance(operation_id)
+            if not moved:
+                return await self.store.next_due()
+
+    async def advance(self, operation_id: OperationId) -> bool:
+        """One operation, until it is over or has to wait. True: something happened to it."""
+        moved = stale = 0
+        while moved < _MOST_STEPS and stale < _MOST_STALE:
+            facts = await self.store.load(operation_id)
+            if facts is None or not _may_go_on(facts.operation, self.clock.now()):
+                break
+            try:
+                changes = await self._step(facts)
+                await self.store.write(changes, now=self.clock.now(), by=self.by)
+            except Stale:  # somebody else did something; it is looked at again
+                stale += 1
+                continue
+            moved += changes.operation.next_attempt_at is None
+            if changes.operation.state.is_over:
+                break
+            complete = [one for one in changes.snapshots if one.status is SnapshotStatus.COMPLETED]
+            if complete and self.on_complete is not None:
+                await self.on_complete(complete)
+        return moved > 0
+
+    async def settle_snapshots(self) -> Settled:
+        """Snapshots that nobody waits for: whether the cloud has finished them. One that cannot be seen stops no
+        other, and is looked at again."""
+        settled, errors = 0, []
+        unsettled = await self.store.unsettled()
+        for record in unsettled:
+            assert record.cloud_id is not None  # of every pending one
+            try:
+                found = await self.cloud.find_snapshot(record.cloud_id)
+            except (Unavailable, ClusterError) as error:
+                errors.append(f"snapshot {record.cloud_id}: {error}")
+                continue
+            if found is None and record.created_at > self.clock.now() - self.appears_within:
+                continue
+            new = judge(record, Seen(snapshots={record.cloud_id: found}))
+            settled += new != record and await self.store.settle(new, now=self.clock.now(), event=what_is_wrong(new))
+        return Settled(settled, tuple(errors), len(unsettled) - settled)
+
+    async def tidy(self) -> list[Operation]:
+        """Ask for what time has decided: old snapshots go, and disks whose time to be restored is over; disks that have
+        been in use for long are kept."""
+        now = self.clock.now()
+        purges = await self.store.deleted_before(now - self.settings.retention)
+        prunes = await self.store.with_snapshots()
+        every = self.settings.snapshot_every
+        in_use = await self.store.unkept_since(now - every) if every else []
+        requests: Iterable[tuple[Upkeep | InUse, DiskRequest]] = (
+            *((one, KeepInUse(one.disk_id, one.reservation_id)) for one in in_use),
+            *((one, PurgeDisk(one.disk_id)) for one in purges),
+            *((one, PruneDisk(one.disk_id)) for one in prunes),
+        )
+        asked = [await self.ask(one.user_id, request) for one, request in requests]
+        return [operation for operation in asked if operation is not None]
+
+    async def _step(self, facts: OperationFacts) -> Changes:
+        call: CloudCall | None = None
+        try:
+            seen = await self._look(what_to_look_at(facts))
+            if (unseen := too_new_to_see(facts, seen, self.clock.now() - self.appears_within)) is not None:
+                raise Unavailable(unseen)
+            step = next_step(facts, seen, self.clock.now(), self.settings)
+            if isinstance(step, Record | Wait | Finish | Fail):
+                return conclude(facts, step, self.clock.now())
+            call = step
+            answer = await self._act(call)
+            return after_call(facts, seen, call, answer, now=self.clock.now(), settings=self.settings)
+        except Unavailable as error:
+            return after_silence(facts, str(error), self.clock.now(), self.settings)
+        except ClusterError as error:
+            if call is None:  # a look that is refused tells nothing about what there is
+                return after_silence(facts, str(error), self.clock.now(), self.settings)
+            return after_refusal(facts, call, str(error), self.clock.now(), self.settings)
+
+    async def _look(self, look: Look) -> Seen:
+        return Seen(
+            {volume_id: await self.cloud.find_volume(volume_id) for volume_id in sorted(look.volumes)},
+            {snapshot_id: await self.cloud.find_snapshot(snapshot_id) for snapshot_id in sorted(look.snapshots)},
+        )
+
+    async def _act(self, call: CloudCall) -> Volume | Snapshot | None:
+        match call:
+            case EnsureVolume():
+                return await self.cloud.ensure_volume(
+                    str(call.token),
+                    size_gb=call.size_gb,
+                    zone=call.zone,
+                    tags=call.tags,
+                    from_snapshot=call.from_snapshot,
+                )
+            case EnsureSnapshot():
+                return await self.cloud.ensure_snapshot(str(call.record.snapshot_id), call.record.volume_id, call.tags)
+            case GrowVolume():
+                return await self.cloud.grow_volume(call.volume_id, call.size_gb)
+            case TagVolume():
+                await self.cloud.tag_volume(call.volume_id, call.tags)
+            case RemoveVolume():
+                await self.cloud.remove_volume(call.volume_id)
+            case RemoveSnapshot():
+                await self.cloud.remove_snapshot(call.cloud_id)
+            case _:
+                assert_never(call)
+        return None
+
+
+def _may_go_on(operation: Operation, now: datetime) -> bool:
+    return not operation.state.is_over and (operation.next_attempt_at is None or operation.next_attempt_at <= now)

@@ -1,0 +1,143 @@
+"""Phase 2, once: list the cloud's volumes and snapshots and the recorded disks, and write what differs.
+
+A listing of volumes that fails ends the pass before any write; without the snapshots the rest goes on. It may be
+stopped anywhere and run again: what was written is whole, and what was not is found again.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, assert_never
+
+from gpudev.domain.errors import GpuDevError
+from gpudev.planning.disk_orphans import Orphan, find_orphans
+from gpudev.planning.disks.reconcile_disks import DiskPlan, Duplicate, Skipped, Statistics, plan_disks
+from gpudev.ports.clock import Clock
+from gpudev.ports.cloud import CloudView, Snapshot, Volume
+from gpudev.ports.reconciling import DiskRecords, DiskWrite, ImportDisk, UpdateDisk
+from gpudev.settings import Reconciling
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class DiskChange:
+    username: str
+    disk_name: str
+    kind: str
+    changes: Mapping[str, tuple[Any, Any]]
+    """Column → (old, new)."""
+
+
+@dataclass(slots=True)
+class DisksReport:
+    statistics: Statistics = field(default_factory=Statistics)
+    changes: list[DiskChange] = field(default_factory=list)
+    duplicates: list[Duplicate] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+    left_alone: list[str] = field(default_factory=list)
+    """Disks that something is being done to, or that somebody wrote while we looked."""
+    errors: list[str] = field(default_factory=list)
+
+    @property
+    def succeeded(self) -> bool:
+        return not self.errors
+
+
+@dataclass(frozen=True, slots=True)
+class ReconcilingDisks:
+    cloud: CloudView
+    records: DiskRecords
+    clock: Clock
+    by: str
+
+    async def run(self, *, dry_run: bool = False) -> DisksReport:
+        report = DisksReport()
+        try:
+            # Records first: a disk that is made meanwhile shows as a volume without a record at worst, and making its
+            # record again changes nothing. The other way round its record would show without its volume.
+            records = await self.records.records()
+        except GpuDevError as error:
+            _fail(report, f"nothing was changed: {error}")
+            return report
+        volumes, snapshots = await self._listed()
+        if isinstance(volumes, GpuDevError):
+            _fail(report, f"nothing was changed: {volumes}")
+            return report
+        if isinstance(snapshots, GpuDevError):
+            _fail(report, f"snapshots could not be listed, so what is recorded about them stays: {snapshots}")
+        plan = plan_disks(volumes, None if isinstance(snapshots, GpuDevError) else snapshots, records)
+        _take_over(plan, report)
+        if dry_run:
+            _count(plan.writes, report)
+        else:
+            await self._write(plan.writes, report)
+        return report
+
+    async def orphans(self, prices: Reconciling) -> list[Orphan]:
+        """Raises where anything cannot be listed: half a report would look like good news."""
+        volumes, snapshots = await self.cloud.volumes(), await self.cloud.snapshots()
+        # Afterwards: what was made before the listing is recorded by now.
+        records, ours = await self.records.records(), await self.records.ours()
+        return find_orphans(volumes, snapshots, records, prices, self.clock.now(), ours=ours)
+
+    async def _listed(self) -> tuple[Sequence[Volume] | GpuDevError, Sequence[Snapshot] | GpuDevError]:
+        """Both at once: the cloud gathers pages of the one while those of the other are read."""
+        async with asyncio.TaskGroup() as listings:
+            volumes = listings.create_task(_or_error(self.cloud.volumes()))
+            snapshots = listings.create_task(_or_error(self.cloud.snapshots()))
+        return volumes.result(), snapshots.result()
+
+    async def _write(self, writes: Sequence[DiskWrite], report: DisksReport) -> None:
+        try:
+            written = await self.records.write(writes, now=self.clock.now(), by=self.by)
+        except GpuDevError as error:
+            _fail(report, f"not everything was written: {error}")
+            return
+        _count(written.done, report)
+        report.left_alone += [f"{_name(write)}: somebody else wrote it meanwhile" for write in written.stale]
+        for write, error_text in written.failed:
+            _fail(report, f"{_name(write)} was not written: {error_text}")
+
+
+async def _or_error(listing: Awaitable[_T]) -> _T | GpuDevError:
+    """A listing that fails does not stop the other one."""
+    try:
+        return await listing
+    except GpuDevError as error:
+        return error
+
+
+def _take_over(plan: DiskPlan, report: DisksReport) -> None:
+    errors_so_far = report.statistics.errors
+    report.statistics = plan.statistics
+    report.statistics.errors = errors_so_far
+    report.duplicates, report.skipped = plan.duplicates, plan.skipped
+    report.left_alone = [
+        f"{one.username}/{one.disk_name}: operation {one.operation_id} is under way" for one in plan.left_alone
+    ]
+    for error in plan.errors:
+        _fail(report, error)
+
+
+def _count(writes: Sequence[DiskWrite], report: DisksReport) -> None:
+    for write in writes:
+        match write:
+            case ImportDisk():
+                report.statistics.created += 1
+                changes = {column: (None, value) for column, value in write.fields.items()}
+                report.changes.append(DiskChange(write.username, write.disk_name, "import", changes))
+            case UpdateDisk():
+                report.statistics.updated += 1
+                report.changes.append(DiskChange(write.username, write.disk_name, "update", write.changes))
+            case _:
+                assert_never(write)
+
+
+def _fail(report: DisksReport, message: str) -> None:
+    report.statistics.errors += 1
+    report.errors.append(message)
+
+
+def _name(write: DiskWrite) -> str:
+    return f"{write.username}/{write.disk_name}"

@@ -1,0 +1,1 @@
+"""Use cases of reservations: submit, cancel, extend, prioritise, stream, and stale requests."""

@@ -1,0 +1,94 @@
+"""Extending: a running reservation's end is moved, if the planner finds that it moves nobody's promised start."""
+
+import asyncio
+from dataclasses import dataclass
+from datetime import datetime
+from typing import assert_never
+
+from gpudev.domain.access.users import User
+from gpudev.domain.commands import Cause
+from gpudev.domain.errors import Conflict, Invalid, Stale
+from gpudev.domain.ids import short_id
+from gpudev.domain.reservations.lifecycle import Status
+from gpudev.domain.reservations.reservation import Reservation
+from gpudev.planning.queue.extension import Granted, NotGranted, extend
+from gpudev.planning.queue.queue_cycle import promises_of
+from gpudev.planning.spans import held_by
+from gpudev.ports.clock import Clock
+from gpudev.ports.reservations import Change, Extends, NewEvent, NodeStore, PlanStore, ReservationStore, UnreleasedView
+from gpudev.settings import Limits, Timing
+from gpudev.workflows.queue_position import holdings_of, nodes_in_zones, requests_of
+from gpudev.workflows.reservation_views import find_job
+
+_ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Extending:
+    reservations: ReservationStore
+    unreleased: UnreleasedView
+    nodes: NodeStore
+    plans: PlanStore
+    clock: Clock
+    limits: Limits
+    timing: Timing
+
+    async def extend(self, user: User, job_id: str, hours: float) -> Reservation:
+        """Raises Conflict with the reason and how far it could go, Invalid when no state would allow it."""
+        for attempt in range(1, _ATTEMPTS + 1):
+            found = await find_job(self.reservations, user, job_id)
+            now = self.clock.now()
+            extends = await self.reservations.extensions(found.gpu_type)
+            until = await self._decide(found, hours, now)
+            try:
+                return await self._write(found, hours, until, now, extends)
+            except Stale:
+                if attempt == _ATTEMPTS:
+                    raise
+        raise AssertionError("unreachable")
+
+    async def _decide(self, found: Reservation, hours: float, now: datetime) -> datetime:
+        holding = held_by(found, now, self.timing)
+        if found.status is not Status.ACTIVE or holding is None or found.launched_at is None:
+            raise Conflict(
+                f"only an active reservation can be extended; {short_id(found.reservation_id)} is {found.status}"
+            )
+        unreleased = await self.unreleased.refresh()
+        nodes, _ = await self.nodes.nodes(found.gpu_type)
+        plan = (await self.plans.refresh()).get(found.gpu_type)
+        # A long queue takes a while to plan: on a thread, so that nobody else waits for it.
+        decision = await asyncio.to_thread(
+            extend,
+            found.reservation_id,
+            holding,
+            hours,
+            nodes=nodes_in_zones(nodes, plan),
+            holdings=holdings_of(unreleased, now, self.timing),
+            queue=requests_of(unreleased, plan, self.timing),
+            now=now,
+            launched_at=found.launched_at,
+            limits=self.limits,
+            clearing=self.timing.teardown_margin,
+            promises=promises_of(plan) if plan else None,
+        )
+        match decision:
+            case Granted(until):
+                return until
+            case NotGranted(reason, _, True):
+                raise Invalid(reason, field="extension_hours")
+            case NotGranted(reason, _, _):
+                raise Conflict(reason)
+            case _:
+                assert_never(decision)
+
+    async def _write(
+        self, found: Reservation, hours: float, until: datetime, now: datetime, extends: Extends
+    ) -> Reservation:
+        change = Change(
+            reservation_id=found.reservation_id,
+            status=found.status,
+            version=found.version,
+            event=NewEvent("extended", f"extended by {hours:g} hours, until {until:%Y-%m-%d %H:%M} UTC"),
+            fields={"expires_at": until, "warned_minutes": None},
+        )
+        return await self.reservations.change(change, now=now, cause=Cause.EXTENDED, extends=extends)

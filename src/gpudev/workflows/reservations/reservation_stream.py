@@ -1,0 +1,109 @@
+"""Watching one reservation: how it is, every change as it happens, and its history, until it has ended.
+
+Wake-ups only make it prompt. It looks again every few seconds by itself, so a lost notification delays what is
+told and never hides it; while the database is away it waits and goes on afterwards.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+from gpudev.domain.errors import Unavailable
+from gpudev.domain.ids import ReservationId
+from gpudev.domain.reservations.reservation import Event, Reservation
+from gpudev.ports.changes import ReservationChanges
+from gpudev.ports.reservations import ReservationStore
+from gpudev.wire.reservations import JobEvent, JobView
+from gpudev.workflows.reservation_views import Viewing, event_view
+
+LOOK_AGAIN_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Watching:
+    reservations: ReservationStore
+    changes: ReservationChanges
+    viewing: Viewing
+    look_again_seconds: float = LOOK_AGAIN_SECONDS
+
+    async def watch(
+        self, reservation_id: ReservationId, after: int = 0
+    ) -> AsyncGenerator[JobView | JobEvent | None, None]:
+        """The view first, then the history after event `after`, then each change: its lines, then the view.
+
+        None says "nothing new, still here". Ends once the view of an ended reservation was given.
+        """
+        version, told = None, None
+        async with self.changes.subscribe(reservation_id) as wakes, _Bell(wakes) as bell:
+            while True:
+                try:
+                    now = await self._look(reservation_id, version, after)
+                except Unavailable:
+                    yield None
+                    await asyncio.sleep(self.look_again_seconds)
+                    continue
+                if now is None:
+                    return
+                reservation, events = now
+                view = await self.viewing.view(reservation)
+                first = told is None
+                if first:
+                    yield view
+                for event in events:
+                    after = event.event_id
+                    yield event_view(event)
+                if not first and view != told:
+                    yield view
+                if reservation.status.is_terminal:
+                    return
+                version, told = reservation.version, view
+                if not await bell.rings(self.look_again_seconds):
+                    yield None
+
+    async def _look(
+        self, reservation_id: ReservationId, version: int | None, after: int
+    ) -> tuple[Reservation, list[Event]] | None:
+        """How it is, then what happened: in this order, an ended one's last line is always among the events."""
+        reservation = await self.reservations.find(reservation_id)
+        if reservation is None:
+            return None
+        moved = reservation.version != version
+        return reservation, await self.reservations.events(reservation_id, after) if moved else []
+
+
+class _Bell:
+    """Waiting for the next wake-up, at most so long, without ever cancelling the iterator that brings it: an
+    asynchronous generator does not survive that."""
+
+    def __init__(self, wakes: AsyncIterator[None]) -> None:
+        self._wakes = wakes
+        self._next: asyncio.Task[Any] | None = None
+
+    async def __aenter__(self) -> "_Bell":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._next is not None:
+            self._next.cancel()
+            await asyncio.wait({self._next})
+
+    async def rings(self, seconds: float) -> bool:
+        if self._next is None:
+            self._next = asyncio.ensure_future(_next(self._wakes))
+        done, _ = await asyncio.wait({self._next}, timeout=seconds)
+        if not done:
+            return False
+        more = self._next.result()
+        self._next = None
+        if not more:  # whoever woke us has gone; what is left is looking by ourselves
+            await asyncio.sleep(seconds)
+        return bool(more)
+
+
+async def _next(wakes: AsyncIterator[None]) -> bool:
+    try:
+        await anext(wakes)
+    except StopAsyncIteration:
+        return False
+    return True

@@ -1,0 +1,224 @@
+"""Submitting: check all that can be checked, write the row with its message, and say at once where it stands.
+
+Whether a request can ever run is the planner's decision (`planning.reservations.admission`); this gathers what it needs and obeys.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timedelta
+from typing import assert_never
+
+from gpudev.domain.access.ssh_keys import check_github_user, parse_public_keys
+from gpudev.domain.access.users import User
+from gpudev.domain.cluster import Anchor, Node
+from gpudev.domain.disks.names import NO_DISK, check_disk_name
+from gpudev.domain.disks.operations import DiskSettings
+from gpudev.domain.errors import IdTaken, Invalid, LimitReached
+from gpudev.domain.gpu import Catalogue
+from gpudev.domain.ids import new_reservation_id
+from gpudev.domain.queue import QueuePlan
+from gpudev.domain.reservations.lifecycle import LIVE
+from gpudev.domain.reservations.reservation import Draft, Reservation
+from gpudev.domain.sessions.personalization import OwnSetup, check_setup
+from gpudev.planning.disk_zones import anchors_of
+from gpudev.planning.reservations.admission import AdmissionRequest, Admitted, Refused, UserUsage, admit
+from gpudev.planning.spans import asked_by
+from gpudev.ports.access import KeySource
+from gpudev.ports.clock import Clock
+from gpudev.ports.disks import DiskPlaces
+from gpudev.ports.reservations import JobQuery, PlanStore, ReservationStore, UnreleasedView, UserLimits
+from gpudev.settings import Limits, Timing
+from gpudev.wire.reservations import SubmitRequest
+from gpudev.workflows.queue_position import LONG_LINE, stand, stand_in_long_line
+
+_ID_ATTEMPTS = 3
+_MOST_LIVE_COUNTED = 10_000
+_LONGEST_WAIT_HOURS = 24 * 365
+_IMAGE = re.compile(r"(?!.*//)[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}")  # a reference, never an address
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    reservation: Reservation
+    replayed: bool
+    """True: this Idempotency-Key was answered before; nothing was written now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    reservations: ReservationStore
+    unreleased: UnreleasedView
+    nodes: Callable[[], Awaitable[tuple[list[Node], datetime | None]]]
+    catalogue: Callable[[], Awaitable[Catalogue]]
+    keys: KeySource
+    clock: Clock
+    limits: Limits
+    plans: PlanStore
+    timing: Timing
+    fixed_cluster: bool
+    """True: no node will ever be added (one machine)."""
+    has_disks: bool = True
+    """False: every home is scratch space here, and whoever names a disk is told so instead of given one."""
+    disk_limits: DiskSettings | None = None
+    disk_places: DiskPlaces | None = None
+    """None: it does not matter where disks are."""
+
+    async def submit(self, user: User, request: SubmitRequest, idempotency_key: str | None) -> Submitted:
+        fingerprint = _fingerprint(request)
+        if idempotency_key is not None:
+            # First of all: a repeated request gets its answer even if it would be refused by now.
+            earlier = await self.reservations.find_submission(user.user_id, idempotency_key, fingerprint)
+            if earlier is not None:
+                return Submitted(await self._with_place(earlier, (await self.nodes())[0]), replayed=True)
+        _check_names(request)
+        setup = check_setup(OwnSetup(request.environment or {}, request.dotfiles, request.startup_script))
+        disk_name = self._disk_name(request)
+        nodes, seen_at = await self.nodes()
+        # Until a processor has looked, an empty list of nodes says nothing about what there is.
+        admitted = await self._admit(user, request, nodes, fixed_cluster=self.fixed_cluster and seen_at is not None)
+        keys = await self._login_keys(request)
+        draft = Draft(
+            reservation_id=new_reservation_id(),
+            user_id=user.user_id,
+            username=user.username,
+            gpu_type=admitted.gpu_type,
+            gpu_count=admitted.gpu_count,
+            node_count=admitted.node_count,
+            duration=admitted.duration,
+            ssh_public_keys=keys,
+            github_user=request.github_user,
+            name=request.name,
+            image=request.image,
+            disk_name=disk_name,
+            max_wait=_max_wait(request),
+            setup=setup,
+        )
+        written = await self._write(draft, idempotency_key, fingerprint)
+        replayed = written.reservation_id != draft.reservation_id
+        return Submitted(await self._with_place(written, nodes), replayed)
+
+    def _disk_name(self, request: SubmitRequest) -> str | None:
+        if self.has_disks or request.disk_name == NO_DISK:
+            return request.disk_name
+        if request.disk_name is not None:
+            raise Invalid(
+                "this cluster has no disks: /home/dev is scratch space; leave the disk out, or ask for 'none'",
+                field="disk_name",
+            )
+        return NO_DISK
+
+    async def _admit(
+        self, user: User, request: SubmitRequest, nodes: Sequence[Node], *, fixed_cluster: bool
+    ) -> Admitted:
+        decision = admit(
+            AdmissionRequest(request.gpu_type, request.gpu_count, request.duration_hours),
+            await self.catalogue(),
+            nodes,
+            self.limits,
+            await self._usage(user),
+            fixed_cluster=fixed_cluster,
+        )
+        match decision:
+            case Admitted():
+                return decision
+            case Refused(_, reason, True):
+                raise LimitReached(reason)
+            case Refused(field, reason, _):
+                raise Invalid(reason, field=field)
+            case _:
+                assert_never(decision)
+
+    async def _usage(self, user: User) -> UserUsage:
+        if self.limits.max_queued_per_user is None and self.limits.max_gpus_per_user is None:
+            return UserUsage()
+        live = await self.reservations.list_jobs(JobQuery(user.user_id, tuple(LIVE), limit=_MOST_LIVE_COUNTED))
+        return UserUsage(
+            queued=sum(1 for one in live if one.status.is_waiting), gpus=sum(one.gpu_count for one in live)
+        )
+
+    async def _login_keys(self, request: SubmitRequest) -> tuple[str, ...]:
+        if request.ssh_public_keys:
+            return parse_public_keys(request.ssh_public_keys)
+        if request.github_user is not None:
+            return tuple(await self.keys.public_keys(request.github_user))
+        raise Invalid(
+            "nobody could log in: give github_user (whose published keys are used) or ssh_public_keys",
+            field="ssh_public_keys",
+        )
+
+    async def _write(self, draft: Draft, idempotency_key: str | None, fingerprint: str) -> Reservation:
+        """A short id may be taken by an unreleased reservation; then another id is drawn."""
+        now = self.clock.now()
+        limits = UserLimits(self.limits.max_queued_per_user, self.limits.max_gpus_per_user, self.disk_limits)
+        for attempt in range(1, _ID_ATTEMPTS + 1):
+            try:
+                return await self.reservations.submit(
+                    draft, idempotency_key=idempotency_key, fingerprint=fingerprint, now=now, limits=limits
+                )
+            except IdTaken:
+                if attempt == _ID_ATTEMPTS:
+                    raise
+                draft = replace(draft, reservation_id=new_reservation_id())
+        raise AssertionError("unreachable")
+
+    async def _with_place(self, reservation: Reservation, nodes: Sequence[Node]) -> Reservation:
+        """With the place the planner would give it now, as long as no processor has written one."""
+        if not reservation.status.is_waiting or reservation.queue_position is not None:
+            return reservation
+        plan = (await self.plans.refresh()).get(reservation.gpu_type)
+        newcomer = asked_by(reservation, self.timing, anchor=await self._anchor(reservation, plan))
+        now = self.clock.now()
+        ahead = await self.reservations.ahead_of(
+            reservation, plan.planned_seq if plan else 0, self.timing.around_a_stay
+        )
+        if ahead.count > LONG_LINE:
+            place = stand_in_long_line(newcomer, ahead, plan, now)
+        else:
+            same_type = [one for one in await self.unreleased.refresh() if one.gpu_type == reservation.gpu_type]
+            place = stand(newcomer, nodes, same_type, plan, now=now, timing=self.timing)
+        return replace(
+            reservation,
+            queue_position=place.position,
+            latest_start_at=place.latest,
+            expected_start=place.span,
+            wait_reason=place.reason,
+            last_queue_update=now,
+        )
+
+    async def _anchor(self, reservation: Reservation, plan: QueuePlan | None) -> Anchor | None:
+        if self.disk_places is None or reservation.disk_id is None or plan is None or not plan.zones:
+            return None
+        places = await self.disk_places.find([reservation.disk_id])
+        move_takes = (self.disk_limits or DiskSettings()).move_takes
+        return anchors_of([reservation], places, move_takes).get(reservation.reservation_id)
+
+
+def _check_names(request: SubmitRequest) -> None:
+    if request.name is not None and (not request.name.strip() or not request.name.isprintable()):
+        raise Invalid("name must be printable text, or be left out", field="name")
+    if request.image is not None and not _IMAGE.fullmatch(request.image):
+        raise Invalid(f"{request.image[:80]!r} is no container image reference", field="image")
+    if request.disk_name is not None:
+        check_disk_name(request.disk_name)
+    if request.github_user is not None:
+        check_github_user(request.github_user)
+
+
+def _max_wait(request: SubmitRequest) -> timedelta | None:
+    hours = request.max_wait_hours
+    if hours is None:
+        return None
+    if not 0 < hours <= _LONGEST_WAIT_HOURS:
+        raise Invalid(f"max_wait_hours must be more than 0 and at most {_LONGEST_WAIT_HOURS}", field="max_wait_hours")
+    return timedelta(hours=hours)
+
+
+def _fingerprint(request: SubmitRequest) -> str:
+    """What was asked, told apart from anything else that could be asked under the same key. It is kept longer than the
+    reservation, so nothing of the values of variables is in it: of a short secret even a hash would tell."""
+    asked = {**asdict(request), "environment": sorted(request.environment or {})}
+    text = json.dumps(asked, sort_keys=True, ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()

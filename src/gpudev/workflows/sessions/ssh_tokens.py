@@ -1,0 +1,87 @@
+"""Tokens for the way through HTTPS: given to whom a reservation belongs, checked when a session opens, and while it
+lasts. What bytes do on that way is not known here."""
+
+import hashlib
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from gpudev.domain.access.users import ApiKey
+from gpudev.domain.errors import Unauthenticated
+from gpudev.domain.ids import ReservationId
+from gpudev.domain.reservations.reservation import Connection
+from gpudev.domain.sessions.grants import TOKEN_PREFIX, Ending, Grant
+from gpudev.planning import sessions as rules
+from gpudev.ports.clock import Clock
+from gpudev.ports.proxying import ProxyTokenStore
+from gpudev.ports.reservations import ReservationStore
+from gpudev.workflows.reservation_views import find_job
+
+_RANDOM_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class IssuedToken:
+    """Shown once."""
+
+    secret: str
+    reservation_id: ReservationId
+    ends_at: datetime
+    """Until then it opens sessions; those it opened go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    grant: Grant
+    username: str
+    connection: Connection
+
+
+@dataclass(frozen=True, slots=True)
+class Proxying:
+    reservations: ReservationStore
+    tokens: ProxyTokenStore
+    clock: Clock
+    ttl: timedelta
+
+    async def issue(self, key: ApiKey, job_id: str) -> IssuedToken:
+        """Raises NotFound for what is not the caller's, Conflict for what is not active."""
+        found = await find_job(self.reservations, key.user, job_id)
+        rules.connection_of(found.reservation_id, found.status, found.connection)
+        now = self.clock.now()
+        issued = IssuedToken(TOKEN_PREFIX + secrets.token_urlsafe(_RANDOM_BYTES), found.reservation_id, now + self.ttl)
+        grant = Grant(found.reservation_id, key.user.user_id, key.key_id)
+        await self.tokens.keep(_digest(issued.secret), grant, ends_at=issued.ends_at, now=now)
+        return issued
+
+    async def admit(self, secret: str, asked: str) -> Admitted:
+        """A session to the reservation with this (whole) id. Raises Unauthenticated, Conflict and Unavailable."""
+        found = await self.tokens.find(_digest(secret)) if secret.startswith(TOKEN_PREFIX) else None
+        if found is None:
+            raise Unauthenticated("this needs a token of POST /v1/jobs/{job_id}/proxy-token, and that is none")
+        grant, ends_at = found
+        standing = (await self.tokens.standings([grant])).get(grant)
+        connection = rules.admit(_identifier(asked), grant, ends_at, standing, self.clock.now())
+        assert standing is not None
+        return Admitted(grant, standing.username or "", connection)
+
+    async def endings(self, grants: Sequence[Grant]) -> dict[Grant, Ending]:
+        """Which of these must end now, and why."""
+        standings = await self.tokens.standings(grants)
+        found = ((grant, rules.why_ended(grant, standing)) for grant, standing in standings.items())
+        return {grant: ending for grant, ending in found if ending is not None}
+
+
+def _digest(secret: str) -> bytes:
+    """A plain hash is enough: the secret holds 256 random bits, so there is nothing to guess."""
+    return hashlib.sha256(secret.encode()).digest()
+
+
+def _identifier(text: str) -> ReservationId:
+    """What is no whole id is nobody's."""
+    try:
+        return ReservationId(UUID(text))
+    except ValueError:
+        return ReservationId(UUID(int=0))
