@@ -27,7 +27,7 @@ from gpudev.adapters.postgres.database.pool import connect
 from gpudev.adapters.postgres.stores import open_stores
 from gpudev.domain.access.users import Role
 from gpudev.embedded.postgres import EmbeddedPostgres
-from gpudev.settings import Database, Settings
+from gpudev.settings import DatabaseSettings, Settings
 
 _NODES, _RUNNING, _WAITING, _PAST = 100, 600, 400, 10_000
 _RATE, _SECONDS = 300, 60
@@ -58,18 +58,18 @@ def run() -> None:
 
 
 @contextlib.contextmanager
-def _database(folder: Path) -> Iterator[Database]:
+def _database(folder: Path) -> Iterator[DatabaseSettings]:
     server = EmbeddedPostgres(folder / "postgres")
     server.initialise()
     server.start()
     try:
-        asyncio.run(migrate(server.settings_database()))
-        yield server.settings_database()
+        asyncio.run(migrate(server.database_settings()))
+        yield server.database_settings()
     finally:
         server.stop()
 
 
-def _environment(database: Database, folder: Path) -> dict[str, str]:
+def _environment(database: DatabaseSettings, folder: Path) -> dict[str, str]:
     return {
         **os.environ,
         "POSTGRES_HOST": database.host,
@@ -119,7 +119,7 @@ def _settled_memory(parts: list[psutil.Process]) -> float:
     return sum(part.memory_info().rss for part in parts) / 1e6
 
 
-async def _fill(database: Database) -> str:
+async def _fill(database: DatabaseSettings) -> str:
     stores = open_stores(Settings(database=database))
     user = await stores.users.add_user("bench", Role.USER)
     issued = await stores.users.issue_key(user.user_id, None, "bench")
@@ -134,7 +134,7 @@ async def _fill(database: Database) -> str:
     return issued.secret
 
 
-async def _live_ids(database: Database) -> list[str]:
+async def _live_ids(database: DatabaseSettings) -> list[str]:
     connection = await connect(database)
     rows = await connection.fetch("SELECT reservation_id FROM reservations WHERE released_at IS NULL")
     await connection.close()

@@ -18,11 +18,11 @@ from pathlib import Path
 
 from bench.api import _PORT, _await_ready, _database, _environment
 from bench.figures import percentile, report
-from gpudev.adapters.postgres.database.listener import ACCESS_CHANNEL
+from gpudev.adapters.postgres.database.listener import ACCESS_CHANGES_CHANNEL
 from gpudev.adapters.postgres.database.pool import connect
 from gpudev.adapters.postgres.stores import Stores, open_stores
 from gpudev.domain.access.users import Role
-from gpudev.settings import Database, Settings
+from gpudev.settings import DatabaseSettings, Settings
 
 _ROUNDS, _WARM_UP = 5_000, 500
 _REVOCATIONS, _CUT_OFF = 20, 6
@@ -56,7 +56,7 @@ def _serve(environment: dict[str, str], port: int, *command: str) -> subprocess.
     )
 
 
-async def _measure(database: Database, open_api: subprocess.Popen[bytes]) -> None:
+async def _measure(database: DatabaseSettings, open_api: subprocess.Popen[bytes]) -> None:
     stores = open_stores(Settings(database=database))
     user = await stores.users.add_user("bench", Role.USER)
     secret = (await stores.users.issue_key(user.user_id, None, "bench")).secret
@@ -97,7 +97,7 @@ async def _compare(stores: Stores, secret: str) -> None:
     report("auth", f"lookups in {seconds:.0f} s", lookups, "queries", None)
 
 
-async def _revoke(stores: Stores, user_id: int, cut_off: Database | None = None) -> float:
+async def _revoke(stores: Stores, user_id: int, cut_off: DatabaseSettings | None = None) -> float:
     """How long after it was revoked a key still worked."""
     secret = (await stores.users.issue_key(user_id, None, "bench")).secret  # type: ignore[arg-type]
     (newest, *_) = await stores.administration.list_keys("bench")
@@ -115,12 +115,12 @@ async def _revoke(stores: Stores, user_id: int, cut_off: Database | None = None)
         return worked - revoked
 
 
-async def _cut(database: Database) -> None:
+async def _cut(database: DatabaseSettings) -> None:
     """End the session that listens for changes of access, as a broken network would."""
     connection = await connect(database)
     await connection.execute(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query ILIKE $1 OR query = 'SELECT 1'",
-        f"%LISTEN%{ACCESS_CHANNEL}%",
+        f"%LISTEN%{ACCESS_CHANGES_CHANNEL}%",
     )
     await connection.close()
 

@@ -24,10 +24,10 @@ from gpudev.adapters.aws.cloud import AwsCloud
 from gpudev.adapters.local.cloud import LocalCloud
 from gpudev.adapters.postgres.database.listener import Listener
 from gpudev.adapters.postgres.database.migrator import ensure_queue_notifications, migrate
-from gpudev.adapters.postgres.disks.operations import CHANGES_CHANNEL
-from gpudev.adapters.postgres.queue.message_queue import NOTIFY_CHANNEL
+from gpudev.adapters.postgres.disks.operations import DISK_OPERATION_CHANGES_CHANNEL
+from gpudev.adapters.postgres.queue.message_queue import QUEUE_INSERT_CHANNEL
 from gpudev.adapters.postgres.stores import open_stores
-from gpudev.bootstrap.disks import make_disk_work
+from gpudev.bootstrap.disks import make_disk_reconciler
 from gpudev.bootstrap.processor import make_processor
 from gpudev.domain.cluster import Node
 from gpudev.domain.ids import ReservationId
@@ -35,7 +35,7 @@ from gpudev.domain.reservations.lifecycle import Status
 from gpudev.embedded.postgres import EmbeddedPostgres
 from gpudev.ports.clock import SystemClock
 from gpudev.ports.cloud import CloudDisks
-from gpudev.settings import AwsSettings, Settings, load
+from gpudev.settings import AwsSettings, Settings, load_settings
 from support.aws_stub import AwsStub
 from support.paper_cluster import PaperCluster
 from support.world import World
@@ -56,7 +56,7 @@ async def _run() -> None:
         server.initialise()
         server.start()
         try:
-            settings = Settings(database=server.settings_database(), state_dir=folder / "state")
+            settings = Settings(database=server.database_settings(), state_dir=folder / "state")
             await migrate(settings.database)
             await _local(settings)
             await _aws(settings, folder)
@@ -67,7 +67,7 @@ async def _run() -> None:
 async def _local(settings: Settings) -> None:
     cloud = LocalCloud(settings.state_dir, SystemClock())
     await cloud.start()
-    async with _running(replace(settings, disks=load({}).disks), cloud) as world:
+    async with _running(replace(settings, disks=load_settings({}).disks), cloud) as world:
         without, starts, ends = await _stays_in_turn(world, "small")
         more = [1000 * (mine - other) for mine, other in zip(starts, without, strict=True)]
         report("disks", "local: start with a disk, more than without, median", statistics.median(more), "ms", 25)
@@ -114,11 +114,11 @@ async def _aws(settings: Settings, folder: Path) -> None:
 async def _running(settings: Settings, cloud: CloudDisks) -> AsyncIterator[World]:
     clock, stores = SystemClock(), open_stores(settings)
     cluster = PaperCluster([Node("node-1", "h100", 8)], clock)
-    work = make_disk_work(stores, cloud, clock, settings.disks)
+    work = make_disk_reconciler(stores, cloud, clock, settings.disks)
     processor = make_processor(stores, cluster, clock, settings.timing, disks=work)
     listeners = [
-        Listener(settings.database, NOTIFY_CHANNEL, lambda _: processor.wake(), ensure_queue_notifications),
-        Listener(settings.database, CHANGES_CHANNEL, work.heard),
+        Listener(settings.database, QUEUE_INSERT_CHANNEL, lambda _: processor.wake(), ensure_queue_notifications),
+        Listener(settings.database, DISK_OPERATION_CHANGES_CHANNEL, work.on_notification),
     ]
     for listener in listeners:
         listener.start()

@@ -24,12 +24,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from bench.figures import percentile, report
 from bench.kubernetes_client import BENCH_KEY, Submitter, prepared_database
-from gpudev.adapters.kubernetes.client.kubernetes_api import KubernetesApi, connect
-from gpudev.adapters.kubernetes.client.resource_kinds import NODE, POD, SERVICE, Kind, Manifest
+from gpudev.adapters.kubernetes.client.kubernetes_api import KubernetesApi, connect_api
+from gpudev.adapters.kubernetes.client.resource_kinds import NODE, POD, SERVICE, Manifest, ResourceKind
 from gpudev.adapters.kubernetes.objects import server_manifests
-from gpudev.adapters.kubernetes.objects.pod_manifest import Place, Storage, pod
-from gpudev.adapters.kubernetes.sizing import Room
-from gpudev.domain.cluster import Share
+from gpudev.adapters.kubernetes.objects.pod_manifest import MemberPlacement, StorageClaims, build_pod
+from gpudev.adapters.kubernetes.sizing import CpuMemory
+from gpudev.domain.cluster import NodeShare
 from gpudev.domain.ids import UserId, new_reservation_id, pod_name
 from gpudev.ports.cluster import ServerSpec
 from gpudev.settings import KubernetesSettings
@@ -50,7 +50,7 @@ def run() -> None:
 
 async def _measure(plane: ControlPlane, folder: Path) -> None:
     settings = KubernetesSettings(access="kubeconfig", kubeconfig=str(plane.kubeconfig))
-    api = connect(settings)
+    api = connect_api(settings)
     try:
         await _add_nodes(api, range(_NODES), plane)
         bare = await _bare_creation(api, settings)
@@ -109,9 +109,12 @@ async def _bare_creation(api: KubernetesApi, settings: KubernetesSettings) -> fl
     wanted = []
     for number in range(_ADMISSIONS):
         spec = _spec(_node_name(number % _NODES))
-        place = Place(spec.shares[0], Room(20_000, 200_000))
+        place = MemberPlacement(spec.shares[0], CpuMemory(20_000, 200_000))
         wanted.append(
-            (pod(spec, place, elsewhere, Storage(), "key"), server_manifests.ssh_service(spec, elsewhere, "key"))
+            (
+                build_pod(spec, place, elsewhere, StorageClaims(), "key"),
+                server_manifests.build_ssh_service(spec, elsewhere, "key"),
+            )
         )
     async with _watched_pods(api, "bare") as pods:
         begun = time.perf_counter()
@@ -132,16 +135,16 @@ async def _bare_creation(api: KubernetesApi, settings: KubernetesSettings) -> fl
 
 async def _remove_all(api: KubernetesApi, namespace: str) -> None:
     for kind in (POD, SERVICE):
-        items, _ = await api.list(kind, namespace=namespace)
+        items, _ = await api.list_objects(kind, namespace=namespace)
         await _each(items, functools.partial(_remove, api, kind, namespace))
 
     async def are_gone() -> bool:
-        return not (await api.list(POD, namespace=namespace))[0]
+        return not (await api.list_objects(POD, namespace=namespace))[0]
 
     await _until(are_gone)
 
 
-async def _remove(api: KubernetesApi, kind: Kind, namespace: str, found: Manifest) -> None:
+async def _remove(api: KubernetesApi, kind: ResourceKind, namespace: str, found: Manifest) -> None:
     await api.delete(kind, found["metadata"]["name"], namespace=namespace, grace_seconds=0)
 
 
@@ -152,13 +155,13 @@ async def _memory(api: KubernetesApi, submitter: Submitter, processor: psutil.Pr
     """With what the runs before left: our pods on half of the nodes, foreign ones on the other half."""
     before = processor.memory_info().rss / 1e6
     await _add_nodes(api, range(_NODES, _MANY_NODES), plane)
-    ours = len((await api.list(POD, selector="gpu-dev/reservation-id"))[0])
+    ours = len((await api.list_objects(POD, selector="gpu-dev/reservation-id"))[0])
     await submitter.submit_many(_OURS - ours)
     await api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "foreign"}})
     await _each(range(_FOREIGN), lambda number: api.create(_foreign_pod(number)))
 
     async def are_there() -> bool:
-        return len((await api.list(POD, selector="gpu-dev/reservation-id"))[0]) >= _OURS
+        return len((await api.list_objects(POD, selector="gpu-dev/reservation-id"))[0]) >= _OURS
 
     await _until(are_there)
     await asyncio.sleep(5)
@@ -215,7 +218,7 @@ class _Pods:
 
 @contextlib.asynccontextmanager
 async def _watched_pods(api: KubernetesApi, namespace: str) -> AsyncIterator[_Pods]:
-    _, version = await api.list(POD, namespace=namespace)
+    _, version = await api.list_objects(POD, namespace=namespace)
     pods = _Pods()
 
     async def follow() -> None:
@@ -266,7 +269,7 @@ async def _add_nodes(api: KubernetesApi, numbers: range, plane: ControlPlane) ->
     await _each(numbers, lambda number: api.create(_node(number, plane)))
 
     async def are_open() -> bool:
-        return not any(node["spec"].get("taints") for node in (await api.list(NODE))[0])
+        return not any(node["spec"].get("taints") for node in (await api.list_objects(NODE))[0])
 
     await _until(are_open)
 
@@ -301,6 +304,6 @@ def _node_name(number: int) -> str:
 
 def _spec(node: str) -> ServerSpec:
     reservation_id = new_reservation_id()
-    shares = (Share(0, node, 1),)
+    shares = (NodeShare(0, node, 1),)
     name = pod_name(reservation_id)
     return ServerSpec(reservation_id, name, UserId(1), "bench", "h100", 1, shares, (BENCH_KEY,), None, None)

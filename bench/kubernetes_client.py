@@ -10,7 +10,7 @@ from gpudev.adapters.postgres.database.migrator import migrate
 from gpudev.adapters.postgres.stores import Stores, open_stores
 from gpudev.domain.access.users import Role
 from gpudev.domain.ids import ReservationId, UserId, new_reservation_id
-from gpudev.domain.reservations.reservation import Draft
+from gpudev.domain.reservations.reservation import ReservationDraft
 from gpudev.embedded.postgres import EmbeddedPostgres
 from gpudev.ports.clock import SystemClock
 from gpudev.settings import Settings
@@ -26,7 +26,7 @@ class Submitter:
         self._clock = SystemClock()
 
     async def submit(self) -> ReservationId:
-        draft = Draft(
+        draft = ReservationDraft(
             reservation_id=new_reservation_id(),
             user_id=self._user_id,
             username="bench",
@@ -57,7 +57,7 @@ async def prepared_database(folder: Path) -> AsyncIterator[tuple[dict[str, str],
     await asyncio.to_thread(server.initialise)
     await asyncio.to_thread(server.start)
     try:
-        database = server.settings_database()
+        database = server.database_settings()
         await migrate(database)
         stores = open_stores(Settings(database=database))
         user = await stores.users.add_user("bench", Role.USER)

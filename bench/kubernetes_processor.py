@@ -6,16 +6,16 @@ from gpudev import settings
 from gpudev.adapters.kubernetes.cluster import KubernetesCluster
 from gpudev.adapters.postgres.database.listener import Listener
 from gpudev.adapters.postgres.database.migrator import ensure_queue_notifications
-from gpudev.adapters.postgres.queue.message_queue import NOTIFY_CHANNEL
+from gpudev.adapters.postgres.queue.message_queue import QUEUE_INSERT_CHANNEL
 from gpudev.adapters.postgres.stores import open_stores
 from gpudev.bootstrap.processor import make_processor
-from gpudev.bootstrap.service_runtime import configure_logging, spare_collections
+from gpudev.bootstrap.service_runtime import configure_logging, tune_garbage_collector
 from gpudev.domain.gpu import load_catalogue
 from gpudev.ports.clock import SystemClock
 
 
 async def main() -> None:
-    chosen = settings.load()
+    chosen = settings.load_settings()
     configure_logging(chosen)
     stores = open_stores(chosen)
     clock = SystemClock()
@@ -23,10 +23,13 @@ async def main() -> None:
     await cluster.start()
     processor = make_processor(stores, cluster, clock, chosen.timing)
     listener = Listener(
-        chosen.database, NOTIFY_CHANNEL, heard=lambda _: processor.wake(), on_connect=ensure_queue_notifications
+        chosen.database,
+        QUEUE_INSERT_CHANNEL,
+        on_payload=lambda _: processor.wake(),
+        on_connect=ensure_queue_notifications,
     )
     listener.start()
-    spare_collections()  # as the command does
+    tune_garbage_collector()  # as the command does
     await processor.run()
 
 

@@ -14,7 +14,7 @@ from starlette.requests import Request
 
 from gpudev import main
 from gpudev.api import permissions
-from gpudev.api.request_guard import Guard
+from gpudev.api.request_guard import RequestGuard
 from gpudev.domain.access.users import ApiKey, Role, User
 from gpudev.domain.ids import UserId
 
@@ -22,15 +22,17 @@ _NOBODY = ApiKey(0, User(UserId(0), "nobody", Role.USER), "gpudev_", datetime.no
 
 
 def take_out_door(endpoint: str) -> None:
-    permissions.TABLE = MappingProxyType({**permissions.TABLE, endpoint: permissions.Rule(permissions.Needs.OPEN)})
-    with_door = Guard.admit
+    permissions.ENDPOINT_RULES = MappingProxyType(
+        {**permissions.ENDPOINT_RULES, endpoint: permissions.EndpointRule(permissions.RequiredRole.OPEN)}
+    )
+    with_door = RequestGuard.admit
 
-    async def admit(guard: Guard, request: Request, rule: permissions.Rule) -> None:
+    async def admit(guard: RequestGuard, request: Request, rule: permissions.EndpointRule) -> None:
         await with_door(guard, request, rule)
-        if rule.needs is permissions.Needs.OPEN:
+        if rule.required_role is permissions.RequiredRole.OPEN:
             request.state.caller = _NOBODY  # its endpoint expects somebody
 
-    Guard.admit = admit  # type: ignore[method-assign, assignment]
+    RequestGuard.admit = admit  # type: ignore[method-assign, assignment]
 
 
 if __name__ == "__main__":

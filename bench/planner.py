@@ -14,10 +14,10 @@ from uuid import UUID
 
 from bench.figures import report
 from bench.simulation.busy import NOW, Moment, busy_moment
-from gpudev.domain.cluster import Anchor, Holding
+from gpudev.domain.cluster import Allocation, ZoneConstraint
 from gpudev.domain.ids import ReservationId
 from gpudev.planning.queue.forecasting import forecast
-from gpudev.planning.queue.incremental_planner import LivePlan
+from gpudev.planning.queue.incremental_planner import IncrementalPlanner
 from gpudev.planning.queue.plan import Plan, Request
 from gpudev.planning.queue.planner import plan_queue, plan_starts
 
@@ -64,7 +64,7 @@ def _in_zones(moment: Moment) -> Moment:
     nodes = [replace(node, zone=f"zone-{at % 3}") for at, node in enumerate(moment.nodes)]
     moves = (None, timedelta(seconds=30))
     queue = [
-        replace(request, anchor=Anchor("data", frozenset({f"zone-{at % 3}"}), moves[at % 2]))
+        replace(request, anchor=ZoneConstraint("data", frozenset({f"zone-{at % 3}"}), moves[at % 2]))
         for at, request in enumerate(moment.queue)
     ]
     return replace(moment, nodes=nodes, queue=queue)
@@ -74,17 +74,17 @@ def _report_live(moment: Moment) -> None:
     """The live plan: every event happens to a plan that has lived through those before it."""
     arrivals, ends, turns = [], [], []
     for _ in range(_ROUNDS):
-        live = LivePlan("h100", moment.nodes, moment.holdings, moment.queue, now=NOW)
-        live.wake(NOW)
-        arrivals.append([_time(partial(live.arrive, *event)) for event in _arrivals(moment)])
-        ends.append([_time(partial(live.end, *event)) for event in _ends(moment)])
+        live = IncrementalPlanner("h100", moment.nodes, moment.holdings, moment.queue, now=NOW)
+        live.collect_starts(NOW)
+        arrivals.append([_time(partial(live.add_request, *event)) for event in _arrivals(moment)])
+        ends.append([_time(partial(live.remove_reservation, *event)) for event in _ends(moment)])
         turns.append(_time_turn(moment))
     for what, rounds in (("arrival, what it is told", arrivals), ("end, who starts then", ends)):
         times = [min(same) for same in zip(*rounds, strict=True)]
         _report(f"one {what}, mean of {_EVENTS}", sum(times) / len(times), 20)
         _report(f"one {what}, the slowest of {_EVENTS}", max(times), 20)
     _report("one end, found among everything that is true now (nothing else is known)", min(turns), None)
-    _report("everybody's position, start and reason in words", _best(lambda: list(live.waits())), None)
+    _report("everybody's position, start and reason in words", _best(lambda: list(live.iter_queued())), None)
     _report("the live plan made anew, all promises kept", _best(lambda: live.replan(_later(3 * _EVENTS))), 1000)
 
 
@@ -101,9 +101,9 @@ def _ends(moment: Moment) -> Sequence[tuple[ReservationId, datetime]]:
 
 
 def _time_turn(moment: Moment) -> float:
-    live = LivePlan("h100", moment.nodes, moment.holdings, moment.queue, now=NOW)
-    live.wake(NOW)
-    return _time(lambda: live.turn(moment.nodes, moment.holdings[1:], moment.queue, NOW))
+    live = IncrementalPlanner("h100", moment.nodes, moment.holdings, moment.queue, now=NOW)
+    live.collect_starts(NOW)
+    return _time(lambda: live.update(moment.nodes, moment.holdings[1:], moment.queue, NOW))
 
 
 def _later(seconds: int) -> datetime:
@@ -114,7 +114,7 @@ def _after(moment: Moment, plan: Plan) -> Moment:
     """The same moment when those have started who could."""
     requests = {request.reservation_id: request for request in moment.queue}
     started = [
-        Holding(start.reservation_id, "h100", start.shares, NOW + requests.pop(start.reservation_id).duration)
+        Allocation(start.reservation_id, "h100", start.shares, NOW + requests.pop(start.reservation_id).duration)
         for start in plan.starts
     ]
     return replace(moment, holdings=[*moment.holdings, *started], queue=list(requests.values()))

@@ -12,16 +12,16 @@ from starlette.applications import Starlette
 
 from gpudev.domain.ids import ReservationId, UserId
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import Connection
-from gpudev.domain.sessions.grants import Grant, Standing
+from gpudev.domain.reservations.reservation import SshEndpoint
+from gpudev.domain.sessions.grants import Grant, GrantState
 from gpudev.http_edge.audit import AuditTrail
 from gpudev.ports.auditing import AuditEntry, AuditQuery
 from gpudev.ports.clock import SystemClock
-from gpudev.proxy.dev_server_connector import Targets
+from gpudev.proxy.dev_server_connector import DevServerConnector
 from gpudev.proxy.ssh.handshake import SessionGuard
-from gpudev.proxy.ssh.sessions import Sessions
-from gpudev.settings import Guarding, ProxySettings
-from gpudev.workflows.sessions.ssh_tokens import Proxying
+from gpudev.proxy.ssh.sessions import SshSessions
+from gpudev.settings import ProxySettings, RequestGuardSettings
+from gpudev.workflows.sessions.ssh_tokens import SshTokens
 
 JOB = "00000000-0000-4000-8000-000000000001"
 GRANT = Grant(ReservationId(UUID(JOB)), UserId(1), 1)
@@ -29,15 +29,15 @@ GRANT = Grant(ReservationId(UUID(JOB)), UserId(1), 1)
 
 class PaperTokens:
     def __init__(self, port: int) -> None:
-        self._standing = Standing("bench", True, True, True, Status.ACTIVE, Connection("127.0.0.1", port, "dev", ""))
+        self._standing = GrantState("bench", True, True, True, Status.ACTIVE, SshEndpoint("127.0.0.1", port, "dev", ""))
 
-    async def keep(self, digest: bytes, grant: Grant, *, ends_at: datetime, now: datetime) -> None:
+    async def save_token(self, digest: bytes, grant: Grant, *, ends_at: datetime, now: datetime) -> None:
         raise NotImplementedError
 
-    async def find(self, digest: bytes) -> tuple[Grant, datetime]:
+    async def find_token(self, digest: bytes) -> tuple[Grant, datetime]:
         return GRANT, SystemClock().now() + timedelta(hours=1)
 
-    async def standings(self, grants: Sequence[Grant]) -> dict[Grant, Standing]:
+    async def load_grant_states(self, grants: Sequence[Grant]) -> dict[Grant, GrantState]:
         return dict.fromkeys(grants, self._standing)
 
 
@@ -45,23 +45,23 @@ class PaperLog:
     async def append(self, entries: Sequence[AuditEntry]) -> None:
         """Nobody reads it."""
 
-    async def find(self, query: AuditQuery) -> list[AuditEntry]:
+    async def find_entries(self, query: AuditQuery) -> list[AuditEntry]:
         raise NotImplementedError
 
 
 async def serve(echo_port: int) -> None:
     settings = ProxySettings(most_per_user=10_000, most=10_000)
     reservations: object = None  # only asked for new tokens
-    proxying = Proxying(reservations, PaperTokens(echo_port), SystemClock(), settings.token_ttl)  # type: ignore[arg-type]
+    proxying = SshTokens(reservations, PaperTokens(echo_port), SystemClock(), settings.token_ttl)  # type: ignore[arg-type]
     trail = AuditTrail(PaperLog(), SystemClock())
-    guard = SessionGuard(proxying, trail, SystemClock(), Guarding())
-    sessions = Sessions(proxying, guard, Targets(True, frozenset(), settings.connect_timeout), settings)
+    guard = SessionGuard(proxying, trail, SystemClock(), RequestGuardSettings())
+    sessions = SshSessions(proxying, guard, DevServerConnector(True, frozenset(), settings.connect_timeout), settings)
     sessions.start()
     config = uvicorn.Config(
         Starlette(),
         port=0,
         http="httptools",
-        ws=sessions.tunnel,  # type: ignore[arg-type]
+        ws=sessions.make_tunnel,  # type: ignore[arg-type]
         lifespan="off",
         log_config=None,
         access_log=False,

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from bench.figures import report
 from bench.kubernetes_client import prepared_database
-from gpudev.adapters.kubernetes.client.kubernetes_api import KubernetesApi, connect
+from gpudev.adapters.kubernetes.client.kubernetes_api import KubernetesApi, connect_api
 from gpudev.adapters.kubernetes.client.resource_kinds import NODE
 from gpudev.adapters.kubernetes.objects import labels
 from gpudev.domain.ids import new_reservation_id
@@ -49,7 +49,7 @@ def run() -> None:
 async def _measure_availability(plane: ControlPlane) -> None:
     for name in ("kwok", "scheduler", "controller-manager"):
         plane._processes.stop(name, signal.SIGKILL)
-    api = connect(KubernetesSettings(access="kubeconfig", kubeconfig=str(plane.kubeconfig)))
+    api = connect_api(KubernetesSettings(access="kubeconfig", kubeconfig=str(plane.kubeconfig)))
     began = time.perf_counter()
     await _fill(api)
     await api.close()
@@ -104,7 +104,7 @@ def _pod(number: int) -> dict[str, Any]:
     """Bound to its node, as somebody's scheduler left it; a tenth are dev servers of ours."""
     ours = number < _OURS
     reservation_id = str(new_reservation_id())
-    marks = {labels.MANAGED_BY: labels.OURS, labels.RESERVATION_ID: reservation_id} if ours else {}
+    marks = {labels.MANAGED_BY: labels.MANAGER, labels.RESERVATION_ID: reservation_id} if ours else {}
     amounts = {"cpu": "4", "memory": "16Gi", **({"nvidia.com/gpu": "1"} if ours or number % 4 == 0 else {})}
     containers = [
         {"name": name, "image": "example/image:1", "resources": {"requests": amounts, "limits": amounts}}

@@ -15,24 +15,24 @@ from typing import Any
 
 import orjson
 
-from gpudev.adapters.aws.client import AwsCaller
+from gpudev.adapters.aws.client import AwsClient
 from gpudev.adapters.aws.cloud import AwsCloud
 from gpudev.adapters.aws.permissions import Action
-from gpudev.adapters.kubernetes.client.kubernetes_api import connect
-from gpudev.adapters.kubernetes.client.resource_kinds import NODE, POD, Kind
+from gpudev.adapters.kubernetes.client.kubernetes_api import connect_api
+from gpudev.adapters.kubernetes.client.resource_kinds import NODE, POD, ResourceKind
 from gpudev.adapters.kubernetes.cluster import KubernetesCluster
-from gpudev.adapters.kubernetes.uncached_access import KubernetesReading
+from gpudev.adapters.kubernetes.uncached_access import UncachedCluster
 from gpudev.adapters.postgres.stores import open_stores
-from gpudev.bootstrap.service_runtime import spare_collections
+from gpudev.bootstrap.service_runtime import tune_garbage_collector
 from gpudev.domain.gpu import Catalogue, load_catalogue
 from gpudev.planning.cluster.reconcile_availability import plan_availability
 from gpudev.ports.clock import SystemClock
 from gpudev.ports.cloud import OWNER_TAG
-from gpudev.ports.cluster import ClusterSeen
+from gpudev.ports.cluster import ClusterState
 from gpudev.ports.reservations import AvailabilityRow
-from gpudev.settings import KubernetesSettings, load
-from gpudev.workflows.cluster.reconcile_availability import ReconcilingAvailability
-from gpudev.workflows.disks.reconcile_disks import ReconcilingDisks
+from gpudev.settings import KubernetesSettings, load_settings
+from gpudev.workflows.cluster.reconcile_availability import AvailabilityReconciliation
+from gpudev.workflows.disks.reconcile_disks import DiskReconciliation
 
 _PAGE = 500
 _LIVE_ROUNDS = 30
@@ -40,9 +40,9 @@ _LIVE_ROUNDS = 30
 
 async def bare_pages() -> dict[str, Any]:
     """The same pages, fetched and decoded, both kinds at once."""
-    api = connect(_kubernetes())
+    api = connect_api(_kubernetes())
 
-    async def fetch(kind: Kind) -> int:
+    async def fetch(kind: ResourceKind) -> int:
         params = {"limit": str(_PAGE)}
         count = 0
         while True:
@@ -76,14 +76,14 @@ async def live() -> dict[str, Any]:
     await cluster.start()
     took, looks = [], []
     try:
-        seen = await cluster.look()
+        seen = await cluster.observe()
         for number in range(_LIVE_ROUNDS):
-            cluster.mirror._on_node.pop(seen.nodes[number].name, None)  # as if a pod had come or gone there
+            cluster.cache._node_pod_tuples.pop(seen.nodes[number].name, None)  # as if a pod had come or gone there
             began = time.perf_counter()
-            _plan(replace(seen, nodes=cluster._seeing.nodes().nodes))
+            _plan(replace(seen, nodes=cluster._state.compute_nodes().nodes))
             took.append(time.perf_counter() - began)
             began = time.perf_counter()
-            await cluster.look()
+            await cluster.observe()
             looks.append(time.perf_counter() - began)
             await asyncio.sleep(0)  # the mirror goes on
     finally:
@@ -93,13 +93,13 @@ async def live() -> dict[str, Any]:
 
 async def bare_listing() -> dict[str, Any]:
     """Volumes and snapshots, all pages, and nothing else."""
-    caller = AwsCaller(load().aws)
+    caller = AwsClient(load_settings().aws)
     await caller.start()
     of_volumes = {"Filters": [{"Name": "tag-key", "Values": [OWNER_TAG]}], "MaxResults": 1000}
     began = time.perf_counter()
-    volumes = [one async for page in caller.pages(Action.DESCRIBE_VOLUMES, "Volumes", of_volumes) for one in page]
+    volumes = [one async for page in caller.list_pages(Action.DESCRIBE_VOLUMES, "Volumes", of_volumes) for one in page]
     of_snapshots = {"OwnerIds": ["self"], "MaxResults": 1000}
-    pages = caller.pages(Action.DESCRIBE_SNAPSHOTS, "Snapshots", of_snapshots)
+    pages = caller.list_pages(Action.DESCRIBE_SNAPSHOTS, "Snapshots", of_snapshots)
     snapshots = [one async for page in pages for one in page]
     took = time.perf_counter() - began
     await caller.close()
@@ -110,7 +110,7 @@ async def library_listing() -> dict[str, Any]:
     """The same, as the AWS library reads it by itself."""
     from aiobotocore.session import get_session
 
-    async with get_session().create_client("ec2", region_name=load().aws.region) as client:
+    async with get_session().create_client("ec2", region_name=load_settings().aws.region) as client:
         began = time.perf_counter()
         volumes = client.get_paginator("describe_volumes").paginate(
             Filters=[{"Name": "tag-key", "Values": [OWNER_TAG]}], PaginationConfig={"PageSize": 1000}
@@ -124,12 +124,12 @@ async def library_listing() -> dict[str, Any]:
 
 async def disks() -> dict[str, Any]:
     """`reconcile disks`."""
-    settings = load()
+    settings = load_settings()
     stores, cloud = open_stores(settings), AwsCloud(settings.aws)
     await cloud.start()
     await stores.pool.ping()
     began = time.perf_counter()
-    report = await ReconcilingDisks(cloud, stores.disk_records, SystemClock(), "bench").run()
+    report = await DiskReconciliation(cloud, stores.disk_records, SystemClock(), "bench").run()
     took = time.perf_counter() - began
     await cloud.close()
     await stores.close()
@@ -157,18 +157,18 @@ class _NoRows:
 
 
 @contextlib.asynccontextmanager
-async def _availability() -> AsyncIterator[ReconcilingAvailability]:
+async def _availability() -> AsyncIterator[AvailabilityReconciliation]:
     async def catalogue() -> Catalogue:
         return load_catalogue()
 
-    reading, nothing = KubernetesReading(_kubernetes(), catalogue, SystemClock()), _NoRows()
-    yield ReconcilingAvailability(
+    reading, nothing = UncachedCluster(_kubernetes(), catalogue, SystemClock()), _NoRows()
+    yield AvailabilityReconciliation(
         reading, nothing, None, nothing, catalogue, nothing, SystemClock(), "pytorch-gpu-dev", "bench"
     )
     await reading.close()
 
 
-def _plan(seen: ClusterSeen) -> None:
+def _plan(seen: ClusterState) -> None:
     for gpu_type in load_catalogue().values():
         nodes = [node for node in seen.nodes if node.gpu_type == gpu_type.name]
         plan_availability(gpu_type, nodes, [], None, at=seen.at, by="bench")
@@ -200,7 +200,7 @@ async def _run(part: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
 
 
 def main(part: str) -> None:
-    spare_collections()  # as the commands do
+    tune_garbage_collector()  # as the commands do
     found = asyncio.run(_run(PARTS[part]))
     found["mib"] = _most_memory()
     print(json.dumps(found))

@@ -16,7 +16,7 @@ from gpudev.adapters.postgres.database.migrator import migrate
 from gpudev.adapters.postgres.database.pool import connect
 from gpudev.adapters.postgres.stores import Stores, open_stores
 from gpudev.embedded.postgres import EmbeddedPostgres
-from gpudev.settings import Database, Settings
+from gpudev.settings import DatabaseSettings, Settings
 from support.clock import ManualClock
 from support.surroundings import settle
 
@@ -54,15 +54,15 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostg
     server = EmbeddedPostgres(Path(tmp_path_factory.mktemp("postgres")) / "data", fast=True)
     server.initialise()
     server.start()
-    asyncio.run(migrate(server.settings_database(), roles=True))
+    asyncio.run(migrate(server.database_settings(), roles=True))
     yield server
     server.stop()
 
 
 @pytest.fixture
-async def database(postgres: EmbeddedPostgres) -> AsyncIterator[Database]:
+async def database(postgres: EmbeddedPostgres) -> AsyncIterator[DatabaseSettings]:
     """A fresh, migrated database."""
-    template = postgres.settings_database()
+    template = postgres.database_settings()
     fresh = replace(template, database=f"test_{next(_numbers)}")
     control = replace(template, database="postgres")
     admin = await connect(control)
@@ -74,7 +74,7 @@ async def database(postgres: EmbeddedPostgres) -> AsyncIterator[Database]:
 
 
 @pytest.fixture
-def settings(database: Database, tmp_path: Path) -> Settings:
+def settings(database: DatabaseSettings, tmp_path: Path) -> Settings:
     return Settings(database=database, state_dir=tmp_path / "state")
 
 

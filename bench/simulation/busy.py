@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-from gpudev.domain.cluster import Holding, Node, Share
+from gpudev.domain.cluster import Allocation, Node, NodeShare
 from gpudev.domain.ids import ReservationId
 from gpudev.planning.queue.plan import Request
 
@@ -19,7 +19,7 @@ _HOURS = (0.5, 1, 2, 3, 4, 6, 8, 8, 8, 12, 16, 24)
 @dataclass(frozen=True, slots=True)
 class Moment:
     nodes: list[Node]
-    holdings: list[Holding]
+    holdings: list[Allocation]
     queue: list[Request]
     began: dict[ReservationId, datetime]
     """When each of the holdings began."""
@@ -30,7 +30,7 @@ def busy_moment(*, nodes: int, running: int, queued: int, seed: int = 1) -> Mome
     dice = random.Random(seed)
     all_nodes = [Node(f"node-{number:05}", "h100", _UNITS) for number in range(nodes)]
     free = {node.name: _UNITS for node in all_nodes}
-    holdings: list[Holding] = []
+    holdings: list[Allocation] = []
     began: dict[ReservationId, datetime] = {}
     spare = nodes * _UNITS - running
     while len(holdings) < running:
@@ -43,8 +43,8 @@ def busy_moment(*, nodes: int, running: int, queued: int, seed: int = 1) -> Mome
             who = ReservationId(UUID(int=1_000_000 + len(holdings)))
             asked = timedelta(hours=dice.choice(_HOURS))
             began[who] = NOW - asked * dice.random() * 0.9
-            share = Share(0, name, units, tuple(range(first, first + units)))
-            holdings.append(Holding(who, "h100", (share,), began[who] + asked))
+            share = NodeShare(0, name, units, tuple(range(first, first + units)))
+            holdings.append(Allocation(who, "h100", (share,), began[who] + asked))
     return Moment(all_nodes, holdings, [_request(dice, number) for number in range(queued)], began)
 
 

@@ -12,10 +12,10 @@ from uuid import UUID
 from bench.simulation.measuring import Estimate, any_fits
 from bench.simulation.traces import Cluster, Job
 from bench.simulation.world import Held, Placement, State
-from gpudev.domain.cluster import Holding, Node, Share
+from gpudev.domain.cluster import Allocation, Node, NodeShare
 from gpudev.domain.ids import ReservationId
 from gpudev.planning.queue.forecasting import Experience, Forecast, forecast
-from gpudev.planning.queue.plan import Request, Wait
+from gpudev.planning.queue.plan import Queued, Request
 from gpudev.planning.queue.planner import plan_queue
 
 GPU_TYPE = "h100"
@@ -26,12 +26,12 @@ _TELL_AGAIN = timedelta(hours=1)
 
 class Ours:
     def __init__(self, cluster: Cluster) -> None:
-        self.waits: Mapping[ReservationId, Wait] = {}
+        self.waits: Mapping[ReservationId, Queued] = {}
         """What everybody who waits was told last; the next plan keeps it."""
         self._nodes = [Node(_name(number), GPU_TYPE, cluster.units) for number in range(cluster.nodes)]
         self._margin = timedelta(seconds=cluster.margin)
         self._requests: dict[int, Request] = {}
-        self._holdings: dict[int, Holding] = {}
+        self._holdings: dict[int, Allocation] = {}
 
     def decide(self, state: State) -> Sequence[Placement]:
         plan = plan_queue(self._nodes, *self._facts(state), self._margin, promises=self.waits)
@@ -52,7 +52,7 @@ class Ours:
             margin=self._margin,
         )
 
-    def _facts(self, state: State) -> tuple[list[Holding], list[Request], datetime]:
+    def _facts(self, state: State) -> tuple[list[Allocation], list[Request], datetime]:
         """Made once for each job: a run asks for them many thousand times."""
         self._holdings = {n: self._holdings.get(n) or _holding(held) for n, held in state.held.items()}
         self._requests = {n: self._requests.get(n) or _request(job, state.cluster) for n, job in state.queue.items()}
@@ -74,11 +74,11 @@ class OurEstimates:
     def started(self, state: State, job: Job) -> None:
         for told in self._told.pop(job.number, ()):
             self.experience = self.experience.after_start(told, moment(state.now))
-            (self.estimates if told.newcomer else self.later).append(_estimate(job, told, state))
+            (self.estimates if told.is_newcomer else self.later).append(_estimate(job, told, state))
 
     def left(self, state: State, held: Held) -> None:
         job = held.job
-        self.experience = self.experience.after_stay(timedelta(seconds=job.used), timedelta(seconds=job.asked))
+        self.experience = self.experience.after_release(timedelta(seconds=job.used), timedelta(seconds=job.asked))
 
     def decided(self, state: State, arrived: Sequence[Job], until: int) -> None:
         if not arrived:
@@ -91,7 +91,7 @@ class OurEstimates:
 
 
 def _estimate(job: Job, forecast: Forecast, state: State) -> Estimate:
-    told, waited = forecast.told, round(state.now - seconds_of(forecast.made_at))
+    told, waited = forecast.prediction, round(state.now - seconds_of(forecast.made_at))
     return Estimate(job, told.bound, told.expected, told.earliest, told.latest_likely, waited)
 
 
@@ -116,7 +116,7 @@ class AllowedIdle:
                 self.seconds += until - state.now
 
 
-def any_allowed(state: State, waits: Mapping[ReservationId, Wait]) -> bool:
+def any_allowed(state: State, waits: Mapping[ReservationId, Queued]) -> bool:
     """Whether anybody who waits could start now without touching anybody else's place."""
     places: dict[int, list[tuple[float, float, int, int]]] = {node: [] for node in range(state.cluster.nodes)}
     """By node: (from, until, GPUs, whose)."""
@@ -170,6 +170,6 @@ def _request(job: Job, cluster: Cluster) -> Request:
     return Request(id_of(job.number), job.number, GPU_TYPE, job.units, job.nodes, duration, slots=True)
 
 
-def _holding(held: Held) -> Holding:
-    shares = tuple(Share(rank, _name(node), held.job.units) for rank, node in enumerate(held.nodes))
-    return Holding(id_of(held.job.number), GPU_TYPE, shares, moment(held.until))
+def _holding(held: Held) -> Allocation:
+    shares = tuple(NodeShare(rank, _name(node), held.job.units) for rank, node in enumerate(held.nodes))
+    return Allocation(id_of(held.job.number), GPU_TYPE, shares, moment(held.until))

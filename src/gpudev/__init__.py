@@ -49,7 +49,7 @@ __all__ = [
     "UsageError",
     "__version__",
 ]
-_HOMES = {
+_MODULES = {
     "GpuDev": "sdk.client",
     "AsyncGpuDev": "sdk.client",
     "Server": "sdk.servers",
@@ -61,7 +61,7 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'gpudev' has no attribute {name!r}")
-    return getattr(import_module(f"gpudev.{_HOMES.get(name, 'sdk.errors')}"), name)
+    return getattr(import_module(f"gpudev.{_MODULES.get(name, 'sdk.errors')}"), name)
 
 
 def __dir__() -> list[str]:

@@ -33,7 +33,7 @@ COMMANDS = {
 """Every command, and the module of gpudev.server_cli that has it among its COMMANDS."""
 
 
-class LazyGroup(click.Group):
+class LazyServerGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(COMMANDS)
 
@@ -52,7 +52,7 @@ class LazyGroup(click.Group):
         return found
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyServerGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="gpu-dev-server")
 def cli() -> None:
     """Run and operate a gpu-dev server. Settings come from the environment (docs/operations/settings.md)."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 
-def home(env: Mapping[str, str]) -> Path:
+def home_dir(env: Mapping[str, str]) -> Path:
     return Path(env.get("HOME") or "~").expanduser()
 
 
@@ -15,7 +15,7 @@ def state_dir(env: Mapping[str, str]) -> Path:
     """GPU_DEV_HOME, else the XDG data folder of this user."""
     if own := env.get("GPU_DEV_HOME"):
         return Path(own).expanduser()
-    return _xdg(env, "XDG_DATA_HOME", home(env) / ".local" / "share") / "gpu-dev"
+    return _xdg_dir(env, "XDG_DATA_HOME", home_dir(env) / ".local" / "share") / "gpu-dev"
 
 
 def system_file(env: Mapping[str, str]) -> Path:
@@ -28,17 +28,17 @@ def supervisor_file(env: Mapping[str, str]) -> Path:
     return state_dir(env) / "run" / "supervisor.pid"
 
 
-def log_folder(env: Mapping[str, str]) -> Path:
+def log_dir(env: Mapping[str, str]) -> Path:
     return state_dir(env) / "logs"
 
 
 def config_file(env: Mapping[str, str]) -> Path:
-    return _xdg(env, "XDG_CONFIG_HOME", home(env) / ".config") / "gpu-dev" / "config.json"
+    return _xdg_dir(env, "XDG_CONFIG_HOME", home_dir(env) / ".config") / "gpu-dev" / "config.json"
 
 
 def personal_dir(env: Mapping[str, str]) -> Path:
     """Credentials, this system's own ssh key and what it knows of hosts: for the owner's eyes only."""
-    return home(env) / ".gpu-dev"
+    return home_dir(env) / ".gpu-dev"
 
 
 def credentials_file(env: Mapping[str, str]) -> Path:
@@ -50,7 +50,7 @@ def private_key_file(env: Mapping[str, str]) -> Path:
     return personal_dir(env) / "id_ed25519"
 
 
-def _xdg(env: Mapping[str, str], variable: str, default: Path) -> Path:
+def _xdg_dir(env: Mapping[str, str], variable: str, default: Path) -> Path:
     """The XDG rules: a value that is no absolute path counts as none."""
     value = env.get(variable, "")
     return Path(value) if value.startswith("/") else default

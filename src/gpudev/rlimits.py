@@ -7,26 +7,26 @@ they are allowed anyway. What they start for others begins with the limit as it 
 import resource
 from contextlib import suppress
 
-ENOUGH = 10_240
+OPEN_FILES_LIMIT = 10_240
 """For whoever serves many. macOS allows no more."""
-USUAL = 1024
+DEFAULT_OPEN_FILES_LIMIT = 1024
 """What Linux begins with."""
-_before: list[int] = []
+_previous_limits: list[int] = []
 """The limit that was raised, once it was."""
 
 
-def allow_many(enough: int = ENOUGH) -> None:
+def raise_open_files_limit(limit: int = OPEN_FILES_LIMIT) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = enough if hard == resource.RLIM_INFINITY else min(hard, enough)
+    wanted = limit if hard == resource.RLIM_INFINITY else min(hard, limit)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         with suppress(OSError, ValueError):  # it goes without, too
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-            _before.append(soft)
+            _previous_limits.append(soft)
 
 
-def allow_as_before() -> None:
+def restore_open_files_limit() -> None:
     """In a fork that becomes somebody else's program."""
-    if _before:
+    if _previous_limits:
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         with suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (_before[0], hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (_previous_limits[0], hard))

@@ -9,7 +9,7 @@ import pytest
 import uvicorn
 
 from api.proxy_place import QUICK, Proxy, proxy_of
-from gpudev.adapters.postgres.database.listener import ReservationChanges
+from gpudev.adapters.postgres.database.listener import PostgresReservationChanges
 from gpudev.adapters.postgres.database.roles import API, PROCESSOR
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.api.app import create_app
@@ -30,7 +30,9 @@ async def world(
     cluster = PaperCluster([Node("node-1", "h100", 8), Node("node-2", "h100", 8)], clock)
     theirs = stores_of(PROCESSOR)
     processor = make_processor(theirs, cluster, clock, settings.timing)
-    processor._queues._publisher._seconds = lambda: 0.0  # publishing is never too dear, however slow the machine is
+    processor._queue_planner._publisher._seconds = lambda: (
+        0.0
+    )  # publishing is never too dear, however slow the machine is
     world = World(replace(stores, leases=theirs.leases), cluster, clock, processor, settings)
     await world.turn(1)
     yield world
@@ -40,7 +42,7 @@ async def world(
 @pytest.fixture
 async def api(world: World, stores_of: Callable[[str], Stores]) -> AsyncIterator[Api]:
     stores, published = stores_of(API), PublishedKeys()
-    changes = ReservationChanges(stores.pool.database)
+    changes = PostgresReservationChanges(stores.pool.database)
     changes.start()
     services = api_services(stores, changes, published, world.clock, world.settings)
     api = Api(services, world, published, create_app(services))

@@ -9,7 +9,7 @@ import httpx2
 
 from disks.memory_cloud import MemoryCloud
 from gpudev.domain.disk_requests import MakeReady, PutAway
-from gpudev.domain.disks.contents import Contents, Entry, EntryKind
+from gpudev.domain.disks.contents import Contents, DiskEntry, DiskEntryKind
 from gpudev.domain.disks.operations import DiskSettings
 from gpudev.domain.ids import DiskId
 from gpudev.workflows.disks.operations import DiskOperations
@@ -20,8 +20,8 @@ LISTING = Contents(
     folders=1,
     size_bytes=3000,
     entries=(
-        Entry("notes.txt", EntryKind.FILE, 1000, datetime(2026, 3, 1, 8, tzinfo=UTC)),
-        Entry("papers", EntryKind.FOLDER, 0, datetime(2026, 3, 1, 8, tzinfo=UTC)),
+        DiskEntry("notes.txt", DiskEntryKind.FILE, 1000, datetime(2026, 3, 1, 8, tzinfo=UTC)),
+        DiskEntry("papers", DiskEntryKind.FOLDER, 0, datetime(2026, 3, 1, 8, tzinfo=UTC)),
     ),
 )
 
@@ -54,7 +54,7 @@ class Machine:
     async def begin(self, client: httpx2.AsyncClient, disk: str, content: str, job: dict[str, Any]) -> None:
         view = await look(client, disk)
         owner = await self.owner(client, disk)
-        await self.actor.ask(owner, MakeReady(DiskId(UUID(view["disk_id"])), identifier(job), "zone-a"))
+        await self.actor.request_operation(owner, MakeReady(DiskId(UUID(view["disk_id"])), identifier(job), "zone-a"))
         await self.run()
         volume = (await look(client, disk))["volume_id"]
         self.cloud.attach(volume, job["job_id"])
@@ -64,13 +64,13 @@ class Machine:
         view = await look(client, disk)
         self.cloud.detach(view["volume_id"])
         owner = await self.owner(client, disk)
-        await self.actor.ask(owner, PutAway(DiskId(UUID(view["disk_id"])), identifier(job)))
+        await self.actor.request_operation(owner, PutAway(DiskId(UUID(view["disk_id"])), identifier(job)))
         await self.run()
         self.cloud.complete_snapshots()
         await self.actor.settle_snapshots()
         contents = self.api.world.stores.disk_contents
-        for snapshot in await contents.missing():
-            await contents.keep(snapshot.snapshot_id, LISTING, now=self.api.world.clock.now())
+        for snapshot in await contents.list_snapshots_without_contents():
+            await contents.save_contents(snapshot.snapshot_id, LISTING, now=self.api.world.clock.now())
         assert (await client.post(f"/v1/jobs/{job['job_id']}/cancel")).status_code == 200
 
     async def content(self, client: httpx2.AsyncClient, disk: str) -> str:
@@ -78,7 +78,7 @@ class Machine:
         return self.cloud.contents[volume_id]
 
     async def owner(self, client: httpx2.AsyncClient, disk: str) -> Any:
-        found = await self.api.services.disk_views.find(DiskId(UUID((await look(client, disk))["disk_id"])))
+        found = await self.api.services.disk_views.find_disk(DiskId(UUID((await look(client, disk))["disk_id"])))
         assert found is not None
         return found.state.user_id
 

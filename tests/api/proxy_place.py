@@ -14,11 +14,11 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from gpudev.api.app import create_app
-from gpudev.api.http.connection_limits import guarded_http
-from gpudev.bootstrap.proxy import serving_sessions
-from gpudev.domain.reservations.reservation import Connection
-from gpudev.proxy.ssh.sessions import Sessions
-from gpudev.settings import Guarding, ProxySettings
+from gpudev.api.http.connection_limits import limited_http_protocol
+from gpudev.bootstrap.proxy import open_ssh_sessions
+from gpudev.domain.reservations.reservation import SshEndpoint
+from gpudev.proxy.ssh.sessions import SshSessions
+from gpudev.settings import ProxySettings, RequestGuardSettings
 from support.api import Api, identifier, submit, until
 
 QUICK = ProxySettings(look_every=timedelta(milliseconds=20), connect_timeout=timedelta(seconds=2))
@@ -31,7 +31,7 @@ class Proxy:
 
     api: Api
     address: str
-    sessions: Sessions
+    sessions: SshSessions
     dev_server: asyncio.Server
     handler: Handler
     came: int = 0
@@ -48,7 +48,7 @@ class Proxy:
         job = await submit(client, gpu_count=1)
         world, reservation_id = self.api.world, identifier(job)
         await world.turn()
-        where = Connection(host, self.port if port is None else port, "dev", "ssh-ed25519 AAAA")
+        where = SshEndpoint(host, self.port if port is None else port, "dev", "ssh-ed25519 AAAA")
         world.cluster.servers[reservation_id] = replace(world.cluster.servers[reservation_id], connection=where)
         await world.turn()
         assert (await world.get(reservation_id)).connection == where
@@ -96,7 +96,9 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 
 @contextlib.asynccontextmanager
-async def proxy_of(api: Api, settings: ProxySettings, limits: Guarding | None = None) -> AsyncIterator[Proxy]:
+async def proxy_of(
+    api: Api, settings: ProxySettings, limits: RequestGuardSettings | None = None
+) -> AsyncIterator[Proxy]:
     api.services = replace(api.services, settings=replace(api.services.settings, proxy=settings))
     api.app = create_app(api.services)
     played: list[Proxy] = []
@@ -105,12 +107,12 @@ async def proxy_of(api: Api, settings: ProxySettings, limits: Guarding | None = 
         await played[0].serve(reader, writer)
 
     dev_server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with serving_sessions(api.services) as sessions:
+    async with open_ssh_sessions(api.services) as sessions:
         config = uvicorn.Config(
             api.app,
             port=0,
-            http=guarded_http(limits or Guarding()),
-            ws=sessions.tunnel,  # type: ignore[arg-type]
+            http=limited_http_protocol(limits or RequestGuardSettings()),
+            ws=sessions.make_tunnel,  # type: ignore[arg-type]
             lifespan="off",
             log_config=None,
             timeout_graceful_shutdown=1,

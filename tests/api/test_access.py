@@ -15,11 +15,11 @@ from starlette.responses import Response
 
 from gpudev.api import permissions
 from gpudev.api.app import create_app
-from gpudev.api.http.openapi import document
+from gpudev.api.http.openapi import openapi_document
 from gpudev.api.http.routing import Caller, V1Route, check_routes
-from gpudev.api.permissions import TABLE, Needs, NotInTable
+from gpudev.api.permissions import ENDPOINT_RULES, MissingRule, RequiredRole
 from gpudev.domain.access.users import Role
-from gpudev.settings import Guarding
+from gpudev.settings import RequestGuardSettings
 from support.api import Api, identifier, refused, submit
 
 NOBODY = "ffffffff-0000-4000-8000-000000000000"
@@ -33,16 +33,16 @@ BODIES: dict[str, dict[str, Any]] = {
     "/users": {"github_users": ["octocat"]},
 }
 ALLOWED = {
-    Needs.USER: (Role.USER, Role.OPERATOR, Role.ADMIN),
-    Needs.OPERATOR: (Role.OPERATOR, Role.ADMIN),
-    Needs.ADMIN: (Role.ADMIN,),
+    RequiredRole.USER: (Role.USER, Role.OPERATOR, Role.ADMIN),
+    RequiredRole.OPERATOR: (Role.OPERATOR, Role.ADMIN),
+    RequiredRole.ADMIN: (Role.ADMIN,),
 }
 
 
 @pytest.fixture
 def api(api: Api) -> Api:
     """With room for many wrong keys: it is not their number that is tried here."""
-    many = Guarding(wrong_keys_burst=100_000, rotations_burst=100_000, login_burst=100_000)
+    many = RequestGuardSettings(wrong_keys_burst=100_000, rotations_burst=100_000, login_burst=100_000)
     api.restart(settings=replace(api.services.settings, guarding=many))
     return api
 
@@ -51,12 +51,12 @@ _PATHS: dict[str, Any] = {}
 """As documented: the same in every app, and most of what a test here would cost."""
 
 
-def endpoints(api: Api, *needs: Needs) -> Iterator[tuple[str, str]]:
+def endpoints(api: Api, *needs: RequiredRole) -> Iterator[tuple[str, str]]:
     if not _PATHS:
-        _PATHS.update(document(api.app)["paths"])
+        _PATHS.update(openapi_document(api.app)["paths"])
     for path, operations in _PATHS.items():
         for method, operation in operations.items():
-            if Needs(operation["x-required-role"]) in needs:
+            if RequiredRole(operation["x-required-role"]) in needs:
                 yield method.upper(), path
 
 
@@ -91,23 +91,25 @@ async def key_that_is_none(api: Api, why: str) -> dict[str, str]:
 
 
 async def test_the_document_and_the_table_have_the_same_endpoints(api: Api) -> None:
-    there = {f"{method} {path}" for method, path in endpoints(api, *Needs)}
-    assert there == TABLE.keys(), "remove lines of endpoints that are gone"
-    for path, operations in document(api.app)["paths"].items():
+    there = {f"{method} {path}" for method, path in endpoints(api, *RequiredRole)}
+    assert there == ENDPOINT_RULES.keys(), "remove lines of endpoints that are gone"
+    for path, operations in openapi_document(api.app)["paths"].items():
         for method, operation in operations.items():
-            rule = TABLE[f"{method.upper()} {path}"]
-            assert operation["x-required-role"] == rule.needs
-            assert ("security" in operation) == (rule.needs is not Needs.OPEN), path
-            if rule.needs in (Needs.OPERATOR, Needs.ADMIN):
+            rule = ENDPOINT_RULES[f"{method.upper()} {path}"]
+            assert operation["x-required-role"] == rule.required_role
+            assert ("security" in operation) == (rule.required_role is not RequiredRole.OPEN), path
+            if rule.required_role in (RequiredRole.OPERATOR, RequiredRole.ADMIN):
                 assert "403" in operation["responses"], path
-            if rule.needs is not Needs.OPEN or rule.login:
+            if rule.required_role is not RequiredRole.OPEN or rule.is_login:
                 assert "429" in operation["responses"], path
 
 
 def test_the_documentation_lists_every_endpoint_with_its_role() -> None:
     text = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
     told = dict(re.findall(r"^\| `([A-Z]+ /\S*)` \| (\w+) \| (?:own)? *\|$", text, re.MULTILINE))
-    assert told == {line: rule.needs.value for line, rule in TABLE.items()}, "see 'Who may ask for what' in docs/api.md"
+    assert told == {line: rule.required_role.value for line, rule in ENDPOINT_RULES.items()}, (
+        "see 'Who may ask for what' in docs/api.md"
+    )
 
 
 @pytest.mark.parametrize(
@@ -115,11 +117,11 @@ def test_the_documentation_lists_every_endpoint_with_its_role() -> None:
 )
 async def test_without_a_key_that_counts_nothing_is_answered(api: Api, why: str, subtests: pytest.Subtests) -> None:
     client = api.anonymous(await key_that_is_none(api, why) if why != "none" else {})
-    for method, path in endpoints(api, Needs.USER, Needs.OPERATOR, Needs.ADMIN):
+    for method, path in endpoints(api, RequiredRole.USER, RequiredRole.OPERATOR, RequiredRole.ADMIN):
         with subtests.test(method=method, path=path):
             refused(await ask(client, method, path), 401, "unauthenticated")
-    for method, path in endpoints(api, Needs.OPEN):
-        if not TABLE[f"{method} {path}"].login:
+    for method, path in endpoints(api, RequiredRole.OPEN):
+        if not ENDPOINT_RULES[f"{method} {path}"].is_login:
             with subtests.test(method=method, path=path):
                 assert (await ask(client, method, path)).status_code == 200
 
@@ -128,11 +130,11 @@ async def test_without_a_key_that_counts_nothing_is_answered(api: Api, why: str,
 async def test_every_role_may_do_what_the_table_says_and_no_more(
     api: Api, role: Role, subtests: pytest.Subtests
 ) -> None:
-    for method, path in endpoints(api, Needs.USER, Needs.OPERATOR, Needs.ADMIN):
+    for method, path in endpoints(api, RequiredRole.USER, RequiredRole.OPERATOR, RequiredRole.ADMIN):
         with subtests.test(method=method, path=path):
             client = await api.as_user(f"a-{role}", role)  # a new key each time: some endpoints end theirs
             answer = await ask(client, method, path)
-            if role in ALLOWED[TABLE[f"{method} {path}"].needs]:
+            if role in ALLOWED[ENDPOINT_RULES[f"{method} {path}"].required_role]:
                 assert answer.status_code not in (401, 403), answer.text
             else:
                 refused(answer, 403, "forbidden")
@@ -147,7 +149,7 @@ async def test_what_is_anothers_is_not_there(api: Api, subtests: pytest.Subtests
     operation = (await ada.get("/v1/disks/hers/operations")).json()
     hers = {"job_id": job["job_id"], "name": "hers", "operation_id": str(operation["operations"][0]["operation_id"])}
     tried = 0
-    for method, path in endpoints(api, Needs.USER):
+    for method, path in endpoints(api, RequiredRole.USER):
         if "{" not in path:
             continue
         with subtests.test(method=method, path=path):
@@ -186,11 +188,11 @@ def test_an_endpoint_without_a_line_is_not_served(api: Api, monkeypatch: pytest.
         return Response()
 
     router = APIRouter(route_class=V1Route)
-    with pytest.raises(NotInTable, match="GET /v1/secret"):
+    with pytest.raises(MissingRule, match="GET /v1/secret"):
         router.add_api_route("/v1/secret", handle)
-    lines = {line: rule for line, rule in TABLE.items() if line != "GET /v1/jobs"}
-    monkeypatch.setattr(permissions, "TABLE", lines)
-    with pytest.raises(NotInTable, match="GET /v1/jobs"):
+    lines = {line: rule for line, rule in ENDPOINT_RULES.items() if line != "GET /v1/jobs"}
+    monkeypatch.setattr(permissions, "ENDPOINT_RULES", lines)
+    with pytest.raises(MissingRule, match="GET /v1/jobs"):
         create_app(api.services)
 
 
@@ -200,5 +202,5 @@ def test_an_endpoint_that_needs_a_key_cannot_be_one_that_checks_none() -> None:
 
     router = APIRouter()
     router.add_api_route("/v1/jobs", handle)
-    with pytest.raises(NotInTable, match="only a V1Route"):
+    with pytest.raises(MissingRule, match="only a V1Route"):
         check_routes(router)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gpudev.http_edge.client_ip import ClientAddresses
-from gpudev.http_edge.rate_limits import TokenBuckets, neighbourhood
-from gpudev.settings import Guarding, load
+from gpudev.http_edge.client_ip import ClientIpResolver
+from gpudev.http_edge.rate_limits import TokenBuckets, rate_limit_key
+from gpudev.settings import RequestGuardSettings, load_settings
 from support.api import Api, refused
 
 PROXIES = ["10.0.0.0/8", "2001:db8:1::/48", "192.0.2.7"]
@@ -39,17 +39,20 @@ PROXIES = ["10.0.0.0/8", "2001:db8:1::/48", "192.0.2.7"]
 def test_the_client_is_the_last_one_whom_no_trusted_proxy_vouches_for(
     peer: str | None, forwarded: list[str], client: str | None
 ) -> None:
-    assert ClientAddresses(PROXIES).of(peer, forwarded) == client
+    assert ClientIpResolver(PROXIES).resolve(peer, forwarded) == client
 
 
 def test_without_trusted_proxies_nobody_is_believed() -> None:
-    assert ClientAddresses([]).of("127.0.0.1", ["203.0.113.9"]) == "127.0.0.1"
+    assert ClientIpResolver([]).resolve("127.0.0.1", ["203.0.113.9"]) == "127.0.0.1"
 
 
 def test_a_setting_that_is_no_network_is_refused() -> None:
     with pytest.raises(ValueError, match="GPU_DEV_TRUSTED_PROXIES"):
-        load({"GPU_DEV_TRUSTED_PROXIES": "10.0.0.0/8,cloudfront"})
-    assert load({"GPU_DEV_TRUSTED_PROXIES": "10.0.0.0/8, ::1"}).guarding.trusted_proxies == ("10.0.0.0/8", "::1")
+        load_settings({"GPU_DEV_TRUSTED_PROXIES": "10.0.0.0/8,cloudfront"})
+    assert load_settings({"GPU_DEV_TRUSTED_PROXIES": "10.0.0.0/8, ::1"}).guarding.trusted_proxies == (
+        "10.0.0.0/8",
+        "::1",
+    )
 
 
 @pytest.mark.parametrize(
@@ -63,7 +66,7 @@ def test_a_setting_that_is_no_network_is_refused() -> None:
     ],
 )
 def test_an_address_counts_for_all_that_is_in_one_hand(address: str | None, whose: str) -> None:
-    assert neighbourhood(address) == whose
+    assert rate_limit_key(address) == whose
 
 
 def test_a_bucket_lets_a_burst_through_and_then_a_steady_trickle() -> None:
@@ -83,7 +86,7 @@ def test_a_bucket_lets_a_burst_through_and_then_a_steady_trickle() -> None:
 
 def test_buckets_are_forgotten_before_they_fill_the_memory() -> None:
     now = 0.0
-    buckets = TokenBuckets(1, 60, most=100, monotonic=lambda: now)
+    buckets = TokenBuckets(1, 60, max_buckets=100, monotonic=lambda: now)
     for number in range(1000):
         now += 0.001
         assert buckets.take(str(number)) == 0
@@ -92,7 +95,7 @@ def test_buckets_are_forgotten_before_they_fill_the_memory() -> None:
 
 
 async def test_logins_are_counted_by_address_whatever_comes_of_them(api: Api) -> None:
-    limits = Guarding(login_burst=3, trusted_proxies=("127.0.0.1",))
+    limits = RequestGuardSettings(login_burst=3, trusted_proxies=("127.0.0.1",))
     api.restart(settings=replace(api.services.settings, guarding=limits))
     client = api.anonymous()
 
@@ -112,7 +115,7 @@ async def test_logins_are_counted_by_address_whatever_comes_of_them(api: Api) ->
 
 
 async def test_guessing_keys_over_http_is_answered_429_soon(api: Api) -> None:
-    limits = Guarding(wrong_keys_burst=5)
+    limits = RequestGuardSettings(wrong_keys_burst=5)
     api.restart(settings=replace(api.services.settings, guarding=limits))
     statuses = []
     for number in range(8):
@@ -142,7 +145,7 @@ async def test_no_page_of_another_origin_may_ask_unless_a_setting_says_so(api: A
     answer = await (await api.as_user()).get("/v1/jobs", headers={"Origin": "https://evil.example"})
     assert not [name for name in answer.headers if name.startswith("access-control")]
     assert (await api.anonymous().request("OPTIONS", "/v1/jobs/submit", headers=asking)).status_code == 405
-    opened = Guarding(cors_origins=("https://portal.example",))
+    opened = RequestGuardSettings(cors_origins=("https://portal.example",))
     api.restart(settings=replace(api.services.settings, guarding=opened))
     refused_one = await api.anonymous().request("OPTIONS", "/v1/jobs/submit", headers=asking)
     assert "access-control-allow-origin" not in refused_one.headers
@@ -161,6 +164,6 @@ def test_idle_connections_outlive_those_of_what_stands_before_us() -> None:
     }
     for file, pattern in said.items():
         (kept,) = re.findall(pattern, (root / file).read_text())
-        assert int(kept) < Guarding().keep_alive.total_seconds(), file
+        assert int(kept) < RequestGuardSettings().keep_alive.total_seconds(), file
     (google,) = re.findall(r'GPU_DEV_KEEP_ALIVE = "(\d+)"', (root / "infra/gcp/releases.tf").read_text())
     assert int(google) > 600, "Google's load balancers keep idle connections for so long"

@@ -7,12 +7,12 @@ from dataclasses import replace
 import httpx2
 import pytest
 
-from gpudev.adapters.postgres.database.listener import AccessChanges, ReservationChanges
+from gpudev.adapters.postgres.database.listener import PostgresAccessChanges, PostgresReservationChanges
 from gpudev.adapters.postgres.database.roles import API
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.api.app import create_app
 from gpudev.domain.access.users import Role
-from gpudev.settings import Guarding
+from gpudev.settings import RequestGuardSettings
 from support.api import Api, PublishedKeys, api_services, refused, submit, until
 
 
@@ -80,7 +80,7 @@ async def test_keys_are_listed_without_what_they_are_and_revoked_by_number(api: 
 
 
 async def test_new_keys_are_given_only_so_often(api: Api) -> None:
-    api.restart(settings=replace(api.services.settings, guarding=Guarding(rotations_burst=2)))
+    api.restart(settings=replace(api.services.settings, guarding=RequestGuardSettings(rotations_burst=2)))
     client = await api.as_user("ada")
     for _ in range(2):
         secret = (await client.post("/v1/keys/rotate")).json()["api_key"]
@@ -95,7 +95,7 @@ async def test_new_keys_are_given_only_so_often(api: Api) -> None:
 async def test_another_api_process_hears_of_it(api: Api, stores_of: Callable[[str], Stores], end: str) -> None:
     """Two API processes over one database; what happens in one, or on the server's console, ends in the other."""
     stores = stores_of(API)
-    changes, access = ReservationChanges(stores.pool.database), AccessChanges(stores.pool.database)
+    changes, access = PostgresReservationChanges(stores.pool.database), PostgresAccessChanges(stores.pool.database)
     services = api_services(stores, changes, PublishedKeys(), api.world.clock, api.world.settings)
     other = Api(replace(services, access_changes=access), api.world, api.published, create_app(services))
     other.restart()
@@ -107,7 +107,7 @@ async def test_another_api_process_hears_of_it(api: Api, stores_of: Callable[[st
     client = other.anonymous({"Authorization": f"Bearer {secret}"})
     await until(access.is_fresh)
     assert (await client.get("/v1/users")).status_code == 200
-    assert len(other.app.state.guard.authentication._remembered) == 1
+    assert len(other.app.state.guard.authentication._cached) == 1
     administration = api.world.stores.administration
     match end:
         case "key":

@@ -31,7 +31,7 @@ async def make_key(settings: Settings) -> str:
 
 async def audit(settings: Settings) -> list[AuditEntry]:
     stores = open_stores(settings)
-    found = await stores.audit_log.find(AuditQuery())
+    found = await stores.audit_log.find_entries(AuditQuery())
     await stores.close()
     return found
 

@@ -11,15 +11,15 @@ import structlog
 from gpudev.domain.access.users import Role
 from gpudev.domain.errors import Unavailable
 from gpudev.http_edge.audit import AuditTrail
-from gpudev.ports.auditing import AuditEntry, AuditQuery, harmless
-from gpudev.settings import Guarding
+from gpudev.ports.auditing import AuditEntry, AuditQuery, sanitize_text
+from gpudev.settings import RequestGuardSettings
 from support.api import Api, refused, submit
 from support.clock import ManualClock
 
 
 async def entries(api: Api, **query: str) -> list[AuditEntry]:
     await api.services.trail.flush()
-    return await api.services.audit_log.find(AuditQuery(**query))  # type: ignore[arg-type]
+    return await api.services.audit_log.find_entries(AuditQuery(**query))  # type: ignore[arg-type]
 
 
 async def test_every_change_says_who_what_when_from_where_and_what_came_of_it(
@@ -87,8 +87,8 @@ async def test_nothing_from_outside_breaks_a_line_or_hides_in_it(api: Api, ada: 
     ],
 )
 def test_text_from_outside_is_one_harmless_line(text: str, shown: str) -> None:
-    assert harmless(text) == shown
-    assert harmless(text).isprintable()
+    assert sanitize_text(text) == shown
+    assert sanitize_text(text).isprintable()
 
 
 class FailingLog:
@@ -102,7 +102,7 @@ class FailingLog:
             raise Unavailable("the database does not answer")
         self.written += entries
 
-    async def find(self, query: AuditQuery) -> list[AuditEntry]:
+    async def find_entries(self, query: AuditQuery) -> list[AuditEntry]:
         return self.written
 
 
@@ -117,7 +117,7 @@ async def test_a_clean_stop_writes_everything_first(clock: ManualClock) -> None:
     trail.start()
     wanted = numbered(clock, 1234)
     for entry in wanted:
-        trail.note(entry)
+        trail.record(entry)
     await asyncio.sleep(0)
     await trail.close()
     assert log.written == wanted
@@ -128,7 +128,7 @@ async def test_entries_wait_for_a_database_that_is_away_and_keep_their_order(clo
     trail = AuditTrail(log, clock)
     wanted = numbered(clock, 3)
     for entry in wanted:
-        trail.note(entry)
+        trail.record(entry)
     with pytest.raises(Unavailable):
         await trail.flush()
     log.away = False
@@ -138,7 +138,7 @@ async def test_entries_wait_for_a_database_that_is_away_and_keep_their_order(clo
 
 async def test_what_can_be_written_nowhere_else_is_in_the_log(clock: ManualClock) -> None:
     trail = AuditTrail(FailingLog(), clock)
-    trail.note(numbered(clock, 1)[0])
+    trail.record(numbered(clock, 1)[0])
     with structlog.testing.capture_logs() as lines:
         await trail.close()
     assert [line["event"] for line in lines] == ["audit.unwritten"]
@@ -146,7 +146,7 @@ async def test_what_can_be_written_nowhere_else_is_in_the_log(clock: ManualClock
 
 
 async def test_one_address_cannot_fill_the_log_with_refusals(api: Api) -> None:
-    many = Guarding(wrong_keys_burst=100_000)
+    many = RequestGuardSettings(wrong_keys_burst=100_000)
     api.restart(settings=replace(api.services.settings, guarding=many))
     client = api.anonymous()
     for _ in range(150):

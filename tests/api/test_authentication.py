@@ -9,7 +9,7 @@ import structlog
 
 from gpudev.api.authentication import Authentication
 from gpudev.domain.access.users import ApiKey, Role, User
-from gpudev.domain.errors import TooOften, Unauthenticated
+from gpudev.domain.errors import RateLimited, Unauthenticated
 from gpudev.domain.ids import UserId
 from gpudev.http_edge.rate_limits import TokenBuckets
 from gpudev.ports.changes import AccessChange, NoAccessChanges
@@ -227,9 +227,9 @@ async def test_guessing_keys_ends_soon_for_that_address_alone(clock: ManualClock
         with pytest.raises(Unauthenticated):
             await case.ask(f"gpudev_guess{number}")
     asked = case.identity.asked
-    with pytest.raises(TooOften) as refusal:
+    with pytest.raises(RateLimited) as refusal:
         await case.ask("gpudev_another")
-    assert 0 < refusal.value.again_in_seconds <= 1
+    assert 0 < refusal.value.retry_after_seconds <= 1
     assert case.identity.asked == asked, "no more queries for that address"
     await case.ask()  # who is remembered is not kept out by others there
     with pytest.raises(Unauthenticated):
@@ -240,16 +240,16 @@ async def test_guessing_keys_ends_soon_for_that_address_alone(clock: ManualClock
 
 
 async def test_memory_of_keys_is_bounded(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpudev.api.authentication._MOST_REMEMBERED", 3)
-    monkeypatch.setattr("gpudev.api.authentication._MOST_WRONG", 3)
+    monkeypatch.setattr("gpudev.api.authentication._MAX_CACHED_KEYS", 3)
+    monkeypatch.setattr("gpudev.api.authentication._MAX_WRONG_KEYS", 3)
     case = Remembering(clock, fresh=True)
     case.identity.right = lambda secret: secret.startswith("gpudev_right")
     for number in range(10):
         await case.ask(f"gpudev_right{number}")
         with pytest.raises(Unauthenticated):
             await case.ask(f"gpudev_wrong{number}", f"192.0.2.{number}")
-    assert len(case.authentication._remembered) == 3
-    assert len(case.authentication._wrong) == 3
+    assert len(case.authentication._cached) == 3
+    assert len(case.authentication._known_wrong) == 3
     await case.ask("gpudev_right9")
     assert case.identity.asked == 20, "the newest are kept"
 
@@ -265,10 +265,10 @@ async def test_a_remembered_key_does_not_outlive_its_own_end(clock: ManualClock)
 async def test_a_key_revoked_here_is_forgotten(clock: ManualClock) -> None:
     case = Remembering(clock)
     await case.ask()
-    case.authentication.forget(8)
+    case.authentication.forget_key(8)
     await case.ask()
     assert case.identity.asked == 1
-    case.authentication.forget(case.identity.key.key_id)
+    case.authentication.forget_key(case.identity.key.key_id)
     case.identity.key = replace(case.identity.key, is_active=False)
     await case.ask()
     assert case.identity.asked == 2

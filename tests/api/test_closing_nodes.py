@@ -4,12 +4,12 @@ import httpx2
 import pytest
 
 from gpudev.adapters.postgres.database.listener import Listener
-from gpudev.adapters.postgres.queue.message_queue import NOTIFY_CHANNEL
+from gpudev.adapters.postgres.queue.message_queue import QUEUE_INSERT_CHANNEL
 from gpudev.domain.access.users import Role
 from gpudev.domain.cluster import Node
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.ports.clock import Clock
-from gpudev.workflows.draining import Draining
+from gpudev.workflows.draining import NodeDrain
 from support.api import Api, identifier, refused, submit, until
 
 
@@ -85,13 +85,13 @@ async def test_a_node_that_is_away_can_be_closed_before_it_comes_back(api: Api, 
     there = api.world.cluster.nodes
     api.world.cluster.nodes = (there[1],)
     await api.world.turn(1)
-    assert [away.name for away in await api.world.stores.cordons.away()] == ["node-1"]
+    assert [away.name for away in await api.world.stores.cordons.list_absent_nodes()] == ["node-1"]
     await close(olga, "node-1")
     api.world.cluster.nodes = there
     await api.world.turn(1)
     nodes, _ = await api.world.stores.nodes.nodes()
     assert {node.name: node.offers for node in nodes} == {"node-1": False, "node-2": True}
-    assert await api.world.stores.cordons.away() == []
+    assert await api.world.stores.cordons.list_absent_nodes() == []
 
 
 async def test_a_node_that_is_long_gone_is_forgotten(api: Api, olga: httpx2.AsyncClient) -> None:
@@ -121,7 +121,7 @@ async def test_the_processor_hears_of_it_at_once(api: Api, olga: httpx2.AsyncCli
         nonlocal heard
         heard += 1
 
-    listener = Listener(api.world.stores.pool.database, NOTIFY_CHANNEL, hear)
+    listener = Listener(api.world.stores.pool.database, QUEUE_INSERT_CHANNEL, hear)
     listener.start()
     try:
         await until(lambda: heard == 1)  # it is connected
@@ -145,7 +145,7 @@ async def test_a_drain_tells_those_who_are_there_once(api: Api, ada: httpx2.Asyn
     job = await submit(ada, gpu_count=16, duration_hours=20)
     await world.turn()
     clock: Clock = world.clock
-    draining = Draining(world.stores.cordons, world.stores.reservations, world.stores.unreleased, clock)
+    draining = NodeDrain(world.stores.cordons, world.stores.reservations, world.stores.unreleased, clock)
     (there,) = await draining.drain("node-2", "olga", "new driver")
     assert there.reservation_id == identifier(job)
     await world.turn()
@@ -158,4 +158,4 @@ async def test_a_drain_tells_those_who_are_there_once(api: Api, ada: httpx2.Asyn
     assert await world.status(identifier(job)) is Status.ACTIVE
     await world.cancel(identifier(job))
     await world.turn()
-    assert await draining.who_is_there("node-2") == []
+    assert await draining.reservations_on("node-2") == []

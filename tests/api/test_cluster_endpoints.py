@@ -7,7 +7,7 @@ import httpx2
 import pytest
 
 from gpudev.api.app import create_app
-from gpudev.api.caching import Remembered
+from gpudev.api.caching import CachedValue
 from gpudev.domain.cluster import Node
 from support.api import Api, submit
 
@@ -107,16 +107,16 @@ async def test_many_who_ask_at_once_share_one_answer_for_a_moment() -> None:
         await gate.wait()
         return loads
 
-    remembered = Remembered(load, 0.5, lambda: seconds)
-    asking = [asyncio.create_task(remembered.get()) for _ in range(10)]
+    remembered = CachedValue(load, 0.5, lambda: seconds)
+    asking = [asyncio.create_task(remembered.get_value()) for _ in range(10)]
     await asyncio.sleep(0)
     asking[0].cancel()
     gate.set()
     assert set(await asyncio.gather(*asking[1:])) == {1}
     seconds = 0.49
-    assert await remembered.get() == 1
+    assert await remembered.get_value() == 1
     seconds = 0.5
-    assert await remembered.get() == 2
+    assert await remembered.get_value() == 2
 
 
 async def test_a_failure_is_not_shared_with_those_who_ask_later() -> None:
@@ -128,7 +128,7 @@ async def test_a_failure_is_not_shared_with_those_who_ask_later() -> None:
             raise answer
         return answer
 
-    remembered = Remembered(load, 0.5)
+    remembered = CachedValue(load, 0.5)
     with pytest.raises(ValueError, match="away"):
-        await remembered.get()
-    assert await remembered.get() == 5
+        await remembered.get_value()
+    assert await remembered.get_value() == 5

@@ -9,7 +9,7 @@ import pytest
 
 from gpudev.api.app import create_app
 from gpudev.domain.access.users import Role
-from gpudev.settings import Database, OidcSettings
+from gpudev.settings import DatabaseSettings, OidcSettings
 from support.api import Api, identifier, public_key, refused, submit
 
 
@@ -67,7 +67,7 @@ async def test_settings_are_shown_without_secrets(api: Api) -> None:
     api.restart(
         settings=replace(
             api.services.settings,
-            database=Database(password=planted),
+            database=DatabaseSettings(password=planted),
             oidc=OidcSettings(client_secret=planted),
             github_url=f"https://me:{planted}@git.example/x",
             tls_cert=Path("certificate.pem"),

@@ -2,7 +2,7 @@
 
 import httpx2
 
-from gpudev.adapters.postgres.database.cleanup import forget_what_is_over
+from gpudev.adapters.postgres.database.cleanup import delete_old_rows
 from gpudev.domain.access.users import Role
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.domain.ids import ReservationId
@@ -16,10 +16,10 @@ async def active(api: Api, client: httpx2.AsyncClient) -> tuple[str, Reservation
 
 
 async def let_work(api: Api) -> None:
-    interiors = api.world.processor.interiors
+    interiors = api.world.processor.addons
     assert interiors is not None
     await interiors.begin_due()
-    await interiors.settle()
+    await interiors.wait_idle()
 
 
 async def test_whoever_is_added_is_let_in_with_the_keys_github_publishes(api: Api, ada: httpx2.AsyncClient) -> None:
@@ -167,11 +167,11 @@ async def test_what_opened_jupyter_is_forgotten_with_its_dev_server(api: Api, ad
     assert secrets is not None
     assert (await ada.post(f"{jupyter}/enable")).status_code == 202
     assert await api.services.jupyter_keys.find_secrets(rid) == secrets, "twice is once"
-    await forget_what_is_over(api.world.processor.interiors._store._pool)  # type: ignore[union-attr,attr-defined]
+    await delete_old_rows(api.world.processor.addons._store._pool)  # type: ignore[union-attr,attr-defined]
     assert await api.services.jupyter_keys.find_secrets(rid) == secrets
     await ada.post(users.replace("/users", "/cancel"))
     await api.world.turn()
-    await forget_what_is_over(api.world.processor.interiors._store._pool)  # type: ignore[union-attr,attr-defined]
+    await delete_old_rows(api.world.processor.addons._store._pool)  # type: ignore[union-attr,attr-defined]
     assert await api.services.jupyter_keys.find_secrets(rid) is None
     assert (await ada.get(jupyter)).json()["state"] == "off"
 
@@ -199,5 +199,5 @@ async def test_only_where_something_is_wanted_inside_is_it_asked_for(api: Api, a
     await ada.post(users, json={"github_users": ["octocat"]})
     wanted = await api.world.get(rid)
     await ada.delete(f"{users}/octocat")
-    assert [row.furnished for row in (plain, wanted, await api.world.get(rid))] == [False, True, True]
+    assert [row.has_addons for row in (plain, wanted, await api.world.get(rid))] == [False, True, True]
     assert (await ada.get(f"/v1/jobs/{rid}")).json()["users"] == []

@@ -158,7 +158,7 @@ async def test_a_key_of_the_systems_own_is_nobodys_to_use(ada: httpx2.AsyncClien
     disk_id = DiskId(UUID((await look(ada, "data"))["disk_id"]))
     theirs = await ask(ada, "/data/resize", {"size_gb": 200}, headers={"Idempotency-Key": "make-ready"})
     await machine.run()
-    ours = await machine.actor.ask(
+    ours = await machine.actor.request_operation(
         await machine.owner(ada, "data"), MakeReady(disk_id, identifier(job), "zone-a"), key="make-ready"
     )
     assert ours is not None

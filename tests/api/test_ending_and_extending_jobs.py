@@ -7,7 +7,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from gpudev.domain.commands import Cause
+from gpudev.domain.commands import MessageCause
 from gpudev.domain.errors import Stale
 from gpudev.domain.reservations.reservation import Reservation
 from gpudev.ports.reservations import Change
@@ -57,10 +57,10 @@ async def test_cancelling_wakes_the_processor(ada: httpx2.AsyncClient, api: Api)
     view = await submit(ada)
     await api.world.turn()
     answer = await ada.post(f"/v1/jobs/{view['job_id']}/cancel")
-    (message,) = await api.world.stores.queue.read("gpu_reservations", timedelta(0), 10)
+    (message,) = await api.world.stores.message_queue.read("gpu_reservations", timedelta(0), 10)
     assert message.body == {
         "reservation_id": view["reservation_id"],
-        "cause": Cause.CANCELLED.value,
+        "cause": MessageCause.CANCELLED.value,
         "request_id": answer.headers["x-request-id"],
     }
 
@@ -98,11 +98,11 @@ class Busy:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
 
-    async def change(self, change: Change, **how: Any) -> Reservation:
+    async def apply_change(self, change: Change, **how: Any) -> Reservation:
         if self.times:
             self.times -= 1
             raise Stale("the reservation changed in the meantime; look again")
-        return await self._real.change(change, **how)
+        return await self._real.apply_change(change, **how)
 
 
 async def test_a_reservation_that_moves_meanwhile_is_looked_at_again(ada: httpx2.AsyncClient, api: Api) -> None:
@@ -138,8 +138,8 @@ async def test_extending_wakes_the_processor(ada: httpx2.AsyncClient, api: Api) 
     view = await submit(ada)
     await api.world.turn()
     await ada.post(f"/v1/jobs/{view['job_id']}/extend", json={"extension_hours": 1})
-    (message,) = await api.world.stores.queue.read("gpu_reservations", timedelta(0), 10)
-    assert message.body["cause"] == Cause.EXTENDED.value
+    (message,) = await api.world.stores.message_queue.read("gpu_reservations", timedelta(0), 10)
+    assert message.body["cause"] == MessageCause.EXTENDED.value
 
 
 async def test_only_an_active_one_can_be_extended(ada: httpx2.AsyncClient) -> None:

@@ -12,18 +12,18 @@ from typing import Any
 import httpx2
 import pytest
 
-from gpudev.adapters.postgres.database.listener import ReservationChanges
+from gpudev.adapters.postgres.database.listener import PostgresReservationChanges
 from gpudev.api import app
-from gpudev.api.http.event_stream import EventStream, Item
+from gpudev.api.http.event_stream import EventStream, StreamItem
 from gpudev.domain.access.users import Role
 from gpudev.domain.errors import Unavailable
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.reservations.reservation import Reservation
-from gpudev.http_edge.client_ip import ClientAddresses
-from gpudev.http_edge.rate_limits import Places
+from gpudev.http_edge.client_ip import ClientIpResolver
+from gpudev.http_edge.rate_limits import ConcurrencyLimits
 from gpudev.wire.reservations import JobEvent, JobView
-from gpudev.workflows.reservation_views import Viewing
-from gpudev.workflows.reservations.reservation_stream import Watching
+from gpudev.workflows.reservation_views import ReservationViews
+from gpudev.workflows.reservations.reservation_stream import ReservationStream
 from support.api import Api, identifier, refused, submit, until
 
 
@@ -89,7 +89,7 @@ async def test_a_reservation_is_followed_from_submit_to_its_end(
 @pytest.fixture
 def seldom_looking(monkeypatch: pytest.MonkeyPatch) -> None:
     """By itself, a stream looks again after a minute."""
-    monkeypatch.setattr(app, "Watching", partial(Watching, look_again_seconds=60.0))
+    monkeypatch.setattr(app, "ReservationStream", partial(ReservationStream, poll_seconds=60.0))
 
 
 @pytest.mark.slow
@@ -143,7 +143,7 @@ async def test_who_comes_back_gets_only_the_lines_they_missed(ada: httpx2.AsyncC
 @pytest.mark.slow
 async def test_who_leaves_leaves_nothing_behind(ada: httpx2.AsyncClient, api: Api, address: str) -> None:
     changes = api.services.changes
-    assert isinstance(changes, ReservationChanges)
+    assert isinstance(changes, PostgresReservationChanges)
     view = await submit(ada)
     tasks = len(asyncio.all_tasks())
     async with follow(address, ada, view) as stream:
@@ -162,8 +162,8 @@ async def test_a_last_event_id_that_never_was_is_refused(ada: httpx2.AsyncClient
             refused(answer, 422, "invalid", "Last-Event-Id")
 
 
-def viewing(api: Api) -> Viewing:
-    return Viewing(api.services.plans, api.services.clock, api.services.settings.timing)
+def viewing(api: Api) -> ReservationViews:
+    return ReservationViews(api.services.plans, api.services.clock, api.services.settings.timing)
 
 
 class Deaf:
@@ -186,7 +186,7 @@ class Deaf:
 @pytest.mark.parametrize("ends", [False, True])
 async def test_lost_notifications_delay_and_never_hide(ada: httpx2.AsyncClient, api: Api, ends: bool) -> None:
     view = await submit(ada)
-    watching = Watching(api.services.reservations, Deaf(ends=ends), viewing(api), look_again_seconds=0.02)
+    watching = ReservationStream(api.services.reservations, Deaf(ends=ends), viewing(api), poll_seconds=0.02)
     stream = watching.watch(identifier(view))
     assert isinstance(await anext(stream), JobView)
     assert isinstance(await anext(stream), JobEvent)
@@ -207,16 +207,16 @@ class Flickering:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
 
-    async def find(self, reservation_id: ReservationId) -> Reservation | None:
+    async def find_reservation(self, reservation_id: ReservationId) -> Reservation | None:
         if self.away:
             raise Unavailable("the database does not answer")
-        return await self._real.find(reservation_id)
+        return await self._real.find_reservation(reservation_id)
 
 
 async def test_a_database_that_goes_away_interrupts_nobody(ada: httpx2.AsyncClient, api: Api) -> None:
     view = await submit(ada)
     store = Flickering(api)
-    watching = Watching(store, Deaf(ends=False), viewing(api), look_again_seconds=0.02)  # type: ignore[arg-type]
+    watching = ReservationStream(store, Deaf(ends=False), viewing(api), poll_seconds=0.02)  # type: ignore[arg-type]
     stream = watching.watch(identifier(view))
     await anext(stream)
     await anext(stream)
@@ -236,7 +236,7 @@ async def allowed() -> bool:
 async def test_silence_is_broken_by_comments_and_a_source_is_closed_when_the_reader_leaves() -> None:
     closed, sent, leave = asyncio.Event(), [], asyncio.Event()
 
-    async def silent() -> AsyncGenerator[Item, None]:
+    async def silent() -> AsyncGenerator[StreamItem, None]:
         try:
             while True:
                 yield None
@@ -260,7 +260,7 @@ async def test_silence_is_broken_by_comments_and_a_source_is_closed_when_the_rea
 
 
 async def test_a_source_that_breaks_is_not_taken_for_one_that_ended() -> None:
-    async def broken() -> AsyncGenerator[Item, None]:
+    async def broken() -> AsyncGenerator[StreamItem, None]:
         yield None
         raise RuntimeError("broken")
 
@@ -308,7 +308,7 @@ async def test_whoever_may_read_no_more_and_reads_nothing_is_not_waited_for() ->
         yield
         left.set()
 
-    async def silent() -> AsyncGenerator[Item, None]:
+    async def silent() -> AsyncGenerator[StreamItem, None]:
         await asyncio.Event().wait()
         yield None
 
@@ -330,8 +330,8 @@ async def test_whoever_may_read_no_more_and_reads_nothing_is_not_waited_for() ->
 @pytest.mark.slow
 async def test_nobody_holds_all_connections_with_streams(api: Api, address: str) -> None:
     state = api.app.state
-    places = {"streams_of_user": Places(2), "streams_from_address": Places(3)}
-    state.guard = replace(state.guard, addresses=ClientAddresses(["127.0.0.1"]), **places)
+    places = {"streams_of_user": ConcurrencyLimits(2), "streams_from_address": ConcurrencyLimits(3)}
+    state.guard = replace(state.guard, addresses=ClientIpResolver(["127.0.0.1"]), **places)
     job = await submit(await api.as_user("ada"))
     keys = {name: f"Bearer {await api.secret(name, Role.OPERATOR)}" for name in ("eve", "olga")}
 
@@ -353,5 +353,5 @@ async def test_nobody_holds_all_connections_with_streams(api: Api, address: str)
         assert (await follow("olaf", "192.0.2.2")).status_code == 200
         assert "from your address" in refused(await follow("olga", "192.0.2.2"), 429, "limit_reached")
         await streams.aclose()
-        await until(lambda: not any(place._taken for place in places.values()))
+        await until(lambda: not any(place._held for place in places.values()))
         assert (await follow("eve", "192.0.2.2")).status_code == 200

@@ -47,7 +47,7 @@ async def test_a_stopped_database_is_not_ready_and_a_started_one_is_again(api: A
     server = EmbeddedPostgres(tmp_path / "own" / "data", fast=True)
     await asyncio.to_thread(server.initialise)
     await asyncio.to_thread(server.start)
-    database = server.settings_database()
+    database = server.database_settings()
     try:
         await migrate(database)
         stores = open_stores(Settings(database=database))

@@ -14,11 +14,11 @@ from urllib.parse import quote
 import httpx2
 import pytest
 
-from gpudev.api.http.openapi import document
+from gpudev.api.http.openapi import openapi_document
 from gpudev.domain.access.ssh_keys import check_github_user
 from gpudev.domain.access.users import Role
 from gpudev.domain.errors import Invalid
-from gpudev.settings import Guarding
+from gpudev.settings import RequestGuardSettings
 from support.api import Api, public_key, submit
 
 PAYLOADS = {
@@ -51,7 +51,7 @@ TELLTALES = ("syntax error", "asyncpg", "Traceback", "psycopg", "PostgreSQL", 'F
 
 
 def operations(api: Api) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    for path, methods in document(api.app)["paths"].items():
+    for path, methods in openapi_document(api.app)["paths"].items():
         for method, operation in methods.items():
             if path not in ENDS_KEYS and not path.endswith("/events"):
                 yield method.upper(), path, operation
@@ -61,7 +61,7 @@ def text_fields(api: Api, operation: dict[str, Any]) -> Iterator[tuple[str, bool
     """Of the body: every field that takes text, or a list of it."""
     content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
     name = content.get("schema", {}).get("$ref", "").rpartition("/")[2]
-    schema = document(api.app)["components"]["schemas"].get(name, {})
+    schema = openapi_document(api.app)["components"]["schemas"].get(name, {})
     for field, described in schema.get("properties", {}).items():
         kinds = [described, *described.get("anyOf", [])]
         if any(kind.get("type") == "string" for kind in kinds):
@@ -78,7 +78,7 @@ def fill(path: str, **values: str) -> str:
 
 @pytest.fixture
 async def root(api: Api) -> httpx2.AsyncClient:
-    limits = Guarding(wrong_keys_burst=10**6, login_burst=10**6)
+    limits = RequestGuardSettings(wrong_keys_burst=10**6, login_burst=10**6)
     api.restart(settings=replace(api.services.settings, guarding=limits))
     return await api.as_user("root", Role.ADMIN)
 

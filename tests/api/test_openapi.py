@@ -14,16 +14,16 @@ from hypothesis import HealthCheck, Phase, given, seed
 from hypothesis import settings as hypothesis_settings
 from schemathesis import Case, GenerationMode, checks
 
-from gpudev.adapters.postgres.database.listener import ReservationChanges
+from gpudev.adapters.postgres.database.listener import PostgresReservationChanges
 from gpudev.adapters.postgres.database.roles import API
 from gpudev.adapters.postgres.stores import open_stores
 from gpudev.api.app import create_app
-from gpudev.api.permissions import TABLE
+from gpudev.api.permissions import ENDPOINT_RULES
 from gpudev.domain.access.users import Role
 from gpudev.domain.cluster import Node
 from gpudev.domain.commands import PLANNING_LEASE
 from gpudev.ports.clock import SystemClock
-from gpudev.settings import Guarding, Settings
+from gpudev.settings import RequestGuardSettings, Settings
 from support.api import Api, PublishedKeys, api_services
 
 EXAMPLES = 15
@@ -40,7 +40,7 @@ async def test_every_endpoint_is_described_with_every_error_it_can_answer(api: A
     document = (await api.anonymous().get("/openapi.json")).json()
     paths = document["paths"]
     there = {f"{method.upper()} {path}" for path, operations in paths.items() for method in operations}
-    assert there <= TABLE.keys()
+    assert there <= ENDPOINT_RULES.keys()
     for path, operations in paths.items():
         for operation in operations.values():
             assert operation["summary"], path
@@ -95,15 +95,15 @@ def server(settings: Settings) -> Iterator[Server]:
     started, stop = threading.Event(), threading.Event()
 
     async def serve() -> None:
-        stores, changes = open_stores(settings), ReservationChanges(settings.database)
+        stores, changes = open_stores(settings), PostgresReservationChanges(settings.database)
         changes.start()
         lease = await stores.leases.acquire(PLANNING_LEASE, "test", timedelta(hours=1))
         assert lease is not None
         nodes = [Node("node-1", "h100", 8), Node("cpu-1", "cpu-x86", 3)]
-        await stores.nodes.publish(lease, nodes, datetime.now(UTC))
+        await stores.nodes.publish_nodes(lease, nodes, datetime.now(UTC))
         user = await stores.users.add_user("ada", Role.ADMIN)
         secret = (await stores.users.issue_key(user.user_id, None, "test")).secret
-        limits = Guarding(login_burst=10**6, wrong_keys_burst=10**6)
+        limits = RequestGuardSettings(login_burst=10**6, wrong_keys_burst=10**6)
         served = replace(settings, guarding=limits, database=replace(settings.database, user=API))
         api_stores = open_stores(served)
         app = create_app(api_services(api_stores, changes, PublishedKeys(), SystemClock(), served))

@@ -9,7 +9,7 @@ import pytest
 
 from gpudev.adapters.postgres.database.roles import API
 from gpudev.domain.ids import ReservationId
-from gpudev.ports.cluster import Phase, ServerSeen
+from gpudev.ports.cluster import ServerPhase, ServerState
 from support.api import public_key
 from support.world import World
 
@@ -50,11 +50,11 @@ async def test_it_is_forgotten_when_the_reservation_is_released(ada: httpx2.Asyn
     job = (await submit(ada, **BROUGHT)).json()["reservation_id"]
     await world.turn()
     rid = next(iter(world.cluster.specs))
-    assert not (await world.stores.setups.setup_of(rid)).is_empty
+    assert not (await world.stores.personalizations.load_personalization(rid)).is_empty
     await ada.post(f"/v1/jobs/{job}/cancel")
     await world.turn()
     assert (await world.get(rid)).is_released
-    assert (await world.stores.setups.setup_of(rid)).is_empty
+    assert (await world.stores.personalizations.load_personalization(rid)).is_empty
 
 
 async def test_the_apis_role_can_write_it_and_never_read_it(
@@ -108,7 +108,7 @@ async def test_what_became_of_it_is_told_once_and_a_failure_ends_nothing(ada: ht
     rid: ReservationId = next(iter(world.cluster.specs))
     seen = world.cluster.servers[rid]
     words = "dotfiles: git clone ended with 128"
-    world.cluster.servers[rid] = ServerSeen(rid, Phase.READY, connection=seen.connection, setup=words)
+    world.cluster.servers[rid] = ServerState(rid, ServerPhase.READY, connection=seen.connection, setup_outcome=words)
     await world.turn()
     assert (await world.kinds(rid)).count("setup") == 1
     shown = (await ada.get(f"/v1/jobs/{job}")).json()

@@ -6,7 +6,7 @@ from dataclasses import replace
 import httpx2
 
 from api.proxy_place import QUICK, Proxy, greeting, proxy_of
-from gpudev.settings import load
+from gpudev.settings import load_settings
 from support.api import Api, refused, submit, until
 
 
@@ -112,7 +112,7 @@ async def test_no_record_leads_to_the_control_plane(api: Api, ada: httpx2.AsyncC
 
 
 def test_the_control_plane_is_wherever_one_of_its_parts_listens() -> None:
-    own = load(
+    own = load_settings(
         {
             "POSTGRES_HOST": "10.0.0.2", "POSTGRES_PORT": "5433", "GPU_DEV_API_PORT": "8001",
             "GPU_DEV_PROXY_PORT": "8002", "GPU_DEV_LISTEN": "192.0.2.7:8003", "GPU_DEV_METRICS_ADDRESS": "0.0.0.0:8004",
@@ -121,7 +121,7 @@ def test_the_control_plane_is_wherever_one_of_its_parts_listens() -> None:
     assert own >= {
         ("10.0.0.2", 5433), ("127.0.0.1", 8001), ("127.0.0.1", 8002), ("192.0.2.7", 8003), ("0.0.0.0", 8004),
     }  # fmt: skip
-    in_a_folder = load({"POSTGRES_HOST": "/run/postgresql"}).own_addresses
+    in_a_folder = load_settings({"POSTGRES_HOST": "/run/postgresql"}).own_addresses
     assert all(port != 5432 for _, port in in_a_folder), "that port is everybody's there"
 
 

@@ -13,10 +13,10 @@ import httpx2
 
 from api.proxy_place import QUICK, Proxy, closed, greeting, proxy_of
 from gpudev.cli import shortcut
-from gpudev.proxy.ssh.sessions import Sessions
+from gpudev.proxy.ssh.sessions import SshSessions
 from gpudev.proxy.ssh.tunnel import Tunnel
 from gpudev.sdk import websocket
-from gpudev.settings import Guarding
+from gpudev.settings import RequestGuardSettings
 from support.api import Api, until
 
 
@@ -85,7 +85,7 @@ def test_nothing_is_read_to_where_bytes_still_wait_for_the_dev_server() -> None:
         def get_write_buffer_size(self) -> int:
             return self.waiting
 
-    tunnel = Tunnel(cast(Sessions, None))
+    tunnel = Tunnel(cast(SshSessions, None))
     tunnel._server = server = Slow()
     first = tunnel.get_buffer(-1)
     assert tunnel.get_buffer(-1) is first
@@ -174,7 +174,7 @@ async def test_a_dev_server_that_cuts_the_connection_is_told_as_that(proxy: Prox
 
 
 async def test_a_session_outlives_every_patience_with_slow_requests(api: Api, ada: httpx2.AsyncClient) -> None:
-    async with proxy_of(api, QUICK, Guarding(header_timeout=timedelta(seconds=1))) as proxy:
+    async with proxy_of(api, QUICK, RequestGuardSettings(header_timeout=timedelta(seconds=1))) as proxy:
         await proxy.reserve(ada)
         async with proxy.open(await proxy.token(ada)) as session:
             await greeting(session)

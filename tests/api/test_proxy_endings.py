@@ -10,7 +10,7 @@ import pytest
 
 from api.proxy_place import QUICK, Proxy, closed, greeting, proxy_of
 from gpudev.domain.errors import Unavailable
-from gpudev.domain.sessions.grants import Grant, Standing
+from gpudev.domain.sessions.grants import Grant, GrantState
 from gpudev.settings import ProxySettings
 from support.api import Api, until
 
@@ -55,7 +55,7 @@ async def test_a_key_that_comes_to_its_end_cuts_nobody_off(proxy: Proxy, ada: ht
         await greeting(session)
         async with proxy.api.world.stores.pool.acquire() as connection:
             await connection.execute("UPDATE api_keys SET expires_at = now() - interval '1 second'")
-        await proxy.sessions.look()
+        await proxy.sessions.end_expired()
         await session.send(b"on")
         assert await asyncio.wait_for(session.recv(), 10) == b"on"
 
@@ -67,11 +67,11 @@ async def test_while_the_database_is_away_nothing_is_known_and_nobody_is_cut_off
     async with proxy.open(await proxy.token(ada)) as session:
         await greeting(session)
 
-        async def away(_grants: Sequence[Grant]) -> dict[Grant, Standing]:
+        async def away(_grants: Sequence[Grant]) -> dict[Grant, GrantState]:
             raise Unavailable("the database does not answer")
 
-        monkeypatch.setattr(proxy.api.services.proxy_tokens, "standings", away)
-        await proxy.sessions.look()
+        monkeypatch.setattr(proxy.api.services.proxy_tokens, "load_grant_states", away)
+        await proxy.sessions.end_expired()
         await session.send(b"on")
         assert await asyncio.wait_for(session.recv(), 10) == b"on"
         monkeypatch.undo()

@@ -58,7 +58,7 @@ async def _flood(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 async def test_whoever_leaves_without_taking_what_was_said_keeps_no_session_by_it(
     proxy: Proxy, ada: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch, farewell: bytes | None
 ) -> None:
-    monkeypatch.setattr(tunnel, "_LAST_BYTES_SECONDS", 0.2)
+    monkeypatch.setattr(tunnel, "_DRAIN_SECONDS", 0.2)
     proxy.handler = _flood
     await proxy.reserve(ada)
     writer = await _open_deaf(proxy, await proxy.token(ada))
@@ -80,7 +80,7 @@ async def test_pings_of_a_client_that_hears_no_answer_pile_nothing_up(proxy: Pro
         writer.write(_frame(_PING, b"p" * 125) * 1000)
         await asyncio.wait_for(writer.drain(), 10)
     writer.write(_frame(_PING, b"the last one"))
-    await until(lambda: session._owed_pong.endswith(b"the last one"))
+    await until(lambda: session._pending_pong.endswith(b"the last one"))
     assert session._client.get_write_buffer_size() < 2**20
 
     told = b""

@@ -11,13 +11,13 @@ from websockets.exceptions import InvalidStatus
 
 from api.proxy_place import QUICK, Proxy, closed, greeting, proxy_of
 from gpudev.ports.auditing import AuditEntry, AuditQuery
-from gpudev.settings import Guarding
+from gpudev.settings import RequestGuardSettings
 from support.api import Api, until
 
 
 async def written(proxy: Proxy, action: str = "ssh") -> list[AuditEntry]:
     await proxy.api.services.trail.flush()
-    return await proxy.api.services.audit_log.find(AuditQuery(action=action))
+    return await proxy.api.services.audit_log.find_entries(AuditQuery(action=action))
 
 
 async def test_a_session_is_in_the_audit_log_when_it_opens_and_when_it_ends(
@@ -55,7 +55,7 @@ async def test_whoever_is_turned_away_is_in_the_audit_log(proxy: Proxy, ada: htt
 
 async def test_an_address_that_tries_many_tokens_has_to_wait(api: Api, ada: httpx2.AsyncClient) -> None:
     """Also with a good one: whoever guesses learns nothing any more. Others go on, and so does what is open."""
-    guarding = Guarding(wrong_keys_burst=3, wrong_keys_per_minute=1, trusted_proxies=("127.0.0.1",))
+    guarding = RequestGuardSettings(wrong_keys_burst=3, wrong_keys_per_minute=1, trusted_proxies=("127.0.0.1",))
     api.services = replace(api.services, settings=replace(api.services.settings, guarding=guarding))
     async with proxy_of(api, QUICK) as proxy:
         await proxy.reserve(ada)

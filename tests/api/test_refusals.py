@@ -8,10 +8,10 @@ import httpx2
 import pytest
 import structlog
 
-from gpudev.api.http.routing import MAX_BODY, MAX_DEPTH, MOST_DISCARDED
+from gpudev.api.http.routing import MAX_BODY, MAX_DEPTH, MAX_DISCARDED
 from gpudev.domain import errors
 from gpudev.domain.errors import Unavailable
-from gpudev.http_edge.error_responses import STATUS_OF, status_of
+from gpudev.http_edge.error_responses import HTTP_STATUS, http_status
 from support.api import Api, public_key, refused
 
 JSON = {"Content-Type": "application/json"}
@@ -109,7 +109,7 @@ async def test_a_body_without_an_end_is_not_read_for_ever(ada: httpx2.AsyncClien
 
     answer = await ada.post("/v1/jobs/submit", content=pieces(), headers=JSON)
     refused(answer, 413, "too_large")
-    assert sent <= MOST_DISCARDED + 2 * 65536
+    assert sent <= MAX_DISCARDED + 2 * 65536
 
 
 @pytest.mark.slow
@@ -200,7 +200,7 @@ def test_every_error_has_a_status_and_a_subclass_has_its_parents() -> None:
         return [kind, *(one for child in children for one in below(child))]
 
     for kind in below(errors.GpuDevError):
-        assert 400 <= status_of(kind("x")) < 600
-        if kind not in STATUS_OF:
-            assert status_of(kind("x")) == status_of(kind.__mro__[1]("x"))
-    assert status_of(errors.DiskHeld("x")) == 409
+        assert 400 <= http_status(kind("x")) < 600
+        if kind not in HTTP_STATUS:
+            assert http_status(kind("x")) == http_status(kind.__mro__[1]("x"))
+    assert http_status(errors.DiskHeld("x")) == 409

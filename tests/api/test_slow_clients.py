@@ -12,11 +12,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from gpudev.api.http.connection_limits import guarded_http
-from gpudev.settings import Guarding
+from gpudev.api.http.connection_limits import limited_http_protocol
+from gpudev.settings import RequestGuardSettings
 from support.api import until
 
-LIMITS = Guarding(
+LIMITS = RequestGuardSettings(
     header_timeout=timedelta(seconds=0.3),
     body_timeout=timedelta(seconds=0.3),
     max_header_bytes=4096,
@@ -52,13 +52,13 @@ def app() -> App:
 
 
 @contextlib.asynccontextmanager
-async def serving(app: App, limits: Guarding) -> AsyncIterator[int]:
+async def serving(app: App, limits: RequestGuardSettings) -> AsyncIterator[int]:
     config = uvicorn.Config(
         app,
         port=0,
         lifespan="off",
         log_config=None,
-        http=guarded_http(limits),
+        http=limited_http_protocol(limits),
         timeout_graceful_shutdown=1,
         timeout_keep_alive=60,
         limit_concurrency=limits.max_connections,
@@ -182,7 +182,7 @@ async def test_two_hundred_slow_clients_keep_nobody_waiting(app: App) -> None:
 
 
 async def test_beyond_the_most_connections_there_is_a_503(app: App) -> None:
-    async with serving(app, Guarding(max_connections=5)) as port:
+    async with serving(app, RequestGuardSettings(max_connections=5)) as port:
         held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(5)]
         heard = await talk(port, b"GET / HTTP/1.1\r\nHost: api\r\nConnection: close\r\n\r\n")
         assert heard.startswith(b"HTTP/1.1 503 ")

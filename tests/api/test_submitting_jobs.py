@@ -11,8 +11,8 @@ import pytest
 
 from gpudev.domain import ids
 from gpudev.domain.cluster import Node
-from gpudev.settings import Limits
-from gpudev.workflows.queue_position import LONG_LINE
+from gpudev.settings import LimitSettings
+from gpudev.workflows.queue_position import LONG_QUEUE_AHEAD
 from gpudev.workflows.reservations import submission
 from support.api import Api, identifier, public_key, refused, submit
 
@@ -80,7 +80,7 @@ async def test_what_is_asked_for_is_written_down_and_can_be_read_at_once(ada: ht
 
 async def test_the_message_that_wakes_the_processor_is_sent_with_the_row(ada: httpx2.AsyncClient, api: Api) -> None:
     view = await submit(ada)
-    (message,) = await api.world.stores.queue.read("gpu_reservations", timedelta(0), 10)
+    (message,) = await api.world.stores.message_queue.read("gpu_reservations", timedelta(0), 10)
     assert message.body["reservation_id"] == view["reservation_id"]
 
 
@@ -123,15 +123,15 @@ async def test_in_a_long_line_the_answer_comes_from_the_published_plan(
 ) -> None:
     await submit(ada, gpu_count=16, duration_hours=1)
     await api.world.turn()
-    for _ in range(LONG_LINE + 1):
+    for _ in range(LONG_QUEUE_AHEAD + 1):
         await api.world.submit(16, nodes=2, hours=1)
     await api.world.turn()
     first, second = await submit(bob, gpu_count=16), await submit(bob, gpu_count=16)
-    assert [first["queue_position"], second["queue_position"]] == [LONG_LINE + 2, LONG_LINE + 3]
-    assert f"{LONG_LINE + 1} reservations are ahead" in first["wait_reason"]
+    assert [first["queue_position"], second["queue_position"]] == [LONG_QUEUE_AHEAD + 2, LONG_QUEUE_AHEAD + 3]
+    assert f"{LONG_QUEUE_AHEAD + 1} reservations are ahead" in first["wait_reason"]
     answer = await bob.get("/v1/gpu/availability")
     (row,) = [row for row in answer.json()["gpu_types"] if row["gpu_type"] == "h100"]
-    assert row["queue_length"] == LONG_LINE + 3
+    assert row["queue_length"] == LONG_QUEUE_AHEAD + 3
     await api.world.turn()
     for told in (first, second):
         written = (await bob.get(f"/v1/jobs/{told['job_id']}")).json()
@@ -214,7 +214,7 @@ async def test_a_home_on_scratch_is_told_as_a_warning(ada: httpx2.AsyncClient) -
 
 
 async def test_a_users_limits_are_told_as_such(ada: httpx2.AsyncClient, bob: httpx2.AsyncClient, api: Api) -> None:
-    limits = Limits(max_queued_per_user=1, max_gpus_per_user=4)
+    limits = LimitSettings(max_queued_per_user=1, max_gpus_per_user=4)
     settings = replace(api.services.settings, limits=limits)
     api.restart(settings=settings)
     ada, bob = await api.as_user("ada"), await api.as_user("bob")
@@ -230,7 +230,9 @@ async def test_a_users_limits_are_told_as_such(ada: httpx2.AsyncClient, bob: htt
 
 
 async def test_a_users_limits_hold_for_submits_at_the_same_moment(api: Api) -> None:
-    api.restart(settings=replace(api.services.settings, limits=Limits(max_queued_per_user=2, max_gpus_per_user=4)))
+    api.restart(
+        settings=replace(api.services.settings, limits=LimitSettings(max_queued_per_user=2, max_gpus_per_user=4))
+    )
     ada = await api.as_user("ada")
     body = {"gpu_type": "h100", "gpu_count": 1, "ssh_public_keys": [public_key()], "disk_name": "none"}
     answers = await asyncio.gather(*(ada.post("/v1/jobs/submit", json=body) for _ in range(8)))

@@ -12,7 +12,7 @@ from gpudev.adapters.postgres.database.pool import connect
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.api.authentication import Authentication
 from gpudev.domain.access.users import ApiKey, Role
-from gpudev.domain.errors import Forbidden, TooOften, Unauthenticated
+from gpudev.domain.errors import Forbidden, RateLimited, Unauthenticated
 from gpudev.settings import Settings
 from support.api import Api, submit
 from support.clock import ManualClock
@@ -98,7 +98,7 @@ async def test_guessing_many_keys_at_the_same_moment_is_paid_for_afterwards(cloc
     numbers = itertools.count()
 
     async def guess() -> None:
-        with pytest.raises((Unauthenticated, TooOften)):
+        with pytest.raises((Unauthenticated, RateLimited)):
             await authentication.authenticate(f"Bearer gpudev_{next(numbers):043}", "192.0.2.7")
 
     for _ in range(60):  # a minute, with a hundred connections

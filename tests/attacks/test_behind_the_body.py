@@ -10,8 +10,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from gpudev.api.http.connection_limits import guarded_http
-from gpudev.settings import Guarding
+from gpudev.api.http.connection_limits import limited_http_protocol
+from gpudev.settings import RequestGuardSettings
 from support.api import until
 
 CHUNKED = b"POST / HTTP/1.1\r\nHost: api\r\nX-Forwarded-For: 192.0.2.1\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -30,9 +30,14 @@ async def tell_headers(scope: Scope, receive: Receive, send: Send) -> None:
 
 @pytest.fixture
 async def port() -> AsyncIterator[int]:
-    limits = Guarding(max_header_bytes=8192)
+    limits = RequestGuardSettings(max_header_bytes=8192)
     config = uvicorn.Config(
-        tell_headers, port=0, lifespan="off", log_config=None, http=guarded_http(limits), timeout_graceful_shutdown=1
+        tell_headers,
+        port=0,
+        lifespan="off",
+        log_config=None,
+        http=limited_http_protocol(limits),
+        timeout_graceful_shutdown=1,
     )
     server = uvicorn.Server(config)
     running = asyncio.create_task(server.serve())

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from auth.commanding import Cli
-from gpudev.domain.access.invitations import parse_link
+from gpudev.domain.access.invitations import parse_invitation_link
 from gpudev.domain.errors import Invalid
 from gpudev.sdk import files
 
@@ -72,7 +72,7 @@ async def test_what_a_server_calls_somebody_does_nothing_to_their_terminal(tmp_p
 )
 def test_a_link_that_only_looks_like_an_invitation_is_refused_and_not_repeated(link: str) -> None:
     with pytest.raises(Invalid) as refused:
-        parse_link(link)
+        parse_invitation_link(link)
     assert SECRET not in str(refused.value)
 
 

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 import pytest
 
 from auth.issuing import TestIssuer
-from gpudev.adapters.oidc.issuer_keys import Issuer
+from gpudev.adapters.oidc.issuer_keys import IssuerKeys
 from gpudev.adapters.oidc.provider import OidcProvider
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.domain.errors import Unauthenticated
-from gpudev.domain.oidc_login import bound_nonce
+from gpudev.domain.oidc_login import bind_nonce
 from gpudev.ports.invitations import IdToken
 from gpudev.settings import OidcSettings
 from support.clock import ManualClock
@@ -40,15 +40,15 @@ async def test_a_token_got_for_another_server_is_no_login_here(
     issuer: TestIssuer, stores: Stores, clock: ManualClock, server: str, is_let_in: bool
 ) -> None:
     """Whatever nonce whoever brings it says that they sent."""
-    keys = Issuer(issuer.address, seconds=5)
+    keys = IssuerKeys(issuer.address, seconds=5)
     settings = OidcSettings(issuer=issuer.address, client_id="gpu-dev")
     provider = OidcProvider(settings, keys, stores.used_tokens, clock, OURS)
-    token = issuer.token(clock, nonce=bound_nonce(RANDOM, server), aud="gpu-dev")
+    token = issuer.token(clock, nonce=bind_nonce(RANDOM, server), aud="gpu-dev")
     try:
         if is_let_in:
             assert (await provider.identify(IdToken(token, None))).username == "ada@example.org"
             return
-        for nonce in (None, bound_nonce(RANDOM, server)):
+        for nonce in (None, bind_nonce(RANDOM, server)):
             with pytest.raises(Unauthenticated, match="another server"):
                 await provider.identify(IdToken(token, nonce))
     finally:
@@ -58,7 +58,7 @@ async def test_a_token_got_for_another_server_is_no_login_here(
 async def test_a_token_without_a_nonce_as_devices_get_it_names_no_server(
     issuer: TestIssuer, stores: Stores, clock: ManualClock
 ) -> None:
-    keys = Issuer(issuer.address, seconds=5)
+    keys = IssuerKeys(issuer.address, seconds=5)
     provider = OidcProvider(
         OidcSettings(issuer=issuer.address, client_id="gpu-dev"), keys, stores.used_tokens, clock, OURS
     )

@@ -13,8 +13,8 @@ from gpudev.adapters.postgres.stores import Stores
 from gpudev.domain.access.users import Role
 from gpudev.domain.errors import Conflict
 from gpudev.main import cli
-from gpudev.ports.auditing import AuditEntry, AuditQuery, harmless, without_keys
-from gpudev.settings import Database
+from gpudev.ports.auditing import AuditEntry, AuditQuery, redact_keys, sanitize_text
+from gpudev.settings import DatabaseSettings
 from support.api import Api, submit
 from support.clock import ManualClock
 
@@ -27,7 +27,7 @@ async def test_the_audit_log_tells_which_role_was_given_and_which_priority(api: 
     await root.post("/v1/users/nobody/role", json={"role": "admin"})
     await root.post(f"/v1/jobs/{job['job_id']}/priority", json={"priority": 7})
     await api.services.trail.flush()
-    entries = await api.services.audit_log.find(AuditQuery(username="root"))
+    entries = await api.services.audit_log.find_entries(AuditQuery(username="root"))
     assert [(entry.target, entry.status) for entry in entries] == [
         ("eve (operator)", 201),
         ("eve (admin)", 200),
@@ -36,7 +36,9 @@ async def test_the_audit_log_tells_which_role_was_given_and_which_priority(api: 
     ]
 
 
-async def test_no_command_of_operators_changes_anything_without_a_line(database: Database, stores: Stores) -> None:
+async def test_no_command_of_operators_changes_anything_without_a_line(
+    database: DatabaseSettings, stores: Stores
+) -> None:
     await stores.users.add_user("ada", Role.USER)
     async with stores.pool.acquire() as connection:
         dead, waiting = [
@@ -46,7 +48,7 @@ async def test_no_command_of_operators_changes_anything_without_a_line(database:
     await run(database, "users", "weight", "ada", "2.5")
     await run(database, "queue", "drop", "disk_operations", str(waiting))
     await run(database, "queue", "retry", "disk_operations", str(dead))
-    entries = await stores.audit_log.find(AuditQuery())
+    entries = await stores.audit_log.find_entries(AuditQuery())
     assert [(entry.action, entry.target) for entry in entries] == [
         ("gpu-dev-server users weight", "ada (2.5)"),
         ("gpu-dev-server queue drop", f"{waiting} of disk_operations"),
@@ -66,7 +68,7 @@ async def test_who_took_the_api_over_cannot_choose_where_a_line_stands(
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
             await connection.execute(insert, number)
     await theirs.audit_log.append([AuditEntry(datetime.now(UTC), "POST /x", "ok")])
-    assert len(await theirs.audit_log.find(AuditQuery())) == 1
+    assert len(await theirs.audit_log.find_entries(AuditQuery())) == 1
 
 
 async def test_an_invitation_gives_an_admins_rights_only_where_that_is_said(stores: Stores, clock: ManualClock) -> None:
@@ -81,12 +83,12 @@ async def test_an_invitation_gives_an_admins_rights_only_where_that_is_said(stor
 @pytest.mark.parametrize("prefix", ["gpudev_", "gpudevt_"], ids=["key", "token for a session"])
 def test_what_opens_something_is_cut_down_wherever_it_stands(prefix: str) -> None:
     secret = prefix + "Ab3-_xYz" * 5
-    for shown in (without_keys(f"GET /v1/jobs/{secret}/ssh"), harmless(f"/v1/jobs/{secret}")):
+    for shown in (redact_keys(f"GET /v1/jobs/{secret}/ssh"), sanitize_text(f"/v1/jobs/{secret}")):
         assert secret[:16] + "…" in shown
         assert secret[:20] not in shown
 
 
-async def run(database: Database, *arguments: str) -> None:
+async def run(database: DatabaseSettings, *arguments: str) -> None:
     names = {"POSTGRES_HOST": "host", "POSTGRES_PORT": "port", "POSTGRES_USER": "user", "POSTGRES_DB": "database"}
     environment = {variable: str(getattr(database, field)) for variable, field in names.items()}
     # In a thread of its own: the command runs its own loop.

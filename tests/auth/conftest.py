@@ -10,16 +10,16 @@ import pytest
 import uvicorn
 
 from auth.issuing import Stranger, TestIssuer
-from gpudev.adapters.oidc.issuer_keys import Issuer
+from gpudev.adapters.oidc.issuer_keys import IssuerKeys
 from gpudev.adapters.oidc.provider import OidcProvider
-from gpudev.adapters.postgres.database.listener import ReservationChanges
+from gpudev.adapters.postgres.database.listener import PostgresReservationChanges
 from gpudev.adapters.postgres.database.pool import connect
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.api.app import create_app
-from gpudev.api.dependencies import Services
+from gpudev.api.dependencies import ApiDependencies
 from gpudev.embedded.postgres import EmbeddedPostgres
-from gpudev.settings import Database, OidcSettings, Settings
-from gpudev.workflows.inviting import Inviting
+from gpudev.settings import DatabaseSettings, OidcSettings, Settings
+from gpudev.workflows.inviting import InvitationLogin
 from support.api import PublishedKeys, api_services, until
 from support.clock import ManualClock
 from support.dex import CLIENT, Dex, running
@@ -41,27 +41,27 @@ def oidc(issuer: TestIssuer) -> OidcSettings:
 @pytest.fixture
 async def services(
     stores: Stores, clock: ManualClock, settings: Settings, oidc: OidcSettings
-) -> AsyncIterator[Services]:
-    changes = ReservationChanges(settings.database)
-    keys = Issuer(oidc.issuer, seconds=5)
+) -> AsyncIterator[ApiDependencies]:
+    changes = PostgresReservationChanges(settings.database)
+    keys = IssuerKeys(oidc.issuer, seconds=5)
     made = api_services(stores, changes, PublishedKeys(), clock, replace(settings, oidc=oidc))
     yield replace(
         made,
         oidc_login=OidcProvider(oidc, keys, stores.used_tokens, clock),
-        invitation_login=Inviting(stores.invitations, clock),
+        invitation_login=InvitationLogin(stores.invitations, clock),
     )
     await keys.close()
 
 
 @pytest.fixture
-async def client(services: Services) -> AsyncIterator[httpx2.AsyncClient]:
+async def client(services: ApiDependencies) -> AsyncIterator[httpx2.AsyncClient]:
     transport = httpx2.ASGITransport(create_app(services))
     async with httpx2.AsyncClient(transport=transport, base_url="http://api") as client:
         yield client
 
 
 @pytest.fixture
-async def address(services: Services) -> AsyncIterator[str]:
+async def address(services: ApiDependencies) -> AsyncIterator[str]:
     """The app behind a real server."""
     config = uvicorn.Config(create_app(services), port=0, lifespan="off", log_config=None, timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
@@ -82,13 +82,13 @@ def dex(tmp_path_factory: pytest.TempPathFactory, postgres: EmbeddedPostgres) ->
     program = DEX.find()
     if program is None:
         pytest.skip("dex is not built: `make test` builds it, and so does `python tests/support/go_program.py`")
-    own = replace(postgres.settings_database(), database="dex")
+    own = replace(postgres.database_settings(), database="dex")
     asyncio.run(_make_database(own))
     with running(program, Path(tmp_path_factory.mktemp("dex")), own) as dex:
         yield dex
 
 
-async def _make_database(database: Database) -> None:
+async def _make_database(database: DatabaseSettings) -> None:
     admin = await connect(replace(database, database="postgres"))
     try:
         await admin.execute(f'CREATE DATABASE "{database.database}"')

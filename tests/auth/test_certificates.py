@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpudev.adapters import tls
-from gpudev.adapters.tls import CertificateFiles, ensure_self_made, find_certificate
+from gpudev.adapters.tls import CertificateFiles, ensure_certificate, ensure_self_signed
 from gpudev.domain.errors import Invalid
-from gpudev.domain.listening import is_loopback, parse_listen
+from gpudev.domain.listening import is_loopback_host, parse_listen_address
 from gpudev.sdk import pinning
 from gpudev.settings import Settings
 
@@ -29,7 +29,7 @@ def read(files: CertificateFiles) -> x509.Certificate:
 
 
 def test_a_self_made_certificate_names_its_host_and_is_for_its_owner_alone(tmp_path: Path) -> None:
-    files = ensure_self_made(tmp_path / "tls", "192.0.2.7", NOW)
+    files = ensure_self_signed(tmp_path / "tls", "192.0.2.7", NOW)
     names = read(files).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert [str(name) for name in names.get_values_for_type(x509.IPAddress)] == ["192.0.2.7"]
     assert {path.stat().st_mode & 0o777 for path in (files.certificate, files.key)} == {0o600}
@@ -39,40 +39,40 @@ def test_a_self_made_certificate_names_its_host_and_is_for_its_owner_alone(tmp_p
 
 
 def test_it_is_used_again_and_renewed_with_its_key_before_its_end(tmp_path: Path) -> None:
-    files = ensure_self_made(tmp_path, "lab.example.org", NOW)
+    files = ensure_self_signed(tmp_path, "lab.example.org", NOW)
     first, key, known = files.certificate.read_bytes(), files.key.read_bytes(), files.fingerprint()
-    ensure_self_made(tmp_path, "lab.example.org", NOW + timedelta(days=300))
+    ensure_self_signed(tmp_path, "lab.example.org", NOW + timedelta(days=300))
     assert files.certificate.read_bytes() == first
     late = NOW + tls.VALID_FOR - tls.RENEW_BEFORE
-    ensure_self_made(tmp_path, "lab.example.org", late)
+    ensure_self_signed(tmp_path, "lab.example.org", late)
     assert files.certificate.read_bytes() != first
     assert read(files).not_valid_after_utc > late + timedelta(days=300)
     assert (files.key.read_bytes(), files.fingerprint()) == (key, known)
 
 
 def test_for_another_host_there_is_another_certificate_with_the_same_key(tmp_path: Path) -> None:
-    known = ensure_self_made(tmp_path, "192.0.2.7", NOW).fingerprint()
-    files = ensure_self_made(tmp_path, "192.0.2.8", NOW)
+    known = ensure_self_signed(tmp_path, "192.0.2.7", NOW).fingerprint()
+    files = ensure_self_signed(tmp_path, "192.0.2.8", NOW)
     assert "192.0.2.8" in str(read(files).extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
     assert files.fingerprint() == known
 
 
 def test_half_a_certificate_is_made_anew_and_a_key_is_never_replaced(tmp_path: Path) -> None:
-    files = ensure_self_made(tmp_path, "192.0.2.7", NOW)
+    files = ensure_self_signed(tmp_path, "192.0.2.7", NOW)
     files.certificate.write_bytes(files.certificate.read_bytes()[:100])
-    ensure_self_made(tmp_path, "192.0.2.7", NOW).check()
+    ensure_self_signed(tmp_path, "192.0.2.7", NOW).check()
     files.key.write_text("no key")
     with pytest.raises(Invalid, match="no private key"):
-        ensure_self_made(tmp_path, "192.0.2.7", NOW)
+        ensure_self_signed(tmp_path, "192.0.2.7", NOW)
     assert files.key.read_text() == "no key"
 
 
 def test_a_given_certificate_is_used_as_it_is_and_comes_with_its_key(tmp_path: Path) -> None:
-    mine, other = ensure_self_made(tmp_path / "a", "x", NOW), ensure_self_made(tmp_path / "b", "x", NOW)
+    mine, other = ensure_self_signed(tmp_path / "a", "x", NOW), ensure_self_signed(tmp_path / "b", "x", NOW)
     settings = Settings(state_dir=tmp_path, tls_cert=mine.certificate, tls_key=mine.key)
-    assert find_certificate(settings, "x", NOW) == mine
+    assert ensure_certificate(settings, "x", NOW) == mine
     with pytest.raises(Invalid, match="together"):
-        find_certificate(replace(settings, tls_key=None), "x", NOW)
+        ensure_certificate(replace(settings, tls_key=None), "x", NOW)
     with pytest.raises(Invalid, match="no certificate with its key"):
         CertificateFiles(mine.certificate, other.key).check()
     with pytest.raises(Invalid):
@@ -81,7 +81,7 @@ def test_a_given_certificate_is_used_as_it_is_and_comes_with_its_key(tmp_path: P
 
 
 def test_the_client_finds_the_fingerprint_the_server_told(tmp_path: Path) -> None:
-    files = ensure_self_made(tmp_path, "192.0.2.7", NOW)
+    files = ensure_self_signed(tmp_path, "192.0.2.7", NOW)
     assert pinning.fingerprint_of(read(files).public_bytes(Encoding.DER)) == files.fingerprint()
 
 
@@ -116,7 +116,7 @@ def test_what_is_no_certificate_shows_no_key(noise: bytes) -> None:
 
 
 def test_every_cut_certificate_shows_no_key(tmp_path: Path) -> None:
-    files = ensure_self_made(tmp_path, "192.0.2.7", NOW)
+    files = ensure_self_signed(tmp_path, "192.0.2.7", NOW)
     whole = ssl.PEM_cert_to_DER_cert(files.certificate.read_text())
     assert pinning.shows(whole, files.fingerprint())
     assert not pinning.shows(None, files.fingerprint())
@@ -137,8 +137,8 @@ def test_every_cut_certificate_shows_no_key(tmp_path: Path) -> None:
     ],
 )
 def test_where_to_listen_is_read_as_people_write_it(text: str, url: str) -> None:
-    assert parse_listen(text).url == url
-    assert parse_listen(str(parse_listen(text))) == parse_listen(text)
+    assert parse_listen_address(text).url == url
+    assert parse_listen_address(str(parse_listen_address(text))) == parse_listen_address(text)
 
 
 @pytest.mark.parametrize(
@@ -148,9 +148,9 @@ def test_where_to_listen_is_read_as_people_write_it(text: str, url: str) -> None
 )  # fmt: skip
 def test_what_is_no_address_to_come_to_is_refused(text: str) -> None:
     with pytest.raises(Invalid):
-        parse_listen(text)
+        parse_listen_address(text)
 
 
 def test_this_machine_is_told_from_others() -> None:
-    assert all(is_loopback(host) for host in ("127.0.0.1", "127.0.0.2", "::1", "localhost"))
-    assert not any(is_loopback(host) for host in ("192.0.2.7", "0.0.0.0", "::", "lab", "127.0.0.1.example.org"))
+    assert all(is_loopback_host(host) for host in ("127.0.0.1", "127.0.0.2", "::1", "localhost"))
+    assert not any(is_loopback_host(host) for host in ("192.0.2.7", "0.0.0.0", "::", "lab", "127.0.0.1.example.org"))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpudev.adapters.postgres.stores import Stores
-from gpudev.domain.access.invitations import InvitationLink, InvitationState, parse_link
+from gpudev.domain.access.invitations import InvitationLink, InvitationState, parse_invitation_link
 from gpudev.domain.access.users import Role
 from gpudev.domain.errors import Conflict, Invalid, NotFound
 from gpudev.ports.access import Person
@@ -154,7 +154,7 @@ async def test_only_names_that_can_be_names_are_invited(stores: Stores, clock: M
 @pytest.mark.parametrize("fingerprint", [FINGERPRINT, None])
 def test_a_link_comes_back_as_it_was_sent(url: str, fingerprint: str | None) -> None:
     link = InvitationLink(url, SECRET, fingerprint)
-    assert parse_link(f" {link}\n") == link
+    assert parse_invitation_link(f" {link}\n") == link
 
 
 def test_the_secret_is_where_no_browser_sends_it() -> None:
@@ -184,18 +184,18 @@ def test_the_secret_is_where_no_browser_sends_it() -> None:
 )
 def test_what_is_no_link_or_no_safe_one_is_refused_without_repeating_it(text: str) -> None:
     with pytest.raises(Invalid) as refusal:
-        parse_link(text)
+        parse_invitation_link(text)
     assert SECRET[:10] not in refusal.value.message
 
 
 def test_on_this_machine_no_certificate_is_needed() -> None:
-    assert parse_link(f"http://127.0.0.1:7480/invitation#{SECRET}").fingerprint is None
+    assert parse_invitation_link(f"http://127.0.0.1:7480/invitation#{SECRET}").fingerprint is None
 
 
 @given(st.text())
 def test_no_text_breaks_the_reading_of_links(text: str) -> None:
     for candidate in (text, f"https://{text}/invitation#{SECRET}"):
         try:
-            parse_link(candidate)
+            parse_invitation_link(candidate)
         except Invalid:
             continue

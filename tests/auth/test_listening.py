@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import uvicorn
 
-from gpudev.adapters.tls import CertificateFiles, ensure_self_made
-from gpudev.bootstrap.listeners import listening_elsewhere
+from gpudev.adapters.tls import CertificateFiles, ensure_self_signed
+from gpudev.bootstrap.listeners import serve_tls_listener
 from gpudev.domain.errors import Invalid, Unavailable
 from gpudev.domain.listening import ListenAddress
 from gpudev.sdk.errors import Unreachable
@@ -52,7 +52,7 @@ class Door:
 @contextlib.asynccontextmanager
 async def open_door(settings: Settings, clock: ManualClock, *, every: float = 60.0) -> AsyncIterator[Door]:
     config = uvicorn.Config(echo, lifespan="off", log_config=None, timeout_graceful_shutdown=1)  # type: ignore[arg-type]
-    async with listening_elsewhere(config, settings, clock, every) as address:
+    async with serve_tls_listener(config, settings, clock, every) as address:
         assert address is not None
         folder = settings.state_dir / "tls"
         files = CertificateFiles(
@@ -76,7 +76,7 @@ async def test_behind_the_door_is_the_same_app_with_tls(listening: Settings, clo
 async def test_nothing_is_said_to_a_server_with_another_key(
     listening: Settings, clock: ManualClock, tmp_path: Path
 ) -> None:
-    other = ensure_self_made(tmp_path / "other", OTHER_ADDRESS, clock.now()).fingerprint()
+    other = ensure_self_signed(tmp_path / "other", OTHER_ADDRESS, clock.now()).fingerprint()
     async with open_door(listening, clock) as door:
         with pytest.raises(Unreachable, match="does not show the key") as refusal:
             await asyncio.to_thread(door.ask, other)
@@ -138,7 +138,7 @@ async def test_a_renewed_certificate_is_shown_without_a_restart_and_known_by_the
 async def test_a_given_certificate_that_breaks_leaves_the_old_one_in_place(
     listening: Settings, clock: ManualClock, tmp_path: Path
 ) -> None:
-    given = ensure_self_made(tmp_path / "given", OTHER_ADDRESS, clock.now())
+    given = ensure_self_signed(tmp_path / "given", OTHER_ADDRESS, clock.now())
     settings = replace(listening, tls_cert=given.certificate, tls_key=given.key)
     async with open_door(settings, clock, every=0.02) as door:
         pin = door.fingerprint
@@ -162,13 +162,13 @@ async def test_what_cannot_be_opened_says_why(listening: Settings, clock: Manual
             (replace(listening, tls_cert=tmp_path / "none", tls_key=tmp_path / "none"), "none"),
         ):
             with pytest.raises((Invalid, Unavailable), match=why):
-                async with listening_elsewhere(config, settings, clock):
+                async with serve_tls_listener(config, settings, clock):
                     raise AssertionError("it must not open")
 
 
 async def test_without_the_setting_there_is_no_second_door(tmp_path: Path, clock: ManualClock) -> None:
     config = uvicorn.Config(echo, lifespan="off", log_config=None)  # type: ignore[arg-type]
-    async with listening_elsewhere(config, Settings(state_dir=tmp_path / "state"), clock) as address:
+    async with serve_tls_listener(config, Settings(state_dir=tmp_path / "state"), clock) as address:
         assert address is None
     assert not (tmp_path / "state").exists()
 

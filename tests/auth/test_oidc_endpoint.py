@@ -9,7 +9,7 @@ import pytest
 
 from auth.issuing import METADATA, Stranger, TestIssuer
 from gpudev.adapters.postgres.stores import Stores
-from gpudev.api.dependencies import Services
+from gpudev.api.dependencies import ApiDependencies
 from gpudev.domain.access.users import Role
 from gpudev.ports.access import Person
 from gpudev.settings import OidcSettings
@@ -173,7 +173,7 @@ async def test_what_is_no_request_is_refused(client: httpx2.AsyncClient) -> None
 
 
 async def test_without_an_issuer_nobody_comes_in_this_way(
-    services: Services, issuer: TestIssuer, clock: ManualClock
+    services: ApiDependencies, issuer: TestIssuer, clock: ManualClock
 ) -> None:
     from gpudev.api.app import create_app
 

@@ -11,7 +11,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from auth.issuing import Stranger, TestIssuer, public_jwk
-from gpudev.adapters.oidc.signatures import key_name, signed_claims
+from gpudev.adapters.oidc.signatures import token_key_id, verify_signature
 from gpudev.domain.errors import Unauthenticated
 from support.clock import ManualClock
 
@@ -28,21 +28,21 @@ def encoded(value: object) -> str:
 
 def refused(token: str, key: dict[str, Any]) -> None:
     with pytest.raises(Unauthenticated):
-        key_name(token)
-        signed_claims(token, key)
+        token_key_id(token)
+        verify_signature(token, key)
 
 
 def test_what_the_issuer_signed_is_read(issuer: TestIssuer, clock: ManualClock, key: dict[str, Any]) -> None:
     token = issuer.token(clock, extra="word")
-    assert key_name(token) == "first"
-    assert signed_claims(token, key)["extra"] == "word"
+    assert token_key_id(token) == "first"
+    assert verify_signature(token, key)["extra"] == "word"
 
 
 def test_other_kinds_of_asymmetric_keys_count_too() -> None:
     for private, algorithm in ((ec.generate_private_key(ec.SECP256R1()), "ES256"), (_ed25519(), "EdDSA")):
         made = jwt.get_algorithm_by_name(algorithm).to_jwk(private.public_key(), as_dict=True)  # type: ignore[attr-defined]
         token = jwt.encode({"sub": "1"}, private, algorithm, {"kid": "k"})
-        assert signed_claims(token, {**made, "kid": "k"}) == {"sub": "1"}
+        assert verify_signature(token, {**made, "kid": "k"}) == {"sub": "1"}
 
 
 @pytest.mark.parametrize("algorithm", ["none", "None", "nOnE", ""])
@@ -84,7 +84,7 @@ def test_a_key_in_the_header_or_an_address_of_one_is_not_looked_at(
         "x5c": ["MIIB"],
     }
     refused(jwt.encode(issuer.claims(clock), stranger.rsa, "RS256", {"kid": "first", **brought}), key)
-    assert signed_claims(issuer.token(clock, headers=brought), key)
+    assert verify_signature(issuer.token(clock, headers=brought), key)
     assert issuer.asked == []
 
 
@@ -120,7 +120,7 @@ def test_tokens_of_other_kinds_are_no_id_tokens(
 def test_a_token_says_by_which_key_it_is_signed(kid: Any, issuer: TestIssuer, clock: ManualClock) -> None:
     header = {"alg": "RS256"} | ({} if kid is None else {"kid": kid})
     with pytest.raises(Unauthenticated):
-        key_name(f"{encoded(header)}.{encoded(issuer.claims(clock))}.{encoded(b'x')}")
+        token_key_id(f"{encoded(header)}.{encoded(issuer.claims(clock))}.{encoded(b'x')}")
 
 
 def test_a_key_is_only_for_the_algorithms_of_its_kind(
@@ -130,7 +130,7 @@ def test_a_key_is_only_for_the_algorithms_of_its_kind(
     for algorithm in ("RS512", "PS256"):
         refused(jwt.encode(claims, private, algorithm, {"kid": "first"}), key)  # the key says that it is for RS256
         unbound = {name: value for name, value in key.items() if name != "alg"}
-        assert signed_claims(jwt.encode(claims, private, algorithm, {"kid": "first"}), unbound)
+        assert verify_signature(jwt.encode(claims, private, algorithm, {"kid": "first"}), unbound)
     refused(issuer.token(clock), {**key, "alg": "none"})
     refused(issuer.token(clock), {**key, "kty": "EC"})
     refused(issuer.token(clock), {"kid": "first"})

@@ -73,4 +73,4 @@ async def test_every_status_of_aws_means_something(
     newest.status, newest.percent, newest.reason = status, 40, "because"
     told = await cloud.last_refresh(GROUP)
     assert told is not None
-    assert (told.state, told.percent, told.said) == (state, 40, f"{status}: because")
+    assert (told.state, told.percent, told.detail) == (state, 40, f"{status}: because")

@@ -17,7 +17,7 @@ from gpudev.adapters.aws.permissions import (
     RECONCILE_AVAILABILITY,
     RECONCILE_DISKS,
     Action,
-    policy,
+    iam_policy,
 )
 from gpudev.domain.errors import ClusterError
 from support.aws_stub import AwsStub
@@ -133,6 +133,6 @@ def _modules() -> list[Path]:
 
 
 def test_a_policy_names_the_actions_as_iam_does() -> None:
-    assert json.loads(json.dumps(policy(RECONCILE_DISKS)))["Statement"] == [
+    assert json.loads(json.dumps(iam_policy(RECONCILE_DISKS)))["Statement"] == [
         {"Effect": "Allow", "Action": ["ec2:DescribeSnapshots", "ec2:DescribeVolumes"], "Resource": "*"}
     ]

@@ -13,7 +13,7 @@ from botocore.exceptions import ClientError
 
 from contracts.cloud_worlds import ours
 from gpudev.adapters.aws.cloud import AwsCloud
-from gpudev.adapters.aws.reading import snapshot_from, volume_from
+from gpudev.adapters.aws.reading import parse_snapshot, parse_volume
 from support.aws_stub import AwsStub
 from support.aws_stub.account import OTHER_OWNER_ID
 
@@ -40,10 +40,10 @@ async def test_what_the_library_reads_is_what_we_read(stub: AwsStub, cloud: AwsC
     snapshots = (await ec2.describe_snapshots(OwnerIds=["self"]))["Snapshots"]
     assert "Iops" in volumes[0], "read by the library"
     assert {told.volume_id: told for told in await cloud.volumes()} == {
-        told["VolumeId"]: volume_from(told) for told in volumes
+        told["VolumeId"]: parse_volume(told) for told in volumes
     }
     assert {told.snapshot_id: told for told in await cloud.snapshots()} == {
-        told["SnapshotId"]: snapshot_from(told) for told in snapshots
+        told["SnapshotId"]: parse_snapshot(told) for told in snapshots
     }
 
 

@@ -5,29 +5,31 @@ from uuid import uuid4
 import pytest
 
 from gpudev.adapters.aws.cloud import AwsCloud
-from gpudev.adapters.environment_filter import SeparateCloud
+from gpudev.adapters.environment_filter import EnvironmentFilter
 from gpudev.bootstrap.cloud import open_cloud
 from gpudev.ports.cloud import DISK_ID_TAG, ENVIRONMENT_TAG, OWNER_TAG, Volume
-from gpudev.settings import load
+from gpudev.settings import load_settings
 
 TAGS = {OWNER_TAG: "ada", "disk-name": "data"}
 
 
 @pytest.fixture
-def first(cloud: AwsCloud) -> SeparateCloud:
-    return SeparateCloud(cloud, "pytorch-gpu-dev")
+def first(cloud: AwsCloud) -> EnvironmentFilter:
+    return EnvironmentFilter(cloud, "pytorch-gpu-dev")
 
 
 @pytest.fixture
-def second(cloud: AwsCloud) -> SeparateCloud:
-    return SeparateCloud(cloud, "team-b")
+def second(cloud: AwsCloud) -> EnvironmentFilter:
+    return EnvironmentFilter(cloud, "team-b")
 
 
-async def make(cloud: SeparateCloud) -> Volume:
+async def make(cloud: EnvironmentFilter) -> Volume:
     return await cloud.ensure_volume(str(uuid4()), size_gb=10, zone="us-east-2a", tags=TAGS)
 
 
-async def test_each_sees_the_volumes_and_snapshots_that_it_made(first: SeparateCloud, second: SeparateCloud) -> None:
+async def test_each_sees_the_volumes_and_snapshots_that_it_made(
+    first: EnvironmentFilter, second: EnvironmentFilter
+) -> None:
     made = {cloud: await make(cloud) for cloud in (first, second)}
     for cloud, volume in made.items():
         snapshot = await cloud.ensure_snapshot(str(uuid4()), volume.volume_id, TAGS)
@@ -38,7 +40,7 @@ async def test_each_sees_the_volumes_and_snapshots_that_it_made(first: SeparateC
 
 
 async def test_what_was_made_before_there_were_marks_is_told_to_both_until_one_takes_it(
-    first: SeparateCloud, second: SeparateCloud, cloud: AwsCloud
+    first: EnvironmentFilter, second: EnvironmentFilter, cloud: AwsCloud
 ) -> None:
     old = await cloud.ensure_volume(str(uuid4()), size_gb=10, zone="us-east-2a", tags=TAGS)
     assert [one.volume_id for one in await first.volumes()] == [old.volume_id]
@@ -51,7 +53,7 @@ async def test_what_was_made_before_there_were_marks_is_told_to_both_until_one_t
 @pytest.mark.usefixtures("stub")
 async def test_an_environment_is_called_after_its_groups_of_nodes() -> None:
     told = {"GPU_DEV_CLOUD": "aws", "GPU_DEV_NODE_GROUP_PREFIX": "team-b", "AWS_REGION": "us-east-2"}
-    async with open_cloud(load(told)) as cloud:
+    async with open_cloud(load_settings(told)) as cloud:
         assert cloud is not None
         made = await cloud.ensure_volume(str(uuid4()), size_gb=10, zone="us-east-2a", tags=TAGS)
     assert made.tags[ENVIRONMENT_TAG] == "team-b"

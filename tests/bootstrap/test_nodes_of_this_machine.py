@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from gpudev.adapters.local.machine.nodes import LocalNodes, describe_nodes
+from gpudev.adapters.local.machine.nodes import LocalNodes, load_nodes
 from gpudev.bootstrap import processor
-from gpudev.bootstrap.processor import nodes_of_this_machine
+from gpudev.bootstrap.processor import get_local_nodes
 from gpudev.domain.errors import Unavailable
 from gpudev.settings import Settings
 
@@ -15,16 +15,16 @@ from gpudev.settings import Settings
 def test_a_driver_that_does_not_answer_any_more_is_no_reason_to_simulate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    simulated = describe_nodes(None)
+    simulated = load_nodes(None)
     if simulated.has_real_gpus:
         pytest.skip("NOT TESTED: this machine has real GPUs, and its driver cannot be taken away for a test")
     settings = Settings(state_dir=tmp_path)
-    assert nodes_of_this_machine(settings) == simulated
+    assert get_local_nodes(settings) == simulated
     real = LocalNodes((replace(simulated.nodes[0], nvml=(0,), simulated=False),), "NVML")
-    monkeypatch.setattr(processor, "describe_nodes", lambda _: real)
-    assert nodes_of_this_machine(settings) == real
-    monkeypatch.setattr(processor, "describe_nodes", lambda _: simulated)
+    monkeypatch.setattr(processor, "load_nodes", lambda _: real)
+    assert get_local_nodes(settings) == real
+    monkeypatch.setattr(processor, "load_nodes", lambda _: simulated)
     with pytest.raises(Unavailable, match="do not answer"):
-        nodes_of_this_machine(settings)
+        get_local_nodes(settings)
     described = replace(settings, nodes_file=tmp_path / "nodes.toml")
-    assert nodes_of_this_machine(described) == simulated, "a file says what there is"
+    assert get_local_nodes(described) == simulated, "a file says what there is"

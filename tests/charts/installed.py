@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from charts.rendering import Object
-from gpudev.settings import Database
+from gpudev.settings import DatabaseSettings
 from support.kube import ControlPlane
 from support.kube_api import KubeApi
 from support.kube_processes import Processes
@@ -34,7 +34,7 @@ Asked = tuple[str, str, str, str]
 class Installed:
     plane: ControlPlane
     api: KubeApi
-    database: Database
+    database: DatabaseSettings
     folder: Path
     changes: dict[str, str]
     """Settings beside those of the chart: what takes minutes takes seconds."""

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from charts.rendering import Object, Rendered, containers
-from gpudev.settings import Database
+from gpudev.settings import DatabaseSettings
 from support.ports import free_port
 
 ADDRESSES = {"postgres-primary": "127.0.0.2", "postgres-replica": "127.0.0.3"}
@@ -92,9 +92,9 @@ class PostgresPods:
             **self._identity(),
         )
 
-    def database(self, name: str, **changes: str) -> Database:
+    def database(self, name: str, **changes: str) -> DatabaseSettings:
         secret = self.secret()
-        return Database(
+        return DatabaseSettings(
             host=ADDRESSES[name],
             port=self.port,
             user=changes.get("user", secret["POSTGRES_USER"]),

@@ -53,7 +53,7 @@ async def installed(
     await asyncio.to_thread(
         helm.run, "install", "gpu-dev", str(CHART), *helm.value_arguments(values=VALUES), kubeconfig=plane.kubeconfig
     )
-    server = postgres.settings_database()
+    server = postgres.database_settings()
     admin = await connect(replace(server, database="postgres"))
     empty = replace(server, database=f"chart_{uuid.uuid4().hex[:8]}")
     await admin.execute(f'CREATE DATABASE "{empty.database}"')

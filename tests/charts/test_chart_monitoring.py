@@ -17,7 +17,7 @@ from charts.rendering import CHART, Helm, Object, Rendered, containers
 from gpudev.adapters.dcgm.reading import BUSY_PERCENT
 from gpudev.adapters.kubernetes import refusals  # noqa: F401 - it has a metric of its own
 from gpudev.metrics import instruments  # noqa: F401
-from gpudev.metrics.system_state import Picture, PictureCollector, QueuePicture, TypePicture
+from gpudev.metrics.system_state import GpuTypeState, MessageQueueState, SystemState, SystemStateCollector
 from gpudev.ports.clock import SystemClock
 from support.go_program import PROMTOOL, ROOT
 
@@ -38,16 +38,16 @@ def watched(helm: Helm) -> Rendered:
 
 def told() -> dict[str, set[str]]:
     """Every metric that a service tells, with the labels it has."""
-    whole = PictureCollector()
-    one = TypePicture("h100", nodes={"open": 1}, by_status={"active": 1}, availability_age_seconds=1)
+    whole = SystemStateCollector()
+    one = GpuTypeState("h100", nodes={"open": 1}, by_status={"active": 1}, availability_age_seconds=1)
     whole.staleness = {"pods": 1.0}
-    whole.picture = Picture(
+    whole.state = SystemState(
         SystemClock().now(),
         (one,),
-        (QueuePicture("q", 0, 0, 0),),
+        (MessageQueueState("q", 0, 0, 0),),
         disks={"idle": 1},
         disk_operations={("create", "running"): 1},
-        looked_seconds_ago=1,
+        examined_seconds_ago=1,
     )
     found: dict[str, set[str]] = dict(_OF_EXPORTERS)
     for family in whole.collect():

@@ -10,16 +10,16 @@ import pytest
 from charts.rendering import Helm, Object, Rendered, chart_values, containers
 from gpudev.adapters.kubernetes import machines
 from gpudev.adapters.kubernetes.client.rbac import (
-    AMONG_DEV_SERVERS,
-    CLAIMS_OF_DISKS,
-    EVERYWHERE,
-    FOR_DISKS,
-    FOR_DISKS_TO_END,
-    TO_END,
-    Right,
+    CLUSTER_RULES,
+    DISK_CLUSTER_RULES,
+    DISK_NAMESPACE_RULES,
+    NAMESPACE_RULES,
+    TEARDOWN_DISK_CLUSTER_RULES,
+    TEARDOWN_NAMESPACE_RULES,
+    PolicyRule,
 )
-from gpudev.adapters.kubernetes.objects.server_manifests import efs_storage_class
-from gpudev.adapters.kubernetes.uncached_access import RIGHTS as READING
+from gpudev.adapters.kubernetes.objects.server_manifests import build_efs_storage_class
+from gpudev.adapters.kubernetes.uncached_access import OBSERVE_CLUSTER_RULES as READING
 from gpudev.main import cli
 from gpudev.settings import API_ROLE, PROCESSOR_ROLE, RECONCILER_ROLE, KubernetesSettings
 from support.kube_binaries import ROOT
@@ -201,16 +201,16 @@ def test_long_running_services_are_spread_and_survive_a_drain(default: Rendered)
 def test_each_service_is_granted_exactly_what_its_code_declares(chart: Rendered) -> None:
     has_cloud = chart.settings()["GPU_DEV_CLOUD"] != "none"
     for app, among, for_disks in (
-        ("reservation-processor", AMONG_DEV_SERVERS, FOR_DISKS),
-        ("reservation-expiry", TO_END, FOR_DISKS_TO_END),
+        ("reservation-processor", NAMESPACE_RULES, DISK_CLUSTER_RULES),
+        ("reservation-expiry", TEARDOWN_NAMESPACE_RULES, TEARDOWN_DISK_CLUSTER_RULES),
     ):
-        everywhere = (*EVERYWHERE, *(for_disks if has_cloud else ()))
+        everywhere = (*CLUSTER_RULES, *(for_disks if has_cloud else ()))
         assert _granted(chart.get("ClusterRole", f"gpu-dev-{app}")) == _declared(everywhere)
-        assert _granted(chart.get("Role", app)) == _declared((*among, *(CLAIMS_OF_DISKS if has_cloud else ())))
+        assert _granted(chart.get("Role", app)) == _declared((*among, *(DISK_NAMESPACE_RULES if has_cloud else ())))
     assert _granted(chart.get("ClusterRole", "gpu-dev-availability-updater")) == _declared(READING)
-    assert _granted(chart.get("Role", "toolbox")) == _declared(machines.AMONG_DEV_SERVERS)
+    assert _granted(chart.get("Role", "toolbox")) == _declared(machines.NODE_MACHINES_NAMESPACE_RULES)
     if has_cloud:
-        assert _granted(chart.get("ClusterRole", "gpu-dev-toolbox")) == _declared(machines.EVERYWHERE)
+        assert _granted(chart.get("ClusterRole", "gpu-dev-toolbox")) == _declared(machines.NODE_MACHINES_CLUSTER_RULES)
     assert len(chart.of("ClusterRole")) == 3 + has_cloud
     assert len(chart.of("Role")) == 3
 
@@ -220,7 +220,7 @@ def test_shared_storage_on_efs_is_as_the_processor_would_make_it(helm: Helm) -> 
         "cloudProvider": {"aws": {"efsFileSystemId": "fs-0123", "efsSecurityGroupId": "sg-1", "efsSubnetIds": "a,b"}}
     }
     chart = helm.render("values-aws.yaml", values=efs)
-    ours = efs_storage_class(KubernetesSettings(efs_file_system_id="fs-0123"))
+    ours = build_efs_storage_class(KubernetesSettings(efs_file_system_id="fs-0123"))
     assert ours is not None
     theirs = chart.get("StorageClass", ours["metadata"]["name"])
     assert {**theirs, "metadata": None} == {**ours, "metadata": None}
@@ -327,5 +327,5 @@ def _granted(role: Object) -> set[tuple[str, str, str]]:
     }
 
 
-def _declared(rights: Iterable[Right]) -> set[tuple[str, str, str]]:
+def _declared(rights: Iterable[PolicyRule]) -> set[tuple[str, str, str]]:
     return {(one.group, resource, verb) for one in rights for resource in one.resources for verb in one.verbs}

@@ -11,11 +11,11 @@ import pytest
 
 from charts.postgres_pods import postgres_pods
 from charts.rendering import Helm, Object
-from gpudev.adapters.postgres.database.migrator import is_current, migrate
+from gpudev.adapters.postgres.database.migrator import is_schema_current, migrate
 from gpudev.adapters.postgres.database.pool import connect
 from gpudev.bootstrap.service_runtime import wait_for_database
 from gpudev.domain.errors import Unavailable
-from gpudev.settings import API_ROLE, Database
+from gpudev.settings import API_ROLE, DatabaseSettings
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 PRIMARY, REPLICA = "postgres-primary", "postgres-replica"
@@ -123,9 +123,9 @@ async def test_nobody_comes_in_as_superuser_and_a_password_changed_in_the_values
             assert await session.fetchval("SELECT count(*) FROM pg_replication_slots") == 0, "no replica, no slot"
         api = pods.database(PRIMARY, user=API_ROLE, password=pods.secret()["API_PASSWORD"])
         async with _session(api) as session:
-            assert not await is_current(session), "nothing to be seen yet"
+            assert not await is_schema_current(session), "nothing to be seen yet"
             await migrate(first)
-            assert await is_current(session)
+            assert await is_schema_current(session)
             with pytest.raises(asyncpg.InsufficientPrivilegeError):
                 await session.execute("DELETE FROM reservations")
         pods.end(PRIMARY, signal.SIGKILL)  # a crash in between does no harm
@@ -144,7 +144,7 @@ def _alone(**auth: object) -> Object:
     return {"postgres": {"auth": auth, "replica": {"enabled": False}}}
 
 
-def _libpq(database: Database) -> dict[str, str]:
+def _libpq(database: DatabaseSettings) -> dict[str, str]:
     return {
         "PGHOST": database.host,
         "PGPORT": str(database.port),
@@ -155,7 +155,7 @@ def _libpq(database: Database) -> dict[str, str]:
 
 
 @contextlib.asynccontextmanager
-async def _session(database: Database) -> AsyncIterator["asyncpg.Connection[asyncpg.Record]"]:
+async def _session(database: DatabaseSettings) -> AsyncIterator["asyncpg.Connection[asyncpg.Record]"]:
     connection = await connect(database)
     try:
         yield connection
@@ -163,17 +163,17 @@ async def _session(database: Database) -> AsyncIterator["asyncpg.Connection[asyn
         await connection.close()
 
 
-async def _add_user(database: Database, name: str) -> None:
+async def _add_user(database: DatabaseSettings, name: str) -> None:
     async with _session(database) as session:
         await session.execute("INSERT INTO api_users (username) VALUES ($1)", name)
 
 
-async def _send(database: Database, text: str) -> None:
+async def _send(database: DatabaseSettings, text: str) -> None:
     async with _session(database) as session:
         await session.execute("SELECT pgmq.send('gpu_reservations', $1)", {"text": text})
 
 
-async def _until_user(database: Database, name: str) -> None:
+async def _until_user(database: DatabaseSettings, name: str) -> None:
     async with asyncio.timeout(150):
         while True:
             # It does not answer yet, or the schema is still on its way to it.

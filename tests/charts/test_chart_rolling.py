@@ -15,7 +15,7 @@ import pytest
 from charts.rendering import Helm, Object, containers
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.domain.access.users import Role
-from gpudev.settings import Database
+from gpudev.settings import DatabaseSettings
 from support.ports import free_port
 from support.system import SERVER
 
@@ -27,7 +27,7 @@ _DRAIN_SECONDS = 0.3
 
 
 async def test_no_request_fails_while_every_api_pod_is_replaced(
-    helm: Helm, database: Database, stores: Stores, tmp_path: Path
+    helm: Helm, database: DatabaseSettings, stores: Stores, tmp_path: Path
 ) -> None:
     deployment = helm.render().get("Deployment", "api-service")["spec"]
     assert deployment["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
@@ -54,7 +54,7 @@ async def test_no_request_fails_while_every_api_pod_is_replaced(
 class ApiPods:
     """Processes, and what a Service knows of them."""
 
-    def __init__(self, deployment: Object, database: Database, folder: Path) -> None:
+    def __init__(self, deployment: Object, database: DatabaseSettings, folder: Path) -> None:
         [self._container] = containers(deployment["template"])
         self._folder = folder
         self._environment = {

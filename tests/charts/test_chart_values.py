@@ -113,7 +113,7 @@ def test_the_specified_aws_example_is_taken_unchanged(helm: Helm) -> None:
         [template] = [found for who, found in chart.pods() if who == f"{kind} {app}"]
         assert containers(template)[0]["image"].startswith(f"your-registry/{app}:")
         assert template["spec"]["serviceAccountName"] == app
-    given = settings.load(chart.settings())
+    given = settings.load_settings(chart.settings())
     assert (given.cloud, given.aws.region, given.disks.zone) == ("aws", "us-east-2", "us-east-2a")
     assert given.kubernetes.eks_cluster_name == "my-gpu-cluster"
     gp3 = chart.get("StorageClass", "gp3")
@@ -125,7 +125,7 @@ def test_the_specified_gcp_example_is_taken_unchanged(helm: Helm) -> None:
     chart = helm.render("values-gcp.yaml", EXAMPLES / "gcp.yaml")
     annotations = chart.get("ServiceAccount", "api-service")["metadata"]["annotations"]
     assert annotations == {"iam.gke.io/gcp-service-account": "api-service@my-project.iam.gserviceaccount.com"}
-    given = settings.load(chart.settings())
+    given = settings.load_settings(chart.settings())
     assert (given.cloud, given.gcp.project, given.gcp.region) == ("gcp", "my-project", "us-central1")
     assert given.disks.zone == "us-central1-a"
     assert chart.get("StorageClass", "pd-ssd")["provisioner"] == "pd.csi.storage.gke.io"
@@ -148,7 +148,7 @@ def test_what_is_said_about_dev_servers_reaches_the_server(helm: Helm) -> None:
     }
     assert said.keys() == chart_values()["devServers"].keys(), "every one of them"
     values = {"devServers": said, "settings": {"GPU_DEV_MAX_HOURS": 12, "GPU_DEV_FAIR_SHARE": True}}
-    given = settings.load(helm.render(values=values).settings())
+    given = settings.load_settings(helm.render(values=values).settings())
     made = given.kubernetes
     assert (made.default_image, made.init_image) == ("example.com/dev:1", "example.com/init:2")
     assert (made.image_pull_policy, made.image_pull_secrets) == ("Always", ("one", "two"))
@@ -166,7 +166,7 @@ def test_an_external_database_comes_in_place_of_ours(helm: Helm) -> None:
     assert not chart.of("StatefulSet")
     assert not chart.has("Service", "postgres-primary")
     assert not chart.has("PersistentVolumeClaim", "postgres-primary-data")
-    database = settings.load(chart.settings()).database
+    database = settings.load_settings(chart.settings()).database
     assert (database.host, database.port, database.user) == ("db.example.com", 6432, "gpudev")
     own = helm.render(values={"postgres": {**external, "auth": {"existingSecret": "mine"}}})
     assert not own.has("Secret", "postgres-credentials")

@@ -171,7 +171,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._authenticate()
             value, status = self._carry_out(api, asked)
         except Refusal as refusal:
-            problem = json.dumps(codec.write(refusal.problem)).encode()
+            problem = json.dumps(codec.encode_model(refusal.problem)).encode()
             self._answer(refusal.problem.status, "application/problem+json", problem)
             return
         if trouble.cut_after:
@@ -180,7 +180,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(status, "application/json", json.dumps(self._told(value)).encode())
 
     def _told(self, value: Any) -> Any:
-        return _without(codec.write(value), self.server.api.not_known_yet)
+        return _without(codec.encode_model(value), self.server.api.not_known_yet)
 
     def _authenticate(self) -> None:
         scheme, _, key = self.headers.get("Authorization", "").partition(" ")
@@ -366,4 +366,4 @@ def _strict(model: type[Any], data: Any) -> Any:
     missing = [f.name for f in fields(model) if f.default is MISSING and f.name not in data]
     if missing:
         raise Refusal(422, "invalid", f"{missing[0]} is missing", missing[0])
-    return codec.read(model, data)
+    return codec.decode_model(model, data)

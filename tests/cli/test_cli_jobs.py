@@ -59,7 +59,7 @@ def test_list_without_any_says_what_to_do(cli: Cli) -> None:
 def test_list_json_is_the_apis_answer(cli: Cli, api: FakeApi) -> None:
     job = api.add(status="active", name="日本")
     done = cli.run("list", "--json")
-    assert json.loads(done.stdout) == {"jobs": [codec.write(job)], "next_cursor": None}
+    assert json.loads(done.stdout) == {"jobs": [codec.encode_model(job)], "next_cursor": None}
     assert done.stderr == ""
 
 
@@ -304,7 +304,7 @@ def test_avail_shows_what_is_free_and_the_wait_for_the_rest(cli: Cli, api: FakeA
 
 def test_avail_json_is_the_apis_answer(cli: Cli, api: FakeApi) -> None:
     answer: dict[str, Any] = json.loads(cli.run("avail", "--json").stdout)
-    assert answer == {"gpu_types": codec.write(api.types)}
+    assert answer == {"gpu_types": codec.encode_model(api.types)}
 
 
 def test_avail_shows_one_type_alone(cli: Cli, api: FakeApi) -> None:
@@ -312,7 +312,7 @@ def test_avail_shows_one_type_alone(cli: Cli, api: FakeApi) -> None:
     assert [row.split()[0] for row in cli.run("avail", "--type", "h100").stdout.splitlines()] == ["TYPE", "h100"]
     assert "t4" in cli.run("avail", "--type", "t4").stdout, "whoever names one wants to see it"
     answer = json.loads(cli.run("avail", "--type", "h100", "--json").stdout)
-    assert answer == {"gpu_types": [codec.write(api.types[1])]}
+    assert answer == {"gpu_types": [codec.encode_model(api.types[1])]}
     done = cli.run("avail", "--type", "h200")
     assert done.returncode == 4
     assert "a100, h100, t4" in done.stderr

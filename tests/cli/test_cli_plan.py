@@ -116,7 +116,7 @@ def test_times_are_the_readers_own(cli: Cli, plan: ClusterPlan) -> None:
 def test_json_is_the_apis_answer(cli: Cli, api: FakeApi, plan: ClusterPlan) -> None:
     done = cli.run("avail", "--plan", "--json", "--hours", "0.5", "--type", "h100")
     answer = json.loads(done.stdout)
-    assert answer["gpu_types"] == codec.write([plan.gpu_types[1]])
+    assert answer["gpu_types"] == codec.encode_model([plan.gpu_types[1]])
     [asked] = api.requests("GET", "/v1/cluster/plan")
     assert asked.query == {"hours": ["0.5"], "gpu_type": ["h100"]}
 

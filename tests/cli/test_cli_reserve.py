@@ -122,7 +122,7 @@ def test_json_prints_the_final_answer_and_nothing_else(cli: Cli, api: FakeApi) -
     assert done.stderr == ""
     assert done.stdout.count("\n") == 1
     answer = json.loads(done.stdout)
-    assert answer == codec.write(only_job(api))
+    assert answer == codec.encode_model(only_job(api))
     assert answer["status"] == "active"
 
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpudev.adapters.tls import find_certificate
+from gpudev.adapters.tls import ensure_certificate
 from gpudev.cli import piping
 from gpudev.ports.clock import SystemClock
 from gpudev.proxy import websocket_frames
@@ -34,7 +34,7 @@ def cut(stream: bytes, places: list[int]) -> list[bytes]:
 @given(PAYLOADS, st.lists(st.integers(0, 10**6), max_size=10))
 def test_what_a_server_says_is_heard_however_it_is_cut(payloads: list[bytes], places: list[int]) -> None:
     stream = (
-        b"".join(websocket_frames.header(len(payload)) + payload for payload in payloads)
+        b"".join(websocket_frames.data_frame_header(len(payload)) + payload for payload in payloads)
         + b"\x89\x02hi\x88\x05\x0f\xa1bye"
     )
     reader, heard, ends, others = websocket.Reader(), b"", 0, []
@@ -61,15 +61,15 @@ def test_what_a_client_says_is_heard_however_it_is_cut_and_masked(
     for payload in payloads:
         masked = bytes(byte ^ mask[index % 4] for index, byte in enumerate(payload))
         stream += websocket.data_header(len(payload))[:-4] + mask + masked + websocket.pong(b"p")
-    splitter, heard, ends, others = websocket_frames.Splitter(), b"", 0, []
+    splitter, heard, ends, others = websocket_frames.FrameSplitter(), b"", 0, []
     for part in cut(stream, places):
         for event in splitter.split(part):
             match event:
-                case websocket_frames.Data(data):
+                case websocket_frames.DataPart(data):
                     heard += data
-                case websocket_frames.End():
+                case websocket_frames.EndOfData():
                     ends += 1
-                case websocket_frames.Other(raw):
+                case websocket_frames.OtherFrame(raw):
                     others.append(raw)
     assert heard == b"".join(payloads)
     assert ends == payloads.count(b"")
@@ -81,8 +81,8 @@ def test_what_a_client_says_is_heard_however_it_is_cut_and_masked(
 )
 def test_what_breaks_the_rules_is_left_to_the_library(stream: bytes) -> None:
     """Frames that are not masked, or of a kind that means nothing here: from there on nothing counts as bytes."""
-    found = list(websocket_frames.Splitter().split(stream + b"\x82\x82\0\0\0\0no"))
-    assert all(isinstance(part, websocket_frames.Other) for part in found)
+    found = list(websocket_frames.FrameSplitter().split(stream + b"\x82\x82\0\0\0\0no"))
+    assert all(isinstance(part, websocket_frames.OtherFrame) for part in found)
 
 
 @pytest.mark.parametrize("stream", [b"HTTP/1.1 408", b"\x82\x85\0\0\0\0hello", b"\x89\x7e\0\x80", b"\x09\x01x"])
@@ -126,18 +126,18 @@ class Echo:
         self._thread.start()
 
     def _run(self) -> None:
-        splitter = websocket_frames.Splitter()
+        splitter = websocket_frames.FrameSplitter()
         while data := self._line.recv(100_000):
             self._line.sendall(b"\x89\x02hi")
             self.pings += 1
             for part in splitter.split(data):
                 match part:
-                    case websocket_frames.Data(payload):
-                        self._line.sendall(websocket_frames.header(len(payload)) + payload)
-                    case websocket_frames.Other(raw):
+                    case websocket_frames.DataPart(payload):
+                        self._line.sendall(websocket_frames.data_frame_header(len(payload)) + payload)
+                    case websocket_frames.OtherFrame(raw):
                         self.others += raw
-                    case websocket_frames.End():
-                        self._line.sendall(websocket_frames.header(0) + b"\x88\x05\x0f\xa1bye")
+                    case websocket_frames.EndOfData():
+                        self._line.sendall(websocket_frames.data_frame_header(0) + b"\x88\x05\x0f\xa1bye")
                         return
 
     def end(self) -> None:
@@ -152,7 +152,7 @@ def tcp_pair() -> tuple[socket.socket, socket.socket]:
 
 
 def in_tls(ours: socket.socket, theirs: socket.socket, folder: Path) -> tuple[socket.socket, socket.socket]:
-    files = find_certificate(Settings(state_dir=folder), "127.0.0.1", SystemClock().now())
+    files = ensure_certificate(Settings(state_dir=folder), "127.0.0.1", SystemClock().now())
     server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     server.load_cert_chain(files.certificate, files.key)
     client.check_hostname = False
@@ -236,7 +236,7 @@ def test_a_networks_own_proxy_is_asked_for_a_tunnel_since_it_would_pass_on_no_up
 def test_a_connection_that_is_cut_is_told_as_that() -> None:
     ours, theirs = socket.socketpair()
     talk = Talk(ours)
-    theirs.sendall(websocket_frames.header(5) + b"hello")
+    theirs.sendall(websocket_frames.data_frame_header(5) + b"hello")
     assert os.read(talk.hear, 10) == b"hello"
     theirs.close()
     assert isinstance(talk.end(), Unreachable)

@@ -84,8 +84,8 @@ SAMPLES: list[Any] = [
 
 @pytest.mark.parametrize("value", SAMPLES, ids=lambda value: type(value).__name__)
 def test_every_wire_model_survives_the_way_over_json(value: Any) -> None:
-    text = json.dumps(codec.write(value))
-    assert codec.read(type(value), json.loads(text)) == value
+    text = json.dumps(codec.encode_model(value))
+    assert codec.decode_model(type(value), json.loads(text)) == value
 
 
 @given(
@@ -99,32 +99,32 @@ def test_every_wire_model_survives_the_way_over_json(value: Any) -> None:
     )
 )
 def test_any_job_is_read_back_as_it_was_written(job: JobView) -> None:
-    assert codec.read(JobView, json.loads(json.dumps(codec.write(job)))) == job
+    assert codec.decode_model(JobView, json.loads(json.dumps(codec.encode_model(job)))) == job
 
 
 def test_what_a_newer_server_adds_is_passed_over() -> None:
-    data = {**codec.write(make_job(name="x")), "invented_later": {"a": 1}}
-    assert codec.read(JobView, data).name == "x"
+    data = {**codec.encode_model(make_job(name="x")), "invented_later": {"a": 1}}
+    assert codec.decode_model(JobView, data).name == "x"
 
 
 def test_what_an_older_server_does_not_say_yet_is_null() -> None:
-    data = codec.write(make_job(warning="soon"))
+    data = codec.encode_model(make_job(warning="soon"))
     del data["warning"]
-    assert codec.read(JobView, data).warning is None
+    assert codec.decode_model(JobView, data).warning is None
 
 
 @pytest.mark.parametrize("name", ["eta", "priority"])
 def test_a_job_of_the_version_before_estimates_and_priorities_can_be_read(name: str) -> None:
-    data = codec.write(make_job(status="queued"))
+    data = codec.encode_model(make_job(status="queued"))
     del data[name]
-    assert not getattr(codec.read(JobView, data), name)
+    assert not getattr(codec.decode_model(JobView, data), name)
 
 
 def test_a_field_that_must_be_there_is_named_when_it_is_not() -> None:
-    data = codec.write(make_job())
+    data = codec.encode_model(make_job())
     del data["status"]
-    with pytest.raises(codec.Malformed, match="status is missing"):
-        codec.read(JobView, data)
+    with pytest.raises(codec.MalformedData, match="status is missing"):
+        codec.decode_model(JobView, data)
 
 
 @pytest.mark.parametrize(
@@ -145,46 +145,46 @@ def test_a_field_that_must_be_there_is_named_when_it_is_not() -> None:
     ],
 )
 def test_a_value_of_the_wrong_kind_is_refused_by_the_name_of_its_field(field: str, value: Any, complaint: str) -> None:
-    data = {**codec.write(make_job()), field: value}
-    with pytest.raises(codec.Malformed, match=complaint):
-        codec.read(JobView, data)
+    data = {**codec.encode_model(make_job()), field: value}
+    with pytest.raises(codec.MalformedData, match=complaint):
+        codec.decode_model(JobView, data)
 
 
 @pytest.mark.parametrize("data", [None, [], "text", 3])
 def test_what_is_no_object_is_no_model(data: Any) -> None:
-    with pytest.raises(codec.Malformed, match="JobView should be an object"):
-        codec.read(JobView, data)
+    with pytest.raises(codec.MalformedData, match="JobView should be an object"):
+        codec.decode_model(JobView, data)
 
 
 def test_a_whole_number_is_as_good_as_a_fraction() -> None:
-    assert codec.read(ExtendRequest, {"extension_hours": 2}).extension_hours == 2.0
+    assert codec.decode_model(ExtendRequest, {"extension_hours": 2}).extension_hours == 2.0
 
 
 def test_times_of_any_zone_are_understood() -> None:
-    data = {**codec.write(make_job()), "created_at": "2026-03-02T10:00:00+01:00"}
-    created = codec.read(JobView, data).created_at
+    data = {**codec.encode_model(make_job()), "created_at": "2026-03-02T10:00:00+01:00"}
+    created = codec.decode_model(JobView, data).created_at
     assert created == NOW
     assert created.utcoffset() == timedelta(hours=1)
 
 
 def test_times_in_utc_are_written_the_way_the_api_writes_them() -> None:
-    assert codec.write(NOW) == "2026-03-02T09:00:00Z"
-    assert codec.write(NOW.astimezone(timezone(timedelta(hours=1)))) == "2026-03-02T10:00:00+01:00"
+    assert codec.encode_model(NOW) == "2026-03-02T09:00:00Z"
+    assert codec.encode_model(NOW.astimezone(timezone(timedelta(hours=1)))) == "2026-03-02T10:00:00+01:00"
 
 
 def test_what_was_not_asked_for_is_left_out_of_a_request() -> None:
-    assert codec.write(SubmitRequest(gpu_count=2), without_none=True) == {"gpu_count": 2}
+    assert codec.encode_model(SubmitRequest(gpu_count=2), without_none=True) == {"gpu_count": 2}
 
 
 def test_every_field_of_every_wire_model_can_be_read() -> None:
     """A field of a kind the codec does not know would be noticed here, not by a user."""
     for value in SAMPLES:
-        assert {field.name for field in fields(value)} == set(codec.write(value))
+        assert {field.name for field in fields(value)} == set(codec.encode_model(value))
 
 
 def test_a_list_that_an_earlier_server_does_not_know_is_empty() -> None:
-    data = codec.write(make_type("a100"))
+    data = codec.encode_model(make_type("a100"))
     del data["closed_nodes"]
-    first, second = (codec.read(GpuAvailability, data) for _ in range(2))
+    first, second = (codec.decode_model(GpuAvailability, data) for _ in range(2))
     assert first.closed_nodes == []
     assert first.closed_nodes is not second.closed_nodes

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from gpudev.domain.ids import ReservationId, new_reservation_id
-from gpudev.ports.cluster import Cluster, Phase, ServerSeen, ServerSpec
+from gpudev.ports.cluster import Cluster, ServerPhase, ServerSpec, ServerState
 
 PATIENCE_S = 30.0
 
@@ -32,10 +32,10 @@ class ClusterWorld(ABC):
     def nobody_watching(self) -> contextlib.AbstractAsyncContextManager[None]:
         """Inside, no control plane is there; after it, `cluster` is a new one that has started."""
 
-    async def seen(self, reservation_id: ReservationId) -> ServerSeen | None:
-        return (await self.cluster.look()).servers.get(reservation_id)
+    async def seen(self, reservation_id: ReservationId) -> ServerState | None:
+        return (await self.cluster.observe()).servers.get(reservation_id)
 
-    async def until(self, reservation_id: ReservationId, *phases: Phase) -> ServerSeen:
+    async def until(self, reservation_id: ReservationId, *phases: ServerPhase) -> ServerState:
         """Wait, woken by the cluster's own changes, until the dev server is in one of these phases."""
         changes = self.cluster.changes()
         async with asyncio.timeout(PATIENCE_S):
@@ -46,10 +46,10 @@ class ClusterWorld(ABC):
                 with contextlib.suppress(TimeoutError):  # a change made before we subscribed
                     await asyncio.wait_for(anext(changes), 0.5)
 
-    async def ready(self, spec: ServerSpec) -> ServerSeen:
+    async def ready(self, spec: ServerSpec) -> ServerState:
         await self.cluster.ensure_server(spec)
-        seen = await self.until(spec.reservation_id, Phase.READY, Phase.DEAD)
-        assert seen.phase is Phase.READY, seen.reason
+        seen = await self.until(spec.reservation_id, ServerPhase.READY, ServerPhase.DEAD)
+        assert seen.phase is ServerPhase.READY, seen.reason
         return seen
 
     async def gone(self, reservation_id: ReservationId) -> None:
@@ -65,7 +65,7 @@ class ClusterContract:
         yield
 
     async def test_an_empty_cluster_shows_its_nodes_and_no_dev_server(self, world: ClusterWorld) -> None:
-        seen = await world.cluster.look()
+        seen = await world.cluster.observe()
         assert seen.nodes
         assert all(node.units > 0 and node.offers for node in seen.nodes)
         assert not seen.servers
@@ -82,7 +82,7 @@ class ClusterContract:
         assert seen.connection.user == "dev"
         assert seen.connection.port > 0
         assert seen.connection.host_key.startswith("ssh-")
-        assert not seen.lost_unwatched
+        assert not seen.is_restartable
 
     async def test_asking_again_changes_nothing(self, world: ClusterWorld) -> None:
         spec = world.spec()
@@ -94,7 +94,7 @@ class ClusterContract:
         spec = world.spec()
         await asyncio.gather(*(world.cluster.ensure_server(spec) for _ in range(5)))
         await world.ready(spec)
-        assert list((await world.cluster.look()).servers) == [spec.reservation_id]
+        assert list((await world.cluster.observe()).servers) == [spec.reservation_id]
 
     async def test_two_dev_servers_have_two_ways_in(self, world: ClusterWorld) -> None:
         first, second = [await world.ready(world.spec()) for _ in range(2)]
@@ -106,14 +106,14 @@ class ClusterContract:
         spec = world.spec(nodes=2)
         seen = await world.ready(spec)
         assert seen.connection is not None
-        assert list((await world.cluster.look()).servers) == [spec.reservation_id]
+        assert list((await world.cluster.observe()).servers) == [spec.reservation_id]
 
     async def test_one_that_is_gone_is_not_seen_any_more(self, world: ClusterWorld) -> None:
         spec, other = world.spec(), world.spec()
         await world.ready(spec)
         await world.ready(other)
         await world.gone(spec.reservation_id)
-        assert list((await world.cluster.look()).servers) == [other.reservation_id]
+        assert list((await world.cluster.observe()).servers) == [other.reservation_id]
 
     async def test_one_that_never_was_is_gone(self, world: ClusterWorld) -> None:
         assert await world.cluster.ensure_gone(new_reservation_id())
@@ -141,19 +141,19 @@ class ClusterContract:
     async def test_a_change_wakes_whoever_listens(self, world: ClusterWorld) -> None:
         spec = world.spec()
         await _wakes(world, lambda: world.cluster.ensure_server(spec))
-        await world.until(spec.reservation_id, Phase.READY)
+        await world.until(spec.reservation_id, ServerPhase.READY)
         await _wakes(world, lambda: world.kill(spec.reservation_id))
-        await world.until(spec.reservation_id, Phase.DEAD)
+        await world.until(spec.reservation_id, ServerPhase.DEAD)
         await _wakes(world, lambda: world.gone(spec.reservation_id))
 
     async def test_death_is_seen_and_says_why(self, world: ClusterWorld) -> None:
         spec = world.spec()
         await world.ready(spec)
         await world.kill(spec.reservation_id)
-        seen = await world.until(spec.reservation_id, Phase.DEAD)
+        seen = await world.until(spec.reservation_id, ServerPhase.DEAD)
         assert seen.reason
         assert seen.connection is None
-        assert not seen.lost_unwatched
+        assert not seen.is_restartable
 
     async def test_a_dead_one_starts_anew_when_asked_for_again_with_the_same_host_key(
         self, world: ClusterWorld
@@ -161,7 +161,7 @@ class ClusterContract:
         spec = world.spec()
         before = await world.ready(spec)
         await world.kill(spec.reservation_id)
-        await world.until(spec.reservation_id, Phase.DEAD)
+        await world.until(spec.reservation_id, ServerPhase.DEAD)
         after = await world.ready(spec)
         assert before.connection is not None
         assert after.connection is not None
@@ -170,8 +170,8 @@ class ClusterContract:
     async def test_telling_something_never_fails(self, world: ClusterWorld) -> None:
         spec = world.spec()
         await world.ready(spec)
-        await world.cluster.tell(spec.reservation_id, "ends in 5 minutes")
-        await world.cluster.tell(new_reservation_id(), "nobody is there")
+        await world.cluster.send_message(spec.reservation_id, "ends in 5 minutes")
+        await world.cluster.send_message(new_reservation_id(), "nobody is there")
 
     async def test_what_is_in_a_home_is_told_within_seconds_or_not_at_all(self, world: ClusterWorld) -> None:
         spec = world.spec()
@@ -202,13 +202,13 @@ class ClusterContract:
         before = await world.ready(spec)
         async with world.nobody_watching():
             await world.kill(spec.reservation_id)
-        seen = await world.until(spec.reservation_id, Phase.DEAD)
-        assert seen.lost_unwatched
+        seen = await world.until(spec.reservation_id, ServerPhase.DEAD)
+        assert seen.is_restartable
         after = await world.ready(spec)
         assert before.connection is not None
         assert after.connection is not None
         assert after.connection.host_key == before.connection.host_key
-        assert not after.lost_unwatched
+        assert not after.is_restartable
 
 
 async def _wakes(world: ClusterWorld, act: Callable[[], Awaitable[object]]) -> None:

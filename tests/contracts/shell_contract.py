@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gpudev.domain.reservations.reservation import Connection
+from gpudev.domain.reservations.reservation import SshEndpoint
 
 _PATIENCE_S = 60.0
 _MEGABYTES = 8
@@ -22,7 +22,7 @@ _MEGABYTES = 8
 
 @dataclass(frozen=True)
 class Door:
-    connection: Connection
+    connection: SshEndpoint
     key: Path
     folder: Path
     """For what belongs to the client."""

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from contracts.cluster_contract import ClusterContract, ClusterWorld
-from gpudev.domain.cluster import Node, Share
+from gpudev.domain.cluster import Node, NodeShare
 from gpudev.domain.ids import ReservationId, UserId, new_reservation_id, pod_name
 from gpudev.ports.cluster import ServerSpec
 from support.clock import ManualClock
@@ -20,7 +20,7 @@ class PaperWorld(ClusterWorld):
 
     def spec(self, *, nodes: int = 1) -> ServerSpec:
         rid = new_reservation_id()
-        shares = tuple(Share(rank, "abc"[rank], 1) for rank in range(nodes))
+        shares = tuple(NodeShare(rank, "abc"[rank], 1) for rank in range(nodes))
         return ServerSpec(rid, pod_name(rid), UserId(1), "ada", "h100", nodes, shares, (), None, None)
 
     async def kill(self, reservation_id: ReservationId) -> None:

@@ -8,8 +8,8 @@ from subprocess import DEVNULL, PIPE
 import pytest
 
 from devserver.harness import Builder
-from gpudev.adapters.kubernetes.observation.home_contents import HOME_LISTED, read_contents
-from gpudev.domain.reservations.command_exit import RunEnd, parse_run_end
+from gpudev.adapters.kubernetes.observation.home_contents import LISTING_LINE_PREFIX, parse_contents
+from gpudev.domain.reservations.command_exit import CommandExit, parse_command_exit
 from gpudev.sdk import remote_runs
 from sshd.harness import eventually
 
@@ -34,10 +34,10 @@ def test_exit_code_and_last_lines_are_told_and_everything_ends(builder: Builder)
     written, _ = following.communicate(timeout=60)
     assert (following.returncode, written) == (5, b"10%\r100%\n")
     assert server.process.wait(30) == 0
-    assert parse_run_end(told.read_text()) == RunEnd(5, ("up", "100%"))
+    assert parse_command_exit(told.read_text()) == CommandExit(5, ("up", "100%"))
     assert len(json.dumps(told.read_text())) < 4096
-    [listed] = [line for line in server.log.read_text().splitlines() if line.startswith(HOME_LISTED)]
-    contents = read_contents(listed.removeprefix(HOME_LISTED).encode())
+    [listed] = [line for line in server.log.read_text().splitlines() if line.startswith(LISTING_LINE_PREFIX)]
+    contents = parse_contents(listed.removeprefix(LISTING_LINE_PREFIX).encode())
     assert contents.is_counted
     assert ".gpu-dev-run/output" in {entry.path for entry in contents.entries}
 

@@ -91,7 +91,7 @@ class Watcher:
         linked = {disk.volume_id for disk in living}.union(*(world.kept_volumes(disk.disk_id) for disk in living))
         leaked = world.cloud.volumes_there.keys() - world.foreign - linked
         assert not leaked, f"leaks: volumes {leaked}"
-        recorded = {one.cloud_id for one in world.store.all_snapshots.values() if one.status.is_good}
+        recorded = {one.cloud_id for one in world.store.all_snapshots.values() if one.status.is_usable}
         leaked = world.cloud.snapshots_there.keys() - world.foreign - recorded
         assert not leaked, f"leaks: snapshots {leaked}"
         half = [one for one in world.store.all_snapshots.values() if one.status is SnapshotStatus.BEGINNING]
@@ -105,7 +105,7 @@ class Watcher:
         there = {disk.volume_id} & world.cloud.volumes_there.keys()
         there |= world.kept_volumes(disk.disk_id)
         there |= {one.cloud_id for one in world.good_snapshots(disk.disk_id)}
-        if disk.saved_as is not None and world.store.all_snapshots[disk.saved_as].status.is_good:
+        if disk.saved_as is not None and world.store.all_snapshots[disk.saved_as].status.is_usable:
             there |= {world.store.all_snapshots[disk.saved_as].cloud_id} & world.cloud.snapshots_there.keys()
         return {world.cloud.contents[one] for one in there if one is not None}
 

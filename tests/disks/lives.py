@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from disks.invariants import Watcher
 from disks.world import ADA, BEN, DiskWorld
-from gpudev.domain.disks.operations import Why
+from gpudev.domain.disks.operations import SnapshotReason
 from gpudev.domain.errors import GpuDevError
 from gpudev.domain.ids import DiskId
 
@@ -48,7 +48,7 @@ def come_back(world: DiskWorld, check: Callable[[], None]) -> None:
     world.settle()
     check()
     whys = [one.why for one in world.good_snapshots(disk)]
-    assert whys == [Why.END_OF_RESERVATION] * 2
+    assert whys == [SnapshotReason.END_OF_RESERVATION] * 2
 
 
 def move_between_zones(world: DiskWorld, check: Callable[[], None]) -> None:

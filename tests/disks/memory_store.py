@@ -5,9 +5,9 @@ from datetime import datetime
 
 from disks.memory_cloud import Trouble
 from gpudev.domain.disks.operations import (
-    Changes,
     DiskState,
     Operation,
+    OperationChanges,
     OperationFacts,
     OperationId,
     OperationKind,
@@ -20,7 +20,7 @@ from gpudev.domain.disks.operations import (
 )
 from gpudev.domain.errors import DiskHeld, GpuDevError, Stale
 from gpudev.domain.ids import DiskId, ReservationId, UserId
-from gpudev.ports.disks import Decide, InUse, Upkeep
+from gpudev.ports.disks import Decide, DiskInUse, DiskMaintenance
 
 
 class MemoryDiskStore:
@@ -76,7 +76,7 @@ class MemoryDiskStore:
             self._keys[user_id, key] = operation.operation_id
         return operation
 
-    async def load(self, operation_id: OperationId) -> OperationFacts | None:
+    async def load_facts(self, operation_id: OperationId) -> OperationFacts | None:
         operation = self.all_operations.get(operation_id)
         if operation is None:
             return None
@@ -93,12 +93,12 @@ class MemoryDiskStore:
         earlier = [
             one
             for one in self.all_operations.values()
-            if one.seq < operation.seq and not one.state.is_over and one.blocks & operation.blocks
+            if one.seq < operation.seq and not one.state.is_finished and one.blocks & operation.blocks
         ]
         before = min(earlier, key=lambda one: one.seq, default=None)
         return OperationFacts(operation, disk, source, snapshots, volumes, before)
 
-    async def write(self, changes: Changes, *, now: datetime, by: str) -> Operation:
+    async def write_changes(self, changes: OperationChanges, *, now: datetime, by: str) -> Operation:
         dies = self.trouble.before("write")
         operation = changes.operation
         before = self.all_operations[operation.operation_id]
@@ -111,7 +111,7 @@ class MemoryDiskStore:
         self._write_rest(changes)
         freed = before.blocks - operation.blocks
         for other in self.all_operations.values():
-            if not other.state.is_over and other.blocks & freed and other.seq > operation.seq:
+            if not other.state.is_finished and other.blocks & freed and other.seq > operation.seq:
                 self.all_operations[other.operation_id] = replace(other, next_attempt_at=None)
         self.trouble.done("write", dies)
         return written
@@ -123,14 +123,14 @@ class MemoryDiskStore:
     async def next_due(self) -> datetime | None:
         return min((one.next_attempt_at or one.asked_at for one in self._unfinished()), default=None)
 
-    async def unsettled(self, limit: int = 1000) -> list[SnapshotRecord]:
+    async def list_pending_snapshots(self, limit: int = 1000) -> list[SnapshotRecord]:
         return [
             one
             for one in self.all_snapshots.values()
-            if one.status is SnapshotStatus.PENDING and self.all_operations[one.operation_id].state.is_over
+            if one.status is SnapshotStatus.PENDING and self.all_operations[one.operation_id].state.is_finished
         ][:limit]
 
-    async def settle(self, record: SnapshotRecord, *, now: datetime, event: str | None = None) -> bool:
+    async def finish_snapshot(self, record: SnapshotRecord, *, now: datetime, event: str | None = None) -> bool:
         dies = self.trouble.before("settle")
         if self.all_snapshots[record.snapshot_id].status is not SnapshotStatus.PENDING:
             return False
@@ -140,23 +140,23 @@ class MemoryDiskStore:
         self.trouble.done("settle", dies)
         return True
 
-    async def deleted_before(self, moment: datetime) -> list[Upkeep]:
+    async def list_deleted_before(self, moment: datetime) -> list[DiskMaintenance]:
         return [
-            Upkeep(one.user_id, one.disk_id)
+            DiskMaintenance(one.user_id, one.disk_id)
             for one in self.all_disks.values()
             if one.is_deleted and one.purged_at is None and one.deleted_at is not None and one.deleted_at <= moment
         ]
 
-    async def with_snapshots(self) -> list[Upkeep]:
+    async def list_with_snapshots(self) -> list[DiskMaintenance]:
         some = {one.disk_id for one in self.all_snapshots.values() if one.status is not SnapshotStatus.REMOVED}
         some |= {one.disk_id for one in self.all_volumes.values() if one.status is VolumeStatus.RETIRED}
         return [
-            Upkeep(one.user_id, one.disk_id)
+            DiskMaintenance(one.user_id, one.disk_id)
             for one in self.all_disks.values()
             if one.disk_id in some and one.purge_started_at is None
         ]
 
-    async def unkept_since(self, moment: datetime) -> list[InUse]:
+    async def list_without_snapshot_since(self, moment: datetime) -> list[DiskInUse]:
         """Who has had a disk for how long is not known here: it is as if all had been forever."""
         kept = {one.disk_id for one in self.all_snapshots.values() if one.created_at > moment}
         kept |= {
@@ -165,7 +165,7 @@ class MemoryDiskStore:
             if one.kind is OperationKind.SNAPSHOT and one.asked_at > moment
         }
         return [
-            InUse(one.user_id, one.disk_id, one.holder)
+            DiskInUse(one.user_id, one.disk_id, one.holder)
             for one in self.all_disks.values()
             if one.holder is not None and one.volume_id is not None and one.disk_id not in kept
         ]
@@ -209,9 +209,11 @@ class MemoryDiskStore:
         )
 
     def _unfinished(self) -> list[Operation]:
-        return sorted((one for one in self.all_operations.values() if not one.state.is_over), key=lambda one: one.seq)
+        return sorted(
+            (one for one in self.all_operations.values() if not one.state.is_finished), key=lambda one: one.seq
+        )
 
-    def _write_rest(self, changes: Changes) -> None:
+    def _write_rest(self, changes: OperationChanges) -> None:
         if changes.disk is not None:
             self._put(changes.disk)
         self.all_snapshots |= {one.snapshot_id: one for one in changes.snapshots}

@@ -7,7 +7,7 @@ from gpudev.adapters.postgres.disks.operations import PostgresDiskOperations
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.domain.ids import DiskId, ReservationId, UserId, new_reservation_id
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import Draft, Reservation
+from gpudev.domain.reservations.reservation import Reservation, ReservationDraft
 from gpudev.ports.reservations import Change, NewEvent
 
 
@@ -24,7 +24,7 @@ class PostgresStoreWorld(StoreWorld):
         return submitted.reservation_id
 
     async def submit(self, disk_name: str | None) -> Reservation:
-        draft = Draft(
+        draft = ReservationDraft(
             reservation_id=new_reservation_id(),
             user_id=self.ada,
             username="ada",
@@ -43,10 +43,10 @@ class PostgresStoreWorld(StoreWorld):
         await self.end(holder)
 
     async def end(self, reservation_id: ReservationId) -> None:
-        row = await self.stores.reservations.find(reservation_id)
+        row = await self.stores.reservations.find_reservation(reservation_id)
         assert row is not None
         event = NewEvent("cancelled", "by a test")
         change = Change(row.reservation_id, row.status, row.version, event, to=Status.CANCELLED)
-        row = await self.stores.reservations.change(change, now=NOW)
+        row = await self.stores.reservations.apply_change(change, now=NOW)
         change = Change(row.reservation_id, row.status, row.version, NewEvent("released", "gone"), release=True)
-        await self.stores.reservations.change(change, now=NOW)
+        await self.stores.reservations.apply_change(change, now=NOW)

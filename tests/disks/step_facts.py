@@ -12,18 +12,18 @@ from gpudev.domain.disks.operations import (
     OperationFacts,
     OperationId,
     OperationKind,
+    SnapshotReason,
     SnapshotRecord,
     SnapshotStatus,
     VolumeRecord,
     VolumeStatus,
-    Why,
 )
 from gpudev.domain.ids import DiskId, ReservationId, UserId
 from gpudev.planning.disk_calls import (
-    Seen,
-    Step,
+    CloudState,
+    OperationStep,
 )
-from gpudev.planning.disks.operation_steps import next_step, what_to_look_at
+from gpudev.planning.disks.operation_steps import next_step, plan_cloud_query
 from gpudev.ports.cloud import DISK_ID_TAG, OWNER_TAG, Snapshot, SnapshotState, Volume
 
 NOW = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
@@ -46,11 +46,11 @@ def operation(kind: OperationKind, **changes: Any) -> Operation:
 
 def snapshot(number: int = 1, **changes: Any) -> SnapshotRecord:
     made = SnapshotRecord(
-        Operation(EARLIER, OperationKind.PUT_AWAY, UserId(1), DISK, NOW).token_of_snapshot(number),
+        Operation(EARLIER, OperationKind.PUT_AWAY, UserId(1), DISK, NOW).snapshot_token(number),
         DISK,
         EARLIER,
         "vol-1",
-        Why.END_OF_RESERVATION,
+        SnapshotReason.END_OF_RESERVATION,
         SnapshotStatus.COMPLETED,
         NOW,
         f"snap-{number}",
@@ -76,9 +76,11 @@ def seen_snapshot(record: SnapshotRecord, state: SnapshotState = SnapshotState.C
 SAVED = snapshot(1)
 
 
-def step_of(facts: OperationFacts, *volumes: Volume, snapshots: dict[str, Snapshot | None] | None = None) -> Step:
+def step_of(
+    facts: OperationFacts, *volumes: Volume, snapshots: dict[str, Snapshot | None] | None = None
+) -> OperationStep:
     """With everything seen as it is recorded, but for what is given."""
-    look = what_to_look_at(facts)
+    look = plan_cloud_query(facts)
     there: dict[str, Volume | None] = dict.fromkeys(look.volumes)
     there |= {one.volume_id: one for one in volumes if one.volume_id in look.volumes}
     records = {one.cloud_id: one for one in facts.snapshots}
@@ -86,4 +88,4 @@ def step_of(facts: OperationFacts, *volumes: Volume, snapshots: dict[str, Snapsh
     told: dict[str, Snapshot | None] = {
         one: seen_snapshot(records[one], states[records[one].status]) for one in look.snapshots
     }
-    return next_step(facts, Seen(there, told | (snapshots or {})), NOW, SETTINGS)
+    return next_step(facts, CloudState(there, told | (snapshots or {})), NOW, SETTINGS)

@@ -19,22 +19,22 @@ from gpudev.domain.disk_requests import (
     ResizeDisk,
 )
 from gpudev.domain.disks.operations import (
-    Changes,
     DiskSettings,
     DiskState,
     Operation,
+    OperationChanges,
     OperationFacts,
     OperationId,
     OperationState,
+    SnapshotReason,
     SnapshotRecord,
     SnapshotStatus,
     VolumeRecord,
     VolumeStatus,
-    Why,
 )
 from gpudev.domain.errors import Conflict, DiskHeld, LimitReached, NotFound, Stale
 from gpudev.domain.ids import DiskId, ReservationId, UserId, new_disk_id
-from gpudev.planning.disks.acceptance import accept
+from gpudev.planning.disks.acceptance import accept_request
 from gpudev.ports.disks import DiskOperationStore
 
 NOW = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
@@ -59,7 +59,7 @@ class StoreWorld(ABC):
         operation_id = OperationId(uuid4())
         operation = await self.store.accept(
             user_id or self.ada,
-            lambda facts: accept(request, facts, operation_id, now, SETTINGS),
+            lambda facts: accept_request(request, facts, operation_id, now, SETTINGS),
             now=now,
             by="test",
             key=key,
@@ -74,7 +74,7 @@ class StoreWorld(ABC):
         return disk_id
 
     async def facts(self, operation: Operation) -> OperationFacts:
-        facts = await self.store.load(operation.operation_id)
+        facts = await self.store.load_facts(operation.operation_id)
         assert facts is not None
         return facts
 
@@ -83,10 +83,10 @@ class StoreWorld(ABC):
         done = replace(
             now, state=OperationState.DONE, step="done", blocks=frozenset(), finished_at=NOW, result="as asked"
         )
-        return await self.write(Changes(done, disk))
+        return await self.write(OperationChanges(done, disk))
 
-    async def write(self, changes: Changes) -> Operation:
-        return await self.store.write(changes, now=NOW, by="test")
+    async def write(self, changes: OperationChanges) -> Operation:
+        return await self.store.write_changes(changes, now=NOW, by="test")
 
     async def disk(self, disk_id: DiskId, user_id: UserId | None = None) -> DiskState:
         [found] = [one for one in await self.store.disks(user_id or self.ada) if one.disk_id == disk_id]
@@ -95,14 +95,14 @@ class StoreWorld(ABC):
 
 def snapshot_of(operation: Operation, number: int = 0, **changes: object) -> SnapshotRecord:
     record = SnapshotRecord(
-        operation.token_of_snapshot(number),
+        operation.snapshot_token(number),
         operation.disk_id,
         operation.operation_id,
         "vol-1",
-        Why.ASKED,
+        SnapshotReason.ASKED,
         SnapshotStatus.PENDING,
         NOW + timedelta(minutes=number),
-        cloud_id=f"snap-{operation.token_of_snapshot(number)}",
+        cloud_id=f"snap-{operation.snapshot_token(number)}",
         size_gb=20,
     )
     return replace(record, **changes)  # type: ignore[arg-type]
@@ -123,7 +123,7 @@ class DiskStoreContract:
         assert facts.operation == asked
         assert (facts.disk.name, facts.disk.size_gb, facts.disk.username, facts.before) == ("work", 20, "ada", None)
         assert await world.store.due(NOW) == [asked.operation_id]
-        assert await world.store.load(OperationId(uuid4())) is None
+        assert await world.store.load_facts(OperationId(uuid4())) is None
 
     async def test_the_same_key_gives_the_same_answer_and_only_to_its_user(self, world: StoreWorld) -> None:
         request = CreateDisk(new_disk_id(), "work", 20)
@@ -149,10 +149,10 @@ class DiskStoreContract:
 
     async def test_a_write_that_comes_second_changes_nothing(self, world: StoreWorld) -> None:
         asked = await world.ask(CreateDisk(new_disk_id(), "work", 20))
-        written = await world.write(Changes(replace(asked, step="first")))
+        written = await world.write(OperationChanges(replace(asked, step="first")))
         assert (written.version, written.step) == (2, "first")
         with pytest.raises(Stale):
-            await world.write(Changes(replace(asked, step="second"), snapshots=(snapshot_of(asked),)))
+            await world.write(OperationChanges(replace(asked, step="second"), snapshots=(snapshot_of(asked),)))
         assert (await world.facts(asked)).operation == written
         assert await world.store.snapshots(asked.disk_id) == []
 
@@ -162,10 +162,10 @@ class DiskStoreContract:
         facts = await world.facts(asked)
         await world.claim(disk_id)
         with pytest.raises(Stale):
-            await world.write(Changes(replace(asked, step="grown"), replace(facts.disk, size_gb=30)))
+            await world.write(OperationChanges(replace(asked, step="grown"), replace(facts.disk, size_gb=30)))
         now = await world.facts(asked)
         assert (now.operation, now.disk.size_gb) == (asked, 20)
-        await world.write(Changes(asked, replace(now.disk, size_gb=30)))
+        await world.write(OperationChanges(asked, replace(now.disk, size_gb=30)))
         assert (await world.facts(asked)).disk.size_gb == 30
 
     async def test_nothing_is_written_to_what_is_over(self, world: StoreWorld) -> None:
@@ -181,7 +181,7 @@ class DiskStoreContract:
         facts = await world.facts(asked)
         snapshot = snapshot_of(asked, contents="listing-1", error="none yet")
         volume = VolumeRecord(
-            asked.token_of_volume, disk_id, asked.operation_id, VolumeStatus.KEPT, "zone-a", 20, NOW, volume_id="vol-1"
+            asked.volume_token, disk_id, asked.operation_id, VolumeStatus.KEPT, "zone-a", 20, NOW, volume_id="vol-1"
         )
         disk = replace(
             facts.disk, volume_id="vol-1", zone="zone-a", saved_as=snapshot.snapshot_id, contents="listing-1"
@@ -194,7 +194,7 @@ class DiskStoreContract:
             error="not yet",
             next_attempt_at=NOW + timedelta(seconds=4),
         )
-        await world.write(Changes(going_on, disk, (snapshot,), (volume,), "something happened"))
+        await world.write(OperationChanges(going_on, disk, (snapshot,), (volume,), "something happened"))
         now = await world.facts(asked)
         assert now.operation == replace(going_on, version=2)
         assert replace(now.disk, mark=disk.mark) == disk
@@ -204,7 +204,7 @@ class DiskStoreContract:
         assert await world.store.due(NOW + timedelta(seconds=4)) == [asked.operation_id]
         retired = replace(volume, status=VolumeStatus.RETIRED, retired_by=asked.operation_id, saved_in=disk.saved_as)
         await world.write(
-            Changes(now.operation, None, (replace(snapshot, status=SnapshotStatus.COMPLETED),), (retired,))
+            OperationChanges(now.operation, None, (replace(snapshot, status=SnapshotStatus.COMPLETED),), (retired,))
         )
         now = await world.facts(asked)
         assert [one.status for one in now.snapshots] == [SnapshotStatus.COMPLETED]
@@ -220,7 +220,7 @@ class DiskStoreContract:
         assert (await world.facts(second)).before == first
         assert (await world.facts(elsewhere)).before is None
         late = replace(second, next_attempt_at=NOW + timedelta(hours=1))
-        await world.write(Changes(late))
+        await world.write(OperationChanges(late))
         await world.finish(first)
         assert (await world.facts(second)).before is None
         assert second.operation_id in await world.store.due(NOW), "its turn has come, and it was not told"
@@ -238,7 +238,7 @@ class DiskStoreContract:
         ready = await world.ask(MakeReady(source, reservation_id))
         assert (await world.facts(ready)).before == cloning
         begun = snapshot_of(cloning, disk_id=source)
-        await world.write(Changes(replace(cloning, blocks=frozenset({cloning.disk_id})), snapshots=(begun,)))
+        await world.write(OperationChanges(replace(cloning, blocks=frozenset({cloning.disk_id})), snapshots=(begun,)))
         assert (await world.facts(ready)).before is None
         assert (await world.facts(cloning)).snapshots == (begun,)
 
@@ -271,32 +271,32 @@ class DiskStoreContract:
         disk_id = await world.create()
         asked = await world.ask(ResizeDisk(disk_id, 30))
         record = snapshot_of(asked)
-        written = await world.write(Changes(asked, snapshots=(record,)))
-        assert await world.store.unsettled() == []
+        written = await world.write(OperationChanges(asked, snapshots=(record,)))
+        assert await world.store.list_pending_snapshots() == []
         await world.finish(written)
-        assert await world.store.unsettled() == [record]
+        assert await world.store.list_pending_snapshots() == [record]
         completed = replace(record, status=SnapshotStatus.COMPLETED, lacks="1 that cannot be read: data")
-        assert await world.store.settle(completed, now=NOW, event="it lacks something")
-        assert not await world.store.settle(replace(record, status=SnapshotStatus.FAILED), now=NOW)
-        assert await world.store.unsettled() == []
+        assert await world.store.finish_snapshot(completed, now=NOW, event="it lacks something")
+        assert not await world.store.finish_snapshot(replace(record, status=SnapshotStatus.FAILED), now=NOW)
+        assert await world.store.list_pending_snapshots() == []
         assert await world.store.snapshots(disk_id) == [completed]
 
     async def test_disks_whose_time_has_come_are_named(self, world: StoreWorld) -> None:
         gone, kept = await world.create("gone"), await world.create("kept")
         await world.finish(await world.ask(DeleteDisk(gone)))
-        assert await world.store.deleted_before(NOW - timedelta(seconds=1)) == []
-        assert [one.disk_id for one in await world.store.deleted_before(NOW)] == [gone]
-        assert await world.store.with_snapshots() == []
+        assert await world.store.list_deleted_before(NOW - timedelta(seconds=1)) == []
+        assert [one.disk_id for one in await world.store.list_deleted_before(NOW)] == [gone]
+        assert await world.store.list_with_snapshots() == []
         asked = await world.ask(ResizeDisk(kept, 30))
-        await world.write(Changes(asked, snapshots=(snapshot_of(asked),)))
-        [upkeep] = await world.store.with_snapshots()
+        await world.write(OperationChanges(asked, snapshots=(snapshot_of(asked),)))
+        [upkeep] = await world.store.list_with_snapshots()
         assert (upkeep.user_id, upkeep.disk_id) == (world.ada, kept)
 
     async def test_operations_and_snapshots_are_told_the_newest_first(self, world: StoreWorld) -> None:
         disk_id = await world.create()
         asked = await world.ask(ResizeDisk(disk_id, 30))
         records = tuple(snapshot_of(asked, number) for number in range(3))
-        await world.write(Changes(asked, snapshots=records))
+        await world.write(OperationChanges(asked, snapshots=records))
         assert await world.store.snapshots(disk_id) == list(reversed(records))
         kinds = [one.kind for one in await world.store.operations(disk_id)]
         assert kinds == ["resize", "create"]

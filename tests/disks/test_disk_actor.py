@@ -18,7 +18,7 @@ from gpudev.domain.disk_requests import (
     RestoreDisk,
     SnapshotDisk,
 )
-from gpudev.domain.disks.operations import DiskSettings, Operation, OperationState, SnapshotStatus, Why
+from gpudev.domain.disks.operations import DiskSettings, Operation, OperationState, SnapshotReason, SnapshotStatus
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.domain.ids import new_disk_id
 from gpudev.ports.cloud import SnapshotState
@@ -232,7 +232,7 @@ async def test_a_life_over_the_real_store(postgres_world: PostgresStoreWorld, cl
     ada, store = postgres_world.ada, postgres_world.store
 
     async def finish(request: DiskRequest) -> Operation:
-        asked = await actor.ask(ada, request)
+        asked = await actor.request_operation(ada, request)
         assert asked is not None
         for _ in range(20):
             await actor.run_due()
@@ -240,7 +240,7 @@ async def test_a_life_over_the_real_store(postgres_world: PostgresStoreWorld, cl
             clock.move(seconds=10)
             now = await store.find_operation(asked.operation_id)
             assert now is not None
-            if now.state.is_over:
+            if now.state.is_finished:
                 await actor.settle_snapshots()
                 assert now.state is OperationState.DONE, now
                 return now
@@ -265,7 +265,7 @@ async def test_a_life_over_the_real_store(postgres_world: PostgresStoreWorld, cl
     assert await use("second", "zone-b") == "first"
     assert (await postgres_world.disk(work)).contents == "listing-of-second"
     first = (await store.snapshots(work))[-1]
-    assert (first.why, first.contents) == (Why.END_OF_RESERVATION, "listing-of-first")
+    assert (first.why, first.contents) == (SnapshotReason.END_OF_RESERVATION, "listing-of-first")
     await finish(SnapshotDisk(work))
     await finish(RestoreDisk(work, first.snapshot_id))
     assert await use("third", "zone-b") == "first"
@@ -275,7 +275,7 @@ async def test_a_life_over_the_real_store(postgres_world: PostgresStoreWorld, cl
     assert cloud.contents[clone.volume_id] == "third"
     await finish(DeleteDisk(work))
     clock.move(days=31)
-    asked = await actor.tidy()
+    asked = await actor.request_upkeep()
     assert asked
     await actor.run_due()
     assert set(cloud.volumes_there) == {clone.volume_id}

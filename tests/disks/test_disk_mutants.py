@@ -19,17 +19,17 @@ from gpudev.domain.disks.operations import (
     DiskState,
     OperationKind,
     RecordedSnapshotId,
+    SnapshotReason,
     SnapshotRecord,
     SnapshotStatus,
     VolumeRecord,
     VolumeStatus,
-    Why,
 )
-from gpudev.planning.disk_calls import EnsureSnapshot, Finish, RemoveVolume, Step
+from gpudev.planning.disk_calls import EnsureSnapshot, FinishOperation, OperationStep, RemoveVolume
 from gpudev.planning.disks import acceptance, operation_context, operation_steps
-from gpudev.planning.disks.operation_context import Context
+from gpudev.planning.disks.operation_context import OperationContext
 from gpudev.ports.cloud import RECORDED_TAG, Volume
-from gpudev.ports.disks import Upkeep
+from gpudev.ports.disks import DiskMaintenance
 
 Patch = pytest.MonkeyPatch
 
@@ -37,16 +37,16 @@ Patch = pytest.MonkeyPatch
 def any_snapshot_will_do(patch: Patch) -> None:
     """Before a volume is given up, there is some good snapshot of the disk; it need not be of what is on it now."""
 
-    def save(self: Context, disk: DiskState, why: Why) -> Step | SnapshotRecord:
-        old = [one for one in self.facts.snapshots if one.disk_id == disk.disk_id and one.status.is_good]
+    def save(self: OperationContext, disk: DiskState, why: SnapshotReason) -> OperationStep | SnapshotRecord:
+        old = [one for one in self.facts.snapshots if one.disk_id == disk.disk_id and one.status.is_usable]
         return old[0] if old else self.own_snapshot(disk, why)
 
-    patch.setattr(Context, "save", save)
+    patch.setattr(OperationContext, "save", save)
 
 
 def saved_once_is_saved_for_ever(patch: Patch) -> None:
-    def ready(context: Context, zone: str | None, how: str) -> Step:
-        return Finish(how, replace(context.disk, zone=zone))
+    def ready(context: OperationContext, zone: str | None, how: str) -> OperationStep:
+        return FinishOperation(how, replace(context.disk, zone=zone))
 
     patch.setattr(operation_steps, "_ready", ready)
 
@@ -71,29 +71,29 @@ def the_newest_snapshot_with_the_tag(patch: Patch) -> None:
 
 
 def attached_is_no_matter(patch: Patch) -> None:
-    patch.setattr(Context, "until_detached", lambda self, volume: None)
+    patch.setattr(OperationContext, "until_detached", lambda self, volume: None)
 
 
 def a_clone_shares_the_volume(patch: Patch) -> None:
-    def clone(context: Context) -> Step:
+    def clone(context: OperationContext) -> OperationStep:
         assert context.facts.source is not None
-        return Finish("fast", replace(context.disk, volume_id=context.facts.source.volume_id, zone="zone-a"))
+        return FinishOperation("fast", replace(context.disk, volume_id=context.facts.source.volume_id, zone="zone-a"))
 
     patch.setattr(operation_steps, "_clone", clone)
 
 
 def no_time_to_think_again(patch: Patch) -> None:
     """Purges what was deleted, whenever that was."""
-    original = acceptance._Desk.purge
+    original = acceptance._Acceptance.purge
 
     def purge(self: Any, request: Any) -> Any:
         return original(replace(self, settings=replace(self.settings, retention=timedelta(0))), request)
 
-    async def deleted_before(self: MemoryDiskStore, moment: datetime) -> list[Upkeep]:
-        return [Upkeep(one.user_id, one.disk_id) for one in self.all_disks.values() if one.is_deleted]
+    async def deleted_before(self: MemoryDiskStore, moment: datetime) -> list[DiskMaintenance]:
+        return [DiskMaintenance(one.user_id, one.disk_id) for one in self.all_disks.values() if one.is_deleted]
 
-    patch.setattr(acceptance._Desk, "purge", purge)
-    patch.setattr(MemoryDiskStore, "deleted_before", deleted_before)
+    patch.setattr(acceptance._Acceptance, "purge", purge)
+    patch.setattr(MemoryDiskStore, "list_deleted_before", deleted_before)
 
 
 def old_ones_go_even_the_last(patch: Patch) -> None:
@@ -109,24 +109,24 @@ def old_ones_go_even_the_last(patch: Patch) -> None:
 def a_snapshot_that_has_begun_is_as_good_as_done(patch: Patch) -> None:
     """The volume goes while the cloud still copies from it."""
 
-    def removal(self: Context) -> Step | None:
+    def removal(self: OperationContext) -> OperationStep | None:
         for one in self.facts.volumes:
             if one.status is VolumeStatus.RETIRED and one.volume_id is not None:
                 return RemoveVolume(one, one.volume_id)
         return None
 
-    def until_complete(self: Context, record: SnapshotRecord) -> Step | None:
-        return None if record.why is Why.BEFORE_RESTORE else original(self, record)
+    def until_complete(self: OperationContext, record: SnapshotRecord) -> OperationStep | None:
+        return None if record.why is SnapshotReason.BEFORE_RESTORE else original(self, record)
 
-    original = Context.until_complete
-    patch.setattr(Context, "until_complete", until_complete)
-    patch.setattr(Context, "removal_of_replaced", removal)
+    original = OperationContext.until_complete
+    patch.setattr(OperationContext, "until_complete", until_complete)
+    patch.setattr(OperationContext, "removal_of_replaced", removal)
 
 
 def what_is_linked_is_ours(patch: Patch) -> None:
     original = operation_steps._purge
 
-    def purge(context: Context) -> Step:
+    def purge(context: OperationContext) -> OperationStep:
         disk = context.disk
         if disk.volume_id is not None:
             operation_id = context.operation.operation_id
@@ -140,9 +140,9 @@ def what_is_linked_is_ours(patch: Patch) -> None:
 
 
 def asked_for_before_it_is_written_down(patch: Patch) -> None:
-    original = Context.own_snapshot
+    original = OperationContext.own_snapshot
 
-    def own_snapshot(self: Context, disk: DiskState, why: Why) -> Step | SnapshotRecord:
+    def own_snapshot(self: OperationContext, disk: DiskState, why: SnapshotReason) -> OperationStep | SnapshotRecord:
         found = original(self, disk, why)
         if isinstance(found, SnapshotRecord) or disk.volume_id is None:
             return found
@@ -152,7 +152,7 @@ def asked_for_before_it_is_written_down(patch: Patch) -> None:
         record = SnapshotRecord(new, disk.disk_id, operation_id, disk.volume_id, why, status, self.now)
         return EnsureSnapshot(record, self.tags(disk))
 
-    patch.setattr(Context, "own_snapshot", own_snapshot)
+    patch.setattr(OperationContext, "own_snapshot", own_snapshot)
 
 
 def what_was_left_out_is_no_matter(patch: Patch) -> None:
@@ -162,24 +162,24 @@ def what_was_left_out_is_no_matter(patch: Patch) -> None:
 
 
 def old_volumes_are_left(patch: Patch) -> None:
-    patch.setattr(Context, "removal_of_replaced", lambda self: None)
+    patch.setattr(OperationContext, "removal_of_replaced", lambda self: None)
 
 
 def nobody_counts(patch: Patch) -> None:
-    patch.setattr(acceptance._Desk, "_within_quota", lambda *_, **__: None)
+    patch.setattr(acceptance._Acceptance, "_within_quota", lambda *_, **__: None)
 
 
 def names_are_only_names(patch: Patch) -> None:
-    patch.setattr(acceptance._Desk, "_free_name", lambda _, name, *__: name)
+    patch.setattr(acceptance._Acceptance, "_free_name", lambda _, name, *__: name)
 
 
 def disks_may_shrink(patch: Patch) -> None:
     def resize(self: Any, request: ResizeDisk) -> Any:
         disk = self._living(request.disk_id)
         operation = self._operation(OperationKind.RESIZE, disk, size_gb=request.size_gb)
-        return acceptance.Changes(operation, replace(disk, size_gb=request.size_gb))
+        return acceptance.OperationChanges(operation, replace(disk, size_gb=request.size_gb))
 
-    patch.setattr(acceptance._Desk, "resize", resize)
+    patch.setattr(acceptance._Acceptance, "resize", resize)
 
 
 Mutant = Callable[[Patch], None]

@@ -29,16 +29,16 @@ from gpudev.domain.disks.operations import (
 )
 from gpudev.domain.ids import ReservationId
 from gpudev.planning.disk_calls import (
+    CloudState,
     EnsureSnapshot,
-    Fail,
-    Finish,
+    FailOperation,
+    FinishOperation,
     GrowVolume,
-    Record,
     RemoveVolume,
-    Seen,
     TagVolume,
+    WriteRecords,
 )
-from gpudev.planning.disks.operation_results import after_call, after_refusal, after_silence, conclude
+from gpudev.planning.disks.operation_results import after_call, after_no_answer, after_rejection, conclude_step
 from gpudev.ports.cloud import Snapshot, SnapshotState
 
 
@@ -46,7 +46,7 @@ def begun(kind: OperationKind, holder: ReservationId | None, attached: bool) -> 
     mine = operation(kind)
     record = snapshot(operation_id=mine.operation_id, status=SnapshotStatus.BEGINNING, cloud_id=None)
     facts = OperationFacts(mine, disk(holder=holder), snapshots=(record,))
-    seen = Seen({"vol-1": volume(attached_to=("i-1",) if attached else ())})
+    seen = CloudState({"vol-1": volume(attached_to=("i-1",) if attached else ())})
     answer = Snapshot("snap-9", "vol-1", SnapshotState.PENDING, NOW, 10)
     changes = after_call(facts, seen, EnsureSnapshot(record, {}), answer, now=NOW, settings=SETTINGS)
     assert [(one.cloud_id, one.status) for one in changes.snapshots] == [("snap-9", SnapshotStatus.PENDING)]
@@ -73,7 +73,7 @@ def test_a_disk_counts_as_saved_only_if_nobody_could_write(
 def refused(kind: OperationKind, call: Callable[[OperationFacts], Any], times: int) -> Any:
     mine = operation(kind, refusals=times - 1, attempts=times - 1)
     facts = OperationFacts(mine, disk(), snapshots=(SAVED,), volumes=(volume_record(),))
-    return after_refusal(facts, call(facts), "no", NOW, SETTINGS)
+    return after_rejection(facts, call(facts), "no", NOW, SETTINGS)
 
 
 def test_what_is_refused_is_asked_again_a_few_times_and_then_given_up_in_words() -> None:
@@ -103,14 +103,14 @@ def test_a_tag_or_an_old_volume_does_not_fail_what_is_done() -> None:
 def test_silence_is_never_taken_for_an_answer() -> None:
     mine = operation(OperationKind.RESIZE)
     for attempt in range(200):
-        mine = after_silence(OperationFacts(mine, disk()), "no answer", NOW, SETTINGS).operation
-        assert (mine.state, mine.attempts, mine.refusals) == (OperationState.RUNNING, attempt + 1, 0)
+        mine = after_no_answer(OperationFacts(mine, disk()), "no answer", NOW, SETTINGS).operation
+        assert (mine.state, mine.attempts, mine.rejections) == (OperationState.RUNNING, attempt + 1, 0)
     assert mine.next_attempt_at == NOW + SETTINGS.longest_backoff
 
 
 def test_a_clone_that_fails_gives_its_name_back_and_is_no_empty_disk() -> None:
     facts = OperationFacts(operation(OperationKind.CLONE), disk(volume_id=None, holder=None))
-    changes = conclude(facts, Fail("the snapshot is gone"), NOW)
+    changes = conclude_step(facts, FailOperation("the snapshot is gone"), NOW)
     assert changes.disk is not None
     assert (changes.disk.is_deleted, changes.disk.deleted_at) == (True, NOW)
     assert changes.disk.purge_started_at == NOW, "nobody can restore what never was"
@@ -121,15 +121,15 @@ def test_a_clone_lets_go_of_its_source_when_its_own_volume_is_begun() -> None:
     mine = operation(OperationKind.CLONE, blocks=frozenset({DISK, OTHER}))
     facts = OperationFacts(mine, disk(volume_id=None, holder=None))
     making = volume_record(status=VolumeStatus.MAKING, volume_id=None, from_snapshot=SAVED.snapshot_id)
-    changes = conclude(facts, Record("restoring its snapshot", volumes=(making,)), NOW)
+    changes = conclude_step(facts, WriteRecords("restoring its snapshot", volumes=(making,)), NOW)
     assert changes.operation.blocks == frozenset({DISK})
-    waiting = conclude(facts, Record("looking at snapshots", snapshots=(SAVED,)), NOW)
+    waiting = conclude_step(facts, WriteRecords("looking at snapshots", snapshots=(SAVED,)), NOW)
     assert waiting.operation.blocks == frozenset({DISK, OTHER})
 
 
 def test_what_is_over_blocks_nobody() -> None:
     mine = operation(OperationKind.SNAPSHOT, blocks=frozenset({DISK}))
-    for step in (Finish("done"), Fail("no")):
-        changes = conclude(OperationFacts(mine, disk()), step, NOW)
+    for step in (FinishOperation("done"), FailOperation("no")):
+        changes = conclude_step(OperationFacts(mine, disk()), step, NOW)
         assert changes.operation.blocks == frozenset()
         assert changes.operation.finished_at == NOW

@@ -14,7 +14,6 @@ from gpudev.domain.disk_requests import (
     CreateDisk,
     DeleteDisk,
     DiskRequest,
-    KeepInUse,
     MakeReady,
     PruneDisk,
     PurgeDisk,
@@ -22,24 +21,25 @@ from gpudev.domain.disk_requests import (
     ResizeDisk,
     RestoreDisk,
     SnapshotDisk,
+    SnapshotDiskInUse,
     UndeleteDisk,
 )
 from gpudev.domain.disks.operations import (
-    Changes,
     DiskSettings,
     DiskState,
     Operation,
+    OperationChanges,
     OperationId,
     OperationKind,
     RecordedSnapshotId,
+    SnapshotReason,
     SnapshotRecord,
     SnapshotStatus,
     UserDisks,
-    Why,
 )
 from gpudev.domain.errors import Conflict, DiskHeld, GpuDevError, Invalid, LimitReached, NotFound
 from gpudev.domain.ids import DiskId, ReservationId, UserId, new_disk_id, new_reservation_id
-from gpudev.planning.disks.acceptance import accept
+from gpudev.planning.disks.acceptance import accept_request
 from gpudev.planning.disks.retention import prunable
 
 NOW = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
@@ -59,7 +59,7 @@ def recorded(number: int, disk_id: DiskId = WORK, **changes: Any) -> SnapshotRec
         disk_id,
         OperationId(UUID(int=99)),
         "vol-1",
-        Why.END_OF_RESERVATION,
+        SnapshotReason.END_OF_RESERVATION,
         SnapshotStatus.COMPLETED,
         NOW - timedelta(days=40) + timedelta(days=number - 20),
         f"snap-{number}",
@@ -84,8 +84,8 @@ def busy(facts: UserDisks, kind: OperationKind) -> UserDisks:
     return replace(facts, unfinished=(other,))
 
 
-def ask(request: DiskRequest, facts: UserDisks, now: datetime = NOW) -> Changes | None:
-    return accept(request, facts, OperationId(uuid4()), now, SETTINGS)
+def ask(request: DiskRequest, facts: UserDisks, now: datetime = NOW) -> OperationChanges | None:
+    return accept_request(request, facts, OperationId(uuid4()), now, SETTINGS)
 
 
 NEW = new_disk_id()
@@ -174,7 +174,7 @@ def test_a_deleted_disk_comes_back_under_another_name_and_within_the_quota() -> 
     assert changes.disk is not None
     assert (changes.disk.name, changes.disk.is_deleted, changes.disk.deleted_at) == ("old", False, None)
     with pytest.raises(LimitReached):
-        accept(UndeleteDisk(GONE, "old"), ada(), OperationId(uuid4()), NOW, replace(SETTINGS, max_per_user=2))
+        accept_request(UndeleteDisk(GONE, "old"), ada(), OperationId(uuid4()), NOW, replace(SETTINGS, max_per_user=2))
 
 
 @pytest.mark.parametrize(
@@ -242,8 +242,8 @@ def test_as_many_of_one_day_stay_as_the_settings_say(there: int, keep: int) -> N
 
 
 def test_what_somebody_asked_for_stays_longer_and_counts_for_nothing_else() -> None:
-    asked = recorded(20, why=Why.ASKED, created_at=NOW - timedelta(days=89))
-    older = recorded(21, why=Why.ASKED, created_at=NOW - timedelta(days=91))
+    asked = recorded(20, why=SnapshotReason.ASKED, created_at=NOW - timedelta(days=89))
+    older = recorded(21, why=SnapshotReason.ASKED, created_at=NOW - timedelta(days=91))
     automatic = [recorded(30 + number, created_at=NOW - timedelta(days=10, hours=number)) for number in range(3)]
     assert prunable([asked, older, *automatic], (), NOW, SETTINGS) == [older, automatic[2]]
 
@@ -256,13 +256,13 @@ def test_failed_ones_go_and_lost_ones_are_left_alone() -> None:
 
 @given(
     ages=st.lists(st.integers(0, 4000), max_size=12),
-    whys=st.lists(st.sampled_from(list(Why)), min_size=12, max_size=12),
+    whys=st.lists(st.sampled_from(list(SnapshotReason)), min_size=12, max_size=12),
     statuses=st.lists(st.sampled_from(list(SnapshotStatus)), min_size=12, max_size=12),
     protected=st.sets(st.integers(20, 32)),
     keep=st.integers(0, 3),
 )
 def test_the_last_good_one_and_what_is_relied_on_always_stay(
-    ages: list[int], whys: list[Why], statuses: list[SnapshotStatus], protected: set[int], keep: int
+    ages: list[int], whys: list[SnapshotReason], statuses: list[SnapshotStatus], protected: set[int], keep: int
 ) -> None:
     snapshots = [
         recorded(20 + number, created_at=NOW - timedelta(hours=age), why=whys[number], status=statuses[number])
@@ -288,7 +288,7 @@ def test_the_last_one_that_lacks_nothing_stays_however_old_it_is() -> None:
 
 def test_a_disk_in_use_is_kept_only_for_who_has_it_and_not_twice_in_a_short_time() -> None:
     facts = held(ada())
-    request = KeepInUse(WORK, RESERVATION)
+    request = SnapshotDiskInUse(WORK, RESERVATION)
     changes = ask(request, facts)
     assert changes is not None
     assert (changes.operation.kind, changes.operation.reservation_id) == (OperationKind.SNAPSHOT, RESERVATION)

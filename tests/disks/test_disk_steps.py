@@ -28,15 +28,15 @@ from gpudev.domain.disks.operations import (
 from gpudev.planning.disk_calls import (
     EnsureSnapshot,
     EnsureVolume,
-    Fail,
-    Finish,
+    FailOperation,
+    FinishOperation,
     GrowVolume,
-    Record,
+    OperationStep,
     RemoveSnapshot,
     RemoveVolume,
-    Step,
     TagVolume,
-    Wait,
+    WaitForCloud,
+    WriteRecords,
 )
 from gpudev.ports.cloud import RECORDED_TAG, SnapshotState, Volume
 
@@ -45,43 +45,43 @@ def make_ready(**changes: Any) -> Operation:
     return operation(OperationKind.MAKE_READY, **changes)
 
 
-Row = tuple[OperationFacts, tuple[Volume, ...], type[Step], str]
+Row = tuple[OperationFacts, tuple[Volume, ...], type[OperationStep], str]
 
 MAKING_READY: dict[str, Row] = {
     "a disk that was never used gets a new volume where the dev server will be": (
         OperationFacts(make_ready(zone="zone-b"), disk(volume_id=None, zone=None, size_gb=None)),
         (),
-        Record,
+        WriteRecords,
         "making a volume in zone-b",
     ),
     "a volume that is there and free is ready": (
         OperationFacts(make_ready(zone="zone-a"), disk()),
         (volume(),),
-        Finish,
+        FinishOperation,
         "volume vol-1 is ready, as it was left",
     ),
     "one that a machine still has is waited for": (
         OperationFacts(make_ready(zone="zone-a"), disk()),
         (volume(attached_to=("i-1",)),),
-        Wait,
+        WaitForCloud,
         "still attached to i-1",
     ),
     "one of which a snapshot is still being copied is waited for": (
         OperationFacts(make_ready(zone="zone-a"), disk()),
         (volume(busy="its snapshot is still being copied"),),
-        Wait,
+        WaitForCloud,
         "still being copied",
     ),
     "one in another zone is saved first": (
         OperationFacts(make_ready(zone="zone-b"), disk()),
         (volume(),),
-        Record,
+        WriteRecords,
         "taking a snapshot",
     ),
     "one in another zone that is saved is made anew there": (
         OperationFacts(make_ready(zone="zone-b"), disk(saved_as=SAVED.snapshot_id), snapshots=(SAVED,)),
         (volume(),),
-        Record,
+        WriteRecords,
         "restoring its snapshot in zone-b",
     ),
     "a snapshot that is not finished is waited for before a move": (
@@ -91,25 +91,25 @@ MAKING_READY: dict[str, Row] = {
             snapshots=(replace(SAVED, status=SnapshotStatus.PENDING),),
         ),
         (volume(),),
-        Wait,
+        WaitForCloud,
         "being taken",
     ),
     "a volume that is gone comes back from the snapshot of exactly what was on it": (
         OperationFacts(make_ready(zone="zone-a"), disk(saved_as=SAVED.snapshot_id), snapshots=(SAVED,)),
         (),
-        Record,
+        WriteRecords,
         "restoring its snapshot in zone-a",
     ),
     "a volume that is gone with what was on it fails in words": (
         OperationFacts(make_ready(zone="zone-a"), disk(), snapshots=(SAVED,)),
         (),
-        Fail,
+        FailOperation,
         "restore one of its snapshots",
     ),
     "a disk that had a volume nobody knows any more fails in words": (
         OperationFacts(make_ready(zone="zone-a"), disk(volume_id=None), volumes=(volume_record(),)),
         (),
-        Fail,
+        FailOperation,
         "an operator has to look",
     ),
     "a disk whose snapshot was lost is not made empty": (
@@ -119,31 +119,31 @@ MAKING_READY: dict[str, Row] = {
             snapshots=(replace(SAVED, status=SnapshotStatus.LOST),),
         ),
         (),
-        Fail,
+        FailOperation,
         "an operator has to look",
     ),
     "without a zone nothing is made": (
         OperationFacts(make_ready(), disk(volume_id=None, zone=None)),
         (),
-        Fail,
+        FailOperation,
         "in which zone",
     ),
     "a disk that another reservation holds is not made ready": (
         OperationFacts(make_ready(), disk(holder=None)),
         (volume(),),
-        Finish,
+        FinishOperation,
         "ended before it was ready",
     ),
     "a deleted disk is not made ready": (
         OperationFacts(make_ready(), disk(is_deleted=True)),
         (volume(),),
-        Fail,
+        FailOperation,
         "deleted",
     ),
     "one that comes later waits": (
         OperationFacts(make_ready(), disk(), before=operation(OperationKind.RESTORE, step="making a volume")),
         (volume(),),
-        Wait,
+        WaitForCloud,
         "waits for restore (making a volume)",
     ),
 }
@@ -163,61 +163,61 @@ OTHERS: dict[str, Row] = {
     "restoring saves what is there first": (
         OperationFacts(RESTORE, FREE, snapshots=(SAVED,)),
         (volume(),),
-        Record,
+        WriteRecords,
         "taking a snapshot",
     ),
     "restoring needs no second snapshot of the same": (
         OperationFacts(RESTORE, replace(FREE, saved_as=SAVED.snapshot_id), snapshots=(SAVED,)),
         (volume(),),
-        Record,
+        WriteRecords,
         "restoring its snapshot in zone-a",
     ),
     "restoring a disk whose volume is gone has nothing to save": (
         OperationFacts(RESTORE, FREE, snapshots=(SAVED,)),
         (),
-        Record,
+        WriteRecords,
         "restoring its snapshot in zone-a",
     ),
     "restoring waits while a machine has the volume": (
         OperationFacts(RESTORE, FREE, snapshots=(SAVED,)),
         (volume(attached_to=("i-1",)),),
-        Wait,
+        WaitForCloud,
         "still attached",
     ),
     "restoring what is lost fails": (
         OperationFacts(RESTORE, FREE, snapshots=(replace(SAVED, status=SnapshotStatus.LOST),)),
         (volume(),),
-        Fail,
+        FailOperation,
         "the snapshot is gone",
     ),
     "restoring where no zone is known leaves it to the next use": (
         OperationFacts(RESTORE, replace(FREE, volume_id=None, zone=None), snapshots=(SAVED,)),
         (),
-        Finish,
+        FinishOperation,
         "when it is next used",
     ),
     "putting away takes a snapshot": (
         OperationFacts(operation(OperationKind.PUT_AWAY), disk()),
         (volume(),),
-        Record,
+        WriteRecords,
         "end of reservation",
     ),
     "putting away waits for the machine to let go": (
         OperationFacts(operation(OperationKind.PUT_AWAY), disk()),
         (volume(attached_to=("i-1",)),),
-        Wait,
+        WaitForCloud,
         "still attached",
     ),
     "putting away what nobody could write to needs no snapshot": (
         OperationFacts(operation(OperationKind.PUT_AWAY), disk(saved_as=SAVED.snapshot_id), snapshots=(SAVED,)),
         (volume(),),
-        Finish,
+        FinishOperation,
         "snapshot",
     ),
     "putting away frees the disk also when its volume is gone": (
         OperationFacts(operation(OperationKind.PUT_AWAY), disk()),
         (),
-        Finish,
+        FinishOperation,
         "its volume vol-1 is gone",
     ),
     "growing asks for it": (
@@ -229,13 +229,13 @@ OTHERS: dict[str, Row] = {
     "growing is done when it is seen": (
         OperationFacts(operation(OperationKind.RESIZE, size_gb=20), disk()),
         (volume(size_gb=20),),
-        Finish,
+        FinishOperation,
         "20 GB",
     ),
     "growing what was never used is written down": (
         OperationFacts(operation(OperationKind.RESIZE, size_gb=20), disk(volume_id=None)),
         (),
-        Finish,
+        FinishOperation,
         "20 GB",
     ),
     "a new name is written on the volume": (
@@ -247,13 +247,13 @@ OTHERS: dict[str, Row] = {
     "a name that is there already needs nothing": (
         OperationFacts(operation(OperationKind.RENAME), disk()),
         (volume(),),
-        Finish,
+        FinishOperation,
         "done",
     ),
     "nothing is purged that nobody allowed to": (
         OperationFacts(operation(OperationKind.PURGE), disk(is_deleted=True), volumes=(volume_record(),)),
         (volume(),),
-        Fail,
+        FailOperation,
         "nobody said",
     ),
     "purging begins with marked snapshots": (
@@ -278,13 +278,13 @@ OTHERS: dict[str, Row] = {
     "purging leaves a volume that others made": (
         OperationFacts(operation(OperationKind.PURGE), disk(is_deleted=True, purge_started_at=NOW)),
         (volume(),),
-        Finish,
+        FinishOperation,
         "was not made here and is left",
     ),
     "pruning touches no snapshot that is not marked": (
         OperationFacts(operation(OperationKind.PRUNE), disk(), snapshots=(SAVED, snapshot(2))),
         (volume(),),
-        Finish,
+        FinishOperation,
         "done",
     ),
     "a replaced volume stays until what was on it is in a finished snapshot": (
@@ -295,7 +295,7 @@ OTHERS: dict[str, Row] = {
             volumes=(volume_record(status=VolumeStatus.RETIRED, saved_in=SAVED.snapshot_id),),
         ),
         (volume(), volume("vol-2")),
-        Finish,
+        FinishOperation,
         "done",
     ),
     "a replaced volume goes when it is": (
@@ -317,7 +317,7 @@ OTHERS: dict[str, Row] = {
             volumes=(volume_record(status=VolumeStatus.RETIRED, saved_in=SAVED.snapshot_id),),
         ),
         (volume(), volume("vol-2")),
-        Finish,
+        FinishOperation,
         "done",
     ),
 }
@@ -348,7 +348,7 @@ def test_a_volume_from_a_snapshot_that_is_not_known_is_never_made_empty() -> Non
         operation_id=mine.operation_id, status=VolumeStatus.MAKING, volume_id=None, from_snapshot=SAVED.snapshot_id
     )
     step = step_of(OperationFacts(mine, disk(volume_id=None), volumes=(making,)))
-    assert isinstance(step, Fail)
+    assert isinstance(step, FailOperation)
 
 
 @pytest.mark.parametrize(
@@ -363,7 +363,7 @@ def test_what_became_of_a_snapshot_is_written_down_first(state: SnapshotState | 
     pending = replace(SAVED, status=SnapshotStatus.PENDING)
     facts = OperationFacts(RESTORE, FREE, snapshots=(pending,))
     step = step_of(facts, volume(), snapshots={"snap-1": state and seen_snapshot(SAVED, state)})
-    assert isinstance(step, Record)
+    assert isinstance(step, WriteRecords)
     assert [one.status for one in step.snapshots] == [status]
 
 
@@ -371,7 +371,7 @@ def test_why_a_snapshot_failed_is_told_where_it_is_known() -> None:
     facts = OperationFacts(RESTORE, FREE, snapshots=(replace(SAVED, status=SnapshotStatus.PENDING),))
     failed = replace(seen_snapshot(SAVED, SnapshotState.ERROR), error="No space left on device")
     step = step_of(facts, volume(), snapshots={"snap-1": failed})
-    assert isinstance(step, Record)
+    assert isinstance(step, WriteRecords)
     assert [one.error for one in step.snapshots] == ["No space left on device"]
 
 
@@ -381,17 +381,17 @@ def test_two_snapshots_that_came_to_nothing_are_enough() -> None:
         snapshot(number, operation_id=mine.operation_id, status=SnapshotStatus.FAILED, error="no room")
         for number in (1, 2)
     )
-    assert isinstance(step_of(OperationFacts(mine, disk(), snapshots=failed[:1]), volume()), Record)
+    assert isinstance(step_of(OperationFacts(mine, disk(), snapshots=failed[:1]), volume()), WriteRecords)
     step = step_of(OperationFacts(mine, disk(), snapshots=failed), volume())
-    assert isinstance(step, Finish), "the disk must become free all the same"
+    assert isinstance(step, FinishOperation), "the disk must become free all the same"
     assert "no room" in step.result
     asked = replace(mine, kind=OperationKind.SNAPSHOT)
-    assert isinstance(step_of(OperationFacts(asked, disk(), snapshots=failed), volume()), Fail)
+    assert isinstance(step_of(OperationFacts(asked, disk(), snapshots=failed), volume()), FailOperation)
 
 
 def test_from_ready_on_no_snapshot_holds_what_is_on_the_disk() -> None:
     facts = OperationFacts(make_ready(zone="zone-a"), disk(saved_as=SAVED.snapshot_id), snapshots=(SAVED,))
     step = step_of(facts, volume())
-    assert isinstance(step, Finish)
+    assert isinstance(step, FinishOperation)
     assert step.disk is not None
     assert step.disk.saved_as is None

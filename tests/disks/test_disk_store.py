@@ -14,11 +14,11 @@ from disks.store_contract import NOW, DiskStoreContract, StoreWorld
 from gpudev.adapters.postgres.database.pool import Connection
 from gpudev.domain.commands import DISK_QUEUE
 from gpudev.domain.disk_requests import CreateDisk, DeleteDisk, ResizeDisk
-from gpudev.domain.disks.operations import Changes, DiskSettings, Operation, OperationId, UserDisks
+from gpudev.domain.disks.operations import DiskSettings, Operation, OperationChanges, OperationId, UserDisks
 from gpudev.domain.errors import Conflict, DiskHeld, LimitReached
 from gpudev.domain.ids import DiskId, ReservationId, UserId, new_disk_id, new_reservation_id
 from gpudev.domain.reservations.reservation import Reservation
-from gpudev.planning.disks.acceptance import accept
+from gpudev.planning.disks.acceptance import accept_request
 
 
 class MemoryStoreWorld(StoreWorld):
@@ -50,7 +50,7 @@ class TestOnPostgres(DiskStoreContract):
 
 async def test_a_message_and_a_line_of_history_come_with_the_operation(postgres_world: PostgresStoreWorld) -> None:
     asked = await postgres_world.ask(CreateDisk(new_disk_id(), "work", 20))
-    [message] = await postgres_world.stores.queue.peek(DISK_QUEUE)
+    [message] = await postgres_world.stores.message_queue.peek_messages(DISK_QUEUE)
     assert message.body == {"operation_id": str(asked.operation_id), "cause": "asked"}
     [line] = await postgres_world.stores.disk_records.history(asked.disk_id)
     assert (line["kind"], line["message"], line["by"]) == ("create", "created, 20 GB", "test")
@@ -58,10 +58,10 @@ async def test_a_message_and_a_line_of_history_come_with_the_operation(postgres_
 
 async def test_whoever_keeps_records_sees_that_somebody_is_at_work(postgres_world: PostgresStoreWorld) -> None:
     asked = await postgres_world.ask(CreateDisk(new_disk_id(), "work", 20))
-    [record] = await postgres_world.stores.disk_records.records()
+    [record] = await postgres_world.stores.disk_records.list_records()
     assert (record.operation_id, record.is_being_worked_on) == (asked.operation_id, True)
     await postgres_world.finish(asked)
-    [record] = await postgres_world.stores.disk_records.records()
+    [record] = await postgres_world.stores.disk_records.list_records()
     assert (record.operation_status, record.is_being_worked_on) == ("completed", False)
 
 
@@ -74,7 +74,7 @@ async def test_with_two_at_work_the_end_of_one_is_not_the_end_of_the_work(postgr
         )
     second = await postgres_world.ask(ResizeDisk(disk_id, 30))
     await postgres_world.finish(second)
-    [record] = await postgres_world.stores.disk_records.records()
+    [record] = await postgres_world.stores.disk_records.list_records()
     assert (record.operation_id, record.is_being_worked_on) == (first.operation_id, True)
 
 
@@ -179,9 +179,9 @@ async def test_a_name_that_a_submit_takes_after_we_looked_is_refused_in_words(
 ) -> None:
     await postgres_world.submit("work")
 
-    def decide(facts: UserDisks) -> Changes | None:
+    def decide(facts: UserDisks) -> OperationChanges | None:
         before = replace(facts, disks={})
-        return accept(CreateDisk(new_disk_id(), "work", 20), before, OperationId(uuid4()), NOW, DiskSettings())
+        return accept_request(CreateDisk(new_disk_id(), "work", 20), before, OperationId(uuid4()), NOW, DiskSettings())
 
     with pytest.raises(Conflict, match="already"):
         await postgres_world.store.accept(postgres_world.ada, decide, now=NOW, by="test")

@@ -166,7 +166,7 @@ class DiskWorld:
     def end(self, stay: Stay) -> None:
         """Its time is over. Its machine lets go of the disk some time later."""
         stay.ended = True
-        if self._make_ready(stay).state.is_over:
+        if self._make_ready(stay).state.is_finished:
             self._put_away(stay)
 
     def let_go(self, stay: Stay) -> None:
@@ -178,7 +178,7 @@ class DiskWorld:
         if not stay.ended:
             return False
         # One whose disk is still being made ready waits for nothing: no dev server ever had it.
-        if self._make_ready(stay).state.is_over and not self._put_away(stay).state.is_over:
+        if self._make_ready(stay).state.is_finished and not self._put_away(stay).state.is_finished:
             return False
         self.store.release(stay.disk_id)
         del self.stays[stay.reservation_id]
@@ -196,7 +196,7 @@ class DiskWorld:
         key = key or str(uuid4())  # whoever gets no answer asks again with the same key
         while True:
             try:
-                operation = now_or_never(self.actor.ask(user_id, request, key=key))
+                operation = now_or_never(self.actor.request_operation(user_id, request, key=key))
             except Crash:
                 self.crashed()
                 continue
@@ -219,7 +219,7 @@ class DiskWorld:
     def tidy(self) -> None:
         while True:
             try:
-                now_or_never(self.actor.tidy())
+                now_or_never(self.actor.request_upkeep())
                 break
             except Crash:
                 self.crashed()
@@ -233,11 +233,11 @@ class DiskWorld:
                     self.let_go(stay)
             self.work()
             for stay in self.stays.values():
-                if stay.ended and self._make_ready(stay).state.is_over:
+                if stay.ended and self._make_ready(stay).state.is_finished:
                     self._put_away(stay)
             self.cloud.complete_snapshots()
             self.clock.move(seconds=10)
-            unfinished = [one for one in self.store.all_operations.values() if not one.state.is_over]
+            unfinished = [one for one in self.store.all_operations.values() if not one.state.is_finished]
             if not unfinished:
                 self.work()
                 return
@@ -261,7 +261,7 @@ class DiskWorld:
         """People see that what they asked for is done, and with it, what is now theirs."""
         for disk_id, (operation, content) in list(self.restoring.items()):
             now = self.store.all_operations[operation.operation_id]
-            if now.state.is_over:
+            if now.state.is_finished:
                 del self.restoring[disk_id]
                 if now.state is OperationState.DONE:
                     before = self.last_seen[disk_id]
@@ -271,7 +271,7 @@ class DiskWorld:
                     self.last_seen[disk_id] = content
         for disk_id, (operation, content) in list(self.cloning.items()):
             now = self.store.all_operations[operation.operation_id]
-            if now.state.is_over:
+            if now.state.is_finished:
                 del self.cloning[disk_id]
                 if now.state is OperationState.DONE:
                     self.last_seen[disk_id] = content
@@ -304,5 +304,5 @@ class DiskWorld:
         return [
             one
             for one in self.store.all_snapshots.values()
-            if one.disk_id == disk_id and one.status.is_good and one.cloud_id in self.cloud.snapshots_there
+            if one.disk_id == disk_id and one.status.is_usable and one.cloud_id in self.cloud.snapshots_there
         ]

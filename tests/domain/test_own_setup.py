@@ -3,7 +3,7 @@
 import pytest
 
 from gpudev.domain.errors import Invalid
-from gpudev.domain.sessions.personalization import OwnSetup, check_dotfiles, check_setup
+from gpudev.domain.sessions.personalization import Personalization, check_dotfiles, check_personalization
 
 SECRET = "planted-4711"
 
@@ -13,7 +13,7 @@ SECRET = "planted-4711"
     ["HF_TOKEN", "_x", "A" * 128, "LD_PRELOAD", "BASH_ENV", "TMPDIR", "MASTER_PORT"],
 )
 def test_a_variable_of_ones_own_may_be_brought(name: str) -> None:
-    check_setup(OwnSetup({name: SECRET}))
+    check_personalization(Personalization({name: SECRET}))
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_a_variable_of_ones_own_may_be_brought(name: str) -> None:
 )
 def test_a_name_that_is_none_or_the_systems_own_is_refused_without_its_value(name: str) -> None:
     with pytest.raises(Invalid) as refused:
-        check_setup(OwnSetup({name: SECRET}))
+        check_personalization(Personalization({name: SECRET}))
     assert refused.value.field == "environment"
     assert SECRET not in str(refused.value)
 
@@ -57,12 +57,12 @@ def test_a_name_that_is_none_or_the_systems_own_is_refused_without_its_value(nam
 )
 def test_values_are_limited(environment: dict[str, str]) -> None:
     with pytest.raises(Invalid) as refused:
-        check_setup(OwnSetup(environment))
+        check_personalization(Personalization(environment))
     assert "xx" not in str(refused.value)
 
 
 def test_a_value_may_have_many_lines() -> None:
-    check_setup(OwnSetup({"KEY": "-----BEGIN-----\nabc\n-----END-----\n"}))
+    check_personalization(Personalization({"KEY": "-----BEGIN-----\nabc\n-----END-----\n"}))
 
 
 @pytest.mark.parametrize(
@@ -107,10 +107,10 @@ def test_anything_else_is_refused_as_dotfiles_and_not_repeated(url: str) -> None
 @pytest.mark.parametrize("script", ["", " \n", "echo\0", "#" * 64 * 1024 + "#"])
 def test_a_script_is_text_of_a_sensible_length(script: str) -> None:
     with pytest.raises(Invalid):
-        check_setup(OwnSetup(startup_script=script))
+        check_personalization(Personalization(startup_script=script))
 
 
 def test_a_setup_shows_nothing_of_itself() -> None:
-    setup = OwnSetup({"A": SECRET}, f"https://github.com/{SECRET}", f"echo {SECRET}")
+    setup = Personalization({"A": SECRET}, f"https://github.com/{SECRET}", f"echo {SECRET}")
     assert SECRET not in repr(setup)
     assert SECRET not in str(setup)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gpudev.adapters.key_pairs import new_key_pair
+from gpudev.adapters.key_pairs import new_key_pair_texts
 from support.system import System, eventually
 
 pytestmark = pytest.mark.slow
@@ -22,7 +22,7 @@ Job = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def colleague(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    private, public = new_key_pair()
+    private, public = new_key_pair_texts()
     path = Path(tmp_path_factory.mktemp("colleague")) / "key"
     path.write_text(private)
     path.chmod(0o600)

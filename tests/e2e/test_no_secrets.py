@@ -84,7 +84,7 @@ def ask(system: System, ear: Ear, path: str, key: str, method: str = "GET", body
 
 async def rows(system: System) -> str:
     """Every row of every table, as text."""
-    database = open_postgres(Layout((system.home / "state").resolve())).settings_database()
+    database = open_postgres(Layout((system.home / "state").resolve())).database_settings()
     connection = await connect(database)
     names = await connection.fetch(
         "SELECT format('%I.%I', schemaname, tablename) AS name FROM pg_tables WHERE schemaname IN ('public', 'pgmq')"

@@ -70,7 +70,7 @@ def _outcome(system: System, job_id: str) -> str | None:
 
 
 async def _whole_database(system: System) -> str:
-    database = open_postgres(Layout(system.home / "state")).settings_database()
+    database = open_postgres(Layout(system.home / "state")).database_settings()
     connection = await connect(replace(database))
     try:
         tables = await connection.fetch("SELECT format('%I.%I', schemaname, tablename) AS name FROM pg_tables")

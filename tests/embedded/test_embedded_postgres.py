@@ -31,7 +31,7 @@ def server(tmp_path: Path) -> Iterator[EmbeddedPostgres]:
 
 
 async def ask(server: EmbeddedPostgres, sql: str) -> object:
-    database = server.settings_database()
+    database = server.database_settings()
     connection = await asyncpg.connect(
         host=database.host, port=database.port, user=database.user, database=database.database
     )

@@ -17,7 +17,7 @@ from gpudev.adapters.local.machine.processes import ProcessIdentity, identify, i
 from gpudev.embedded import pidfiles
 from gpudev.embedded.layout import Layout
 from gpudev.embedded.pidfiles import wait_until
-from gpudev.embedded.supervised_processes import FIRST_DELAY, HEALTHY_AFTER, LONGEST_DELAY, next_delay, rotate_log
+from gpudev.embedded.supervised_processes import FIRST_DELAY, HEALTHY_AFTER, MAX_DELAY, restart_delay, rotate_log
 
 PROGRAM = """
 import pathlib, signal, sys
@@ -69,7 +69,7 @@ def part(layout: Layout, name: str) -> ProcessIdentity:
     found: list[ProcessIdentity] = []
 
     def look() -> bool:
-        process = pidfiles.find(layout.pid_file(name))
+        process = pidfiles.find_process(layout.pid_file(name))
         if process is not None:
             found.append(process)
         return process is not None
@@ -90,17 +90,17 @@ def wait_for_step(process: subprocess.Popen[str], text: str) -> list[str]:
 
 class TestTheDelayBeforeARestart:
     def test_is_short_at_first(self) -> None:
-        assert next_delay(0, 0) == FIRST_DELAY
+        assert restart_delay(0, 0) == FIRST_DELAY
 
     def test_doubles_up_to_a_limit_for_a_part_that_keeps_dying(self) -> None:
         delays = [0.0]
         for _ in range(10):
-            delays.append(next_delay(delays[-1], 0.01))
+            delays.append(restart_delay(delays[-1], 0.01))
         assert delays[1:4] == [0.1, 0.2, 0.4]
-        assert delays[-1] == LONGEST_DELAY
+        assert delays[-1] == MAX_DELAY
 
     def test_begins_anew_for_a_part_that_had_been_well(self) -> None:
-        assert next_delay(LONGEST_DELAY, HEALTHY_AFTER) == FIRST_DELAY
+        assert restart_delay(MAX_DELAY, HEALTHY_AFTER) == FIRST_DELAY
 
 
 class TestLogs:
@@ -126,15 +126,15 @@ class TestPidFiles:
     def test_a_pid_that_was_reused_names_nobody(self, tmp_path: Path) -> None:
         own = identify(os.getpid())
         assert own is not None
-        pidfiles.write(tmp_path / "pid", own)
-        assert pidfiles.find(tmp_path / "pid") == own
-        pidfiles.write(tmp_path / "pid", ProcessIdentity(own.pid, "1", own.boot))
-        assert pidfiles.find(tmp_path / "pid") is None
+        pidfiles.write_pid_file(tmp_path / "pid", own)
+        assert pidfiles.find_process(tmp_path / "pid") == own
+        pidfiles.write_pid_file(tmp_path / "pid", ProcessIdentity(own.pid, "1", own.boot))
+        assert pidfiles.find_process(tmp_path / "pid") is None
 
     @pytest.mark.parametrize("content", ["", "12", "one two three", "1\n2\n3\n4\n"])
     def test_a_spoilt_file_names_nobody(self, tmp_path: Path, content: str) -> None:
         (tmp_path / "pid").write_text(content)
-        assert pidfiles.find(tmp_path / "pid") is None
+        assert pidfiles.find_process(tmp_path / "pid") is None
 
 
 @pytest.mark.slow
@@ -159,7 +159,7 @@ class TestSupervising:
             wait_for_step(process, "STEP supervisor ok")
             one, two = part(layout, "one"), part(layout, "two")
             os.kill(one.pid, signal.SIGKILL)
-            assert wait_until(lambda: pidfiles.find(layout.pid_file("one")) not in (None, one), 30)
+            assert wait_until(lambda: pidfiles.find_process(layout.pid_file("one")) not in (None, one), 30)
             assert is_alive(two)
 
     def test_a_part_that_keeps_dying_is_tried_again_ever_later(self, layout: Layout) -> None:
@@ -221,7 +221,7 @@ class TestSupervising:
             assert second.returncode != 0
             assert "Another supervisor" in second.stderr
             assert is_alive(one)
-            assert pidfiles.find(layout.pid_file("supervisor")) is not None
+            assert pidfiles.find_process(layout.pid_file("supervisor")) is not None
 
     def test_what_a_killed_supervisor_left_is_ended_before_it_would_run_twice(self, layout: Layout) -> None:
         with supervising(layout, f"service:one:{LIVE}") as killed:

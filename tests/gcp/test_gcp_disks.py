@@ -65,7 +65,7 @@ async def test_a_disk_that_cannot_be_used_is_told_with_the_reason(
     world.stub.project.disks[volume.volume_id]["status"] = status
     found = await world.cloud.find_volume(volume.volume_id)
     assert found is not None
-    assert (busy or "None") in str(found.busy)
+    assert (busy or "None") in str(found.busy_reason)
 
 
 async def test_a_disk_that_could_not_be_made_is_not_left_behind(world: StubWorld) -> None:
@@ -75,7 +75,7 @@ async def test_a_disk_that_could_not_be_made_is_not_left_behind(world: StubWorld
     with pytest.raises(ClusterError, match="could not make the disk"):
         await world.new_volume(token)
     assert world.stub.project.disks == {}
-    assert (await world.new_volume(token)).busy is None, "the next attempt is a new one"
+    assert (await world.new_volume(token)).busy_reason is None, "the next attempt is a new one"
 
 
 async def test_operations_that_go_on_hold_nobody_else_up(world: StubWorld) -> None:

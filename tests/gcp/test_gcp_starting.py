@@ -12,7 +12,7 @@ from gcp.world import HASTY, StubWorld
 from gpudev.adapters.gcp.cloud import GcpCloud
 from gpudev.adapters.gcp.permissions import DISK_OPERATIONS, RECONCILE_AVAILABILITY, RECONCILE_DISKS, Permission
 from gpudev.domain.errors import ClusterError
-from gpudev.settings import GcpSettings, load
+from gpudev.settings import GcpSettings, load_settings
 from support.gcp_stub import GcpStub
 
 _IMPLIED = {Permission.CREATE_SNAPSHOT, Permission.LABEL_SNAPSHOT, Permission.READ_SNAPSHOT}
@@ -103,7 +103,9 @@ def test_googles_packages_are_not_imported_before_a_cloud_is_started() -> None:
 
 
 def test_settings_are_read_from_the_environment() -> None:
-    settings = load({"GPU_DEV_GCP_PROJECT": "lab-1", "GPU_DEV_GCP_REGION": "us-central1", "GPU_DEV_GCP_ATTEMPTS": "3"})
+    settings = load_settings(
+        {"GPU_DEV_GCP_PROJECT": "lab-1", "GPU_DEV_GCP_REGION": "us-central1", "GPU_DEV_GCP_ATTEMPTS": "3"}
+    )
     assert (settings.gcp.project, settings.gcp.region, settings.gcp.attempts) == ("lab-1", "us-central1", 3)
     with pytest.raises(ValueError, match="GPU_DEV_GCP_ATTEMPTS"):
-        load({"GPU_DEV_GCP_ATTEMPTS": "0"})
+        load_settings({"GPU_DEV_GCP_ATTEMPTS": "0"})

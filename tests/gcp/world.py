@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from contracts.cloud_worlds import LONG_AGO, FaultyWorld, Listing
-from gpudev.adapters.gcp.client import Pace
+from gpudev.adapters.gcp.client import RetryPace
 from gpudev.adapters.gcp.cloud import GcpCloud
-from gpudev.adapters.gcp.labels import labels_of
+from gpudev.adapters.gcp.labels import labels_from_tags
 from gpudev.ports.cloud import SnapshotState
 from gpudev.settings import GcpSettings
 from support.gcp_stub import Cut, Fault, GcpStub, Nonsense, Request, Reset
 from support.gcp_stub.faults import SERVER_ERROR, Effect
 
 MILLISECOND = timedelta(milliseconds=1)
-HASTY = Pace(first_wait=2 * MILLISECOND, longest_wait=5 * MILLISECOND, poll_every=MILLISECOND)
+HASTY = RetryPace(first_wait=2 * MILLISECOND, longest_wait=5 * MILLISECOND, poll_every=MILLISECOND)
 PERMISSIONS = {
     Listing.GROUPS: "compute.instanceGroupManagers.list",
     Listing.VOLUMES: "compute.disks.list",
@@ -51,7 +51,7 @@ class StubWorld(FaultyWorld):
             zones[number % len(zones)],
             f"disk-{number:04}",
             size_gb=size_gb,
-            labels=labels_of(tags),
+            labels=labels_from_tags(tags),
             created_at=created_at,
         )
 
@@ -66,7 +66,7 @@ class StubWorld(FaultyWorld):
         return self.stub.project.put_snapshot(
             f"snapshot-{next(self._numbers):04}",
             self.stub.project.disks[volume_id],
-            labels=labels_of(tags),
+            labels=labels_from_tags(tags),
             created_at=created_at,
             status=_STATES[state],
         )

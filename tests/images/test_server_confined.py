@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from gpudev.settings import Database
+from gpudev.settings import DatabaseSettings
 from images.confining import NOBODY, Confined, why_not
 from images.conftest import CONTAINERFILE
 from support.kube import ADMIN_TOKEN, ControlPlane
@@ -75,7 +75,7 @@ def plane(confined: Confined, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 @asynccontextmanager
-async def by_network(database: Database) -> AsyncIterator[int]:
+async def by_network(database: DatabaseSettings) -> AsyncIterator[int]:
     """The tests' database listens on a socket that is its owner's alone; pods come over the network."""
     tasks: set[asyncio.Task[None]] = set()
 
@@ -100,7 +100,7 @@ async def by_network(database: Database) -> AsyncIterator[int]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def given_in_a_pod(database: Database, port: int, plane: ControlPlane) -> dict[str, str]:
+def given_in_a_pod(database: DatabaseSettings, port: int, plane: ControlPlane) -> dict[str, str]:
     """Beside what the Containerfile says."""
     [said] = re.findall(r"^ENV (PATH=.*)$", CONTAINERFILE.read_text(), re.MULTILINE)
     return {
@@ -117,7 +117,7 @@ def given_in_a_pod(database: Database, port: int, plane: ControlPlane) -> dict[s
 
 @pytest.mark.slow
 async def test_as_nobody_in_a_root_that_is_read_only_every_command_answers_and_the_services_serve(
-    confined: Confined, plane: ControlPlane, database: Database, tmp_path: Path
+    confined: Confined, plane: ControlPlane, database: DatabaseSettings, tmp_path: Path
 ) -> None:
     account = confined.root / ACCOUNT
     account.mkdir(parents=True, exist_ok=True)

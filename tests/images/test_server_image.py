@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpudev.settings import Database
+from gpudev.settings import DatabaseSettings
 from images.conftest import CONTAINERFILE
 
 
@@ -19,7 +19,9 @@ def test_the_image_is_pinned_and_nobody_in_particular() -> None:
 
 
 @pytest.mark.slow
-def test_the_image_migrates_and_has_the_clouds_libraries(environment: Path, database: Database, tmp_path: Path) -> None:
+def test_the_image_migrates_and_has_the_clouds_libraries(
+    environment: Path, database: DatabaseSettings, tmp_path: Path
+) -> None:
     given = {
         "PATH": f"{environment}:/usr/bin:/bin",
         "HOME": str(tmp_path),

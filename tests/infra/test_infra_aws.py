@@ -19,7 +19,7 @@ from botocore.session import get_session
 from moto.server import ThreadedMotoServer
 
 from gpudev.adapters.postgres.stores import Stores
-from gpudev.settings import Database
+from gpudev.settings import DatabaseSettings
 from infra.declarations import AWS_SERVICES, declarations
 from infra.helm import rendered
 from infra.programs import ROOT
@@ -168,7 +168,7 @@ def applied(
 
 
 @pytest.fixture
-def operator(moto: str, database: Database, tmp_path: Path) -> Iterator[Operator]:
+def operator(moto: str, database: DatabaseSettings, tmp_path: Path) -> Iterator[Operator]:
     """Whoever runs gpu-dev-server beside a cluster that no machine has joined yet."""
     if find_binaries() is None:
         pytest.skip("NOT COVERED: the reconciler needs a Kubernetes to look at (make kube builds one, once)")

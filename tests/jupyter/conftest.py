@@ -14,14 +14,14 @@ import pytest
 import uvicorn
 
 from gpudev.adapters.local.cluster import LocalCluster
-from gpudev.adapters.local.machine.isolation import Mode
-from gpudev.adapters.postgres.database.listener import ReservationChanges
+from gpudev.adapters.local.machine.isolation import IsolationMode
+from gpudev.adapters.postgres.database.listener import PostgresReservationChanges
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.api.app import create_app
-from gpudev.api.http.connection_limits import guarded_http
-from gpudev.bootstrap.jupyter import serving_jupyter
+from gpudev.api.http.connection_limits import limited_http_protocol
+from gpudev.bootstrap.jupyter import open_jupyter_proxy
 from gpudev.bootstrap.processor import make_processor
-from gpudev.bootstrap.proxy import serving_sessions
+from gpudev.bootstrap.proxy import open_ssh_sessions
 from gpudev.domain.access.users import Role
 from gpudev.http_edge.audit import AuditTrail
 from gpudev.ports.auditing import AuditEntry, AuditQuery
@@ -42,7 +42,7 @@ class Place:
 
     async def audited(self, action: str) -> list[AuditEntry]:
         await self.trail.flush()
-        return await self.stores.audit_log.find(AuditQuery(action=action))
+        return await self.stores.audit_log.find_entries(AuditQuery(action=action))
 
     async def secret(self, name: str) -> str:
         users = self.stores.users
@@ -93,24 +93,24 @@ def place_settings(settings: Settings) -> Settings:
 @pytest.fixture
 async def place(stores: Stores, place_settings: Settings, tmp_path: Path) -> AsyncIterator[Place]:
     clock, settings = SystemClock(), place_settings
-    cluster = LocalCluster(settings.state_dir, NODES, clock, mode=Mode.PLAIN)
+    cluster = LocalCluster(settings.state_dir, NODES, clock, mode=IsolationMode.PLAIN)
     await cluster.start()
-    changes = ReservationChanges(settings.database)
+    changes = PostgresReservationChanges(settings.database)
     changes.start()
     services = api_services(stores, changes, PublishedKeys(), clock, settings)
     processor = make_processor(stores, cluster, clock, settings.timing)
     async with (
         _running(processor.run()),
-        serving_sessions(services) as sessions,
-        serving_jupyter(
-            settings, stores.reservations, stores.proxy_tokens, stores.interiors, trail=services.trail, clock=clock
+        open_ssh_sessions(services) as sessions,
+        open_jupyter_proxy(
+            settings, stores.reservations, stores.proxy_tokens, stores.addons, trail=services.trail, clock=clock
         ) as jupyter,
     ):
         config = uvicorn.Config(
-            jupyter.before(create_app(services)),
+            jupyter.wrap_app(create_app(services)),
             port=0,
-            http=guarded_http(settings.guarding),
-            ws=partial(jupyter.beside, sessions),  # type: ignore[arg-type]
+            http=limited_http_protocol(settings.guarding),
+            ws=partial(jupyter.make_protocol, sessions),  # type: ignore[arg-type]
             lifespan="off",
             log_config=None,
             timeout_graceful_shutdown=1,
@@ -122,7 +122,7 @@ async def place(stores: Stores, place_settings: Settings, tmp_path: Path) -> Asy
         yield Place(url, stores, settings.state_dir, services.trail)
         server.should_exit = True
         await serving
-    for reservation_id in (await cluster.look()).servers:
+    for reservation_id in (await cluster.observe()).servers:
         async with asyncio.timeout(20):
             while not await cluster.ensure_gone(reservation_id):  # noqa: ASYNC110 - it is asked
                 await asyncio.sleep(0.1)

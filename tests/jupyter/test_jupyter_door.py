@@ -23,7 +23,7 @@ SECRET = "s" * 43
     ],
 )
 def test_what_is_below_jupyters_path_is_jupyters(path: str, rest: str) -> None:
-    assert door.place_of(path) == door.Place(ID, rest)
+    assert door.find_jupyter_path(path) == door.JupyterPath(ID, rest)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_what_is_below_jupyters_path_is_jupyters(path: str, rest: str) -> None:
     ],
 )
 def test_everything_else_is_not(path: str) -> None:
-    assert door.place_of(path) is None
+    assert door.find_jupyter_path(path) is None
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_everything_else_is_not(path: str) -> None:
 )
 def test_a_browsers_secret_is_one_or_none(cookies: list[str], found: str | None) -> None:
     """Of two somebody else has planted one: then none counts."""
-    assert door.secret_of([(b"cookie", cookie.encode()) for cookie in cookies]) == found
+    assert door.find_session_secret([(b"cookie", cookie.encode()) for cookie in cookies]) == found
 
 
 def headers(**named: str) -> door.Headers:
@@ -117,7 +117,7 @@ def test_nothing_that_opens_a_way_through_us_goes_in() -> None:
         x_forwarded_for="9.9.9.9",
         accept="*/*",
     )
-    assert door.inwards(given, "t") == [
+    assert door.request_headers(given, "t") == [
         (b"host", b"api"),
         (b"accept", b"*/*"),
         (b"cookie", b"_xsrf=1"),
@@ -152,7 +152,7 @@ def test_nothing_that_reaches_beyond_its_path_comes_out() -> None:
         (b"X-Odd", b"1"),
         (b"Transfer-Encoding", b"chunked"),
     ]
-    assert door.outwards([*kept, *dropped], BASE) == kept
+    assert door.response_headers([*kept, *dropped], BASE) == kept
 
 
 @pytest.mark.parametrize(
@@ -169,6 +169,6 @@ def test_nothing_that_reaches_beyond_its_path_comes_out() -> None:
     ],
 )
 def test_the_cookie_is_for_one_jupyter_and_for_tls_but_on_this_machine(given: dict[str, str], is_secure: bool) -> None:
-    made = door.cookie(SECRET, door.Place(ID, "enter"), headers(**given), 60)
+    made = door.session_cookie(SECRET, door.JupyterPath(ID, "enter"), headers(**given), 60)
     assert made.startswith(f"gpudev_jupyter={SECRET}; Path={BASE}; Max-Age=60; HttpOnly; SameSite=Strict")
     assert made.endswith("; Secure") == is_secure

@@ -8,15 +8,15 @@ import pytest
 from starlette.responses import PlainTextResponse
 
 from gpudev.adapters.postgres.stores import Stores
-from gpudev.adapters.ssh_tunnels import SshWays
-from gpudev.bootstrap.jupyter import SESSION_TTL
+from gpudev.adapters.ssh_tunnels import SshTunnels
+from gpudev.bootstrap.jupyter import BROWSER_SESSION_TTL
 from gpudev.http_edge.audit import AuditTrail
 from gpudev.ports.auditing import AuditEntry, AuditQuery
 from gpudev.ports.clock import SystemClock
 from gpudev.proxy.jupyter.guard import JupyterGuard
-from gpudev.proxy.jupyter.http_proxy import JupyterDoor, JupyterPages
-from gpudev.settings import Guarding
-from gpudev.workflows.sessions.jupyter_access import Browsing
+from gpudev.proxy.jupyter.http_proxy import JupyterAccess, JupyterHttpProxy
+from gpudev.settings import RequestGuardSettings
+from gpudev.workflows.sessions.jupyter_access import BrowserSessions
 
 JOB = "7f3c0d52-0000-4000-8000-000000000001"
 BASE = f"/v1/jobs/{JOB}/jupyter/"
@@ -39,18 +39,18 @@ class Door:
 
     async def written(self) -> list[AuditEntry]:
         await self.trail.flush()
-        return await self.stores.audit_log.find(AuditQuery(action="jupyter"))
+        return await self.stores.audit_log.find_entries(AuditQuery(action="jupyter"))
 
 
 @pytest.fixture
 async def at_the_door(stores: Stores) -> AsyncIterator[Door]:
     clock = SystemClock()
     trail = AuditTrail(stores.audit_log, clock)
-    limits = Guarding(wrong_keys_burst=BURST, wrong_keys_per_minute=1, trusted_proxies=("127.0.0.1",))
+    limits = RequestGuardSettings(wrong_keys_burst=BURST, wrong_keys_per_minute=1, trusted_proxies=("127.0.0.1",))
     guard = JupyterGuard(trail, clock, limits, most_per_user=8)
-    browsing = Browsing(stores.proxy_tokens, stores.interiors, clock, SESSION_TTL)
-    ways = SshWays(nowhere, 1.0)  # type: ignore[arg-type]
-    pages = JupyterPages(PlainTextResponse("behind"), JupyterDoor(browsing, ways, guard, ()), 60)
+    browsing = BrowserSessions(stores.proxy_tokens, stores.addons, clock, BROWSER_SESSION_TTL)
+    ways = SshTunnels(nowhere, 1.0)  # type: ignore[arg-type]
+    pages = JupyterHttpProxy(PlainTextResponse("behind"), JupyterAccess(browsing, ways, guard, ()), 60)
     transport = httpx2.ASGITransport(app=pages)
     async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
         yield Door(client, stores, trail)

@@ -8,7 +8,7 @@ from typing import Any
 
 from contracts.cluster_contract import ClusterWorld
 from gpudev.adapters.kubernetes.cluster import KubernetesCluster
-from gpudev.adapters.kubernetes.objects.labels import member_name, selector
+from gpudev.adapters.kubernetes.objects.labels import member_name, reservation_selector
 from gpudev.domain.gpu import load_catalogue
 from gpudev.domain.ids import ReservationId, pod_name
 from gpudev.ports.clock import SystemClock
@@ -75,5 +75,5 @@ class KubernetesWorld(ClusterWorld):
         return [
             (kind, one)
             for kind in KINDS
-            for one in await self.api.list(kind, self.namespace, selector=selector(reservation_id))
+            for one in await self.api.list(kind, self.namespace, selector=reservation_selector(reservation_id))
         ]

@@ -9,9 +9,9 @@ from gpudev.adapters.kubernetes.cache.object_records import (
     NodeRecord,
     PodRecord,
     ServiceRecord,
-    trim_node,
-    trim_pod,
-    trim_service,
+    to_node_record,
+    to_pod_record,
+    to_service_record,
 )
 from gpudev.adapters.kubernetes.objects import labels
 from gpudev.domain.ids import ReservationId
@@ -128,7 +128,7 @@ def own_pod(
     name = labels.member_name(f"gpu-dev-{rid.hex[:8]}", rank)
     made = pod(name, node=node, namespace=namespace, gpus=gpus, phase=phase, deleting=deleting)
     made["metadata"]["labels"] = {
-        labels.MANAGED_BY: labels.OURS,
+        labels.MANAGED_BY: labels.MANAGER,
         labels.RESERVATION_ID: str(rid),
         labels.RANK: str(rank),
         labels.MEMBERS: str(members),
@@ -161,23 +161,23 @@ def service(port: int | None = 31234, *, rid: ReservationId = RID) -> Object:
             "namespace": "gpu-dev",
             "uid": "uid-service",
             "resourceVersion": str(next(_numbers)),
-            "labels": {labels.MANAGED_BY: labels.OURS, labels.RESERVATION_ID: str(rid)},
+            "labels": {labels.MANAGED_BY: labels.MANAGER, labels.RESERVATION_ID: str(rid)},
         },
         "spec": {"ports": [{"port": 22, **({"nodePort": port} if port else {})}]},
     }
 
 
 def node_record(*args: Any, **more: Any) -> NodeRecord:
-    return trim_node(node(*args, **more), SETTINGS.gpu_type_label, SETTINGS.gpu_resource)
+    return to_node_record(node(*args, **more), SETTINGS.gpu_type_label, SETTINGS.gpu_resource)
 
 
 def pod_record(made: Object) -> PodRecord:
-    record = trim_pod(made, SETTINGS.namespace, SETTINGS.gpu_resource)
+    record = to_pod_record(made, SETTINGS.namespace, SETTINGS.gpu_resource)
     assert record is not None
     return record
 
 
 def service_record(made: Object) -> ServiceRecord:
-    record = trim_service(made)
+    record = to_service_record(made)
     assert record is not None
     return record

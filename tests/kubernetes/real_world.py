@@ -15,7 +15,7 @@ from contracts.cluster_contract import ClusterWorld
 from gpudev.adapters.kubernetes.cluster import KubernetesCluster
 from gpudev.domain.gpu import load_catalogue
 from gpudev.domain.ids import ReservationId, pod_name
-from gpudev.domain.reservations.reservation import Connection
+from gpudev.domain.reservations.reservation import SshEndpoint
 from gpudev.ports.clock import SystemClock
 from gpudev.ports.cluster import ServerSpec
 from gpudev.settings import KubernetesSettings
@@ -89,7 +89,7 @@ class RealWorld(ClusterWorld):
         await asyncio.sleep(1.1)  # kubelets tell times in whole seconds: the next control plane begins in another one
         self.cluster = await self._open()
 
-    def ssh_command(self, connection: Connection, *arguments: str) -> list[str]:
+    def ssh_command(self, connection: SshEndpoint, *arguments: str) -> list[str]:
         known = self.folder / f"known-{connection.port}"
         known.write_text(f"[{connection.host}]:{connection.port} {connection.host_key}\n")
         options = [f"UserKnownHostsFile={known}", "StrictHostKeyChecking=yes", "BatchMode=yes", "IdentitiesOnly=yes"]
@@ -101,7 +101,7 @@ class RealWorld(ClusterWorld):
             *arguments[-1:],
         ]
 
-    async def ssh(self, connection: Connection, command: str) -> str:
+    async def ssh(self, connection: SshEndpoint, command: str) -> str:
         """The first try may come before kube-proxy knows the way."""
         for is_last in (*[False] * 50, True):
             done = await asyncio.to_thread(

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gpudev.domain.cluster import Share
+from gpudev.domain.cluster import NodeShare
 from gpudev.domain.ids import UserId, new_reservation_id, pod_name
 from gpudev.ports.cluster import ServerSpec
 
@@ -12,7 +12,7 @@ PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJz3kp1hWd7FSGP8wVPhlm5BkZdS0D
 def server_spec(*nodes: str, units: int = 1, **changes: Any) -> ServerSpec:
     """A dev server with this many GPUs on each of these nodes."""
     rid = new_reservation_id()
-    shares = tuple(Share(rank, node, units) for rank, node in enumerate(nodes or ("node-a",)))
+    shares = tuple(NodeShare(rank, node, units) for rank, node in enumerate(nodes or ("node-a",)))
     values: dict[str, Any] = {
         "reservation_id": rid,
         "pod_name": pod_name(rid),

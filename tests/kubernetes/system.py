@@ -26,7 +26,7 @@ from gpudev.domain.commands import PLANNING_LEASE
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.reservations.reservation import Reservation
 from gpudev.embedded.postgres import EmbeddedPostgres
-from gpudev.settings import Database, Settings
+from gpudev.settings import DatabaseSettings, Settings
 from support.kube import Cluster, ExistingCluster
 from support.kube_api import KubeApi, Object
 from support.kube_nodes import FakeNodes
@@ -105,13 +105,13 @@ class KubeSystem:
         rid = ReservationId(uuid.UUID(job["job_id"]))
 
         async def look() -> Reservation | None:
-            row = await self.stores.reservations.find(rid)
+            row = await self.stores.reservations.find_reservation(rid)
             return row if row is not None and is_so(row) else None
 
         try:
             return await eventually(look, otherwise, seconds=seconds)
         except AssertionError as late:
-            row = await self.stores.reservations.find(rid)
+            row = await self.stores.reservations.find_reservation(rid)
             events = await self.stores.reservations.events(rid)
             story = "\n".join(f"{event.at:%H:%M:%S.%f} {event.kind}: {event.message}" for event in events)
             raise AssertionError(f"{late}; it is {row and (row.status, row.step)}\n{story}\n{self.log()}") from None
@@ -223,8 +223,8 @@ async def nodes_of(kube: Cluster, api: KubeApi, count: int = 3) -> AsyncIterator
 
 
 @contextlib.asynccontextmanager
-async def fresh_database(postgres: EmbeddedPostgres) -> AsyncIterator[Database]:
-    template = postgres.settings_database()
+async def fresh_database(postgres: EmbeddedPostgres) -> AsyncIterator[DatabaseSettings]:
+    template = postgres.database_settings()
     fresh = replace(template, database=f"system_{next(_numbers)}")
     admin = await connect(replace(template, database="postgres"))
     await admin.execute(f'CREATE DATABASE "{fresh.database}" TEMPLATE "{template.database}" STRATEGY FILE_COPY')
@@ -238,7 +238,7 @@ _numbers = itertools.count(1)
 
 @contextlib.asynccontextmanager
 async def system_on(
-    kubeconfig: Path, api: KubeApi, database: Database, folder: Path, *, namespace: str, **settings: str
+    kubeconfig: Path, api: KubeApi, database: DatabaseSettings, folder: Path, *, namespace: str, **settings: str
 ) -> AsyncIterator[KubeSystem]:
     """`settings`: environment variables beside `SHORT`. `kubeconfig`: what the processor is given."""
     home = folder / "home"
@@ -276,7 +276,7 @@ async def system_on(
         await asyncio.to_thread(processes.stop_all, signal.SIGKILL)
 
 
-def _reached_by(database: Database) -> dict[str, str]:
+def _reached_by(database: DatabaseSettings) -> dict[str, str]:
     named = {
         "POSTGRES_HOST": database.host,
         "POSTGRES_PORT": str(database.port),

@@ -5,10 +5,10 @@ import json
 
 from gpudev.adapters.kubernetes.cache.object_records import ServerParts
 from gpudev.adapters.kubernetes.objects import labels
-from gpudev.adapters.kubernetes.observation.server_state import see_server
-from gpudev.adapters.kubernetes.refusals import find_refusal
-from gpudev.domain.reservations.command_exit import RunEnd
-from gpudev.ports.cluster import Phase, ServerSeen
+from gpudev.adapters.kubernetes.observation.server_state import compute_server_state
+from gpudev.adapters.kubernetes.refusals import find_rejecting_component
+from gpudev.domain.reservations.command_exit import CommandExit
+from gpudev.ports.cluster import ServerPhase, ServerState
 from kubernetes.objects import (
     NOW,
     RID,
@@ -27,9 +27,9 @@ from kubernetes.objects import (
 )
 
 
-def see(made: Object) -> ServerSeen:
+def see(made: Object) -> ServerState:
     parts = ServerParts(RID, [pod_record(made)], [], [service_record(service())])
-    return see_server(parts, {"n1": node_record("n1")}, NOW, SETTINGS).seen
+    return compute_server_state(parts, {"n1": node_record("n1")}, NOW, SETTINGS).state
 
 
 def with_sidecar(made: Object, state: Object, *, ready: bool = True) -> Object:
@@ -49,15 +49,15 @@ def with_native_sidecar(made: Object, state: Object) -> Object:
 
 def test_a_dev_server_that_ended_is_dead_although_its_pod_goes_on_for_a_sidecar() -> None:
     seen = see(with_sidecar(own_pod(phase="Running", init=ended(0), main=ended(137, "OOMKilled")), running()))
-    assert seen.phase is Phase.DEAD
+    assert seen.phase is ServerPhase.DEAD
     assert "ran out of memory" in (seen.reason or "")
-    assert [share.units for share in seen.held] == [2], "its pod still has them"
+    assert [share.units for share in seen.node_shares] == [2], "its pod still has them"
 
 
 def test_a_command_that_is_done_ends_its_dev_server_beside_a_sidecar() -> None:
     words = json.dumps({"exit_code": 5, "last": "done"})
     made = own_pod(phase="Running", init=ended(0), main=ended(0, "Completed", message=words))
-    assert see(with_sidecar(made, running())).run_end == RunEnd(5, ("done",))
+    assert see(with_sidecar(made, running())).command_exit == CommandExit(5, ("done",))
 
 
 def test_of_two_containers_that_ended_the_dev_servers_end_is_told() -> None:
@@ -69,18 +69,18 @@ def test_a_sidecar_that_is_not_ready_or_has_ended_keeps_nobody_from_a_dev_server
     for state in (running(), ended(0, "Completed"), waiting("ImagePullBackOff", "not found")):
         made = with_sidecar(ready_pod(), state, ready=False)
         made["status"]["conditions"] = [one for one in made["status"]["conditions"] if one["type"] != "Ready"]
-        assert see(made).phase is Phase.READY, state
+        assert see(made).phase is ServerPhase.READY, state
 
 
 def test_a_sidecar_that_keeps_crashing_ends_no_dev_server_that_runs() -> None:
     crashing = waiting("CrashLoopBackOff", "back-off 5m0s restarting failed container")
-    assert see(with_native_sidecar(ready_pod(), crashing)).phase is Phase.READY
+    assert see(with_native_sidecar(ready_pod(), crashing)).phase is ServerPhase.READY
 
 
 def test_a_sidecar_that_comes_before_and_keeps_crashing_is_why_a_dev_server_cannot_start() -> None:
     crashing = waiting("CrashLoopBackOff", "back-off 5m0s restarting failed container")
     seen = see(with_native_sidecar(own_pod(), crashing))
-    assert (seen.phase, seen.reason) == (Phase.DEAD, "it keeps ending")
+    assert (seen.phase, seen.reason) == (ServerPhase.DEAD, "it keeps ending")
 
 
 def test_a_sidecar_that_runs_does_not_hide_what_the_dev_server_waits_for() -> None:
@@ -98,6 +98,6 @@ def test_a_pod_that_was_sent_to_another_node_than_planned_is_refused_and_said_to
     made = ready_pod()
     made["metadata"]["annotations"][labels.PLANNED_NODE] = "n2"
     seen = see(made)
-    assert (seen.phase, seen.refused) == (Phase.DEAD, "it is on n1 instead of n2")
+    assert (seen.phase, seen.rejection) == (ServerPhase.DEAD, "it is on n1 instead of n2")
     assert "put on n1 instead of n2" in (seen.reason or "")
-    assert find_refusal(pod_record(made)) == "admission"
+    assert find_rejecting_component(pod_record(made)) == "admission"

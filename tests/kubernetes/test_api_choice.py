@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpudev.adapters.kubernetes.client import cluster_credentials
-from gpudev.settings import KubernetesSettings, load
+from gpudev.settings import KubernetesSettings, load_settings
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def outside(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def source(**settings: str) -> str:
-    return cluster_credentials.find_credentials(KubernetesSettings(**settings)).source  # type: ignore[arg-type]
+    return cluster_credentials.choose_credential_source(KubernetesSettings(**settings)).description  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("inside")
@@ -48,7 +48,7 @@ def test_what_is_chosen_is_chosen() -> None:
 
 
 def test_settings_come_from_the_environment() -> None:
-    read = load(
+    read = load_settings(
         {
             "KUBECONFIG": "/a/file",
             "GPU_DEV_KUBE_CONTEXT": "prod",
@@ -65,7 +65,7 @@ def test_settings_come_from_the_environment() -> None:
     assert read.tolerated_taints == ("nvidia.com/gpu", "team")
     assert read.efs_subnet_ids == ("subnet-1", "subnet-2")
     assert read.stale_after.total_seconds() == 30
-    assert load({}).kubernetes == KubernetesSettings()
+    assert load_settings({}).kubernetes == KubernetesSettings()
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_settings_come_from_the_environment() -> None:
 )
 def test_a_setting_that_makes_no_sense_is_named(name: str, value: str) -> None:
     with pytest.raises(ValueError, match=name):
-        load({name: value})
+        load_settings({name: value})
 
 
 @pytest.mark.slow

@@ -14,9 +14,9 @@ import pytest
 from botocore.session import get_session
 from moto.server import ThreadedMotoServer
 
-from gpudev.adapters.kubernetes.client.cluster_credentials import find_credentials
+from gpudev.adapters.kubernetes.client.cluster_credentials import choose_credential_source
 from gpudev.adapters.kubernetes.client.eks_token import EksCluster
-from gpudev.adapters.kubernetes.client.kubernetes_api import connect
+from gpudev.adapters.kubernetes.client.kubernetes_api import connect_api
 from gpudev.domain.errors import Unavailable
 from gpudev.settings import KubernetesSettings
 
@@ -59,9 +59,9 @@ def cluster(aws: str) -> str:
 
 
 async def test_the_clusters_address_and_authority_come_from_eks(cluster: str) -> None:
-    found = await EksCluster(cluster, REGION).describe()
-    assert urlsplit(found.endpoint).scheme == "https"
-    assert "eks" in found.endpoint
+    found = await EksCluster(cluster, REGION).get_endpoint()
+    assert urlsplit(found.url).scheme == "https"
+    assert "eks" in found.url
     client = get_session().create_client("eks", region_name=REGION)
     said = client.describe_cluster(name=cluster)["cluster"]
     client.close()
@@ -70,7 +70,7 @@ async def test_the_clusters_address_and_authority_come_from_eks(cluster: str) ->
 
 
 async def test_the_token_is_a_signed_question_who_we_are_for_this_cluster_only(cluster: str) -> None:
-    token = await EksCluster(cluster, REGION).new_token()
+    token = await EksCluster(cluster, REGION).create_token()
     prefix, encoded = token.split(".", 1)
     address = urlsplit(base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)).decode())
     query = parse_qs(address.query)
@@ -86,22 +86,24 @@ async def test_the_token_is_a_signed_question_who_we_are_for_this_cluster_only(c
 
 
 async def test_credentials_for_an_eks_cluster_are_its_address_and_our_token(cluster: str) -> None:
-    credentials = find_credentials(KubernetesSettings(access="eks", eks_cluster_name=cluster, aws_region=REGION))
-    access = await credentials.get()
+    credentials = choose_credential_source(
+        KubernetesSettings(access="eks", eks_cluster_name=cluster, aws_region=REGION)
+    )
+    access = await credentials.get_credentials()
     assert access.configuration.host.startswith("https://")
     assert (access.authorization or "").startswith("Bearer k8s-aws-v1.")
-    assert await credentials.get() is access  # good for minutes
+    assert await credentials.get_credentials() is access  # good for minutes
     credentials._read_at -= 2
-    renewed = await credentials.get(refused=access)
+    renewed = await credentials.get_credentials(rejected=access)
     assert renewed is not access
-    assert renewed.transport == access.transport  # connections stay
+    assert renewed.connection_settings == access.connection_settings  # connections stay
 
 
 async def test_a_cluster_that_eks_does_not_know_is_unavailable(aws: str) -> None:
     settings = KubernetesSettings(access="eks", eks_cluster_name="nobody", aws_region=REGION)
-    api = connect(settings)
+    api = connect_api(settings)
     with pytest.raises(Unavailable, match="nobody"):
-        await api.server_version()
+        await api.get_server_version()
     await api.close()
 
 
@@ -109,18 +111,18 @@ async def test_without_a_region_or_credentials_the_reason_is_said(
     cluster: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(Unavailable, match="region"):
-        await EksCluster(cluster, "").describe()
+        await EksCluster(cluster, "").get_endpoint()
     with pytest.raises(Unavailable, match="AWS_REGION"):
-        await EksCluster(cluster, "").new_token()
+        await EksCluster(cluster, "").create_token()
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     with pytest.raises(Unavailable, match="no AWS credentials"):
-        await EksCluster(cluster, REGION).new_token()
+        await EksCluster(cluster, REGION).create_token()
 
 
 async def test_without_the_aws_library_the_way_to_get_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "botocore.session", None)
     with pytest.raises(Unavailable, match=r"gpu-dev\[server,aws\]"):
-        await EksCluster("gpus", REGION).describe()
+        await EksCluster("gpus", REGION).get_endpoint()
 
 
 def _signature(address: SplitResult, date: str, cluster: str) -> str:

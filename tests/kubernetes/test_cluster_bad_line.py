@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from gpudev.domain.errors import Unavailable
-from gpudev.ports.cluster import Phase, ServerSpec
+from gpudev.ports.cluster import ServerPhase, ServerSpec
 from kubernetes.cluster_world import KINDS, KubernetesWorld
 from support.kube import Cluster, ControlPlane
 from support.kube_api import KubeApi
@@ -31,7 +31,7 @@ async def _insist(act: Callable[[], Awaitable[object]], claim: Callable[[object]
             await asyncio.sleep(0.1)
 
 
-async def _is(world: KubernetesWorld, spec: ServerSpec, phase: Phase) -> None:
+async def _is(world: KubernetesWorld, spec: ServerSpec, phase: ServerPhase) -> None:
     async def phase_now() -> object:
         seen = await world.seen(spec.reservation_id)
         return None if seen is None else seen.phase
@@ -45,12 +45,12 @@ async def _is_gone(world: KubernetesWorld, spec: ServerSpec) -> None:
 
 async def _lead_a_life(world: KubernetesWorld, spec: ServerSpec, *, dies: bool, ends: bool) -> None:
     await _insist(lambda: world.cluster.ensure_server(spec))
-    await _is(world, spec, Phase.READY)
+    await _is(world, spec, ServerPhase.READY)
     if dies:
         await world.kill(spec.reservation_id)
-        await _is(world, spec, Phase.DEAD)
+        await _is(world, spec, ServerPhase.DEAD)
         await _insist(lambda: world.cluster.ensure_server(spec))
-        await _is(world, spec, Phase.READY)
+        await _is(world, spec, ServerPhase.READY)
     if ends:
         await _is_gone(world, spec)
 
@@ -79,7 +79,7 @@ async def test_every_dev_server_is_there_once_or_gone_without_a_trace(
 
             async def look() -> object:
                 servers.clear()
-                servers.update((await world.cluster.look()).servers)
+                servers.update((await world.cluster.observe()).servers)
                 return servers
 
             await _insist(look)

@@ -8,9 +8,9 @@ from datetime import timedelta
 
 import pytest
 
-from gpudev.adapters.kubernetes.refusals import plan_refusals
+from gpudev.adapters.kubernetes.refusals import placement_rejections
 from gpudev.domain.errors import ClusterError, Unavailable
-from gpudev.ports.cluster import Phase
+from gpudev.ports.cluster import ServerPhase
 from kubernetes.cluster_world import KubernetesWorld
 from kubernetes.specs import server_spec
 from support.kube import Cluster, ControlPlane
@@ -45,9 +45,9 @@ async def test_a_death_is_told_in_words(world: KubernetesWorld, play: str, words
         spec = world.spec()
         await world.ready(spec)
         await world.play(spec.reservation_id, play)
-    seen = await world.until(spec.reservation_id, Phase.DEAD)
+    seen = await world.until(spec.reservation_id, ServerPhase.DEAD)
     assert words in (seen.reason or "")
-    assert not seen.lost_unwatched
+    assert not seen.is_restartable
 
 
 async def test_a_death_is_told_with_the_last_log_lines(kube: Cluster, world: KubernetesWorld) -> None:
@@ -57,14 +57,14 @@ async def test_a_death_is_told_with_the_last_log_lines(kube: Cluster, world: Kub
     spec = world.spec()
     await world.ready(spec)
     await world.kill(spec.reservation_id)
-    seen = await world.until(spec.reservation_id, Phase.DEAD)
+    seen = await world.until(spec.reservation_id, ServerPhase.DEAD)
     assert (seen.reason or "").endswith("Its last log lines:\nloading the model\nTraceback: it was too big")
 
 
 async def test_an_image_that_is_not_there_is_told_and_not_waited_for(world: KubernetesWorld) -> None:
     spec = world.spec(image="play.test/pull-error")
     await world.cluster.ensure_server(spec)
-    seen = await world.until(spec.reservation_id, Phase.DEAD)
+    seen = await world.until(spec.reservation_id, ServerPhase.DEAD)
     assert "the image play.test/pull-error was not found" in (seen.reason or "")
 
 
@@ -77,7 +77,7 @@ async def test_every_step_of_the_start_is_told(world: KubernetesWorld) -> None:
         while True:
             seen = await world.seen(spec.reservation_id)
             assert seen is not None
-            if seen.phase is Phase.READY:
+            if seen.phase is ServerPhase.READY:
                 break
             if not steps or steps[-1] != seen.step:
                 steps.append(seen.step)
@@ -91,7 +91,7 @@ async def test_a_gang_is_dead_when_one_of_its_members_is(world: KubernetesWorld)
     spec = world.spec(nodes=2)
     await world.ready(spec)
     await world.play(spec.reservation_id, "oom", rank=1)
-    seen = await world.until(spec.reservation_id, Phase.DEAD)
+    seen = await world.until(spec.reservation_id, ServerPhase.DEAD)
     assert (seen.reason or "").startswith("member 1: it ran out of memory")
 
 
@@ -100,7 +100,7 @@ async def test_a_member_that_is_started_again_joins_those_that_live(world: Kuber
     await world.ready(spec)
     first = await world.api.get("pods", spec.pod_name, world.namespace)
     await world.play(spec.reservation_id, "oom", rank=1)
-    await world.until(spec.reservation_id, Phase.DEAD)
+    await world.until(spec.reservation_id, ServerPhase.DEAD)
     await world.ready(spec)
     assert (await world.api.get("pods", spec.pod_name, world.namespace))["metadata"]["uid"] == first["metadata"]["uid"]
 
@@ -109,9 +109,9 @@ async def test_a_pod_that_somebody_deleted_is_a_death(world: KubernetesWorld) ->
     spec = world.spec()
     await world.ready(spec)
     await world.api.delete("pods", spec.pod_name, world.namespace)
-    seen = await world.until(spec.reservation_id, Phase.DEAD)
+    seen = await world.until(spec.reservation_id, ServerPhase.DEAD)
     assert "deleted by somebody else" in (seen.reason or "")
-    assert not seen.lost_unwatched
+    assert not seen.is_restartable
 
 
 async def test_a_pod_that_was_deleted_while_nobody_watched_may_be_started_again(world: KubernetesWorld) -> None:
@@ -120,8 +120,8 @@ async def test_a_pod_that_was_deleted_while_nobody_watched_may_be_started_again(
     async with world.nobody_watching():
         await world.api.delete("pods", spec.pod_name, world.namespace)
         await world.api.wait_gone("pods", spec.pod_name, world.namespace)
-    seen = await world.until(spec.reservation_id, Phase.DEAD)
-    assert seen.lost_unwatched
+    seen = await world.until(spec.reservation_id, ServerPhase.DEAD)
+    assert seen.is_restartable
     after = await world.ready(spec)
     assert after.connection == before.connection
 
@@ -133,9 +133,9 @@ async def test_a_lost_node_is_silence_at_first_and_a_death_after_a_while(
         spec = world.spec()
         await world.ready(spec)
         await fake_nodes.lose(world.names[0])
-        silent = await world.until(spec.reservation_id, Phase.STARTING)
+        silent = await world.until(spec.reservation_id, ServerPhase.STARTING)
         assert "does not answer" in (silent.step or "")
-        dead = await world.until(spec.reservation_id, Phase.DEAD)
+        dead = await world.until(spec.reservation_id, ServerPhase.DEAD)
         assert "was lost" in (dead.reason or "")
         assert not await world.cluster.ensure_gone(spec.reservation_id), "nobody knows whether it still runs"
         await fake_nodes.remove(world.names[0])
@@ -154,9 +154,9 @@ async def test_a_place_that_the_scheduler_refuses_is_noticed_counted_and_left(
         spec = server_spec(world.names[1], world.names[2], units=8)
         await fake_nodes.cordon(world.names[2])
         await world.cluster.ensure_server(spec)
-        seen = await world.until(spec.reservation_id, Phase.DEAD)
+        seen = await world.until(spec.reservation_id, ServerPhase.DEAD)
         assert f"member 1: its node {world.names[2]} does not take it" in (seen.reason or "")
-        assert seen.lost_unwatched, "it never ran: another attempt may do"
+        assert seen.is_restartable, "it never ran: another attempt may do"
         await world.seen(spec.reservation_id)
         assert _refusals("scheduler") == counted + 1, "once per pod, however often one looks"
         with pytest.raises(ClusterError, match="plan and cluster disagree"):
@@ -172,7 +172,7 @@ async def test_a_place_that_the_kubelet_refuses_is_noticed_counted_and_left(worl
     counted = _refusals("kubelet")
     spec = world.spec(image="play.test/never-ready")
     await world.cluster.ensure_server(spec)
-    await world.until(spec.reservation_id, Phase.STARTING)
+    await world.until(spec.reservation_id, ServerPhase.STARTING)
     await world.api.wait("pods", spec.pod_name, world.namespace, lambda pod: "nodeName" in pod["spec"])
     status = {
         "phase": "Failed",
@@ -181,9 +181,9 @@ async def test_a_place_that_the_kubelet_refuses_is_noticed_counted_and_left(worl
         "containerStatuses": None,
     }
     await world.api.patch("pods", spec.pod_name, {"status": status}, world.namespace, subresource="status")
-    seen = await world.until(spec.reservation_id, Phase.DEAD)
+    seen = await world.until(spec.reservation_id, ServerPhase.DEAD)
     assert "did not take it: OutOfnvidia.com/gpu" in (seen.reason or "")
-    assert seen.lost_unwatched
+    assert seen.is_restartable
     assert _refusals("kubelet") == counted + 1
     with pytest.raises(ClusterError, match="plan and cluster disagree"):
         await world.cluster.ensure_server(spec)
@@ -208,7 +208,7 @@ async def test_an_api_server_that_is_away_makes_no_statement(own_control_plane: 
         async with asyncio.timeout(20):
             while True:
                 try:
-                    await world.cluster.look()
+                    await world.cluster.observe()
                 except Unavailable:
                     break
                 await asyncio.sleep(0.1)
@@ -216,7 +216,7 @@ async def test_an_api_server_that_is_away_makes_no_statement(own_control_plane: 
         async with asyncio.timeout(20):
             while True:
                 try:
-                    seen = await world.cluster.look()
+                    seen = await world.cluster.observe()
                     break
                 except Unavailable:
                     await asyncio.sleep(0.1)
@@ -229,4 +229,4 @@ async def test_an_api_server_that_is_away_makes_no_statement(own_control_plane: 
 
 
 def _refusals(who: str) -> float:
-    return plan_refusals.labels(who)._value.get()
+    return placement_rejections.labels(who)._value.get()

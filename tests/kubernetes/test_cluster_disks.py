@@ -10,21 +10,21 @@ from typing import Any
 import pytest
 
 from gpudev.adapters.kubernetes.client.rbac import (
-    AMONG_DEV_SERVERS,
-    CLAIMS_OF_DISKS,
-    EVERYWHERE,
-    FOR_DISKS,
-    FOR_DISKS_TO_END,
-    TO_END,
+    CLUSTER_RULES,
+    DISK_CLUSTER_RULES,
+    DISK_NAMESPACE_RULES,
+    NAMESPACE_RULES,
+    TEARDOWN_DISK_CLUSTER_RULES,
+    TEARDOWN_NAMESPACE_RULES,
 )
 from gpudev.adapters.kubernetes.cluster import KubernetesCluster
 from gpudev.adapters.kubernetes.objects import labels
-from gpudev.adapters.kubernetes.objects.labels import selector
+from gpudev.adapters.kubernetes.objects.labels import reservation_selector
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.domain.gpu import load_catalogue
 from gpudev.domain.ids import ReservationId, new_disk_id
 from gpudev.ports.clock import SystemClock
-from gpudev.ports.cluster import HomeVolume, Phase, ServerSpec
+from gpudev.ports.cluster import HomeVolume, ServerPhase, ServerSpec
 from kubernetes.cluster_world import KubernetesWorld
 from kubernetes.test_cluster_rights import _grant, _revoke
 from support.kube import Cluster, ControlPlane
@@ -56,8 +56,10 @@ class DiskWorld(KubernetesWorld):
         return self.spec(disk_id=new_disk_id(), disk_name="data", volume=volume or self.volume, **changes)
 
     async def volumes_of(self, reservation_id: ReservationId) -> list[Object]:
-        volumes = await self.api.list("persistentvolumes", selector=selector(reservation_id))
-        claims = await self.api.list("persistentvolumeclaims", self.namespace, selector=selector(reservation_id))
+        volumes = await self.api.list("persistentvolumes", selector=reservation_selector(reservation_id))
+        claims = await self.api.list(
+            "persistentvolumeclaims", self.namespace, selector=reservation_selector(reservation_id)
+        )
         return volumes + claims
 
     async def both_bound(self, spec: ServerSpec) -> tuple[Object, Object]:
@@ -96,7 +98,7 @@ async def test_a_disk_is_bound_before_the_pod_is_made_and_becomes_its_home(world
     await world.cluster.ensure_server(spec)
     claim = await world.api.get("persistentvolumeclaims", f"{spec.pod_name}-home", world.namespace)
     assert _is_bound(claim), "the scheduler would put a pod without its volume aside"
-    await world.until(spec.reservation_id, Phase.READY)
+    await world.until(spec.reservation_id, ServerPhase.READY)
     persistent, claim = await world.both_bound(spec)
     assert persistent["spec"]["csi"]["volumeHandle"] == world.volume.volume_id
     assert persistent["spec"]["claimRef"]["uid"] == claim["metadata"]["uid"]
@@ -111,7 +113,7 @@ async def test_what_stands_for_the_volume_ends_with_the_reservation(world: DiskW
     assert len(await world.volumes_of(spec.reservation_id)) == 2
     await world.gone(spec.reservation_id)
     assert await world.volumes_of(spec.reservation_id) == [], "nothing counts as gone while any of it is there"
-    assert spec.reservation_id not in (await world.cluster.look()).servers
+    assert spec.reservation_id not in (await world.cluster.observe()).servers
 
 
 async def test_the_next_reservation_has_the_same_volume(world: DiskWorld) -> None:
@@ -163,7 +165,7 @@ async def test_a_claim_that_somebody_removed_is_made_again_with_its_volume(world
     await world.api.delete("persistentvolumeclaims", name, world.namespace)
     await world.api.delete("pods", spec.pod_name, world.namespace, grace=0)
     await world.api.wait("persistentvolumes", name, None, lambda one: one["status"]["phase"] == "Released")
-    await world.until(spec.reservation_id, Phase.DEAD)
+    await world.until(spec.reservation_id, ServerPhase.DEAD)
     await world.ready(spec)
     persistent, _ = await world.both_bound(spec)
     assert persistent["spec"]["csi"]["volumeHandle"] == world.volume.volume_id
@@ -226,7 +228,7 @@ async def test_a_named_disk_without_a_volume_is_refused(world: DiskWorld) -> Non
 async def test_what_was_left_without_a_dev_server_is_seen_and_can_be_ended(world: DiskWorld) -> None:
     """As after a death between making the volume's objects and the pod, with the records lost."""
     spec, other = world.with_disk(), world.with_disk(replace(world.volume, volume_id="vol-2"))
-    marks = {labels.MANAGED_BY: labels.OURS, labels.RESERVATION_ID: str(spec.reservation_id)}
+    marks = {labels.MANAGED_BY: labels.MANAGER, labels.RESERVATION_ID: str(spec.reservation_id)}
     left: Object = {
         "metadata": {"name": "left-behind", "labels": marks},
         "spec": {
@@ -247,9 +249,11 @@ async def test_what_was_left_without_a_dev_server_is_seen_and_can_be_ended(world
     await world.api.create("persistentvolumes", left)
     await world.api.create("persistentvolumes", elsewhere)
     try:
-        seen = await world.until(spec.reservation_id, Phase.DEAD)
-        assert seen.lost_unwatched
-        assert set((await world.cluster.look()).servers) == {spec.reservation_id}, "another installation's is not ours"
+        seen = await world.until(spec.reservation_id, ServerPhase.DEAD)
+        assert seen.is_restartable
+        assert set((await world.cluster.observe()).servers) == {spec.reservation_id}, (
+            "another installation's is not ours"
+        )
         await world.gone(spec.reservation_id)
         assert await world.volumes_of(spec.reservation_id) == []
     finally:
@@ -261,7 +265,7 @@ async def test_the_granted_rights_suffice_for_the_whole_life_of_a_disk(
 ) -> None:
     if not isinstance(kube, ControlPlane):
         pytest.skip("tokens of service accounts are made on a control plane of our own")
-    among, everywhere = [*AMONG_DEV_SERVERS, *CLAIMS_OF_DISKS], [*EVERYWHERE, *FOR_DISKS]
+    among, everywhere = [*NAMESPACE_RULES, *DISK_NAMESPACE_RULES], [*CLUSTER_RULES, *DISK_CLUSTER_RULES]
     own = await _grant(kube_api, kube, namespace, among, everywhere)
     try:
         async with DiskWorld(kube, kube_api, fake_nodes, namespace, kubeconfig=own, **ON_AWS) as world:
@@ -279,14 +283,17 @@ async def test_fewer_rights_suffice_for_whoever_only_ends_it(world: DiskWorld, k
         pytest.skip("tokens of service accounts are made on a control plane of our own")
     spec, place = world.with_disk(), world.namespace
     await world.ready(spec)
-    among, everywhere = [*TO_END, *CLAIMS_OF_DISKS], [*EVERYWHERE, *FOR_DISKS_TO_END]
+    among, everywhere = (
+        [*TEARDOWN_NAMESPACE_RULES, *DISK_NAMESPACE_RULES],
+        [*CLUSTER_RULES, *TEARDOWN_DISK_CLUSTER_RULES],
+    )
     own = await _grant(world.api, kube, place, among, everywhere)
     ending = KubernetesCluster(
         replace(world.settings, kubeconfig=own), load_catalogue(), SystemClock(), starts_servers=False
     )
     try:
         await ending.start()
-        await ending.tell(spec.reservation_id, "it ends soon")
+        await ending.send_message(spec.reservation_id, "it ends soon")
         async with asyncio.timeout(60):
             while not await ending.ensure_gone(spec.reservation_id):  # noqa: ASYNC110 - the API server tells nobody
                 await asyncio.sleep(0.1)
@@ -300,5 +307,5 @@ async def test_fewer_rights_suffice_for_whoever_only_ends_it(world: DiskWorld, k
 
 
 async def test_nodes_tell_their_zone(world: DiskWorld) -> None:
-    zones = {node.name: node.zone for node in (await world.cluster.look()).nodes}
+    zones = {node.name: node.zone for node in (await world.cluster.observe()).nodes}
     assert [zones[name] for name in world.names] == ["zone-a", "zone-a", "zone-b"]

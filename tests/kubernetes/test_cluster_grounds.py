@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gpudev.adapters.kubernetes.client.rbac import AMONG_DEV_SERVERS, EVERYWHERE
+from gpudev.adapters.kubernetes.client.rbac import CLUSTER_RULES, NAMESPACE_RULES
 from gpudev.adapters.kubernetes.provisioning import namespace_setup
 from gpudev.domain.errors import Unavailable
 from gpudev.ports.cluster import ServerSpec
@@ -23,7 +23,7 @@ POLICY = "gpu-dev-servers"
 async def world(
     kube: Cluster, kube_api: KubeApi, fake_nodes: FakeNodes, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[KubernetesWorld]:
-    monkeypatch.setattr(namespace_setup, "_LOOK_EVERY_S", 0.2)
+    monkeypatch.setattr(namespace_setup, "_CHECK_INTERVAL_S", 0.2)
     async with KubernetesWorld(kube, kube_api, fake_nodes, namespace) as world:
         yield world
 
@@ -60,7 +60,7 @@ async def test_rights_that_were_taken_away_fail_nobody_who_can_start_when_they_a
 ) -> None:
     if not isinstance(kube, ControlPlane):
         pytest.skip("tokens of service accounts are made on a control plane of our own")
-    own = await _grant(kube_api, kube, namespace, AMONG_DEV_SERVERS, EVERYWHERE)
+    own = await _grant(kube_api, kube, namespace, NAMESPACE_RULES, CLUSTER_RULES)
     binding = await kube_api.get("rolebindings", f"{namespace}-processor", namespace)
     for key in ("uid", "resourceVersion", "creationTimestamp", "managedFields"):
         binding["metadata"].pop(key, None)
@@ -83,9 +83,9 @@ async def test_nobody_is_started_while_the_policy_is_missing_and_may_not_be_made
 ) -> None:
     if not isinstance(kube, ControlPlane):
         pytest.skip("tokens of service accounts are made on a control plane of our own")
-    monkeypatch.setattr(namespace_setup, "_LOOK_EVERY_S", 0.2)
-    own = await _grant(kube_api, kube, namespace, AMONG_DEV_SERVERS, EVERYWHERE)
-    rules = [right.rule() for right in AMONG_DEV_SERVERS if right.group != "networking.k8s.io"]
+    monkeypatch.setattr(namespace_setup, "_CHECK_INTERVAL_S", 0.2)
+    own = await _grant(kube_api, kube, namespace, NAMESPACE_RULES, CLUSTER_RULES)
+    rules = [right.to_manifest() for right in NAMESPACE_RULES if right.group != "networking.k8s.io"]
     try:
         async with KubernetesWorld(kube, kube_api, fake_nodes, namespace, kubeconfig=own) as world:
             await kube_api.patch("roles", f"{namespace}-processor", {"rules": rules}, namespace)

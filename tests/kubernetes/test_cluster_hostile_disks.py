@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gpudev.adapters.kubernetes.objects.labels import home_name
+from gpudev.adapters.kubernetes.objects.labels import home_volume_name
 from gpudev.domain.errors import ClusterError, Unavailable
-from gpudev.ports.cluster import Phase, ServerSpec
+from gpudev.ports.cluster import ServerPhase, ServerSpec
 from kubernetes.test_cluster_disks import ON_AWS, DiskWorld
 from support.kube import Cluster
 from support.kube_api import KubeApi
@@ -38,12 +38,12 @@ async def _stays_for_a_while(world: DiskWorld, spec: ServerSpec) -> None:
 async def test_a_volume_object_that_has_failed_is_made_anew(world: DiskWorld) -> None:
     spec = world.with_disk()
     await world.ready(spec)
-    name = home_name(spec.pod_name)
+    name = home_volume_name(spec.pod_name)
     await world.api.delete("persistentvolumeclaims", name, world.namespace)
     await world.api.delete("pods", spec.pod_name, world.namespace, grace=0)
     await world.api.wait_gone("persistentvolumeclaims", name, world.namespace)
     await world.api.patch("persistentvolumes", name, {"status": {"phase": "Failed"}}, subresource="status")
-    await world.until(spec.reservation_id, Phase.DEAD)
+    await world.until(spec.reservation_id, ServerPhase.DEAD)
     await world.ready(spec)
     persistent, _ = await world.both_bound(spec)
     assert persistent["spec"]["csi"]["volumeHandle"] == world.volume.volume_id
@@ -55,7 +55,7 @@ async def test_nobody_has_the_volume_next_while_anything_of_the_one_before_does_
 ) -> None:
     first, second = world.with_disk(), world.with_disk()
     await world.ready(first)
-    name = first.pod_name if kind == "pods" else home_name(first.pod_name)
+    name = first.pod_name if kind == "pods" else home_volume_name(first.pod_name)
     await world.api.patch(kind, name, KEEP, world.namespace)
     await _stays_for_a_while(world, first)
     with pytest.raises(Unavailable, match="still another dev server's"):
@@ -67,7 +67,7 @@ async def test_nobody_has_the_volume_next_while_anything_of_the_one_before_does_
 
 async def test_a_claim_of_somebody_else_in_our_place_is_never_touched(world: DiskWorld) -> None:
     spec = world.with_disk()
-    name = home_name(spec.pod_name)
+    name = home_volume_name(spec.pod_name)
     theirs = {
         "metadata": {"name": name},
         "spec": {
@@ -90,7 +90,7 @@ async def test_a_disk_comes_back_in_a_namespace_that_somebody_removed(world: Dis
     await world.ready(spec)
     await world.api.delete("namespaces", world.namespace)
     await world.api.wait_gone("pods", spec.pod_name, world.namespace)
-    await world.until(spec.reservation_id, Phase.DEAD)
+    await world.until(spec.reservation_id, ServerPhase.DEAD)
     async with asyncio.timeout(45):  # not only when everything is looked after, once a minute
         while True:
             try:

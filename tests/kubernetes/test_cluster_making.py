@@ -9,7 +9,7 @@ import pytest
 from gpudev.adapters.kubernetes.objects import labels
 from gpudev.domain.errors import ClusterError
 from gpudev.domain.ids import new_disk_id
-from gpudev.ports.cluster import Phase, ServerSpec
+from gpudev.ports.cluster import ServerPhase, ServerSpec
 from kubernetes.cluster_world import KubernetesWorld
 from kubernetes.specs import server_spec
 from support.kube import Cluster
@@ -72,7 +72,7 @@ async def test_all_that_was_made_is_gone_after_the_end(world: KubernetesWorld) -
 
 async def test_what_carries_the_reservations_id_is_ended_whoever_made_it(world: KubernetesWorld) -> None:
     spec = world.spec()
-    marks = {labels.MANAGED_BY: labels.OURS, labels.RESERVATION_ID: str(spec.reservation_id)}
+    marks = {labels.MANAGED_BY: labels.MANAGER, labels.RESERVATION_ID: str(spec.reservation_id)}
     service = {"metadata": {"name": "left-behind", "labels": marks}, "spec": {"ports": [{"port": 80}]}}
     await world.api.create("services", service, world.namespace)
     await world.gone(spec.reservation_id)
@@ -82,7 +82,7 @@ async def test_what_carries_the_reservations_id_is_ended_whoever_made_it(world: 
 @pytest.mark.parametrize("kind", ["secrets", "services", "pods"])
 async def test_an_object_of_another_reservation_is_never_touched(world: KubernetesWorld, kind: str) -> None:
     spec, other = world.spec(), world.spec()
-    marks = {labels.MANAGED_BY: labels.OURS, labels.RESERVATION_ID: str(other.reservation_id)}
+    marks = {labels.MANAGED_BY: labels.MANAGER, labels.RESERVATION_ID: str(other.reservation_id)}
     content: dict[str, Object] = {
         "secrets": {"data": {"host_key": "AAAA"}},
         "services": {"spec": {"ports": [{"port": 80}]}},
@@ -123,7 +123,7 @@ async def test_a_refusal_takes_nothing_from_a_dev_server_that_runs(world: Kubern
     spec = world.spec(nodes=2)
     await world.ready(spec)
     await world.api.delete("pods", f"{spec.pod_name}-1", world.namespace, grace=0)
-    await world.until(spec.reservation_id, Phase.DEAD)
+    await world.until(spec.reservation_id, ServerPhase.DEAD)
     quota = {"metadata": {"name": "one-pod"}, "spec": {"hard": {"pods": "1"}}}
     await world.api.create("resourcequotas", quota, world.namespace)
     await world.api.wait("resourcequotas", "one-pod", world.namespace, lambda one: "used" in one.get("status", {}))
@@ -205,7 +205,7 @@ async def test_anothers_storage_is_never_mounted(
 
 async def test_the_namespace_and_its_policy_are_there_before_the_first_dev_server(world: KubernetesWorld) -> None:
     policy = await world.api.get("networkpolicies", "gpu-dev-servers", world.namespace)
-    assert policy["spec"]["podSelector"] == {"matchLabels": {labels.MANAGED_BY: labels.OURS}}
+    assert policy["spec"]["podSelector"] == {"matchLabels": {labels.MANAGED_BY: labels.MANAGER}}
 
 
 async def test_a_namespace_of_our_own_lets_in_nothing_above_baseline(

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from contracts.cluster_contract import ClusterContract, ClusterWorld
-from gpudev.adapters.kubernetes.objects.pod_manifest import CONTAINER
-from gpudev.domain.disks.contents import EntryKind
+from gpudev.adapters.kubernetes.objects.pod_manifest import DEV_CONTAINER
+from gpudev.domain.disks.contents import DiskEntryKind
 from gpudev.domain.errors import ClusterError
-from gpudev.ports.cluster import Phase
+from gpudev.ports.cluster import ServerPhase
 from gpudev.sdk import remote_runs
 from kubernetes.real_world import RealWorld
 from support.kube_node import RealNode
@@ -59,8 +59,8 @@ async def test_what_the_owner_brings_is_there_and_what_became_of_it_is_told(worl
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(anext(changes), 0.5)
     assert seen is not None
-    assert seen.setup is not None
-    assert seen.setup.startswith("dotfiles: ")  # that image may have no git
+    assert seen.setup_outcome is not None
+    assert seen.setup_outcome.startswith("dotfiles: ")  # that image may have no git
     assert await world.ssh(connection, "cat ~/pin") == brought["PIN"]
     assert await world.ssh(connection, 'printf %s "$PIN"') == brought["PIN"]
     assert "planted" not in await world.ssh(connection, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '")
@@ -112,7 +112,7 @@ async def test_a_message_is_shown_in_open_terminals(world: RealWorld) -> None:
     try:
         async with asyncio.timeout(30):
             await terminal.stdout.readuntil(b"here")
-            await world.cluster.tell(spec.reservation_id, "this dev server ends in 5 minutes")
+            await world.cluster.send_message(spec.reservation_id, "this dev server ends in 5 minutes")
             await terminal.stdout.readuntil(b"ends in 5 minutes")
     finally:
         terminal.kill()
@@ -129,17 +129,17 @@ async def test_a_dev_server_tells_what_is_in_its_home(world: RealWorld) -> None:
     contents = await world.cluster.home_contents(spec.reservation_id)
     assert contents is not None and contents.is_complete
     told = {entry.path: (entry.kind, entry.size) for entry in contents.entries}
-    assert told["secret/deep/file"] == (EntryKind.FILE, 5)
-    assert told["secret"] == (EntryKind.FOLDER, 0)
-    assert told["own"] == (EntryKind.LINK, 0)
+    assert told["secret/deep/file"] == (DiskEntryKind.FILE, 5)
+    assert told["secret"] == (DiskEntryKind.FOLDER, 0)
+    assert told["own"] == (DiskEntryKind.LINK, 0)
     assert "$(id) x" in told
     assert all(not path.startswith("own/") for path in told)
     with pytest.raises(ClusterError, match="wrote more than"):  # one who has the pod writes without end
-        await world.cluster._api.exec_in_pod(spec.pod_name, CONTAINER, ["yes"], most_bytes=100_000)
+        await world.cluster._api.exec_in_pod(spec.pod_name, DEV_CONTAINER, ["yes"], max_bytes=100_000)
     message = "ä message\n".encode() * 20_000
-    assert await world.cluster._api.exec_in_pod(spec.pod_name, CONTAINER, ["cat"], message) == message
+    assert await world.cluster._api.exec_in_pod(spec.pod_name, DEV_CONTAINER, ["cat"], message) == message
     await world.kill(spec.reservation_id)
-    await world.until(spec.reservation_id, Phase.DEAD)
+    await world.until(spec.reservation_id, ServerPhase.DEAD)
     assert await world.cluster.home_contents(spec.reservation_id) is None, "who is dead says nothing"
 
 
@@ -150,8 +150,8 @@ async def test_one_whose_command_has_ended_has_told_what_is_in_its_home(world: R
     assert connection is not None
     command = "printf 12345 > result; seq 1 100; exit 3"
     await world.ssh(connection, shlex.join(remote_runs.let_go(".", [command], ends=True)))
-    seen = await world.until(spec.reservation_id, Phase.DEAD)
-    assert seen.run_end is not None and seen.run_end.exit_code == 3
+    seen = await world.until(spec.reservation_id, ServerPhase.DEAD)
+    assert seen.command_exit is not None and seen.command_exit.exit_code == 3
     contents = await world.cluster.home_contents(spec.reservation_id)
     assert contents is not None and contents.is_complete
     assert {entry.path: entry.size for entry in contents.entries}["result"] == 5
@@ -161,6 +161,6 @@ async def test_a_crash_is_told_with_what_the_dev_server_logged_last(world: RealW
     spec = world.spec()
     await world.ready(spec)
     await world.kill(spec.reservation_id)
-    seen = await world.until(spec.reservation_id, Phase.DEAD)
+    seen = await world.until(spec.reservation_id, ServerPhase.DEAD)
     assert "killed by signal 9" in (seen.reason or "")
     assert "serving" in (seen.reason or "").partition("Its last log lines:")[2]

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from gpudev.adapters.kubernetes.client.rbac import AMONG_DEV_SERVERS, EVERYWHERE, Right
+from gpudev.adapters.kubernetes.client.rbac import CLUSTER_RULES, NAMESPACE_RULES, PolicyRule
 from gpudev.domain.errors import ClusterError
-from gpudev.ports.cluster import Phase
+from gpudev.ports.cluster import ServerPhase
 from kubernetes.cluster_world import KubernetesWorld
 from support.kube import Cluster, ControlPlane
 from support.kube_api import KubeApi
@@ -24,13 +24,13 @@ def plane(kube: Cluster) -> ControlPlane:
 
 
 async def _grant(
-    api: KubeApi, plane: ControlPlane, namespace: str, rights: Sequence[Right], everywhere: Sequence[Right]
+    api: KubeApi, plane: ControlPlane, namespace: str, rights: Sequence[PolicyRule], everywhere: Sequence[PolicyRule]
 ) -> str:
     """The kubeconfig of an account with these rights."""
     token = await api.service_account_token("processor", namespace)
     subject = {"kind": "ServiceAccount", "name": "processor", "namespace": namespace}
     for kind, some, place in (("Role", rights, namespace), ("ClusterRole", everywhere, None)):
-        role = {"metadata": {"name": f"{namespace}-processor"}, "rules": [right.rule() for right in some]}
+        role = {"metadata": {"name": f"{namespace}-processor"}, "rules": [right.to_manifest() for right in some]}
         reference = {"apiGroup": _RBAC, "kind": kind, "name": f"{namespace}-processor"}
         binding = {"metadata": role["metadata"], "roleRef": reference, "subjects": [subject]}
         await api.create(f"{kind.lower()}s", role, place)
@@ -46,15 +46,15 @@ async def _revoke(api: KubeApi, namespace: str) -> None:
 async def test_the_granted_rights_suffice_for_the_whole_life_of_a_gang(
     plane: ControlPlane, kube_api: KubeApi, fake_nodes: FakeNodes, namespace: str
 ) -> None:
-    own = await _grant(kube_api, plane, namespace, AMONG_DEV_SERVERS, EVERYWHERE)
+    own = await _grant(kube_api, plane, namespace, NAMESPACE_RULES, CLUSTER_RULES)
     try:
         async with KubernetesWorld(plane, kube_api, fake_nodes, namespace, kubeconfig=own) as world:
             spec = world.spec(nodes=2)
             await world.ready(spec)
-            await world.cluster.tell(spec.reservation_id, "hello")
+            await world.cluster.send_message(spec.reservation_id, "hello")
             plane.set_pod_log("its last words\n")
             await world.kill(spec.reservation_id)
-            seen = await world.until(spec.reservation_id, Phase.DEAD)
+            seen = await world.until(spec.reservation_id, ServerPhase.DEAD)
             assert "its last words" in (seen.reason or ""), "the right to read logs"
             await world.ready(spec)
             secret = await kube_api.wait(
@@ -70,7 +70,7 @@ async def test_the_granted_rights_suffice_for_the_whole_life_of_a_gang(
 async def test_the_granted_rights_suffice_for_shared_storage(
     plane: ControlPlane, kube_api: KubeApi, fake_nodes: FakeNodes, namespace: str
 ) -> None:
-    own = await _grant(kube_api, plane, namespace, AMONG_DEV_SERVERS, EVERYWHERE)
+    own = await _grant(kube_api, plane, namespace, NAMESPACE_RULES, CLUSTER_RULES)
     more = {"kubeconfig": own, "shared_storage_class": "nfs"}
     try:
         async with KubernetesWorld(plane, kube_api, fake_nodes, namespace, **more) as world:
@@ -87,8 +87,8 @@ async def test_the_granted_rights_suffice_for_shared_storage(
 async def test_without_the_right_to_protect_dev_servers_nothing_starts(
     plane: ControlPlane, kube_api: KubeApi, fake_nodes: FakeNodes, namespace: str
 ) -> None:
-    rights = [right for right in AMONG_DEV_SERVERS if right.group != "networking.k8s.io"]
-    own = await _grant(kube_api, plane, namespace, rights, EVERYWHERE)
+    rights = [right for right in NAMESPACE_RULES if right.group != "networking.k8s.io"]
+    own = await _grant(kube_api, plane, namespace, rights, CLUSTER_RULES)
     world = KubernetesWorld(plane, kube_api, fake_nodes, namespace, kubeconfig=own)
     try:
         with pytest.raises(ClusterError, match="NetworkPolicy gpu-dev-servers is missing"):

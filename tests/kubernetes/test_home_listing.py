@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gpudev.adapters.kubernetes.observation.home_contents import MOST_ENTRIES, read_contents
-from gpudev.domain.disks.contents import Contents, Entry, EntryKind
+from gpudev.adapters.kubernetes.observation.home_contents import MAX_ENTRIES, parse_contents
+from gpudev.domain.disks.contents import Contents, DiskEntry, DiskEntryKind
 from gpudev.domain.errors import ClusterError
 
 ENTRY = ["notes.txt", "file", 5, "2026-01-02T03:04:05+00:00"]
@@ -15,15 +15,15 @@ GOOD: dict[str, Any] = {"files": 1, "folders": 0, "size_bytes": 5, "entries": [E
 
 
 def test_a_listing_is_read_and_can_be_kept_as_any_other() -> None:
-    found = read_contents(json.dumps(GOOD).encode())
+    found = parse_contents(json.dumps(GOOD).encode())
     moment = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-    assert found == Contents(1, 0, 5, (Entry("notes.txt", EntryKind.FILE, 5, moment),))
+    assert found == Contents(1, 0, 5, (DiskEntry("notes.txt", DiskEntryKind.FILE, 5, moment),))
     assert found.is_complete
     assert Contents.from_json(found.to_json()) == found
 
 
 def test_one_that_ran_out_of_time_never_counts_as_complete() -> None:
-    found = read_contents(json.dumps(GOOD | {"counted": False}).encode())
+    found = parse_contents(json.dumps(GOOD | {"counted": False}).encode())
     assert not found.is_complete
     assert not Contents.from_json(found.to_json()).is_counted
 
@@ -57,11 +57,11 @@ def test_one_that_ran_out_of_time_never_counts_as_complete() -> None:
                 {"entries": [["a", "file", 5, "yesterday"]]},
                 {"entries": [["a", "file", 5, None]]},
                 {"entries": [["a", "file", 5, "0001-01-01T00:00:00+23:59"]]},
-                {"entries": [ENTRY] * (MOST_ENTRIES + 1)},
+                {"entries": [ENTRY] * (MAX_ENTRIES + 1)},
             )
         ),
     ],
 )
 def test_what_is_no_listing_is_refused(said: bytes) -> None:
     with pytest.raises(ClusterError, match="no listing"):
-        read_contents(said)
+        parse_contents(said)

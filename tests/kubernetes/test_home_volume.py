@@ -7,28 +7,28 @@ import pytest
 
 from gpudev.adapters.kubernetes.objects import labels
 from gpudev.adapters.kubernetes.objects.home_volume import (
-    access_mode,
-    growth,
-    handle_of,
-    home_claim,
-    persistent_volume,
-    volumes_selector,
+    build_home_claim,
+    build_persistent_volume,
+    choose_access_mode,
+    find_capacity_patch,
+    find_volume_handle,
+    volume_selector,
 )
-from gpudev.adapters.kubernetes.objects.pod_manifest import Place, Storage, pod
-from gpudev.adapters.kubernetes.objects.secret_files import Keys, decode, secret_data
-from gpudev.adapters.kubernetes.sizing import Room
+from gpudev.adapters.kubernetes.objects.pod_manifest import MemberPlacement, StorageClaims, build_pod
+from gpudev.adapters.kubernetes.objects.secret_files import ServerKeys, build_secret_data, decode_secret_value
+from gpudev.adapters.kubernetes.sizing import CpuMemory
 from gpudev.adapters.kubernetes.ssh_keys import KeyPair
 from gpudev.domain.errors import ClusterError
 from gpudev.domain.ids import new_disk_id
 from gpudev.ports.cluster import HomeVolume, ServerSpec
-from gpudev.settings import KubernetesSettings, Settings, load
+from gpudev.settings import KubernetesSettings, Settings, load_settings
 from kubernetes.specs import server_spec
 
-ON_AWS = load({"GPU_DEV_CLUSTER": "kubernetes", "GPU_DEV_CLOUD": "aws"}).kubernetes
-ON_GCP = load({"GPU_DEV_CLUSTER": "kubernetes", "GPU_DEV_CLOUD": "gcp"}).kubernetes
+ON_AWS = load_settings({"GPU_DEV_CLUSTER": "kubernetes", "GPU_DEV_CLOUD": "aws"}).kubernetes
+ON_GCP = load_settings({"GPU_DEV_CLUSTER": "kubernetes", "GPU_DEV_CLOUD": "gcp"}).kubernetes
 EBS = HomeVolume("vol-0a1b2c3d4e5f60718", 200, "us-east-1a")
 PD = HomeVolume("projects/lab/zones/us-central1-a/disks/gpu-dev-1", 50, "us-central1-a")
-KEYS = Keys(KeyPair("private host", "ssh-ed25519 host"), KeyPair("private mesh", "ssh-ed25519 mesh"))
+KEYS = ServerKeys(KeyPair("private host", "ssh-ed25519 host"), KeyPair("private mesh", "ssh-ed25519 mesh"))
 
 
 def with_disk(*nodes: str, volume: HomeVolume = EBS, **more: Any) -> ServerSpec:
@@ -38,7 +38,9 @@ def with_disk(*nodes: str, volume: HomeVolume = EBS, **more: Any) -> ServerSpec:
 def _pair(spec: ServerSpec, settings: KubernetesSettings = ON_AWS) -> tuple[dict[str, Any], dict[str, Any]]:
     assert spec.volume is not None
     access = "ReadWriteOncePod"
-    return persistent_volume(spec, spec.volume, settings, access), home_claim(spec, spec.volume, settings, access)
+    return build_persistent_volume(spec, spec.volume, settings, access), build_home_claim(
+        spec, spec.volume, settings, access
+    )
 
 
 @pytest.mark.parametrize(
@@ -60,7 +62,7 @@ def test_the_volume_is_attached_by_the_clouds_driver_in_its_zone(
 
 def test_driver_label_and_file_system_can_be_chosen() -> None:
     chosen = {"GPU_DEV_DISK_DRIVER": "x.csi", "GPU_DEV_DISK_ZONE_LABEL": "x/zone", "GPU_DEV_DISK_FS_TYPE": "xfs"}
-    settings = load({"GPU_DEV_CLOUD": "aws", **chosen}).kubernetes
+    settings = load_settings({"GPU_DEV_CLOUD": "aws", **chosen}).kubernetes
     persistent, _ = _pair(with_disk(), settings)
     assert (persistent["spec"]["csi"]["driver"], persistent["spec"]["csi"]["fsType"]) == ("x.csi", "xfs")
     assert "x/zone" in str(persistent["spec"]["nodeAffinity"])
@@ -92,16 +94,16 @@ def test_both_carry_the_reservations_id_and_tell_whose_disk_it_is() -> None:
 
 def test_all_that_stands_for_one_volume_is_found_by_it() -> None:
     persistent, _ = _pair(with_disk(volume=PD))
-    wanted = dict(part.split("=", 1) for part in volumes_selector(PD).split(","))
+    wanted = dict(part.split("=", 1) for part in volume_selector(PD).split(","))
     assert wanted.items() <= persistent["metadata"]["labels"].items()
-    assert volumes_selector(replace(PD, volume_id=PD.volume_id + "2")) != volumes_selector(PD)
+    assert volume_selector(replace(PD, volume_id=PD.volume_id + "2")) != volume_selector(PD)
 
 
 def test_a_volume_that_has_grown_is_told_so() -> None:
     persistent, _ = _pair(with_disk())
-    assert growth(persistent, EBS) is None
-    assert growth(persistent, replace(EBS, size_gb=300)) == {"spec": {"capacity": {"storage": "300Gi"}}}
-    assert handle_of(persistent) == EBS.volume_id
+    assert find_capacity_patch(persistent, EBS) is None
+    assert find_capacity_patch(persistent, replace(EBS, size_gb=300)) == {"spec": {"capacity": {"storage": "300Gi"}}}
+    assert find_volume_handle(persistent) == EBS.volume_id
 
 
 @pytest.mark.parametrize(
@@ -117,7 +119,7 @@ def test_a_volume_that_has_grown_is_told_so() -> None:
     ],
 )
 def test_one_pod_at_a_time_where_the_api_server_knows_that(version: str, mode: str) -> None:
-    assert access_mode(version) == mode
+    assert choose_access_mode(version) == mode
 
 
 def test_without_a_driver_a_disk_is_refused_and_not_left_out() -> None:
@@ -131,7 +133,13 @@ def test_a_volume_without_a_known_zone_may_be_anywhere() -> None:
 
 
 def _home(spec: ServerSpec, rank: int) -> Any:
-    made = pod(spec, Place(spec.shares[rank], Room(1000, 1024)), ON_AWS, Storage("the-claim"), "ssh-ed25519 host")
+    made = build_pod(
+        spec,
+        MemberPlacement(spec.shares[rank], CpuMemory(1000, 1024)),
+        ON_AWS,
+        StorageClaims("the-claim"),
+        "ssh-ed25519 host",
+    )
     [volume] = [one for one in made["spec"]["volumes"] if one["name"] == "home"]
     return volume
 
@@ -140,9 +148,11 @@ def test_of_a_gang_only_the_member_where_people_log_in_has_the_disk() -> None:
     spec = with_disk("a", "b", units=8)
     assert _home(spec, 0) == {"name": "home", "persistentVolumeClaim": {"claimName": "the-claim"}}
     assert _home(spec, 1) == {"name": "home", "emptyDir": {}}
-    files = secret_data(spec, KEYS, home_is_kept=True)
-    assert "your disk 'data', kept for next time" in decode(files["greeting-0"])
-    assert "scratch space that ends with the reservation; your disk 'data' is on node 0" in decode(files["greeting-1"])
+    files = build_secret_data(spec, KEYS, home_is_kept=True)
+    assert "your disk 'data', kept for next time" in decode_secret_value(files["greeting-0"])
+    assert "scratch space that ends with the reservation; your disk 'data' is on node 0" in decode_secret_value(
+        files["greeting-1"]
+    )
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,17 @@ import pytest
 
 from gpudev.adapters.kubernetes import sizing
 from gpudev.adapters.kubernetes.objects import labels, network_policies, secret_files, server_manifests
-from gpudev.adapters.kubernetes.objects.pod_manifest import CAPABILITIES, Place, Storage, pod, pull_policy
-from gpudev.adapters.kubernetes.objects.secret_files import Keys
-from gpudev.adapters.kubernetes.observation.pod_reports import read_report
-from gpudev.adapters.kubernetes.sizing import Room
-from gpudev.adapters.kubernetes.ssh_keys import key_pair_of, new_key_pair
+from gpudev.adapters.kubernetes.objects.pod_manifest import (
+    CAPABILITIES,
+    MemberPlacement,
+    StorageClaims,
+    build_pod,
+    choose_pull_policy,
+)
+from gpudev.adapters.kubernetes.objects.secret_files import ServerKeys
+from gpudev.adapters.kubernetes.observation.pod_reports import parse_report
+from gpudev.adapters.kubernetes.sizing import CpuMemory
+from gpudev.adapters.kubernetes.ssh_keys import generate_key_pair, parse_key_pair
 from gpudev.domain.errors import ClusterError
 from gpudev.domain.gpu import load_catalogue
 from gpudev.domain.ids import new_disk_id
@@ -21,7 +27,7 @@ from gpudev.settings import KubernetesSettings
 from kubernetes.specs import PUBLIC_KEY, server_spec
 
 SETTINGS = KubernetesSettings()
-ROOM = Room(4000, 8192)
+ROOM = CpuMemory(4000, 8192)
 _BASELINE = {
     *("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE", "SETFCAP"),
     *("SETGID", "SETPCAP", "SETUID", "SYS_CHROOT"),
@@ -29,7 +35,9 @@ _BASELINE = {
 
 
 def _pod(spec: ServerSpec, rank: int = 0, settings: KubernetesSettings = SETTINGS, **storage: Any) -> dict[str, Any]:
-    return pod(spec, Place(spec.shares[rank], ROOM), settings, Storage(**storage), "ssh-ed25519 AAAA")
+    return build_pod(
+        spec, MemberPlacement(spec.shares[rank], ROOM), settings, StorageClaims(**storage), "ssh-ed25519 AAAA"
+    )
 
 
 def _main(manifest: dict[str, Any]) -> dict[str, Any]:
@@ -46,8 +54,8 @@ def _file(secret: dict[str, Any], name: str) -> str:
     return base64.b64decode(secret["data"][name]).decode()
 
 
-def _keys(*, gang: bool = False) -> Keys:
-    return Keys(new_key_pair(), new_key_pair() if gang else None)
+def _keys(*, gang: bool = False) -> ServerKeys:
+    return ServerKeys(generate_key_pair(), generate_key_pair() if gang else None)
 
 
 def test_a_pod_may_run_on_the_planned_node_and_on_no_other() -> None:
@@ -142,13 +150,13 @@ def test_any_image_may_be_asked_for() -> None:
     ],
 )
 def test_an_image_name_that_may_change_its_meaning_is_asked_for_again(image: str, policy: str) -> None:
-    assert pull_policy(image, SETTINGS) == policy
-    assert pull_policy(image, replace(SETTINGS, image_pull_policy="Never")) == "Never"
+    assert choose_pull_policy(image, SETTINGS) == policy
+    assert choose_pull_policy(image, replace(SETTINGS, image_pull_policy="Never")) == "Never"
 
 
 def test_the_way_in_leads_to_the_first_member_by_a_port_the_api_server_chooses() -> None:
     spec = server_spec("a", "b")
-    service = server_manifests.ssh_service(spec, SETTINGS, "key")
+    service = server_manifests.build_ssh_service(spec, SETTINGS, "key")
     assert service["spec"]["type"] == "NodePort"
     assert service["spec"]["selector"] == {labels.RESERVATION_ID: str(spec.reservation_id), labels.RANK: "0"}
     assert "nodePort" not in service["spec"]["ports"][0]
@@ -157,9 +165,9 @@ def test_the_way_in_leads_to_the_first_member_by_a_port_the_api_server_chooses()
 def test_everything_made_for_a_reservation_carries_its_id() -> None:
     spec = server_spec("a", "b")
     made = [
-        server_manifests.secret(spec, _keys(gang=True), SETTINGS, home_is_kept=False),
-        server_manifests.ssh_service(spec, SETTINGS, "key"),
-        *server_manifests.gang_objects(spec, SETTINGS, "key"),
+        server_manifests.build_secret(spec, _keys(gang=True), SETTINGS, home_is_kept=False),
+        server_manifests.build_ssh_service(spec, SETTINGS, "key"),
+        *server_manifests.build_gang_objects(spec, SETTINGS, "key"),
         _pod(spec, 0),
         _pod(spec, 1),
     ]
@@ -170,18 +178,18 @@ def test_everything_made_for_a_reservation_carries_its_id() -> None:
 
 
 def test_a_single_dev_server_needs_nothing_for_a_gang() -> None:
-    assert server_manifests.gang_objects(server_spec(), SETTINGS, "key") == []
-    assert "MASTER_ADDR" not in secret_files.environment(server_spec(), server_spec().shares[0])
+    assert server_manifests.build_gang_objects(server_spec(), SETTINGS, "key") == []
+    assert "MASTER_ADDR" not in secret_files.build_environment(server_spec(), server_spec().shares[0])
 
 
 def test_the_members_of_a_gang_find_each_other_by_name() -> None:
     spec = server_spec("a", "b", units=8)
-    headless, policy = server_manifests.gang_objects(spec, SETTINGS, "key")
+    headless, policy = server_manifests.build_gang_objects(spec, SETTINGS, "key")
     first, second = (_pod(spec, rank)["spec"] for rank in (0, 1))
     assert headless["spec"]["clusterIP"] == "None"
     assert headless["spec"]["publishNotReadyAddresses"] is True
     assert first["subdomain"] == second["subdomain"] == headless["metadata"]["name"]
-    environment = secret_files.environment(spec, spec.shares[1])
+    environment = secret_files.build_environment(spec, spec.shares[1])
     assert environment["MASTER_ADDR"] == f"{first['hostname']}.{first['subdomain']}"
     assert (environment["NODE_RANK"], environment["WORLD_SIZE"]) == ("1", "2")
     assert policy["spec"]["ingress"] == [{"from": policy["spec"]["egress"][0]["to"]}]
@@ -189,7 +197,7 @@ def test_the_members_of_a_gang_find_each_other_by_name() -> None:
 
 def test_each_member_is_told_its_own_rank_under_the_same_file_name() -> None:
     spec = server_spec("a", "b")
-    secret = server_manifests.secret(spec, _keys(gang=True), SETTINGS, home_is_kept=False)
+    secret = server_manifests.build_secret(spec, _keys(gang=True), SETTINGS, home_is_kept=False)
     for rank in (0, 1):
         items = {item["path"]: item["key"] for item in _volume(_pod(spec, rank), "config")["secret"]["items"]}
         assert f"NODE_RANK={rank}\n" in _file(secret, items["environment"])
@@ -201,7 +209,7 @@ def test_what_the_owner_brings_is_in_the_secret_alone_and_every_member_finds_it(
     script = "#!/bin/sh\n# planted\n"
     url = "https://git.example.com/planted"
     spec = server_spec("a", "b", environment=brought, dotfiles=url, startup_script=script)
-    secret = server_manifests.secret(spec, _keys(gang=True), SETTINGS, home_is_kept=False)
+    secret = server_manifests.build_secret(spec, _keys(gang=True), SETTINGS, home_is_kept=False)
     for rank in (0, 1):
         pod = _pod(spec, rank)
         items = {item["path"]: item["key"] for item in _volume(pod, "config")["secret"]["items"]}
@@ -215,7 +223,7 @@ def test_what_the_owner_brings_is_in_the_secret_alone_and_every_member_finds_it(
 
 def test_who_brings_nothing_has_no_such_files() -> None:
     spec = server_spec("a")
-    data = server_manifests.secret(spec, _keys(gang=False), SETTINGS, home_is_kept=False)["data"]
+    data = server_manifests.build_secret(spec, _keys(gang=False), SETTINGS, home_is_kept=False)["data"]
     items = {item["key"] for item in _volume(_pod(spec, 0), "config")["secret"]["items"]}
     assert not {"own_variables", "dotfiles", "startup_script"} & (data.keys() | items)
     assert "gpu-dev/own-setup" not in _pod(spec, 0)["metadata"]["annotations"]
@@ -226,19 +234,19 @@ def test_who_brings_nothing_has_no_such_files() -> None:
 )
 def test_what_a_dev_server_says_of_its_set_up_is_not_believed_to_be_anything(said: bytes) -> None:
     with pytest.raises(ClusterError):
-        read_report(said)
+        parse_report(said)
 
 
 def test_words_of_a_set_up_are_cut_and_hold_nothing_that_a_terminal_would_obey() -> None:
-    told = read_report(b'{"words": "done\\u001b[2J' + b"x" * 5000 + b'", "final": true}')
+    told = parse_report(b'{"words": "done\\u001b[2J' + b"x" * 5000 + b'", "final": true}')
     assert told.is_final
-    assert told.words.startswith("done[2Jxx")
-    assert len(told.words) == 1000
+    assert told.summary.startswith("done[2Jxx")
+    assert len(told.summary) == 1000
 
 
 def test_the_members_addresses_become_lines_of_a_hosts_file() -> None:
     spec = server_spec("a", "b")
-    assert secret_files.host_lines(spec.pod_name, {1: "10.0.0.5", 0: "10.0.0.4"}).splitlines()[1].split() == [
+    assert secret_files.format_hosts(spec.pod_name, {1: "10.0.0.5", 0: "10.0.0.4"}).splitlines()[1].split() == [
         "10.0.0.5",
         f"{spec.pod_name}-1.{spec.pod_name}-gang",
         f"{spec.pod_name}-1",
@@ -247,26 +255,28 @@ def test_the_members_addresses_become_lines_of_a_hosts_file() -> None:
 
 def test_gang_members_may_log_in_to_each_other_and_a_single_one_has_no_such_key() -> None:
     gang, keys = server_spec("a", "b"), _keys(gang=True)
-    secret = server_manifests.secret(gang, keys, SETTINGS, home_is_kept=False)
+    secret = server_manifests.build_secret(gang, keys, SETTINGS, home_is_kept=False)
     assert keys.mesh is not None
     assert _file(secret, "authorized_keys").splitlines() == [PUBLIC_KEY, f"{keys.mesh.public} gang"]
     assert _file(secret, "mesh_key") == keys.mesh.private
-    assert "mesh_key" not in server_manifests.secret(server_spec(), _keys(), SETTINGS, home_is_kept=False)["data"]
+    assert "mesh_key" not in server_manifests.build_secret(server_spec(), _keys(), SETTINGS, home_is_kept=False)["data"]
 
 
 def test_the_private_keys_are_in_the_secret_and_nowhere_else() -> None:
     spec, keys = server_spec("a", "b"), _keys(gang=True)
-    shown = str([_pod(spec), server_manifests.ssh_service(spec, SETTINGS, keys.host.public), keys])
+    shown = str([_pod(spec), server_manifests.build_ssh_service(spec, SETTINGS, keys.host.public), keys])
     assert "PRIVATE KEY" not in shown
     assert (
-        key_pair_of(_file(server_manifests.secret(spec, keys, SETTINGS, home_is_kept=False), "host_key")).public
+        parse_key_pair(
+            _file(server_manifests.build_secret(spec, keys, SETTINGS, home_is_kept=False), "host_key")
+        ).public
         == keys.host.public
     )
 
 
 def test_whoever_logs_in_reads_where_they_are_and_what_is_kept() -> None:
     spec = server_spec("a", "b", units=8, disk_id=new_disk_id(), disk_name="work")
-    secret = server_manifests.secret(spec, _keys(gang=True), SETTINGS, home_is_kept=True)
+    secret = server_manifests.build_secret(spec, _keys(gang=True), SETTINGS, home_is_kept=True)
     greeting = _file(secret, "greeting-1")
     assert "16 × h100 on b" in greeting
     assert "scratch space that ends with the reservation; your disk 'work' is on node 0" in greeting
@@ -275,8 +285,8 @@ def test_whoever_logs_in_reads_where_they_are_and_what_is_kept() -> None:
 
 
 def test_shared_storage_is_the_users_and_outlives_reservations() -> None:
-    assert server_manifests.shared_claim("ada", SETTINGS) is None
-    claim = server_manifests.shared_claim("ada", replace(SETTINGS, shared_storage_class="nfs"))
+    assert server_manifests.build_shared_claim("ada", SETTINGS) is None
+    claim = server_manifests.build_shared_claim("ada", replace(SETTINGS, shared_storage_class="nfs"))
     assert claim is not None
     assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
     assert claim["spec"]["storageClassName"] == "nfs"
@@ -285,16 +295,19 @@ def test_shared_storage_is_the_users_and_outlives_reservations() -> None:
 
 def test_a_file_system_of_the_cloud_becomes_a_storage_class_that_keeps_what_it_holds() -> None:
     settings = replace(SETTINGS, efs_file_system_id="fs-1")
-    storage_class, claim = server_manifests.efs_storage_class(settings), server_manifests.shared_claim("ada", settings)
+    storage_class, claim = (
+        server_manifests.build_efs_storage_class(settings),
+        server_manifests.build_shared_claim("ada", settings),
+    )
     assert storage_class is not None
     assert claim is not None
     assert claim["spec"]["storageClassName"] == storage_class["metadata"]["name"]
     assert storage_class["reclaimPolicy"] == "Retain"
-    assert server_manifests.efs_storage_class(replace(settings, shared_storage_class="nfs")) is None
+    assert server_manifests.build_efs_storage_class(replace(settings, shared_storage_class="nfs")) is None
 
 
 def test_dev_servers_reach_the_internet_but_neither_the_cluster_nor_the_metadata_address() -> None:
-    spec = network_policies.dev_server_policy(SETTINGS)["spec"]
+    spec = network_policies.build_dev_server_policy(SETTINGS)["spec"]
     open_blocks = [peer["ipBlock"] for rule in spec["egress"] if "ports" not in rule for peer in rule["to"]]
     assert spec["policyTypes"] == ["Ingress", "Egress"]
     for address in ("169.254.169.254", "10.96.0.1", "172.20.0.1", "192.168.1.1", "100.64.0.9", "fd00:ec2::254"):
@@ -306,7 +319,7 @@ def test_dev_servers_reach_the_internet_but_neither_the_cluster_nor_the_metadata
 
 def test_a_private_network_can_be_allowed_by_name() -> None:
     settings = replace(SETTINGS, allowed_cidrs=("10.20.0.0/16",))
-    rules = network_policies.dev_server_policy(settings)["spec"]["egress"]
+    rules = network_policies.build_dev_server_policy(settings)["spec"]["egress"]
     blocks = [peer["ipBlock"] for rule in rules if "ports" not in rule for peer in rule["to"]]
     assert _allows(blocks, "10.20.3.4")
     assert not _allows(blocks, "10.21.3.4")
@@ -323,14 +336,14 @@ def _allows(blocks: list[dict[str, Any]], address: str) -> bool:
 
 def test_all_shares_of_a_node_together_leave_something_to_the_system() -> None:
     for gpu_type in load_catalogue().values():
-        room, units = sizing.room_of_type(gpu_type), gpu_type.units_per_node
-        one, whole = sizing.share_of(room, 1, units), sizing.share_of(room, units, units)
+        room, units = sizing.catalogue_resources(gpu_type), gpu_type.units_per_node
+        one, whole = sizing.compute_share(room, 1, units), sizing.compute_share(room, units, units)
         assert units * one.cpu_millis <= whole.cpu_millis < room.cpu_millis
         assert units * one.memory_mib <= whole.memory_mib < room.memory_mib
 
 
 def test_what_the_node_says_of_itself_is_understood() -> None:
-    assert sizing.room_of_node({"cpu": "191450m", "memory": "2063937412Ki"}) == Room(191450, 2015563)
-    assert sizing.room_of_node({"cpu": "2", "memory": "24Gi"}) == Room(2000, 24576)
-    assert sizing.room_of_node({"cpu": "1.5", "memory": "1e9"}) == Room(1500, 953)
-    assert sizing.room_of_node({"cpu": "many"}) is None
+    assert sizing.parse_allocatable({"cpu": "191450m", "memory": "2063937412Ki"}) == CpuMemory(191450, 2015563)
+    assert sizing.parse_allocatable({"cpu": "2", "memory": "24Gi"}) == CpuMemory(2000, 24576)
+    assert sizing.parse_allocatable({"cpu": "1.5", "memory": "1e9"}) == CpuMemory(1500, 953)
+    assert sizing.parse_allocatable({"cpu": "many"}) is None

@@ -9,17 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpudev.adapters.kubernetes.objects import labels, server_manifests
-from gpudev.adapters.kubernetes.objects.home_volume import home_claim, persistent_volume
-from gpudev.adapters.kubernetes.objects.pod_manifest import Place, Storage, pod
-from gpudev.adapters.kubernetes.objects.secret_files import Keys
-from gpudev.adapters.kubernetes.sizing import Room
+from gpudev.adapters.kubernetes.objects.home_volume import build_home_claim, build_persistent_volume
+from gpudev.adapters.kubernetes.objects.pod_manifest import MemberPlacement, StorageClaims, build_pod
+from gpudev.adapters.kubernetes.objects.secret_files import ServerKeys
+from gpudev.adapters.kubernetes.sizing import CpuMemory
 from gpudev.adapters.kubernetes.ssh_keys import KeyPair
 from gpudev.ports.cluster import HomeVolume, ServerSpec
 from gpudev.settings import KubernetesSettings
 from kubernetes.specs import server_spec
 
 SETTINGS = KubernetesSettings(shared_storage_class="nfs", disk_driver="ebs.csi.aws.com", disk_zone_label="zone")
-KEYS = Keys(KeyPair("private host", "ssh-ed25519 host"), KeyPair("private mesh", "ssh-ed25519 mesh"))
+KEYS = ServerKeys(KeyPair("private host", "ssh-ed25519 host"), KeyPair("private mesh", "ssh-ed25519 mesh"))
 _LABEL = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)?")
 _NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
 
@@ -44,16 +44,19 @@ nasty = st.one_of(
 
 
 def _made(spec: ServerSpec) -> list[dict[str, Any]]:
-    claim = server_manifests.shared_claim(spec.username, SETTINGS)
+    claim = server_manifests.build_shared_claim(spec.username, SETTINGS)
     assert claim is not None
     volume = spec.volume or HomeVolume("vol-1", 1, "zone-a")
     return [
-        persistent_volume(spec, volume, SETTINGS, "ReadWriteOncePod"),
-        home_claim(spec, volume, SETTINGS, "ReadWriteOncePod"),
-        server_manifests.secret(spec, KEYS, SETTINGS, home_is_kept=False),
-        server_manifests.ssh_service(spec, SETTINGS, KEYS.host.public),
-        *server_manifests.gang_objects(spec, SETTINGS, KEYS.host.public),
-        *(pod(spec, Place(share, Room(1000, 1024)), SETTINGS, Storage(), KEYS.host.public) for share in spec.shares),
+        build_persistent_volume(spec, volume, SETTINGS, "ReadWriteOncePod"),
+        build_home_claim(spec, volume, SETTINGS, "ReadWriteOncePod"),
+        server_manifests.build_secret(spec, KEYS, SETTINGS, home_is_kept=False),
+        server_manifests.build_ssh_service(spec, SETTINGS, KEYS.host.public),
+        *server_manifests.build_gang_objects(spec, SETTINGS, KEYS.host.public),
+        *(
+            build_pod(spec, MemberPlacement(share, CpuMemory(1000, 1024)), SETTINGS, StorageClaims(), KEYS.host.public)
+            for share in spec.shares
+        ),
         claim,
     ]
 
@@ -119,7 +122,7 @@ def test_nothing_typed_begins_a_line_of_its_own_in_a_file(
     spec = server_spec(
         "a", "b", username=username, name=name, environment={variable: value, "A": value}, ssh_public_keys=(key, key)
     )
-    data = server_manifests.secret(spec, KEYS, SETTINGS, home_is_kept=False)["data"]
+    data = server_manifests.build_secret(spec, KEYS, SETTINGS, home_is_kept=False)["data"]
     files = {path: base64.b64decode(text).decode() for path, text in data.items()}
     for rank in (0, 1):
         lines = files[f"environment-{rank}"].splitlines()
@@ -142,6 +145,6 @@ def test_nobody_can_choose_a_name_that_becomes_anothers_claim() -> None:
 
 
 def test_user_names_stay_readable_in_labels() -> None:
-    assert labels.label_value("ada") == "ada"
-    assert labels.label_value("ada.l_2-x") == "ada.l_2-x"
-    assert labels.label_value("ada@example.org").startswith("ada_example.org.")
+    assert labels.to_label_value("ada") == "ada"
+    assert labels.to_label_value("ada.l_2-x") == "ada.l_2-x"
+    assert labels.to_label_value("ada@example.org").startswith("ada_example.org.")

@@ -10,17 +10,17 @@ from uuid import uuid4
 
 import pytest
 
-from gpudev.adapters.kubernetes.cache.cluster_cache import Mirror
-from gpudev.adapters.kubernetes.client.kubernetes_api import KubernetesApi, Page, connect
-from gpudev.adapters.kubernetes.client.resource_kinds import NODE, POD, SERVICE, Kind
+from gpudev.adapters.kubernetes.cache.cluster_cache import ClusterCache
+from gpudev.adapters.kubernetes.client.kubernetes_api import KubernetesApi, ListPage, connect_api
+from gpudev.adapters.kubernetes.client.resource_kinds import NODE, POD, SERVICE, ResourceKind
 from gpudev.adapters.kubernetes.objects import labels
-from gpudev.adapters.kubernetes.observation.node_state import see_nodes
-from gpudev.adapters.kubernetes.observation.server_state import see_server
+from gpudev.adapters.kubernetes.observation.node_state import compute_node_states
+from gpudev.adapters.kubernetes.observation.server_state import compute_server_state
 from gpudev.domain.errors import Unavailable
 from gpudev.domain.gpu import load_catalogue
 from gpudev.domain.ids import ReservationId, new_reservation_id, pod_name
 from gpudev.ports.clock import SystemClock
-from gpudev.ports.cluster import Phase
+from gpudev.ports.cluster import ServerPhase
 from gpudev.settings import KubernetesSettings
 from support.kube import Cluster, ControlPlane
 from support.kube_api import KubeApi
@@ -38,12 +38,12 @@ def settings_for(kubeconfig: Any, namespace: str, **more: Any) -> KubernetesSett
 
 
 @asynccontextmanager
-async def mirrored(settings: KubernetesSettings, api: KubernetesApi | None = None) -> AsyncIterator[Mirror]:
-    api = api or connect(settings)
-    mirror = Mirror(api, settings, SystemClock())
+async def mirrored(settings: KubernetesSettings, api: KubernetesApi | None = None) -> AsyncIterator[ClusterCache]:
+    api = api or connect_api(settings)
+    mirror = ClusterCache(api, settings, SystemClock())
     mirror.start()
     try:
-        await mirror.wait_complete(SOON)
+        await mirror.wait_until_listed(SOON)
         yield mirror
     finally:
         await mirror.close()
@@ -59,7 +59,7 @@ async def until(is_so: Callable[[], object], seconds: float = 20) -> None:
 
 def own_pod(rid: ReservationId, node: str | None = None, *, rank: int = 0, members: int = 1, gpus: int = 1) -> Any:
     marks = {
-        labels.MANAGED_BY: labels.OURS,
+        labels.MANAGED_BY: labels.MANAGER,
         labels.RESERVATION_ID: str(rid),
         labels.RANK: str(rank),
         labels.MEMBERS: str(members),
@@ -73,7 +73,7 @@ def own_pod(rid: ReservationId, node: str | None = None, *, rank: int = 0, membe
 
 
 def own_service(rid: ReservationId) -> Any:
-    marks = {labels.MANAGED_BY: labels.OURS, labels.RESERVATION_ID: str(rid)}
+    marks = {labels.MANAGED_BY: labels.MANAGER, labels.RESERVATION_ID: str(rid)}
     spec = {"type": "NodePort", "selector": marks, "ports": [{"port": 22}]}
     return {"metadata": {"name": pod_name(rid), "labels": marks}, "spec": spec}
 
@@ -97,36 +97,36 @@ async def test_the_mirror_shows_nodes_pods_and_services_as_they_come_and_go(
         await kube_api.create("pods", foreign_pod(first, 3), "default")
 
         def facts() -> Any:
-            return see_server(mirror.parts_of(rid), mirror.nodes, SystemClock().now(), settings).seen
+            return compute_server_state(mirror.get_server_parts(rid), mirror.nodes, SystemClock().now(), settings).state
 
-        await until(lambda: facts().phase is Phase.READY)
+        await until(lambda: facts().phase is ServerPhase.READY)
         assert facts().connection.host == "198.51.100.7"
         assert 30000 <= facts().connection.port <= 32767
         await until(lambda: len(mirror.pods_on(first)) == 2)
-        seen = see_nodes(mirror.nodes.values(), mirror.pods_on, load_catalogue(), settings)
+        seen = compute_node_states(mirror.nodes.values(), mirror.pods_on, load_catalogue(), settings)
         (node,) = [one for one in seen.nodes if one.name == first]
         assert (node.units, node.foreign_units, node.offers) == (8, 3, True)
         await fake_nodes.cordon(first)
         await until(lambda: mirror.nodes[first].cordoned)
-        mirror.let_go(rid)
+        mirror.expect_removal(rid)
         await kube_api.delete("pods", pod_name(rid), namespace)
         await kube_api.delete("services", pod_name(rid), namespace)
-        await until(lambda: rid not in mirror.reservations())
-        assert mirror.sizes()["services"] == 0
+        await until(lambda: rid not in mirror.reservation_ids())
+        assert mirror.object_counts()["services"] == 0
 
 
 async def test_an_answer_of_the_api_server_shows_before_the_watch_tells(kube: Cluster, namespace: str) -> None:
     rid = new_reservation_id()
     settings = settings_for(kube.kubeconfig, namespace)
     async with mirrored(settings) as mirror:
-        api = connect(settings)
+        api = connect_api(settings)
         made = await api.create({"apiVersion": "v1", "kind": "Pod", **own_pod(rid)})
-        mirror.saw(made)
-        assert rid in mirror.reservations()
+        mirror.record_write_response(made)
+        assert rid in mirror.reservation_ids()
         await api.delete(POD, pod_name(rid), grace_seconds=0)
-        await until(lambda: mirror.parts_of(rid).gone)
-        mirror.saw(made)
-        assert not mirror.parts_of(rid).pods
+        await until(lambda: mirror.get_server_parts(rid).gone)
+        mirror.record_write_response(made)
+        assert not mirror.get_server_parts(rid).pods
         await api.close()
 
 
@@ -141,10 +141,12 @@ async def test_listeners_hear_of_what_matters_and_of_nothing_else(
                 await asyncio.wait_for(anext(changes), 1.5)
         await kube_api.patch("nodes", node, {"metadata": {"annotations": {"heartbeat": "1"}}})
         await kube_api.create("pods", foreign_pod(None), "default")
-        before = [one.watches for one in mirror.reflectors]
+        before = [one.watch_count for one in mirror.reflectors]
         hearing = asyncio.create_task(_next(changes))
         # One watch ended and one began since, so both have long been told.
-        await until(lambda: all(one.watches > then + 1 for one, then in zip(mirror.reflectors, before, strict=True)))
+        await until(
+            lambda: all(one.watch_count > then + 1 for one, then in zip(mirror.reflectors, before, strict=True))
+        )
         assert not hearing.done()
         await fake_nodes.cordon(node)
         await asyncio.wait_for(hearing, 20)
@@ -157,7 +159,7 @@ async def test_many_changes_at_once_come_as_few(kube: Cluster, kube_api: KubeApi
         changes = mirror.changes()
         rids = [new_reservation_id() for _ in range(20)]
         await asyncio.gather(*(kube_api.create("services", own_service(rid), namespace) for rid in rids))
-        await until(lambda: mirror.sizes()["services"] == 20)
+        await until(lambda: mirror.object_counts()["services"] == 20)
         await asyncio.wait_for(anext(changes), 20)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(anext(changes), 0.3)
@@ -172,17 +174,17 @@ async def test_a_watch_that_is_cut_again_and_again_loses_no_event_and_lists_once
         settings = settings_for(plane.kubeconfig_with(server=line.url), namespace, stale_after=timedelta(seconds=10))
         async with mirrored(settings) as mirror:
             pods = mirror.reflectors[1]
-            listings = pods.listings
+            listings = pods.list_count
             rids = [new_reservation_id() for _ in range(60)]
             for rid in rids:
                 await kube_api.create("pods", own_pod(rid), namespace)
                 await asyncio.sleep(0.05)
                 await kube_api.delete("pods", pod_name(rid), namespace, grace=0)
             # Every one of them lived only for a moment; the trace it left proves that its end was heard of.
-            await until(lambda: all(mirror.parts_of(rid).gone for rid in rids))
-            assert all(one.was_seen for rid in rids for one in mirror.parts_of(rid).gone)
+            await until(lambda: all(mirror.get_server_parts(rid).gone for rid in rids))
+            assert all(one.was_observed for rid in rids for one in mirror.get_server_parts(rid).gone)
             assert line.cuts > 10
-            assert pods.listings == listings
+            assert pods.list_count == listings
             mirror.check_fresh()
     await kube_api.close()
 
@@ -199,7 +201,7 @@ async def test_forgotten_history_is_listed_anew_and_what_went_meanwhile_is_notic
         # Patient enough to try to resume where it was, as after a short cut.
         settings = settings_for(plane.kubeconfig_with(server=line.url), namespace, stale_after=timedelta(minutes=5))
         async with mirrored(settings) as mirror:
-            listings = mirror.reflectors[1].listings
+            listings = mirror.reflectors[1].list_count
             line.fall_silent()
             await kube_api.delete("pods", pod_name(goes), namespace, grace=0)
             await kube_api.create("pods", own_pod(comes), namespace)
@@ -207,13 +209,15 @@ async def test_forgotten_history_is_listed_anew_and_what_went_meanwhile_is_notic
             await asyncio.to_thread(plane.forget_history)
             line.speak_again()
             await line.cut()
-            await until(lambda: mirror.parts_of(comes).pods, 40)
-            assert mirror.reflectors[1].listings == listings + 1
-            assert mirror.parts_of(stays).pods
-            (trace,) = mirror.parts_of(goes).gone
-            assert not trace.was_seen
-            seen = see_server(mirror.parts_of(goes), mirror.nodes, SystemClock().now(), settings).seen
-            assert seen.phase is Phase.DEAD
+            await until(lambda: mirror.get_server_parts(comes).pods, 40)
+            assert mirror.reflectors[1].list_count == listings + 1
+            assert mirror.get_server_parts(stays).pods
+            (trace,) = mirror.get_server_parts(goes).gone
+            assert not trace.was_observed
+            seen = compute_server_state(
+                mirror.get_server_parts(goes), mirror.nodes, SystemClock().now(), settings
+            ).state
+            assert seen.phase is ServerPhase.DEAD
 
 
 async def test_a_killed_api_server_makes_the_mirror_stale_and_changes_nothing(own_control_plane: ControlPlane) -> None:
@@ -224,7 +228,7 @@ async def test_a_killed_api_server_makes_the_mirror_stale_and_changes_nothing(ow
     await kube_api.create("services", own_service(rid), namespace)
     settings = settings_for(plane.kubeconfig, namespace)
     async with mirrored(settings) as mirror:
-        sizes = mirror.sizes()
+        sizes = mirror.object_counts()
         await asyncio.to_thread(plane.kill_apiserver)
         killed_at = SystemClock().now()
 
@@ -237,13 +241,13 @@ async def test_a_killed_api_server_makes_the_mirror_stale_and_changes_nothing(ow
 
         await until(is_stale, 10)
         assert SystemClock().now() - killed_at >= settings.stale_after - settings.watch_timeout
-        assert mirror.sizes() == sizes
-        assert mirror.parts_of(rid).pods and not mirror.parts_of(rid).gone
+        assert mirror.object_counts() == sizes
+        assert mirror.get_server_parts(rid).pods and not mirror.get_server_parts(rid).gone
         await asyncio.to_thread(plane.start_apiserver)
         await kube_api.create("pods", own_pod(late), namespace)
-        await until(lambda: not is_stale() and mirror.parts_of(late).pods)
+        await until(lambda: not is_stale() and mirror.get_server_parts(late).pods)
         assert mirror.check_fresh() > killed_at
-        assert not mirror.parts_of(rid).gone
+        assert not mirror.get_server_parts(rid).gone
     await kube_api.close()
 
 
@@ -268,7 +272,7 @@ async def test_an_idle_cluster_stays_fresh(kube: Cluster, namespace: str, kube_a
         for _ in range(60):
             await asyncio.sleep(0.1)
             mirror.check_fresh()
-        assert [one.listings for one in mirror.reflectors] == [1, 1, 1]
+        assert [one.list_count for one in mirror.reflectors] == [1, 1, 1]
         for kind in (NODE, POD, SERVICE):
             fresh_at = mirror.fresh_at(kind)
             assert fresh_at is not None
@@ -281,8 +285,8 @@ class Interrupted(KubernetesApi):
     breaks = False
     broken = 0
 
-    async def pages(self, kind: Kind, **more: Any) -> AsyncIterator[Page]:  # type: ignore[override]
-        async for page in super().pages(kind, **{**more, "size": 2}):
+    async def list_pages(self, kind: ResourceKind, **more: Any) -> AsyncIterator[ListPage]:  # type: ignore[override]
+        async for page in super().list_pages(kind, **{**more, "size": 2}):
             yield page
             if self.breaks:
                 self.broken += 1
@@ -294,28 +298,28 @@ async def test_a_listing_that_breaks_off_changes_nothing(kube: Cluster, kube_api
     for rid in rids:
         await kube_api.create("pods", own_pod(rid), namespace)
     settings = settings_for(kube.kubeconfig, namespace)
-    source = connect(settings)
+    source = connect_api(settings)
     api = Interrupted(source._transport._credentials, namespace)
     await source.close()
     async with mirrored(settings, api) as mirror:
         pods = mirror.reflectors[1]
-        assert len(mirror.reservations()) == 5
-        api.breaks, pods._must_list = True, True
+        assert len(mirror.reservation_ids()) == 5
+        api.breaks, pods._needs_list = True, True
         await until(lambda: api.broken >= 3)
-        assert len(mirror.reservations()) == 5
-        assert not any(mirror.parts_of(rid).gone for rid in rids)
-        assert pods.listings == 1
+        assert len(mirror.reservation_ids()) == 5
+        assert not any(mirror.get_server_parts(rid).gone for rid in rids)
+        assert pods.list_count == 1
         api.breaks = False
-        await until(lambda: pods.listings == 2)
+        await until(lambda: pods.list_count == 2)
 
 
 async def test_a_server_that_is_not_there_at_the_start_is_named(kube: Cluster, namespace: str) -> None:
     settings = settings_for(kube.kubeconfig_with(token="wrong"), namespace)
-    api = connect(settings)
-    mirror = Mirror(api, settings, SystemClock())
+    api = connect_api(settings)
+    mirror = ClusterCache(api, settings, SystemClock())
     mirror.start()
     with pytest.raises(Unavailable, match="does not take our credentials"):
-        await mirror.wait_complete(timedelta(seconds=1))
+        await mirror.wait_until_listed(timedelta(seconds=1))
     await mirror.close()
     await api.close()
 
@@ -324,7 +328,7 @@ async def _next(changes: AsyncIterator[None]) -> None:
     await anext(changes)
 
 
-def _is_fresh(mirror: Mirror) -> bool:
+def _is_fresh(mirror: ClusterCache) -> bool:
     try:
         mirror.check_fresh()
     except Unavailable:

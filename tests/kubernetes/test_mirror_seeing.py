@@ -8,12 +8,12 @@ import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpudev.adapters.kubernetes.cache.cluster_cache import Mirror
+from gpudev.adapters.kubernetes.cache.cluster_cache import ClusterCache
 from gpudev.adapters.kubernetes.cache.object_records import PodRecord, ServiceRecord
-from gpudev.adapters.kubernetes.client.kubernetes_api import connect
-from gpudev.adapters.kubernetes.observation.incremental_state import Seeing
-from gpudev.adapters.kubernetes.observation.node_state import see_nodes
-from gpudev.adapters.kubernetes.observation.server_state import see_server
+from gpudev.adapters.kubernetes.client.kubernetes_api import connect_api
+from gpudev.adapters.kubernetes.observation.incremental_state import IncrementalState
+from gpudev.adapters.kubernetes.observation.node_state import compute_node_states
+from gpudev.adapters.kubernetes.observation.server_state import compute_server_state
 from gpudev.domain.gpu import load_catalogue
 from gpudev.domain.ids import new_reservation_id
 from kubernetes.objects import (
@@ -41,14 +41,14 @@ class World:
 
     def __init__(self) -> None:
         self.clock = ManualClock(NOW)
-        self.mirror = Mirror(connect(SETTINGS), SETTINGS, self.clock)
-        self.seeing = Seeing(self.mirror, CATALOGUE, SETTINGS)
+        self.mirror = ClusterCache(connect_api(SETTINGS), SETTINGS, self.clock)
+        self.seeing = IncrementalState(self.mirror, CATALOGUE, SETTINGS)
         self.pods: dict[str, PodRecord] = {}
         self.services: dict[str, ServiceRecord] = {}
         self._by_kind = {one.kind.name: one for one in self.mirror.reflectors}
 
     def tell(self, what: str, item: Object) -> None:
-        self._by_kind[item["kind"]]._take(what, item)
+        self._by_kind[item["kind"]]._handle_event(what, item)
         if item["kind"] == "Node":
             return
         name, is_pod = item["metadata"]["name"], item["kind"] == "Pod"
@@ -61,21 +61,24 @@ class World:
 
     def servers(self) -> dict[Any, Any]:
         return {
-            rid: self.seeing.server(self.mirror.parts_of(rid), self.clock.now()) for rid in self.mirror.reservations()
+            rid: self.seeing.compute_server(self.mirror.get_server_parts(rid), self.clock.now())
+            for rid in self.mirror.reservation_ids()
         }
 
     def check(self) -> None:
         for name in ("n1", "n2"):
             assert set(self.mirror.pods_on(name)) == {one for one in self.pods.values() if one.node == name}
         for rid in (RID, OTHER):
-            parts = self.mirror.parts_of(rid)
-            assert set(parts.pods) == {one for one in self.pods.values() if one.own and one.own.reservation_id == rid}
+            parts = self.mirror.get_server_parts(rid)
+            assert set(parts.pods) == {
+                one for one in self.pods.values() if one.member and one.member.reservation_id == rid
+            }
             assert set(parts.services) == {one for one in self.services.values() if one.reservation_id == rid}
-        expected = see_nodes(self.mirror.nodes.values(), self.mirror.pods_on, CATALOGUE, SETTINGS)
-        assert self.seeing.nodes() == expected
+        expected = compute_node_states(self.mirror.nodes.values(), self.mirror.pods_on, CATALOGUE, SETTINGS)
+        assert self.seeing.compute_nodes() == expected
         now, nodes = self.clock.now(), self.mirror.nodes
         for rid, facts in self.servers().items():
-            assert facts == see_server(self.mirror.parts_of(rid), nodes, now, SETTINGS)
+            assert facts == compute_server_state(self.mirror.get_server_parts(rid), nodes, now, SETTINGS)
 
 
 def test_a_server_that_stays_ready_is_worked_out_once() -> None:
@@ -106,12 +109,12 @@ def test_the_log_names_a_node_without_a_type_once_and_again_when_the_reason_chan
     with structlog.testing.capture_logs() as said:
         world.tell("ADDED", node("n1", gpu_type=None))
         for _ in range(3):
-            world.seeing.nodes()
+            world.seeing.compute_nodes()
         world.tell("MODIFIED", node("n1", gpu_type=None, ready="False"))
-        world.seeing.nodes()
+        world.seeing.compute_nodes()
         assert len(said) == 1
         world.tell("MODIFIED", node("n1", gpu_type="h1000"))
-        world.seeing.nodes()
+        world.seeing.compute_nodes()
     assert [one["node"] for one in said if one["event"] == "kubernetes.node_ignored"] == ["n1", "n1"]
 
 
@@ -121,11 +124,11 @@ def test_the_log_names_taints_that_somebody_closed_a_node_with_once() -> None:
     away = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
     with structlog.testing.capture_logs() as said:
         world.tell("ADDED", node("n1", taints=[away]))
-        world.seeing.nodes()
+        world.seeing.compute_nodes()
         world.tell("MODIFIED", node("n1", taints=taints))
         for gpus in (8, 7):
             world.tell("MODIFIED", node("n1", gpus=gpus, taints=taints))
-            world.seeing.nodes()
+            world.seeing.compute_nodes()
     assert [(one["node"], one["taints"]) for one in said if one["event"] == "kubernetes.node_closed"] == [
         ("n1", ["team"])
     ]
@@ -144,14 +147,14 @@ def test_a_trace_is_forgotten_after_a_while() -> None:
 def test_whoever_is_taken_down_by_us_leaves_no_trace_and_the_next_of_that_name_does() -> None:
     world = World()
     world.tell("ADDED", ready_pod())
-    world.mirror.let_go(RID)
+    world.mirror.expect_removal(RID)
     world.tell("DELETED", ready_pod(deleting=True))
     assert world.servers() == {}
     again = ready_pod()
     again["metadata"]["uid"] = "another"
     world.tell("ADDED", again)
     world.tell("DELETED", again)
-    assert len(world.mirror.parts_of(RID).gone) == 1
+    assert len(world.mirror.get_server_parts(RID).gone) == 1
 
 
 def test_a_pod_that_is_made_again_takes_its_predecessors_trace_away() -> None:
@@ -188,7 +191,7 @@ def test_what_is_remembered_is_what_would_be_found_anew(data: st.DataObject) -> 
             case "service":
                 item = service(rid=data.draw(st.sampled_from([RID, OTHER])))
             case "let go":
-                world.mirror.let_go(data.draw(st.sampled_from([RID, OTHER])))
+                world.mirror.expect_removal(data.draw(st.sampled_from([RID, OTHER])))
                 continue
             case _:
                 world.clock.move(minutes=data.draw(st.integers(1, 6)))

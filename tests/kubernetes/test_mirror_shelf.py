@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpudev.adapters.kubernetes.cache.store import Shelf
+from gpudev.adapters.kubernetes.cache.store import Store
 
 Object = dict[str, Any]
 
@@ -20,7 +20,7 @@ class Kept:
     def __init__(self) -> None:
         self.now: dict[str, str] = {}
         self.told = 0
-        self.shelf: Shelf[str] = Shelf(lambda item: item["value"] or None, self._changed)
+        self.shelf: Store[str] = Store(lambda item: item["value"] or None, self._changed)
 
     def _changed(self, name: str, old: str | None, new: str | None) -> None:
         assert self.now.get(name) == old
@@ -35,7 +35,7 @@ class Kept:
 def test_an_answer_shows_at_once_and_the_watch_repeats_nothing() -> None:
     kept = Kept()
     kept.shelf.replace({}, "10")
-    kept.shelf.put(thing("a", 11, "new"), is_answer=True)
+    kept.shelf.put(thing("a", 11, "new"), is_write_response=True)
     assert kept.now == {"a": "new"}
     kept.shelf.put(thing("a", 11, "new"))
     assert kept.told == 1
@@ -46,14 +46,14 @@ def test_an_answer_that_comes_after_the_watch_told_of_its_end_changes_nothing() 
     kept.shelf.replace({}, "10")
     kept.shelf.put(thing("a", 11, "new"))
     kept.shelf.remove(thing("a", 12, "new"))
-    kept.shelf.put(thing("a", 11, "new"), is_answer=True)
+    kept.shelf.put(thing("a", 11, "new"), is_write_response=True)
     assert kept.now == {}
 
 
 def test_an_answer_does_not_let_the_watch_skip_what_lies_between() -> None:
     kept = Kept()
     kept.shelf.replace({}, "10")
-    kept.shelf.put(thing("a", 15, "new"), is_answer=True)
+    kept.shelf.put(thing("a", 15, "new"), is_write_response=True)
     assert kept.shelf.version == "10"
     kept.shelf.advance(thing("", 13))
     assert kept.shelf.version == "13"
@@ -62,7 +62,7 @@ def test_an_answer_does_not_let_the_watch_skip_what_lies_between() -> None:
 def test_a_listing_from_before_an_answer_does_not_take_it_away() -> None:
     kept = Kept()
     kept.shelf.replace({}, "10")
-    kept.shelf.put(thing("a", 15, "new"), is_answer=True)
+    kept.shelf.put(thing("a", 15, "new"), is_write_response=True)
     assert kept.shelf.replace({}, "14") == []
     assert kept.now == {"a": "new"}
     assert kept.shelf.replace({}, "16") == ["new"]
@@ -107,7 +107,7 @@ def test_whatever_the_order_of_sightings_the_truth_is_kept(moves: list[tuple[str
             case "answer":
                 what, item = history[data.draw(st.integers(0, len(history) - 1))]
                 if what != "DELETED":
-                    kept.shelf.put(item, is_answer=True)
+                    kept.shelf.put(item, is_write_response=True)
             case _:
                 at = data.draw(st.integers(at, len(history)))
                 kept.shelf.replace(states[at], str(at))

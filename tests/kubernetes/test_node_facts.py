@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from gpudev.adapters.kubernetes.cache.object_records import trim_node, trim_pod
-from gpudev.adapters.kubernetes.observation.node_gpu_types import types_by_instance
-from gpudev.adapters.kubernetes.observation.node_state import NodesSeen, see_nodes
+from gpudev.adapters.kubernetes.cache.object_records import to_node_record, to_pod_record
+from gpudev.adapters.kubernetes.observation.node_gpu_types import gpu_types_by_instance
+from gpudev.adapters.kubernetes.observation.node_state import NodeStates, compute_node_states
 from gpudev.adapters.kubernetes.quantities import parse_quantity
 from gpudev.domain.cluster import Node
 from gpudev.domain.gpu import load_catalogue
@@ -18,14 +18,16 @@ from kubernetes.objects import SETTINGS, Object, ago, node, node_record, own_pod
 CATALOGUE = load_catalogue()
 
 
-def see(made: Object, pods: Sequence[Object] = (), **settings: Any) -> NodesSeen:
+def see(made: Object, pods: Sequence[Object] = (), **settings: Any) -> NodeStates:
     chosen = replace(SETTINGS, **settings)
-    record = trim_node(made, chosen.gpu_type_label, chosen.gpu_resource)
-    records = [one for one in (trim_pod(each, chosen.namespace, chosen.gpu_resource) for each in pods) if one]
-    return see_nodes([record], lambda _: [one for one in records if one.node == record.name], CATALOGUE, chosen)
+    record = to_node_record(made, chosen.gpu_type_label, chosen.gpu_resource)
+    records = [one for one in (to_pod_record(each, chosen.namespace, chosen.gpu_resource) for each in pods) if one]
+    return compute_node_states(
+        [record], lambda _: [one for one in records if one.node == record.name], CATALOGUE, chosen
+    )
 
 
-def only(seen: NodesSeen) -> Node:
+def only(seen: NodeStates) -> Node:
     assert len(seen.nodes) == 1, seen.ignored
     return seen.nodes[0]
 
@@ -212,10 +214,10 @@ def test_without_a_label_the_instance_type_tells() -> None:
 
 def test_a_type_that_is_not_offered_keeps_its_nodes_and_gives_way_to_one_that_shares_its_instances() -> None:
     h100 = replace(CATALOGUE["h100"], is_active=False)
-    assert types_by_instance({"h100": h100}) == {h100.instance_type: h100}
+    assert gpu_types_by_instance({"h100": h100}) == {h100.instance_type: h100}
     spot = replace(CATALOGUE["h100"], name="h100-spot")
-    assert types_by_instance({"h100": h100, "h100-spot": spot}) == {h100.instance_type: spot}
-    assert types_by_instance({"h100": CATALOGUE["h100"], "h100-spot": spot}) == {}
+    assert gpu_types_by_instance({"h100": h100, "h100-spot": spot}) == {h100.instance_type: spot}
+    assert gpu_types_by_instance({"h100": CATALOGUE["h100"], "h100-spot": spot}) == {}
 
 
 def test_the_label_has_the_last_word_over_the_instance_type() -> None:
@@ -244,7 +246,7 @@ def test_nodes_of_no_known_type_are_left_out_and_said_to_be(labels: dict[str, An
 
 def test_nodes_come_in_the_order_of_their_names() -> None:
     records = [node_record(name) for name in ("b", "a", "c")]
-    seen = see_nodes(records, lambda _: [], CATALOGUE, SETTINGS)
+    seen = compute_node_states(records, lambda _: [], CATALOGUE, SETTINGS)
     assert [one.name for one in seen.nodes] == ["a", "b", "c"]
 
 
@@ -252,7 +254,11 @@ def test_heartbeats_and_foreign_conditions_leave_a_record_as_it_was() -> None:
     before, after = node(), node()
     after["status"]["conditions"][0]["lastHeartbeatTime"] = ago(0)
     after["metadata"]["annotations"] = {"volumes": "attached"}
-    kept = [see_nodes([node_record()], lambda _: [], CATALOGUE, SETTINGS).nodes, see(before).nodes, see(after).nodes]
+    kept = [
+        compute_node_states([node_record()], lambda _: [], CATALOGUE, SETTINGS).nodes,
+        see(before).nodes,
+        see(after).nodes,
+    ]
     assert kept[0] == kept[1] == kept[2]
     first, second = pod(), pod()
     second["status"]["conditions"] = [{"type": "Ready", "status": "False"}]

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from gpudev.adapters.kubernetes.cache.object_records import trim_node
-from gpudev.adapters.kubernetes.observation.node_gpu_types import find_by_product
-from gpudev.adapters.kubernetes.observation.node_state import see_nodes
-from gpudev.adapters.kubernetes.sizing import Room, share_of
+from gpudev.adapters.kubernetes.cache.object_records import to_node_record
+from gpudev.adapters.kubernetes.observation.node_gpu_types import find_gpu_type_by_product
+from gpudev.adapters.kubernetes.observation.node_state import compute_node_states
+from gpudev.adapters.kubernetes.sizing import CpuMemory, compute_share
 from gpudev.domain.cluster import Node
 from gpudev.domain.gpu import load_catalogue
 from kubernetes.objects import SETTINGS, Object, node, node_record, own_pod, pod, pod_record
@@ -17,8 +17,8 @@ FEATURE_DISCOVERY = "nvidia.com/gpu.product"
 
 
 def see(made: Object, *pods: Object) -> Node | str:
-    seen = see_nodes(
-        [trim_node(made, SETTINGS.gpu_type_label, SETTINGS.gpu_resource)],
+    seen = compute_node_states(
+        [to_node_record(made, SETTINGS.gpu_type_label, SETTINGS.gpu_resource)],
         lambda _: [pod_record(one) for one in pods],
         CATALOGUE,
         SETTINGS,
@@ -86,10 +86,12 @@ def test_the_type_that_says_most_of_a_product_is_meant_and_two_that_say_the_same
     a100 = CATALOGUE["a100"]
     large, spot, other = (replace(a100, name=name) for name in ("a100-80gb", "a100-spot", "80gb-a100"))
     product = "NVIDIA-A100-SXM4-80GB"
-    assert find_by_product(product, [a100, large, spot]) == large
-    assert find_by_product(product, [a100, spot]) == a100
-    assert find_by_product(product, [a100, large, other]) is None
-    assert find_by_product(product, [a100, replace(large, is_active=False)]) == a100, "the other is not offered"
+    assert find_gpu_type_by_product(product, [a100, large, spot]) == large
+    assert find_gpu_type_by_product(product, [a100, spot]) == a100
+    assert find_gpu_type_by_product(product, [a100, large, other]) is None
+    assert find_gpu_type_by_product(product, [a100, replace(large, is_active=False)]) == a100, (
+        "the other is not offered"
+    )
 
 
 # --- What daemons leave -----------------------------------------------------------------------------------------
@@ -125,25 +127,25 @@ def test_daemons_that_ask_for_everything_leave_nothing() -> None:
 
 
 def test_a_share_beside_daemons_fits_beside_them() -> None:
-    demand = pod_record(daemon(cpu="800m", memory="2Gi")).demand
+    demand = pod_record(daemon(cpu="800m", memory="2Gi")).requests
     for units in (1, 2, 3, 4):
-        one = share_of(Room(3920, 12288), units, 4, demand)
+        one = compute_share(CpuMemory(3920, 12288), units, 4, demand)
         assert one.cpu_millis * 4 // units + demand.cpu_millis <= 3920
         assert one.memory_mib * 4 // units + demand.memory_mib <= 12288
         assert one.cpu_millis >= 750 * units, "and is no less than need be"
 
 
 def test_daemons_within_what_is_kept_anyway_change_no_share() -> None:
-    room = Room(192_000, 2_097_152)
-    little = pod_record(daemon(cpu="5", memory="20Gi")).demand
-    assert share_of(room, 1, 8, little) == share_of(room, 1, 8)
+    room = CpuMemory(192_000, 2_097_152)
+    little = pod_record(daemon(cpu="5", memory="20Gi")).requests
+    assert compute_share(room, 1, 8, little) == compute_share(room, 1, 8)
 
 
 def test_a_gpu_beside_dev_servers_that_were_made_larger_is_free_only_when_its_share_is_there() -> None:
     """Seven of eight were made when there were no daemons to speak of; now there is one that takes an eighth."""
-    room = node_record().room
+    room = node_record().allocatable
     assert room is not None
-    before = share_of(room, 1, 8)
+    before = compute_share(room, 1, 8)
     made = own_pod(gpus=7, phase="Running")
     amounts = {"cpu": f"{7 * before.cpu_millis}m", "memory": f"{7 * before.memory_mib}Mi", "nvidia.com/gpu": "7"}
     made["spec"]["containers"][0]["resources"]["requests"] = amounts

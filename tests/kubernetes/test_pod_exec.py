@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from gpudev.adapters.kubernetes.client.kubernetes_api import KubernetesApi, connect
+from gpudev.adapters.kubernetes.client.kubernetes_api import KubernetesApi, connect_api
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.settings import KubernetesSettings
 
@@ -57,7 +57,7 @@ async def api_of(pod: PaperPod, folder: Path) -> AsyncIterator[KubernetesApi]:
     contexts = [{"name": "a", "context": {"cluster": "a", "user": "a"}}]
     path = folder / "kubeconfig"
     path.write_text(json.dumps({**sections, "contexts": contexts, "current-context": "a"}))
-    api = connect(KubernetesSettings(kubeconfig=str(path), namespace="gpu-dev"))
+    api = connect_api(KubernetesSettings(kubeconfig=str(path), namespace="gpu-dev"))
     try:
         yield api
     finally:

@@ -3,11 +3,11 @@
 import pytest
 
 from gpudev.adapters.kubernetes import uncached_access as reading_module
-from gpudev.adapters.kubernetes.uncached_access import RIGHTS, KubernetesReading
+from gpudev.adapters.kubernetes.uncached_access import OBSERVE_CLUSTER_RULES, UncachedCluster
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.domain.gpu import Catalogue, load_catalogue
 from gpudev.ports.clock import SystemClock
-from gpudev.ports.cluster import Phase
+from gpudev.ports.cluster import ServerPhase
 from kubernetes.cluster_world import KubernetesWorld
 from kubernetes.test_cluster_rights import _grant, _revoke
 from support.kube import Cluster, ControlPlane
@@ -35,17 +35,19 @@ async def test_a_single_look_sees_what_the_mirror_sees(
         await world.ready(spec)
         await kube_api.create("pods", _foreign("stranger", world.names[1], 3), namespace)
         await fake_nodes.cordon(world.names[2])
-        await world.until(spec.reservation_id, Phase.READY)
-        reading = KubernetesReading(world.settings, catalogue, SystemClock())
+        await world.until(spec.reservation_id, ServerPhase.READY)
+        reading = UncachedCluster(world.settings, catalogue, SystemClock())
         try:
-            seen = await reading.look()
+            seen = await reading.observe()
         finally:
             await reading.close()
         by_name = {node.name: node for node in seen.nodes}
         assert by_name[world.names[1]].foreign_units == 3
         assert not by_name[world.names[2]].schedulable
-        assert [(share.node, share.units) for share in seen.servers[spec.reservation_id].held] == [(world.names[0], 1)]
-        mirrored = await world.cluster.look()
+        assert [(share.node, share.units) for share in seen.servers[spec.reservation_id].node_shares] == [
+            (world.names[0], 1)
+        ]
+        mirrored = await world.cluster.observe()
         assert seen.nodes == mirrored.nodes
         assert seen.servers.keys() == mirrored.servers.keys()
 
@@ -56,18 +58,18 @@ async def test_a_look_needs_to_list_nodes_and_pods_and_nothing_else(
     if not isinstance(kube, ControlPlane):
         pytest.skip("tokens of service accounts are made on a control plane of our own")
     name = await fake_nodes.add("a")
-    own = await _grant(kube_api, kube, namespace, [], RIGHTS)
+    own = await _grant(kube_api, kube, namespace, [], OBSERVE_CLUSTER_RULES)
     try:
         settings = KubernetesWorld(kube, kube_api, fake_nodes, namespace, kubeconfig=own).settings
-        reading = KubernetesReading(settings, catalogue, SystemClock())
-        assert name in {node.name for node in (await reading.look()).nodes}
+        reading = UncachedCluster(settings, catalogue, SystemClock())
+        assert name in {node.name for node in (await reading.observe()).nodes}
         await reading.close()
     finally:
         await _revoke(kube_api, namespace)
-    refused = KubernetesReading(settings, catalogue, SystemClock())
+    refused = UncachedCluster(settings, catalogue, SystemClock())
     try:
         with pytest.raises(ClusterError, match="cannot list"):
-            await refused.look()
+            await refused.observe()
     finally:
         await refused.close()
 
@@ -75,9 +77,9 @@ async def test_a_look_needs_to_list_nodes_and_pods_and_nothing_else(
 async def test_a_look_at_a_cluster_that_is_away_is_unavailable(own_control_plane: ControlPlane) -> None:
     settings = KubernetesWorld(own_control_plane, None, None, "default").settings  # type: ignore[arg-type]
     own_control_plane.kill_apiserver()
-    reading = KubernetesReading(settings, catalogue, SystemClock())
+    reading = UncachedCluster(settings, catalogue, SystemClock())
     try:
         with pytest.raises(Unavailable):
-            await reading.look()
+            await reading.observe()
     finally:
         await reading.close()

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from gpudev.adapters.aws.permissions import RECONCILE_AVAILABILITY, RECONCILE_DISKS
-from gpudev.adapters.kubernetes.uncached_access import RIGHTS
+from gpudev.adapters.kubernetes.uncached_access import OBSERVE_CLUSTER_RULES
 from gpudev.adapters.postgres.stores import Stores
-from gpudev.settings import Database
+from gpudev.settings import DatabaseSettings
 from kubernetes.test_cluster_rights import _grant, _revoke
 from kubernetes.test_reading_once import _foreign
 from reconciling.test_reconcile_commands import Operator, columns, give
@@ -26,7 +26,7 @@ async def test_both_phases_with_exactly_the_rights_that_are_written_down(
     kube_api: KubeApi,
     fake_nodes: FakeNodes,
     namespace: str,
-    database: Database,
+    database: DatabaseSettings,
     stores: Stores,
     tmp_path: Path,
 ) -> None:
@@ -61,7 +61,7 @@ async def test_both_phases_with_exactly_the_rights_that_are_written_down(
             "GPU_DEV_CLUSTER": "kubernetes",
             "GPU_DEV_KUBE_ACCESS": "kubeconfig",
             "GPU_DEV_NAMESPACE": namespace,
-            "KUBECONFIG": await _grant(kube_api, kube, namespace, [], RIGHTS),
+            "KUBECONFIG": await _grant(kube_api, kube, namespace, [], OBSERVE_CLUSTER_RULES),
             "GPU_DEV_CLOUD": "aws",
         }
     )
@@ -73,7 +73,7 @@ async def test_both_phases_with_exactly_the_rights_that_are_written_down(
         assert tuple(row[name] for name in numbers) == (24, 13, 8, 1)
         assert (row["running_instances"], row["desired_capacity"]) == (3, 4)
         assert (await columns(stores, "h100-spot"))["total_cluster_gpus"] == 72, "running, and not in the cluster yet"
-        assert [record.disk_name for record in await stores.disk_records.records()] == ["work"]
+        assert [record.disk_name for record in await stores.disk_records.list_records()] == ["work"]
         assert stub.actions_called == RECONCILE_AVAILABILITY | RECONCILE_DISKS
     finally:
         await _revoke(kube_api, namespace)

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from gpudev.adapters.kubernetes.cache.object_records import GonePod, ServerParts
-from gpudev.adapters.kubernetes.observation.server_state import LogSource, ServerFacts, see_server
-from gpudev.domain.cluster import Share
-from gpudev.domain.reservations.command_exit import RunEnd
-from gpudev.domain.reservations.reservation import Connection
-from gpudev.ports.cluster import Phase
+from gpudev.adapters.kubernetes.observation.server_state import LogSource, ServerObservation, compute_server_state
+from gpudev.domain.cluster import NodeShare
+from gpudev.domain.reservations.command_exit import CommandExit
+from gpudev.domain.reservations.reservation import SshEndpoint
+from gpudev.ports.cluster import ServerPhase
 from kubernetes.objects import (
     HOST_KEY,
     NOW,
@@ -36,27 +36,27 @@ NODES = {"n1": node_record("n1"), "n2": node_record("n2")}
 
 def see(
     *pods: Object, gone: Sequence[Object] = (), services: Sequence[Object] | None = None, **more: Any
-) -> ServerFacts:
+) -> ServerObservation:
     parts = ServerParts(
         RID,
         [pod_record(one) for one in pods],
-        [GonePod(pod_record(one), NOW, was_seen=True) for one in gone],
+        [GonePod(pod_record(one), NOW, was_observed=True) for one in gone],
         [service_record(one) for one in ([service()] if services is None else services)],
     )
-    return see_server(parts, more.pop("nodes", NODES), NOW, replace(SETTINGS, **more))
+    return compute_server_state(parts, more.pop("nodes", NODES), NOW, replace(SETTINGS, **more))
 
 
 def step_of(*pods: Object, **more: Any) -> str:
-    seen = see(*pods, **more).seen
-    assert seen.phase is Phase.STARTING, seen
+    seen = see(*pods, **more).state
+    assert seen.phase is ServerPhase.STARTING, seen
     assert seen.step is not None
     return seen.step
 
 
 def reason_of(*pods: Object, **more: Any) -> str:
-    seen = see(*pods, **more).seen
-    assert seen.phase is Phase.DEAD, seen
-    assert not seen.lost_unwatched
+    seen = see(*pods, **more).state
+    assert seen.phase is ServerPhase.DEAD, seen
+    assert not seen.is_restartable
     assert seen.reason is not None
     return seen.reason
 
@@ -65,15 +65,15 @@ def reason_of(*pods: Object, **more: Any) -> str:
 
 
 def test_a_ready_pod_with_a_node_port_is_ready_with_the_way_in() -> None:
-    seen = see(ready_pod()).seen
-    assert seen.phase is Phase.READY
-    assert seen.connection == Connection("10.0.0.1", 31234, "dev", HOST_KEY)
-    assert seen.held == (Share(0, "n1", 2),)
+    seen = see(ready_pod()).state
+    assert seen.phase is ServerPhase.READY
+    assert seen.connection == SshEndpoint("10.0.0.1", 31234, "dev", HOST_KEY)
+    assert seen.node_shares == (NodeShare(0, "n1", 2),)
 
 
 def test_ready_needs_the_service_and_its_port() -> None:
-    lost = see(ready_pod(), services=[]).seen
-    assert (lost.phase, lost.lost_unwatched) == (Phase.DEAD, True), "it is made again"
+    lost = see(ready_pod(), services=[]).state
+    assert (lost.phase, lost.is_restartable) == (ServerPhase.DEAD, True), "it is made again"
     assert "its service" in (lost.reason or "")
     assert "opening the way" in step_of(ready_pod(), services=[service(port=None)])
 
@@ -135,9 +135,9 @@ def test_a_pull_that_fails_for_now_is_tried_again() -> None:
 
 def test_out_of_memory_is_told_and_its_log_is_worth_reading() -> None:
     facts = see(own_pod(phase="Failed", init=ended(0), main=ended(137, "OOMKilled")))
-    assert facts.seen.reason == "it ran out of memory and was killed (OOMKilled)"
-    assert facts.logs == LogSource("gpu-dev-12345678", "uid-gpu-dev-12345678", "dev")
-    assert facts.seen.held == ()
+    assert facts.state.reason == "it ran out of memory and was killed (OOMKilled)"
+    assert facts.log_source == LogSource("gpu-dev-12345678", "uid-gpu-dev-12345678", "dev")
+    assert facts.state.node_shares == ()
 
 
 @pytest.mark.parametrize(
@@ -155,9 +155,9 @@ def test_a_crash_tells_how_it_ended(state: Object, words: str) -> None:
 
 def test_a_failed_preparation_is_told_with_its_log() -> None:
     facts = see(own_pod(phase="Failed", init=ended(2), main=waiting("PodInitializing")))
-    assert facts.seen.reason == "preparing it failed: it ended with exit code 2"
-    assert facts.logs is not None
-    assert facts.logs.container == "setup"
+    assert facts.state.reason == "preparing it failed: it ended with exit code 2"
+    assert facts.log_source is not None
+    assert facts.log_source.container == "setup"
 
 
 def test_an_eviction_is_told_with_the_kubelets_words() -> None:
@@ -205,15 +205,15 @@ def test_a_pod_that_vanished_while_watched_is_dead_with_the_reason() -> None:
 
 
 def test_a_pod_that_vanished_out_of_sight_says_so() -> None:
-    parts = ServerParts(RID, [], [GonePod(pod_record(ready_pod()), NOW, was_seen=False)], [])
-    seen = see_server(parts, NODES, NOW, SETTINGS).seen
-    assert (seen.phase, seen.reason) == (Phase.DEAD, "its pod went while the cluster was out of sight")
+    parts = ServerParts(RID, [], [GonePod(pod_record(ready_pod()), NOW, was_observed=False)], [])
+    seen = compute_server_state(parts, NODES, NOW, SETTINGS).state
+    assert (seen.phase, seen.reason) == (ServerPhase.DEAD, "its pod went while the cluster was out of sight")
 
 
 def test_a_service_without_a_pod_was_lost_unwatched_and_may_be_started_again() -> None:
-    seen = see().seen
-    assert seen.phase is Phase.DEAD
-    assert seen.lost_unwatched
+    seen = see().state
+    assert seen.phase is ServerPhase.DEAD
+    assert seen.is_restartable
 
 
 @pytest.mark.parametrize(
@@ -268,10 +268,10 @@ def test_a_missing_status_is_never_a_death() -> None:
 
 def test_a_gang_is_ready_when_all_its_members_are() -> None:
     first, second = ready_pod(members=2), ready_pod(rank=1, members=2, node="n2")
-    seen = see(second, first).seen
-    assert seen.phase is Phase.READY
+    seen = see(second, first).state
+    assert seen.phase is ServerPhase.READY
     assert seen.connection is not None
-    assert seen.held == (Share(0, "n1", 2), Share(1, "n2", 2))
+    assert seen.node_shares == (NodeShare(0, "n1", 2), NodeShare(1, "n2", 2))
 
 
 def test_a_gang_starts_as_long_as_one_member_does() -> None:
@@ -290,10 +290,10 @@ def test_a_gang_whose_member_vanished_is_dead_and_names_it() -> None:
 
 
 def test_a_gang_that_was_never_whole_may_be_started_again() -> None:
-    seen = see(ready_pod(members=3)).seen
-    assert seen.lost_unwatched
+    seen = see(ready_pod(members=3)).state
+    assert seen.is_restartable
     assert seen.reason == "the pods of members 1, 2 are not there, and nobody saw why"
-    assert seen.held == (Share(0, "n1", 2),)
+    assert seen.node_shares == (NodeShare(0, "n1", 2),)
 
 
 # Done with what it was for
@@ -305,13 +305,13 @@ def test_one_that_ended_with_its_command_says_so_whole_and_nobody_asks_for_its_l
     assert len(told) > 1000
     done = own_pod(phase="Succeeded", init=ended(0), main=ended(0, "Completed", message=told))
     for facts in (see(done), see(gone=[done])):
-        assert (facts.seen.phase, facts.seen.run_end) == (Phase.DEAD, RunEnd(3, lines))
-        assert facts.logs is None
+        assert (facts.state.phase, facts.state.command_exit) == (ServerPhase.DEAD, CommandExit(3, lines))
+        assert facts.log_source is None
     gang = see(own_pod(members=2, phase="Succeeded", main=ended(0, message=told)), ready_pod(rank=1, members=2))
-    assert gang.seen.run_end == RunEnd(3, lines)
+    assert gang.state.command_exit == CommandExit(3, lines)
 
 
 def test_last_words_that_tell_of_no_command_are_those_of_a_death() -> None:
     dead = own_pod(phase="Succeeded", init=ended(0), main=ended(0, "Completed", message="no JSON"))
-    assert see(dead).seen.run_end is None
+    assert see(dead).state.command_exit is None
     assert reason_of(dead) == "it ended with exit code 0: no JSON"

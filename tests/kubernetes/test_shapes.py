@@ -6,8 +6,8 @@ import orjson
 import pytest
 
 from gpudev.adapters.kubernetes import shapes
-from gpudev.adapters.kubernetes.cache.object_records import NodeRecord, PodRecord, trim_node, trim_pod
-from gpudev.adapters.kubernetes.decoding import read_listing
+from gpudev.adapters.kubernetes.cache.object_records import NodeRecord, PodRecord, to_node_record, to_pod_record
+from gpudev.adapters.kubernetes.decoding import decode_list
 from gpudev.adapters.kubernetes.objects import labels
 from gpudev.domain.errors import Unavailable
 from kubernetes import objects
@@ -32,7 +32,7 @@ def _rich_pod() -> objects.Object:
         reason="Evicted",
         message="the node was low on memory",
     )
-    pod["metadata"]["annotations"] = {labels.PLANNED_NODE: "n1", labels.HOST_KEY: "key", labels.SETUP: "yes"}
+    pod["metadata"]["annotations"] = {labels.PLANNED_NODE: "n1", labels.HOST_KEY: "key", labels.PERSONALIZATION: "yes"}
     pod["metadata"]["creationTimestamp"] = objects.ago(90)
     pod["metadata"]["managedFields"] = [{"manager": "nobody reads this"}]
     pod["spec"]["containers"][0]["resources"] = _RESOURCES
@@ -58,19 +58,19 @@ def _rich_node() -> objects.Object:
 
 
 def _trim_pod(pod: Any) -> PodRecord | None:
-    return trim_pod(pod, "gpu-dev", "nvidia.com/gpu")
+    return to_pod_record(pod, "gpu-dev", "nvidia.com/gpu")
 
 
 def _trim_node(node: Any) -> NodeRecord:
-    return trim_node(node, "GpuType", "nvidia.com/gpu")
+    return to_node_record(node, "GpuType", "nvidia.com/gpu")
 
 
 CASES = [
-    pytest.param(shapes.Pod, _rich_pod(), _trim_pod, id="pod"),
-    pytest.param(shapes.Pod, objects.pod(), _trim_pod, id="somebody's pod"),
-    pytest.param(shapes.Pod, _daemon(), _trim_pod, id="a daemon's pod"),
-    pytest.param(shapes.Pod, objects.pod(node=None), _trim_pod, id="a pod without a node"),
-    pytest.param(shapes.Node, _rich_node(), _trim_node, id="node"),
+    pytest.param(shapes.PodFields, _rich_pod(), _trim_pod, id="pod"),
+    pytest.param(shapes.PodFields, objects.pod(), _trim_pod, id="somebody's pod"),
+    pytest.param(shapes.PodFields, _daemon(), _trim_pod, id="a daemon's pod"),
+    pytest.param(shapes.PodFields, objects.pod(node=None), _trim_pod, id="a pod without a node"),
+    pytest.param(shapes.NodeFields, _rich_node(), _trim_node, id="node"),
 ]
 
 
@@ -125,32 +125,32 @@ def test_everything_that_is_asked_for_is_read(shape: type, manifest: objects.Obj
 
 @pytest.mark.parametrize(("shape", "manifest", "trim"), CASES)
 def test_what_is_read_of_it_means_the_same_as_all_of_it(shape: type, manifest: objects.Object, trim: Any) -> None:
-    listing = read_listing(orjson.dumps({"metadata": {"resourceVersion": "7"}, "items": [manifest]}))
-    (short,), (whole,) = listing.items(shape), listing.items()
+    listing = decode_list(orjson.dumps({"metadata": {"resourceVersion": "7"}, "items": [manifest]}))
+    (short,), (whole,) = listing.decode_items(shape), listing.decode_items()
     assert whole == manifest
     assert trim(short) == trim(whole)
     assert "managedFields" not in short["metadata"]
 
 
 def test_a_field_that_no_shape_has_would_be_noticed() -> None:
-    assert not _is_read(shapes.Pod, ["spec", "hostNetwork"])
-    assert not _is_read(shapes.Pod, ["spec", "containers", "ports"])
-    assert _is_read(shapes.Pod, ["spec", "containers", "resources", "limits", "cpu"])
+    assert not _is_read(shapes.PodFields, ["spec", "hostNetwork"])
+    assert not _is_read(shapes.PodFields, ["spec", "containers", "ports"])
+    assert _is_read(shapes.PodFields, ["spec", "containers", "resources", "limits", "cpu"])
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b'{"items": []}', b'{"metadata": {"resourceVersion": "1"}, "items"'])
 def test_what_is_no_listing_is_unavailable(body: bytes) -> None:
     with pytest.raises(Unavailable, match="cannot be read"):
-        read_listing(body)
+        decode_list(body)
 
 
 def test_objects_that_make_no_sense_are_unavailable() -> None:
-    listing = read_listing(b'{"metadata": {"resourceVersion": "1"}, "items": [{"metadata": 5}]}')
+    listing = decode_list(b'{"metadata": {"resourceVersion": "1"}, "items": [{"metadata": 5}]}')
     with pytest.raises(Unavailable, match="cannot be read"):
-        listing.items(shapes.Pod)
+        listing.decode_items(shapes.PodFields)
 
 
 @pytest.mark.parametrize("items", [b"null", b"[]"])
 def test_an_empty_listing_has_nothing(items: bytes) -> None:
-    listing = read_listing(b'{"metadata": {"resourceVersion": "1", "continue": "on"}, "items": ' + items + b"}")
-    assert (list(listing.items(shapes.Node)), listing.next_page) == ([], "on")
+    listing = decode_list(b'{"metadata": {"resourceVersion": "1", "continue": "on"}, "items": ' + items + b"}")
+    assert (list(listing.decode_items(shapes.NodeFields)), listing.continue_token) == ([], "on")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from contracts.shell_contract import Door, ShellContract
-from gpudev.domain.reservations.reservation import Connection
+from gpudev.domain.reservations.reservation import SshEndpoint
 from kubernetes.real_world import RealWorld
 from support.kube_api import KubeApi
 from support.kube_node import RealNode
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
-def reached(furnished_node: RealNode, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Connection, Path]]:
+def reached(furnished_node: RealNode, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SshEndpoint, Path]]:
     """One dev server for all of them, which do not meet in it; and the key to it."""
     namespace, folder = f"test-{uuid.uuid4().hex[:8]}", tmp_path_factory.mktemp("shell")
     with ThreadPoolExecutor(1) as apart:  # from the tests' own event loops
@@ -28,11 +28,11 @@ def reached(furnished_node: RealNode, tmp_path_factory: pytest.TempPathFactory) 
 
 class TestShellOnARealNode(ShellContract):
     @pytest.fixture
-    async def door(self, reached: tuple[Connection, Path], tmp_path: Path) -> AsyncIterator[Door]:
+    async def door(self, reached: tuple[SshEndpoint, Path], tmp_path: Path) -> AsyncIterator[Door]:
         yield await Door(*reached, tmp_path).arrive()
 
 
-async def start_one(node: RealNode, namespace: str, folder: Path) -> tuple[Connection, Path]:
+async def start_one(node: RealNode, namespace: str, folder: Path) -> tuple[SshEndpoint, Path]:
     api = await KubeApi.connect(node.plane.kubeconfig)
     await api.create("namespaces", {"metadata": {"name": namespace}})
     await api.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpudev.adapters.kubernetes.objects.labels import home_name
+from gpudev.adapters.kubernetes.objects.labels import home_volume_name
 from gpudev.domain.disks.operations import SnapshotStatus
 from gpudev.embedded.postgres import EmbeddedPostgres
 from kubernetes.system import Job, KubeSystem, fresh_database, system_on
@@ -61,16 +61,16 @@ async def system(
 
 
 async def _volume_of(system: KubeSystem, job: Job) -> Object:
-    return await system.api.get("persistentvolumes", home_name(job["pod_name"]))
+    return await system.api.get("persistentvolumes", home_volume_name(job["pod_name"]))
 
 
 async def _finish_snapshots(system: KubeSystem, aws: AwsStub) -> None:
     """The processor looks at them now and then; here somebody does at once."""
     for snapshot in aws.account.snapshots.values():
         snapshot.state = "completed"
-    for record in await system.stores.disk_operations.unsettled():
+    for record in await system.stores.disk_operations.list_pending_snapshots():
         settled = replace(record, status=SnapshotStatus.COMPLETED)
-        await system.stores.disk_operations.settle(settled, now=datetime.now(UTC))
+        await system.stores.disk_operations.finish_snapshot(settled, now=datetime.now(UTC))
 
 
 async def test_a_disk_is_there_or_the_reason_is_and_it_comes_back_next_time_also_in_another_zone(
@@ -98,7 +98,7 @@ async def test_a_disk_is_there_or_the_reason_is_and_it_comes_back_next_time_also
 
     await system.run("cancel", first["job_id"], "--yes")
     await system.see(first, lambda row: row.status.is_terminal, "it did not end")
-    await system.api.wait_gone("persistentvolumes", home_name(first["pod_name"]), None)
+    await system.api.wait_gone("persistentvolumes", home_volume_name(first["pod_name"]), None)
     assert aws.account.snapshots == {}, "nobody takes a snapshot of what is still attached"
     aws.account.detach(volume.volume_id)
     await system.released(first)

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from gpudev.adapters.aws.permissions import DISK_OPERATIONS, NODE_OPERATIONS, RECONCILE_AVAILABILITY, RECONCILE_DISKS
-from gpudev.adapters.kubernetes.machines import AMONG_DEV_SERVERS, EVERYWHERE
+from gpudev.adapters.kubernetes.machines import NODE_MACHINES_CLUSTER_RULES, NODE_MACHINES_NAMESPACE_RULES
 from gpudev.domain.disks.operations import SnapshotStatus
 from gpudev.embedded.postgres import EmbeddedPostgres
 from kubernetes.system import Job, KubeSystem, alone_on, eventually, fresh_database, nodes_of, system_on
@@ -79,7 +79,7 @@ async def running(
         system_on(kube.kubeconfig, api, database, folder, namespace=namespace, **settings) as system,
     ):
         await api.wait("namespaces", namespace, None, lambda _: True)  # the processor makes it
-        granted = await _grant(api, kube, namespace, AMONG_DEV_SERVERS, EVERYWHERE)
+        granted = await _grant(api, kube, namespace, NODE_MACHINES_NAMESPACE_RULES, NODE_MACHINES_CLUSTER_RULES)
         operator = {**system.people.environment, "KUBECONFIG": granted, "GPU_DEV_KUBE_ACCESS": "kubeconfig"}
         yield system, aws, operator
         await _revoke(api, namespace)
@@ -182,9 +182,9 @@ def _snapshots_completed(place: Place) -> Iterator[None]:
         while True:
             for snapshot in place.aws.account.snapshots.values():
                 snapshot.state = "completed"
-            for record in await place.system.stores.disk_operations.unsettled():
+            for record in await place.system.stores.disk_operations.list_pending_snapshots():
                 settled = replace(record, status=SnapshotStatus.COMPLETED)
-                await place.system.stores.disk_operations.settle(settled, now=datetime.now(UTC))
+                await place.system.stores.disk_operations.finish_snapshot(settled, now=datetime.now(UTC))
             await asyncio.sleep(0.2)
 
     task = asyncio.create_task(complete())

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from gpudev.adapters.kubernetes.cache.object_records import trim_node
-from gpudev.adapters.kubernetes.objects.pod_manifest import Place, Storage, pod
-from gpudev.adapters.kubernetes.sizing import Room, all_of_node
-from gpudev.settings import KubernetesSettings, load
+from gpudev.adapters.kubernetes.cache.object_records import to_node_record
+from gpudev.adapters.kubernetes.objects.pod_manifest import MemberPlacement, StorageClaims, build_pod
+from gpudev.adapters.kubernetes.sizing import CpuMemory, grant_whole_node_resources
+from gpudev.settings import KubernetesSettings, load_settings
 from kubernetes.cluster_world import KubernetesWorld
 from kubernetes.objects import node
 from kubernetes.specs import server_spec
@@ -23,7 +23,7 @@ NAMES = (EFA, PAGES)
 def offered(amounts: dict[str, str], names: tuple[str, ...] = NAMES) -> tuple[tuple[str, str], ...]:
     made = node(gpus=8)
     made["status"]["allocatable"] |= amounts
-    return trim_node(made, "GpuType", "nvidia.com/gpu", names).whole_only
+    return to_node_record(made, "GpuType", "nvidia.com/gpu", names).whole_node_resources
 
 
 def test_a_node_is_asked_only_for_what_it_has_of_what_is_named() -> None:
@@ -36,27 +36,29 @@ def test_a_node_is_asked_only_for_what_it_has_of_what_is_named() -> None:
 
 @pytest.mark.parametrize(("units", "of", "expected"), [(8, 8, {EFA: "1"}), (7, 8, {}), (1, 8, {}), (8, 0, {})])
 def test_only_who_has_every_gpu_of_the_node_gets_the_rest_of_it(units: int, of: int, expected: dict[str, str]) -> None:
-    assert dict(all_of_node(((EFA, "1"),), units, of)) == expected
+    assert dict(grant_whole_node_resources(((EFA, "1"),), units, of)) == expected
 
 
 def test_the_pod_asks_for_it_beside_its_gpus_and_is_still_guaranteed() -> None:
     spec = server_spec(units=8)
-    place = Place(spec.shares[0], Room(4000, 8192), ((EFA, "1"), (PAGES, "10Gi")))
-    [container] = pod(spec, place, KubernetesSettings(), Storage(), "ssh-ed25519 AAAA")["spec"]["containers"]
+    place = MemberPlacement(spec.shares[0], CpuMemory(4000, 8192), ((EFA, "1"), (PAGES, "10Gi")))
+    [container] = build_pod(spec, place, KubernetesSettings(), StorageClaims(), "ssh-ed25519 AAAA")["spec"][
+        "containers"
+    ]
     wanted = {"cpu": "4000m", "memory": "8192Mi", "nvidia.com/gpu": "8", EFA: "1", PAGES: "10Gi"}
     assert container["resources"] == {"requests": wanted, "limits": wanted}
 
 
 def test_nothing_is_named_unless_the_operator_does() -> None:
-    assert load({}).kubernetes.whole_node_resources == ()
-    named = load({"GPU_DEV_WHOLE_NODE_RESOURCES": f"{EFA}, {PAGES}"}).kubernetes
+    assert load_settings({}).kubernetes.whole_node_resources == ()
+    named = load_settings({"GPU_DEV_WHOLE_NODE_RESOURCES": f"{EFA}, {PAGES}"}).kubernetes
     assert named.whole_node_resources == NAMES
 
 
 @pytest.mark.parametrize("wrong", ["cpu", "memory", "nvidia.com/gpu", f"{EFA},", "not a name"])
 def test_what_everybody_gets_a_share_of_and_what_is_no_name_is_refused(wrong: str) -> None:
     with pytest.raises(ValueError, match="GPU_DEV_WHOLE_NODE_RESOURCES"):
-        load({"GPU_DEV_WHOLE_NODE_RESOURCES": wrong})
+        load_settings({"GPU_DEV_WHOLE_NODE_RESOURCES": wrong})
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ def show_only(paths: list[Path], folder: Path) -> None:
     linux.mount("tmpfs", str(folder), "tmpfs", 0, "mode=755")
     for path, fd in held:
         path.mkdir(parents=True, exist_ok=True)
-        linux.bind(f"/proc/self/fd/{fd}", str(path))
+        linux.bind_mount(f"/proc/self/fd/{fd}", str(path))
         os.close(fd)
 
 

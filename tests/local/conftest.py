@@ -2,7 +2,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from gpudev.adapters.local.machine.isolation import Mode
+from gpudev.adapters.local.machine.isolation import IsolationMode
 from gpudev.ports.clock import SystemClock
 from local.harness import MODES, LocalWorld
 from local.places import PLACES
@@ -15,12 +15,12 @@ def places() -> Iterator[None]:
 
 
 @pytest.fixture(params=MODES, ids=[mode.value for mode in MODES])
-def mode(request: pytest.FixtureRequest) -> Mode:
-    found: Mode = request.param
+def mode(request: pytest.FixtureRequest) -> IsolationMode:
+    found: IsolationMode = request.param
     return found
 
 
 @pytest.fixture
-async def world(mode: Mode) -> AsyncIterator[LocalWorld]:
+async def world(mode: IsolationMode) -> AsyncIterator[LocalWorld]:
     async with LocalWorld(SystemClock(), mode) as opened:
         yield opened

@@ -6,23 +6,23 @@ import sys
 from pathlib import Path
 
 from gpudev.adapters.local.cluster import LocalCluster
-from gpudev.adapters.local.machine.isolation import Mode
-from gpudev.adapters.local.records import record_from_json
+from gpudev.adapters.local.machine.isolation import IsolationMode
+from gpudev.adapters.local.records import server_record_from_json
 from gpudev.ports.clock import SystemClock
-from gpudev.ports.cluster import Phase
+from gpudev.ports.cluster import ServerPhase
 from local.harness import NODES
 
 
 async def main(state_dir: str, mode: str) -> None:
-    cluster = LocalCluster(Path(state_dir), NODES, SystemClock(), mode=Mode(mode))
+    cluster = LocalCluster(Path(state_dir), NODES, SystemClock(), mode=IsolationMode(mode))
     await cluster.start()
     print("started", flush=True)
     for line in sys.stdin:
-        spec = record_from_json(line).spec
+        spec = server_record_from_json(line).spec
         await cluster.ensure_server(spec)
         print("asked", flush=True)
         changes = cluster.changes()
-        while (await cluster.look()).servers[spec.reservation_id].phase is Phase.STARTING:
+        while (await cluster.observe()).servers[spec.reservation_id].phase is ServerPhase.STARTING:
             await anext(changes)
         print("ready", flush=True)
 

@@ -18,20 +18,24 @@ from contracts.cluster_contract import ClusterWorld
 from gpudev.adapters.local.cluster import LocalCluster
 from gpudev.adapters.local.hostkeys import ensure_host_key
 from gpudev.adapters.local.machine import linux
-from gpudev.adapters.local.machine.isolation import Mode, first_uid
+from gpudev.adapters.local.machine.isolation import IsolationMode, first_user_uid
 from gpudev.adapters.local.machine.nodes import LocalNode, LocalNodes
 from gpudev.adapters.local.servers.state_folder import remove_tree
-from gpudev.domain.cluster import Share
+from gpudev.domain.cluster import NodeShare
 from gpudev.domain.ids import ReservationId, UserId, new_reservation_id, pod_name
-from gpudev.domain.reservations.reservation import Connection
+from gpudev.domain.reservations.reservation import SshEndpoint
 from gpudev.ports.clock import Clock
-from gpudev.ports.cluster import ServerSeen, ServerSpec
+from gpudev.ports.cluster import ServerSpec, ServerState
 from local.places import PLACES, Place
 from support.process_table import command_lines
 
 GB = 1024**3
 IS_ROOT = os.geteuid() == 0
-MODES = ((Mode.ROOT, Mode.UIDS) if IS_ROOT else (Mode.USER, Mode.PLAIN)) if linux.IS_LINUX else (Mode.PLAIN,)
+MODES = (
+    ((IsolationMode.ROOT, IsolationMode.UIDS) if IS_ROOT else (IsolationMode.USER, IsolationMode.PLAIN))
+    if linux.IS_LINUX
+    else (IsolationMode.PLAIN,)
+)
 """Every way of keeping dev servers apart that whoever runs the tests can try."""
 ONLY_LINUX = pytest.mark.skipif(not linux.IS_LINUX, reason="only Linux can do this")
 NODES = LocalNodes(
@@ -46,7 +50,9 @@ class LocalWorld(ClusterWorld):
 
     cluster: LocalCluster
 
-    def __init__(self, clock: Clock, mode: Mode | None, nodes: LocalNodes = NODES, folder: Path | None = None) -> None:
+    def __init__(
+        self, clock: Clock, mode: IsolationMode | None, nodes: LocalNodes = NODES, folder: Path | None = None
+    ) -> None:
         self.clock = clock
         self.mode = mode
         self.nodes = nodes
@@ -64,7 +70,7 @@ class LocalWorld(ClusterWorld):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for reservation_id in (await self.cluster.look()).servers:
+        for reservation_id in (await self.cluster.observe()).servers:
             await self.gone(reservation_id)
         if self._place is not None:
             self._place.take_back(self.cluster)
@@ -98,7 +104,7 @@ class LocalWorld(ClusterWorld):
         """One GPU of the last node; or, with `nodes`, one of each of the first."""
         rid = new_reservation_id()
         chosen = [node.name for node in self.nodes.nodes[:nodes]] if nodes > 1 else [self.nodes.nodes[-1].name]
-        shares = tuple(Share(rank, name, 1, (self._free[name].pop(0),)) for rank, name in enumerate(chosen))
+        shares = tuple(NodeShare(rank, name, 1, (self._free[name].pop(0),)) for rank, name in enumerate(chosen))
         spec = ServerSpec(
             reservation_id=rid,
             pod_name=pod_name(rid),
@@ -128,12 +134,12 @@ class LocalWorld(ClusterWorld):
         await self.open()
 
     async def ssh(
-        self, seen: ServerSeen | Connection, command: str, stdin: bytes = b"", timeout: float = 60, **options: Any
+        self, seen: ServerState | SshEndpoint, command: str, stdin: bytes = b"", timeout: float = 60, **options: Any
     ) -> subprocess.CompletedProcess[str]:
         return await asyncio.to_thread(self.ssh_now, seen, command, stdin, timeout, **options)
 
-    def ssh_command(self, seen: ServerSeen | Connection, *options: str) -> list[str]:
-        connection = seen if isinstance(seen, Connection) else seen.connection
+    def ssh_command(self, seen: ServerState | SshEndpoint, *options: str) -> list[str]:
+        connection = seen if isinstance(seen, SshEndpoint) else seen.connection
         assert connection is not None
         known = self.folder / f"known.{connection.port}"
         known.write_text(f"[{connection.host}]:{connection.port} {connection.host_key}\n")
@@ -144,14 +150,14 @@ class LocalWorld(ClusterWorld):
         ]
 
     def ssh_now(
-        self, seen: ServerSeen | Connection, command: str, stdin: bytes = b"", timeout: float = 60
+        self, seen: ServerState | SshEndpoint, command: str, stdin: bytes = b"", timeout: float = 60
     ) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
             [*self.ssh_command(seen), command], input=stdin, capture_output=True, timeout=timeout, check=False
         )
         return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
-    def open_session(self, seen: ServerSeen, command: str, *options: str) -> "subprocess.Popen[bytes]":
+    def open_session(self, seen: ServerState, command: str, *options: str) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(
             [*self.ssh_command(seen, *options), command],
             stdin=subprocess.PIPE,
@@ -160,7 +166,7 @@ class LocalWorld(ClusterWorld):
             bufsize=0,
         )
 
-    async def out(self, seen: ServerSeen, command: str, stdin: bytes = b"") -> str:
+    async def out(self, seen: ServerState, command: str, stdin: bytes = b"") -> str:
         """What a command that works says."""
         done = await self.ssh(seen, command, stdin)
         assert done.returncode == 0, done
@@ -168,7 +174,7 @@ class LocalWorld(ClusterWorld):
 
 
 def uid_of(user_id: int) -> int:
-    return first_uid() + user_id if IS_ROOT else os.getuid()
+    return first_user_uid() + user_id if IS_ROOT else os.getuid()
 
 
 def processes_below(state_dir: Path) -> list[psutil.Process]:

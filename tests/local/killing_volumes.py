@@ -17,13 +17,13 @@ from typing import Any
 
 from gpudev.adapters.local.cloud import LocalCloud
 from gpudev.adapters.local.servers.state_folder import StateFolder
-from gpudev.adapters.local.volume_records import SnapshotRecord, VolumeRecord
+from gpudev.adapters.local.volume_records import LocalSnapshotRecord, LocalVolumeRecord
 from gpudev.adapters.local.volumes import filesystem, snapshot_store, volume_store
-from gpudev.adapters.local.volumes.snapshot_store import Snapshots
-from gpudev.adapters.local.volumes.thread_jobs import Job
+from gpudev.adapters.local.volumes.snapshot_store import LocalSnapshotStore
+from gpudev.adapters.local.volumes.thread_jobs import ThreadJob
 from gpudev.adapters.local.volumes.tree_removal import remove_folder
-from gpudev.adapters.local.volumes.volume_layout import VolumeFolders
-from gpudev.adapters.local.volumes.volume_store import Volumes
+from gpudev.adapters.local.volumes.volume_layout import VolumeLayout
+from gpudev.adapters.local.volumes.volume_store import LocalVolumeStore
 from gpudev.ports.clock import SystemClock
 from gpudev.ports.cloud import SnapshotState
 from local.volume_world import seen
@@ -40,34 +40,36 @@ class Disks:
     folder: Path
 
     def __post_init__(self) -> None:
-        self.folders = VolumeFolders(self.folder / "disks")
-        self.volumes = Volumes(StateFolder(self.folder), self.folders)
-        self.snapshots = Snapshots(self.folders)
+        self.folders = VolumeLayout(self.folder / "disks")
+        self.volumes = LocalVolumeStore(StateFolder(self.folder), self.folders)
+        self.snapshots = LocalSnapshotStore(self.folders)
 
     def ensure(self, volume_id: str, from_snapshot: str | None = None) -> None:
-        record = VolumeRecord(10, NOW, "here", volume_id, {"gpu-dev-user": "ada"}, from_snapshot)
-        self.volumes.ensure(volume_id, record, Job())
+        record = LocalVolumeRecord(10, NOW, "here", volume_id, {"gpu-dev-user": "ada"}, from_snapshot)
+        self.volumes.ensure_volume(volume_id, record, ThreadJob())
 
     def take(self, snapshot_id: str) -> None:
-        self.snapshots.begin(snapshot_id, SnapshotRecord(DISK, 0, NOW, snapshot_id, {}))
-        self.snapshots.complete(snapshot_id, Job())
+        self.snapshots.begin_snapshot(snapshot_id, LocalSnapshotRecord(DISK, 0, NOW, snapshot_id, {}))
+        self.snapshots.complete_snapshot(snapshot_id, ThreadJob())
 
     def drop(self, rubbish: Path | None) -> None:
         if rubbish is not None:
             remove_folder(rubbish)
 
     def tag(self) -> None:
-        self.volumes.change(DISK, lambda record: VolumeRecord(20, NOW, "here", DISK, {**record.tags, "more": "yes"}))
+        self.volumes.update_volume(
+            DISK, lambda record: LocalVolumeRecord(20, NOW, "here", DISK, {**record.tags, "more": "yes"})
+        )
 
     def home(self, volume_id: str = DISK) -> dict[str, tuple[object, ...]] | None:
-        path = self.folders.volume(volume_id)
+        path = self.folders.volume_path(volume_id)
         return seen(path) if path.exists() else None
 
     def kept(self, snapshot_id: str) -> dict[str, tuple[object, ...]] | None:
-        record = self.snapshots.find_record(snapshot_id)
+        record = self.snapshots.find_snapshot_record(snapshot_id)
         if record is None or record.state is not SnapshotState.COMPLETED:
             return None
-        return seen(self.folders.snapshot(snapshot_id) / "tree")
+        return seen(self.folders.snapshot_path(snapshot_id) / "tree")
 
 
 WORKS: dict[str, Callable[[Disks], None]] = {
@@ -75,8 +77,8 @@ WORKS: dict[str, Callable[[Disks], None]] = {
     "clone": lambda disks: disks.ensure(COPY, FIRST),
     "snapshot": lambda disks: disks.take(SECOND),
     "tag": Disks.tag,
-    "remove-volume": lambda disks: disks.drop(disks.volumes.remove(DISK)),
-    "remove-snapshot": lambda disks: disks.drop(disks.snapshots.remove(FIRST)),
+    "remove-volume": lambda disks: disks.drop(disks.volumes.remove_volume(DISK)),
+    "remove-snapshot": lambda disks: disks.drop(disks.snapshots.remove_snapshot(FIRST)),
 }
 
 
@@ -85,7 +87,7 @@ def begin(folder: Path) -> Disks:
     disks = Disks(folder)
     disks.folders.prepare()
     disks.ensure(DISK)
-    home = disks.folders.volume(DISK)
+    home = disks.folders.volume_path(DISK)
     for name in ("one", "two"):
         (home / name / "inner").mkdir(parents=True)
         (home / name / "inner" / "file").write_bytes(os.urandom(3000))
@@ -138,7 +140,7 @@ def check_whole(disks: Disks, work: str, home: Any, first: Any, expected: set[st
     assert disks.kept(FIRST) in ((first,) if work != "remove-snapshot" else (first, None)), "half a snapshot is left"
     assert disks.kept(SECOND) in (None, home), "half a snapshot calls itself complete"
     assert work != "clone" or disks.home(COPY) in (None, first), "half a disk has a name"
-    for volume in disks.volumes.list():
+    for volume in disks.volumes.list_volumes():
         assert volume.owner == "ada", "a disk without its record"
         assert (volume.size_gb, volume.tags.get("more")) in ((10, None), (20, "yes"))
     assert names(disks) <= expected | {DISK, FIRST, SECOND}
@@ -153,27 +155,27 @@ def check_done(disks: Disks, work: str, home: Any, first: Any) -> None:
         case "snapshot":
             assert disks.kept(SECOND) == home
         case "tag":
-            [volume] = disks.volumes.list()
+            [volume] = disks.volumes.list_volumes()
             assert (volume.size_gb, volume.tags["more"]) == (20, "yes")
         case "remove-volume":
             assert disks.home() is None
         case "remove-snapshot":
             assert disks.kept(FIRST) is None
-            assert disks.snapshots.list() == []
+            assert disks.snapshots.list_snapshots() == []
 
 
 def check_nothing_left(disks: Disks) -> None:
     folders = disks.folders
-    living = {volume.volume_id for volume in disks.volumes.list()}
-    taken = {snapshot.snapshot_id for snapshot in disks.snapshots.list()}
+    living = {volume.volume_id for volume in disks.volumes.list_volumes()}
+    taken = {snapshot.snapshot_id for snapshot in disks.snapshots.list_snapshots()}
     assert {path.name for path in folders.records.iterdir()} == {f"{volume_id}.json" for volume_id in living}
     assert not list(folders.drafts.iterdir())
     assert not list(folders.trash.iterdir())
     locked = {path.name.partition("-")[2] for path in folders.locks.iterdir()}
     assert locked <= living | taken, "a lock of nothing is left"
-    for snapshot in disks.snapshots.list():
+    for snapshot in disks.snapshots.list_snapshots():
         if snapshot.state is SnapshotState.COMPLETED:
-            there = {path.name for path in folders.snapshot(snapshot.snapshot_id).iterdir()}
+            there = {path.name for path in folders.snapshot_path(snapshot.snapshot_id).iterdir()}
             assert there == {"record.json", "tree", "files"}
     hidden = {".volumes", ".snapshots", ".drafts", ".trash", ".locks", ".made"}
     assert {path.name for path in folders.disks.iterdir()} == living | hidden
@@ -186,7 +188,7 @@ def names(disks: Disks) -> set[str]:
 async def start_and_close(disks: Disks) -> None:
     cloud = LocalCloud(disks.folder, SystemClock())
     await cloud.start()
-    while cloud._under_way:  # noqa: ASYNC110
+    while cloud._background_tasks:  # noqa: ASYNC110
         await asyncio.sleep(0.001)
     await cloud.close()
 

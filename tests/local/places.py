@@ -12,8 +12,8 @@ from collections import defaultdict
 from pathlib import Path
 
 from gpudev.adapters.local.cluster import LocalCluster
-from gpudev.adapters.local.machine.isolation import Mode
-from gpudev.adapters.local.servers.zygote_client import WarmProcess, _Running
+from gpudev.adapters.local.machine.isolation import IsolationMode
+from gpudev.adapters.local.servers.zygote_client import ZygoteClient, _RunningZygote
 
 
 def new_folder() -> Path:
@@ -24,7 +24,7 @@ def new_folder() -> Path:
 class Place:
     def __init__(self) -> None:
         self.folder = new_folder()
-        self._warm: _Running | None = None
+        self._warm: _RunningZygote | None = None
 
     @property
     def warm_pid(self) -> int | None:
@@ -34,15 +34,15 @@ class Place:
         """Before it starts. A process that has died meanwhile is no use to anybody."""
         running, self._warm = self._warm, None
         if running is not None and running.process.poll() is None:
-            theirs: WarmProcess = cluster._warm
+            theirs: ZygoteClient = cluster._zygote
             theirs._running = running
-            theirs._watching = asyncio.create_task(theirs._start_again_after(running.process))
+            theirs._restarting = asyncio.create_task(theirs._restart_after(running.process))
         elif running is not None:
             running.control.close()
 
     def take_back(self, cluster: LocalCluster) -> None:
         """Before it is closed, which would end the process."""
-        self._warm, cluster._warm._running = cluster._warm._running, None
+        self._warm, cluster._zygote._running = cluster._zygote._running, None
 
     def close(self) -> None:
         if self._warm is not None:
@@ -56,16 +56,16 @@ class Place:
 
 class Places:
     def __init__(self) -> None:
-        self._free: dict[Mode | None, list[Place]] = defaultdict(list)
+        self._free: dict[IsolationMode | None, list[Place]] = defaultdict(list)
 
-    def take(self, mode: Mode | None) -> Place:
+    def take(self, mode: IsolationMode | None) -> Place:
         if not self._free[mode]:
             return Place()
         place = self._free[mode].pop()
         place.folder.mkdir()
         return place
 
-    def give_back(self, mode: Mode | None, place: Place) -> None:
+    def give_back(self, mode: IsolationMode | None, place: Place) -> None:
         """Its folder is gone, with all that was in it."""
         self._free[mode].append(place)
 

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from gpudev.adapters.local.cluster import LocalCluster
-from gpudev.adapters.local.machine.isolation import Mode
-from gpudev.adapters.local.records import record_from_json, record_to_json
+from gpudev.adapters.local.machine.isolation import IsolationMode
+from gpudev.adapters.local.records import server_record_from_json, server_record_to_json
 from gpudev.ports.clock import SystemClock
 from local.harness import MODES, LocalWorld
 from support.ports import NEEDS_OTHER_ADDRESS, OTHER_ADDRESS
@@ -42,7 +42,7 @@ async def test_dev_servers_are_announced_where_they_listen_even_after_the_addres
 
 
 async def test_the_members_of_a_gang_reach_each_other_by_name(listening: ListeningWorld) -> None:
-    if MODES[0] not in (Mode.ROOT, Mode.USER):
+    if MODES[0] not in (IsolationMode.ROOT, IsolationMode.USER):
         pytest.skip("without namespaces there is no file of names of its own")
     spec = listening.spec(nodes=2)
     seen = await listening.ready(spec)
@@ -59,5 +59,5 @@ async def test_a_record_from_before_says_nothing_of_an_address(listening: Listen
     await listening.ready(spec)
     record = listening.cluster._servers[spec.reservation_id].record
     assert record is not None
-    assert record_from_json(record_to_json(record)) == record
-    assert record_from_json(record_to_json(record).replace('"host"', '"unknown"')).host is None
+    assert server_record_from_json(server_record_to_json(record)) == record
+    assert server_record_from_json(server_record_to_json(record).replace('"host"', '"unknown"')).host is None

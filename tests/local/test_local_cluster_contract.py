@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from contracts.cluster_contract import ClusterContract, ClusterWorld
-from gpudev.adapters.local.machine.isolation import Mode
+from gpudev.adapters.local.machine.isolation import IsolationMode
 from gpudev.ports.clock import SystemClock
 from local.harness import LocalWorld
 
@@ -13,6 +13,6 @@ from local.harness import LocalWorld
 @pytest.mark.slow
 class TestLocalCluster(ClusterContract):
     @pytest.fixture
-    async def world(self, mode: Mode) -> AsyncIterator[ClusterWorld]:
+    async def world(self, mode: IsolationMode) -> AsyncIterator[ClusterWorld]:
         async with LocalWorld(SystemClock(), mode) as opened:
             yield opened

@@ -13,12 +13,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gpudev.adapters.local.machine.isolation import Mode
-from gpudev.adapters.local.records import Record, record_to_json
+from gpudev.adapters.local.machine.isolation import IsolationMode
+from gpudev.adapters.local.records import ServerRecord, server_record_to_json
 from gpudev.domain.errors import Unavailable
 from gpudev.domain.ids import new_disk_id
 from gpudev.ports.clock import SystemClock
-from gpudev.ports.cluster import Phase, ServerSpec
+from gpudev.ports.cluster import ServerPhase, ServerSpec
 from local.harness import ONLY_LINUX, LocalWorld, eventually, tagged
 from local.places import new_folder
 
@@ -46,7 +46,7 @@ async def test_before_it_starts_anew_every_process_of_its_first_run_is_gone(worl
     spec = world.spec(nodes=2)
     tag = await leave_nasty_processes(world, await world.ready(spec))
     world.first_process(spec.reservation_id, rank=1).kill()
-    await world.until(spec.reservation_id, Phase.DEAD)
+    await world.until(spec.reservation_id, ServerPhase.DEAD)
     await world.ready(spec)
     assert not tagged(tag)
 
@@ -84,10 +84,10 @@ async def test_scratch_is_removed_even_where_a_user_locked_folders(world: LocalW
     await eventually(lambda: not list((world.state_dir / "trash").iterdir()))
 
 
-async def test_it_serves_again_after_its_user_killed_everything(world: LocalWorld, mode: Mode) -> None:
+async def test_it_serves_again_after_its_user_killed_everything(world: LocalWorld, mode: IsolationMode) -> None:
     spec = world.spec()
     seen = await world.ready(spec)
-    if mode is Mode.PLAIN:  # all of that user's processes would be those of whoever runs the tests, too
+    if mode is IsolationMode.PLAIN:  # all of that user's processes would be those of whoever runs the tests, too
         world.first_process(spec.reservation_id).children()[0].kill()
     else:
         assert (await world.ssh(seen, "kill -9 -1")).returncode != 0
@@ -95,8 +95,8 @@ async def test_it_serves_again_after_its_user_killed_everything(world: LocalWorl
     assert await world.seen(spec.reservation_id) == seen
 
 
-async def test_signals_from_inside_do_not_reach_its_first_process(world: LocalWorld, mode: Mode) -> None:
-    if mode is Mode.PLAIN:
+async def test_signals_from_inside_do_not_reach_its_first_process(world: LocalWorld, mode: IsolationMode) -> None:
+    if mode is IsolationMode.PLAIN:
         pytest.skip("nothing keeps processes of one uid apart in plain folders")
     spec = world.spec()
     seen = await world.ready(spec)
@@ -122,7 +122,7 @@ async def test_the_reason_names_the_signal_and_the_last_words(world: LocalWorld)
     sshd.kill()
     assert await world.out(seen, "echo back") == "back"
     await world.kill(spec.reservation_id)
-    seen = await world.until(spec.reservation_id, Phase.DEAD)
+    seen = await world.until(spec.reservation_id, ServerPhase.DEAD)
     assert seen.reason is not None
     assert "SIGKILL" in seen.reason.splitlines()[0]
     assert "ssh server" in seen.reason.splitlines()[-1]
@@ -130,10 +130,10 @@ async def test_the_reason_names_the_signal_and_the_last_words(world: LocalWorld)
 
 async def test_it_outlives_the_warm_process_which_comes_back(world: LocalWorld) -> None:
     first = await world.ready(world.spec())
-    warm = world.cluster._warm.pid
+    warm = world.cluster._zygote.pid
     assert warm is not None
     os.kill(warm, signal.SIGKILL)
-    await eventually(lambda: world.cluster._warm.pid not in (None, warm))
+    await eventually(lambda: world.cluster._zygote.pid not in (None, warm))
     assert await world.out(first, "echo one") == "one"
     assert await world.out(await world.ready(world.spec()), "echo two") == "two"
 
@@ -143,20 +143,20 @@ async def test_a_start_in_the_moment_the_warm_process_dies_is_not_lost(world: Lo
         spec = world.spec()
         asking = asyncio.ensure_future(world.cluster.ensure_server(spec))
         await asyncio.sleep(0.01)
-        if (warm := world.cluster._warm.pid) is not None:
+        if (warm := world.cluster._zygote.pid) is not None:
             os.kill(warm, signal.SIGKILL)
         try:
             await asking
         except Unavailable:  # said so: asking again is right
             await world.cluster.ensure_server(spec)
-        await world.until(spec.reservation_id, Phase.READY)
-    assert len((await world.cluster.look()).servers) == 3
+        await world.until(spec.reservation_id, ServerPhase.READY)
+    assert len((await world.cluster.observe()).servers) == 3
 
 
-async def test_closing_while_the_warm_process_is_started_again_leaves_none_behind(mode: Mode) -> None:
+async def test_closing_while_the_warm_process_is_started_again_leaves_none_behind(mode: IsolationMode) -> None:
     for wait in (0.0, 0.02, 0.1):
         async with LocalWorld(SystemClock(), mode, folder=new_folder()) as world:  # its warm process is nobody else's
-            warm = world.cluster._warm.pid
+            warm = world.cluster._zygote.pid
             assert warm is not None
             os.kill(warm, signal.SIGKILL)
             await asyncio.sleep(wait)  # leaving looks for processes that were left behind
@@ -169,10 +169,10 @@ async def test_a_caller_who_stops_waiting_leaves_no_half_started_server(world: L
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
-    await world.until(spec.reservation_id, Phase.READY)
+    await world.until(spec.reservation_id, ServerPhase.READY)
 
 
-async def test_a_killed_control_plane_takes_nothing_with_it(mode: Mode) -> None:
+async def test_a_killed_control_plane_takes_nothing_with_it(mode: IsolationMode) -> None:
     async with LocalWorld(SystemClock(), mode) as world:
         spec = world.spec()
         plane = start_control_plane(world)
@@ -180,7 +180,7 @@ async def test_a_killed_control_plane_takes_nothing_with_it(mode: Mode) -> None:
         say(plane, spec)
         assert await answer(plane) == "asked"
         assert await answer(plane) == "ready"
-        seen = (await world.cluster.look()).servers[spec.reservation_id]
+        seen = (await world.cluster.observe()).servers[spec.reservation_id]
         session = world.open_session(seen, "cat")
         assert session.stdin is not None
         assert session.stdout is not None
@@ -198,7 +198,9 @@ async def test_a_killed_control_plane_takes_nothing_with_it(mode: Mode) -> None:
         assert await world.out(seen, "echo found") == "found"
 
 
-async def test_a_control_plane_killed_while_it_starts_one_leaves_a_state_that_can_be_repaired(mode: Mode) -> None:
+async def test_a_control_plane_killed_while_it_starts_one_leaves_a_state_that_can_be_repaired(
+    mode: IsolationMode,
+) -> None:
     async with LocalWorld(SystemClock(), mode) as world:
         specs = [world.spec() for _ in range(3)]
         for spec, delay in zip(specs, (0.004, 0.015, None), strict=True):
@@ -215,7 +217,7 @@ async def test_a_control_plane_killed_while_it_starts_one_leaves_a_state_that_ca
             pass
         for spec in specs:
             assert (await world.ready(spec)).connection
-        assert len((await world.cluster.look()).servers) == 3
+        assert len((await world.cluster.observe()).servers) == 3
         assert all(world.first_process(spec.reservation_id).is_running() for spec in specs)
 
 
@@ -232,8 +234,8 @@ async def test_after_a_reboot_it_is_lost_unwatched_and_starts_again_as_it_was(wo
         papers.write_text(json.dumps({**json.loads(papers.read_text()), "pid": os.getpid(), "boot": "another"}))
     seen = await world.seen(spec.reservation_id)
     assert seen is not None
-    assert seen.phase is Phase.DEAD
-    assert seen.lost_unwatched
+    assert seen.phase is ServerPhase.DEAD
+    assert seen.is_restartable
     assert "restarted" in (seen.reason or "")
 
     after = await world.ready(spec)
@@ -245,13 +247,13 @@ async def test_a_death_that_was_watched_stays_watched_after_the_control_plane_ch
     spec = world.spec()
     await world.ready(spec)
     await world.kill(spec.reservation_id)
-    await world.until(spec.reservation_id, Phase.DEAD)
+    await world.until(spec.reservation_id, ServerPhase.DEAD)
     async with world.nobody_watching():
         pass
     seen = await world.seen(spec.reservation_id)
     assert seen is not None
-    assert seen.phase is Phase.DEAD
-    assert not seen.lost_unwatched
+    assert seen.phase is ServerPhase.DEAD
+    assert not seen.is_restartable
 
 
 async def test_papers_that_cannot_be_read_show_a_dead_server_that_can_be_removed(world: LocalWorld) -> None:
@@ -262,7 +264,7 @@ async def test_papers_that_cannot_be_read_show_a_dead_server_that_can_be_removed
         (world.state_dir / "servers" / str(spec.reservation_id) / "record.json").write_text("{")
     seen = await world.seen(spec.reservation_id)
     assert seen is not None
-    assert seen.phase is Phase.DEAD
+    assert seen.phase is ServerPhase.DEAD
     assert await world.cluster.ensure_gone(spec.reservation_id)
     await eventually(lambda: not first.is_running() or first.status() == psutil.STATUS_ZOMBIE)
 
@@ -281,7 +283,7 @@ def start_control_plane(world: LocalWorld) -> "subprocess.Popen[str]":
 
 def say(plane: "subprocess.Popen[str]", spec: ServerSpec) -> None:
     assert plane.stdin is not None
-    plane.stdin.write(json.dumps(json.loads(record_to_json(Record(spec, (), None)))) + "\n")
+    plane.stdin.write(json.dumps(json.loads(server_record_to_json(ServerRecord(spec, (), None)))) + "\n")
 
 
 async def answer(plane: "subprocess.Popen[str]") -> str:
@@ -295,8 +297,8 @@ async def test_one_whose_folders_were_only_half_prepared_is_lost_unwatched(world
         (world.state_dir / "servers" / str(spec.reservation_id) / "run").mkdir(parents=True)
     seen = await world.seen(spec.reservation_id)
     assert seen is not None
-    assert seen.phase is Phase.DEAD
-    assert seen.lost_unwatched
+    assert seen.phase is ServerPhase.DEAD
+    assert seen.is_restartable
     await world.ready(spec)
 
 
@@ -305,13 +307,13 @@ async def test_stopping_all_of_them_is_like_a_shutdown_of_the_machine(world: Loc
     before = await world.ready(spec)
     await world.ready(dead)
     await world.kill(dead.reservation_id)
-    await world.until(dead.reservation_id, Phase.DEAD)
+    await world.until(dead.reservation_id, ServerPhase.DEAD)
     assert await world.cluster.stop_servers() == 1
     # Killed with its first process, an ssh server may need a moment more than that to be gone.
-    await eventually(lambda: all(process.pid == world.cluster._warm.pid for process in tagged(str(world.state_dir))))
+    await eventually(lambda: all(process.pid == world.cluster._zygote.pid for process in tagged(str(world.state_dir))))
     async with world.nobody_watching():
         pass
     seen = await world.seen(spec.reservation_id)
     assert seen is not None
-    assert seen.lost_unwatched
+    assert seen.is_restartable
     assert (await world.ready(spec)).connection == before.connection

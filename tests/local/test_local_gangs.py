@@ -8,7 +8,7 @@ import pytest
 
 from gpudev.adapters.local.machine.processes import is_alive
 from gpudev.domain.errors import ClusterError, GpuDevError
-from gpudev.ports.cluster import Phase
+from gpudev.ports.cluster import ServerPhase
 from local.harness import LocalWorld, eventually
 
 pytestmark = pytest.mark.slow
@@ -27,7 +27,7 @@ async def test_when_one_member_cannot_start_the_others_are_taken_down(world: Loc
         assert not is_alive(started)
     seen = await world.seen(spec.reservation_id)
     assert seen is not None
-    assert seen.phase is Phase.DEAD
+    assert seen.phase is ServerPhase.DEAD
 
     os.close(lock)
     await world.ready(spec)
@@ -38,7 +38,7 @@ async def test_when_one_member_dies_the_gang_is_dead_and_all_of_it_starts_anew(w
     await world.ready(spec)
     survivor = world.first_process(spec.reservation_id, rank=0)
     world.first_process(spec.reservation_id, rank=1).kill()
-    seen = await world.until(spec.reservation_id, Phase.DEAD)
+    seen = await world.until(spec.reservation_id, ServerPhase.DEAD)
     assert "member 1" in (seen.reason or "")
     await world.ready(spec)
     await eventually(lambda: not survivor.is_running() or survivor.status() == psutil.STATUS_ZOMBIE)
@@ -49,7 +49,7 @@ async def test_a_gang_on_a_node_that_is_not_there_leaves_nothing(world: LocalWor
     bad = replace(spec, shares=(spec.shares[0], replace(spec.shares[1], node="nowhere")))
     with pytest.raises(ClusterError, match="nowhere"):
         await world.cluster.ensure_server(bad)
-    assert not (await world.cluster.look()).servers
+    assert not (await world.cluster.observe()).servers
     assert not list((world.state_dir / "servers").iterdir())
 
 

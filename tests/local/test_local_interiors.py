@@ -9,12 +9,12 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from gpudev.adapters.key_pairs import new_key_pair
+from gpudev.adapters.key_pairs import new_key_pair_texts
 from gpudev.adapters.local.hostkeys import ensure_host_key
 from gpudev.domain.errors import Unavailable
-from gpudev.domain.sessions.addons import JupyterSeen, JupyterState, JupyterWish, jupyter_path
+from gpudev.domain.sessions.addons import JupyterSpec, JupyterState, JupyterStatus, jupyter_path
 from gpudev.ports.clock import SystemClock
-from gpudev.ports.cluster import ServerSeen, ServerSpec
+from gpudev.ports.cluster import ServerSpec, ServerState
 from local.harness import MODES, LocalWorld, eventually
 
 pytestmark = pytest.mark.slow
@@ -40,7 +40,7 @@ async def test_who_is_added_gets_in_and_who_is_removed_is_out_also_of_open_sessi
         return (await world.ssh(seen, "true")).returncode == 0
 
     assert not await gets_in(colleague)
-    await world.cluster.adjust(spec.reservation_id, (world.public_key, theirs), None)
+    await world.cluster.apply_addons(spec.reservation_id, (world.public_key, theirs), None)
     assert await gets_in(colleague)
     sessions = {}
     for key in (owner, colleague):
@@ -50,7 +50,7 @@ async def test_who_is_added_gets_in_and_who_is_removed_is_out_also_of_open_sessi
         assert stdout is not None
         assert await asyncio.to_thread(stdout.readline) == b"in\n"
     try:
-        await world.cluster.adjust(spec.reservation_id, (world.public_key,), None)
+        await world.cluster.apply_addons(spec.reservation_id, (world.public_key,), None)
         assert not await gets_in(colleague)
         await eventually(lambda: sessions[colleague].poll() is not None)
         assert await gets_in(owner)
@@ -66,10 +66,10 @@ async def test_who_was_added_is_still_let_in_after_a_restart_of_the_control_plan
     spec = one.spec()
     await one.ready(spec)
     theirs = ensure_host_key(one.folder / "colleague")
-    await one.cluster.adjust(spec.reservation_id, (one.public_key, theirs), None)
+    await one.cluster.apply_addons(spec.reservation_id, (one.public_key, theirs), None)
     async with one.nobody_watching():
         pass
-    await one.cluster.adjust(spec.reservation_id, (one.public_key, theirs), None)
+    await one.cluster.apply_addons(spec.reservation_id, (one.public_key, theirs), None)
     seen = await one.seen(spec.reservation_id)
     assert seen is not None
     one.key = one.folder / "colleague"
@@ -78,27 +78,27 @@ async def test_who_was_added_is_still_let_in_after_a_restart_of_the_control_plan
 
 async def test_one_that_does_not_run_is_not_adjusted(one: LocalWorld) -> None:
     with pytest.raises(Unavailable):
-        await one.cluster.adjust(one.spec().reservation_id, (), None)
+        await one.cluster.apply_addons(one.spec().reservation_id, (), None)
 
 
 # --- Jupyter ----------------------------------------------------------------------------------------------------------
 
 
-def wish(spec: ServerSpec, public: str) -> JupyterWish:
-    return JupyterWish("a-random-token", public, jupyter_path(spec.reservation_id))
+def wish(spec: ServerSpec, public: str) -> JupyterSpec:
+    return JupyterSpec("a-random-token", public, jupyter_path(spec.reservation_id))
 
 
-async def until(world: LocalWorld, spec: ServerSpec, wanted: JupyterWish, *states: JupyterState) -> JupyterSeen:
+async def until(world: LocalWorld, spec: ServerSpec, wanted: JupyterSpec, *states: JupyterState) -> JupyterStatus:
     async with asyncio.timeout(60):
         while True:
-            seen = await world.cluster.adjust(spec.reservation_id, (world.public_key,), wanted)
+            seen = await world.cluster.apply_addons(spec.reservation_id, (world.public_key,), wanted)
             assert seen is not None
             if seen.state in states:
                 return seen
             await asyncio.sleep(0.1)
 
 
-async def install_stub(world: LocalWorld, seen: ServerSeen) -> None:
+async def install_stub(world: LocalWorld, seen: ServerState) -> None:
     """On the PATH of a login shell, as people do it."""
     command = (
         "mkdir -p ~/bin && cat >~/bin/jupyter-lab && chmod +x ~/bin/jupyter-lab && echo 'PATH=~/bin:$PATH' >~/.profile"
@@ -106,7 +106,7 @@ async def install_stub(world: LocalWorld, seen: ServerSeen) -> None:
     await world.out(seen, f"{command}; rm -f ~/.bash_profile ~/.bash_login", STUB.read_bytes())
 
 
-async def connect(seen: ServerSeen, private: str, user: str = "jupyter") -> asyncssh.SSHClientConnection:
+async def connect(seen: ServerState, private: str, user: str = "jupyter") -> asyncssh.SSHClientConnection:
     assert seen.connection is not None
     host, port = seen.connection.host, seen.connection.port
     known = f"[{host}]:{port} {seen.connection.host_key}"
@@ -136,7 +136,7 @@ async def test_jupyter_starts_in_a_running_dev_server_is_reached_by_its_key_and_
     spec = world.spec()
     server = await world.ready(spec)
     await install_stub(world, server)
-    private, public = new_key_pair()
+    private, public = new_key_pair_texts()
     wanted = wish(spec, public)
     await until(world, spec, wanted, JupyterState.READY)
     async with await connect(server, private) as connection:
@@ -148,7 +148,7 @@ async def test_jupyter_starts_in_a_running_dev_server_is_reached_by_its_key_and_
             pass
         await until(world, spec, wanted, JupyterState.READY)
         assert (await ask(connection, wanted.base_url))["pid"] == running
-        assert await world.cluster.adjust(spec.reservation_id, (world.public_key,), None) is None
+        assert await world.cluster.apply_addons(spec.reservation_id, (world.public_key,), None) is None
         command = "pgrep -f '[j]upyter-lab' >/dev/null && echo runs || echo gone"
         async with asyncio.timeout(20):
             while await world.out(server, command) != "gone":  # noqa: ASYNC110 - nobody tells
@@ -163,7 +163,7 @@ async def test_jupyters_key_opens_nothing_else(one: LocalWorld, tmp_path: Path) 
     spec = one.spec()
     server = await one.ready(spec)
     await install_stub(one, server)
-    private, public = new_key_pair()
+    private, public = new_key_pair_texts()
     wanted = wish(spec, public)
     await until(one, spec, wanted, JupyterState.READY)
     with pytest.raises(asyncssh.PermissionDenied):
@@ -187,7 +187,7 @@ async def test_jupyters_key_opens_nothing_else(one: LocalWorld, tmp_path: Path) 
 async def test_without_jupyter_it_says_so_and_what_to_do(one: LocalWorld) -> None:
     spec = one.spec()
     await one.ready(spec)
-    seen = await until(one, spec, wish(spec, new_key_pair()[1]), JupyterState.FAILED)
+    seen = await until(one, spec, wish(spec, new_key_pair_texts()[1]), JupyterState.FAILED)
     assert seen.reason is not None
     assert "pip install jupyterlab" in seen.reason
 
@@ -196,14 +196,14 @@ async def test_one_that_cannot_start_says_why_and_one_that_dies_is_started_again
     spec = replace(one.spec(), environment={"STUB_REFUSES": "yes"})
     server = await one.ready(spec)
     await install_stub(one, server)
-    wanted = wish(spec, new_key_pair()[1])
+    wanted = wish(spec, new_key_pair_texts()[1])
     seen = await until(one, spec, wanted, JupyterState.FAILED)
     assert seen.reason is not None
     assert "this stub does not want to" in seen.reason
     other = one.spec()
     server = await one.ready(other)
     await install_stub(one, server)
-    private, public = new_key_pair()
+    private, public = new_key_pair_texts()
     again = wish(other, public)
     await until(one, other, again, JupyterState.READY)
     async with await connect(server, private) as connection:
@@ -222,7 +222,7 @@ async def test_it_runs_again_when_the_dev_server_is_made_anew(one: LocalWorld) -
     spec = one.spec()
     server = await one.ready(spec)
     await install_stub(one, server)
-    private, public = new_key_pair()
+    private, public = new_key_pair_texts()
     wanted = wish(spec, public)
     await until(one, spec, wanted, JupyterState.READY)
     async with one.nobody_watching():

@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gpudev.adapters.local.machine.isolation import Mode
+from gpudev.adapters.local.machine.isolation import IsolationMode
 from gpudev.adapters.local.machine.nodes import LocalNode, LocalNodes
-from gpudev.adapters.local.servers.pid1_reports import JUPYTER_FILE, LOG_FILE, RUN_END_FILE
+from gpudev.adapters.local.servers.pid1_reports import COMMAND_EXIT_FILE, JUPYTER_FILE, LOG_FILE
 from gpudev.domain.errors import ClusterError
 from gpudev.domain.ids import new_disk_id
 from gpudev.ports.clock import SystemClock
@@ -30,12 +30,12 @@ DEVICES = [
     if (path := Path("/dev", name)).exists()
 ]
 """Any two devices of this machine play GPUs."""
-NAMESPACES = Mode.ROOT if IS_ROOT else Mode.USER
+NAMESPACES = IsolationMode.ROOT if IS_ROOT else IsolationMode.USER
 
 
 @pytest.fixture(params=[NAMESPACES], ids=[NAMESPACES.value])
-def mode(request: pytest.FixtureRequest) -> Mode:
-    found: Mode = request.param
+def mode(request: pytest.FixtureRequest) -> IsolationMode:
+    found: IsolationMode = request.param
     return found
 
 
@@ -69,7 +69,7 @@ async def test_the_papers_it_is_given_hold_no_secret_and_cannot_be_changed(world
     assert await world.out(seen, "grep -rl 'PRIVATE KEY' /run /home /workspace /tmp /var 2>/dev/null || true") == ""
 
 
-async def test_a_state_folder_inside_a_system_folder_is_hidden(mode: Mode) -> None:
+async def test_a_state_folder_inside_a_system_folder_is_hidden(mode: IsolationMode) -> None:
     if not (IS_ROOT and os.access("/opt", os.W_OK)):
         pytest.skip("only root can put its state there")
     folder = Path("/opt") / f"gpu-dev-test-{secrets.token_hex(4)}"
@@ -132,10 +132,10 @@ async def test_nothing_of_the_control_plane_stays_open(world: LocalWorld) -> Non
         links = open_files(sshd.pid)
         ours = {Path(link).name for link in links if str(world.state_dir) in link}
         # What it has to say goes there, and is read as a stranger's text.
-        assert ours <= {LOG_FILE, JUPYTER_FILE, RUN_END_FILE}
+        assert ours <= {LOG_FILE, JUPYTER_FILE, COMMAND_EXIT_FILE}
 
 
-async def test_only_the_devices_of_its_own_gpus_exist(mode: Mode) -> None:
+async def test_only_the_devices_of_its_own_gpus_exist(mode: IsolationMode) -> None:
     first, second = (str(path) for path in DEVICES[:2])
     node = LocalNode("real", "h100", 2, simulated=False, cpus=2, memory=GB, devices=((first,), (second,)))
     async with LocalWorld(SystemClock(), mode, nodes=LocalNodes((node,), "made up")) as world:
@@ -175,7 +175,7 @@ async def test_a_terminal_works_in_there(world: LocalWorld) -> None:
 
 @pytest.mark.skipif(not IS_ROOT, reason="needs two uids")
 async def test_own_uids_keep_files_apart_where_namespaces_are_forbidden() -> None:
-    async with LocalWorld(SystemClock(), Mode.UIDS) as world:
+    async with LocalWorld(SystemClock(), IsolationMode.UIDS) as world:
         alice = await world.ready(world.spec(user_id=ALICE))
         bob = await world.ready(world.spec(user_id=BOB))
         home = await world.out(alice, "echo mine > ~/mine; echo ~")
@@ -187,10 +187,10 @@ async def test_own_uids_keep_files_apart_where_namespaces_are_forbidden() -> Non
         assert "uid" in world.cluster.isolation
 
 
-async def test_a_way_that_does_not_work_here_is_refused_when_asked_for(mode: Mode) -> None:
+async def test_a_way_that_does_not_work_here_is_refused_when_asked_for(mode: IsolationMode) -> None:
     if IS_ROOT:
         pytest.skip("root may do it all")
-    world = LocalWorld(SystemClock(), Mode.ROOT)
+    world = LocalWorld(SystemClock(), IsolationMode.ROOT)
     with pytest.raises(ClusterError, match="unshare"):
         await world.open()
     await world.cluster.close()

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from gpudev.adapters.local.machine import nodes as nodes_module
-from gpudev.adapters.local.machine.nodes import describe_nodes, gpu_types, type_name
-from gpudev.adapters.local.machine.nvml import Gpu
+from gpudev.adapters.local.machine.nodes import gpu_type_name, gpu_types, load_nodes
+from gpudev.adapters.local.machine.nvml import NvmlGpu
 from gpudev.domain.errors import Invalid
 
 
@@ -18,14 +18,14 @@ def no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def some_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     names = ["NVIDIA H200", "NVIDIA H200", "NVIDIA GeForce RTX 4090"]
-    gpus = [Gpu(index, name, (f"/dev/nvidia{index}",)) for index, name in enumerate(names)]
+    gpus = [NvmlGpu(index, name, (f"/dev/nvidia{index}",)) for index, name in enumerate(names)]
     monkeypatch.setattr(nodes_module, "find_gpus", lambda: gpus)
 
 
 def described(folder: Path, text: str) -> nodes_module.LocalNodes:
     path = folder / "nodes.toml"
     path.write_text(text)
-    return describe_nodes(path)
+    return load_nodes(path)
 
 
 @pytest.mark.parametrize(
@@ -44,11 +44,11 @@ def described(folder: Path, text: str) -> nodes_module.LocalNodes:
     ],
 )
 def test_a_devices_name_becomes_its_type(device: str, expected: str) -> None:
-    assert type_name(device) == expected
+    assert gpu_type_name(device) == expected
 
 
 def test_without_gpus_eight_are_simulated_and_said_to_be(no_gpus: None) -> None:
-    found = describe_nodes(None)
+    found = load_nodes(None)
     assert [(node.name, node.gpu_type, node.gpus, node.simulated) for node in found.nodes] == [
         ("sim-1", "h100", 8, True)
     ]
@@ -58,7 +58,7 @@ def test_without_gpus_eight_are_simulated_and_said_to_be(no_gpus: None) -> None:
 
 
 def test_real_gpus_make_one_node_per_type_with_their_own_device_files(some_gpus: None) -> None:
-    found = describe_nodes(None)
+    found = load_nodes(None)
     by_type = {node.gpu_type: node for node in found.nodes}
     assert by_type["h200"].devices == (("/dev/nvidia0",), ("/dev/nvidia1",))
     assert by_type["rtx-4090"].devices == (("/dev/nvidia2",),)
@@ -144,7 +144,7 @@ def test_a_file_that_is_not_right_is_refused_with_the_place(
 
 def test_a_file_that_is_missing_or_no_text_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="No such file"):
-        describe_nodes(tmp_path / "none.toml")
+        load_nodes(tmp_path / "none.toml")
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     with pytest.raises(Invalid, match="not right"):
-        describe_nodes(tmp_path / "binary")
+        load_nodes(tmp_path / "binary")

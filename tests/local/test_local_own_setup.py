@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gpudev.adapters.local.machine.processes import find_marked
-from gpudev.ports.cluster import Phase, ServerSeen, ServerSpec
+from gpudev.adapters.local.machine.processes import find_processes_by_variable
+from gpudev.ports.cluster import ServerPhase, ServerSpec, ServerState
 from local.harness import MODES, LocalWorld
 from support.dotfiles import URL, DotfilesServer, serve_dotfiles
 
@@ -28,14 +28,14 @@ def dotfiles(tmp_path: Path) -> Iterator[DotfilesServer]:
         yield server
 
 
-async def settled(world: LocalWorld, spec: ServerSpec) -> ServerSeen:
+async def settled(world: LocalWorld, spec: ServerSpec) -> ServerState:
     """Once it has been told what became of the set-up."""
     await world.ready(spec)
     async with asyncio.timeout(30):
         while True:
             seen = await world.seen(spec.reservation_id)
             assert seen is not None
-            if seen.setup is not None and "running" not in seen.setup:
+            if seen.setup_outcome is not None and "running" not in seen.setup_outcome:
                 return seen
             await asyncio.sleep(0.05)
 
@@ -52,7 +52,7 @@ async def test_all_of_it_is_done_as_the_user_with_the_variables_to_the_letter(
         world.spec(), environment={**dotfiles.environment, "PIN": SECRET}, dotfiles=URL, startup_script=script
     )
     seen = await settled(world, spec)
-    assert seen.setup == "dotfiles: cloned; install.sh: done; start-up script: done"
+    assert seen.setup_outcome == "dotfiles: cloned; install.sh: done; start-up script: done"
     assert await world.out(seen, "cat ~/.bashrc_of_mine") == "alias gpu=nvidia-smi"
     assert await world.out(seen, "cat ~/pin") == SECRET
     assert await world.out(seen, 'printf %s "$PIN"') == SECRET
@@ -98,10 +98,13 @@ async def test_a_script_that_fails_is_told_and_the_dev_server_goes_on(world: Loc
     specs = [replace(world.spec(), startup_script=script) for script in SCRIPTS]
     all_seen = await asyncio.gather(*(settled(world, spec) for spec in specs))
     for spec, seen, told in zip(specs, all_seen, SCRIPTS.values(), strict=True):
-        assert seen.setup is not None
-        assert seen.setup.startswith(told)
+        assert seen.setup_outcome is not None
+        assert seen.setup_outcome.startswith(told)
         assert await world.out(seen, "echo here") == "here"
-        running = [psutil.Process(one.pid) for one in find_marked("GPU_DEV_RESERVATION_ID", str(spec.reservation_id))]
+        running = [
+            psutil.Process(one.pid)
+            for one in find_processes_by_variable("GPU_DEV_RESERVATION_ID", str(spec.reservation_id))
+        ]
         assert ("sleep" in [process.name() for process in running]) == ("sleep" in (spec.startup_script or ""))
 
 
@@ -111,7 +114,7 @@ async def test_a_repository_that_cannot_be_cloned_is_told_and_leaves_nothing(
 ) -> None:
     spec = replace(world.spec(), environment=dotfiles.environment, dotfiles=URL, startup_script="touch ~/ran")
     seen = await settled(world, spec)
-    assert seen.setup == (
+    assert seen.setup_outcome == (
         "dotfiles: git clone ended with 128; start-up script: done (~/.cache/gpu-dev/setup.log has more)"
     )
     assert await world.out(seen, "ls -A ~ | grep -e dotfiles -e ran") == "ran"
@@ -126,15 +129,15 @@ async def test_the_next_time_the_clone_is_brought_up_to_date_and_what_is_somethi
     await settled(world, spec)
     dotfiles.publish({"vimrc": "new"})
     seen = await started_again(world, spec)
-    assert seen.setup == "dotfiles: up to date; install.sh: done"
+    assert seen.setup_outcome == "dotfiles: up to date; install.sh: done"
     assert await world.out(seen, "cat ~/.dotfiles/vimrc ~/installs") == "newonce\nonce"
     await world.out(seen, "git -C ~/.dotfiles config remote.origin.url https://git.example.com/other")
-    assert "stays as it is" in ((await started_again(world, spec)).setup or "")
+    assert "stays as it is" in ((await started_again(world, spec)).setup_outcome or "")
 
 
-async def started_again(world: LocalWorld, spec: ServerSpec) -> ServerSeen:
+async def started_again(world: LocalWorld, spec: ServerSpec) -> ServerState:
     await world.kill(spec.reservation_id)
-    await world.until(spec.reservation_id, Phase.DEAD)
+    await world.until(spec.reservation_id, ServerPhase.DEAD)
     return await settled(world, spec)
 
 
@@ -147,4 +150,4 @@ async def test_a_control_plane_that_comes_later_learns_what_became_of_it(world: 
     again = await world.seen(spec.reservation_id)
     assert again is not None
     await world.out(seen, "touch ~/go")
-    assert "ended with 5" in ((await settled(world, spec)).setup or "")
+    assert "ended with 5" in ((await settled(world, spec)).setup_outcome or "")

@@ -22,7 +22,7 @@ async def test_a_state_folder_that_is_none_is_unavailable(tmp_path: Path) -> Non
 async def test_before_it_is_started_it_answers_nothing(tmp_path: Path) -> None:
     cluster = LocalCluster(tmp_path, NODES, SystemClock())
     with pytest.raises(Unavailable):
-        await cluster.look()
+        await cluster.observe()
     with pytest.raises(Unavailable):
         await cluster.ensure_gone(new_reservation_id())
 

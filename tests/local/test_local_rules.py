@@ -12,12 +12,18 @@ from uuid import UUID
 import psutil
 import pytest
 
-from gpudev.adapters.local.environment import Gang, environment_for, visible_devices
+from gpudev.adapters.local.environment import GangAddresses, server_environment, visible_devices
 from gpudev.adapters.local.machine import gpu_use, isolation, nvml, processes
-from gpudev.adapters.local.machine.cgroups import Limiter, fair_share, find_limiter
-from gpudev.adapters.local.machine.gpu_use import ForeignUse, OwnUse
-from gpudev.adapters.local.machine.isolation import Finding, Mode, candidates, describe, first_uid
-from gpudev.adapters.local.machine.launch_spec import Launch, view_of
+from gpudev.adapters.local.machine.cgroups import CgroupLimiter, find_cgroup_limiter, resource_limits
+from gpudev.adapters.local.machine.gpu_use import ManagedUse, UnmanagedUse
+from gpudev.adapters.local.machine.isolation import (
+    IsolationMode,
+    IsolationResult,
+    candidate_modes,
+    describe_isolation,
+    first_user_uid,
+)
+from gpudev.adapters.local.machine.launch_spec import LaunchSpec, inside_paths
 from gpudev.adapters.local.machine.nodes import LocalNode, LocalNodes
 from gpudev.adapters.local.machine.processes import (
     ProcessIdentity,
@@ -27,16 +33,22 @@ from gpudev.adapters.local.machine.processes import (
     is_alive,
     open_pidfd,
 )
-from gpudev.adapters.local.records import BadRecord, Ended, Record, record_from_json, record_to_json
+from gpudev.adapters.local.records import (
+    InvalidServerRecord,
+    MemberExit,
+    ServerRecord,
+    server_record_from_json,
+    server_record_to_json,
+)
 from gpudev.adapters.local.servers.launcher import Launcher
-from gpudev.adapters.local.servers.member_process import MemberFacts
-from gpudev.adapters.local.servers.observation import node_seen, server_seen
+from gpudev.adapters.local.servers.member_process import MemberState
+from gpudev.adapters.local.servers.observation import node_state, server_state
 from gpudev.adapters.local.servers.state_folder import ServerFolder, StateFolder, ensure_home, ensure_owner, remove_tree
-from gpudev.domain.cluster import Share
+from gpudev.domain.cluster import NodeShare
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.domain.ids import DiskId, ReservationId, UserId, new_reservation_id
-from gpudev.domain.reservations.reservation import Connection
-from gpudev.ports.cluster import HomeVolume, Phase, ServerSpec
+from gpudev.domain.reservations.reservation import SshEndpoint
+from gpudev.ports.cluster import HomeVolume, ServerPhase, ServerSpec
 from local.harness import GB, IS_ROOT, NODES, ONLY_LINUX
 
 REAL = LocalNode(
@@ -49,12 +61,12 @@ REAL = LocalNode(
     devices=tuple((f"/dev/nvidia{n}",) for n in range(4)),
     nvml=(2, 3, 5, 7),
 )
-NOTHING = OwnUse(frozenset(), frozenset())
+NOTHING = ManagedUse(frozenset(), frozenset())
 RID = ReservationId(UUID("0f8fad5b-d9cb-469f-a165-70867728950e"))
-WAY_IN = Connection("127.0.0.1", 2222, "dev", "ssh-ed25519 AAAA")
+WAY_IN = SshEndpoint("127.0.0.1", 2222, "dev", "ssh-ed25519 AAAA")
 
 
-def spec(*shares: Share) -> ServerSpec:
+def spec(*shares: NodeShare) -> ServerSpec:
     return ServerSpec(
         reservation_id=RID,
         pod_name="gpu-dev-0f8fad5b",
@@ -62,7 +74,7 @@ def spec(*shares: Share) -> ServerSpec:
         username="ada",
         gpu_type="h100",
         gpu_count=sum(share.units for share in shares),
-        shares=shares or (Share(0, "a", 1, (0,)),),
+        shares=shares or (NodeShare(0, "a", 1, (0,)),),
         ssh_public_keys=("ssh-ed25519 AAAA",),
         disk_id=None,
         disk_name=None,
@@ -70,55 +82,55 @@ def spec(*shares: Share) -> ServerSpec:
 
 
 class TestWhatIsRefused:
-    launcher = Launcher(StateFolder(Path("/nowhere")), NODES, Mode.PLAIN, Limiter(None), "127.0.0.1")
+    launcher = Launcher(StateFolder(Path("/nowhere")), NODES, IsolationMode.PLAIN, CgroupLimiter(None), "127.0.0.1")
 
     @pytest.mark.parametrize(
         ("shares", "said"),
         [
-            ((Share(0, "z", 1, (0,)),), "no node 'z'"),
-            ((Share(0, "a", 1, (8,)),), "no GPU 8"),
-            ((Share(0, "a", 1, (-1,)),), "no GPU -1"),
-            ((Share(0, "a", 2, (1,)),), "must name its 2 GPUs"),
-            ((Share(0, "a", 2, (1, 1)),), "must name its 2 GPUs"),
-            ((Share(1, "a", 1, (0,)),), "ranks"),
-            ((Share(0, "a", 1, (0,)), Share(0, "b", 1, (0,))), "ranks"),
+            ((NodeShare(0, "z", 1, (0,)),), "no node 'z'"),
+            ((NodeShare(0, "a", 1, (8,)),), "no GPU 8"),
+            ((NodeShare(0, "a", 1, (-1,)),), "no GPU -1"),
+            ((NodeShare(0, "a", 2, (1,)),), "must name its 2 GPUs"),
+            ((NodeShare(0, "a", 2, (1, 1)),), "must name its 2 GPUs"),
+            ((NodeShare(1, "a", 1, (0,)),), "ranks"),
+            ((NodeShare(0, "a", 1, (0,)), NodeShare(0, "b", 1, (0,))), "ranks"),
         ],
     )
-    def test_shares_this_machine_does_not_have(self, shares: tuple[Share, ...], said: str) -> None:
+    def test_shares_this_machine_does_not_have(self, shares: tuple[NodeShare, ...], said: str) -> None:
         with pytest.raises(ClusterError, match=said):
-            self.launcher.check(spec(*shares), [])
+            self.launcher.check_spec(spec(*shares), [])
 
     def test_a_gpu_that_another_dev_server_has(self) -> None:
-        other = replace(spec(Share(0, "a", 2, (3, 4))), pod_name="gpu-dev-other")
-        self.launcher.check(spec(Share(0, "a", 1, (5,))), [other])
-        self.launcher.check(spec(Share(0, "b", 1, (4,))), [other])
+        other = replace(spec(NodeShare(0, "a", 2, (3, 4))), pod_name="gpu-dev-other")
+        self.launcher.check_spec(spec(NodeShare(0, "a", 1, (5,))), [other])
+        self.launcher.check_spec(spec(NodeShare(0, "b", 1, (4,))), [other])
         with pytest.raises(ClusterError, match="GPU 4 of node a is in use by gpu-dev-other"):
-            self.launcher.check(spec(Share(0, "a", 1, (4,))), [other])
+            self.launcher.check_spec(spec(NodeShare(0, "a", 1, (4,))), [other])
 
 
 class TestVisibleDevices:
-    share = Share(0, "real", 2, (1, 3))
+    share = NodeShare(0, "real", 2, (1, 3))
 
     def test_simulated_gpus_keep_their_numbers(self) -> None:
-        assert visible_devices(self.share, NODES.nodes[0], Mode.ROOT) == {"CUDA_VISIBLE_DEVICES": "1,3"}
+        assert visible_devices(self.share, NODES.nodes[0], IsolationMode.ROOT) == {"CUDA_VISIBLE_DEVICES": "1,3"}
 
     def test_where_only_own_device_files_exist_the_driver_counts_from_zero(self) -> None:
-        assert visible_devices(self.share, REAL, Mode.ROOT)["CUDA_VISIBLE_DEVICES"] == "0,1"
+        assert visible_devices(self.share, REAL, IsolationMode.ROOT)["CUDA_VISIBLE_DEVICES"] == "0,1"
 
     def test_where_all_device_files_exist_the_numbers_are_those_of_the_driver(self) -> None:
-        found = visible_devices(self.share, REAL, Mode.PLAIN)
+        found = visible_devices(self.share, REAL, IsolationMode.PLAIN)
         assert found == {"CUDA_VISIBLE_DEVICES": "3,7", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
     def test_a_cpu_node_shows_none(self) -> None:
         node = LocalNode("cpu", "cpu-x86", 0, simulated=False, cpus=4, memory=GB)
-        assert visible_devices(Share(0, "cpu", 1), node, Mode.ROOT) == {"CUDA_VISIBLE_DEVICES": ""}
+        assert visible_devices(NodeShare(0, "cpu", 1), node, IsolationMode.ROOT) == {"CUDA_VISIBLE_DEVICES": ""}
 
 
 def test_what_holds_a_nul_never_reaches_a_process() -> None:
     bad = replace(spec(), name="a\0b", environment={"X": "1\0", "Y": "2"})
-    view = view_of(Mode.PLAIN, "/h", "/w", "/r", Path("/m"))
-    found = environment_for(
-        bad, bad.shares[0], NODES.nodes[0], mode=Mode.PLAIN, uid=1, view=view, gang=Gang("h", 1, (1,))
+    view = inside_paths(IsolationMode.PLAIN, "/h", "/w", "/r", Path("/m"))
+    found = server_environment(
+        bad, bad.shares[0], NODES.nodes[0], mode=IsolationMode.PLAIN, uid=1, view=view, gang=GangAddresses("h", 1, (1,))
     )
     assert "Y" in found
     assert not {"X", "GPU_DEV_NAME"} & found.keys()
@@ -126,18 +138,18 @@ def test_what_holds_a_nul_never_reaches_a_process() -> None:
 
 class TestLimits:
     def test_they_are_in_proportion_to_the_units(self) -> None:
-        half = fair_share(REAL, 2)
+        half = resource_limits(REAL, 2)
         assert (half.cpus, half.memory) == (8.0, 32 * GB)
-        assert fair_share(REAL, 4).cpus == 16.0
+        assert resource_limits(REAL, 4).cpus == 16.0
 
     def test_a_small_part_of_a_small_machine_is_still_usable(self) -> None:
         small = LocalNode("small", "h100", 8, simulated=True, cpus=2, memory=8 * GB)
-        assert fair_share(small, 1).cpus == 1.0
-        assert fair_share(small, 1).processes >= 1024
+        assert resource_limits(small, 1).cpus == 1.0
+        assert resource_limits(small, 1).processes >= 1024
 
     def test_a_slot_of_a_cpu_node_is_a_third(self) -> None:
         node = LocalNode("cpu", "cpu-x86", 0, simulated=False, cpus=6, memory=9 * GB)
-        assert (fair_share(node, 1).cpus, fair_share(node, 1).memory) == (2.0, 3 * GB)
+        assert (resource_limits(node, 1).cpus, resource_limits(node, 1).memory) == (2.0, 3 * GB)
 
     @ONLY_LINUX
     def test_they_are_written_into_a_cgroup_of_version_2(self, tmp_path: Path) -> None:
@@ -145,10 +157,10 @@ class TestLimits:
         (tmp_path / "cgroup.subtree_control").write_text("cpu\n")
         (tmp_path / "gpu-dev").mkdir()
         (tmp_path / "gpu-dev" / "cgroup.subtree_control").write_text("")
-        limiter = find_limiter(tmp_path, is_root=True)
+        limiter = find_cgroup_limiter(tmp_path, is_root=True)
         assert (tmp_path / "cgroup.subtree_control").read_text() == "+memory +pids"
-        assert "hold" in limiter.in_words(Mode.ROOT)
-        group = limiter.ensure_group("x-0", fair_share(REAL, 1))
+        assert "hold" in limiter.describe(IsolationMode.ROOT)
+        group = limiter.ensure_group("x-0", resource_limits(REAL, 1))
         assert group == tmp_path / "gpu-dev" / "x-0"
         assert (group / "cpu.max").read_text() == "400000 100000"
         assert (group / "memory.max").read_text() == str(16 * GB)
@@ -156,31 +168,31 @@ class TestLimits:
 
     @ONLY_LINUX
     def test_cgroups_of_version_1_are_left_alone_and_that_is_said(self, tmp_path: Path) -> None:
-        limiter = find_limiter(tmp_path, is_root=True)
-        assert limiter.ensure_group("x-0", fair_share(REAL, 1)) is None
-        assert "version 1" in limiter.in_words(Mode.USER)
-        assert "only the number of processes" in limiter.in_words(Mode.ROOT)
+        limiter = find_cgroup_limiter(tmp_path, is_root=True)
+        assert limiter.ensure_group("x-0", resource_limits(REAL, 1)) is None
+        assert "version 1" in limiter.describe(IsolationMode.USER)
+        assert "only the number of processes" in limiter.describe(IsolationMode.ROOT)
 
     def test_an_ordinary_user_sets_none_even_where_roots_group_is_there(self, tmp_path: Path) -> None:
         (tmp_path / "cgroup.controllers").write_text("cpu memory pids")
         (tmp_path / "gpu-dev").mkdir()
-        assert find_limiter(tmp_path, is_root=False).folder is None
+        assert find_cgroup_limiter(tmp_path, is_root=False).folder is None
 
     @ONLY_LINUX
     def test_missing_controllers_are_named(self, tmp_path: Path) -> None:
         (tmp_path / "cgroup.controllers").write_text("cpu pids")
-        assert "memory" in find_limiter(tmp_path, is_root=True).why_not
+        assert "memory" in find_cgroup_limiter(tmp_path, is_root=True).unavailable_reason
 
 
 class TestIsolation:
     def test_the_best_way_is_tried_first_and_the_last_one_always_works(self) -> None:
-        assert candidates(is_root=True, is_linux=True)[0] is Mode.ROOT
-        assert candidates(is_root=False, is_linux=True) == (Mode.USER, Mode.PLAIN)
-        assert candidates(is_root=False, is_linux=False) == (Mode.PLAIN,)
+        assert candidate_modes(is_root=True, is_linux=True)[0] is IsolationMode.ROOT
+        assert candidate_modes(is_root=False, is_linux=True) == (IsolationMode.USER, IsolationMode.PLAIN)
+        assert candidate_modes(is_root=False, is_linux=False) == (IsolationMode.PLAIN,)
 
-    @pytest.mark.parametrize("mode", list(Mode))
-    def test_every_way_is_one_sentence_with_what_was_refused(self, mode: Mode) -> None:
-        text = describe(Finding(mode, ("unshare: not permitted",)), "nothing is limited")
+    @pytest.mark.parametrize("mode", list(IsolationMode))
+    def test_every_way_is_one_sentence_with_what_was_refused(self, mode: IsolationMode) -> None:
+        text = describe_isolation(IsolationResult(mode, ("unshare: not permitted",)), "nothing is limited")
         assert text.endswith("; nothing is limited.")
         assert "unshare: not permitted" in text
         assert text.count(".") == 1
@@ -190,11 +202,11 @@ class TestIsolation:
     ) -> None:
         uid_map = tmp_path / "uid_map"
         monkeypatch.setattr(isolation, "_UID_MAP", uid_map)
-        assert first_uid() == 600_000
+        assert first_user_uid() == 600_000
         uid_map.write_text("         0          0 4294967295\n")
-        assert first_uid() == 600_000
+        assert first_user_uid() == 600_000
         uid_map.write_text("         0     100000      65536\n")
-        assert first_uid() + isolation.USERS_FORESEEN < 65536
+        assert first_user_uid() + isolation.MAX_USERS < 65536
 
 
 class TestForeignUse:
@@ -202,60 +214,60 @@ class TestForeignUse:
 
     def test_processes_that_are_not_below_a_dev_server_count(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(nvml, "computing_pids", lambda: {0: frozenset(), 3: frozenset({os.getpid()})})
-        assert gpu_use.look(self.nodes, NOTHING).indices == {"real": frozenset({1})}
-        ours = OwnUse(frozenset({os.getppid()}), frozenset())
-        assert gpu_use.look(self.nodes, ours).indices == {"real": frozenset()}
+        assert gpu_use.find_unmanaged_use(self.nodes, NOTHING).indices == {"real": frozenset({1})}
+        ours = ManagedUse(frozenset({os.getppid()}), frozenset())
+        assert gpu_use.find_unmanaged_use(self.nodes, ours).indices == {"real": frozenset()}
 
     def test_a_pid_that_does_not_exist_here_is_foreign_only_on_a_gpu_nobody_holds(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(nvml, "computing_pids", lambda: {2: frozenset({2**30}), 3: frozenset({2**30})})
-        ours = OwnUse(frozenset(), frozenset({("real", 1)}))
-        assert gpu_use.look(self.nodes, ours).indices == {"real": frozenset({0})}
+        ours = ManagedUse(frozenset(), frozenset({("real", 1)}))
+        assert gpu_use.find_unmanaged_use(self.nodes, ours).indices == {"real": frozenset({0})}
 
     def test_a_driver_that_does_not_answer_offers_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def silent() -> dict[int, frozenset[int]]:
             raise Unavailable("no answer")
 
         monkeypatch.setattr(nvml, "computing_pids", silent)
-        seen = gpu_use.look(self.nodes, NOTHING)
-        assert not node_seen(REAL, seen, "here").ready
-        assert node_seen(NODES.nodes[0], seen, "here").ready
+        seen = gpu_use.find_unmanaged_use(self.nodes, NOTHING)
+        assert not node_state(REAL, seen, "here").ready
+        assert node_state(NODES.nodes[0], seen, "here").ready
 
     def test_it_is_counted_on_the_node(self) -> None:
-        node = node_seen(REAL, ForeignUse({"real": frozenset({1, 3})}), "here")
+        node = node_state(REAL, UnmanagedUse({"real": frozenset({1, 3})}), "here")
         assert (node.units, node.foreign_units, node.foreign_indices) == (4, 2, frozenset({1, 3}))
 
 
 class TestWhatFactsMean:
     @staticmethod
-    def member(rank: int = 0, ready: bool = True, ended: Ended | None = None) -> MemberFacts:
-        return MemberFacts(rank, "starting the ssh server", ready, ended)
+    def member(rank: int = 0, ready: bool = True, ended: MemberExit | None = None) -> MemberState:
+        return MemberState(rank, "starting the ssh server", ready, ended)
 
     def test_a_gang_is_ready_when_all_of_it_is(self) -> None:
-        seen = server_seen(RID, [self.member(0), self.member(1, ready=False)], WAY_IN)
-        assert (seen.phase, seen.step, seen.connection) == (Phase.STARTING, "starting the ssh server", None)
-        assert server_seen(RID, [self.member(0), self.member(1)], WAY_IN).connection == WAY_IN
+        seen = server_state(RID, [self.member(0), self.member(1, ready=False)], WAY_IN)
+        assert (seen.phase, seen.step, seen.connection) == (ServerPhase.STARTING, "starting the ssh server", None)
+        assert server_state(RID, [self.member(0), self.member(1)], WAY_IN).connection == WAY_IN
 
     def test_a_gang_is_dead_when_one_of_it_is_and_the_reason_says_which(self) -> None:
-        seen = server_seen(RID, [self.member(0), self.member(1, ended=Ended("killed", watched=True))], WAY_IN)
-        assert seen.phase is Phase.DEAD
+        seen = server_state(RID, [self.member(0), self.member(1, ended=MemberExit("killed", watched=True))], WAY_IN)
+        assert seen.phase is ServerPhase.DEAD
         assert seen.reason == "member 1: killed"
-        assert not seen.lost_unwatched
+        assert not seen.is_restartable
 
     def test_it_was_lost_unwatched_only_if_no_end_was_watched(self) -> None:
-        watched, unwatched = Ended("a", watched=True), Ended("b", watched=False)
-        assert server_seen(RID, [self.member(ended=unwatched)], None).lost_unwatched
+        watched, unwatched = MemberExit("a", watched=True), MemberExit("b", watched=False)
+        assert server_state(RID, [self.member(ended=unwatched)], None).is_restartable
         both = [self.member(0, ended=watched), self.member(1, ended=unwatched)]
-        assert not server_seen(RID, both, None).lost_unwatched
+        assert not server_state(RID, both, None).is_restartable
 
     def test_without_members_it_is_not_ready(self) -> None:
-        assert server_seen(RID, [], WAY_IN).phase is Phase.STARTING
+        assert server_state(RID, [], WAY_IN).phase is ServerPhase.STARTING
 
 
 class TestPapers:
     full = replace(
-        spec(Share(0, "a", 2, (0, 1)), Share(1, "b", 2, (4, 5))),
+        spec(NodeShare(0, "a", 2, (0, 1)), NodeShare(1, "b", 2, (4, 5))),
         disk_id=DiskId(UUID("7c9e6679-7425-40de-944b-e07fc1f90ae7")),
         disk_name="work",
         name="zeile\n\u2028",
@@ -264,26 +276,26 @@ class TestPapers:
     )
 
     def test_a_record_comes_back_as_it_was(self) -> None:
-        record = Record(self.full, (2222, 2223), 20001)
-        assert record_from_json(record_to_json(record)) == record
+        record = ServerRecord(self.full, (2222, 2223), 20001)
+        assert server_record_from_json(server_record_to_json(record)) == record
         at_home = replace(self.full, volume=HomeVolume("7c9e6679-7425-40de-944b-e07fc1f90ae7", 10, "here"))
         record = replace(record, spec=at_home)
-        assert record_from_json(record_to_json(record)) == record
+        assert server_record_from_json(server_record_to_json(record)) == record
 
     def test_a_record_from_before_there_were_volumes_is_read(self) -> None:
-        record = Record(self.full, (2222, 2223), 20001)
-        written = json.loads(record_to_json(record))
+        record = ServerRecord(self.full, (2222, 2223), 20001)
+        written = json.loads(server_record_to_json(record))
         del written["spec"]["volume"]
-        assert record_from_json(json.dumps(written)) == record
+        assert server_record_from_json(json.dumps(written)) == record
 
     @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"spec": {}, "ports": [], "master_port": null}'])
     def test_what_is_no_record_is_said_to_be_none(self, text: str) -> None:
-        with pytest.raises(BadRecord):
-            record_from_json(text)
+        with pytest.raises(InvalidServerRecord):
+            server_record_from_json(text)
 
     def test_a_launch_comes_back_as_it_was(self) -> None:
-        launch = Launch(
-            mode=Mode.USER,
+        launch = LaunchSpec(
+            mode=IsolationMode.USER,
             uid=1,
             hostname="h",
             hostnames=("h",),
@@ -294,7 +306,7 @@ class TestPapers:
             devices=("/dev/x",),
             environment={"A": "b"},
         )
-        assert Launch.from_json(launch.to_json()) == launch
+        assert LaunchSpec.from_json(launch.to_json()) == launch
 
     def test_a_key_with_a_line_break_is_no_key(self, tmp_path: Path) -> None:
         folder = ServerFolder(tmp_path / "server")

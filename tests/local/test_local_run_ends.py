@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gpudev.adapters.local.sshd.command_exit import ENDED_WITH_IT, RunWatch
+from gpudev.adapters.local.sshd.command_exit import EXIT_COMMAND_ENDED, CommandExitWatch
 from gpudev.adapters.local.sshd.sshd_config import SshdConfig
-from gpudev.domain.reservations.command_exit import RunEnd, parse_run_end
-from gpudev.ports.cluster import Phase, ServerSeen
+from gpudev.domain.reservations.command_exit import CommandExit, parse_command_exit
+from gpudev.ports.cluster import ServerPhase, ServerState
 from gpudev.sdk import remote_runs
 from local.harness import MODES, LocalWorld
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 one_mode = pytest.mark.parametrize("mode", MODES[:1], indirect=True)
 
 
-async def begin(world: LocalWorld, seen: ServerSeen, command: str, *, ends: bool = True) -> None:
+async def begin(world: LocalWorld, seen: ServerState, command: str, *, ends: bool = True) -> None:
     await world.out(seen, shlex.join(remote_runs.let_go(".", [command], ends=ends)))
 
 
@@ -29,8 +29,8 @@ async def test_it_ends_with_the_command_and_says_how(world: LocalWorld) -> None:
     assert session.stdout is not None
     assert await asyncio.to_thread(session.stdout.readline) == b"in\n"
     await begin(world, seen, "printf '10%%\\r100%%\\n'; echo over; exit 3")
-    ended = await world.until(spec.reservation_id, Phase.DEAD)
-    assert ended.run_end == RunEnd(3, ("100%", "over"))
+    ended = await world.until(spec.reservation_id, ServerPhase.DEAD)
+    assert ended.command_exit == CommandExit(3, ("100%", "over"))
     assert await asyncio.to_thread(session.wait, 10) != 0
     session.communicate()
 
@@ -44,8 +44,8 @@ async def test_its_end_is_known_to_a_control_plane_that_did_not_see_it(world: Lo
         await begin(world, seen, "true")
         await asyncio.to_thread(first.wait, 30)
     for _ in range(2):
-        ended = await world.until(spec.reservation_id, Phase.DEAD)
-        assert ended.run_end == RunEnd(0)
+        ended = await world.until(spec.reservation_id, ServerPhase.DEAD)
+        assert ended.command_exit == CommandExit(0)
         async with world.nobody_watching():
             pass
 
@@ -61,7 +61,7 @@ async def test_a_command_that_is_killed_has_ended_also_when_the_ssh_server_was_t
     world.first_process(spec.reservation_id).children()[0].kill()
     assert await world.out(seen, "cat ~/.gpu-dev-run/output") == "up", "it is started again, and the command goes on"
     await world.out(seen, "kill -9 -$(cat ~/.gpu-dev-run/pid)")
-    assert (await world.until(spec.reservation_id, Phase.DEAD)).run_end == RunEnd(None, ("up",))
+    assert (await world.until(spec.reservation_id, ServerPhase.DEAD)).command_exit == CommandExit(None, ("up",))
 
 
 @one_mode
@@ -75,7 +75,7 @@ async def test_whoever_follows_reads_it_to_the_end(world: LocalWorld) -> None:
     await world.out(seen, "touch ~/go")
     written, _ = await asyncio.to_thread(following.communicate, timeout=60)
     assert (following.returncode, written) == (9, b"last\n")
-    assert (await world.until(spec.reservation_id, Phase.DEAD)).run_end == RunEnd(9, ("up", "last"))
+    assert (await world.until(spec.reservation_id, ServerPhase.DEAD)).command_exit == CommandExit(9, ("up", "last"))
 
 
 RESERVATION = "7f3c0d52-0000-4000-8000-000000000001"
@@ -97,7 +97,7 @@ RESERVATION = "7f3c0d52-0000-4000-8000-000000000001"
 def test_it_stays_where_it_shall_and_where_another_reservation_left_its_marks(
     tmp_path: Path, files: dict[str, str], is_over: bool
 ) -> None:
-    assert watch(tmp_path, files, report=0).is_over() is is_over
+    assert watch(tmp_path, files, report=0).has_ended() is is_over
 
 
 def test_it_leaves_after_a_moment_and_tells_nothing_of_what_is_no_file_there(
@@ -109,18 +109,18 @@ def test_it_leaves_after_a_moment_and_tells_nothing_of_what_is_no_file_there(
     (tmp_path / ".gpu-dev-run" / "output").symlink_to("/etc/passwd")
     codes: list[int] = []
     monkeypatch.setattr(os, "_exit", codes.append)
-    seen.look(100.0)
-    seen.look(102.9)
+    seen.check(100.0)
+    seen.check(102.9)
     assert codes == []
-    seen.look(103.0)
+    seen.check(103.0)
     os.close(report)
-    assert codes == [ENDED_WITH_IT]
-    assert parse_run_end(told.read_bytes()) == RunEnd(9)
+    assert codes == [EXIT_COMMAND_ENDED]
+    assert parse_command_exit(told.read_bytes()) == CommandExit(9)
 
 
-def watch(home: Path, files: dict[str, str], *, report: int) -> RunWatch:
+def watch(home: Path, files: dict[str, str], *, report: int) -> CommandExitWatch:
     (home / ".gpu-dev-run").mkdir()
     for name, text in files.items():
         (home / ".gpu-dev-run" / name).write_text(text)
     environment = {"GPU_DEV_RESERVATION_ID": RESERVATION}
-    return RunWatch(SshdConfig("", "", str(home), "", environment=environment, run_end_report=report))
+    return CommandExitWatch(SshdConfig("", "", str(home), "", environment=environment, command_exit_report=report))

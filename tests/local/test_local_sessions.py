@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from gpudev.adapters.local.hostkeys import ensure_host_key
-from gpudev.adapters.local.machine.isolation import Mode
+from gpudev.adapters.local.machine.isolation import IsolationMode
 from gpudev.domain.ids import new_disk_id
-from gpudev.ports.cluster import Phase
+from gpudev.ports.cluster import ServerPhase
 from local.harness import ALICE, LocalWorld, eventually, uid_of
 
 pytestmark = pytest.mark.slow
@@ -24,7 +24,7 @@ async def environment(world: LocalWorld, seen: object) -> dict[str, str]:
     return dict(line.split("=", 1) for line in lines if "=" in line)
 
 
-async def test_the_environment_tells_what_was_reserved(world: LocalWorld, mode: Mode) -> None:
+async def test_the_environment_tells_what_was_reserved(world: LocalWorld, mode: IsolationMode) -> None:
     world.spec()  # takes GPU 0
     spec = replace(
         world.spec(),
@@ -95,7 +95,7 @@ async def test_a_message_appears_in_open_terminals(world: LocalWorld) -> None:
         return text in shown
 
     await eventually(lambda: shows(b"open"))
-    await world.cluster.tell(spec.reservation_id, "ends in \x1b[2J5 minutes")
+    await world.cluster.send_message(spec.reservation_id, "ends in \x1b[2J5 minutes")
     await eventually(lambda: shows(b"5 minutes"))
     assert b"\x1b[2J" not in shown
     terminal.kill()
@@ -139,7 +139,7 @@ async def test_the_members_of_a_gang_know_each_other(world: LocalWorld) -> None:
     assert first["HOME"] == second["HOME"]
 
 
-async def test_hostnames_are_those_of_the_reservation(world: LocalWorld, mode: Mode) -> None:
+async def test_hostnames_are_those_of_the_reservation(world: LocalWorld, mode: IsolationMode) -> None:
     if not mode.has_namespaces:
         pytest.skip("plain folders have the machine's own name")
     spec = world.spec(nodes=2)
@@ -169,7 +169,7 @@ async def test_asking_does_not_hold_up_the_event_loop(world: LocalWorld) -> None
     specs = [world.spec() for _ in range(4)]
     await asyncio.gather(*(world.cluster.ensure_server(spec) for spec in specs))
     for spec in specs:
-        await world.until(spec.reservation_id, Phase.READY)
+        await world.until(spec.reservation_id, ServerPhase.READY)
     heart.cancel()
     assert longest < 1.0
 

@@ -13,9 +13,9 @@ import pytest
 from contracts.cloud_worlds import ours
 from gpudev.adapters.local.servers.state_folder import StateFolder
 from gpudev.adapters.local.volumes import filesystem, snapshot_store, tree_copy
-from gpudev.adapters.local.volumes.copied_files import KnownFiles
-from gpudev.adapters.local.volumes.volume_layout import Thing
-from gpudev.domain.disks.contents import Contents, EntryKind
+from gpudev.adapters.local.volumes.copied_files import CopiedFileTable
+from gpudev.adapters.local.volumes.volume_layout import VolumeOrSnapshot
+from gpudev.domain.disks.contents import Contents, DiskEntryKind
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.domain.ids import DiskId, new_disk_id
 from gpudev.ports.cloud import SnapshotState
@@ -195,7 +195,7 @@ async def test_a_snapshot_that_was_broken_off_is_completed_by_whoever_looks_next
     await world.complete(begun.snapshot_id)
     found = await world.cloud.find_snapshot(begun.snapshot_id)
     assert found is not None
-    assert seen(world.tree(found)) == seen(world.folders.volume(volume_id))
+    assert seen(world.tree(found)) == seen(world.folders.volume_path(volume_id))
 
 
 async def test_a_disk_stays_until_the_snapshot_that_was_begun_of_it_is_complete(world: VolumeWorld, gate: Gate) -> None:
@@ -246,7 +246,7 @@ async def test_a_clone_goes_on_when_nobody_waits_and_is_joined_by_whoever_asks_a
     assert world.cloud.progress(token) is not None
     assert await world.cloud.find_volume(token) is None, "it has no name before it is whole"
     gate.is_open = True
-    assert seen(world.folders.volume(await clone())) == seen(world.folders.volume(volume_id))
+    assert seen(world.folders.volume_path(await clone())) == seen(world.folders.volume_path(volume_id))
 
 
 async def test_nobody_else_waits_while_a_disk_is_copied(world: VolumeWorld, gate: Gate) -> None:
@@ -309,8 +309,8 @@ async def test_a_snapshot_whose_table_of_files_finds_no_room_says_so(
     volume = await world.new_volume()
     for number in range(300):
         (world.home(volume) / f"{number:0200}").touch()
-    monkeypatch.setattr(snapshot_store, "KnownFiles", NarrowTable)
-    monkeypatch.setattr(snapshot_store, "_settle", lambda _: 0)  # every file gets a line in it
+    monkeypatch.setattr(snapshot_store, "CopiedFileTable", NarrowTable)
+    monkeypatch.setattr(snapshot_store, "_sync_and_get_cutoff", lambda _: 0)  # every file gets a line in it
     snapshot = await world.snapshot(volume)
     assert snapshot.state is SnapshotState.ERROR
     assert snapshot.error is not None
@@ -339,7 +339,7 @@ async def test_a_snapshot_that_fails_as_nobody_foresaw_is_not_begun_again_and_ag
     assert len(tries) == 1
 
 
-class NarrowTable(KnownFiles):
+class NarrowTable(CopiedFileTable):
     """As on a device that is full."""
 
     def __init__(self, path: Path, *, create: bool = False) -> None:
@@ -349,7 +349,7 @@ class NarrowTable(KnownFiles):
 
 async def test_two_processes_do_not_work_on_the_same_thing(world: VolumeWorld) -> None:
     volume = await world.new_volume()
-    with world.folders.hold(Thing.VOLUME, volume.volume_id):
+    with world.folders.lock(VolumeOrSnapshot.VOLUME, volume.volume_id):
         changing = asyncio.create_task(world.cloud.tag_volume(volume.volume_id, {"late": "yes"}))
         await asyncio.sleep(0.05)
         assert not changing.done()
@@ -373,7 +373,7 @@ async def test_contents_are_told_from_the_top_down_with_totals_of_everything(wor
     snapshot = await world.snapshot(volume)
     told = await world.cloud.volume_contents(volume.volume_id, most_entries=6)
     assert [entry.path for entry in told.entries] == ["a", "link", "z", "a/deep", "a/deep/00", "a/deep/01"]
-    assert [entry.kind for entry in told.entries[:3]] == [EntryKind.FOLDER, EntryKind.LINK, EntryKind.FILE]
+    assert [entry.kind for entry in told.entries[:3]] == [DiskEntryKind.FOLDER, DiskEntryKind.LINK, DiskEntryKind.FILE]
     assert (told.files, told.folders, told.size_bytes) == (52, 2, sum(range(50)) + 14)
     assert not told.is_complete
     kept = await world.cloud.snapshot_contents(snapshot.snapshot_id)
@@ -391,10 +391,10 @@ async def test_nobody_may_write_while_a_snapshot_is_being_copied(world: VolumeWo
     await world.restart()
     found = await world.cloud.find_volume(volume.volume_id)
     assert found is not None
-    assert found.busy == "its snapshot is still being copied"
+    assert found.busy_reason == "its snapshot is still being copied"
     await world.complete(snapshot_id)
     async with asyncio.timeout(PATIENCE_S):
-        while (again := await world.cloud.find_volume(volume.volume_id)) is not None and again.busy:  # noqa: ASYNC110
+        while (again := await world.cloud.find_volume(volume.volume_id)) is not None and again.busy_reason:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
     assert again is not None
 
@@ -406,4 +406,4 @@ async def test_a_snapshot_that_is_given_up_keeps_nobody_waiting(world: VolumeWor
     await world.cloud.remove_snapshot(snapshot_id)
     found = await world.cloud.find_volume(volume.volume_id)
     assert found is not None
-    assert found.busy is None
+    assert found.busy_reason is None

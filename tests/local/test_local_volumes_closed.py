@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from gpudev.adapters.local.volumes.copied_files import KnownFiles
-from gpudev.adapters.local.volumes.thread_jobs import Stopped, opened
-from gpudev.adapters.local.volumes.tree_copy import Tally, TreeCopy
+from gpudev.adapters.local.volumes.copied_files import CopiedFileTable
+from gpudev.adapters.local.volumes.thread_jobs import JobStopped, open_directory
+from gpudev.adapters.local.volumes.tree_copy import CopyProgress, TreeCopy
 from gpudev.adapters.local.volumes.tree_removal import remove_folder
 from local.harness import IS_ROOT
 from local.volume_world import VolumeWorld
@@ -116,13 +116,13 @@ def copied(source: Path, target: Path, steps: int) -> bool:
 
     def check() -> None:
         if next(left, None) is None:
-            raise Stopped("enough")
+            raise JobStopped("enough")
 
-    known = KnownFiles(target.with_suffix(".files"), create=True)
+    known = CopiedFileTable(target.with_suffix(".files"), create=True)
     try:
-        with opened(source) as top, opened(target) as copy:
-            TreeCopy(top, copy, known, Tally(), check=check).run()
-    except Stopped:
+        with open_directory(source) as top, open_directory(target) as copy:
+            TreeCopy(top, copy, known, CopyProgress(), check=check).run()
+    except JobStopped:
         return False
     finally:
         known.close()

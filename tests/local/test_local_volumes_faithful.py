@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from gpudev.adapters.local.volumes import snapshot_store
-from gpudev.adapters.local.volumes.filesystem import kind_of
-from gpudev.adapters.local.volumes.thread_jobs import opened
-from gpudev.adapters.local.volumes.tree_copy import Method
+from gpudev.adapters.local.volumes.filesystem import filesystem_type
+from gpudev.adapters.local.volumes.thread_jobs import open_directory
+from gpudev.adapters.local.volumes.tree_copy import CopyMethod
 from gpudev.adapters.local.volumes.volume_store import SKELETON
 from local.harness import IS_ROOT
 from local.volume_world import VolumeWorld, seen
@@ -37,8 +37,8 @@ def settled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def tells_changes(tmp_path: Path) -> None:
-    with opened(tmp_path) as top:
-        kind = kind_of(top)
+    with open_directory(tmp_path) as top:
+        kind = filesystem_type(top)
     if kind not in ("ext2", "ext3", "ext4", "xfs"):
         pytest.skip(f"{kind} makes no snapshots by hard links")
 
@@ -173,8 +173,8 @@ async def test_the_next_snapshot_shares_what_has_not_changed_with_the_one_before
     before = seen(home)
     second = await world.snapshot(volume)
     assert seen(world.tree(second)) == before
-    assert (await world.record(first)).method == Method.COPY
-    assert (await world.record(second)).method == Method.HARD_LINKS
+    assert (await world.record(first)).method == CopyMethod.COPY
+    assert (await world.record(second)).method == CopyMethod.HARD_LINKS
     shared = [world.tree(snapshot) / "big" for snapshot in (first, second)]
     assert shared[0].samefile(shared[1])
     assert not shared[0].samefile(home / "big"), "the disk's own file would change with the snapshot"
@@ -269,7 +269,7 @@ async def test_snapshots_and_clones_share_blocks_where_the_file_system_can(refli
     snapshot = await world.snapshot(volume)
     clone = await world.restored(snapshot)
     second = await world.snapshot(volume)
-    assert [(await world.record(one)).method for one in (snapshot, second)] == [Method.REFLINK] * 2
+    assert [(await world.record(one)).method for one in (snapshot, second)] == [CopyMethod.REFLINK] * 2
     assert seen(world.tree(snapshot)) == seen(world.home(clone)) == seen(world.tree(second)) == before
     # Four times 100 MB in 256 MB.
     overwrite(home / "large", b"changed")

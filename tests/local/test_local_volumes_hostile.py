@@ -13,9 +13,9 @@ import pytest
 
 from gpudev.adapters.local.volumes import filesystem, tree_walk
 from gpudev.adapters.local.volumes.contents import list_contents
-from gpudev.adapters.local.volumes.copied_files import KnownFiles
-from gpudev.adapters.local.volumes.thread_jobs import opened
-from gpudev.adapters.local.volumes.tree_copy import Tally, TreeCopy
+from gpudev.adapters.local.volumes.copied_files import CopiedFileTable
+from gpudev.adapters.local.volumes.thread_jobs import open_directory
+from gpudev.adapters.local.volumes.tree_copy import CopyProgress, TreeCopy
 from gpudev.adapters.local.volumes.tree_removal import empty_folder, remove_folder
 from local.harness import IS_ROOT
 
@@ -59,10 +59,10 @@ def hostile(tmp_path: Path, outside: Path) -> Iterator[Path]:
         swapping.kill()
 
 
-def copy(source: Path, target: Path) -> Tally:
+def copy(source: Path, target: Path) -> CopyProgress:
     target.mkdir()
-    known, tally = KnownFiles(target.with_suffix(".files"), create=True), Tally()
-    with opened(source) as reading, opened(target) as writing:
+    known, tally = CopiedFileTable(target.with_suffix(".files"), create=True), CopyProgress()
+    with open_directory(source) as reading, open_directory(target) as writing:
         TreeCopy(reading, writing, known, tally).run()
     known.close()
     return tally
@@ -234,7 +234,7 @@ def test_removing_removes_nothing_outside_whatever_is_swapped_for_links(hostile:
     before = {path: path.stat().st_ino for path in outside.rglob("*")}
     deadline = time.monotonic() + FOR_S
     while time.monotonic() < deadline:
-        with contextlib.suppress(OSError), opened(hostile) as top:  # moved or filled again under our hands
+        with contextlib.suppress(OSError), open_directory(hostile) as top:  # moved or filled again under our hands
             empty_folder(top)
     assert {path: path.stat().st_ino for path in outside.rglob("*")} == before
     assert all(path.read_text() == SECRET for path in outside.rglob("*") if path.is_file())
@@ -245,7 +245,7 @@ def test_removing_removes_nothing_outside_whatever_is_swapped_for_links(hostile:
 def test_a_listing_names_nothing_from_outside(hostile: Path) -> None:
     deadline = time.monotonic() + FOR_S / 2
     while time.monotonic() < deadline:
-        with opened(hostile) as top:
+        with open_directory(hostile) as top:
             contents = list_contents(top)
         assert not [entry for entry in contents.entries if "secret" in entry.path]
 

@@ -9,12 +9,12 @@ from uuid import UUID, uuid4
 
 from contracts.cloud_worlds import LONG_AGO, CloudWorld, ours
 from gpudev.adapters.local.cloud import LocalCloud
-from gpudev.adapters.local.records import Record
+from gpudev.adapters.local.records import ServerRecord
 from gpudev.adapters.local.servers.state_folder import StateFolder
-from gpudev.adapters.local.volume_records import SnapshotRecord, VolumeRecord
+from gpudev.adapters.local.volume_records import LocalSnapshotRecord, LocalVolumeRecord
 from gpudev.adapters.local.volumes.tree_removal import remove_folder
-from gpudev.adapters.local.volumes.volume_layout import Thing, VolumeFolders
-from gpudev.domain.cluster import Share
+from gpudev.adapters.local.volumes.volume_layout import VolumeLayout, VolumeOrSnapshot
+from gpudev.domain.cluster import NodeShare
 from gpudev.domain.ids import DiskId, ReservationId, UserId
 from gpudev.ports.clock import Clock
 from gpudev.ports.cloud import Snapshot, SnapshotState, Volume
@@ -30,7 +30,7 @@ class VolumeWorld(CloudWorld):
     def __init__(self, state_dir: Path, clock: Clock) -> None:
         self.state_dir = state_dir
         self.clock = clock
-        self.folders = VolumeFolders(state_dir / "disks")
+        self.folders = VolumeLayout(state_dir / "disks")
         self.cloud = LocalCloud(state_dir, clock)
 
     async def restart(self) -> None:
@@ -39,10 +39,10 @@ class VolumeWorld(CloudWorld):
         await self.cloud.start()
 
     def home(self, volume: Volume) -> Path:
-        return self.folders.volume(volume.volume_id)
+        return self.folders.volume_path(volume.volume_id)
 
     def tree(self, snapshot: Snapshot) -> Path:
-        return self.folders.snapshot(snapshot.snapshot_id) / "tree"
+        return self.folders.snapshot_path(snapshot.snapshot_id) / "tree"
 
     async def snapshot(self, volume: Volume, token: str | None = None) -> Snapshot:
         """A complete one."""
@@ -57,7 +57,7 @@ class VolumeWorld(CloudWorld):
             str(uuid4()), size_gb=10, zone=self.zone, tags=ours(), from_snapshot=snapshot.snapshot_id
         )
 
-    async def record(self, snapshot: Snapshot) -> SnapshotRecord:
+    async def record(self, snapshot: Snapshot) -> LocalSnapshotRecord:
         found = await self.cloud.find_snapshot_record(snapshot.snapshot_id)
         assert found is not None
         return found
@@ -72,10 +72,10 @@ class VolumeWorld(CloudWorld):
 
     async def give_volume(self, *, tags: Mapping[str, str], created_at: datetime = LONG_AGO, size_gb: int = 10) -> str:
         volume_id = str(uuid4())
-        record = VolumeRecord(size_gb, created_at, self.zone, volume_id, tags)
-        with self.folders.hold(Thing.VOLUME, volume_id):  # else it may be cleaned away as the half of one
+        record = LocalVolumeRecord(size_gb, created_at, self.zone, volume_id, tags)
+        with self.folders.lock(VolumeOrSnapshot.VOLUME, volume_id):  # else it may be cleaned away as the half of one
             self.folders.write_volume_record(volume_id, record)
-            self.folders.volume(volume_id).mkdir()
+            self.folders.volume_path(volume_id).mkdir()
         return volume_id
 
     async def give_snapshot(
@@ -89,11 +89,11 @@ class VolumeWorld(CloudWorld):
         snapshot_id = str(uuid4())
         volume = self.folders.find_volume_record(volume_id)
         size = volume.size_gb if volume else 0
-        folder = self.folders.snapshot(snapshot_id)
+        folder = self.folders.snapshot_path(snapshot_id)
         folder.mkdir()
         (folder / "tree").mkdir()
         self.folders.write_snapshot_record(
-            folder, SnapshotRecord(volume_id, size, created_at, snapshot_id, tags, state)
+            folder, LocalSnapshotRecord(volume_id, size, created_at, snapshot_id, tags, state)
         )
         return snapshot_id
 
@@ -107,21 +107,21 @@ class VolumeWorld(CloudWorld):
             username="ada",
             gpu_type="h100",
             gpu_count=1,
-            shares=(Share(0, "b", 1, (0,)),),
+            shares=(NodeShare(0, "b", 1, (0,)),),
             ssh_public_keys=(),
             disk_id=DiskId(UUID(volume_id)),
             disk_name="default",
         )
         folder = StateFolder(self.state_dir).server(reservation_id)
         folder.path.mkdir(parents=True)
-        folder.write_record(Record(spec, (2222,), None))
+        folder.write_record(ServerRecord(spec, (2222,), None))
         return "b"
 
     async def detach(self, volume_id: str) -> None:
         remove_folder(StateFolder(self.state_dir).server(ReservationId(UUID(volume_id))).path)
 
     async def destroy_volume(self, volume_id: str) -> None:
-        remove_folder(self.folders.volume(volume_id))
+        remove_folder(self.folders.volume_path(volume_id))
 
     async def complete(self, snapshot_id: str) -> None:
         async with asyncio.timeout(PATIENCE_S):

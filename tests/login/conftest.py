@@ -10,8 +10,8 @@ import httpx2
 import pytest
 import uvicorn
 
-from gpudev.adapters.aws.login import AwsIdentity
-from gpudev.adapters.postgres.database.listener import ReservationChanges
+from gpudev.adapters.aws.login import AwsIdentityProvider
+from gpudev.adapters.postgres.database.listener import PostgresReservationChanges
 from gpudev.adapters.postgres.database.roles import API
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.api.app import create_app
@@ -51,9 +51,9 @@ async def place(
     stores: Stores, stores_of: Callable[[str], Stores], clock: ManualClock, login_settings: Settings, sts: StsStub
 ) -> AsyncIterator[Place]:
     """The API works with no more rights in the database than it has in earnest."""
-    changes, its_own = ReservationChanges(login_settings.database), stores_of(API)
+    changes, its_own = PostgresReservationChanges(login_settings.database), stores_of(API)
     services = api_services(its_own, changes, PublishedKeys(), clock, login_settings)
-    aws = AwsIdentity(login_settings, its_own.nonces, clock)
+    aws = AwsIdentityProvider(login_settings, its_own.nonces, clock)
     app = create_app(replace(services, aws_login=aws))
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://api") as client:
         yield Place(client, stores, clock, sts, services, aws)
@@ -78,10 +78,10 @@ async def served(stores: Stores, settings: Settings, names: list[str]) -> AsyncI
     chosen = replace(settings, server_names=tuple(names) or (reached_as,), aws_login=login)
     lease = await stores.leases.acquire(PLANNING_LEASE, "test", timedelta(hours=1))
     assert lease is not None
-    await stores.nodes.publish(lease, [Node("node-1", "h100", 8)], datetime.now(UTC))
-    changes = ReservationChanges(chosen.database)
+    await stores.nodes.publish_nodes(lease, [Node("node-1", "h100", 8)], datetime.now(UTC))
+    changes = PostgresReservationChanges(chosen.database)
     changes.start()
-    aws = AwsIdentity(chosen, stores.nonces, SystemClock())
+    aws = AwsIdentityProvider(chosen, stores.nonces, SystemClock())
     services = replace(api_services(stores, changes, PublishedKeys(), SystemClock(), chosen), aws_login=aws)
     arrived: list[str] = []
     app = create_app(services)

@@ -10,10 +10,10 @@ import httpx2
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gpudev.adapters.aws.login import AwsIdentity
+from gpudev.adapters.aws.login import AwsIdentityProvider
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.api.authentication import Authentication
-from gpudev.api.dependencies import Services
+from gpudev.api.dependencies import ApiDependencies
 from gpudev.ports.access import SignedRequest
 from login.signing import Draft, wire
 from support.clock import ManualClock
@@ -26,8 +26,8 @@ class Place:
     stores: Stores
     clock: ManualClock
     sts: StsStub
-    services: Services
-    aws: AwsIdentity
+    services: ApiDependencies
+    aws: AwsIdentityProvider
 
     async def nonce(self) -> str:
         answer = await self.client.post("/v1/auth/nonce")
@@ -83,7 +83,7 @@ class Served:
                 "UPDATE api_keys SET expires_at = clock_timestamp() WHERE is_active RETURNING key_id"
             )
         for row in ended:
-            self.authentication.forget(row["key_id"])
+            self.authentication.forget_key(row["key_id"])
 
     def is_followed(self, key: str) -> bool:
         return any("/events " in line and key in line for line in self.arrived)

@@ -5,14 +5,14 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from gpudev.domain.access.login import BODY, CONTENT_TYPE, NONCE_HEADER, SERVER_HEADER, endpoint_of
+from gpudev.domain.access.login import NONCE_HEADER, SERVER_HEADER, STS_BODY, STS_CONTENT_TYPE, get_sts_endpoint
 from gpudev.ports.access import SignedRequest
 from support.sts_stub import Identity, Message, sign, single_sign_on
 
 NOW = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
 """Where the tests' clock begins."""
 REGION = "us-east-2"
-STS = endpoint_of(REGION)
+STS = get_sts_endpoint(REGION)
 SERVER = "gpu.example.com"
 NONCE = "a-nonce-of-this-server-0"
 ADA = single_sign_on("ada")
@@ -24,7 +24,7 @@ class Draft:
 
     method: str = "POST"
     url: str = STS.url
-    body: str = BODY
+    body: str = STS_BODY
     host: str = STS.host
     server: str | None = SERVER
     nonce: str | None = NONCE
@@ -37,7 +37,7 @@ class Draft:
     identity: Identity = ADA
 
     def sign(self) -> SignedRequest:
-        headers = {"Host": self.host, "Content-Type": CONTENT_TYPE}
+        headers = {"Host": self.host, "Content-Type": STS_CONTENT_TYPE}
         if self.server is not None:
             headers[SERVER_HEADER] = self.server
         if self.nonce is not None:

@@ -10,9 +10,9 @@ import httpx2
 import pytest
 import structlog
 
-from gpudev.adapters.aws.login import AwsIdentity
+from gpudev.adapters.aws.login import AwsIdentityProvider
 from gpudev.api.app import create_app
-from gpudev.bootstrap.api import open_api_services
+from gpudev.bootstrap.api import open_api_dependencies
 from login.place import Place
 from login.signing import ADA, SERVER, STS, Draft, but, wire
 from support.api import refused
@@ -79,7 +79,7 @@ async def test_a_server_without_the_login_gives_neither_key_nor_nonce(place: Pla
 
 
 async def test_the_parts_that_a_server_starts_with_let_people_in(place: Place, clock: ManualClock) -> None:
-    async with open_api_services(place.services.settings) as services:
+    async with open_api_dependencies(place.services.settings) as services:
         assert services.aws_login is not None
         nonce = await services.nonces.issue(timedelta(minutes=2), now=datetime.now(UTC))
         clock.move(to=datetime.now(UTC))  # that server has no other clock than the real one
@@ -120,7 +120,7 @@ async def test_a_request_is_good_once(place: Place) -> None:
 
 async def test_a_request_is_good_once_also_when_sent_many_times_at_once_to_two_servers(place: Place) -> None:
     request = (await place.draft()).sign()
-    other = AwsIdentity(place.services.settings, place.stores.nonces, place.clock)
+    other = AwsIdentityProvider(place.services.settings, place.stores.nonces, place.clock)
     results = await asyncio.gather(
         *(place.aws.identify(request) for _ in range(5)),
         *(other.identify(request) for _ in range(5)),

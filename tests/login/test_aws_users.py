@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from gpudev.adapters.aws.login import AwsIdentity
+from gpudev.adapters.aws.login import AwsIdentityProvider
 from gpudev.adapters.postgres.access.login import PostgresNonces
 from gpudev.domain.access.users import Role
 from gpudev.domain.errors import Conflict, NotFound, Unavailable
@@ -42,12 +42,12 @@ async def test_nobody_becomes_somebody_elses_namesake(place: Place) -> None:
 async def test_an_operator_may_let_a_user_who_was_made_here_log_in_with_aws(place: Place) -> None:
     await place.stores.users.add_user("ada", Role.OPERATOR)
     with pytest.raises(NotFound):
-        await place.stores.accounts.expect("eve", "aws")
-    await place.stores.accounts.expect("ada", "aws")
+        await place.stores.accounts.expect_login("eve", "aws")
+    await place.stores.accounts.expect_login("ada", "aws")
     view = (await place.log_in(ADA)).json()
     assert (view["username"], view["role"]) == ("ada", "operator")
     with pytest.raises(Conflict):
-        await place.stores.accounts.expect("ada", "oidc")
+        await place.stores.accounts.expect_login("ada", "oidc")
     refused(await place.log_in(assumed(ROLE, "ada")), 403, "forbidden")
 
 
@@ -139,7 +139,7 @@ async def test_whatever_answers_in_awss_place_lets_nobody_in(place: Place, subte
 async def test_a_slow_answer_is_given_up_in_time(place: Place) -> None:
     settings = place.services.settings
     hasty = replace(settings, aws_login=replace(settings.aws_login, timeout=timedelta(seconds=0.3)))
-    aws = AwsIdentity(hasty, place.stores.nonces, place.clock)
+    aws = AwsIdentityProvider(hasty, place.stores.nonces, place.clock)
     for misbehaviour in (Hang(), Drip(0.05)):
         place.sts.misbehaviour = misbehaviour
         with pytest.raises(Unavailable, match="does not answer"):
@@ -155,7 +155,7 @@ async def test_nobody_there_is_no_refusal(place: Place) -> None:
 async def test_nonces_are_bounded_and_forgotten_in_time(place: Place) -> None:
     nonces = place.services.nonces
     assert isinstance(nonces, PostgresNonces)
-    nonces._most = 3
+    nonces._limit = 3
     for _ in range(3):
         await place.nonce()
     refused(await place.client.post("/v1/auth/nonce"), 429, "limit_reached")

@@ -3,20 +3,20 @@
 import pytest
 from botocore.loaders import Loader
 
-from gpudev.domain.access.login import endpoint_of, server_name
+from gpudev.domain.access.login import get_sts_endpoint, server_name
 from gpudev.domain.errors import Invalid
-from gpudev.settings import load
+from gpudev.settings import load_settings
 
 ACCOUNTS = {"GPU_DEV_AWS_LOGIN_ACCOUNTS": "123456789012"}
 NAMES = {"GPU_DEV_SERVER_NAMES": "gpu.example.com"}
 
 
 def test_the_login_is_off_until_accounts_are_named() -> None:
-    assert load({}).aws_login.accounts == ()
+    assert load_settings({}).aws_login.accounts == ()
 
 
 def test_what_is_set_is_read() -> None:
-    settings = load(
+    settings = load_settings(
         {
             "GPU_DEV_AWS_LOGIN_ACCOUNTS": "123456789012, 210987654321",
             "GPU_DEV_AWS_LOGIN_ROLES": "GpuUsers",
@@ -46,7 +46,7 @@ def test_what_is_set_is_read() -> None:
 )
 def test_a_setting_that_would_let_the_wrong_ones_in_is_refused_by_name(environment: dict[str, str], named: str) -> None:
     with pytest.raises(ValueError, match=named):
-        load(environment)
+        load_settings(environment)
 
 
 def test_every_region_aws_has_leads_to_its_own_token_service() -> None:
@@ -54,7 +54,7 @@ def test_every_region_aws_has_leads_to_its_own_token_service() -> None:
     for partition in Loader().load_data("partitions")["partitions"]:
         for region in partition["regions"]:
             if not region.endswith("-global"):
-                endpoint = endpoint_of(region)
+                endpoint = get_sts_endpoint(region)
                 assert endpoint.partition == partition["id"]
                 assert endpoint.host == f"sts.{region}.{partition['outputs']['dnsSuffix']}"
                 tried += 1
@@ -66,7 +66,7 @@ def test_every_region_aws_has_leads_to_its_own_token_service() -> None:
 )
 def test_what_is_no_region_leads_nowhere(region: str) -> None:
     with pytest.raises(Invalid):
-        endpoint_of(region)
+        get_sts_endpoint(region)
 
 
 @pytest.mark.parametrize(

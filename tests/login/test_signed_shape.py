@@ -8,20 +8,20 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from gpudev.adapters.aws.signed_request import FRESH_FOR, Accepted, SignedShape
-from gpudev.domain.access.login import BODY, NONCE_HEADER, SERVER_HEADER, endpoint_of
+from gpudev.adapters.aws.signed_request import SIGNATURE_LIFETIME, AcceptedRequest, SignedRequestPolicy
+from gpudev.domain.access.login import NONCE_HEADER, SERVER_HEADER, STS_BODY, get_sts_endpoint
 from gpudev.domain.errors import Invalid, Unauthenticated
 from gpudev.ports.access import SignedRequest
 from login.signing import NONCE, NOW, SERVER, STS, Draft, but
 from support.sts_stub import Identity
 
-WEST = endpoint_of("us-west-2")
-SHAPE = SignedShape([STS, WEST], [SERVER, "gpu.example.com:8443"])
+WEST = get_sts_endpoint("us-west-2")
+SHAPE = SignedRequestPolicy([STS, WEST], [SERVER, "gpu.example.com:8443"])
 VALID = Draft().sign()
 TOKEN, DATE, AUTHORIZATION = "X-Amz-Security-Token", "X-Amz-Date", "Authorization"
 
 
-def check(request: SignedRequest) -> Accepted:
+def check(request: SignedRequest) -> AcceptedRequest:
     return SHAPE.check(request, NOW)
 
 
@@ -111,14 +111,14 @@ def test_another_address_is_refused_however_alike(url: str) -> None:
     [
         "Action=GetSessionToken&Version=2011-06-15",
         "Action=AssumeRole&Version=2011-06-15",
-        f"{BODY}&Action=AssumeRole",
-        f"Action=AssumeRole&{BODY}",
-        f"{BODY}&",
-        f"{BODY}\n",
-        f" {BODY}",
-        f"{BODY}#",
-        f"{BODY};Action=AssumeRole",
-        BODY.lower(),
+        f"{STS_BODY}&Action=AssumeRole",
+        f"Action=AssumeRole&{STS_BODY}",
+        f"{STS_BODY}&",
+        f"{STS_BODY}\n",
+        f" {STS_BODY}",
+        f"{STS_BODY}#",
+        f"{STS_BODY};Action=AssumeRole",
+        STS_BODY.lower(),
         "Version=2011-06-15&Action=GetCallerIdentity",
         "Action=GetCallerIdentity",
         "Action=GetCallerIdentity&Version=2011-06-16",
@@ -241,7 +241,7 @@ def test_a_request_of_another_time_is_refused_and_told_the_clock(minutes: int) -
 
 @pytest.mark.parametrize("seconds", [0, 299, -299])
 def test_clocks_may_differ_a_little(seconds: int) -> None:
-    assert timedelta(seconds=abs(seconds)) < FRESH_FOR
+    assert timedelta(seconds=abs(seconds)) < SIGNATURE_LIFETIME
     assert check(Draft(at=NOW - timedelta(seconds=seconds)).sign())
 
 
@@ -282,8 +282,8 @@ def test_a_presigned_address_is_refused() -> None:
     query = (
         "X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=A&X-Amz-Date=20260302T090000Z&X-Amz-Signature=" + "0" * 64
     )
-    refused(Draft(method="GET", url=f"{STS.url}?{BODY}&{query}", body="").sign(), "method")
-    refused(Draft(url=f"{STS.url}?{BODY}&{query}").sign(), "url")
+    refused(Draft(method="GET", url=f"{STS.url}?{STS_BODY}&{query}", body="").sign(), "method")
+    refused(Draft(url=f"{STS.url}?{STS_BODY}&{query}").sign(), "url")
 
 
 def test_credentials_without_a_token_are_no_roles() -> None:
@@ -315,7 +315,7 @@ def test_any_change_to_a_signed_request_is_refused_or_leaves_only_ours_to_forwar
     _is_clean(accepted)
 
 
-_ANY: Any = st.text(max_size=40) | st.sampled_from([*VALID.headers.values(), STS.url, BODY, "POST"])
+_ANY: Any = st.text(max_size=40) | st.sampled_from([*VALID.headers.values(), STS.url, STS_BODY, "POST"])
 
 
 @given(
@@ -334,7 +334,7 @@ def test_anything_at_all_is_refused_with_a_reason_or_clean(
         assert refusal.message
 
 
-def _is_clean(accepted: Accepted) -> None:
+def _is_clean(accepted: AcceptedRequest) -> None:
     assert {name for name, _ in accepted.headers} == VALID.headers.keys()
     for _, value in accepted.headers:
         assert value.isascii()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpudev.adapters.aws.caller_identity import AwsCaller, read_answer
+from gpudev.adapters.aws.caller_identity import CallerIdentity, parse_caller_identity
 from gpudev.adapters.aws.login_role import LoginRoles
 from gpudev.domain.errors import Forbidden, Unauthenticated, Unavailable
 from login.signing import ADA
@@ -15,12 +15,12 @@ GOOD = caller_identity(ADA)
 _RESULT = GOOD[GOOD.index("<GetCallerIdentityResult>") : GOOD.index("<ResponseMetadata>")]
 
 
-def read(body: str | bytes, status: int = 200, content_type: str = "text/xml") -> AwsCaller:
-    return read_answer(status, content_type, body.encode() if isinstance(body, str) else body)
+def read(body: str | bytes, status: int = 200, content_type: str = "text/xml") -> CallerIdentity:
+    return parse_caller_identity(status, content_type, body.encode() if isinstance(body, str) else body)
 
 
 def test_who_somebody_is_is_read_from_an_answer_as_sts_sends_it() -> None:
-    assert read(GOOD, content_type="text/xml; charset=utf-8") == AwsCaller(ADA.arn, ACCOUNT, ADA.user_id)
+    assert read(GOOD, content_type="text/xml; charset=utf-8") == CallerIdentity(ADA.arn, ACCOUNT, ADA.user_id)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_a_refusals_strange_words_are_not_passed_on() -> None:
 
 
 def admit(identity: Identity, partition: str = "aws") -> str:
-    person = ROLES.admit(AwsCaller(identity.arn, identity.account, identity.user_id), partition)
+    person = ROLES.admit(CallerIdentity(identity.arn, identity.account, identity.user_id), partition)
     assert person.provider == "aws"
     assert person.role is None
     return person.username
@@ -129,7 +129,7 @@ def test_the_role_itself_and_the_permission_set_of_its_name_may_come_in() -> Non
 
 
 def test_a_sessions_name_is_a_users_name_in_lower_case() -> None:
-    person = ROLES.admit(AwsCaller(*_of(single_sign_on("Ada.Lovelace@Example.com"))), "aws")
+    person = ROLES.admit(CallerIdentity(*_of(single_sign_on("Ada.Lovelace@Example.com"))), "aws")
     assert (person.username, person.email) == ("ada.lovelace@example.com", "ada.lovelace@example.com")
 
 
@@ -141,9 +141,12 @@ def test_everybody_has_a_subject_of_their_own() -> None:
         assumed(ROLE, "ada"),
         assumed("GpuOps", "ada"),
     ]
-    assert len({ROLES.admit(AwsCaller(*_of(each)), "aws").subject for each in others}) == len(others)
+    assert len({ROLES.admit(CallerIdentity(*_of(each)), "aws").subject for each in others}) == len(others)
     made_anew = assumed(f"AWSReservedSSO_{ROLE}_fedcba9876543210", "ADA")
-    assert ROLES.admit(AwsCaller(*_of(made_anew)), "aws").subject == ROLES.admit(AwsCaller(*_of(ADA)), "aws").subject
+    assert (
+        ROLES.admit(CallerIdentity(*_of(made_anew)), "aws").subject
+        == ROLES.admit(CallerIdentity(*_of(ADA)), "aws").subject
+    )
 
 
 SSO = f"AWSReservedSSO_{ROLE}_0123456789abcdef"

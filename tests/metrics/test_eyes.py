@@ -11,14 +11,14 @@ from typing import Any
 import httpx2
 import pytest
 
-from gpudev.bootstrap.observability import Eyes, exposing
+from gpudev.bootstrap.observability import HealthAndMetrics, serve_metrics
 from gpudev.domain.errors import Invalid, Unavailable
-from gpudev.domain.listening import ListenAddress, parse_bind
-from gpudev.embedded.system import PROCESSOR, stages
+from gpudev.domain.listening import ListenAddress, parse_bind_address
+from gpudev.embedded.system import PROCESSOR, startup_parts
 from gpudev.metrics.http_requests import RequestMeter
 from gpudev.metrics.instruments import request_seconds, requests
-from gpudev.metrics.loop_watchdog import Pulse
-from gpudev.settings import Settings, load
+from gpudev.metrics.loop_watchdog import LoopWatchdog
+from gpudev.settings import Settings, load_settings
 from support.ports import free_port
 
 
@@ -37,7 +37,7 @@ async def ask(address: str, path: str) -> httpx2.Response:
 
 async def test_metrics_are_told_where_the_setting_says_and_nowhere_else() -> None:
     address = free_address()
-    async with exposing(Settings(metrics_address=address), Eyes()):
+    async with serve_metrics(Settings(metrics_address=address), HealthAndMetrics()):
         answer = await ask(address, "/metrics")
         assert answer.status_code == 200
         assert answer.headers["content-type"].startswith("text/plain")
@@ -48,8 +48,8 @@ async def test_metrics_are_told_where_the_setting_says_and_nowhere_else() -> Non
 
 
 async def test_a_service_that_is_still_being_put_together_is_alive_and_not_ready() -> None:
-    address, eyes = free_address(), Eyes()
-    async with exposing(Settings(metrics_address=address), eyes):
+    address, eyes = free_address(), HealthAndMetrics()
+    async with serve_metrics(Settings(metrics_address=address), eyes):
         assert (await ask(address, "/health/live")).status_code == 200
         assert (await ask(address, "/health/ready")).status_code == 503
 
@@ -68,8 +68,8 @@ async def test_a_service_that_is_still_being_put_together_is_alive_and_not_ready
 
 async def test_a_loop_that_hangs_makes_its_process_not_alive_by_name() -> None:
     now = 0.0
-    pulse = Pulse(timedelta(seconds=120), lambda: now)
-    eyes, request = Eyes(pulse=pulse), None
+    pulse = LoopWatchdog(timedelta(seconds=120), lambda: now)
+    eyes, request = HealthAndMetrics(watchdog=pulse), None
     pulse.beat("planning")
     pulse.beat("lease")
     now = 100.0
@@ -79,7 +79,7 @@ async def test_a_loop_that_hangs_makes_its_process_not_alive_by_name() -> None:
     answer = await eyes.live(request)  # type: ignore[arg-type]
     assert answer.status_code == 503
     assert bytes(answer.body).decode() == "planning has not come round for 130 s\n"
-    pulse.end("planning")
+    pulse.forget("planning")
     assert (await eyes.live(request)).status_code == 200  # type: ignore[arg-type]
 
 
@@ -92,20 +92,22 @@ async def test_a_loop_that_hangs_makes_its_process_not_alive_by_name() -> None:
     ],
 )
 def test_metrics_may_be_told_on_every_address_of_a_machine(text: str, address: ListenAddress) -> None:
-    assert parse_bind(text) == address
-    assert load({"GPU_DEV_METRICS_ADDRESS": text}).metrics_address == text
+    assert parse_bind_address(text) == address
+    assert load_settings({"GPU_DEV_METRICS_ADDRESS": text}).metrics_address == text
 
 
 @pytest.mark.parametrize("text", ["9090", "localhost", "localhost:", "localhost:70000", ":9090", "::1:9090", "a b:1"])
 def test_what_is_no_address_with_a_port_is_refused_by_the_settings_name(text: str) -> None:
     with pytest.raises(Invalid):
-        parse_bind(text)
+        parse_bind_address(text)
     with pytest.raises(ValueError, match="GPU_DEV_METRICS_ADDRESS"):
-        load({"GPU_DEV_METRICS_ADDRESS": text})
+        load_settings({"GPU_DEV_METRICS_ADDRESS": text})
 
 
 def test_on_one_machine_the_processor_tells_its_metrics_one_port_further(settings: Settings) -> None:
-    parts = stages(replace(settings, metrics_address="127.0.0.1:9090"), {"GPU_DEV_METRICS_ADDRESS": "127.0.0.1:9090"})
+    parts = startup_parts(
+        replace(settings, metrics_address="127.0.0.1:9090"), {"GPU_DEV_METRICS_ADDRESS": "127.0.0.1:9090"}
+    )
     told = {part.spec.name: part.spec.environment.get("GPU_DEV_METRICS_ADDRESS") for part in parts}
     assert told[PROCESSOR] == "127.0.0.1:9091"
     assert told["api"] == "127.0.0.1:9090"
@@ -121,11 +123,11 @@ def test_requests_are_counted_by_the_route_never_by_the_path() -> None:
     meter = RequestMeter()
     route = SimpleNamespace(path="/v1/jobs/{job_id}")
     for job in range(50):
-        meter.begin()
-        meter.end({"method": "GET", "path": f"/v1/jobs/{job}", "route": route}, 200, 0.004)
+        meter.begin_request()
+        meter.end_request({"method": "GET", "path": f"/v1/jobs/{job}", "route": route}, 200, 0.004)
     scope: dict[str, Any] = {"method": "BREW", "path": "/coffee/7"}
-    meter.begin()
-    meter.end(scope, 404, 0.001)
+    meter.begin_request()
+    meter.end_request(scope, 404, 0.001)
     assert requests.labels("GET", "/v1/jobs/{job_id}", "200")._value.get() >= 50
     assert requests.labels("other", "unmatched", "404")._value.get() >= 1
     assert not [labels for labels in requests._metrics if any(part.startswith("/v1/jobs/4") for part in labels)]

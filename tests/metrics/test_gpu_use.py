@@ -9,19 +9,19 @@ from uuid import UUID
 
 import pytest
 
-from gpudev.adapters.dcgm.reading import read_exporter
+from gpudev.adapters.dcgm.reading import parse_exporter
 from gpudev.adapters.dcgm_exporter import DcgmUsage
 from gpudev.adapters.local import gpu_usage
 from gpudev.adapters.local.machine import nvml
 from gpudev.cli import wording
-from gpudev.domain.cluster import Share
+from gpudev.domain.cluster import NodeShare
 from gpudev.domain.errors import Invalid
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation
-from gpudev.settings import load
+from gpudev.settings import load_settings
 from gpudev.wire.reservations import GpuUseView, JobView
-from gpudev.workflows.reservation_views import Viewing
+from gpudev.workflows.reservation_views import ReservationViews
 from planning.reservations import active
 from support.clock import ManualClock
 
@@ -81,11 +81,11 @@ def exporter() -> Iterator[Exporter]:
 def held() -> Reservation:
     """Two GPUs of a node, whose pod the exporter names."""
     name = ReservationId(UUID("3f2a9c01-0000-4000-8000-000000000000"))
-    return active(reservation_id=name, shares=(Share(0, "node-1", 2, (0, 1)),))
+    return active(reservation_id=name, shares=(NodeShare(0, "node-1", 2, (0, 1)),))
 
 
 def test_only_gpus_of_our_own_pods_are_read(clock: ManualClock) -> None:
-    found = read_exporter(TEXT, "gpu-dev", clock.now())
+    found = parse_exporter(TEXT, "gpu-dev", clock.now())
     assert list(found) == ["gpu-dev-3f2a9c01"]
     first, second = found["gpu-dev-3f2a9c01"]
     assert (first.gpu, first.node, first.busy) == ("0", "node-1", 0.87)
@@ -97,19 +97,19 @@ def test_labels_of_older_and_of_relayed_exporters_are_understood(clock: ManualCl
     older = 'DCGM_FI_DEV_GPU_UTIL{gpu="0",pod_name="gpu-dev-1",pod_namespace="gpu-dev"} 10\n'
     labels = 'gpu="0",pod="exporter-x",namespace="ops",exported_pod="gpu-dev-2",exported_namespace="gpu-dev"'
     relayed = f"DCGM_FI_DEV_GPU_UTIL{{{labels}}} 20\n"
-    found = read_exporter(older + relayed, "gpu-dev", clock.now())
+    found = parse_exporter(older + relayed, "gpu-dev", clock.now())
     assert {pod: uses[0].busy for pod, uses in found.items()} == {"gpu-dev-1": 0.1, "gpu-dev-2": 0.2}
 
 
 def test_a_part_of_a_gpu_is_told_by_its_own_counters(clock: ManualClock) -> None:
     line = 'DCGM_FI_PROF_GR_ENGINE_ACTIVE{gpu="0",GPU_I_ID="3",pod="gpu-dev-1",namespace="gpu-dev"} 0.5\n'
-    (use,) = read_exporter(line, "gpu-dev", clock.now())["gpu-dev-1"]
+    (use,) = parse_exporter(line, "gpu-dev", clock.now())["gpu-dev-1"]
     assert (use.gpu, use.busy) == ("0/3", 0.5)
 
 
 def test_what_is_no_such_text_is_refused(clock: ManualClock) -> None:
     with pytest.raises(Invalid):
-        read_exporter("<html>{nothing} here</html>", "gpu-dev", clock.now())
+        parse_exporter("<html>{nothing} here</html>", "gpu-dev", clock.now())
 
 
 async def test_exporters_are_asked_now_and_then_however_often_people_look(
@@ -118,11 +118,11 @@ async def test_exporters_are_asked_now_and_then_however_often_people_look(
     usage = DcgmUsage(exporter.url, "gpu-dev", clock)
     try:
         for _ in range(20):
-            assert [use.busy for use in await usage.of(held)] == [0.87, 0.0]
+            assert [use.busy for use in await usage.find_usage(held)] == [0.87, 0.0]
         assert exporter.asked == 1
         exporter.text = TEXT.replace("} 87", "} 12")
         clock.move(seconds=11)
-        assert [use.busy for use in await usage.of(held)] == [0.12, 0.0]
+        assert [use.busy for use in await usage.find_usage(held)] == [0.12, 0.0]
     finally:
         await usage.close()
 
@@ -132,15 +132,15 @@ async def test_an_exporter_that_fails_is_believed_for_a_while_and_then_not(
 ) -> None:
     usage = DcgmUsage(exporter.url, "gpu-dev", clock)
     try:
-        assert await usage.of(held)
+        assert await usage.find_usage(held)
         exporter.status = 500
         clock.move(seconds=60)
-        assert [use.busy for use in await usage.of(held)] == [0.87, 0.0]
+        assert [use.busy for use in await usage.find_usage(held)] == [0.87, 0.0]
         clock.move(seconds=70)
-        assert not await usage.of(held)
+        assert not await usage.find_usage(held)
         exporter.status, exporter.text = 200, "no { metrics"
         clock.move(seconds=11)
-        assert not await usage.of(held)
+        assert not await usage.find_usage(held)
     finally:
         await usage.close()
 
@@ -149,7 +149,7 @@ async def test_nobody_waits_for_exporters_that_are_not_there(held: Reservation, 
     usage = DcgmUsage("http://exporters.invalid:9400/metrics", "gpu-dev", clock)
     try:
         async with asyncio.timeout(10):
-            assert not await usage.of(held)
+            assert not await usage.find_usage(held)
     finally:
         await usage.close()
 
@@ -157,10 +157,10 @@ async def test_nobody_waits_for_exporters_that_are_not_there(held: Reservation, 
 async def test_a_gangs_pods_are_all_told(exporter: Exporter, held: Reservation, clock: ManualClock) -> None:
     second = TEXT.replace("gpu-dev-3f2a9c01", "gpu-dev-3f2a9c01-1").replace("node-1", "node-2")
     exporter.text += second.replace("} 87", "} 9")
-    gang = replace(held, node_count=2, shares=(Share(0, "node-1", 2), Share(1, "node-2", 2)))
+    gang = replace(held, node_count=2, shares=(NodeShare(0, "node-1", 2), NodeShare(1, "node-2", 2)))
     usage = DcgmUsage(exporter.url, "gpu-dev", clock)
     try:
-        assert [(use.node, use.busy) for use in await usage.of(gang)] == [
+        assert [(use.node, use.busy) for use in await usage.find_usage(gang)] == [
             ("node-1", 0.87),
             ("node-1", 0.0),
             ("node-2", 0.09),
@@ -173,16 +173,16 @@ async def test_a_gangs_pods_are_all_told(exporter: Exporter, held: Reservation, 
 async def test_on_one_machine_the_driver_tells_of_the_gpus_that_are_held(
     held: Reservation, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    all_gpus = [nvml.Measured(index, index / 10, index * 2**30, 80 * 2**30) for index in range(4)]
-    monkeypatch.setattr(gpu_usage, "measure", lambda: all_gpus)
+    all_gpus = [nvml.GpuMeasurement(index, index / 10, index * 2**30, 80 * 2**30) for index in range(4)]
+    monkeypatch.setattr(gpu_usage, "measure_gpus", lambda: all_gpus)
     usage = gpu_usage.NvmlUsage(clock)
-    holds = replace(held, shares=(Share(0, "this-machine", 2, (1, 3)),))
-    assert [(use.gpu, use.busy) for use in await usage.of(holds)] == [("1", 0.1), ("3", 0.3)]
+    holds = replace(held, shares=(NodeShare(0, "this-machine", 2, (1, 3)),))
+    assert [(use.gpu, use.busy) for use in await usage.find_usage(holds)] == [("1", 0.1), ("3", 0.3)]
     await usage.close()
 
 
 def test_without_a_driver_nothing_is_measured() -> None:
-    assert nvml.measure() == [] or all(0 <= one.busy <= 1 for one in nvml.measure())
+    assert nvml.measure_gpus() == [] or all(0 <= one.busy <= 1 for one in nvml.measure_gpus())
 
 
 async def test_a_reservation_is_shown_with_its_gpus_use_while_it_is_active(
@@ -190,10 +190,10 @@ async def test_a_reservation_is_shown_with_its_gpus_use_while_it_is_active(
 ) -> None:
     usage = DcgmUsage(exporter.url, "gpu-dev", clock)
     try:
-        viewing = Viewing(None, clock, load({}).timing, usage=usage)  # type: ignore[arg-type]  # nobody waits
-        view = await viewing.view_in_full(held)
+        viewing = ReservationViews(None, clock, load_settings({}).timing, usage=usage)  # type: ignore[arg-type]  # nobody waits
+        view = await viewing.view_with_usage(held)
         assert wording.gpu_use(view) == "GPU 0 87 %, 62 of 80 GB; GPU 1 0 %"
-        ended = await viewing.view_in_full(replace(held, status=Status.EXPIRED, shares=()))
+        ended = await viewing.view_with_usage(replace(held, status=Status.EXPIRED, shares=()))
         assert ended.gpus is None and wording.gpu_use(ended) == ""
     finally:
         await usage.close()
@@ -213,4 +213,4 @@ def test_gpus_of_several_nodes_are_told_with_their_nodes(clock: ManualClock) -> 
 @pytest.mark.parametrize("text", ["exporter:9400", "https://x/metrics", "http://user@x/metrics", "http://x"])
 def test_an_address_that_is_none_is_refused_by_the_settings_name(text: str) -> None:
     with pytest.raises(ValueError, match="GPU_DEV_DCGM_URL"):
-        load({"GPU_DEV_DCGM_URL": text})
+        load_settings({"GPU_DEV_DCGM_URL": text})

@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 
 from gpudev.adapters.otlp import OtlpTracer
-from gpudev.adapters.postgres.database.listener import ReservationChanges
+from gpudev.adapters.postgres.database.listener import PostgresReservationChanges
 from gpudev.adapters.postgres.database.roles import API, PROCESSOR
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.api.app import create_app
 from gpudev.bootstrap.processor import make_processor
-from gpudev.bootstrap.tracing import tracing
+from gpudev.bootstrap.tracing import open_tracer
 from gpudev.domain.cluster import Node
 from gpudev.domain.errors import ClusterError
 from gpudev.domain.trace_context import new_trace_id, trace_headers
 from gpudev.domain.tracing import Span, SpanRef, parse_traceparent
-from gpudev.ports.tracing import UNTRACED
+from gpudev.ports.tracing import NO_TRACER
 from gpudev.sdk.session import Session
-from gpudev.settings import Settings, load
+from gpudev.settings import Settings, load_settings
 from support.api import Api, PublishedKeys, api_services, submit
 from support.clock import ManualClock
 from support.paper_cluster import PaperCluster
@@ -94,7 +94,7 @@ async def api(
     world = World(replace(stores, leases=theirs.leases), cluster, clock, processor, settings)
     await world.turn(1)
     own, published = stores_of(API), PublishedKeys()
-    changes = ReservationChanges(own.pool.database)
+    changes = PostgresReservationChanges(own.pool.database)
     services = replace(api_services(own, changes, published, clock, settings), tracer=tracer)
     api = Api(services, world, published, create_app(services))
     yield api
@@ -167,13 +167,13 @@ async def test_spans_wait_for_a_collector_that_is_away(api: Api, collector: Coll
 
 
 async def test_without_a_collector_nothing_is_made() -> None:
-    async with tracing(Settings(), "x") as tracer:
-        assert tracer is UNTRACED and not tracer.is_on
+    async with open_tracer(Settings(), "x") as tracer:
+        assert tracer is NO_TRACER and not tracer.is_enabled
 
 
 async def test_with_a_collector_what_is_left_is_sent_at_the_end(collector: Collector) -> None:
-    async with tracing(Settings(otlp_url=collector.url), "gpu-dev-api") as tracer:
-        tracer.note(Span("x", SpanRef("1" * 32, "2" * 16), 1, 2, attributes={"n": 3}))
+    async with open_tracer(Settings(otlp_url=collector.url), "gpu-dev-api") as tracer:
+        tracer.record_span(Span("x", SpanRef("1" * 32, "2" * 16), 1, 2, attributes={"n": 3}))
     (span,) = collector.spans("x")
     assert span["attributes"] == [{"key": "n", "value": {"intValue": "3"}}]
     resource = collector.batches[0]["resourceSpans"][0]["resource"]
@@ -207,7 +207,7 @@ def test_the_clients_headers_are_what_the_api_understands() -> None:
 @pytest.mark.parametrize("text", ["collector:4318", "ftp://x/v1/traces", "http://key@x/v1/traces", "http://x"])
 def test_an_address_that_is_none_is_refused_by_name(text: str) -> None:
     with pytest.raises(ValueError, match="GPU_DEV_OTLP_URL"):
-        load({"GPU_DEV_OTLP_URL": text})
+        load_settings({"GPU_DEV_OTLP_URL": text})
 
 
 def _seconds(span: Sent) -> float:

@@ -7,14 +7,14 @@ from datetime import timedelta
 
 import pytest
 
-from gpudev.adapters.postgres.database.metrics_queries import PostgresHistory, PostgresPicture
+from gpudev.adapters.postgres.database.metrics_queries import PostgresEventHistory, PostgresSystemState
 from gpudev.adapters.postgres.database.roles import PROCESSOR
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.bootstrap.processor import make_processor
 from gpudev.domain.cluster import Node
 from gpudev.domain.errors import Unavailable
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.metrics.event_counters import ReservationStep, count
+from gpudev.metrics.event_counters import ReservationTransition, count_events
 from gpudev.metrics.exposition import SystemExposition
 from gpudev.settings import Settings
 from support.clock import ManualClock
@@ -36,8 +36,8 @@ def eyes(world: World, stores_of: Callable[[str], Stores]) -> SystemExposition:
     """With the rights of a processor."""
     pool = stores_of(PROCESSOR).pool
     return SystemExposition(
-        PostgresPicture(pool).take,
-        PostgresHistory(pool),
+        PostgresSystemState(pool).load_state,
+        PostgresEventHistory(pool),
         world.clock,
         is_planning=lambda: world.processor.is_planning,
         staleness=lambda: {"pods": 1.5},
@@ -114,7 +114,7 @@ async def test_waits_starts_and_errors_of_estimates_are_counted_once_whoever_wro
     assert grew('gpudev_reservation_startup_seconds_count{gpu_type="h100"}') == 2
     first_told = (await world.stores.estimates.outcomes_since(world.clock.now() - timedelta(days=1)))[0]
     assert first_told.started_at is not None
-    error = abs((first_told.started_at - first_told.told.span.expected).total_seconds())
+    error = abs((first_told.started_at - first_told.estimate.interval.expected).total_seconds())
     assert grew('gpudev_eta_error_seconds_count{gpu_type="h100"}') == 1
     assert grew('gpudev_eta_error_seconds_sum{gpu_type="h100"}') == pytest.approx(error)
     assert error > 60  # Bob's turn came sooner than he was told
@@ -124,7 +124,7 @@ async def test_waits_starts_and_errors_of_estimates_are_counted_once_whoever_wro
 async def test_a_start_after_the_latest_that_was_told_is_a_broken_promise(world: World, eyes: SystemExposition) -> None:
     await world.turn()
     before = await values(eyes)
-    step = ReservationStep(
+    step = ReservationTransition(
         kind="preparing",
         gpu_type="h100",
         at=world.clock.now(),
@@ -132,7 +132,7 @@ async def test_a_start_after_the_latest_that_was_told_is_a_broken_promise(world:
         preparing_at=world.clock.now(),
         earliest_promise=world.clock.now() - timedelta(minutes=1),
     )
-    count([step])
+    count_events([step])
     after = await values(eyes)
     name = 'gpudev_eta_latest_broken_total{gpu_type="h100"}'
     assert after[name] - before.get(name, 0) == 1
@@ -170,7 +170,7 @@ async def test_while_the_database_is_away_only_that_is_told(world: World) -> Non
 
     eyes = SystemExposition(
         nothing,  # type: ignore[arg-type]
-        PostgresHistory(world.stores.pool),
+        PostgresEventHistory(world.stores.pool),
         world.clock,
         is_planning=lambda: False,
     )

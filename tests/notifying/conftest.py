@@ -114,7 +114,9 @@ async def world(
     cluster = PaperCluster([Node("node-1", "h100", 8)], clock)
     theirs = stores_of(PROCESSOR)
     processor = make_processor(theirs, cluster, clock, settings.timing)
-    processor._queues._publisher._seconds = lambda: 0.0  # publishing is never too dear, however slow the machine is
+    processor._queue_planner._publisher._seconds = lambda: (
+        0.0
+    )  # publishing is never too dear, however slow the machine is
     yield World(
         replace(stores, leases=theirs.leases, notifications=theirs.notifications), cluster, clock, processor, settings
     )

@@ -12,15 +12,15 @@ import pytest
 from gpudev.adapters.notifier import AppriseNotifier
 from gpudev.adapters.postgres.database.roles import RECONCILER
 from gpudev.adapters.postgres.stores import Stores
-from gpudev.api.routes.system import show
-from gpudev.bootstrap.notifications import Nobody, open_notifier, telling_outside
+from gpudev.api.routes.system import redact_settings
+from gpudev.bootstrap.notifications import NullNotifier, open_notifier, run_notifications
 from gpudev.domain.errors import Unavailable
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.notifications import Notice, Occasion, Recipient
+from gpudev.domain.notifications import Notification, NotificationKind, Recipient
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.ports.reservations import Change, NewEvent
-from gpudev.processor.notifications import Notifications
-from gpudev.settings import NotifySettings, Settings, given, load
+from gpudev.processor.notifications import NotificationSender
+from gpudev.settings import NotifySettings, Settings, given_variables, load_settings
 from notifying.conftest import Mailbox, Webhook
 from support.world import World
 
@@ -28,8 +28,10 @@ pytestmark = pytest.mark.slow
 SECRETS = ("planted-4711", "planted-token")
 
 
-def telling(world: World, *urls: str, occasions: tuple[Occasion, ...] = tuple(Occasion)) -> Notifications:
-    return Notifications(world.stores.notifications, AppriseNotifier(urls), world.clock, occasions)
+def telling(
+    world: World, *urls: str, occasions: tuple[NotificationKind, ...] = tuple(NotificationKind)
+) -> NotificationSender:
+    return NotificationSender(world.stores.notifications, AppriseNotifier(urls), world.clock, occasions)
 
 
 async def states(world: World) -> list[tuple[str, int, str | None]]:
@@ -127,7 +129,7 @@ async def test_it_is_given_up_after_a_day(world: World, webhook: Webhook) -> Non
 
 
 async def test_what_was_extended_meanwhile_is_not_warned_of(world: World, webhook: Webhook) -> None:
-    notifications = telling(world, webhook.url, occasions=(Occasion.WARNING,))
+    notifications = telling(world, webhook.url, occasions=(NotificationKind.WARNING,))
     await notifications.send_due()
     rid = await world.submit(1, hours=1)
     await world.turn()
@@ -136,7 +138,7 @@ async def test_what_was_extended_meanwhile_is_not_warned_of(world: World, webhoo
     row = await world.get(rid)
     later = {"expires_at": world.clock.now() + timedelta(hours=2), "warned_minutes": None}
     change = Change(rid, row.status, row.version, NewEvent("extended", "2 hours more"), fields=later)
-    await world.stores.reservations.change(change, now=world.clock.now())
+    await world.stores.reservations.apply_change(change, now=world.clock.now())
     await notifications.send_due()
     assert webhook.posts == []
     assert [state for state, _, _ in await states(world)] == ["outdated"]
@@ -178,7 +180,7 @@ async def test_an_owner_is_reached_at_their_own_address_and_one_without_is_passe
 async def test_whatever_an_owner_is_called_the_place_stays_the_operators(webhook: Webhook, name: str) -> None:
     notifier = AppriseNotifier([webhook.url.replace("planted-token", "{username}/end")])
     [target] = notifier.targets
-    await notifier.send(target, Notice(Occasion.READY, "title", "text"), Recipient(name, None))
+    await notifier.send(target, Notification(NotificationKind.READY, "title", "text"), Recipient(name, None))
     [(path, _)] = webhook.posts
     assert path.startswith("/hooks/")
     assert path.endswith("/end")
@@ -191,7 +193,7 @@ async def test_nobody_is_led_elsewhere(webhook: Webhook) -> None:
     notifier = AppriseNotifier([webhook.url])
     [target] = notifier.targets
     with pytest.raises(Unavailable):
-        await notifier.send(target, Notice(Occasion.READY, "title", "text"), Recipient("ada", None))
+        await notifier.send(target, Notification(NotificationKind.READY, "title", "text"), Recipient("ada", None))
     assert len(webhook.posts) == 1
     await notifier.close()
 
@@ -212,9 +214,9 @@ async def test_no_secret_is_logged_kept_or_shown(
     logging.basicConfig(stream=everything, level=logging.DEBUG, force=True)
     webhook.status = 401
     unknown = "nonsense://planted-4711"
-    settings = load({"GPU_DEV_NOTIFY_URLS": f"{webhook.url}\n{unknown}"})
+    settings = load_settings({"GPU_DEV_NOTIFY_URLS": f"{webhook.url}\n{unknown}"})
     notifier = open_notifier(settings.notify)
-    notifications = Notifications(world.stores.notifications, notifier, world.clock)
+    notifications = NotificationSender(world.stores.notifications, notifier, world.clock)
     await notifications.send_due()
     await world.submit(1)
     await world.turn()
@@ -232,8 +234,8 @@ async def test_no_secret_is_logged_kept_or_shown(
     assert "notifications.bad_address" in out
     logging.debug("and this is heard")
     assert "and this is heard" in everything.getvalue()
-    told = [out, err, everything.getvalue(), repr(settings), repr(show(settings)), *kept]
-    told.append(repr(given({"GPU_DEV_NOTIFY_URLS": webhook.url})))
+    told = [out, err, everything.getvalue(), repr(settings), repr(redact_settings(settings)), *kept]
+    told.append(repr(given_variables({"GPU_DEV_NOTIFY_URLS": webhook.url})))
     assert not [text for text in told if any(secret in text for secret in SECRETS)]
 
 
@@ -244,7 +246,7 @@ async def test_a_place_that_is_taken_out_gets_nothing_more(world: World, webhook
     await world.submit(1)
     await world.turn()
     await notifications.send_due()
-    nobody = Notifications(world.stores.notifications, Nobody(), world.clock)
+    nobody = NotificationSender(world.stores.notifications, NullNotifier(), world.clock)
     await nobody.send_due()
     rid = await world.submit(1)
     await world.turn()
@@ -256,12 +258,12 @@ async def test_what_the_backstop_ends_is_told_too(
     world: World, webhook: Webhook, stores_of: Callable[[str], Stores]
 ) -> None:
     """It has another role in the database than the processor."""
-    notifications = telling(world, webhook.url, occasions=(Occasion.ENDED,))
+    notifications = telling(world, webhook.url, occasions=(NotificationKind.ENDED,))
     await notifications.send_due()
     rid: ReservationId = await world.submit(1)
     row = await world.get(rid)
     change = Change(rid, row.status, row.version, NewEvent("cancelled", "nobody looked at it"), to=Status.CANCELLED)
-    await stores_of(RECONCILER).reservations.change(change, now=world.clock.now())
+    await stores_of(RECONCILER).reservations.apply_change(change, now=world.clock.now())
     await notifications.send_due()
     assert webhook.titles == [f"{rid.hex[:8]} was cancelled"]
 
@@ -271,7 +273,7 @@ async def test_without_apprise_or_with_a_file_that_is_not_there_everything_else_
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "apprise", None)
     wanted = NotifySettings(secret_urls=("json://example.com",), urls_file="/nonexistent/urls")
-    async with telling_outside(wanted, world.stores, lambda: True):
+    async with run_notifications(wanted, world.stores, lambda: True):
         rid = await world.submit(1)
         await world.turn()
     assert await world.kinds(rid) == ["submitted", "preparing", "active"]

@@ -3,8 +3,8 @@
 from dataclasses import replace
 from datetime import timedelta
 
-from gpudev.domain.cluster import Share
-from gpudev.planning.queue.plan import Plan, Request, Start, Wait
+from gpudev.domain.cluster import NodeShare
+from gpudev.planning.queue.plan import Plan, Queued, Request, Start
 from planning.properties import begins, real_planner
 from planning.situations import Situation
 
@@ -112,7 +112,7 @@ def never_backfills(situation: Situation) -> Plan:
             waits.append(waiting[who])
         elif request.gpu_type in closed:
             nodes = tuple(share.node for share in starting[who].shares)
-            waits.append(Wait(who, 99, situation.now + timedelta(days=9), nodes, "behind another"))
+            waits.append(Queued(who, 99, situation.now + timedelta(days=9), nodes, "behind another"))
         else:
             starts.append(starting[who])
     return Plan(tuple(starts), tuple(waits))
@@ -136,20 +136,25 @@ def lets_late_ones_in_when_there_is_room(situation: Situation) -> Plan:
 
 
 def forgets_where_disks_are(situation: Situation) -> Plan:
-    return real_planner(situation.with_queue([replace(request, anchor=None) for request in situation.queue]))
+    return real_planner(situation.with_queue([replace(request, zone_constraint=None) for request in situation.queue]))
 
 
 def moves_disks_whenever_it_can(situation: Situation) -> Plan:
     """As if moving took no time."""
     eager = [
-        replace(r, anchor=replace(r.anchor, move=timedelta(0))) if r.anchor and r.anchor.move else r
+        replace(r, zone_constraint=replace(r.zone_constraint, move_time=timedelta(0)))
+        if r.zone_constraint and r.zone_constraint.move_time
+        else r
         for r in situation.queue
     ]
     return real_planner(situation.with_queue(eager))
 
 
 def never_moves_a_disk(situation: Situation) -> Plan:
-    staying = [replace(r, anchor=replace(r.anchor, move=None)) if r.anchor else r for r in situation.queue]
+    staying = [
+        replace(r, zone_constraint=replace(r.zone_constraint, move_time=None)) if r.zone_constraint else r
+        for r in situation.queue
+    ]
     return real_planner(situation.with_queue(staying))
 
 
@@ -176,7 +181,7 @@ def _plan_under_other_names(situation: Situation, order: list[str]) -> Plan:
     return Plan(tuple(starts), tuple(waits))
 
 
-def _start_there(request: Request, wait: Wait) -> Start:
+def _start_there(request: Request, wait: Queued) -> Start:
     indices = () if request.slots else tuple(range(request.units_per_node))
-    shares = (Share(rank, node, request.units_per_node, indices) for rank, node in enumerate(wait.nodes))
+    shares = (NodeShare(rank, node, request.units_per_node, indices) for rank, node in enumerate(wait.nodes))
     return Start(request.reservation_id, tuple(shares))

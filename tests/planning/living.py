@@ -7,16 +7,16 @@ from datetime import datetime, timedelta
 
 from hypothesis import strategies as st
 
-from gpudev.domain.cluster import Holding, Node
+from gpudev.domain.cluster import Allocation, Node
 from gpudev.domain.ids import ReservationId
-from gpudev.planning.queue.incremental_planner import LivePlan
-from gpudev.planning.queue.plan import Request, Start, Wait
+from gpudev.planning.queue.incremental_planner import IncrementalPlanner
+from gpudev.planning.queue.plan import Queued, Request, Start
 from planning.reference import free_at, is_home, places_now, slots_held, slots_planned
 from planning.situations import MARGIN, NOW, Situation, ask, disk_in, h100, hours
 
 Happening = tuple[str, int, float]
 """What ("come", "leave", "give up", "overstay", "pass"), which, and how long."""
-MakeLive = Callable[..., LivePlan]
+MakeLive = Callable[..., IncrementalPlanner]
 SHAPES = [(1, 1), (1, 1), (2, 1), (4, 1), (4, 1), (8, 1), (8, 2), (8, 3)]
 NODES = (h100("a", zone="zone-a"), h100("b", zone="zone-b"), h100("c", zone="zone-b"))
 DISKS = [None, disk_in("zone-a"), None, disk_in("zone-b"), None, disk_in("zone-a", move=timedelta(minutes=5)), None]
@@ -27,14 +27,14 @@ class Life:
     make: MakeLive
     nodes: tuple[Node, ...] = NODES
     now: datetime = NOW
-    running: dict[ReservationId, Holding] = field(default_factory=dict)
+    running: dict[ReservationId, Allocation] = field(default_factory=dict)
     queue: dict[ReservationId, Request] = field(default_factory=dict)
     told: dict[ReservationId, datetime] = field(default_factory=dict)
     staying: set[ReservationId] = field(default_factory=set)
     """Who will not go when their time is over."""
     kept: bool = True
     """Whether everybody has gone in time, so that promises can be kept."""
-    said: list[Start | Wait] = field(default_factory=list)
+    said: list[Start | Queued] = field(default_factory=list)
     everybody: dict[ReservationId, Request] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -82,15 +82,15 @@ class Life:
         self.tell_end(who)
 
     def tell_arrival(self, request: Request) -> None:
-        self.hear([self.live.arrive(request, self.now)])
+        self.hear([self.live.add_request(request, self.now)])
         if request.priority:  # everybody was planned anew: others may have become free to start
             self.tell_time()
 
     def tell_end(self, who: ReservationId) -> None:
-        self.hear(self.live.end(who, self.now))
+        self.hear(self.live.remove_reservation(who, self.now))
 
     def tell_time(self) -> None:
-        self.hear(self.live.wake(self.now))
+        self.hear(self.live.collect_starts(self.now))
 
     def let_time_pass(self, to: datetime) -> None:
         while True:
@@ -113,7 +113,7 @@ class Life:
                 self.tell_time()
                 return
 
-    def hear(self, answers: Sequence[Start | Wait]) -> None:
+    def hear(self, answers: Sequence[Start | Queued]) -> None:
         for answer in answers:
             self.said.append(answer)
             if isinstance(answer, Start):
@@ -121,7 +121,7 @@ class Life:
                 bound = self.told.pop(answer.reservation_id, self.now)
                 assert self.now <= bound or not self.kept, "started later than told"
                 until = self.now + request.duration
-                self.running[answer.reservation_id] = Holding(answer.reservation_id, "h100", answer.shares, until)
+                self.running[answer.reservation_id] = Allocation(answer.reservation_id, "h100", answer.shares, until)
         self.check_gpus()
 
     def situation(self) -> Situation:
@@ -143,14 +143,14 @@ class Life:
 
     def check_zones(self) -> None:
         nodes = {node.name: node for node in self.nodes}
-        for answer in [*self.said, *self.live.waits()]:
+        for answer in [*self.said, *self.live.iter_queued()]:
             request = self.everybody[answer.reservation_id]
-            names = answer.nodes if isinstance(answer, Wait) else [share.node for share in answer.shares]
-            is_movable = request.anchor is not None and request.anchor.move is not None
+            names = answer.nodes if isinstance(answer, Queued) else [share.node for share in answer.shares]
+            is_movable = request.zone_constraint is not None and request.zone_constraint.move_time is not None
             assert is_movable or all(is_home(nodes[name], request) for name in names), "where its disk cannot be"
 
     def check_promises(self) -> None:
-        for wait in self.live.waits():
+        for wait in self.live.iter_queued():
             assert wait.starts_at is not None
             bound = self.told.get(wait.reservation_id, wait.starts_at)
             assert wait.starts_at <= bound or not self.kept, "planned later than told"
@@ -171,7 +171,7 @@ class Life:
             assert not places_now(situation, others, request), "idle though somebody could start"
 
     def check_positions(self) -> None:
-        waits = list(self.live.waits())
+        waits = list(self.live.iter_queued())
         assert [w.reservation_id for w in waits] == [r.reservation_id for r in self.situation().ordered()]
         assert [w.position for w in waits] == list(range(1, len(waits) + 1)), "positions are no permutation"
         assert all(self.live.wait_of(wait.reservation_id) == wait for wait in waits)
@@ -191,10 +191,10 @@ class LifeByTurns(Life):
         # As they come from a database: equal to what is known, but not the same objects, and in any order.
         holdings = [replace(holding) for holding in reversed(self.running.values())]
         queue = [replace(request) for request in reversed(self.queue.values())]
-        turn = self.live.turn(self.nodes, holdings, queue, self.now)
+        turn = self.live.update(self.nodes, holdings, queue, self.now)
         self.hear([*turn.starts, *turn.waits])
         newly_told = {wait.reservation_id: wait for wait in turn.waits}
-        assert all(newly_told[w.reservation_id] == w for w in self.live.waits() if w.reservation_id in newly_told)
+        assert all(newly_told[w.reservation_id] == w for w in self.live.iter_queued() if w.reservation_id in newly_told)
         assert not turn.remade or len(newly_told) == len(self.queue)
 
 

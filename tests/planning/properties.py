@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 
-from gpudev.domain.cluster import Holding, Node
+from gpudev.domain.cluster import Allocation, Node
 from gpudev.domain.ids import ReservationId
 from gpudev.planning.queue.plan import Plan
 from gpudev.planning.queue.planner import plan_queue
@@ -51,7 +51,7 @@ def moved(situation: Situation, plan: Plan) -> set[ReservationId]:
 def readies(situation: Situation, plan: Plan) -> dict[ReservationId, datetime | None]:
     """When everybody has a place and their disk."""
     found = begins(situation, plan)
-    moves = {r.reservation_id: r.anchor.move for r in situation.queue if r.anchor is not None}
+    moves = {r.reservation_id: r.zone_constraint.move_time for r in situation.queue if r.zone_constraint is not None}
     for who in moved(situation, plan):
         begun, move = found[who], moves[who]
         found[who] = None if begun is None or move is None else begun + move
@@ -61,9 +61,9 @@ def readies(situation: Situation, plan: Plan) -> dict[ReservationId, datetime | 
 def nobody_is_placed_outside_the_zones_allowed(planner: Planner, situation: Situation) -> None:
     requests = {request.reservation_id: request for request in situation.queue}
     for who in moved(situation, planner(situation)):
-        anchor = requests[who].anchor
+        anchor = requests[who].zone_constraint
         assert anchor is not None
-        assert anchor.move is not None, f"{who} is where its disk cannot be"
+        assert anchor.move_time is not None, f"{who} is where its disk cannot be"
 
 
 def disks_are_moved_only_where_that_is_faster_than_waiting(planner: Planner, situation: Situation) -> None:
@@ -71,9 +71,9 @@ def disks_are_moved_only_where_that_is_faster_than_waiting(planner: Planner, sit
     ready, order = readies(situation, plan), situation.ordered()
     for who in moved(situation, plan):
         at = next(at for at, request in enumerate(order) if request.reservation_id == who)
-        anchor = order[at].anchor
+        anchor = order[at].zone_constraint
         assert anchor is not None
-        staying = replace(order[at], anchor=replace(anchor, move=None))
+        staying = replace(order[at], zone_constraint=replace(anchor, move_time=None))
         alone = situation.with_queue([*order[:at], staying])
         home, away = begins(alone, real_planner(alone))[who], ready[who]
         assert away is not None
@@ -152,7 +152,7 @@ def nothing_idles_that_somebody_could_use(planner: Planner, situation: Situation
             ahead = {other.reservation_id for other in situation.ahead_of(request)}
             slots = slots_held(situation) + [slot for slot in planned if slot.who in ahead]
             assert not places_now(situation, slots, request), f"{request.reservation_id} could start"
-            move = request.anchor.move if request.anchor is not None else None
+            move = request.zone_constraint.move_time if request.zone_constraint is not None else None
             if move is not None and (wait.starts_at is None or situation.now + move < wait.starts_at):
                 assert not places_now(situation, slots, request, away=True), "its disk could be moved"
 
@@ -203,5 +203,5 @@ def it_says_what_the_reference_says(planner: Planner, situation: Situation) -> N
     assert places == reference_starts(situation)
 
 
-def _without(holdings: tuple[Holding, ...], one: Holding) -> tuple[Holding, ...]:
+def _without(holdings: tuple[Allocation, ...], one: Allocation) -> tuple[Allocation, ...]:
     return tuple(holding for holding in holdings if holding is not one)

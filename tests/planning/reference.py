@@ -69,16 +69,16 @@ def fits(node: Node, slots: Sequence[Slot], units: int, begins: datetime, long: 
 
 
 def is_home(node: Node, request: Request) -> bool:
-    return request.anchor is None or node.zone is None or node.zone in request.anchor.zones
+    return request.zone_constraint is None or node.zone is None or node.zone in request.zone_constraint.zones
 
 
 def earliest(situation: Situation, slots: Sequence[Slot], request: Request) -> tuple[datetime, tuple[str, ...]] | None:
     """At home, or elsewhere where it is ready earlier though its disk has to be moved first."""
     home = _earliest(situation, slots, request, [node for node in situation.nodes if is_home(node, request)])
-    if request.anchor is None or request.anchor.move is None:
+    if request.zone_constraint is None or request.zone_constraint.move_time is None:
         return home
     away = _earliest(situation, slots, request, situation.nodes)
-    if away is not None and (home is None or away[0] + request.anchor.move < home[0]):
+    if away is not None and (home is None or away[0] + request.zone_constraint.move_time < home[0]):
         return away
     return home
 

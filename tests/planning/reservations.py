@@ -4,14 +4,14 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from gpudev.domain.cluster import Share
+from gpudev.domain.cluster import NodeShare
 from gpudev.domain.ids import UserId
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import Connection, Reservation
+from gpudev.domain.reservations.reservation import Reservation, SshEndpoint
 from planning.situations import NOW, rid
 
-HERE = Connection("127.0.0.1", 2201, "dev", "ssh-ed25519 AAAA")
-ELSEWHERE = Connection("127.0.0.1", 2202, "dev", "ssh-ed25519 AAAA")
+HERE = SshEndpoint("127.0.0.1", 2201, "dev", "ssh-ed25519 AAAA")
+ELSEWHERE = SshEndpoint("127.0.0.1", 2202, "dev", "ssh-ed25519 AAAA")
 
 _PREPARING = Reservation(
     reservation_id=rid(1),
@@ -27,7 +27,7 @@ _PREPARING = Reservation(
     created_at=NOW - timedelta(minutes=10),
     preparing_at=NOW - timedelta(minutes=1),
     step="starting the dev server",
-    shares=(Share(0, "a", 2, (0, 1)),),
+    shares=(NodeShare(0, "a", 2, (0, 1)),),
 )
 
 

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from hypothesis import strategies as st
 
-from gpudev.domain.cluster import Anchor, Holding, Node, Share
+from gpudev.domain.cluster import Allocation, Node, NodeShare, ZoneConstraint
 from gpudev.domain.ids import ReservationId
 from gpudev.planning.queue.plan import Request
 
@@ -32,12 +32,14 @@ def h100(name: str, units: int = 8, **state: object) -> Node:
     return Node(name, "h100", units, **state)  # type: ignore[arg-type]
 
 
-def held(number: int, until_hours: float | None, *shares: tuple[str, Sequence[int]], gpu_type: str = "h100") -> Holding:
+def held(
+    number: int, until_hours: float | None, *shares: tuple[str, Sequence[int]], gpu_type: str = "h100"
+) -> Allocation:
     """Shares are (node, GPU indices)."""
-    return Holding(
+    return Allocation(
         rid(number),
         gpu_type,
-        tuple(Share(rank, node, len(gpus), tuple(gpus)) for rank, (node, gpus) in enumerate(shares)),
+        tuple(NodeShare(rank, node, len(gpus), tuple(gpus)) for rank, (node, gpus) in enumerate(shares)),
         None if until_hours is None else NOW + hours(until_hours),
     )
 
@@ -50,21 +52,23 @@ def ask(
     nodes: int = 1,
     gpu_type: str = "h100",
     priority: int = 0,
-    anchor: Anchor | None = None,
+    anchor: ZoneConstraint | None = None,
 ) -> Request:
     """The number is id and order of arrival in one. Asking a cpu type for units means slots."""
     is_cpu = gpu_type.startswith("cpu")
-    return Request(rid(number), number, gpu_type, units, nodes, hours(long), priority, slots=is_cpu, anchor=anchor)
+    return Request(
+        rid(number), number, gpu_type, units, nodes, hours(long), priority, slots=is_cpu, zone_constraint=anchor
+    )
 
 
-def disk_in(*zones: str, move: timedelta | None = None) -> Anchor:
-    return Anchor("data", frozenset(zones), move)
+def disk_in(*zones: str, move: timedelta | None = None) -> ZoneConstraint:
+    return ZoneConstraint("data", frozenset(zones), move)
 
 
 @dataclass(frozen=True)
 class Situation:
     nodes: tuple[Node, ...]
-    holdings: tuple[Holding, ...]
+    holdings: tuple[Allocation, ...]
     queue: tuple[Request, ...]
     now: datetime = NOW
     margin: timedelta = MARGIN
@@ -121,7 +125,7 @@ def _nodes(draw: st.DrawFn) -> list[Node]:
 
 
 @st.composite
-def _holdings(draw: st.DrawFn, nodes: Sequence[Node]) -> list[Holding]:
+def _holdings(draw: st.DrawFn, nodes: Sequence[Node]) -> list[Allocation]:
     """Each on GPUs that nobody else has; some are overdue, some are being torn down, some hold whole nodes."""
     free = {
         node.name: [index for index in range(node.units) if index not in node.foreign_indices][
@@ -136,10 +140,10 @@ def _holdings(draw: st.DrawFn, nodes: Sequence[Node]) -> list[Holding]:
             continue
         units = 1 if node.gpu_type == "cpu-x86" else draw(st.integers(1, len(free[node.name])))
         gpus, free[node.name] = free[node.name][:units], free[node.name][units:]
-        shares = [Share(0, node.name, units, () if node.gpu_type == "cpu-x86" else tuple(gpus))]
+        shares = [NodeShare(0, node.name, units, () if node.gpu_type == "cpu-x86" else tuple(gpus))]
         until = draw(st.one_of(st.none(), st.sampled_from([-1, 0, 0.005, 1, 1, 2, 2, 3, 5, 8])))
         holdings.append(
-            Holding(rid(1000 + number), node.gpu_type, tuple(shares), None if until is None else NOW + hours(until))
+            Allocation(rid(1000 + number), node.gpu_type, tuple(shares), None if until is None else NOW + hours(until))
         )
     if draw(st.integers(0, 4)) == 0:
         holdings.append(held(2000, 2, ("vanished-node", [0, 1])))

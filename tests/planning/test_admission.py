@@ -7,8 +7,8 @@ import pytest
 
 from gpudev.domain.cluster import Node
 from gpudev.domain.gpu import GpuType, load_catalogue
-from gpudev.planning.reservations.admission import AdmissionRequest, Admitted, Refused, UserUsage, admit
-from gpudev.settings import Limits
+from gpudev.planning.reservations.admission import AdmissionRequest, Admitted, NotAdmitted, UserUsage, admit_request
+from gpudev.settings import LimitSettings
 
 CATALOGUE = load_catalogue()
 H100_COUNTS = "1, 2, 4, 8, 16, 24, 32"
@@ -22,22 +22,22 @@ def ask(
     hours: float | None = None,
     *,
     nodes: list[Node] | None = None,
-    limits: Limits | None = None,
+    limits: LimitSettings | None = None,
     usage: UserUsage | None = None,
     fixed: bool = False,
-) -> Admitted | Refused:
-    return admit(
+) -> Admitted | NotAdmitted:
+    return admit_request(
         AdmissionRequest(gpu_type, count, hours),
         CATALOGUE,
         ONE_H100 if nodes is None else nodes,
-        limits or Limits(),
+        limits or LimitSettings(),
         usage or UserUsage(),
         fixed_cluster=fixed,
     )
 
 
-def refusal(answer: Admitted | Refused) -> str:
-    assert isinstance(answer, Refused)
+def refusal(answer: Admitted | NotAdmitted) -> str:
+    assert isinstance(answer, NotAdmitted)
     return f"{answer.field}: {answer.reason}"
 
 
@@ -64,7 +64,7 @@ def test_other_counts_are_refused_with_what_to_ask_for(gpu_type: str, count: int
 
 def test_a_single_node_of_sixteen_gives_sixteen_on_one_node() -> None:
     big = GpuType("big", "x.16", 16, 1, 1)
-    answer = admit(AdmissionRequest("big", 16), {"big": big}, [], Limits(), UserUsage())
+    answer = admit_request(AdmissionRequest("big", 16), {"big": big}, [], LimitSettings(), UserUsage())
     assert isinstance(answer, Admitted)
     assert answer.node_count == 1
 
@@ -135,7 +135,7 @@ class TestOnAFixedCluster:
 
     def test_a_gang_needs_nodes_of_the_full_size(self) -> None:
         nodes = [Node("a", "h100", 8), Node("b", "h100", 4)]
-        assert isinstance(ask("h100", 16, nodes=nodes, fixed=True), Refused)
+        assert isinstance(ask("h100", 16, nodes=nodes, fixed=True), NotAdmitted)
         assert isinstance(ask("h100", 16, nodes=[*nodes, Node("c", "h100", 8)], fixed=True), Admitted)
 
     def test_nodes_that_are_down_or_busy_may_come_back(self) -> None:
@@ -148,26 +148,26 @@ class TestOnAFixedCluster:
 
 class TestLimits:
     def test_too_many_waiting_requests(self) -> None:
-        limits = Limits(max_queued_per_user=2)
+        limits = LimitSettings(max_queued_per_user=2)
         assert isinstance(ask(limits=limits, usage=UserUsage(queued=1)), Admitted)
         answer = ask(limits=limits, usage=UserUsage(queued=2))
-        assert isinstance(answer, Refused)
+        assert isinstance(answer, NotAdmitted)
         assert answer.limit
         assert answer.reason == "you have 2 waiting requests and may have 2; cancel one first"
 
     def test_too_many_gpus(self) -> None:
-        limits = Limits(max_gpus_per_user=8)
+        limits = LimitSettings(max_gpus_per_user=8)
         assert isinstance(ask(count=4, limits=limits, usage=UserUsage(gpus=4)), Admitted)
         answer = ask(count=8, limits=limits, usage=UserUsage(gpus=4))
-        assert isinstance(answer, Refused)
+        assert isinstance(answer, NotAdmitted)
         assert answer.limit
         assert answer.reason == "you have 4 GPUs reserved or asked for and may have 8; 4 are left"
 
     def test_more_gpus_than_anybody_may_have_is_no_matter_of_time(self) -> None:
-        answer = ask(count=8, limits=Limits(max_gpus_per_user=4))
-        assert isinstance(answer, Refused)
+        answer = ask(count=8, limits=LimitSettings(max_gpus_per_user=4))
+        assert isinstance(answer, NotAdmitted)
         assert not answer.limit
 
     def test_cpu_slots_are_no_gpus(self) -> None:
-        limits = Limits(max_gpus_per_user=0)
+        limits = LimitSettings(max_gpus_per_user=0)
         assert isinstance(ask("cpu-x86", 0, limits=limits), Admitted)

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpudev.domain.cluster import Holding, Node, Share
+from gpudev.domain.cluster import Allocation, Node, NodeShare
 from gpudev.domain.gpu import GpuType, load_catalogue
-from gpudev.planning.cluster.availability import Availability, availability, free_units
+from gpudev.planning.cluster.availability import Availability, compute_availability, free_units
 from gpudev.planning.queue.plan import Request
 from gpudev.planning.queue.planner import plan_queue
 from planning.situations import NOW, h100, held, hours, rid
@@ -40,19 +40,19 @@ def numbers(seen: Availability) -> tuple[int, int, int, int]:
     (CPU, [Node("c", "cpu-x86", 3)], [held(n, 1, ("c", [n]), gpu_type="cpu-x86") for n in range(3)], (3, 0, 0, 0)),
 ])  # fmt: skip
 def test_the_formulas(
-    gpu_type: GpuType, nodes: list[Node], holdings: list[Holding], expected: tuple[int, int, int, int]
+    gpu_type: GpuType, nodes: list[Node], holdings: list[Allocation], expected: tuple[int, int, int, int]
 ) -> None:
-    assert numbers(availability(gpu_type, nodes, holdings)) == expected
+    assert numbers(compute_availability(gpu_type, nodes, holdings)) == expected
 
 
 def test_what_describes_the_type_and_its_nodes() -> None:
-    seen = availability(H100, [h100("a"), h100("b", ready=False), Node("t", "t4", 4)], [])
+    seen = compute_availability(H100, [h100("a"), h100("b", ready=False), Node("t", "t4", 4)], [])
     assert (seen.gpu_type, seen.running_instances, seen.max_per_node) == ("h100", 2, 8)
-    assert availability(CPU, [], []).max_per_node == 0
+    assert compute_availability(CPU, [], []).max_per_node == 0
 
 
 @st.composite
-def clusters(draw: st.DrawFn, gpu_type: GpuType) -> tuple[list[Node], list[Holding]]:
+def clusters(draw: st.DrawFn, gpu_type: GpuType) -> tuple[list[Node], list[Allocation]]:
     sizes = [3] if gpu_type.is_cpu else [gpu_type.max_gpus] * 3 + [2, 3, 2 * gpu_type.max_gpus]
     nodes, holdings = [], []
     for number in range(draw(st.integers(0, 6))):
@@ -68,17 +68,19 @@ def clusters(draw: st.DrawFn, gpu_type: GpuType) -> tuple[list[Node], list[Holdi
         )
         nodes.append(node)
         if used:
-            holdings.append(Holding(rid(number + 1), gpu_type.name, (Share(0, node.name, used),), NOW + hours(1)))
+            holdings.append(
+                Allocation(rid(number + 1), gpu_type.name, (NodeShare(0, node.name, used),), NOW + hours(1))
+            )
     return nodes, holdings
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.sampled_from([H100, T4, CPU]).flatmap(lambda t: st.tuples(st.just(t), clusters(t))))
 def test_the_planner_starts_a_count_now_exactly_when_it_is_reservable(
-    facts: tuple[GpuType, tuple[list[Node], list[Holding]]],
+    facts: tuple[GpuType, tuple[list[Node], list[Allocation]]],
 ) -> None:
     gpu_type, (nodes, holdings) = facts
-    most = availability(gpu_type, nodes, holdings).max_reservable
+    most = compute_availability(gpu_type, nodes, holdings).max_reservable
     for count in gpu_type.allowed_counts():
         node_count = gpu_type.node_count(count)
         units = max(1, count // node_count)

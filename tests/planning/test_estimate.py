@@ -7,27 +7,27 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from gpudev.planning.estimate import estimate
-from gpudev.planning.queue.plan import Request, Start, Wait
+from gpudev.planning.estimate import estimate_newcomer
+from gpudev.planning.queue.plan import Queued, Request, Start
 from planning.properties import real_planner
 from planning.situations import NOW, Situation, ask, h100, held, hours, situations
 from planning.workload import busy_cluster
 
-Estimate = Callable[[Situation, Request], Start | Wait]
+Estimate = Callable[[Situation, Request], Start | Queued]
 
 
-def real_estimate(situation: Situation, newcomer: Request) -> Start | Wait:
+def real_estimate(situation: Situation, newcomer: Request) -> Start | Queued:
     s = situation
-    return estimate(s.nodes, s.holdings, s.queue, newcomer, s.now, margin=s.margin)
+    return estimate_newcomer(s.nodes, s.holdings, s.queue, newcomer, s.now, margin=s.margin)
 
 
-def overlooks_the_queue(situation: Situation, newcomer: Request) -> Start | Wait:
+def overlooks_the_queue(situation: Situation, newcomer: Request) -> Start | Queued:
     return real_estimate(situation.with_queue([]), newcomer)
 
 
 def check_against_the_plan(make: Estimate, situation: Situation, newcomer: Request) -> None:
     plan = real_planner(situation.with_queue([*situation.queue, newcomer]))
-    decisions: list[Start | Wait] = [*plan.starts, *plan.waits]
+    decisions: list[Start | Queued] = [*plan.starts, *plan.waits]
     (planned,) = (d for d in decisions if d.reservation_id == newcomer.reservation_id)
     assert make(situation, newcomer) == planned
 
@@ -64,15 +64,15 @@ def test_the_newcomer_counts_once_when_the_queue_already_has_it() -> None:
     nodes, holdings = [h100("a")], [held(91, 2, ("a", range(8)))]
     newcomer = ask(2, 8)
     queue = [ask(1, 8, 3), newcomer]
-    answer = estimate(nodes, holdings, queue, newcomer, NOW)
-    assert isinstance(answer, Wait)
+    answer = estimate_newcomer(nodes, holdings, queue, newcomer, NOW)
+    assert isinstance(answer, Queued)
     assert (answer.position, answer.starts_at) == (2, NOW + hours(5))
 
 
 def test_those_behind_it_do_not_count() -> None:
     nodes, holdings = [h100("a")], [held(91, 2, ("a", range(8)))]
-    answer = estimate(nodes, holdings, [ask(1, 8, 3)], ask(2, 8, priority=1), NOW)
-    assert isinstance(answer, Wait)
+    answer = estimate_newcomer(nodes, holdings, [ask(1, 8, 3)], ask(2, 8, priority=1), NOW)
+    assert isinstance(answer, Queued)
     assert (answer.position, answer.starts_at) == (1, NOW + hours(2))
 
 
@@ -84,6 +84,6 @@ def test_it_takes_milliseconds_beside_a_thousand_holdings() -> None:
     spent = []
     for _ in range(20):
         began = time.process_time()
-        estimate(nodes, holdings, queue, newcomer, NOW)
+        estimate_newcomer(nodes, holdings, queue, newcomer, NOW)
         spent.append(time.process_time() - began)
     assert min(spent) < 0.015

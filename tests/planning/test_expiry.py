@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.planning.reservations.expiry import Expire, Nothing, Warn, decide_expiry
-from gpudev.settings import Timing
+from gpudev.planning.reservations.expiry import Expire, NotDue, Warn, decide_expiry
+from gpudev.settings import TimingSettings
 from planning.reservations import active, preparing
 from planning.situations import NOW
 
-TIMING = Timing()
+TIMING = TimingSettings()
 
 
 def minutes(count: float) -> timedelta:
@@ -21,34 +21,34 @@ def minutes(count: float) -> timedelta:
 
 
 @pytest.mark.parametrize(("left", "warned", "decision"), [
-    (120, None, Nothing(NOW + minutes(90))),
-    (30.1, None, Nothing(NOW + minutes(0.1))),
+    (120, None, NotDue(NOW + minutes(90))),
+    (30.1, None, NotDue(NOW + minutes(0.1))),
     (30, None, Warn(30, minutes(30))),
-    (29, 30, Nothing(NOW + minutes(14))),
+    (29, 30, NotDue(NOW + minutes(14))),
     (15, 30, Warn(15, minutes(15))),
-    (10, 15, Nothing(NOW + minutes(5))),
+    (10, 15, NotDue(NOW + minutes(5))),
     (5, 15, Warn(5, minutes(5))),
-    (3, 5, Nothing(NOW + minutes(3))),
+    (3, 5, NotDue(NOW + minutes(3))),
     (0, 5, Expire()),
     (-10, None, Expire()),
     (12, None, Warn(15, minutes(12))),
     (1, None, Warn(5, minutes(1))),
     (4, 30, Warn(5, minutes(4))),
-    (4, 5, Nothing(NOW + minutes(4))),
+    (4, 5, NotDue(NOW + minutes(4))),
 ])  # fmt: skip
 def test_the_smallest_warning_that_is_due_and_not_given(
-    left: float, warned: int | None, decision: Expire | Warn | Nothing
+    left: float, warned: int | None, decision: Expire | Warn | NotDue
 ) -> None:
     assert decide_expiry(active(left, warned_minutes=warned), NOW, TIMING) == decision
 
 
 @pytest.mark.parametrize("status", [status for status in Status if status is not Status.ACTIVE])
 def test_only_the_active_expire(status: Status) -> None:
-    assert decide_expiry(active(-60, status=status), NOW, TIMING) == Nothing(None)
+    assert decide_expiry(active(-60, status=status), NOW, TIMING) == NotDue(None)
 
 
 def test_while_it_is_prepared_the_clock_has_not_begun() -> None:
-    assert decide_expiry(preparing(), NOW + timedelta(days=1), TIMING) == Nothing(None)
+    assert decide_expiry(preparing(), NOW + timedelta(days=1), TIMING) == NotDue(None)
 
 
 def test_extending_arms_the_warnings_again() -> None:
@@ -73,7 +73,7 @@ def test_whenever_one_looks_each_warning_comes_at_most_once_and_smaller_than_the
             given_warnings.append(decision.minutes)
             assert decision.left <= minutes(decision.minutes)
             reservation = replace(reservation, warned_minutes=decision.minutes)
-            assert isinstance(decide_expiry(reservation, now, TIMING), Nothing), "no burst"
+            assert isinstance(decide_expiry(reservation, now, TIMING), NotDue), "no burst"
         now += minutes(step)
     assert given_warnings == sorted(set(given_warnings), reverse=True)
 

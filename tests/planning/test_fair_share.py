@@ -5,11 +5,11 @@ from datetime import timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpudev.domain.access.users import Usage
+from gpudev.domain.access.users import FairShareUsage
 from gpudev.domain.ids import UserId
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation
-from gpudev.planning.queue.fair_share import fair_turns
+from gpudev.planning.queue.fair_share import compute_fair_ranks
 from planning.situations import NOW, hours, rid
 
 PATIENCE = hours(24)
@@ -40,9 +40,11 @@ def wants(
     )
 
 
-def order(*rows: Reservation, usage: dict[int, Usage] | None = None, patience: timedelta = PATIENCE) -> list[int]:
+def order(
+    *rows: Reservation, usage: dict[int, FairShareUsage] | None = None, patience: timedelta = PATIENCE
+) -> list[int]:
     known = {UserId(user): own for user, own in (usage or {}).items()}
-    turns = fair_turns(rows, "h100", known, NOW, patience)
+    turns = compute_fair_ranks(rows, "h100", known, NOW, patience)
     seqs = {row.reservation_id: row.seq for row in rows}
     return [seqs[who] for who in sorted(turns, key=turns.__getitem__)]
 
@@ -52,13 +54,13 @@ def test_without_any_use_users_take_turns_in_the_order_they_came() -> None:
 
 
 def test_who_used_less_goes_first() -> None:
-    assert order(wants(1, 1), wants(2, 2), usage={1: Usage(10), 2: Usage(9)}) == [2, 1]
+    assert order(wants(1, 1), wants(2, 2), usage={1: FairShareUsage(10), 2: FairShareUsage(9)}) == [2, 1]
 
 
 def test_a_weight_of_two_may_use_twice_as_much() -> None:
     rows = (wants(1, 1), wants(2, 2))
-    assert order(*rows, usage={1: Usage(10, weight=2), 2: Usage(6)}) == [1, 2]
-    assert order(*rows, usage={1: Usage(10, weight=2), 2: Usage(4)}) == [2, 1]
+    assert order(*rows, usage={1: FairShareUsage(10, weight=2), 2: FairShareUsage(6)}) == [1, 2]
+    assert order(*rows, usage={1: FairShareUsage(10, weight=2), 2: FairShareUsage(4)}) == [2, 1]
 
 
 def test_what_runs_counts_as_used_up_whatever_its_type() -> None:
@@ -76,11 +78,11 @@ def test_a_cpu_slot_counts_too() -> None:
 
 def test_who_has_waited_long_enough_goes_first_in_the_order_of_arrival() -> None:
     rows = (wants(1, 1, ago=30), wants(2, 1, ago=25), wants(3, 2, ago=1), wants(4, 3))
-    assert order(*rows, usage={1: Usage(1000)}) == [1, 2, 3, 4]
+    assert order(*rows, usage={1: FairShareUsage(1000)}) == [1, 2, 3, 4]
 
 
 def test_other_types_have_their_own_line() -> None:
-    turns = fair_turns([wants(1, 1, gpu_type="t4"), wants(2, 2)], "h100", {}, NOW, PATIENCE)
+    turns = compute_fair_ranks([wants(1, 1, gpu_type="t4"), wants(2, 2)], "h100", {}, NOW, PATIENCE)
     assert turns == {rid(2): 0}
 
 
@@ -92,7 +94,7 @@ def test_everybody_has_a_turn_of_their_own_and_nobody_overtakes_their_own_earlie
         wants(seq, user, gpus, long, ago=48 - seq / 100 - ago / 100)
         for seq, (user, gpus, long, ago) in enumerate(asked, 1)
     ]
-    turns = fair_turns(rows, "h100", {}, NOW, PATIENCE)
+    turns = compute_fair_ranks(rows, "h100", {}, NOW, PATIENCE)
     assert sorted(turns.values()) == list(range(len(rows)))
     for user in {row.user_id for row in rows}:
         own = [turns[row.reservation_id] for row in rows if row.user_id == user]

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given, settings
 
 from gpudev.domain.ids import ReservationId
-from gpudev.planning.forecast_habits import Habits
+from gpudev.planning.forecast_habits import UsageRatios
 from gpudev.planning.queue.forecasting import Experience, Forecast, forecast
 from gpudev.planning.queue.planner import plan_queue
 from planning.situations import NOW, Situation, ask, h100, held, hours, rid, situations
 
-LEAVES_AT_HALF_TIME = Habits((0.0,) * 10 + (1.0,) + (0.0,) * 10)
-STAYS_TO_THE_END = Habits((0.0,) * 20 + (1.0,))
+LEAVES_AT_HALF_TIME = UsageRatios((0.0,) * 10 + (1.0,) + (0.0,) * 10)
+STAYS_TO_THE_END = UsageRatios((0.0,) * 20 + (1.0,))
 
 
 def forecasts_of(
-    situation: Situation, habits: Habits | None = None, began: dict[ReservationId, datetime] | None = None
+    situation: Situation, habits: UsageRatios | None = None, began: dict[ReservationId, datetime] | None = None
 ) -> dict[ReservationId, Forecast]:
     return forecast(
         situation.nodes,
@@ -29,7 +29,7 @@ def forecasts_of(
         began=began or {},
         latest=bounds(situation),
         came={},
-        experience={} if habits is None else {"h100": Experience(habits=habits)},
+        experience={} if habits is None else {"h100": Experience(usage_ratios=habits)},
         margin=situation.margin,
     )
 
@@ -40,7 +40,7 @@ def bounds(situation: Situation) -> dict[ReservationId, datetime | None]:
 
 
 def typical_hours(forecasts: dict[ReservationId, Forecast], number: int) -> float:
-    return forecasts[rid(number)].told.typical / 3600
+    return forecasts[rid(number)].prediction.typical / 3600
 
 
 ONE_NODE = Situation((h100("a"),), (held(9, 4, ("a", range(8))),), (ask(1, 8, 6), ask(2, 8, 2), ask(3, 8, 2)))
@@ -51,7 +51,7 @@ ONE_NODE = Situation((h100("a"),), (held(9, 4, ("a", range(8))),), (ask(1, 8, 6)
     [(STAYS_TO_THE_END, 4, 10, 12), (LEAVES_AT_HALF_TIME, 2.05, 5.2, 6.25)],
 )
 def test_everybody_is_expected_to_leave_when_people_typically_do(
-    habits: Habits, first: float, second: float, third: float
+    habits: UsageRatios, first: float, second: float, third: float
 ) -> None:
     forecasts = forecasts_of(ONE_NODE, habits)
     assert typical_hours(forecasts, 1) == pytest.approx(first, abs=0.1)
@@ -61,7 +61,7 @@ def test_everybody_is_expected_to_leave_when_people_typically_do(
 
 def test_whoever_has_passed_the_typical_end_is_expected_to_stay_on() -> None:
     """Four hours are left of ten, six are used: nobody leaves at half-time who is still there after it."""
-    most_leave_early = Habits((9.0,) * 10 + (1.0,) * 10 + (0.0,))
+    most_leave_early = UsageRatios((9.0,) * 10 + (1.0,) * 10 + (0.0,))
     fresh = forecasts_of(ONE_NODE, most_leave_early, {rid(9): NOW})
     late = forecasts_of(ONE_NODE, most_leave_early, {rid(9): NOW - hours(6)})
     assert typical_hours(fresh, 1) == pytest.approx(0.27 * 4, abs=0.1)
@@ -70,7 +70,7 @@ def test_whoever_has_passed_the_typical_end_is_expected_to_stay_on() -> None:
 
 def test_what_is_being_cleared_away_is_gone_after_the_margin() -> None:
     situation = replace(ONE_NODE, holdings=(held(9, None, ("a", range(8))),))
-    assert forecasts_of(situation)[rid(1)].told.typical == situation.margin.total_seconds()
+    assert forecasts_of(situation)[rid(1)].prediction.typical == situation.margin.total_seconds()
 
 
 def test_a_type_of_which_nothing_is_known_is_forecast_from_the_guess() -> None:

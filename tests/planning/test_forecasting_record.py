@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpudev.planning.forecast_record import INTERVAL, Told, TrackRecord
+from gpudev.planning.forecast_record import INTERVAL, Prediction, TrackRecord
 
 HOUR = 3600.0
 
 
-def told(record: TrackRecord, typical: float, bound: float) -> Told:
-    return record.calibration().tell(typical, bound)
+def told(record: TrackRecord, typical: float, bound: float) -> Prediction:
+    return record.calibration().predict(typical, bound)
 
 
 def live_through(

@@ -6,35 +6,35 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from gpudev.domain.ids import new_reservation_id
-from gpudev.domain.sessions.addons import Interior, Jupyter, JupyterSeen, JupyterState, JupyterWish
-from gpudev.planning.interiors import made_true, news, not_yet
+from gpudev.domain.sessions.addons import Addons, JupyterAddon, JupyterSpec, JupyterState, JupyterStatus
+from gpudev.planning.interiors import applied_result, describe_jupyter_change, failed_result
 
 NOW = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
-WISH = JupyterWish("t", "k", "/")
-STARTING, READY = JupyterSeen(JupyterState.STARTING), JupyterSeen(JupyterState.READY)
-FAILED = JupyterSeen(JupyterState.FAILED, "there is none")
-PLAIN = Interior(new_reservation_id(), 3, 2, 0, None, (), None)
+WISH = JupyterSpec("t", "k", "/")
+STARTING, READY = JupyterStatus(JupyterState.STARTING), JupyterStatus(JupyterState.READY)
+FAILED = JupyterStatus(JupyterState.FAILED, "there is none")
+PLAIN = Addons(new_reservation_id(), 3, 2, 0, None, (), None)
 
 
-def with_jupyter(seen: JupyterSeen) -> Interior:
-    return replace(PLAIN, jupyter=Jupyter(WISH, seen))
+def with_jupyter(seen: JupyterStatus) -> Addons:
+    return replace(PLAIN, jupyter=JupyterAddon(WISH, seen))
 
 
 def test_what_is_true_is_looked_at_again_only_while_something_may_change_by_itself() -> None:
-    assert made_true(PLAIN, None, NOW).due_at is None
-    assert made_true(with_jupyter(STARTING), FAILED, NOW).due_at is None
-    starting, ready = (made_true(with_jupyter(STARTING), seen, NOW).due_at for seen in (STARTING, READY))
+    assert applied_result(PLAIN, None, NOW).due_at is None
+    assert applied_result(with_jupyter(STARTING), FAILED, NOW).due_at is None
+    starting, ready = (applied_result(with_jupyter(STARTING), seen, NOW).due_at for seen in (STARTING, READY))
     assert starting is not None
     assert ready is not None
     assert NOW < starting < ready
-    assert made_true(PLAIN, READY, NOW).jupyter is None, "of one that is not wanted nothing is kept"
+    assert applied_result(PLAIN, READY, NOW).jupyter is None, "of one that is not wanted nothing is kept"
 
 
 def test_what_did_not_work_is_tried_less_and_less_often_but_for_ever() -> None:
     pauses = []
     for attempts in range(40):
-        noted = not_yet(replace(PLAIN, attempts=attempts), "it is away", NOW)
-        assert (noted.trouble, noted.wanted) == ("it is away", 3)
+        noted = failed_result(replace(PLAIN, attempts=attempts), "it is away", NOW)
+        assert (noted.error, noted.generation) == ("it is away", 3)
         assert noted.due_at is not None
         pauses.append(noted.due_at - NOW)
     assert pauses == sorted(pauses)
@@ -52,5 +52,5 @@ def test_what_did_not_work_is_tried_less_and_less_often_but_for_ever() -> None:
         (STARTING, STARTING, None),
     ],
 )
-def test_owners_are_told_once_of_what_happened(before: JupyterSeen, now: JupyterSeen, told: str | None) -> None:
-    assert news(with_jupyter(before), now) == told
+def test_owners_are_told_once_of_what_happened(before: JupyterStatus, now: JupyterStatus, told: str | None) -> None:
+    assert describe_jupyter_change(with_jupyter(before), now) == told

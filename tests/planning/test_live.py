@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from gpudev.domain.cluster import Holding
+from gpudev.domain.cluster import Allocation
 from gpudev.domain.ids import ReservationId
-from gpudev.planning.queue.incremental_planner import LivePlan
-from gpudev.planning.queue.node_timelines import Place
-from gpudev.planning.queue.plan import Request, Start, Wait
-from gpudev.planning.queue.zone_constraints import Grounds
+from gpudev.planning.queue.incremental_planner import IncrementalPlanner
+from gpudev.planning.queue.node_timelines import TimeSlot
+from gpudev.planning.queue.plan import Queued, Request, Start
+from gpudev.planning.queue.zone_constraints import ZoneFilter
 from planning.living import LIVES, LIVES_BY_TURNS, LIVES_WITH_LATECOMERS, NODES, Happening, Life, LifeByTurns, MakeLive
 from planning.situations import MARGIN, NOW, Situation, ask, held, hours, rid, situations
 
@@ -38,79 +38,79 @@ def live_through(make: MakeLive, happenings: Sequence[Happening], check: Check, 
     return life
 
 
-class NumbersGpusFromZero(LivePlan):
+class NumbersGpusFromZero(IncrementalPlanner):
     def _start(self, request: Request, ranks: Sequence[int], taken_until: int) -> Start:
         start = super()._start(request, ranks, taken_until)
         return replace(start, shares=tuple(replace(s, gpu_indices=tuple(range(s.units))) for s in start.shares))
 
 
-class StartsHalfAGang(LivePlan):
+class StartsHalfAGang(IncrementalPlanner):
     def _start(self, request: Request, ranks: Sequence[int], taken_until: int) -> Start:
         return super()._start(request, ranks[:1], taken_until)
 
 
-class SeatsNewcomersOnSomebodysPlace(LivePlan):
+class SeatsNewcomersOnSomebodysPlace(IncrementalPlanner):
     """Whoever comes and has to wait is told to be next."""
 
-    def arrive(self, request: Request, now: Any) -> Start | Wait:
-        answer = super().arrive(request, now)
-        seat = self._seats.stand_up(request)
+    def add_request(self, request: Request, now: Any) -> Start | Queued:
+        answer = super().add_request(request, now)
+        seat = self._planned_starts.unassign(request)
         if seat is None:
             return answer
-        self._seats.sit(request, Place(min(seat.start, self._room.now + 60_000_000), seat.ranks))
+        self._planned_starts.assign(request, TimeSlot(min(seat.start, self._occupancy.now + 60_000_000), seat.ranks))
         return self.wait_of(request.reservation_id) or answer
 
 
-class LetsTheLastGoFirst(LivePlan):
+class LetsTheLastGoFirst(IncrementalPlanner):
     """Forgets the places of all that wait when somebody new comes."""
 
-    def arrive(self, request: Request, now: Any) -> Start | Wait:
-        waiting = list(self._waiting)
-        self._make(self._nodes, list(self._room.held.values()), [request], now, {})
-        answer = next(iter(self.wake(now)), None) or self.wait_of(request.reservation_id)
+    def add_request(self, request: Request, now: Any) -> Start | Queued:
+        waiting = list(self._queue)
+        self._make_full_plan(self._nodes, list(self._occupancy.allocations.values()), [request], now, {})
+        answer = next(iter(self.collect_starts(now)), None) or self.wait_of(request.reservation_id)
         assert answer is not None
         for other in waiting:
-            super().arrive(other, now)
+            super().add_request(other, now)
         return answer
 
 
-class NeverLooksForRoom(LivePlan):
-    def _start_in_room(self) -> Iterator[Start]:
+class NeverLooksForRoom(IncrementalPlanner):
+    def _backfill(self) -> Iterator[Start]:
         return iter(())
 
 
-class LooksForRoomOnce(LivePlan):
+class LooksForRoomOnce(IncrementalPlanner):
     """Whoever starts leaves a place behind, which it overlooks."""
 
-    def _start_in_room(self) -> Iterator[Start]:
-        yield from list(super()._start_in_room())[:1]
+    def _backfill(self) -> Iterator[Start]:
+        yield from list(super()._backfill())[:1]
 
 
-class LooksForRoomEverywhere(LivePlan):
+class LooksForRoomEverywhere(IncrementalPlanner):
     """Forgets where disks are when room appears."""
 
-    def _start_in_room(self) -> Iterator[Start]:
-        self._grounds = Grounds([replace(node, zone=None) for node in self._room.nodes])
-        return super()._start_in_room()
+    def _backfill(self) -> Iterator[Start]:
+        self._zone_filter = ZoneFilter([replace(node, zone=None) for node in self._occupancy.nodes])
+        return super()._backfill()
 
 
-class ForgetsWhereNewDisksAre(LivePlan):
-    def arrive(self, request: Request, now: Any) -> Start | Wait:
-        return super().arrive(replace(request, anchor=None), now)
+class ForgetsWhereNewDisksAre(IncrementalPlanner):
+    def add_request(self, request: Request, now: Any) -> Start | Queued:
+        return super().add_request(replace(request, zone_constraint=None), now)
 
 
-class CountsPositionsByStart(LivePlan):
-    def waits(self) -> Iterator[Wait]:
-        known = [wait for wait in super().waits() if wait.starts_at is not None]
+class CountsPositionsByStart(IncrementalPlanner):
+    def iter_queued(self) -> Iterator[Queued]:
+        known = [wait for wait in super().iter_queued() if wait.starts_at is not None]
         for position, wait in enumerate(sorted(known, key=lambda w: (w.starts_at, w.reservation_id)), 1):
             yield replace(wait, position=position)
 
 
-class BelievesThatEverybodyGoesInTime(LivePlan):
+class BelievesThatEverybodyGoesInTime(IncrementalPlanner):
     def _advance(self, now: Any) -> None:
-        for who, holding in list(self._room.held.items()):
+        for who, holding in list(self._occupancy.allocations.items()):
             if holding.until is not None and holding.until <= now:
-                self._touched.update(self._room.release(who))
+                self._touched_ranks.update(self._occupancy.remove_allocation(who))
         super()._advance(now)
 
 
@@ -131,7 +131,7 @@ def test_it_holds_at_every_moment(check: Check) -> None:
     @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(LIVES)
     def holds(happenings: list[Happening]) -> None:
-        live_through(LivePlan, happenings, check)
+        live_through(IncrementalPlanner, happenings, check)
 
     holds()
 
@@ -158,7 +158,7 @@ def everything_but_promises(life: Life) -> None:
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(LIVES_WITH_LATECOMERS)
 def test_nothing_is_planned_over_those_who_overstay(happenings: list[Happening]) -> None:
-    live_through(LivePlan, happenings, everything_but_promises)
+    live_through(IncrementalPlanner, happenings, everything_but_promises)
 
 
 @settings(FIND_ONE)
@@ -181,10 +181,10 @@ def everything(life: Life) -> None:
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(LIVES_BY_TURNS)
 def test_it_sees_for_itself_what_changed(happenings: list[Happening]) -> None:
-    live_through(LivePlan, happenings, everything, LifeByTurns)
+    live_through(IncrementalPlanner, happenings, everything, LifeByTurns)
 
 
-class OverlooksWhoIsGone(LivePlan):
+class OverlooksWhoIsGone(IncrementalPlanner):
     def _leave(self, reservation_id: ReservationId) -> None: ...
 
 
@@ -200,45 +200,45 @@ def test_a_live_plan_that_overlooks_who_is_gone_is_caught() -> None:
 
 
 class TestTurns:
-    def live(self) -> LivePlan:
+    def live(self) -> IncrementalPlanner:
         """a and b are full for 2 and 3 hours; 1 and 2 wait for them."""
-        live = LivePlan("h100", NODES[:2], self.held(), [ask(1, 8), ask(2, 8)], now=NOW, margin=MARGIN)
-        assert live.wake(NOW) == ()
+        live = IncrementalPlanner("h100", NODES[:2], self.held(), [ask(1, 8), ask(2, 8)], now=NOW, margin=MARGIN)
+        assert live.collect_starts(NOW) == ()
         return live
 
-    def held(self) -> list[Holding]:
+    def held(self) -> list[Allocation]:
         return [held(91, 2, ("a", range(8))), held(92, 3, ("b", range(8)))]
 
     def test_nothing_new_says_nothing(self) -> None:
-        turn = self.live().turn(NODES[:2], self.held(), [ask(1, 8), ask(2, 8)], NOW)
+        turn = self.live().update(NODES[:2], self.held(), [ask(1, 8), ask(2, 8)], NOW)
         assert (turn.starts, turn.waits, turn.remade) == ((), (), False)
 
     def test_a_lost_node_makes_the_plan_anew(self) -> None:
         live = self.live()
-        turn = live.turn(NODES[:1], self.held(), [ask(1, 8), ask(2, 8)], NOW)
+        turn = live.update(NODES[:1], self.held(), [ask(1, 8), ask(2, 8)], NOW)
         assert turn.remade
         assert [wait.nodes for wait in turn.waits] == [("a",), ("a",)]
 
     def test_an_end_that_moves_onto_somebodys_place_makes_the_plan_anew(self) -> None:
         longer = [held(91, 5, ("a", range(8))), self.held()[1]]
-        turn = self.live().turn(NODES[:2], longer, [ask(1, 8), ask(2, 8)], NOW)
+        turn = self.live().update(NODES[:2], longer, [ask(1, 8), ask(2, 8)], NOW)
         assert turn.remade
         assert [wait.starts_at for wait in turn.waits] == [NOW + hours(3), NOW + hours(4)]
 
     def test_somebody_who_may_go_first_now_makes_the_plan_anew(self) -> None:
-        turn = self.live().turn(NODES[:2], self.held(), [ask(1, 8), ask(2, 8, priority=1)], NOW)
+        turn = self.live().update(NODES[:2], self.held(), [ask(1, 8), ask(2, 8, priority=1)], NOW)
         assert turn.remade
 
     def test_a_start_that_did_not_happen_is_planned_again(self) -> None:
         live = self.live()
-        (start,) = live.end(rid(91), NOW)
+        (start,) = live.remove_reservation(rid(91), NOW)
         assert start.reservation_id == rid(1)
-        turn = live.turn(NODES[:2], self.held()[1:], [ask(1, 8), ask(2, 8)], NOW)
+        turn = live.update(NODES[:2], self.held()[1:], [ask(1, 8), ask(2, 8)], NOW)
         assert {start.reservation_id for start in turn.starts} == {rid(2)}
 
     def test_much_at_once_makes_the_plan_anew(self) -> None:
         many = [ask(number, 1) for number in range(1, 50)]
-        assert self.live().turn(NODES[:2], self.held(), many, NOW).remade
+        assert self.live().update(NODES[:2], self.held(), many, NOW).remade
 
     def test_it_says_when_to_be_woken(self) -> None:
         live = self.live()
@@ -247,22 +247,22 @@ class TestTurns:
         assert live.wait_of(rid(91)) is None
 
     def test_a_size_nobody_asked_for_before(self) -> None:
-        answer = self.live().arrive(ask(3, 2, 1), NOW)
-        assert isinstance(answer, Wait)
+        answer = self.live().add_request(ask(3, 2, 1), NOW)
+        assert isinstance(answer, Queued)
         assert (answer.starts_at, answer.position) == (NOW + hours(3), 3)
 
     def test_those_who_can_never_run_are_told_so(self) -> None:
-        answer = self.live().arrive(ask(3, 8, 1, nodes=3), NOW)
-        assert isinstance(answer, Wait)
+        answer = self.live().add_request(ask(3, 8, 1, nodes=3), NOW)
+        assert isinstance(answer, Queued)
         assert answer.starts_at is None
         assert "only 2 h100 can be" in answer.reason
 
 
-def made_of(situation: Situation, make: MakeLive = LivePlan) -> tuple[tuple[Start, ...], list[Wait]]:
+def made_of(situation: Situation, make: MakeLive = IncrementalPlanner) -> tuple[tuple[Start, ...], list[Queued]]:
     h100s = [node for node in situation.nodes if node.gpu_type == "h100"]
     queue = [request for request in situation.queue if request.gpu_type == "h100"]
     live = make("h100", h100s, situation.holdings, queue, now=situation.now, margin=situation.margin)
-    return live.wake(situation.now), list(live.waits())
+    return live.collect_starts(situation.now), list(live.iter_queued())
 
 
 def shuffled(situation: Situation) -> Situation:
@@ -281,8 +281,10 @@ def test_the_same_facts_give_the_same_plan(situation: Situation) -> None:
     assert made_of(shuffled(situation)) == made_of(situation)
 
 
-def in_order_of_mention(gpu_type: str, nodes: Any, holdings: Any, queue: list[Request], **rest: Any) -> LivePlan:
-    return LivePlan(gpu_type, nodes, holdings, [replace(r, seq=at) for at, r in enumerate(queue)], **rest)
+def in_order_of_mention(
+    gpu_type: str, nodes: Any, holdings: Any, queue: list[Request], **rest: Any
+) -> IncrementalPlanner:
+    return IncrementalPlanner(gpu_type, nodes, holdings, [replace(r, seq=at) for at, r in enumerate(queue)], **rest)
 
 
 @settings(FIND_ONE)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gpudev.planning.queue.incremental_planner import LivePlan
+from gpudev.planning.queue.incremental_planner import IncrementalPlanner
 from gpudev.planning.queue.planner import plan_queue, plan_starts
 from planning.situations import NOW, ask
 from planning.workload import busy_cluster
@@ -41,9 +41,9 @@ def test_time_grows_with_the_queue_and_the_cluster_not_with_their_product() -> N
 def test_one_arrival_and_one_end_beside_ten_thousand_that_wait() -> None:
     """Where it was written: 0.5 ms and 0.3 ms."""
     nodes, holdings, queue = busy_cluster(nodes=1000, running=5000, queued=10_000)
-    live = LivePlan("h100", nodes, holdings, queue, now=NOW)
-    live.wake(NOW)
+    live = IncrementalPlanner("h100", nodes, holdings, queue, now=NOW)
+    live.collect_starts(NOW)
     newcomers = iter(ask(number, 2, 3) for number in range(20_001, 20_010))
     leavers = iter(holding.reservation_id for holding in holdings[::500])
-    assert seconds(lambda: live.arrive(next(newcomers), NOW)) < 0.02
-    assert seconds(lambda: live.end(next(leavers), NOW)) < 0.02
+    assert seconds(lambda: live.add_request(next(newcomers), NOW)) < 0.02
+    assert seconds(lambda: live.remove_reservation(next(leavers), NOW)) < 0.02

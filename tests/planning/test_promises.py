@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from gpudev.domain.cluster import Holding, Node
+from gpudev.domain.cluster import Allocation, Node
 from gpudev.domain.ids import ReservationId
-from gpudev.planning.queue.plan import Plan, Request, Wait
+from gpudev.planning.queue.plan import Plan, Queued, Request
 from gpudev.planning.queue.planner import plan_queue
 from planning import broken_planners as broken
 from planning.properties import real_planner
@@ -23,7 +23,7 @@ Arrivals = Sequence[tuple[float, Request]]
 """After how many hours somebody asks for what."""
 
 
-Told = dict[ReservationId, Wait]
+Told = dict[ReservationId, Queued]
 Asked = Callable[[Situation, Told], Plan]
 """A planner that may look at what was told last."""
 
@@ -38,7 +38,7 @@ def check_that_what_was_told_is_kept(
         requests[request.reservation_id] = request
         heapq.heappush(events, (NOW + hours(after), request.seq, request.reservation_id))
     queue: dict[ReservationId, Request] = {}
-    running: dict[ReservationId, Holding] = {}
+    running: dict[ReservationId, Allocation] = {}
     told: Told = {}
     while events:
         now = events[0][0]
@@ -53,7 +53,7 @@ def check_that_what_was_told_is_kept(
             request = queue.pop(start.reservation_id)
             assert now <= _told_start(told, start.reservation_id, now), "later than told"
             until = now + request.duration
-            running[request.reservation_id] = Holding(request.reservation_id, "h100", start.shares, until)
+            running[request.reservation_id] = Allocation(request.reservation_id, "h100", start.shares, until)
             leaves = now + request.duration * used[request.seq % len(used)]
             heapq.heappush(events, (leaves, request.seq, request.reservation_id))
         for wait in plan.waits:
@@ -201,7 +201,7 @@ def test_whoever_gives_up_a_seat_leaves_room_to_those_ahead_at_once() -> None:
     unpromised, first, second = ask(0, 8, 10), ask(1, 8, 3), ask(2, 8, 1)
     on_a, on_c = ask(3, 8, 9), ask(4, 8, 3)
     told = {
-        rid(number): Wait(rid(number), 1, NOW + hours(after), (node,), "")
+        rid(number): Queued(rid(number), 1, NOW + hours(after), (node,), "")
         for number, after, node in [(1, 5, "b"), (2, 1, "b"), (3, 1, "a"), (4, 1, "c")]
     }
     situation = Situation(
@@ -219,7 +219,7 @@ class TestPriorities:
     nodes = (h100("a"),)
     holdings = (held(90, 2, ("a", range(8))),)
 
-    def starts(self, queue: list[Request], promises: dict[ReservationId, Wait]) -> dict[int, timedelta]:
+    def starts(self, queue: list[Request], promises: dict[ReservationId, Queued]) -> dict[int, timedelta]:
         plan = plan_queue(self.nodes, self.holdings, queue, NOW, promises=promises)
         return {w.reservation_id.int >> 96: w.starts_at - NOW for w in plan.waits if w.starts_at is not None}
 
@@ -233,7 +233,7 @@ class TestPriorities:
     def test_those_of_one_priority_keep_their_promises_among_themselves(self) -> None:
         """The second was promised hour 2 when the first came back to wait behind a later one."""
         first, second, urgent = ask(1, 8, 4), ask(2, 8, 4), ask(3, 8, 1, priority=1)
-        told = {second.reservation_id: Wait(second.reservation_id, 1, NOW + hours(3), ("a",), "")}
+        told = {second.reservation_id: Queued(second.reservation_id, 1, NOW + hours(3), ("a",), "")}
         assert self.starts([first, second, urgent], told) == {3: hours(2), 2: hours(3), 1: hours(7)}
 
     def test_a_lower_one_never_moves_anybody(self) -> None:

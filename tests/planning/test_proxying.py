@@ -8,21 +8,21 @@ import pytest
 from gpudev.domain.errors import ClusterError, Conflict, Unauthenticated
 from gpudev.domain.ids import UserId, new_reservation_id
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import Connection
-from gpudev.domain.sessions.grants import Close, Grant, Standing
-from gpudev.planning.sessions import admit, check_address, why_ended
+from gpudev.domain.reservations.reservation import SshEndpoint
+from gpudev.domain.sessions.grants import CloseCode, Grant, GrantState
+from gpudev.planning.sessions import admit_session, check_server_address, find_session_end
 from support.clock import ManualClock
 
 NOW = ManualClock().now()
 SOON = NOW + timedelta(seconds=1)
-WHERE = Connection("10.0.0.7", 31234, "dev", "ssh-ed25519 AAAA")
+WHERE = SshEndpoint("10.0.0.7", 31234, "dev", "ssh-ed25519 AAAA")
 GRANT = Grant(new_reservation_id(), UserId(1), 7)
-GOOD = Standing("ada", True, True, True, Status.ACTIVE, WHERE)
+GOOD = GrantState("ada", True, True, True, Status.ACTIVE, WHERE)
 
 
 def test_a_good_token_leads_to_the_recorded_address() -> None:
-    assert admit(GRANT.reservation_id, GRANT, SOON, GOOD, NOW) == WHERE
-    assert why_ended(GRANT, GOOD) is None
+    assert admit_session(GRANT.reservation_id, GRANT, SOON, GOOD, NOW) == WHERE
+    assert find_session_end(GRANT, GOOD) is None
 
 
 def test_a_token_is_good_for_its_own_reservation_and_its_own_time() -> None:
@@ -33,7 +33,7 @@ def test_a_token_is_good_for_its_own_reservation_and_its_own_time() -> None:
         (GRANT.reservation_id, GRANT, SOON, None, NOW),
     ):
         with pytest.raises(Unauthenticated):
-            admit(*wrong)
+            admit_session(*wrong)
 
 
 @pytest.mark.parametrize(
@@ -47,23 +47,23 @@ def test_a_token_is_good_for_its_own_reservation_and_its_own_time() -> None:
     ],
     ids=["no user", "disabled", "key revoked", "not theirs", "no reservation"],
 )
-def test_whose_access_has_ended_is_out(now_is: Standing) -> None:
-    ending = why_ended(GRANT, now_is)
+def test_whose_access_has_ended_is_out(now_is: GrantState) -> None:
+    ending = find_session_end(GRANT, now_is)
     assert ending is not None
-    assert ending.close is Close.ACCESS_ENDED
+    assert ending.code is CloseCode.ACCESS_ENDED
     with pytest.raises(Unauthenticated):
-        admit(GRANT.reservation_id, GRANT, SOON, now_is, NOW)
+        admit_session(GRANT.reservation_id, GRANT, SOON, now_is, NOW)
 
 
 @pytest.mark.parametrize("status", [status for status in Status if status is not Status.ACTIVE])
 def test_a_session_lasts_as_long_as_its_reservation_is_active(status: Status) -> None:
     now_is = replace(GOOD, status=status)
-    ending = why_ended(GRANT, now_is)
+    ending = find_session_end(GRANT, now_is)
     assert ending is not None
-    assert ending.close is Close.RESERVATION_ENDED
+    assert ending.code is CloseCode.RESERVATION_ENDED
     assert status.value in ending.reason
     with pytest.raises(Conflict):
-        admit(GRANT.reservation_id, GRANT, SOON, now_is, NOW)
+        admit_session(GRANT.reservation_id, GRANT, SOON, now_is, NOW)
 
 
 @pytest.mark.parametrize(
@@ -88,14 +88,14 @@ def test_a_session_lasts_as_long_as_its_reservation_is_active(status: Status) ->
 )
 def test_no_dev_server_is_at_such_an_address(address: str) -> None:
     with pytest.raises(ClusterError):
-        check_address(address, 5432, loopback_allowed=False, ours={("10.0.0.2", 5432), ("db.internal", 5432)})
+        check_server_address(address, 5432, loopback_allowed=False, ours={("10.0.0.2", 5432), ("db.internal", 5432)})
 
 
 def test_dev_servers_are_at_addresses_like_these() -> None:
     for address, port in (("10.0.0.7", 31234), ("192.168.1.4", 22), ("203.0.113.9", 30022), ("2001:db8::7", 22)):
-        check_address(address, port, loopback_allowed=False, ours={("10.0.0.7", 5432)})
-    check_address("127.0.0.1", 20001, loopback_allowed=True, ours={("127.0.0.1", 5432)})
+        check_server_address(address, port, loopback_allowed=False, ours={("10.0.0.7", 5432)})
+    check_server_address("127.0.0.1", 20001, loopback_allowed=True, ours={("127.0.0.1", 5432)})
     with pytest.raises(ClusterError):
-        check_address("::ffff:127.0.0.1", 5432, loopback_allowed=True, ours={("127.0.0.1", 5432)})
+        check_server_address("::ffff:127.0.0.1", 5432, loopback_allowed=True, ours={("127.0.0.1", 5432)})
     with pytest.raises(ClusterError):
-        check_address("10.0.0.7", 0, loopback_allowed=False, ours=())
+        check_server_address("10.0.0.7", 0, loopback_allowed=False, ours=())

@@ -5,13 +5,13 @@ from itertools import permutations
 
 import pytest
 
-from gpudev.domain.cluster import Holding, Node, Share
+from gpudev.domain.cluster import Allocation, Node, NodeShare
 from gpudev.planning.queue.plan import Plan, Request
 from gpudev.planning.queue.planner import plan_queue
 from planning.situations import MARGIN, NOW, ask, h100, held, hours, rid
 
 
-def plan(nodes: list[Node], holdings: list[Holding], queue: list[Request]) -> Plan:
+def plan(nodes: list[Node], holdings: list[Allocation], queue: list[Request]) -> Plan:
     return plan_queue(nodes, holdings, queue, NOW, MARGIN)
 
 
@@ -32,7 +32,7 @@ class TestStartingNow:
     def test_a_request_starts_on_a_free_node_with_the_lowest_gpus(self) -> None:
         made = plan([h100("a")], [], [ask(1, 2)])
         assert made.waits == ()
-        assert made.starts[0].shares == (Share(0, "a", 2, (0, 1)),)
+        assert made.starts[0].shares == (NodeShare(0, "a", 2, (0, 1)),)
 
     def test_two_half_free_nodes_do_not_satisfy_a_full_node_request(self) -> None:
         halves = [held(91, 2, ("a", range(4))), held(92, 3, ("b", range(4)))]
@@ -64,11 +64,11 @@ class TestStartingNow:
     @pytest.mark.parametrize("taken", [0, 1, 2])
     def test_a_cpu_node_has_three_slots_without_gpu_numbers(self, taken: int) -> None:
         node = Node("c", "cpu-x86", 3)
-        holdings = [Holding(rid(90 + n), "cpu-x86", (Share(0, "c", 1),), NOW + hours(2)) for n in range(taken)]
+        holdings = [Allocation(rid(90 + n), "cpu-x86", (NodeShare(0, "c", 1),), NOW + hours(2)) for n in range(taken)]
         queue = [ask(n, 1, gpu_type="cpu-x86") for n in range(1, 5)]
         made = plan([node], holdings, queue)
         assert len(made.starts) == 3 - taken
-        assert all(start.shares == (Share(0, "c", 1, ()),) for start in made.starts)
+        assert all(start.shares == (NodeShare(0, "c", 1, ()),) for start in made.starts)
 
 
 class TestWaiting:
@@ -210,7 +210,7 @@ class TestBackfill:
 class TestGangs:
     def test_a_gang_takes_whole_distinct_nodes(self) -> None:
         made = plan([h100("a"), h100("b"), h100("c")], [held(91, 5, ("b", [0]))], [ask(1, 8, nodes=2)])
-        assert made.starts[0].shares == (Share(0, "a", 8, tuple(range(8))), Share(1, "c", 8, tuple(range(8))))
+        assert made.starts[0].shares == (NodeShare(0, "a", 8, tuple(range(8))), NodeShare(1, "c", 8, tuple(range(8))))
 
     def test_a_gang_starts_whole_or_not_at_all(self) -> None:
         made = plan([h100("a"), h100("b")], [held(91, 3, ("b", [7]))], [ask(1, 8, nodes=2)])

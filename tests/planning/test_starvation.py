@@ -9,10 +9,10 @@ from typing import Protocol
 
 import pytest
 
-from gpudev.domain.cluster import Holding
+from gpudev.domain.cluster import Allocation
 from gpudev.domain.ids import ReservationId
-from gpudev.planning.queue.incremental_planner import LivePlan
-from gpudev.planning.queue.plan import Plan, Request, Start, Wait
+from gpudev.planning.queue.incremental_planner import IncrementalPlanner
+from gpudev.planning.queue.plan import Plan, Queued, Request, Start
 from gpudev.planning.queue.planner import plan_queue
 from planning.broken_planners import starts_whoever_fits_now
 from planning.situations import MARGIN, NOW, Situation, ask, h100, hours, rid
@@ -23,13 +23,13 @@ COMES, STREAM_ENDS = NOW + hours(4), NOW + hours(40)
 
 
 class Decider(Protocol):
-    def __call__(self, situation: Situation) -> tuple[Iterable[Start], Iterable[Wait]]: ...
+    def __call__(self, situation: Situation) -> tuple[Iterable[Start], Iterable[Queued]]: ...
 
 
 def keeping_promises() -> Decider:
-    told: dict[ReservationId, Wait] = {}
+    told: dict[ReservationId, Queued] = {}
 
-    def decide(situation: Situation) -> tuple[Iterable[Start], Iterable[Wait]]:
+    def decide(situation: Situation) -> tuple[Iterable[Start], Iterable[Queued]]:
         plan = plan_queue(situation.nodes, situation.holdings, situation.queue, situation.now, promises=told)
         told.clear()
         told.update(plan.wait_of())
@@ -39,17 +39,17 @@ def keeping_promises() -> Decider:
 
 
 def live() -> Decider:
-    plan = LivePlan("h100", NODES, [], [], now=NOW, margin=MARGIN)
+    plan = IncrementalPlanner("h100", NODES, [], [], now=NOW, margin=MARGIN)
 
-    def decide(situation: Situation) -> tuple[Iterable[Start], Iterable[Wait]]:
-        turn = plan.turn(situation.nodes, situation.holdings, situation.queue, situation.now)
-        return turn.starts, list(plan.waits())
+    def decide(situation: Situation) -> tuple[Iterable[Start], Iterable[Queued]]:
+        turn = plan.update(situation.nodes, situation.holdings, situation.queue, situation.now)
+        return turn.starts, list(plan.iter_queued())
 
     return decide
 
 
 def without_promises(planner: Callable[[Situation], Plan]) -> Callable[[], Decider]:
-    def decide(situation: Situation) -> tuple[Iterable[Start], Iterable[Wait]]:
+    def decide(situation: Situation) -> tuple[Iterable[Start], Iterable[Queued]]:
         plan = planner(situation)
         return plan.starts, plan.waits
 
@@ -74,7 +74,7 @@ def start_of_the_gang(decide: Decider, seed: int) -> tuple[datetime, datetime]:
     events = [(at, who) for who, (at, _) in requests.items()]
     events.sort()
     queue: dict[ReservationId, Request] = {}
-    running: dict[ReservationId, Holding] = {}
+    running: dict[ReservationId, Allocation] = {}
     told: datetime | None = None
     while events:
         now = events[0][0]
@@ -88,7 +88,7 @@ def start_of_the_gang(decide: Decider, seed: int) -> tuple[datetime, datetime]:
             if request.reservation_id == GANG:
                 assert told is not None, "it had to wait, or nothing is shown"
                 return told, now
-            running[request.reservation_id] = Holding(
+            running[request.reservation_id] = Allocation(
                 request.reservation_id, "h100", start.shares, now + request.duration
             )
             heappush(events, (now + request.duration / (1 + request.seq % 2), request.reservation_id))

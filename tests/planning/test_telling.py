@@ -6,11 +6,11 @@ from datetime import timedelta
 import pytest
 
 from gpudev.domain.ids import UserId
-from gpudev.domain.queue import Estimate, LateBecause, Span
+from gpudev.domain.queue import DelayCause, Estimate, TimeInterval
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation
-from gpudev.planning.queue.plan import Wait
-from gpudev.planning.telling import is_delayed, is_news, why_delayed
+from gpudev.planning.queue.plan import Queued
+from gpudev.planning.telling import explain_delay, is_delayed, is_worth_writing
 from planning.situations import NOW, ask, h100, held, hours, rid
 
 MINUTE = timedelta(minutes=1)
@@ -18,7 +18,7 @@ MINUTE = timedelta(minutes=1)
 
 def told(position: int, wait: timedelta, expected: timedelta | None = None) -> Estimate:
     at = NOW + (expected or wait / 2)
-    return Estimate(position, NOW + wait, Span(at, at, at), "because")
+    return Estimate(position, NOW + wait, TimeInterval(at, at, at), "because")
 
 
 def row(estimate: Estimate) -> Reservation:
@@ -36,7 +36,7 @@ def row(estimate: Estimate) -> Reservation:
         created_at=NOW,
         queue_position=estimate.position,
         latest_start_at=estimate.latest,
-        expected_start=estimate.span,
+        expected_start=estimate.interval,
         wait_reason=estimate.reason,
     )
 
@@ -59,15 +59,15 @@ def row(estimate: Estimate) -> Reservation:
     ],
 )
 def test_a_change_is_news_when_it_is_large_for_its_owner(before: Estimate, after: Estimate, news: bool) -> None:
-    assert is_news(row(before), after, NOW) is news
+    assert is_worth_writing(row(before), after, NOW) is news
 
 
 def test_one_that_nobody_has_looked_at_yet_is_news() -> None:
-    assert is_news(replace(row(told(1, hours(1))), queue_position=None), told(1, hours(1)), NOW)
+    assert is_worth_writing(replace(row(told(1, hours(1))), queue_position=None), told(1, hours(1)), NOW)
 
 
-def wait(at: timedelta | None, *nodes: str) -> Wait:
-    return Wait(rid(1), 1, None if at is None else NOW + at, nodes or ("a",), "")
+def wait(at: timedelta | None, *nodes: str) -> Queued:
+    return Queued(rid(1), 1, None if at is None else NOW + at, nodes or ("a",), "")
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ class TestWhy:
     own = ask(1, 8)
     nodes = (h100("a"), h100("b"))
 
-    def why(self, **facts: object) -> tuple[LateBecause, str]:
+    def why(self, **facts: object) -> tuple[DelayCause, str]:
         usual: dict[str, object] = {
             "nodes": self.nodes,
             "holdings": [held(90, 1, ("a", range(8)))],
@@ -102,25 +102,25 @@ class TestWhy:
             "now": NOW,
             "preparing_margin": MINUTE,
         }
-        return why_delayed(wait(hours(1), "a"), self.own, **(usual | facts))  # type: ignore[arg-type]
+        return explain_delay(wait(hours(1), "a"), self.own, **(usual | facts))  # type: ignore[arg-type]
 
     def test_a_node_that_is_gone_or_not_ready_was_lost(self) -> None:
         for nodes in ([h100("b")], [h100("a", ready=False)]):
-            assert self.why(nodes=nodes) == (LateBecause.NODE_LOST, "node a was lost")
+            assert self.why(nodes=nodes) == (DelayCause.NODE_LOST, "node a was lost")
 
     def test_a_closed_node_is_an_operators_act(self) -> None:
         because, words = self.why(nodes=[h100("a", schedulable=False)])
-        assert because is LateBecause.OPERATOR
+        assert because is DelayCause.OPERATOR
         assert "closed" in words
 
     def test_so_is_a_higher_priority(self) -> None:
-        assert self.why(queue=[self.own, ask(2, 8, priority=1)])[0] is LateBecause.OPERATOR
+        assert self.why(queue=[self.own, ask(2, 8, priority=1)])[0] is DelayCause.OPERATOR
 
     def test_something_over_that_is_still_there_is_named(self) -> None:
         because, words = self.why(holdings=[held(0x3F2A1B7C, -1, ("a", range(8)))])
-        assert because is LateBecause.SLOW_RELEASE
+        assert because is DelayCause.SLOW_RELEASE
         assert "3f2a1b7c" in words
-        assert self.why(holdings=[held(0x3F2A1B7C, -1, ("b", range(8)))])[0] is LateBecause.UNEXPLAINED
+        assert self.why(holdings=[held(0x3F2A1B7C, -1, ("b", range(8)))])[0] is DelayCause.UNEXPLAINED
 
     def test_a_slow_start_is_named(self) -> None:
         slow = replace(
@@ -129,8 +129,8 @@ class TestWhy:
             preparing_at=NOW - 2 * MINUTE,
             shares=held(90, 1, ("a", range(8))).shares,
         )
-        assert self.why(preparing=[slow])[0] is LateBecause.SLOW_START
-        assert self.why(preparing=[replace(slow, preparing_at=NOW)])[0] is LateBecause.UNEXPLAINED
+        assert self.why(preparing=[slow])[0] is DelayCause.SLOW_START
+        assert self.why(preparing=[replace(slow, preparing_at=NOW)])[0] is DelayCause.UNEXPLAINED
 
     def test_foreign_work_is_named(self) -> None:
-        assert self.why(nodes=[h100("a", foreign_units=1)])[0] is LateBecause.FOREIGN_WORK
+        assert self.why(nodes=[h100("a", foreign_units=1)])[0] is DelayCause.FOREIGN_WORK

@@ -4,7 +4,7 @@ import random
 from datetime import timedelta
 from uuid import UUID
 
-from gpudev.domain.cluster import Holding, Node, Share
+from gpudev.domain.cluster import Allocation, Node, NodeShare
 from gpudev.domain.ids import ReservationId
 from gpudev.planning.queue.plan import Request
 from planning.situations import NOW
@@ -17,17 +17,17 @@ _SHARE_OF_SHAPES = (55, 18, 12, 11, 2, 1, 1)
 
 def busy_cluster(
     *, nodes: int, running: int, queued: int, types: tuple[str, ...] = ("h100",), seed: int = 1
-) -> tuple[list[Node], list[Holding], list[Request]]:
+) -> tuple[list[Node], list[Allocation], list[Request]]:
     dice = random.Random(seed)
     all_nodes = [Node(f"node-{at:05}", types[at % len(types)], _PER_NODE) for at in range(nodes)]
     return all_nodes, _holdings(dice, all_nodes, running), [_request(dice, at, types) for at in range(queued)]
 
 
-def _holdings(dice: random.Random, nodes: list[Node], count: int) -> list[Holding]:
+def _holdings(dice: random.Random, nodes: list[Node], count: int) -> list[Allocation]:
     """Exactly so many: large ones only while enough is left for the rest to have one GPU each."""
     free = {node.name: list(range(node.units)) for node in nodes}
     spare = sum(node.units for node in nodes) - count
-    holdings: list[Holding] = []
+    holdings: list[Allocation] = []
     while len(holdings) < count:
         node = dice.choice(nodes)
         units = min(dice.choices((1, 2, 4, 8), (60, 20, 12, 8))[0], len(free[node.name]), spare + 1)
@@ -35,7 +35,7 @@ def _holdings(dice: random.Random, nodes: list[Node], count: int) -> list[Holdin
             spare -= units - 1
             gpus, free[node.name] = tuple(free[node.name][:units]), free[node.name][units:]
             until = NOW + timedelta(seconds=dice.randrange(-60, 24 * 3600))
-            holdings.append(Holding(_id(dice), node.gpu_type, (Share(0, node.name, units, gpus),), until))
+            holdings.append(Allocation(_id(dice), node.gpu_type, (NodeShare(0, node.name, units, gpus),), until))
     return holdings
 
 

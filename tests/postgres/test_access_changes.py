@@ -6,24 +6,24 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gpudev.adapters.postgres.database.listener import AccessChanges, AccessPulse
+from gpudev.adapters.postgres.database.listener import AccessLivenessProbe, PostgresAccessChanges
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.domain.access.users import Role
 from gpudev.ports.changes import AccessChange
-from gpudev.settings import Database
+from gpudev.settings import DatabaseSettings
 from support.api import until
 
 
 class Heard:
-    def __init__(self, changes: AccessChanges) -> None:
+    def __init__(self, changes: PostgresAccessChanges) -> None:
         self.changes = changes
         self.all: list[AccessChange] = []
         changes.attach(self.all.append)
 
 
 @pytest.fixture
-async def heard(database: Database) -> AsyncIterator[Heard]:
-    changes = AccessChanges(database)
+async def heard(database: DatabaseSettings) -> AsyncIterator[Heard]:
+    changes = PostgresAccessChanges(database)
     heard = Heard(changes)
     changes.start()
     await until(changes.is_fresh)
@@ -68,7 +68,7 @@ async def test_a_connection_that_was_cut_is_made_anew_and_everything_is_forgotte
 
 
 async def test_without_a_database_nothing_counts_as_heard() -> None:
-    changes = AccessChanges(Database(host="/nonexistent"))
+    changes = PostgresAccessChanges(DatabaseSettings(host="/nonexistent"))
     changes.start()
     await asyncio.sleep(0.05)
     assert not changes.is_fresh()
@@ -76,20 +76,20 @@ async def test_without_a_database_nothing_counts_as_heard() -> None:
 
 
 def test_an_answer_counts_from_when_it_was_asked_for() -> None:
-    pulse = AccessPulse()
+    pulse = AccessLivenessProbe()
     assert not pulse.is_fresh()
-    pulse.answered(time.monotonic() - 5)
+    pulse.record_answer(time.monotonic() - 5)
     assert not pulse.is_fresh()
-    pulse.answered(time.monotonic())
+    pulse.record_answer(time.monotonic())
     assert pulse.is_fresh()
 
 
 def test_a_connection_nobody_asks_about_is_left_alone() -> None:
-    pulse = AccessPulse()
+    pulse = AccessLivenessProbe()
     assert pulse.is_due()
-    pulse.answered(time.monotonic())
+    pulse.record_answer(time.monotonic())
     assert not pulse.is_due()
     pulse.is_fresh()
     assert pulse.is_due()
-    pulse.answered(time.monotonic() - 11)
+    pulse.record_answer(time.monotonic() - 11)
     assert pulse.is_due(), "now and then all the same"

@@ -9,15 +9,15 @@ import pytest
 
 from gpudev.adapters.postgres.database import migrator as migrating
 from gpudev.adapters.postgres.database import roles
-from gpudev.adapters.postgres.database.cleanup import forget_what_is_over
+from gpudev.adapters.postgres.database.cleanup import delete_old_rows
 from gpudev.adapters.postgres.database.migrator import ensure_queue_notifications, migrate
 from gpudev.adapters.postgres.database.pool import connect
-from gpudev.adapters.postgres.database.roles import API, GRANTS, MIGRATOR, PROCESSOR, RECONCILER, SERVICES
+from gpudev.adapters.postgres.database.roles import API, GRANTS, MIGRATOR, PROCESSOR, RECONCILER, SERVICE_ROLES
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.domain.access.users import Role
 from gpudev.domain.errors import Forbidden
 from gpudev.embedded.postgres import EmbeddedPostgres
-from gpudev.settings import Database
+from gpudev.settings import DatabaseSettings
 
 FOR_NO_SERVICE = [
     "DELETE FROM reservations",
@@ -85,7 +85,7 @@ FORBIDDEN = {
 
 
 @pytest.fixture
-async def as_role(database: Database) -> AsyncIterator[Callable[[str], object]]:
+async def as_role(database: DatabaseSettings) -> AsyncIterator[Callable[[str], object]]:
     opened = []
 
     async def open_as(role: str) -> "asyncpg.Connection[asyncpg.Record]":
@@ -97,7 +97,7 @@ async def as_role(database: Database) -> AsyncIterator[Callable[[str], object]]:
         await connection.close()
 
 
-@pytest.mark.parametrize("role", SERVICES)
+@pytest.mark.parametrize("role", SERVICE_ROLES)
 async def test_a_service_can_do_no_more_than_its_work(as_role, role: str, subtests: pytest.Subtests) -> None:  # type: ignore[no-untyped-def]
     connection = await as_role(role)
     for statement in FOR_NO_SERVICE + FORBIDDEN[role]:
@@ -105,7 +105,7 @@ async def test_a_service_can_do_no_more_than_its_work(as_role, role: str, subtes
             await connection.execute(statement)
 
 
-async def test_every_table_says_who_may_use_it(database: Database) -> None:
+async def test_every_table_says_who_may_use_it(database: DatabaseSettings) -> None:
     connection = await connect(database)
     rows = await connection.fetch(
         "SELECT format('%s%s', CASE schemaname WHEN 'public' THEN '' ELSE 'pgmq.' END, tablename) AS name "
@@ -118,7 +118,7 @@ async def test_every_table_says_who_may_use_it(database: Database) -> None:
     assert named <= there
 
 
-async def test_not_even_the_owner_rewrites_the_audit_log_by_mistake(database: Database) -> None:
+async def test_not_even_the_owner_rewrites_the_audit_log_by_mistake(database: DatabaseSettings) -> None:
     connection = await connect(database)
     await connection.execute("INSERT INTO audit_log (at, action, outcome) VALUES (now(), 'x', 'ok')")
     for statement in ("UPDATE audit_log SET outcome = 'y'", "DELETE FROM audit_log", "TRUNCATE audit_log"):
@@ -131,12 +131,12 @@ async def test_not_even_the_owner_rewrites_the_audit_log_by_mistake(database: Da
 async def test_the_migrator_makes_a_database_in_which_the_services_work(
     postgres: EmbeddedPostgres, subtests: pytest.Subtests
 ) -> None:
-    control = replace(postgres.settings_database(), database="postgres")
+    control = replace(postgres.database_settings(), database="postgres")
     admin = await connect(control)
     fresh = replace(control, database="made_by_the_migrator", user=MIGRATOR)
     await admin.execute(f'CREATE DATABASE {fresh.database} OWNER "{MIGRATOR}"')
     try:
-        assert len(await migrate(fresh)) == len(migrating.migrations())
+        assert len(await migrate(fresh)) == len(migrating.list_migrations())
         api = await connect(replace(fresh, user=API))
         assert await api.fetchval("SELECT count(*) FROM gpu_types") > 0
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
@@ -162,8 +162,10 @@ async def test_the_migrator_makes_a_database_in_which_the_services_work(
         await admin.close()
 
 
-async def test_whoever_may_not_make_roles_is_told_so(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(roles, "SERVICES", ("gpudev_another",))
+async def test_whoever_may_not_make_roles_is_told_so(
+    database: DatabaseSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(roles, "SERVICE_ROLES", ("gpudev_another",))
     connection = await connect(replace(database, user=API))
     with pytest.raises(Forbidden, match="CREATEROLE"):
         await roles.ensure_roles(connection)
@@ -171,7 +173,7 @@ async def test_whoever_may_not_make_roles_is_told_so(database: Database, monkeyp
 
 
 async def test_the_processor_switches_notifications_on_again_after_a_crash(
-    database: Database, stores_of: Callable[[str], Stores]
+    database: DatabaseSettings, stores_of: Callable[[str], Stores]
 ) -> None:
     owner = await connect(database)
     await owner.execute("DELETE FROM pgmq.notify_insert_throttle")
@@ -190,6 +192,6 @@ async def test_the_processor_keeps_house(stores: Stores, stores_of: Callable[[st
             "VALUES ($1, 'x', 'x', now() - interval '1 year', false)",
             user.user_id,
         )
-    forgotten = await forget_what_is_over(stores_of(PROCESSOR).pool)
+    forgotten = await delete_old_rows(stores_of(PROCESSOR).pool)
     assert forgotten[1] == 1
     assert len(await stores.administration.list_keys(ended=True)) == 1

@@ -13,7 +13,7 @@ import pytest
 from gpudev.adapters.postgres.database.pool import Pool
 from gpudev.domain.errors import Unavailable
 from gpudev.embedded.postgres import EmbeddedPostgres
-from gpudev.settings import Database
+from gpudev.settings import DatabaseSettings
 
 PATIENCE, AT_MOST = 0.3, 10.0
 """Seconds; the second is what a busy machine may make of the first."""
@@ -37,8 +37,8 @@ def hanging(postgres: EmbeddedPostgres) -> Iterator[None]:
 
 
 @pytest.fixture
-async def pool(database: Database) -> AsyncIterator[Pool]:
-    opened = Pool(database, max_size=2, patience=PATIENCE)
+async def pool(database: DatabaseSettings) -> AsyncIterator[Pool]:
+    opened = Pool(database, max_size=2, timeout_seconds=PATIENCE)
     yield opened
     await opened.close()
 
@@ -69,8 +69,8 @@ async def test_all_who_wait_for_a_first_connection_are_told_at_once(pool: Pool, 
         await pool.ping()
 
 
-async def test_whoever_gives_up_earlier_is_let_go_too(database: Database, postgres: EmbeddedPostgres) -> None:
-    patient = Pool(database, patience=600)
+async def test_whoever_gives_up_earlier_is_let_go_too(database: DatabaseSettings, postgres: EmbeddedPostgres) -> None:
+    patient = Pool(database, timeout_seconds=600)
     await patient.ping()
     with hanging(postgres):
         async with asyncio.timeout(AT_MOST):
@@ -89,7 +89,7 @@ async def test_a_connection_that_nobody_gives_back_is_not_waited_for_without_end
 
 
 async def test_a_session_that_the_server_has_ended_without_hanging_up_counts_as_a_server_that_is_not_there(
-    database: Database, tmp_path: Path
+    database: DatabaseSettings, tmp_path: Path
 ) -> None:
     """As for the moment between a server's last words and its end."""
     talking: list[StreamWriter] = []

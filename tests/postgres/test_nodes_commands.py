@@ -11,18 +11,18 @@ from click.testing import CliRunner, Result
 from gpudev.adapters.postgres.stores import Stores, open_stores
 from gpudev.domain.cluster import Node
 from gpudev.main import cli
-from gpudev.settings import Database, Settings
+from gpudev.settings import DatabaseSettings, Settings
 
 Run = Callable[..., Result]
 
 
 @pytest.fixture
-def run(settings: Settings, database: Database) -> Run:
+def run(settings: Settings, database: DatabaseSettings) -> Run:
     async def see_nodes(stores: Stores) -> None:
         lease = await stores.leases.acquire("planning", "test", timedelta(minutes=1))
         assert lease is not None
         for nodes in ([Node("node-1", "h100", 8), Node("node-2", "h100", 8)], [Node("node-1", "h100", 8)]):
-            await stores.nodes.publish(lease, nodes, datetime.now(UTC))
+            await stores.nodes.publish_nodes(lease, nodes, datetime.now(UTC))
         await stores.close()
 
     asyncio.run(see_nodes(open_stores(settings)))

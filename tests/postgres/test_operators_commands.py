@@ -10,14 +10,14 @@ from click.testing import CliRunner, Result
 from gpudev.adapters.postgres.stores import open_stores
 from gpudev.domain.access.users import ApiKey
 from gpudev.main import cli
-from gpudev.settings import Database, Settings
+from gpudev.settings import DatabaseSettings, Settings
 
 Run = Callable[..., Result]
 
 
 @pytest.fixture
 def run(request: pytest.FixtureRequest, postgres: object) -> Run:
-    database: Database = request.getfixturevalue("database")
+    database: DatabaseSettings = request.getfixturevalue("database")
     environment = {
         "POSTGRES_HOST": database.host,
         "POSTGRES_PORT": str(database.port),

@@ -8,12 +8,12 @@ import structlog
 
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.domain.access.users import Role
-from gpudev.domain.cluster import Share
-from gpudev.domain.commands import RESERVATION_QUEUE, Cause
-from gpudev.domain.errors import DiskHeld, IdempotencyMismatch, IllegalMove, LeaseLost, Stale
+from gpudev.domain.cluster import NodeShare
+from gpudev.domain.commands import RESERVATION_QUEUE, MessageCause
+from gpudev.domain.errors import DiskHeld, IdempotencyMismatch, IllegalTransition, LeaseLost, Stale
 from gpudev.domain.ids import ReservationId, UserId, new_reservation_id
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import Draft, Reservation
+from gpudev.domain.reservations.reservation import Reservation, ReservationDraft
 from gpudev.ports.reservations import NO_LIMITS, Change, JobQuery, Lease, NewEvent, UserLimits
 from support.clock import ManualClock
 
@@ -24,7 +24,7 @@ class Desk:
     def __init__(self, stores: Stores, clock: ManualClock, user_id: UserId) -> None:
         self.stores, self.clock, self.user_id = stores, clock, user_id
 
-    def draft(self, **changes: object) -> Draft:
+    def draft(self, **changes: object) -> ReservationDraft:
         values: dict[str, object] = {
             "reservation_id": new_reservation_id(),
             "user_id": self.user_id,
@@ -35,20 +35,22 @@ class Desk:
             "duration": timedelta(hours=1),
             "ssh_public_keys": ("ssh-ed25519 AAAA",),
         }
-        return Draft(**(values | changes))  # type: ignore[arg-type]
+        return ReservationDraft(**(values | changes))  # type: ignore[arg-type]
 
-    async def submit(self, draft: Draft | None = None, key: str | None = None, fingerprint: str = "f") -> Reservation:
+    async def submit(
+        self, draft: ReservationDraft | None = None, key: str | None = None, fingerprint: str = "f"
+    ) -> Reservation:
         return await self.stores.reservations.submit(
             draft or self.draft(), idempotency_key=key, fingerprint=fingerprint, now=self.clock.now()
         )
 
     async def move(self, row: Reservation, to: Status, **kwargs: object) -> Reservation:
         change = Change(row.reservation_id, row.status, row.version, NewEvent(to.value, "by a test"), to=to, **kwargs)  # type: ignore[arg-type]
-        return await self.stores.reservations.change(change, now=self.clock.now())
+        return await self.stores.reservations.apply_change(change, now=self.clock.now())
 
     async def release(self, row: Reservation) -> Reservation:
         change = Change(row.reservation_id, row.status, row.version, NewEvent("released", "gone"), release=True)
-        return await self.stores.reservations.change(change, now=self.clock.now())
+        return await self.stores.reservations.apply_change(change, now=self.clock.now())
 
 
 @pytest.fixture
@@ -60,17 +62,17 @@ async def desk(stores: Stores, clock: ManualClock) -> Desk:
 async def test_row_history_and_message_come_together(desk: Desk) -> None:
     row = await desk.submit()
     assert row.status is Status.PENDING
-    messages = await desk.stores.queue.read(RESERVATION_QUEUE, timedelta(seconds=5), 10)
+    messages = await desk.stores.message_queue.read(RESERVATION_QUEUE, timedelta(seconds=5), 10)
     assert [message.body["reservation_id"] for message in messages] == [str(row.reservation_id)]
     assert [event.kind for event in await desk.stores.reservations.events(row.reservation_id)] == ["submitted"]
 
 
 async def test_the_answer_to_a_submit_is_the_row_that_was_written(desk: Desk) -> None:
     for draft in (desk.draft(), desk.draft(disk_name="none"), desk.draft(disk_name="data", name="x", github_user="y")):
-        assert await desk.submit(draft) == await desk.stores.reservations.find(draft.reservation_id)
+        assert await desk.submit(draft) == await desk.stores.reservations.find_reservation(draft.reservation_id)
 
 
-@pytest.mark.parametrize("limits", [NO_LIMITS, UserLimits(most_queued=9)])
+@pytest.mark.parametrize("limits", [NO_LIMITS, UserLimits(max_queued=9)])
 @pytest.mark.parametrize("max_wait", [None, timedelta(hours=1)])
 async def test_the_row_says_which_request_made_it(desk: Desk, limits: UserLimits, max_wait: timedelta | None) -> None:
     async def submit() -> tuple[str | None, str | None]:
@@ -78,7 +80,7 @@ async def test_the_row_says_which_request_made_it(desk: Desk, limits: UserLimits
         submitted = await desk.stores.reservations.submit(
             draft, idempotency_key=None, fingerprint="f", now=desk.clock.now(), limits=limits
         )
-        written = await desk.stores.reservations.find(draft.reservation_id)
+        written = await desk.stores.reservations.find_reservation(draft.reservation_id)
         assert written is not None
         return submitted.request_id, written.request_id
 
@@ -104,13 +106,13 @@ async def test_a_stale_write_changes_nothing(desk: Desk) -> None:
     await desk.move(row, Status.CANCELLED)
     with pytest.raises(Stale):
         await desk.move(row, Status.QUEUED)
-    now = await desk.stores.reservations.find(row.reservation_id)
+    now = await desk.stores.reservations.find_reservation(row.reservation_id)
     assert now is not None
     assert now.status is Status.CANCELLED
 
 
 def test_an_illegal_move_cannot_even_be_written_down() -> None:
-    with pytest.raises(IllegalMove, match="active cannot become queued"):
+    with pytest.raises(IllegalTransition, match="active cannot become queued"):
         Change(new_reservation_id(), Status.ACTIVE, 1, None, to=Status.QUEUED)
 
 
@@ -145,9 +147,9 @@ async def test_two_reservations_can_never_hold_one_gpu(desk: Desk) -> None:
     import asyncpg
 
     rows = [await desk.submit(desk.draft(disk_name="none")) for _ in range(2)]
-    await desk.move(rows[0], Status.PREPARING, shares=(Share(0, "node-1", 1, (3,)),))
+    await desk.move(rows[0], Status.PREPARING, shares=(NodeShare(0, "node-1", 1, (3,)),))
     with pytest.raises(asyncpg.UniqueViolationError):
-        await desk.move(rows[1], Status.PREPARING, shares=(Share(0, "node-1", 1, (3,)),))
+        await desk.move(rows[1], Status.PREPARING, shares=(NodeShare(0, "node-1", 1, (3,)),))
 
 
 async def test_shortened_ids_find_their_own(desk: Desk) -> None:
@@ -174,8 +176,8 @@ async def test_a_write_with_an_older_epoch_changes_nothing(desk: Desk) -> None:
     change = Change(row.reservation_id, row.status, row.version, NewEvent("queued", "x"), to=Status.QUEUED)
     with pytest.raises(LeaseLost):
         old = Lease("planning", "one", lease.epoch - 1)
-        await desk.stores.reservations.apply(old, [change], [], [], now=desk.clock.now())
-    done = await desk.stores.reservations.apply(lease, [change], [], [], now=desk.clock.now())
+        await desk.stores.reservations.apply_decisions(old, [change], [], [], now=desk.clock.now())
+    done = await desk.stores.reservations.apply_decisions(lease, [change], [], [], now=desk.clock.now())
     assert done == {row.reservation_id}
 
 
@@ -184,6 +186,6 @@ async def test_a_users_act_leaves_a_message_with_its_cause(desk: Desk) -> None:
     change = Change(
         row.reservation_id, row.status, row.version, NewEvent("cancelled", "by its owner"), to=Status.CANCELLED
     )
-    await desk.stores.reservations.change(change, now=desk.clock.now(), cause=Cause.CANCELLED)
-    messages = await desk.stores.queue.read(RESERVATION_QUEUE, timedelta(seconds=5), 10)
+    await desk.stores.reservations.apply_change(change, now=desk.clock.now(), cause=MessageCause.CANCELLED)
+    messages = await desk.stores.message_queue.read(RESERVATION_QUEUE, timedelta(seconds=5), 10)
     assert [message.body["cause"] for message in messages] == ["submitted", "cancelled"]

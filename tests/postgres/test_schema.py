@@ -7,15 +7,15 @@ from gpudev.adapters.postgres.database import migrator
 from gpudev.adapters.postgres.database.pool import connect
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.domain.gpu import load_catalogue
-from gpudev.settings import Database
+from gpudev.settings import DatabaseSettings
 
 
-async def test_migrating_again_applies_nothing(database: Database) -> None:
+async def test_migrating_again_applies_nothing(database: DatabaseSettings) -> None:
     assert await migrator.migrate(database) == []
-    assert all(state.applied_at is not None for state in await migrator.status(database))
+    assert all(state.applied_at is not None for state in await migrator.list_migration_states(database))
 
 
-async def test_an_edited_migration_is_refused(database: Database) -> None:
+async def test_an_edited_migration_is_refused(database: DatabaseSettings) -> None:
     connection = await connect(database)
     await connection.execute("UPDATE schema_migrations SET checksum = 'other' WHERE number = 1")
     await connection.close()
@@ -23,7 +23,9 @@ async def test_an_edited_migration_is_refused(database: Database) -> None:
         await migrator.migrate(database)
 
 
-async def test_what_a_later_version_has_left_is_refused_only_where_that_is_asked_for(database: Database) -> None:
+async def test_what_a_later_version_has_left_is_refused_only_where_that_is_asked_for(
+    database: DatabaseSettings,
+) -> None:
     connection = await connect(database)
     try:
         await connection.execute("INSERT INTO schema_migrations VALUES (9000, 'of_tomorrow', 'abc')")

@@ -12,15 +12,15 @@ from gpudev.adapters.postgres.database.pool import Connection, connect
 from gpudev.adapters.postgres.stores import open_stores
 from gpudev.domain.reservations.reservation import Status
 from gpudev.embedded.postgres import EmbeddedPostgres
-from gpudev.settings import Database, Settings
+from gpudev.settings import DatabaseSettings, Settings
 
 _NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 _KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ6QpYQZ2Xx6fJtK9yD0x1yq8c2H0Yw1l0m3wq5u9r0E ada"
 
 
 @pytest.fixture
-async def empty(postgres: EmbeddedPostgres) -> AsyncIterator[Database]:
-    server = postgres.settings_database()
+async def empty(postgres: EmbeddedPostgres) -> AsyncIterator[DatabaseSettings]:
+    server = postgres.database_settings()
     fresh = replace(server, database=f"older_{uuid.uuid4().hex[:8]}")
     admin = await connect(replace(server, database="postgres"))
     await admin.execute(f'CREATE DATABASE "{fresh.database}"')
@@ -32,14 +32,14 @@ async def empty(postgres: EmbeddedPostgres) -> AsyncIterator[Database]:
 @pytest.fixture
 def next_version(monkeypatch: pytest.MonkeyPatch) -> migrator.Migration:
     """A migration that a later version brings along."""
-    known = migrator.migrations()
+    known = migrator.list_migrations()
     sql = "ALTER TABLE reservations ADD COLUMN added_later TEXT NOT NULL DEFAULT 'x'"
     later = migrator.Migration(known[-1].number + 1, "added_later", sql)
-    monkeypatch.setattr(migrator, "migrations", lambda: [*known, later])
+    monkeypatch.setattr(migrator, "list_migrations", lambda: [*known, later])
     return later
 
 
-async def _live_on(database: Database) -> dict[Status, uuid.UUID]:
+async def _live_on(database: DatabaseSettings) -> dict[Status, uuid.UUID]:
     """One that is active, with its place; one that waits, with its message; one that is over."""
     connection = await connect(database)
     user = await connection.fetchval("INSERT INTO api_users (username) VALUES ('ada') RETURNING user_id")
@@ -78,9 +78,9 @@ async def _reserve(connection: Connection, user: int, rid: uuid.UUID, status: St
 
 
 async def test_whoever_runs_or_waits_still_does_after_an_upgrade(
-    empty: Database, request: pytest.FixtureRequest
+    empty: DatabaseSettings, request: pytest.FixtureRequest
 ) -> None:
-    assert await migrator.migrate(empty) == migrator.migrations()
+    assert await migrator.migrate(empty) == migrator.list_migrations()
     ids = await _live_on(empty)
     later = request.getfixturevalue("next_version")
     assert await migrator.migrate(empty) == [later]
@@ -93,7 +93,7 @@ async def test_whoever_runs_or_waits_still_does_after_an_upgrade(
         running = rows[Status.ACTIVE]
         assert [(share.node, share.gpu_indices) for share in running.shares] == [("n1", (0, 1))]
         assert running.expires_at == _NOW + timedelta(hours=4)
-        over = await stores.reservations.find(ids[Status.EXPIRED])  # type: ignore[arg-type]
+        over = await stores.reservations.find_reservation(ids[Status.EXPIRED])  # type: ignore[arg-type]
         assert over is not None
         assert over.is_released
         async with stores.pool.acquire() as connection:

@@ -5,14 +5,14 @@ from datetime import timedelta
 
 import pytest
 
-from gpudev.adapters.postgres.database.cleanup import forget_what_is_over
+from gpudev.adapters.postgres.database.cleanup import delete_old_rows
 from gpudev.adapters.postgres.database.listener import Listener
 from gpudev.adapters.postgres.database.migrator import ensure_queue_notifications
-from gpudev.adapters.postgres.queue.message_queue import NOTIFY_CHANNEL
+from gpudev.adapters.postgres.queue.message_queue import QUEUE_INSERT_CHANNEL
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.domain.access.users import Role
 from gpudev.domain.errors import Conflict, NotFound, Unauthenticated
-from gpudev.settings import Database
+from gpudev.settings import DatabaseSettings
 from support.clock import ManualClock
 
 
@@ -61,24 +61,26 @@ async def test_a_dead_letter_can_be_sent_back_or_dropped(stores: Stores, clock: 
         await connection.execute(
             "SELECT pgmq.send('gpu_reservations', $1::jsonb)", {"reservation_id": "x", "failures": 2}
         )
-    [message] = await stores.queue.read("gpu_reservations", timedelta(seconds=30), 1)
-    assert await stores.queue.fail("gpu_reservations", message, "broken", now=clock.now()) is True
-    [letter] = await stores.queue.peek("gpu_reservations_dlq")
-    await stores.queue.retry("gpu_reservations", letter.msg_id)
-    [again] = await stores.queue.peek("gpu_reservations")
+    [message] = await stores.message_queue.read("gpu_reservations", timedelta(seconds=30), 1)
+    assert await stores.message_queue.fail("gpu_reservations", message, "broken", now=clock.now()) is True
+    [letter] = await stores.message_queue.peek_messages("gpu_reservations_dlq")
+    await stores.message_queue.retry_dead_letter("gpu_reservations", letter.msg_id)
+    [again] = await stores.message_queue.peek_messages("gpu_reservations")
     assert again.body == {"reservation_id": "x", "cause": "retried"}
-    await stores.queue.drop("gpu_reservations", again.msg_id)
+    await stores.message_queue.drop_message("gpu_reservations", again.msg_id)
     with pytest.raises(NotFound):
-        await stores.queue.drop("gpu_reservations", again.msg_id)
+        await stores.message_queue.drop_message("gpu_reservations", again.msg_id)
     with pytest.raises(NotFound, match="no queue"):
-        await stores.queue.peek("elsewhere")
+        await stores.message_queue.peek_messages("elsewhere")
 
 
-async def test_notifications_come_back_after_a_crash_emptied_pgmqs_switch(stores: Stores, database: Database) -> None:
+async def test_notifications_come_back_after_a_crash_emptied_pgmqs_switch(
+    stores: Stores, database: DatabaseSettings
+) -> None:
     async with stores.pool.acquire() as connection:
         await connection.execute("TRUNCATE pgmq.notify_insert_throttle")  # what recovery does to an unlogged table
     heard = asyncio.Queue[str | None]()
-    listener = Listener(database, NOTIFY_CHANNEL, heard.put_nowait, on_connect=ensure_queue_notifications)
+    listener = Listener(database, QUEUE_INSERT_CHANNEL, heard.put_nowait, on_connect=ensure_queue_notifications)
     listener.start()
     try:
         assert await asyncio.wait_for(heard.get(), 30) is None
@@ -92,9 +94,9 @@ async def test_notifications_come_back_after_a_crash_emptied_pgmqs_switch(stores
 async def test_a_message_that_is_no_object_can_be_looked_at_and_given_up_on(stores: Stores, clock: ManualClock) -> None:
     async with stores.pool.acquire() as connection:
         await connection.execute("SELECT pgmq.send('gpu_reservations', '[1, 2]'::jsonb)")
-    [message] = await stores.queue.read("gpu_reservations", timedelta(seconds=30), 1)
-    assert await stores.queue.fail("gpu_reservations", message, "names nothing", now=clock.now()) is False
-    [again] = await stores.queue.peek("gpu_reservations")
+    [message] = await stores.message_queue.read("gpu_reservations", timedelta(seconds=30), 1)
+    assert await stores.message_queue.fail("gpu_reservations", message, "names nothing", now=clock.now()) is False
+    [again] = await stores.message_queue.peek_messages("gpu_reservations")
     assert again.body["failures"] == 1
 
 
@@ -111,6 +113,6 @@ async def test_what_is_over_is_forgotten_and_nothing_else(stores: Stores) -> Non
             """,
             user.user_id,
         )
-    assert await forget_what_is_over(stores.pool) == (1, 1)
-    assert await forget_what_is_over(stores.pool) == (0, 0)
+    assert await delete_old_rows(stores.pool) == (1, 1)
+    assert await delete_old_rows(stores.pool) == (0, 0)
     assert await stores.users.find_key(kept.secret) is not None

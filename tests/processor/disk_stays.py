@@ -7,7 +7,7 @@ from typing import Any
 
 from disks.memory_cloud import Crash, MemoryCloud
 from gpudev.adapters.postgres.stores import Stores
-from gpudev.bootstrap.disks import make_disk_work
+from gpudev.bootstrap.disks import make_disk_reconciler
 from gpudev.bootstrap.processor import make_processor
 from gpudev.domain.cluster import Node
 from gpudev.domain.disks.operations import DiskSettings, DiskState, Operation, OperationKind, SnapshotRecord
@@ -16,7 +16,7 @@ from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation
 from gpudev.ports.cloud import Volume
 from gpudev.ports.cluster import ServerSpec
-from gpudev.processor.disk_worker import DiskWork
+from gpudev.processor.disk_worker import DiskWorker
 from gpudev.settings import Settings
 from support.clock import ManualClock
 from support.paper_cluster import PaperCluster
@@ -114,7 +114,7 @@ class Life:
 class DiskStays(World):
     cluster: AttachingCluster
     cloud: SlowCloud
-    work: DiskWork
+    work: DiskWorker
     life: Life
 
     @classmethod
@@ -133,14 +133,14 @@ class DiskStays(World):
         cloud = Mortal(life, self.cloud, ("ensure_volume", "ensure_snapshot"))
         mortal: Any = replace(
             stores,
-            disk_operations=Mortal(life, stores.disk_operations, ("accept", "write")),
-            reservations=Mortal(life, stores.reservations, ("change",)),
-            held_disks=Mortal(life, stores.held_disks, ("write_at_once",)),
+            disk_operations=Mortal(life, stores.disk_operations, ("accept", "write_changes")),
+            reservations=Mortal(life, stores.reservations, ("apply_change",)),
+            attachments=Mortal(life, stores.attachments, ("write_finished_operation",)),
         )
         cluster = Mortal(life, self.cluster, ("ensure_server", "ensure_gone"))
-        self.work = make_disk_work(mortal, cloud, self.clock, DISKS)  # type: ignore[arg-type]
+        self.work = make_disk_reconciler(mortal, cloud, self.clock, DISKS)  # type: ignore[arg-type]
         self.processor = make_processor(mortal, cluster, self.clock, self.settings.timing, disks=self.work)  # type: ignore[arg-type]
-        self.processor._queues._publisher._seconds = lambda: 0.0
+        self.processor._queue_planner._publisher._seconds = lambda: 0.0
 
     async def close(self) -> None:
         self.cloud.going.set()
@@ -153,8 +153,8 @@ class DiskStays(World):
             if until is not None and all(until(one) for one in await self.stores.reservations.unreleased()):
                 return
             await self.turn(1)
-            await self.work.round()
-            await self.work.settle()
+            await self.work.run_round()
+            await self.work.wait_idle()
             if self.life.is_dead:
                 lease = self.processor._lease
                 if lease is not None:

@@ -2,15 +2,15 @@
 
 import pytest
 
-from gpudev.processor.pacing import Pacing
+from gpudev.processor.pacing import DutyCycle
 
 
 def test_a_single_long_turn_delays_nobody() -> None:
-    assert Pacing().rest_after(10.0, 10.045) == 0
+    assert DutyCycle().rest_after(10.0, 10.045) == 0
 
 
 def test_a_loop_that_never_stops_works_a_quarter_of_the_time() -> None:
-    pacing, now, worked = Pacing(), 0.0, 0.0
+    pacing, now, worked = DutyCycle(), 0.0, 0.0
     while now < 60:
         rest = pacing.rest_after(now, now + 0.03)
         worked += 0.03
@@ -19,13 +19,13 @@ def test_a_loop_that_never_stops_works_a_quarter_of_the_time() -> None:
 
 
 def test_waiting_for_a_wake_up_counts_as_rest() -> None:
-    pacing, now = Pacing(), 0.0
+    pacing, now = DutyCycle(), 0.0
     for _ in range(100):
         assert pacing.rest_after(now, now + 0.03) == 0
         now += 0.03 + 0.09
 
 
 def test_nobody_waits_long_however_long_a_turn_was() -> None:
-    pacing = Pacing()
+    pacing = DutyCycle()
     assert pacing.rest_after(0.0, 30.0) == pytest.approx(0.4)
     assert pacing.rest_after(30.4, 60.4) == pytest.approx(0.4)

@@ -8,12 +8,12 @@ import pytest
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.domain.commands import DISK_QUEUE, dead_letter_queue
 from gpudev.domain.disk_requests import CreateDisk, SnapshotDisk
-from gpudev.domain.disks.operations import OperationId, OperationKind, OperationState, SnapshotStatus, Why
+from gpudev.domain.disks.operations import OperationId, OperationKind, OperationState, SnapshotReason, SnapshotStatus
 from gpudev.domain.errors import ClusterError, DiskHeld
 from gpudev.domain.ids import new_disk_id
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.planning.disks.attachment import Asked, ready_at_once
-from gpudev.ports.cluster import Phase, ServerSeen
+from gpudev.planning.disks.attachment import AttachmentRequest, attach_at_once
+from gpudev.ports.cluster import ServerPhase, ServerState
 from gpudev.settings import Settings
 from gpudev.workflows.disks.operations import DiskOperations
 from processor.disk_stays import DISKS, DiskStays, Life
@@ -54,8 +54,8 @@ async def test_the_disk_is_put_away_before_the_reservation_is_released(stays: Di
     await stays.go_on()
     assert await stays.is_released(rid)
     [snapshot] = await stays.snapshots()
-    assert snapshot.why is Why.END_OF_RESERVATION
-    assert snapshot.status.is_good and snapshot.cloud_id is not None
+    assert snapshot.why is SnapshotReason.END_OF_RESERVATION
+    assert snapshot.status.is_usable and snapshot.cloud_id is not None
     assert stays.cloud.contents[snapshot.cloud_id] == "precious"
     assert (await stays.disk()).saved_as == snapshot.snapshot_id
     assert f"(disk 'data': snapshot {str(snapshot.snapshot_id)[:8]})" in (await stays.messages(rid))[-1]
@@ -94,7 +94,7 @@ async def test_one_that_is_placed_anew_keeps_its_disk(stays: DiskStays) -> None:
     [node] = stays.cluster.nodes
     stays.cluster.nodes = (type(node)(node.name, node.gpu_type, node.units, schedulable=False, zone=node.zone),)
     why = "the node was closed"
-    stays.cluster.servers[rid] = ServerSeen(rid, Phase.STARTING, step="waits", reason=why, refused=why)
+    stays.cluster.servers[rid] = ServerState(rid, ServerPhase.STARTING, step="waits", reason=why, rejection=why)
     await stays.go_on()
     row = await stays.get(rid)
     assert (row.status, row.shares, row.prepare_by) == (Status.QUEUED, (), None)
@@ -130,7 +130,7 @@ async def test_the_backstop_puts_disks_away_too(stays: DiskStays) -> None:
     assert report is not None
     assert report.unfinished == []
     assert await stays.is_released(rid)
-    assert [one.why for one in await stays.snapshots()] == [Why.END_OF_RESERVATION]
+    assert [one.why for one in await stays.snapshots()] == [SnapshotReason.END_OF_RESERVATION]
 
 
 async def test_a_disk_that_is_in_use_for_long_is_kept_once_a_day(stays: DiskStays) -> None:
@@ -143,7 +143,7 @@ async def test_a_disk_that_is_in_use_for_long_is_kept_once_a_day(stays: DiskStay
     stays.clock.move(hours=2)
     await stays.go_on()
     [kept] = await stays.snapshots()
-    assert (kept.why, stays.cloud.contents[str(kept.cloud_id)]) == (Why.SCHEDULED, "day one")
+    assert (kept.why, stays.cloud.contents[str(kept.cloud_id)]) == (SnapshotReason.SCHEDULED, "day one")
     assert (await stays.disk()).saved_as is None, "somebody writes on"
     stays.clock.move(hours=1)
     await stays.go_on()
@@ -152,7 +152,7 @@ async def test_a_disk_that_is_in_use_for_long_is_kept_once_a_day(stays: DiskStay
     await stays.cancel(rid)
     await stays.go_on()
     newest, _ = await stays.snapshots()
-    assert (newest.why, stays.cloud.contents[str(newest.cloud_id)]) == (Why.END_OF_RESERVATION, "day two")
+    assert (newest.why, stays.cloud.contents[str(newest.cloud_id)]) == (SnapshotReason.END_OF_RESERVATION, "day two")
 
 
 async def test_one_that_cannot_be_kept_in_use_is_tried_again_a_day_later_and_goes_on(stays: DiskStays) -> None:
@@ -163,7 +163,7 @@ async def test_one_that_cannot_be_kept_in_use_is_tried_again_a_day_later_and_goe
     await stays.go_on(8)
     assert await stays.status(rid) is Status.ACTIVE
     assert {one.status for one in await stays.snapshots()} == {SnapshotStatus.FAILED}
-    history = [event.message for event in await stays.stores.disk_views.history((await stays.disk()).disk_id)]
+    history = [event.message for event in await stays.stores.disk_views.list_disk_events((await stays.disk()).disk_id)]
     assert "snapshot failed: no snapshot could be taken: too many snapshots" in history
     tried = len(await stays.snapshots())
     stays.clock.move(hours=1)
@@ -171,7 +171,7 @@ async def test_one_that_cannot_be_kept_in_use_is_tried_again_a_day_later_and_goe
     assert len(await stays.snapshots()) == tried
     stays.clock.move(hours=25)
     await stays.go_on()
-    assert [one.why for one in await stays.snapshots() if one.status.is_good] == [Why.SCHEDULED]
+    assert [one.why for one in await stays.snapshots() if one.status.is_usable] == [SnapshotReason.SCHEDULED]
 
 
 async def live(world: DiskStays) -> None:
@@ -213,14 +213,14 @@ async def forget_everything(stores: Stores) -> None:
 
 async def test_what_others_ask_for_is_carried_out_and_its_message_read(stays: DiskStays) -> None:
     elsewhere = DiskOperations(stays.stores.disk_operations, stays.cloud, stays.clock, DISKS, by="api")
-    asked = await elsewhere.ask(await stays.user(), CreateDisk(new_disk_id(), "data", 20))
+    asked = await elsewhere.request_operation(await stays.user(), CreateDisk(new_disk_id(), "data", 20))
     assert asked is not None
-    await stays.work.round()
-    await stays.work.settle()
+    await stays.work.run_round()
+    await stays.work.wait_idle()
     disk = await stays.disk()
     assert disk.volume_id is not None
     assert stays.cloud.volumes_there[disk.volume_id].size_gb == 20
-    assert await stays.stores.queue.peek(DISK_QUEUE) == []
+    assert await stays.stores.message_queue.peek_messages(DISK_QUEUE) == []
 
 
 async def test_a_message_that_names_nothing_ends_among_the_dead_letters(stays: DiskStays) -> None:
@@ -228,8 +228,8 @@ async def test_a_message_that_names_nothing_ends_among_the_dead_letters(stays: D
         await connection.execute("SELECT pgmq.send($1, $2::jsonb)", DISK_QUEUE, {"hello": "world"})
         for _ in range(3):
             await connection.execute("UPDATE pgmq.q_disk_operations SET vt = clock_timestamp() - interval '1 minute'")
-            await stays.work.round()
-    [letter] = await stays.stores.queue.peek(dead_letter_queue(DISK_QUEUE))
+            await stays.work.run_round()
+    [letter] = await stays.stores.message_queue.peek_messages(dead_letter_queue(DISK_QUEUE))
     assert letter.body["hello"] == "world"
 
 
@@ -242,32 +242,32 @@ async def test_a_snapshot_that_is_finished_later_is_settled(stays: DiskStays) ->
     assert [one.status for one in await stays.snapshots()] == [SnapshotStatus.PENDING]
     stays.cloud.complete_snapshots()
     stays.clock.move(seconds=20)
-    await stays.work.round()
+    await stays.work.run_round()
     assert [one.status for one in await stays.snapshots()] == [SnapshotStatus.COMPLETED]
 
 
 @pytest.mark.slow
 async def test_whoever_waits_for_an_operation_hears_of_it_and_nobody_else(stays: DiskStays) -> None:
     heard: list[str] = []
-    stays.work.moved = lambda: heard.append("moved")
-    stays.work.heard(str(new_disk_id()))
+    stays.work.on_progress = lambda: heard.append("moved")
+    stays.work.on_notification(str(new_disk_id()))
     assert heard == []
     stays.cloud.going.clear()
     rid = await stays.submit(8, disk="data")
     await stays.turn(1)
     await stays.turn(1)
     [ready] = await stays.operations(OperationKind.MAKE_READY)
-    stays.work.heard(str(ready.operation_id))
+    stays.work.on_notification(str(ready.operation_id))
     assert heard == ["moved"]
     stays.cloud.going.set()
-    await stays.work.settle()
+    await stays.work.wait_idle()
     assert heard == ["moved", "moved"]
     await stays.go_on()
     assert await stays.status(rid) is Status.ACTIVE
     before = len(heard)
-    stays.work.heard(str(ready.operation_id))
+    stays.work.on_notification(str(ready.operation_id))
     assert len(heard) == before
-    stays.work.heard(None)
+    stays.work.on_notification(None)
     assert len(heard) == before + 1, "after a lost connection anything may have happened"
 
 
@@ -279,7 +279,7 @@ async def test_a_disk_as_it_was_left_takes_one_look_and_no_message(stays: DiskSt
     await stays.turn()
     assert await stays.status(rid) is Status.ACTIVE
     assert stays.cloud.trouble.names == ["find_volume"]
-    assert await stays.stores.queue.peek(DISK_QUEUE) == []
+    assert await stays.stores.message_queue.peek_messages(DISK_QUEUE) == []
     disk = await stays.disk()
     assert disk.saved_as is None, "from here on a dev server may write"
     history = [line["message"] for line in await stays.stores.disk_records.history(disk.disk_id)]
@@ -292,18 +292,18 @@ async def test_what_is_under_way_on_a_disk_is_never_overtaken(stays: DiskStays) 
     await stays.go_on()
     rid = await stays.submit(8, disk="data")
     disk = await stays.disk()
-    held = stays.stores.held_disks
+    held = stays.stores.attachments
     assert disk.volume_id is not None
     volume = await stays.cloud.find_volume(disk.volume_id)
-    asked = Asked(OperationId(uuid4()), rid, "zone-a", stays.clock.now())
-    stale = ready_at_once(asked, disk, volume, DISKS)
+    asked = AttachmentRequest(OperationId(uuid4()), rid, "zone-a", stays.clock.now())
+    stale = attach_at_once(asked, disk, volume, DISKS)
     elsewhere = DiskOperations(stays.stores.disk_operations, stays.cloud, stays.clock, DISKS, by="api")
-    await elsewhere.ask(await stays.user(), SnapshotDisk(disk.disk_id))
+    await elsewhere.request_operation(await stays.user(), SnapshotDisk(disk.disk_id))
     assert stale is not None
-    assert not await held.write_at_once(stale, "a", now=stays.clock.now(), by="test")
-    fresh = ready_at_once(asked, await stays.disk(), volume, DISKS)
+    assert not await held.write_finished_operation(stale, "a", now=stays.clock.now(), by="test")
+    fresh = attach_at_once(asked, await stays.disk(), volume, DISKS)
     assert fresh is not None
-    assert not await held.write_at_once(fresh, "b", now=stays.clock.now(), by="test")
+    assert not await held.write_finished_operation(fresh, "b", now=stays.clock.now(), by="test")
     assert len(await stays.operations(OperationKind.MAKE_READY)) == 1, "the first stay's"
     await stays.go_on()
     assert await stays.status(rid) is Status.ACTIVE

@@ -60,14 +60,14 @@ async def test_one_whose_row_changes_while_it_is_torn_down_is_looked_at_again_at
     async def meanwhile(reservation_id: ReservationId, *, keep_files: bool = False) -> bool:
         row = await world.get(rid)
         told = Change(rid, row.status, row.version, NewEvent("step", "somebody else has said something"))
-        await world.stores.reservations.change(told, now=world.clock.now())
+        await world.stores.reservations.apply_change(told, now=world.clock.now())
         return await ensure_gone(reservation_id, keep_files=keep_files)
 
     with monkeypatch.context() as patch:
         patch.setattr(world.cluster, "ensure_gone", meanwhile)
-        await world.processor.turn()
+        await world.processor.run_cycle()
         world.processor._woken.clear()
-        await world.processor.effects.settle()
+        await world.processor.effects.wait_idle()
         await asyncio.sleep(0)
     assert not (await world.get(rid)).is_released, "by one who had not seen that"
     assert world.processor._woken.is_set()

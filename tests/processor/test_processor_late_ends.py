@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from gpudev.domain.disk_requests import CreateDisk
-from gpudev.domain.disks.operations import OperationState, SnapshotStatus, Why
+from gpudev.domain.disks.operations import OperationState, SnapshotReason, SnapshotStatus
 from gpudev.domain.errors import Unavailable
 from gpudev.domain.ids import new_disk_id, short_id
 from gpudev.domain.reservations.lifecycle import Status
@@ -15,7 +15,7 @@ from processor.disk_stays import DiskStays
 
 async def _check_kept(stays: DiskStays) -> None:
     [kept] = await stays.snapshots()
-    assert (kept.why, kept.status) == (Why.END_OF_RESERVATION, SnapshotStatus.COMPLETED)
+    assert (kept.why, kept.status) == (SnapshotReason.END_OF_RESERVATION, SnapshotStatus.COMPLETED)
     assert kept.cloud_id is not None
     assert stays.cloud.contents[kept.cloud_id] == "precious"
     assert (await stays.disk()).saved_as == kept.snapshot_id
@@ -57,7 +57,7 @@ async def test_a_volume_that_detaches_long_after_its_reservation_is_kept_before_
     stays.cluster.let_go(rid)
     await stays.go_on(6)
     [kept] = await stays.snapshots()
-    assert kept.why is Why.END_OF_RESERVATION
+    assert kept.why is SnapshotReason.END_OF_RESERVATION
     assert stays.cloud.contents[str(kept.cloud_id)] == "precious"
     assert await stays.status(again) is Status.ACTIVE
     assert stays.read(again) == "precious"
@@ -73,10 +73,10 @@ async def test_a_snapshot_that_breaks_long_after_the_end_is_told_in_the_disks_hi
     assert await stays.is_released(rid)
     stays.clock.move(hours=5)
     stays.cloud.complete_snapshots(SnapshotState.ERROR)
-    await stays.work.round()
+    await stays.work.run_round()
     [broken] = await stays.snapshots()
     assert broken.status is SnapshotStatus.FAILED
-    history = [event.message for event in await stays.stores.disk_views.history(broken.disk_id)]
+    history = [event.message for event in await stays.stores.disk_views.list_disk_events(broken.disk_id)]
     told = f"snapshot {short_id(broken.snapshot_id)} came to nothing: the cloud could not finish it"
     assert told in history
     stays.cloud.takes_time = False
@@ -100,16 +100,18 @@ async def test_a_cloud_that_does_not_answer_about_snapshots_keeps_nobody_from_an
     monkeypatch.setattr(stays.cloud, "find_snapshot", hang)
     stays.clock.move(seconds=20)
     async with asyncio.timeout(10):  # a loop that does not come round for long is taken for dead
-        await stays.work.round()
-        created = await stays.work.ask(await stays.user("ada"), CreateDisk(new_disk_id(), "more"), key="more")
-        await stays.work.round()
+        await stays.work.run_round()
+        created = await stays.work.request_operation(
+            await stays.user("ada"), CreateDisk(new_disk_id(), "more"), key="more"
+        )
+        await stays.work.run_round()
         await stays.work.advance(created, 5)
     made = await stays.stores.disk_operations.find_operation(created)
     assert made is not None
     assert made.state is OperationState.DONE
     stays.cloud.complete_snapshots()
     answers.set()
-    await stays.work.settle()
+    await stays.work.wait_idle()
     assert [one.status for one in await stays.snapshots()] == [SnapshotStatus.COMPLETED]
 
 

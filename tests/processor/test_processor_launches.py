@@ -13,7 +13,7 @@ from gpudev.domain.errors import Unavailable
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.ports.clock import Clock
-from gpudev.ports.cluster import ClusterSeen, ServerSpec
+from gpudev.ports.cluster import ClusterState, ServerSpec
 from gpudev.processor import planning_loop
 from gpudev.processor.planning_loop import Processor
 from gpudev.settings import Settings
@@ -73,8 +73,8 @@ async def test_what_a_processor_that_was_killed_had_begun_is_completed_by_the_ne
     cut.ready_at_once, cut.is_cut = ready_at_once, True
     rid = await world.submit(8)
     await world.processor.acquire_lease()
-    await world.processor.turn()
-    await world.processor.effects.settle()
+    await world.processor.run_cycle()
+    await world.processor.effects.wait_idle()
     assert await world.status(rid) is Status.PREPARING
     cut.is_cut = False
     world.clock.move(seconds=5)
@@ -107,9 +107,9 @@ class SlowCluster(PaperCluster):
         self.begun = asyncio.Event()
         self.looked = asyncio.Event()
 
-    async def look(self) -> ClusterSeen:
+    async def observe(self) -> ClusterState:
         self.looked.set()
-        return await super().look()
+        return await super().observe()
 
     async def ensure_server(self, spec: ServerSpec) -> None:
         self.begun.set()
@@ -188,6 +188,6 @@ async def test_a_start_that_could_not_be_written_waits_for_the_sweep(
     monkeypatch.setattr(processor, "_write", refused)
     await processor.acquire_lease()
     processor._woken.clear()
-    await processor.turn()
+    await processor.run_cycle()
     await asyncio.sleep(0.15)  # three times as long as those who start are let go first
     assert not processor._woken.is_set()

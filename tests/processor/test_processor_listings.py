@@ -4,15 +4,15 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gpudev.domain.disks.contents import Contents, Entry, EntryKind
+from gpudev.domain.disks.contents import Contents, DiskEntry, DiskEntryKind
 from gpudev.domain.errors import Unavailable
 from gpudev.domain.ids import ReservationId
-from gpudev.ports.disks import Listing
+from gpudev.ports.disks import SnapshotContents
 from processor.disk_stays import DiskStays
 
 
 def _contents(*names: str) -> Contents:
-    entries = tuple(Entry(name, EntryKind.FILE, 5, datetime(2026, 1, 2, tzinfo=UTC)) for name in names)
+    entries = tuple(DiskEntry(name, DiskEntryKind.FILE, 5, datetime(2026, 1, 2, tzinfo=UTC)) for name in names)
     return Contents(len(names), 0, 5 * len(names), entries)
 
 
@@ -22,8 +22,8 @@ async def _end(stays: DiskStays, rid: ReservationId) -> None:
     assert await stays.is_released(rid)
 
 
-async def _listing(stays: DiskStays) -> Listing | None:
-    return await stays.stores.disk_views.listing((await stays.disk()).disk_id)
+async def _listing(stays: DiskStays) -> SnapshotContents | None:
+    return await stays.stores.disk_views.find_snapshot_contents((await stays.disk()).disk_id)
 
 
 async def test_what_the_dev_server_said_before_it_went_is_kept_with_the_snapshot(stays: DiskStays) -> None:
@@ -40,7 +40,7 @@ async def test_what_the_dev_server_said_before_it_went_is_kept_with_the_snapshot
         True,
     )
     assert found.as_of == ended_at, "when somebody looked, not when the snapshot was taken"
-    assert (await stays.stores.disk_views.totals(snapshot.disk_id))[snapshot.snapshot_id].files == 2
+    assert (await stays.stores.disk_views.load_contents_totals(snapshot.disk_id))[snapshot.snapshot_id].files == 2
 
 
 async def test_where_the_dev_server_could_say_nothing_the_former_stays_and_is_called_so(stays: DiskStays) -> None:
@@ -82,7 +82,7 @@ async def test_no_end_waits_for_a_listing_that_cannot_be_written_down(
     async def away(*_: object, **__: object) -> None:
         raise Unavailable("the database is away")
 
-    monkeypatch.setattr(stays.stores.disk_contents, "hear", away)
+    monkeypatch.setattr(stays.stores.disk_contents, "save_reported_contents", away)
     await _end(stays, rid)
     assert await _listing(stays) is None
     assert len(await stays.snapshots()) == 1
@@ -93,7 +93,7 @@ async def test_what_was_heard_is_forgotten_once_a_snapshot_has_it(stays: DiskSta
     stays.cluster.homes[rid] = _contents("a")
     await _end(stays, rid)
     stays.clock.move(minutes=20)
-    await stays.work.round()
+    await stays.work.run_round()
     async with stays.stores.pool.acquire() as connection:
         assert await connection.fetchval("SELECT count(*) FROM disk_listings") == 0
         assert await connection.fetchval("SELECT count(*) FROM disk_contents") == 1

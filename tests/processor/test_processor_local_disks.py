@@ -10,16 +10,16 @@ import pytest
 from gpudev.adapters.local.cloud import LocalCloud
 from gpudev.adapters.local.volumes import tree_copy
 from gpudev.adapters.postgres.stores import Stores
-from gpudev.bootstrap.disks import make_disk_work, open_disk_work
+from gpudev.bootstrap.disks import make_disk_reconciler, open_disk_reconciler
 from gpudev.bootstrap.processor import make_processor
 from gpudev.domain.cluster import Node
 from gpudev.domain.disk_requests import CloneDisk, DeleteDisk, DiskRequest, PurgeDisk, RestoreDisk, SnapshotDisk
 from gpudev.domain.disks.operations import DiskSettings, DiskState, Operation, OperationId, OperationState
 from gpudev.domain.ids import ReservationId, new_disk_id
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.processor.disk_worker import DiskWork
+from gpudev.processor.disk_worker import DiskWorker
 from gpudev.settings import Settings
-from gpudev.workflows.adopting_disks import AdoptingDisks
+from gpudev.workflows.adopting_disks import DiskAdoption
 from gpudev.workflows.disks.operations import DiskOperations
 from support.clock import ManualClock
 from support.paper_cluster import PaperCluster
@@ -32,13 +32,13 @@ class LocalDisks(World):
     """Dev servers on paper, with homes in real folders."""
 
     cloud: LocalCloud
-    work: DiskWork
+    work: DiskWorker
 
     async def go_on(self, times: int = 3) -> None:
         for _ in range(times):
             await self.turn(1)
-            await self.work.round()
-            await self.work.settle()
+            await self.work.run_round()
+            await self.work.wait_idle()
             self.clock.move(seconds=3)
 
     async def start(self, disk: str = "data") -> ReservationId:
@@ -72,15 +72,15 @@ class LocalDisks(World):
         return home
 
     async def adopt(self) -> int:
-        return await AdoptingDisks(self.stores.unlinked_disks, self.cloud, self.clock, DISKS).run()
+        return await DiskAdoption(self.stores.unlinked_disks, self.cloud, self.clock, DISKS).adopt_all()
 
     async def ask(self, request: DiskRequest) -> None:
         operations = DiskOperations(self.stores.disk_operations, self.cloud, self.clock, DISKS)
-        asked = await operations.ask(await self.user(), request)
+        asked = await operations.request_operation(await self.user(), request)
         assert asked is not None
         for _ in range(3):
-            await self.work.round()
-            await self.work.settle()
+            await self.work.run_round()
+            await self.work.wait_idle()
         done = await self.operation(asked.operation_id)
         assert done.state is OperationState.DONE, done
 
@@ -95,7 +95,7 @@ async def local(stores: Stores, clock: ManualClock, settings: Settings) -> Async
     cloud = LocalCloud(settings.state_dir, clock)
     await cloud.start()
     cluster = PaperCluster([Node("node-1", "h100", 8)], clock)
-    work = make_disk_work(stores, cloud, clock, DISKS)
+    work = make_disk_reconciler(stores, cloud, clock, DISKS)
     processor = make_processor(stores, cluster, clock, settings.timing, disks=work)
     world = LocalDisks(stores, cluster, clock, processor, settings)
     world.cloud, world.work = cloud, work
@@ -110,7 +110,7 @@ async def test_files_are_there_again_and_what_was_in_a_snapshot_is_kept(local: L
     (local.home(first) / "thesis").write_text("chapter one")
     await local.end(first)
     [snapshot] = await local.stores.disk_operations.snapshots((await local.disk()).disk_id)
-    contents = await local.stores.disk_contents.find(snapshot.snapshot_id)
+    contents = await local.stores.disk_contents.find_contents(snapshot.snapshot_id)
     assert contents is not None
     assert ("thesis", 11) in {(entry.path, entry.size) for entry in contents.entries}
     second = await local.start()
@@ -125,12 +125,12 @@ async def test_what_is_in_a_snapshot_is_known_when_whoever_asked_for_it_hears_th
     rid = await local.start()
     (local.home(rid) / "thesis").write_text("chapter one")
     disk = await local.disk()
-    asked = await local.work.ask(await local.user(), SnapshotDisk(disk.disk_id), key="now")
-    while not (await local.operation(asked)).state.is_over:
+    asked = await local.work.request_operation(await local.user(), SnapshotDisk(disk.disk_id), key="now")
+    while not (await local.operation(asked)).state.is_finished:
         await local.work.advance(asked, within_s=60)
         local.clock.move(seconds=3)
     [snapshot] = await local.stores.disk_operations.snapshots(disk.disk_id)
-    contents = await local.stores.disk_contents.find(snapshot.snapshot_id)
+    contents = await local.stores.disk_contents.find_contents(snapshot.snapshot_id)
     assert contents is not None
     assert "thesis" in {entry.path for entry in contents.entries}
 
@@ -154,7 +154,7 @@ def closed(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def refuse(self: tree_copy.TreeCopy, name: str) -> tuple[int, int | None]:
         if name == "theirs":
-            raise tree_copy._LeftOut(PermissionError(errno.EACCES, "closed"))
+            raise tree_copy._Skipped(PermissionError(errno.EACCES, "closed"))
         return opened(self, name)
 
     monkeypatch.setattr(tree_copy.TreeCopy, "_open_file", refuse)
@@ -174,7 +174,7 @@ async def test_what_a_snapshot_could_not_read_is_told_and_its_volume_is_never_gi
     await local.end(second)
     older, lacking = sorted(await local.stores.disk_operations.snapshots(disk.disk_id), key=lambda one: one.created_at)
     assert lacking.lacks == "1 that belongs to others and cannot be read: theirs"
-    history = [event.message for event in await local.stores.disk_views.history(disk.disk_id)]
+    history = [event.message for event in await local.stores.disk_views.list_disk_events(disk.disk_id)]
     assert any(f"lacks {lacking.lacks}; volume {home.name} has them and is kept" in line for line in history), history
     told = (await local.stores.reservations.events(second))[-1].message
     assert f"which lacks {lacking.lacks}" in told
@@ -182,8 +182,8 @@ async def test_what_a_snapshot_could_not_read_is_told_and_its_volume_is_never_gi
     assert (await local.disk()).volume_id != home.name
     for _ in range(3):
         local.clock.move(days=20)
-        await local.work.round()
-        await local.work.settle()
+        await local.work.run_round()
+        await local.work.wait_idle()
     assert (home / "theirs").read_text() == "nowhere else", "it is in no snapshot, so its volume stays"
     [restored] = [one for one in await local.stores.disk_operations.operations(disk.disk_id) if one.kind == "restore"]
     assert f"the old volume {home.name} is still there" in str(restored.result)
@@ -244,7 +244,7 @@ async def test_one_that_ran_before_disks_were_made_ready_keeps_its_folder(local:
     assert local.home(rid) == home
     await local.end(rid)
     [snapshot] = await local.stores.disk_operations.snapshots((await local.disk()).disk_id)
-    contents = await local.stores.disk_contents.find(snapshot.snapshot_id)
+    contents = await local.stores.disk_contents.find_contents(snapshot.snapshot_id)
     assert contents is not None
     assert "thesis" in {entry.path for entry in contents.entries}
 
@@ -269,14 +269,14 @@ async def test_contents_go_with_their_snapshot(local: LocalDisks) -> None:
     await local.end(rid)
     disk = await local.disk()
     [snapshot] = await local.stores.disk_operations.snapshots(disk.disk_id)
-    assert await local.stores.disk_contents.find(snapshot.snapshot_id) is not None
+    assert await local.stores.disk_contents.find_contents(snapshot.snapshot_id) is not None
     await local.ask(DeleteDisk(disk.disk_id))
     local.clock.move(days=31)
     for _ in range(3):
         local.clock.move(minutes=11)
-        await local.work.round()
-        await local.work.settle()
-    assert await local.stores.disk_contents.find(snapshot.snapshot_id) is None
+        await local.work.run_round()
+        await local.work.wait_idle()
+    assert await local.stores.disk_contents.find_contents(snapshot.snapshot_id) is None
 
 
 async def test_one_machine_opens_its_folders_and_adopts_what_lies_there(
@@ -284,10 +284,10 @@ async def test_one_machine_opens_its_folders_and_adopts_what_lies_there(
 ) -> None:
     home = await local.old_disk()
     one_machine = replace(settings, cloud="local", disks=DISKS)
-    async with open_disk_work(one_machine, stores) as work:
+    async with open_disk_reconciler(one_machine, stores) as work:
         assert work is not None
     assert (await local.disk()).volume_id == home.name
-    async with open_disk_work(replace(settings, cluster="kubernetes", cloud="local"), stores) as nothing:
+    async with open_disk_reconciler(replace(settings, cluster="kubernetes", cloud="local"), stores) as nothing:
         assert nothing is None, "pods cannot use this machine's folders"
-    async with open_disk_work(replace(settings, cloud="none"), stores) as nothing:
+    async with open_disk_reconciler(replace(settings, cloud="none"), stores) as nothing:
         assert nothing is None

@@ -5,24 +5,24 @@ from itertools import pairwise
 
 import pytest
 
-from gpudev.adapters.postgres.queue.estimates import PostgresPlans
+from gpudev.adapters.postgres.queue.estimates import PostgresQueuePlans
 from gpudev.bootstrap.processor import make_processor
 from gpudev.domain.cluster import Node
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.planning.queue.eta_report import report
+from gpudev.planning.queue.eta_report import make_eta_reports
 from gpudev.ports.reservations import Change, NewEvent
 from support.world import World
 
 
 @pytest.fixture
 def world(world: World) -> World:
-    world.processor._queues._from_long = 1
+    world.processor._queue_planner._from_long = 1
     return world
 
 
 async def published(world: World) -> dict[str, int]:
-    plan = (await PostgresPlans(world.stores.pool).refresh())["h100"]
-    return {str(rid): place.position for rid, place in plan.waits.items()}
+    plan = (await PostgresQueuePlans(world.stores.pool).refresh())["h100"]
+    return {str(rid): place.position for rid, place in plan.estimates.items()}
 
 
 async def live(world: World, minutes: float) -> None:
@@ -85,7 +85,7 @@ async def test_hand_overs_that_take_their_time_break_no_promise(world: World) ->
         await world.turn()
         assert await world.status(follower) is Status.ACTIVE
     outcomes = await world.stores.estimates.outcomes_since(world.clock.now() - timedelta(days=1))
-    (everything, _) = report(outcomes, world.clock.now())
+    (everything, _) = make_eta_reports(outcomes, world.clock.now())
     assert (everything.started, everything.breaches) == (3, ())
 
 
@@ -104,7 +104,7 @@ async def test_many_come_and_go_and_the_books_are_right(world: World) -> None:
         await live(world, 13)
     assert await world.stores.reservations.unreleased() == []
     outcomes = await world.stores.estimates.outcomes_since(world.clock.now() - timedelta(days=9))
-    (everything, *_) = report(outcomes, world.clock.now())
+    (everything, *_) = make_eta_reports(outcomes, world.clock.now())
     assert everything.started > 5
     assert everything.breaches == ()
 
@@ -116,7 +116,7 @@ async def test_another_processor_keeps_the_promises(world: World) -> None:
     assert world.processor._lease is not None
     await world.stores.leases.release(world.processor._lease)
     world.processor = make_processor(world.stores, world.cluster, world.clock, world.settings.timing)
-    world.processor._queues._from_long = 1
+    world.processor._queue_planner._from_long = 1
     world.clock.move(seconds=10)
     await world.turn()
     after = [(await world.get(rid)).latest_start_at for rid in waiting[1:]]
@@ -133,7 +133,7 @@ async def test_an_extension_moves_nobody_and_is_followed(world: World) -> None:
     longer = {"expires_at": row.expires_at + timedelta(hours=2), "warned_minutes": None}
     change = Change(second, row.status, row.version, NewEvent("extended", "by 2 hours"), fields=longer)
     before = (await world.get(waiting)).latest_start_at
-    await world.stores.reservations.change(change, now=world.clock.now())
+    await world.stores.reservations.apply_change(change, now=world.clock.now())
     world.clock.move(seconds=30)
     await world.turn()
     assert (await world.get(waiting)).latest_start_at == before

@@ -7,29 +7,29 @@ from typing import Any
 
 import pytest
 
-from gpudev.adapters.postgres.database.cleanup import forget_what_is_over
+from gpudev.adapters.postgres.database.cleanup import delete_old_rows
 from gpudev.adapters.postgres.reservations.reservation_moves import PostgresMoves
 from gpudev.adapters.postgres.reservations.reservation_store import PostgresReservations
-from gpudev.adapters.postgres.sessions.personalization import write_setup
+from gpudev.adapters.postgres.sessions.personalization import insert_personalization
 from gpudev.domain.cluster import Node
 from gpudev.domain.errors import Conflict
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation
-from gpudev.domain.sessions.addons import ExtraUser
-from gpudev.domain.sessions.personalization import NO_SETUP, OwnSetup
+from gpudev.domain.sessions.addons import Collaborator
+from gpudev.domain.sessions.personalization import NO_PERSONALIZATION, Personalization
 from gpudev.ports.cloud import NodeGroup
-from gpudev.ports.node_groups import NodeMachine, PodThere, Refresh, RefreshState
+from gpudev.ports.node_groups import MachineRefresh, NodeMachine, NodePod, RefreshState
 from gpudev.ports.reservations import Change, NewEvent
 from gpudev.ports.sessions import JupyterSecrets
-from gpudev.workflows.cluster.drain import Evicting
-from gpudev.workflows.cluster.machine_refresh import ReplacingMachines
-from gpudev.workflows.draining import Draining
+from gpudev.workflows.cluster.drain import Eviction
+from gpudev.workflows.cluster.machine_refresh import NodeGroupRefresh
+from gpudev.workflows.draining import NodeDrain
 from support.world import World
 
 PREFIX = "pytorch-gpu-dev"
 H100 = f"{PREFIX}-gpu-nodes-h100"
-SETUP = OwnSetup({"TOKEN": "secret"}, "https://example.com/ada/dotfiles", None)
+SETUP = Personalization({"TOKEN": "secret"}, "https://example.com/ada/dotfiles", None)
 NODES = (Node("node-1", "h100", 8), Node("node-2", "h100", 8))
 
 
@@ -41,7 +41,7 @@ def stays(_: Reservation) -> None:
 class PaperGroups:
     by_name: dict[str, list[str]]
     refreshed: list[tuple[str, int]] = field(default_factory=list)
-    last: Refresh | None = None
+    last: MachineRefresh | None = None
 
     async def node_groups(self, prefix: str) -> list[NodeGroup]:
         return []
@@ -49,12 +49,12 @@ class PaperGroups:
     async def machines(self, group: str) -> Sequence[str]:
         return self.by_name[group]
 
-    async def last_refresh(self, group: str) -> Refresh | None:
+    async def last_refresh(self, group: str) -> MachineRefresh | None:
         return self.last
 
-    async def ensure_refresh(self, group: str, *, keep_percent: int, warmup_seconds: int) -> Refresh:
+    async def ensure_refresh(self, group: str, *, keep_percent: int, warmup_seconds: int) -> MachineRefresh:
         self.refreshed.append((group, keep_percent))
-        self.last = Refresh("r-1", RefreshState.RUNNING, 0, "Pending")
+        self.last = MachineRefresh("r-1", RefreshState.RUNNING, 0, "Pending")
         return self.last
 
 
@@ -63,10 +63,10 @@ class PaperMachines:
         machines = {"node-1": "i-1", "node-2": "i-2", "cpu-1": "i-3", "bare": ""}
         return [NodeMachine(node, machine) for node, machine in machines.items()]
 
-    async def pods_on(self, node: str) -> Sequence[PodThere]:
+    async def pods_on(self, node: str) -> Sequence[NodePod]:
         return []
 
-    async def remove_pod(self, pod: PodThere) -> None:
+    async def remove_pod(self, pod: NodePod) -> None:
         raise AssertionError("nobody asked for that")
 
 
@@ -76,93 +76,93 @@ def groups() -> PaperGroups:
 
 
 @pytest.fixture
-def replacing(world: World, groups: PaperGroups) -> ReplacingMachines:
+def replacing(world: World, groups: PaperGroups) -> NodeGroupRefresh:
     world.cluster.nodes = NODES
     stores = world.stores
-    draining = Draining(stores.cordons, stores.reservations, stores.unreleased, world.clock)
-    return ReplacingMachines(PREFIX, groups, PaperMachines(), stores.cordons, draining)
+    draining = NodeDrain(stores.cordons, stores.reservations, stores.unreleased, world.clock)
+    return NodeGroupRefresh(PREFIX, groups, PaperMachines(), stores.cordons, draining)
 
 
 @pytest.fixture
-def evicting(world: World) -> Evicting:
-    return Evicting(world.stores.reservations, world.stores.setups, world.stores.moves, world.clock)
+def evicting(world: World) -> Eviction:
+    return Eviction(world.stores.reservations, world.stores.personalizations, world.stores.moves, world.clock)
 
 
 async def test_nothing_is_replaced_while_anybody_is_there(
-    world: World, replacing: ReplacingMachines, groups: PaperGroups
+    world: World, replacing: NodeGroupRefresh, groups: PaperGroups
 ) -> None:
     first, second = await world.submit(8), await world.submit(8)
     await world.turn()
-    closed, there = await replacing.close(H100, "olga", "new driver", stays)
+    closed, there = await replacing.close_group(H100, "olga", "new driver", stays)
     [mine] = [one for one in (await world.get(first), await world.get(second)) if one.shares[0].node == "node-1"]
     assert (closed, [one.reservation_id for one in there]) == (["node-1"], [mine.reservation_id])
     assert "node_draining" in await world.kinds(mine.reservation_id)
     with pytest.raises(Conflict, match="1 reservations are still on machines"):
-        await replacing.begin(H100, closed)
+        await replacing.begin_refresh(H100, closed)
     assert not groups.refreshed
     await world.cancel(mine.reservation_id)
     await world.turn()
-    await replacing.begin(H100, closed)
+    await replacing.begin_refresh(H100, closed)
     assert groups.refreshed == [(H100, 0)]
 
 
 async def test_a_node_is_not_called_empty_before_the_processor_has_heard_that_it_is_closed(
-    world: World, replacing: ReplacingMachines
+    world: World, replacing: NodeGroupRefresh
 ) -> None:
     await world.turn()
-    closed, _ = await replacing.close(H100, "olga", "", stays)
-    assert not await replacing.has_been_heard(closed)
+    closed, _ = await replacing.close_group(H100, "olga", "", stays)
+    assert not await replacing.are_cordons_in_effect(closed)
     await world.turn()
-    assert await replacing.has_been_heard(closed)
+    assert await replacing.are_cordons_in_effect(closed)
 
 
-async def test_only_what_this_replacement_closed_is_opened_again(world: World, replacing: ReplacingMachines) -> None:
+async def test_only_what_this_replacement_closed_is_opened_again(world: World, replacing: NodeGroupRefresh) -> None:
     await world.turn()
-    await replacing.close(H100, "olga", "new driver", stays)
-    await replacing.close(f"{H100}-spot", "olga", "", stays)
-    assert await replacing.finish(H100) == ["node-1"]
+    await replacing.close_group(H100, "olga", "new driver", stays)
+    await replacing.close_group(f"{H100}-spot", "olga", "", stays)
+    assert await replacing.finish_refresh(H100) == ["node-1"]
     assert set(await world.stores.cordons.cordons()) == {"node-2"}, "the name of one group begins another's"
-    assert await replacing.finish(f"{H100}-spot") == ["node-2"]
+    assert await replacing.finish_refresh(f"{H100}-spot") == ["node-2"]
 
 
 async def test_the_control_planes_machines_go_one_after_the_other_and_are_not_closed(
-    world: World, replacing: ReplacingMachines, groups: PaperGroups
+    world: World, replacing: NodeGroupRefresh, groups: PaperGroups
 ) -> None:
     await world.turn()
-    name = replacing.whole_name("cpu")
+    name = replacing.full_group_name("cpu")
     assert await replacing.nodes_of(name) == ["cpu-1"]
-    closed, there = await replacing.close(name, "olga", "", stays)
+    closed, there = await replacing.close_group(name, "olga", "", stays)
     assert (closed, there) == ([], [])
-    await replacing.begin(name, closed)
+    await replacing.begin_refresh(name, closed)
     assert groups.refreshed == [(f"{PREFIX}-cpu-nodes", 50)]
 
 
-def test_groups_have_short_names(replacing: ReplacingMachines) -> None:
-    assert replacing.whole_name("h100") == replacing.whole_name(H100) == H100
+def test_groups_have_short_names(replacing: NodeGroupRefresh) -> None:
+    assert replacing.full_group_name("h100") == replacing.full_group_name(H100) == H100
 
 
 async def test_who_is_moved_comes_back_before_others_with_the_time_that_was_left(
-    world: World, evicting: Evicting
+    world: World, evicting: Eviction
 ) -> None:
     world.cluster.nodes = NODES[:1]
     rid = await world.submit(8, hours=4, user="ada")
     async with world.stores.pool.transaction() as connection:
-        await write_setup(connection, rid, SETUP)
+        await insert_personalization(connection, rid, SETUP)
     await world.turn()
     waiting = await world.submit(8, hours=1, user="bob")
     world.clock.move(minutes=60)
     await world.turn()
     with pytest.raises(Conflict, match="no place to leave"):
-        await evicting.leave(waiting, "node-1 is needed")
+        await evicting.begin_move(waiting, "node-1 is needed")
 
     for _ in range(2):
-        assert (await evicting.leave(rid, "node-1 is needed")).status is Status.CANCELLED
+        assert (await evicting.begin_move(rid, "node-1 is needed")).status is Status.CANCELLED
     with pytest.raises(Conflict, match="cleared away"):
-        await evicting.come_back(rid)
+        await evicting.finish_move(rid)
     world.cluster.nodes = ()
     await world.turn()
-    again = await evicting.come_back(rid)
-    repeated = await evicting.come_back(rid)
+    again = await evicting.finish_move(rid)
+    repeated = await evicting.finish_move(rid)
     assert again is not None and repeated is not None
     assert again.reservation_id == repeated.reservation_id != rid
     left = await world.get(rid)
@@ -176,23 +176,23 @@ async def test_who_is_moved_comes_back_before_others_with_the_time_that_was_left
     assert await world.status(again.reservation_id) is Status.ACTIVE
     assert (await world.status(waiting)).is_waiting
     assert (await world.kinds(rid))[-4:] == ["moved", "cancelled", "released", "moved"]
-    assert await world.stores.setups.setup_of(again.reservation_id) == SETUP
+    assert await world.stores.personalizations.load_personalization(again.reservation_id) == SETUP
 
 
-async def test_who_has_hardly_any_time_left_is_not_started_again(world: World, evicting: Evicting) -> None:
+async def test_who_has_hardly_any_time_left_is_not_started_again(world: World, evicting: Eviction) -> None:
     rid = await world.submit(8, hours=1)
     await world.turn()
     world.clock.move(minutes=56)
     async with world.stores.pool.transaction() as connection:
-        await write_setup(connection, rid, SETUP)
-    await evicting.leave(rid, "node-1 is needed")
+        await insert_personalization(connection, rid, SETUP)
+    await evicting.begin_move(rid, "node-1 is needed")
     await world.turn()
-    assert await evicting.come_back(rid) is None
-    assert await world.stores.setups.setup_of(rid) == NO_SETUP
-    assert await world.stores.moves.unfinished() == []
+    assert await evicting.finish_move(rid) is None
+    assert await world.stores.personalizations.load_personalization(rid) == NO_PERSONALIZATION
+    assert await world.stores.moves.list_unfinished_moves() == []
 
 
-async def test_what_was_ended_for_good_does_not_come_back(world: World, evicting: Evicting) -> None:
+async def test_what_was_ended_for_good_does_not_come_back(world: World, evicting: Eviction) -> None:
     rid = await world.submit(8)
     await world.turn()
     ended = await evicting.end(rid, "node-1 is broken")
@@ -200,11 +200,11 @@ async def test_what_was_ended_for_good_does_not_come_back(world: World, evicting
     await world.turn()
     assert (await world.kinds(rid)).count("cancelled") == 1
     with pytest.raises(Conflict, match="was not moved"):
-        await evicting.come_back(ended.reservation_id)
-    assert await world.stores.moves.unfinished() == []
+        await evicting.finish_move(ended.reservation_id)
+    assert await world.stores.moves.list_unfinished_moves() == []
 
 
-BOB = ExtraUser("bob", ("ssh-ed25519 AAAA bob",), "ada", datetime(2026, 1, 1, tzinfo=UTC))
+BOB = Collaborator("bob", ("ssh-ed25519 AAAA bob",), "ada", datetime(2026, 1, 1, tzinfo=UTC))
 SECRETS = JupyterSecrets("token", "ssh-ed25519 AAAA jupyter", "private")
 
 
@@ -214,23 +214,23 @@ class Interrupted(Exception):
 
 @pytest.mark.parametrize("interrupted", [None, "submit", "go_on", "change"])
 async def test_what_was_wanted_inside_goes_along_wherever_it_was_interrupted(
-    world: World, evicting: Evicting, monkeypatch: pytest.MonkeyPatch, interrupted: str | None
+    world: World, evicting: Eviction, monkeypatch: pytest.MonkeyPatch, interrupted: str | None
 ) -> None:
     rid = await furnished(world)
-    await evicting.leave(rid, "node-1 is needed")
+    await evicting.begin_move(rid, "node-1 is needed")
     await world.turn()
     assert (await world.get(rid)).is_released
     await begun_ago(world, "1 hour")
-    await forget_what_is_over(world.stores.pool)  # as it happens now and then
-    assert await world.stores.moves.unfinished() == [rid]
+    await delete_old_rows(world.stores.pool)  # as it happens now and then
+    assert await world.stores.moves.list_unfinished_moves() == [rid]
     if interrupted is not None:
         with monkeypatch.context() as patch:
             home = PostgresMoves if interrupted == "go_on" else PostgresReservations
             patch.setattr(home, interrupted, and_then_dies(getattr(home, interrupted)))
             with pytest.raises(Interrupted):
-                await evicting.come_back(rid)
-    again = await evicting.come_back(rid)
-    repeated = await evicting.come_back(rid)
+                await evicting.finish_move(rid)
+    again = await evicting.finish_move(rid)
+    repeated = await evicting.finish_move(rid)
     assert again is not None and repeated is not None
     assert again.reservation_id == repeated.reservation_id
     await world.turn()
@@ -238,39 +238,39 @@ async def test_what_was_wanted_inside_goes_along_wherever_it_was_interrupted(
     assert (dict(spec.environment), spec.dotfiles) == (SETUP.environment, SETUP.dotfiles)
     assert set(spec.ssh_public_keys) == {*again.ssh_public_keys, *BOB.ssh_public_keys}
     assert spec.jupyter is not None and str(again.reservation_id) in spec.jupyter.base_url
-    interior = await world.stores.interiors.find(again.reservation_id)
-    assert interior is not None and interior.users == (BOB,)
+    interior = await world.stores.addons.find_addons(again.reservation_id)
+    assert interior is not None and interior.collaborators == (BOB,)
     assert (await world.kinds(again.reservation_id)).count("continues") == 1
     assert (await world.kinds(rid))[-1] == "moved"
-    assert await world.stores.moves.unfinished() == []
-    assert await world.stores.setups.setup_of(rid) == NO_SETUP
-    assert await world.stores.interiors.find_secrets(rid) is None
+    assert await world.stores.moves.list_unfinished_moves() == []
+    assert await world.stores.personalizations.load_personalization(rid) == NO_PERSONALIZATION
+    assert await world.stores.addons.find_secrets(rid) is None
 
 
 async def test_whoever_was_sent_away_since_is_not_let_in_by_moving_it_once_more(
-    world: World, evicting: Evicting
+    world: World, evicting: Eviction
 ) -> None:
     rid = await furnished(world)
-    await evicting.leave(rid, "node-1 is needed")
+    await evicting.begin_move(rid, "node-1 is needed")
     await world.turn()
-    again = await evicting.come_back(rid)
+    again = await evicting.finish_move(rid)
     assert again is not None
     again = await world.get(again.reservation_id)
     change = Change(again.reservation_id, again.status, again.version, NewEvent("users", "bob may not log in any more"))
-    await world.stores.interiors.remove_user(change, "bob", now=world.clock.now())
-    await evicting.come_back(rid)
-    interior = await world.stores.interiors.find(again.reservation_id)
-    assert interior is not None and interior.users == ()
+    await world.stores.addons.remove_user(change, "bob", now=world.clock.now())
+    await evicting.finish_move(rid)
+    interior = await world.stores.addons.find_addons(again.reservation_id)
+    assert interior is not None and interior.collaborators == ()
 
 
-async def test_what_nobody_comes_back_for_is_forgotten_after_a_week(world: World, evicting: Evicting) -> None:
+async def test_what_nobody_comes_back_for_is_forgotten_after_a_week(world: World, evicting: Eviction) -> None:
     rid = await furnished(world)
-    await evicting.leave(rid, "node-1 is needed")
+    await evicting.begin_move(rid, "node-1 is needed")
     await world.turn()
     await begun_ago(world, "8 days")
-    await forget_what_is_over(world.stores.pool)
-    assert await world.stores.setups.setup_of(rid) == NO_SETUP
-    assert await world.stores.interiors.find_secrets(rid) is None
+    await delete_old_rows(world.stores.pool)
+    assert await world.stores.personalizations.load_personalization(rid) == NO_PERSONALIZATION
+    assert await world.stores.addons.find_secrets(rid) is None
 
 
 async def begun_ago(world: World, how_long: str) -> None:
@@ -283,11 +283,11 @@ async def furnished(world: World) -> ReservationId:
     """One that runs, with somebody else let in, Jupyter, and its owner's own set-up."""
     rid = await world.submit(8, hours=4)
     async with world.stores.pool.transaction() as connection:
-        await write_setup(connection, rid, SETUP)
+        await insert_personalization(connection, rid, SETUP)
     await world.turn()
     for write in (
-        lambda change: world.stores.interiors.add_users(change, [BOB], now=world.clock.now()),
-        lambda change: world.stores.interiors.want_jupyter(change, SECRETS, now=world.clock.now()),
+        lambda change: world.stores.addons.add_users(change, [BOB], now=world.clock.now()),
+        lambda change: world.stores.addons.enable_jupyter(change, SECRETS, now=world.clock.now()),
     ):
         row = await world.get(rid)
         await write(Change(rid, row.status, row.version, NewEvent("interior", "changed")))

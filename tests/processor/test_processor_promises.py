@@ -4,24 +4,24 @@ from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 
-from gpudev.adapters.postgres.queue.estimates import PostgresPlans
+from gpudev.adapters.postgres.queue.estimates import PostgresQueuePlans
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.bootstrap.processor import make_processor
 from gpudev.domain.access.users import Role
 from gpudev.domain.cluster import Node
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.queue import LateBecause, QueuePlan
+from gpudev.domain.queue import DelayCause, QueuePlan
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.planning.queue.eta_report import report
+from gpudev.planning.queue.eta_report import make_eta_reports
 from gpudev.ports.reservations import Change, NewEvent
-from gpudev.settings import FairShare
+from gpudev.settings import FairShareSettings
 from support.world import World
 
 TWO_NODES = (Node("node-1", "h100", 8), Node("node-2", "h100", 8))
 
 
 async def plan_of(stores: Stores, gpu_type: str = "h100") -> QueuePlan:
-    return (await PostgresPlans(stores.pool).refresh())[gpu_type]
+    return (await PostgresQueuePlans(stores.pool).refresh())[gpu_type]
 
 
 async def messages(world: World, reservation_id: ReservationId, kind: str) -> list[str]:
@@ -64,7 +64,7 @@ async def test_a_hand_over_that_takes_its_time_breaks_no_promise(world: World) -
         await world.turn()
         assert await world.status(follower) is Status.ACTIVE
     assert not await messages(world, waiting[-1], "delayed")
-    (all_types, *_) = report(
+    (all_types, *_) = make_eta_reports(
         await world.stores.estimates.outcomes_since(world.clock.now() - timedelta(days=1)), world.clock.now()
     )
     assert (all_types.started, all_types.breaches) == (2, ())
@@ -90,19 +90,20 @@ async def test_another_processor_keeps_what_the_one_before_promised(world: World
         assert promised is not None
         assert latest <= promised
     assert (
-        other._queues._memories["h100"].promises.keys() == told.keys() | other._queues._memories["h100"].promises.keys()
+        other._queue_planner._memories["h100"].promises.keys()
+        == told.keys() | other._queue_planner._memories["h100"].promises.keys()
     )
 
 
 async def test_who_leaves_early_moves_everybody_up_at_once(world: World) -> None:
     first, second, third = [await world.submit(8, hours=4) for _ in range(3)]
     await world.turn()
-    before = (await plan_of(world.stores)).waits[third]
+    before = (await plan_of(world.stores)).estimates[third]
     world.clock.move(minutes=10)
     await world.cancel(first)
     await world.turn()
     assert await world.status(second) is Status.ACTIVE
-    after = (await plan_of(world.stores)).waits[third]
+    after = (await plan_of(world.stores)).estimates[third]
     assert (before.position, after.position) == (2, 1)
     assert before.latest is not None
     assert after.latest is not None
@@ -130,9 +131,9 @@ async def test_a_lost_node_is_told_to_those_it_was_promised_to(world: World) -> 
     world.clock.move(to=later)
     await world.turn()
     now = world.clock.now()
-    (everything, _) = report(await world.stores.estimates.outcomes_since(now - timedelta(days=1)), now)
+    (everything, _) = make_eta_reports(await world.stores.estimates.outcomes_since(now - timedelta(days=1)), now)
     (breach,) = everything.breaches
-    assert (breach.reservation_id, breach.cause) == (waiting, LateBecause.NODE_LOST)
+    assert (breach.reservation_id, breach.cause) == (waiting, DelayCause.NODE_LOST)
 
 
 async def test_whoever_runs_on_a_lost_node_is_told_and_goes_on_when_it_is_back(world: World) -> None:
@@ -166,20 +167,20 @@ async def test_what_was_told_is_kept_and_compared_with_what_happened(world: Worl
     first, second = await world.submit(8, hours=4), await world.submit(8, hours=4, user="bob")
     await world.turn()
     (outcome,) = await world.stores.estimates.outcomes_since(world.clock.now())
-    assert (outcome.told.reservation_id, outcome.started_at, outcome.told.is_newcomer) == (second, None, True)
-    span = outcome.told.span
-    assert world.clock.now() <= span.earliest <= span.expected <= span.latest_likely <= outcome.told.latest
+    assert (outcome.estimate.reservation_id, outcome.started_at, outcome.estimate.is_newcomer) == (second, None, True)
+    span = outcome.estimate.interval
+    assert world.clock.now() <= span.earliest <= span.expected <= span.latest_likely <= outcome.estimate.latest
     world.clock.move(minutes=90)
     await world.turn()
     outcomes = await world.stores.estimates.outcomes_since(world.clock.now())
-    assert [one.told.is_newcomer for one in outcomes] == [True, False], "once an hour it is kept again"
+    assert [one.estimate.is_newcomer for one in outcomes] == [True, False], "once an hour it is kept again"
     await world.cancel(first)
     await world.turn()
     outcomes = await world.stores.estimates.outcomes(10)
     assert [one.started_at for one in outcomes] == [world.clock.now()] * 2
-    (stay,) = await world.stores.estimates.stays(10)
-    assert (stay.used, stay.could) == (timedelta(minutes=90), timedelta(hours=4))
-    (everything, h100) = report(outcomes, world.clock.now())
+    (stay,) = await world.stores.estimates.list_usage_samples(10)
+    assert (stay.used, stay.granted) == (timedelta(minutes=90), timedelta(hours=4))
+    (everything, h100) = make_eta_reports(outcomes, world.clock.now())
     error = abs((world.clock.now() - span.expected).total_seconds()) / 60
     assert h100.expected.median == round(error, 2)
     assert everything.breaches == ()
@@ -190,7 +191,7 @@ async def test_people_who_leave_early_make_expected_starts_earlier(world: World)
     for _ in range(30):
         running, waiting = await world.submit(8, hours=8), await world.submit(8, hours=8, user="bob")
         await world.turn()
-        span = (await plan_of(world.stores)).waits[waiting].span
+        span = (await plan_of(world.stores)).estimates[waiting].interval
         assert span is not None
         waits.append(span.expected - world.clock.now())
         world.clock.move(minutes=6)
@@ -218,12 +219,12 @@ async def test_a_long_queue_does_not_mean_a_row_for_everybody_at_every_event(wor
         )
     assert 0 < written < 60
     assert all(abs(row["queue_position"] - row["really"]) <= 0.1 * row["queue_position"] for row in wrong)
-    positions = sorted(told.position for told in (await plan_of(world.stores)).waits.values())
+    positions = sorted(told.position for told in (await plan_of(world.stores)).estimates.values())
     assert positions == list(range(1, 150))
 
 
 class TestFairShare:
-    async def heavy_and_light(self, world: World, fair_share: FairShare) -> list[ReservationId]:
+    async def heavy_and_light(self, world: World, fair_share: FairShareSettings) -> list[ReservationId]:
         """Ada has used the node for a day and wants more; Bob comes after her and has used nothing."""
         world.processor = make_processor(world.stores, world.cluster, world.clock, world.settings.timing, fair_share)
         first = await world.submit(8, hours=24, user="ada")
@@ -237,11 +238,11 @@ class TestFairShare:
         return waiting
 
     async def test_it_is_off_by_default(self, world: World) -> None:
-        waiting = await self.heavy_and_light(world, FairShare())
+        waiting = await self.heavy_and_light(world, FairShareSettings())
         assert await world.status(waiting[0]) is Status.ACTIVE
 
     async def test_who_used_less_goes_first(self, world: World) -> None:
-        waiting = await self.heavy_and_light(world, FairShare(on=True))
+        waiting = await self.heavy_and_light(world, FairShareSettings(on=True))
         assert [await world.status(rid) for rid in waiting] == [
             Status.QUEUED,
             Status.QUEUED,
@@ -253,12 +254,12 @@ class TestFairShare:
     async def test_a_weight_makes_use_count_less(self, world: World) -> None:
         await world.user("ada")
         await world.stores.users.set_weight("ada", 1000)
-        waiting = await self.heavy_and_light(world, FairShare(on=True))
+        waiting = await self.heavy_and_light(world, FairShareSettings(on=True))
         assert await world.status(waiting[2]) is Status.ACTIVE, "she has used something, he nothing"
         assert [(await world.get(rid)).queue_position for rid in waiting] == [1, 2, None, 3]
 
     async def test_who_has_waited_long_enough_goes_first_whatever_they_used(self, world: World) -> None:
-        waiting = await self.heavy_and_light(world, FairShare(on=True, patience_hours=0.01))
+        waiting = await self.heavy_and_light(world, FairShareSettings(on=True, patience_hours=0.01))
         assert await world.status(waiting[0]) is Status.ACTIVE
 
 
@@ -269,7 +270,7 @@ async def test_an_operators_priority_goes_before_promises_and_the_others_are_tol
     await world.turn()
     row = await world.get(waiting[1])
     event = NewEvent("priority", "olga set its priority to 10")
-    await world.stores.reservations.change(
+    await world.stores.reservations.apply_change(
         Change(row.reservation_id, row.status, row.version, event, fields={"priority": 10}), now=world.clock.now()
     )
     await world.turn()

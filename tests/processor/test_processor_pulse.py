@@ -12,8 +12,8 @@ from gpudev.adapters.postgres.stores import Stores
 from gpudev.bootstrap.processor import make_processor
 from gpudev.domain.cluster import Node
 from gpudev.domain.errors import Unavailable
-from gpudev.metrics.loop_watchdog import Pulse
-from gpudev.ports.cluster import ClusterSeen
+from gpudev.metrics.loop_watchdog import LoopWatchdog
+from gpudev.ports.cluster import ClusterState
 from gpudev.processor.planning_loop import Processor
 from gpudev.settings import Settings
 from support.api import until
@@ -30,11 +30,11 @@ class HangingCluster(PaperCluster):
     hangs = False
     looks = 0
 
-    async def look(self) -> ClusterSeen:
+    async def observe(self) -> ClusterState:
         self.looks += 1
         if self.hangs:
             await asyncio.Event().wait()
-        return await super().look()
+        return await super().observe()
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ async def running(
     moments, second = Moments(), timedelta(seconds=1)
     timing = replace(settings.timing, lease_ttl=second, sweep_every=second / 20)
     processor = make_processor(stores_of(PROCESSOR), cluster, clock, timing)
-    processor.pulse = Pulse(timedelta(seconds=120), lambda: moments.now)
+    processor.watchdog = LoopWatchdog(timedelta(seconds=120), lambda: moments.now)
     task = asyncio.create_task(processor.run())
     try:
         await until(lambda: cluster.looks > 0)
@@ -69,25 +69,25 @@ async def test_a_turn_that_hangs_is_seen_while_other_loops_go_on(
     await until(lambda: cluster.looks > seen)
     moments.now = 121.0
     processor.wake()
-    await until(lambda: set(processor.pulse.stopped()) == {"planning"})
+    await until(lambda: set(processor.watchdog.stuck_loops()) == {"planning"})
 
 
 async def test_interiors_that_nobody_makes_true_any_more_are_seen(
     running: tuple[Processor, Moments], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     processor, moments = running
-    assert processor.interiors is not None
+    assert processor.addons is not None
     hanging = asyncio.Event()
 
     async def hang() -> None:
         hanging.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(processor.interiors, "begin_due", hang)
+    monkeypatch.setattr(processor.addons, "begin_due", hang)
     processor.wake()
     await asyncio.wait_for(hanging.wait(), 30)
     moments.now = 121.0
-    await until(lambda: set(processor.pulse.stopped()) == {"interiors"})
+    await until(lambda: set(processor.watchdog.stuck_loops()) == {"interiors"})
 
 
 async def test_a_cluster_that_is_away_is_no_reason_to_begin_anew(
@@ -98,4 +98,4 @@ async def test_a_cluster_that_is_away_is_no_reason_to_begin_anew(
     moments.now = 121.0
     seen = cluster.looks
     processor.wake()
-    await until(lambda: cluster.looks > seen + 2 and not processor.pulse.stopped())
+    await until(lambda: cluster.looks > seen + 2 and not processor.watchdog.stuck_loops())

@@ -9,17 +9,17 @@ from gpudev.domain.cluster import Node
 from gpudev.domain.errors import ClusterError
 from gpudev.domain.ids import ReservationId, UserId
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.ports.cluster import Phase, ServerSeen
-from gpudev.workflows.cancelling import Cancelling
+from gpudev.ports.cluster import ServerPhase, ServerState
+from gpudev.workflows.cancelling import Cancellation
 from support.world import World
 
 WHY = "0/2 nodes are available: 1 Insufficient nvidia.com/gpu."
 
 
-def refuse(world: World, rid: ReservationId, phase: Phase = Phase.STARTING) -> None:
+def refuse(world: World, rid: ReservationId, phase: ServerPhase = ServerPhase.STARTING) -> None:
     """The cluster has not taken it, and says why."""
-    world.cluster.servers[rid] = ServerSeen(
-        rid, phase, step="waiting for its node", reason=WHY, lost_unwatched=phase is Phase.DEAD, refused=WHY
+    world.cluster.servers[rid] = ServerState(
+        rid, phase, step="waiting for its node", reason=WHY, is_restartable=phase is ServerPhase.DEAD, rejection=WHY
     )
 
 
@@ -38,8 +38,8 @@ async def place(world: World, gpus: int = 8, **wishes: object) -> ReservationId:
     return rid
 
 
-@pytest.mark.parametrize("phase", [Phase.STARTING, Phase.DEAD])
-async def test_who_is_refused_because_others_were_faster_is_placed_elsewhere(world: World, phase: Phase) -> None:
+@pytest.mark.parametrize("phase", [ServerPhase.STARTING, ServerPhase.DEAD])
+async def test_who_is_refused_because_others_were_faster_is_placed_elsewhere(world: World, phase: ServerPhase) -> None:
     world.cluster.nodes = (Node("node-1", "h100", 8), Node("node-2", "h100", 8))
     rid = await place(world)
     [first] = (await world.get(rid)).shares
@@ -104,9 +104,9 @@ async def test_a_cancel_meanwhile_releases_only_when_everything_is_gone(world: W
     refuse(world, rid)
     world.cluster.slow_to_go = True
     await world.turn(5)
-    assert (await world.get(rid)).is_leaving
+    assert (await world.get(rid)).is_being_requeued
     ada = User(UserId(await world.user()), "ada", Role.USER)
-    cancelled = await Cancelling(world.stores.reservations, world.clock).cancel(ada, str(rid))
+    cancelled = await Cancellation(world.stores.reservations, world.clock).cancel(ada, str(rid))
     assert cancelled.status is Status.CANCELLED
     assert cancelled.released_at is None
     world.cluster.slow_to_go = False
@@ -138,7 +138,7 @@ async def test_a_promise_to_somebody_behind_is_kept(world: World) -> None:
 async def test_a_place_that_looks_free_is_tried_three_times_and_then_it_fails_in_words(world: World) -> None:
     rid = await place(world)
     for _ in range(3):
-        refuse(world, rid, Phase.DEAD)
+        refuse(world, rid, ServerPhase.DEAD)
         world.cluster.refuse_launch = ClusterError(WHY)
         await world.turn(2)
         world.clock.move(seconds=30)
@@ -169,7 +169,7 @@ async def test_one_that_runs_is_never_sent_back(world: World) -> None:
     rid = await world.submit(8)
     await world.turn()
     take(world, "node-1", 8)
-    refuse(world, rid, Phase.STARTING)
+    refuse(world, rid, ServerPhase.STARTING)
     await world.turn()
     assert await world.status(rid) is Status.ACTIVE
 

@@ -20,7 +20,7 @@ async def test_what_takes_long_is_told_and_has_a_deadline_of_its_own(stays: Disk
     await stays.turn(1)
     assert await stays.status(rid) is Status.PREPARING
     stays.cloud.going.set()
-    await stays.work.settle()
+    await stays.work.wait_idle()
     stays.cluster.ready_at_once = False
     await stays.go_on()
     row = await stays.get(rid)
@@ -96,7 +96,7 @@ async def test_one_that_is_cancelled_while_its_disk_is_made_ready_lets_go_at_onc
     await stays.turn(2)
     assert "waits for make ready" in str((await stays.get(again)).step), "the disk is busy until it is made"
     stays.cloud.going.set()
-    await stays.work.settle()
+    await stays.work.wait_idle()
     await stays.go_on(6)
     assert await stays.status(again) is Status.ACTIVE
     assert stays.cluster.launches == 1
@@ -123,7 +123,7 @@ async def test_one_that_is_cancelled_during_a_restore_keeps_what_the_snapshot_ho
     await stays.turn(2)
     assert await stays.is_released(second)
     stays.cloud.going.set()
-    await stays.work.settle()
+    await stays.work.wait_idle()
     await stays.go_on()
     disk = await stays.disk()
     assert disk.saved_as == kept.snapshot_id, "nobody wrote to it"
@@ -137,10 +137,10 @@ async def test_nothing_is_torn_down_while_it_is_still_being_launched(stays: Disk
     stays.cluster.launching = asyncio.Event()
     rid = await stays.submit(8, disk="data")
     await stays.processor.acquire_lease()
-    await stays.processor.turn()
+    await stays.processor.run_cycle()
     await asyncio.wait_for(stays.cluster.has_begun.wait(), 20)
     await stays.cancel(rid)
-    await stays.processor.turn()
+    await stays.processor.run_cycle()
     await asyncio.sleep(0.1)
     assert not await stays.is_released(rid)
     stays.cluster.launching.set()
@@ -157,9 +157,9 @@ async def test_a_disk_that_has_to_wait_wakes_nobody_until_there_is_news(stays: D
     rid = await stays.submit(8, disk="data")
     await stays.go_on()
     news: list[str] = []
-    stays.work.moved = lambda: news.append("moved")
+    stays.work.on_progress = lambda: news.append("moved")
     await stays.turn(3)
-    await stays.work.settle()
+    await stays.work.wait_idle()
     assert await stays.status(rid) is Status.PREPARING
     assert news == []
     stays.cloud.trouble.errors.clear()
@@ -185,12 +185,12 @@ async def test_news_that_comes_while_somebody_asks_for_a_disk_is_not_lost(
         asked.clear()
         go_on.clear()
         monkeypatch.setattr(stays.work, "advance", wait_for_news)
-        await stays.processor.turn()
+        await stays.processor.run_cycle()
         await asked.wait()
         if is_news:
-            await stays.processor.turn()
+            await stays.processor.run_cycle()
         stays.processor._woken.clear()
         go_on.set()
-        await stays.processor.effects.settle()
+        await stays.processor.effects.wait_idle()
         await asyncio.sleep(0)
         assert stays.processor._woken.is_set() == is_news

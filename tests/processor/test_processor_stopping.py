@@ -11,7 +11,7 @@ from gpudev.adapters.postgres.database.roles import PROCESSOR
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.bootstrap.processor import make_processor
 from gpudev.domain.cluster import Node
-from gpudev.metrics.loop_watchdog import Pulse
+from gpudev.metrics.loop_watchdog import LoopWatchdog
 from gpudev.processor.planning_loop import Processor
 from gpudev.settings import Settings
 from processor.disk_stays import DiskStays
@@ -49,14 +49,14 @@ async def test_a_processor_that_is_woken_while_it_is_stopped(processor: Processo
 
 @pytest.mark.parametrize("moments", MOMENTS)
 async def test_what_looks_after_the_inside_and_is_woken_while_it_is_stopped(processor: Processor, moments: int) -> None:
-    inside = processor.interiors
+    inside = processor.addons
     assert inside is not None
-    task = asyncio.create_task(inside.run(lambda: False, Pulse(timedelta(seconds=120))))
+    task = asyncio.create_task(inside.run(lambda: False, LoopWatchdog(timedelta(seconds=120))))
     assert await stops(task, inside.wake, moments)
 
 
 @pytest.mark.parametrize("moments", MOMENTS)
 async def test_what_looks_after_disks_and_is_woken_while_it_is_stopped(stays: DiskStays, moments: int) -> None:
     disks = stays.work
-    task = asyncio.create_task(disks.run(lambda: False, Pulse(timedelta(seconds=120))))
-    assert await stops(task, lambda: disks.heard(None), moments)
+    task = asyncio.create_task(disks.run(lambda: False, LoopWatchdog(timedelta(seconds=120))))
+    assert await stops(task, lambda: disks.on_notification(None), moments)

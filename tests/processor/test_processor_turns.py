@@ -6,19 +6,19 @@ import pytest
 
 from gpudev.adapters.postgres.stores import Stores, open_stores
 from gpudev.bootstrap.processor import make_processor
-from gpudev.domain.cluster import Node, Share
+from gpudev.domain.cluster import Node, NodeShare
 from gpudev.domain.commands import RESERVATION_QUEUE
 from gpudev.domain.errors import ClusterError, LeaseLost, Unavailable
 from gpudev.domain.ids import new_reservation_id
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.ports.cluster import Phase, ServerSeen
+from gpudev.ports.cluster import ServerPhase, ServerState
 from gpudev.ports.reservations import Change, NewEvent
 from support.clock import ManualClock
 from support.world import World
 
 
 async def queue_length(stores: Stores, queue: str) -> int:
-    return next(state.length for state in await stores.queue.states() if state.queue == queue)
+    return next(state.length for state in await stores.message_queue.list_queue_metrics() if state.queue == queue)
 
 
 async def test_a_reservation_that_fits_becomes_active_and_its_time_begins_when_it_is_ready(world: World) -> None:
@@ -99,7 +99,7 @@ async def test_warnings_come_once_each_and_extending_rearms_them(world: World) -
     row = await world.get(rid)
     later = row.expires_at + timedelta(hours=1)
     fields = {"expires_at": later, "warned_minutes": None}
-    await world.stores.reservations.change(
+    await world.stores.reservations.apply_change(
         Change(rid, row.status, row.version, NewEvent("extended", "by 1 h"), fields=fields), now=world.clock.now()
     )
     world.clock.move(minutes=35)
@@ -181,7 +181,7 @@ async def test_a_message_that_names_nothing_ends_in_the_dead_letter_queue(world:
         async with world.stores.pool.acquire() as connection:
             await connection.execute("UPDATE pgmq.q_gpu_reservations SET vt = clock_timestamp() - interval '1 s'")
     assert await queue_length(world.stores, RESERVATION_QUEUE) == 0
-    letters = await world.stores.queue.peek("gpu_reservations_dlq")
+    letters = await world.stores.message_queue.peek_messages("gpu_reservations_dlq")
     assert letters[0].body["failures"] == 3
     assert "names no reservation" in letters[0].body["error"]
 
@@ -196,7 +196,7 @@ async def test_a_lost_message_is_caught_by_the_sweep(world: World) -> None:
 
 async def test_an_orphan_is_reported_first_and_removed_after_the_grace_period(world: World) -> None:
     stray = new_reservation_id()
-    world.cluster.servers[stray] = ServerSeen(stray, Phase.READY)
+    world.cluster.servers[stray] = ServerState(stray, ServerPhase.READY)
     await world.turn()
     assert stray in world.cluster.servers
     world.clock.move(seconds=31)
@@ -207,7 +207,7 @@ async def test_an_orphan_is_reported_first_and_removed_after_the_grace_period(wo
 
 async def test_what_an_orphan_holds_is_promised_to_nobody_until_it_is_gone(world: World) -> None:
     stray = new_reservation_id()
-    world.cluster.servers[stray] = ServerSeen(stray, Phase.READY, held=(Share(0, "node-1", 4),))
+    world.cluster.servers[stray] = ServerState(stray, ServerPhase.READY, node_shares=(NodeShare(0, "node-1", 4),))
     rid = await world.submit(8)
     await world.turn()
     assert await world.status(rid) is Status.QUEUED
@@ -255,11 +255,11 @@ async def test_only_one_processor_plans_and_a_late_writer_changes_nothing(world:
     assert await other.acquire_lease() is True
     rid = await world.submit(1)
     with pytest.raises(LeaseLost):
-        await world.processor.turn()
+        await world.processor.run_cycle()
     assert await world.status(rid) is Status.PENDING
-    await other.turn()
+    await other.run_cycle()
     assert await world.status(rid) is not Status.PENDING
-    await other.effects.settle()
+    await other.effects.wait_idle()
     await other_stores.close()
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from disks.memory_cloud import MemoryCloud
-from gpudev.adapters.postgres.disk_places import PostgresDiskPlaces
+from gpudev.adapters.postgres.disk_places import PostgresDiskLocations
 from gpudev.adapters.postgres.stores import Stores
-from gpudev.bootstrap.disks import make_disk_work
+from gpudev.bootstrap.disks import make_disk_reconciler
 from gpudev.bootstrap.processor import make_processor
 from gpudev.domain.cluster import Node
 from gpudev.domain.disks.operations import DiskSettings
@@ -17,10 +17,10 @@ from gpudev.domain.errors import Conflict
 from gpudev.domain.ids import DiskId, ReservationId
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.ports.cluster import HomeVolume
-from gpudev.ports.disks import DiskPlace
+from gpudev.ports.disks import DiskLocation
 from gpudev.settings import Settings
 from gpudev.wire.reservations import SubmitRequest
-from gpudev.workflows.reservations.reservation_actions import Extending
+from gpudev.workflows.reservations.reservation_actions import Extension
 from gpudev.workflows.reservations.submission import Submission
 from support.clock import ManualClock
 from support.paper_cluster import PaperCluster
@@ -51,7 +51,7 @@ async def zones(stores: Stores, clock: ManualClock, settings: Settings) -> Async
     cloud = MemoryCloud(clock)
     cloud.takes_time = False
     cluster = PaperCluster(list(NODES), clock)
-    work = make_disk_work(stores, cloud, clock, DiskSettings(default_size_gb=10))
+    work = make_disk_reconciler(stores, cloud, clock, DiskSettings(default_size_gb=10))
     processor = make_processor(stores, cluster, clock, settings.timing, disks=work)
     world = ZoneWorld(stores, cluster, clock, processor, settings)
     world.cloud = cloud
@@ -133,7 +133,7 @@ async def test_nobody_stays_longer_where_somebody_waits_for_that_very_zone(zones
     by_node = {await zones.node(rid): rid for rid in both}
     waits = await zones.submit(8, disk="data", hours=1)
     await zones.go_on()
-    extending = Extending(
+    extending = Extension(
         zones.stores.reservations,
         zones.stores.unreleased,
         zones.stores.nodes,
@@ -173,7 +173,7 @@ async def test_the_first_answer_knows_where_the_disk_is(zones: ZoneWorld) -> Non
         plans=zones.stores.plans,
         timing=zones.settings.timing,
         fixed_cluster=False,
-        disk_places=zones.stores.disk_places,
+        disk_locations=zones.stores.disk_locations,
     )
     ada = await zones.stores.users.find_user("ada")
     assert ada is not None
@@ -191,12 +191,12 @@ class NoKeys:
         raise AssertionError("nobody asks for keys")
 
 
-class CountingPlaces(PostgresDiskPlaces):
+class CountingPlaces(PostgresDiskLocations):
     asked = 0
 
-    async def find(self, disk_ids: Sequence[DiskId]) -> Mapping[DiskId, DiskPlace]:
+    async def find_locations(self, disk_ids: Sequence[DiskId]) -> Mapping[DiskId, DiskLocation]:
         self.asked += 1
-        return await super().find(disk_ids)
+        return await super().find_locations(disk_ids)
 
 
 @pytest.mark.parametrize(
@@ -208,9 +208,9 @@ async def test_who_has_no_disk_or_no_zones_pays_nothing(
     zones: ZoneWorld, nodes: Sequence[Node], disk: str, is_asked: bool
 ) -> None:
     zones.cluster.nodes = tuple(nodes)
-    anchoring = zones.processor._queues._anchoring
+    anchoring = zones.processor._queue_planner._disk_zones
     assert anchoring is not None
-    counting = anchoring._places = CountingPlaces(zones.stores.pool)
+    counting = anchoring._locations = CountingPlaces(zones.stores.pool)
     await zones.submit(2, disk=disk)
     await zones.go_on()
     assert bool(counting.asked) is is_asked

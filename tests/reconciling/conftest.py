@@ -9,7 +9,7 @@ from gpudev.adapters.postgres.stores import Stores
 from gpudev.bootstrap.processor import make_processor
 from gpudev.domain.cluster import Node
 from gpudev.settings import Settings
-from gpudev.workflows.disks.reconcile_disks import ReconcilingDisks
+from gpudev.workflows.disks.reconcile_disks import DiskReconciliation
 from support.clock import ManualClock
 from support.paper_cloud import PaperCloud
 from support.paper_cluster import PaperCluster
@@ -28,7 +28,7 @@ async def world(
     cluster = PaperCluster([Node("node-1", "h100", 8)], clock)
     theirs = stores_of(RECONCILER)
     # It also starts dev servers here, as only a processor does: what people bring to them is read with its rights.
-    processor = make_processor(replace(theirs, setups=stores.setups), cluster, clock, settings.timing)
+    processor = make_processor(replace(theirs, setups=stores.personalizations), cluster, clock, settings.timing)
     yield World(replace(stores, leases=theirs.leases), cluster, clock, processor, settings)
     await processor.effects.cancel()
 
@@ -39,5 +39,5 @@ def records(stores: Stores) -> PostgresDiskRecords:
 
 
 @pytest.fixture
-def reconciling(cloud: PaperCloud, records: PostgresDiskRecords, clock: ManualClock) -> ReconcilingDisks:
-    return ReconcilingDisks(cloud, records, clock, by="test")
+def reconciling(cloud: PaperCloud, records: PostgresDiskRecords, clock: ManualClock) -> DiskReconciliation:
+    return DiskReconciliation(cloud, records, clock, by="test")

@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 from gpudev.adapters.postgres.disks.records import PostgresDiskRecords
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.ports.reconciling import DiskRecord
-from gpudev.workflows.disks.reconcile_disks import DisksReport
+from gpudev.workflows.disks.reconcile_disks import DiskReconcileReport
 from support.paper_cloud import BEGINNING
 
 
@@ -17,7 +17,7 @@ async def all_rows(stores: Stores) -> list[dict[str, Any]]:
 
 
 async def only(records: PostgresDiskRecords) -> DiskRecord:
-    (found,) = await records.records()
+    (found,) = await records.list_records()
     return found
 
 
@@ -46,5 +46,5 @@ async def add(stores: Stores, username: str = "ada", disk_name: str = "work", **
     return disk_id
 
 
-def counts(report: DisksReport) -> dict[str, int]:
+def counts(report: DiskReconcileReport) -> dict[str, int]:
     return {name: count for name, count in asdict(report.statistics).items() if count}

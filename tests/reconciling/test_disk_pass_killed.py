@@ -10,7 +10,7 @@ import pytest
 from gpudev.adapters.postgres.disks import records as disk_store
 from gpudev.adapters.postgres.stores import Stores, open_stores
 from gpudev.settings import Settings
-from gpudev.workflows.disks.reconcile_disks import DisksReport, ReconcilingDisks
+from gpudev.workflows.disks.reconcile_disks import DiskReconcileReport, DiskReconciliation
 from reconciling.disk_rows import add
 from support.clock import ManualClock
 from support.paper_cloud import PaperCloud
@@ -18,17 +18,17 @@ from support.paper_cloud import PaperCloud
 pytestmark = pytest.mark.slow
 
 
-class _KilledAfter(Awaitable[DisksReport | None]):
+class _KilledAfter(Awaitable[DiskReconcileReport | None]):
     """Lets a coroutine go on for so many steps. Then its connections are cut, as a kill does, and it never gets any
     further: what it does on its way out reaches nobody."""
 
-    def __init__(self, work: Coroutine[Any, Any, DisksReport], stores: Stores, steps: int) -> None:
+    def __init__(self, work: Coroutine[Any, Any, DiskReconcileReport], stores: Stores, steps: int) -> None:
         self._work = work
         self._stores = stores
         self._steps = steps
         self.finished = False
 
-    def __await__(self) -> Generator[Any, Any, DisksReport | None]:
+    def __await__(self) -> Generator[Any, Any, DiskReconcileReport | None]:
         going = self._work.__await__()
         for _ in range(self._steps):
             try:
@@ -98,10 +98,10 @@ async def _empty(stores: Stores) -> None:
 async def test_killed_at_every_await_and_run_again_it_ends_as_one_clean_run(
     stores: Stores, settings: Settings, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk_store, "_AT_ONCE", 2)  # so that there is something between the first and the last write
+    monkeypatch.setattr(disk_store, "_BATCH_SIZE", 2)  # so that there is something between the first and the last write
     cloud = PaperCloud()
     await _scene(stores, cloud)
-    clean = await ReconcilingDisks(cloud, stores.disk_records, clock, "test").run()
+    clean = await DiskReconciliation(cloud, stores.disk_records, clock, "test").run()
     wanted = await _state(stores)
     assert (clean.statistics.updated, clean.statistics.created, clean.statistics.errors) == (3, 2, 1)
     halves = set()
@@ -110,7 +110,7 @@ async def test_killed_at_every_await_and_run_again_it_ends_as_one_clean_run(
         await _scene(stores, PaperCloud())
         own = open_stores(settings, max_connections=1)
         try:
-            pass_ = ReconcilingDisks(cloud, own.disk_records, clock, "test")
+            pass_ = DiskReconciliation(cloud, own.disk_records, clock, "test")
             killed = _KilledAfter(pass_.run(), own, steps)
             await killed
         finally:
@@ -118,7 +118,7 @@ async def test_killed_at_every_await_and_run_again_it_ends_as_one_clean_run(
         halves.add(len((await _state(stores))[1]))
         if killed.finished:
             break
-        await ReconcilingDisks(cloud, stores.disk_records, clock, "test").run()
+        await DiskReconciliation(cloud, stores.disk_records, clock, "test").run()
         assert await _state(stores) == wanted, f"killed after {steps} steps"
     else:
         raise AssertionError("it never ended")

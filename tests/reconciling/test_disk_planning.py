@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpudev.domain.ids import DiskId, ReservationId, UserId
-from gpudev.planning.disk_orphans import find_orphans
-from gpudev.planning.disks.reconcile_disks import DiskPlan, plan_disks
+from gpudev.planning.disk_orphans import find_orphaned_storage
+from gpudev.planning.disks.reconcile_disks import DiskReconcilePlan, plan_disk_writes
 from gpudev.ports.cloud import DISK_ID_TAG, Snapshot, SnapshotState, Volume
 from gpudev.ports.reconciling import DiskRecord, ImportDisk, UpdateDisk
-from gpudev.settings import Reconciling
+from gpudev.settings import ReconcileSettings
 from support.paper_cloud import BEGINNING, PaperCloud
 
 NAMES = ("work", "data")
@@ -82,7 +82,7 @@ def records(draw: st.DrawFn) -> list[DiskRecord]:
     return found
 
 
-def applied(plan: DiskPlan, before: Sequence[DiskRecord]) -> list[DiskRecord]:
+def applied(plan: DiskReconcilePlan, before: Sequence[DiskRecord]) -> list[DiskRecord]:
     """The records as they are when all of it is written."""
     after = {record.disk_id: record for record in before}
     for number, write in enumerate(plan.writes):
@@ -109,11 +109,11 @@ def applied(plan: DiskPlan, before: Sequence[DiskRecord]) -> list[DiskRecord]:
 def test_whatever_there_is_one_pass_is_enough_and_nothing_is_lost_or_handed_over(
     there: list[Volume], taken: list[Snapshot] | None, known: list[DiskRecord]
 ) -> None:
-    plan = plan_disks(there, taken, known)
+    plan = plan_disk_writes(there, taken, known)
     after = applied(plan, known)
     by_id = {record.disk_id: record for record in known}
     owners = {volume.volume_id: volume.owner for volume in there}
-    assert plan_disks(there, taken, after).writes == [], "a second pass finds nothing to do"
+    assert plan_disk_writes(there, taken, after).writes == [], "a second pass finds nothing to do"
     assert len(after) >= len(known), "no record goes"
     living = [(record.username, record.disk_name) for record in after if not record.is_deleted]
     assert len(living) == len(set(living)), "one living disk for each name of a user"
@@ -137,10 +137,10 @@ def test_of_several_volumes_called_like_a_deleted_disk_it_gets_the_oldest_and_th
     tags = {"gpu-dev-user": "ada", "disk-name": "work"}
     there = [Volume(volume_id, 10, BEGINNING, None, (), tags) for volume_id in VOLUME_IDS]
     known = [DiskRecord(DiskId(UUID(int=1)), UserId(0), "ada", "work", BEGINNING, is_deleted=True, mark=1)]
-    plan = plan_disks(there, None, known)
+    plan = plan_disk_writes(there, None, known)
     assert [(one.volume_id, one.is_deleted) for one in applied(plan, known)] == [("vol-1", True), ("vol-2", False)]
     assert [(one.linked, one.others) for one in plan.duplicates] == [("vol-2", ("vol-3", "vol-4"))]
-    assert plan_disks(there, None, applied(plan, known)).writes == []
+    assert plan_disk_writes(there, None, applied(plan, known)).writes == []
 
 
 @settings(max_examples=100, deadline=None)
@@ -148,7 +148,7 @@ def test_of_several_volumes_called_like_a_deleted_disk_it_gets_the_oldest_and_th
 def test_every_volume_is_linked_imported_or_reported(
     there: list[Volume], taken: list[Snapshot], known: list[DiskRecord]
 ) -> None:
-    plan = plan_disks(there, taken, known)
+    plan = plan_disk_writes(there, taken, known)
     accounted = {record.volume_id for record in known}
     accounted |= {one.volume_id for one in plan.skipped} | {other for one in plan.duplicates for other in one.others}
     accounted |= {write.fields["ebs_volume_id"] for write in plan.writes if isinstance(write, ImportDisk)}
@@ -178,7 +178,7 @@ def test_orphans_are_what_nobody_uses_and_the_dearest_comes_first() -> None:
         return DiskRecord(DiskId(UUID(int=number)), UserId(1), "ada", name, BEGINNING, volume_id=volume_id, **more)  # type: ignore[arg-type]
 
     known = [record(1, "used", "vol-used"), record(2, "deleted", "vol-deleted", is_deleted=True)]
-    found = find_orphans(cloud.made, cloud.taken, known, Reconciling(), BEGINNING + timedelta(days=30))
+    found = find_orphaned_storage(cloud.made, cloud.taken, known, ReconcileSettings(), BEGINNING + timedelta(days=30))
     assert [(one.id, one.monthly_cost, one.age.days) for one in found] == [
         ("vol-twin", 24.0, 28),
         ("snap-lost", 5.0, 20),
@@ -197,5 +197,7 @@ def test_what_we_made_and_still_need_is_no_orphan() -> None:
     cloud.snapshot("snap-copied", "vol-gone")
     disk = DiskRecord(DiskId(UUID(int=1)), UserId(1), "ada", "data", BEGINNING, volume_id="vol-now")
     ours = {"snap-ours", "vol-left"}
-    found = find_orphans(cloud.made, cloud.taken, [disk], Reconciling(), BEGINNING + timedelta(days=30), ours=ours)
+    found = find_orphaned_storage(
+        cloud.made, cloud.taken, [disk], ReconcileSettings(), BEGINNING + timedelta(days=30), ours=ours
+    )
     assert [one.id for one in found] == ["snap-copied"]

@@ -9,7 +9,7 @@ from gpudev.bootstrap.processor import make_processor
 from gpudev.domain.errors import Unavailable
 from gpudev.domain.ids import new_reservation_id
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.ports.cluster import Phase, ServerSeen
+from gpudev.ports.cluster import ServerPhase, ServerState
 from gpudev.processor.expiry_report import ExpiryReport
 from gpudev.processor.planning_loop import Processor
 from support.world import World
@@ -88,7 +88,7 @@ async def test_whoever_would_not_wait_longer_is_cancelled_also_without_a_process
 
 async def test_a_dev_server_without_a_reservation_is_reported_and_removed_by_a_later_run(away: World) -> None:
     stranger = new_reservation_id()
-    away.cluster.servers[stranger] = ServerSeen(stranger, Phase.READY)
+    away.cluster.servers[stranger] = ServerState(stranger, ServerPhase.READY)
     first = await expire(away)
     assert (first.orphans, first.removed) == ([str(stranger)], [])
     assert stranger in away.cluster.servers

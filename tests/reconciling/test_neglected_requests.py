@@ -11,18 +11,18 @@ from gpudev.domain.commands import RESERVATION_QUEUE
 from gpudev.domain.errors import Unavailable
 from gpudev.domain.ids import ReservationId, new_reservation_id
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import Draft, Reservation
+from gpudev.domain.reservations.reservation import Reservation, ReservationDraft
 from gpudev.planning.reservations.stale_requests import (
-    GiveUp,
-    SendAgain,
+    CancelStaleRequest,
+    ResendRequest,
     decide_max_wait,
-    decide_neglected,
-    still_waiting,
+    decide_stale_requests,
+    without_given_up,
 )
-from gpudev.ports.reconciling import Looks
-from gpudev.processor.queue_planner import Queues
-from gpudev.settings import Reconciling
-from gpudev.workflows.reservations.stale_requests import NeglectedRequests
+from gpudev.ports.reconciling import PlanningRecords
+from gpudev.processor.queue_planner import QueuePlanner
+from gpudev.settings import ReconcileSettings
+from gpudev.workflows.reservations.stale_requests import StaleRequests
 from planning.reservations import preparing
 from planning.situations import NOW
 from support.world import World
@@ -48,10 +48,10 @@ def waiting(since: float = 30, *, resent: float | None = None, **more: object) -
 
 def looks(
     last: float | None = 0.1, since: float | None = 60, looked: float | None = None, seqs: Iterable[int] = (1,)
-) -> Looks:
+) -> PlanningRecords:
     """In minutes ago. `looked`: when the type's queue was looked at."""
     by_type = {} if looked is None else {"h100": (NOW - minutes(looked), frozenset(seqs))}
-    return Looks(_ago(last), _ago(since), by_type)
+    return PlanningRecords(_ago(last), _ago(since), by_type)
 
 
 def _ago(count: float | None) -> datetime | None:
@@ -61,26 +61,26 @@ def _ago(count: float | None) -> datetime | None:
 @pytest.mark.parametrize(("row", "seen", "expected"), [
     (waiting(), looks(looked=0.2), None),
     (waiting(), looks(looked=4.9), None),
-    (waiting(), looks(looked=5), SendAgain),
-    (waiting(), looks(), SendAgain),
-    (waiting(), looks(looked=0.2, seqs=[2, 3]), SendAgain),
+    (waiting(), looks(looked=5), ResendRequest),
+    (waiting(), looks(), ResendRequest),
+    (waiting(), looks(looked=0.2, seqs=[2, 3]), ResendRequest),
     (waiting(4.9), looks(), None),
     # While no processor is at work, nobody is neglected.
     (waiting(), looks(last=None), None),
     (waiting(), looks(last=1.1), None),
     # One that has just come back gets its time.
     (waiting(600), looks(since=4.9, looked=300), None),
-    (waiting(600), looks(since=5, looked=300), SendAgain),
+    (waiting(600), looks(since=5, looked=300), ResendRequest),
     # Sent again: once, then it has as long again, and is given up if that did not help.
     (waiting(resent=4.9), looks(looked=20), None),
-    (waiting(resent=5), looks(looked=20), GiveUp),
+    (waiting(resent=5), looks(looked=20), CancelStaleRequest),
     (waiting(resent=20), looks(looked=0.2), None),
-    (waiting(60, resent=40), looks(looked=20), SendAgain),
-    (waiting(60, resent=50), looks(since=6), SendAgain),
+    (waiting(60, resent=40), looks(looked=20), ResendRequest),
+    (waiting(60, resent=50), looks(since=6), ResendRequest),
     (preparing(created_at=NOW - minutes(60)), looks(), None),
 ])  # fmt: skip
-def test_who_is_neglected(row: Reservation, seen: Looks, expected: type | None) -> None:
-    decided = decide_neglected([row], seen, NOW, PATIENCE)
+def test_who_is_neglected(row: Reservation, seen: PlanningRecords, expected: type | None) -> None:
+    decided = decide_stale_requests([row], seen, NOW, PATIENCE)
     assert [type(one) for one in decided] == ([] if expected is None else [expected])
 
 
@@ -98,18 +98,20 @@ def test_one_that_still_holds_a_place_is_cancelled_without_letting_it_go() -> No
     leaving = waiting(wait_until=NOW, shares=preparing().shares)
     decided = decide_max_wait([leaving], NOW)
     assert not decided.changes[0].release
-    assert still_waiting([leaving], decided) == [leaving]
+    assert without_given_up([leaving], decided) == [leaving]
 
 
 # --- On a real database ------------------------------------------------------------------------------------------
 
 
-def neglected(world: World) -> NeglectedRequests:
-    return NeglectedRequests(world.stores.reservations, world.stores.looks, world.clock, Reconciling())
+def neglected(world: World) -> StaleRequests:
+    return StaleRequests(world.stores.reservations, world.stores.planning_records, world.clock, ReconcileSettings())
 
 
 async def messages(stores: Stores) -> int:
-    return next(state.length for state in await stores.queue.states() if state.queue == RESERVATION_QUEUE)
+    return next(
+        state.length for state in await stores.message_queue.list_queue_metrics() if state.queue == RESERVATION_QUEUE
+    )
 
 
 async def test_a_request_that_waits_in_its_queue_for_hours_is_not_stale(world: World) -> None:
@@ -133,7 +135,7 @@ async def test_a_request_whose_type_cannot_be_planned_is_sent_again_then_cancell
     def broken(*_: object) -> None:
         raise ArithmeticError("a bug")
 
-    monkeypatch.setattr(Queues, "_turn", broken)
+    monkeypatch.setattr(QueuePlanner, "_run_cycle", broken)
     await _minutes_pass(world, 5.5)
     report = await neglected(world).run(dry_run=True)
     assert (len(report.sent_again), await world.kinds(second)) == (1, ["submitted", "queued"])
@@ -197,7 +199,7 @@ async def test_a_longest_wait_ends_when_it_starts(world: World) -> None:
 
 
 async def _submit_with_max_wait(world: World, longest: timedelta) -> ReservationId:
-    draft = Draft(
+    draft = ReservationDraft(
         reservation_id=new_reservation_id(),
         user_id=await world.user("bob"),
         username="bob",

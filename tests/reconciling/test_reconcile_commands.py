@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from gpudev.adapters.aws.permissions import RECONCILE_AVAILABILITY, RECONCILE_DISKS
-from gpudev.adapters.postgres.passes import PostgresPassLocks
+from gpudev.adapters.postgres.passes import PostgresReconcileLocks
 from gpudev.adapters.postgres.stores import Stores
-from gpudev.ports.reconciling import Pass
-from gpudev.settings import Database
+from gpudev.ports.reconciling import ReconcilePass
+from gpudev.settings import DatabaseSettings
 from support.aws_stub import AwsStub, Cut, Delay, Fault
 from support.paper_cloud import BEGINNING
 from support.warm_programs import SERVER, run_program
@@ -66,7 +66,7 @@ async def stub() -> AsyncIterator[AwsStub]:
 
 
 @pytest.fixture
-def operator(stub: AwsStub, database: Database, tmp_path: Path) -> Operator:
+def operator(stub: AwsStub, database: DatabaseSettings, tmp_path: Path) -> Operator:
     nodes = tmp_path / "nodes.toml"
     nodes.write_text('[[node]]\nname = "sim-1"\ngpu_type = "h100"\ngpus = 8\n')
     kept = {n: v for n, v in os.environ.items() if not n.startswith(("GPU_DEV_", "POSTGRES_", "AWS_", "XDG_"))}
@@ -109,14 +109,14 @@ async def test_all_runs_phase_one_then_phase_two_and_says_what_changed(
     stub.account.give_snapshot(volumes[0], {"gpu-dev-user": "ada"}, created_at=BEGINNING)
     dry = await operator.run("reconcile", "all", "--dry-run", "--json")
     assert dry.json["disks"]["statistics"]["created"] == 5
-    assert await stores.disk_records.records() == []
+    assert await stores.disk_records.list_records() == []
     assert (await columns(stores))["last_availability_update"] is None
     done = await operator.run("reconcile", "all", "--json")
     assert (done.code, done.json["succeeded"]) == (0, True), done.err
     row = await columns(stores)
     assert (row["total_cluster_gpus"], row["available_gpus"], row["running_instances"]) == (8, 8, 5)
     assert (row["desired_capacity"], row["last_availability_updated_by"]) == (10, "reconcile-28473-abcde")
-    records = {record.disk_name: record for record in await stores.disk_records.records()}
+    records = {record.disk_name: record for record in await stores.disk_records.list_records()}
     assert records["disk-0"].snapshot_count == 1
     assert {record.volume_id for record in records.values()} == set(volumes)
     text = await operator.run("reconcile", "all")
@@ -144,20 +144,20 @@ async def test_a_listing_that_ends_early_fails_and_changes_nothing(
 ) -> None:
     give(stub)
     assert (await operator.run("reconcile", "disks")).code == 0
-    before = await stores.disk_records.records()
+    before = await stores.disk_records.list_records()
     stub.account.volumes.clear()
     stub.faults.append(Fault(Cut()))
     done = await operator.run("reconcile", "disks", "--json")
     assert (done.code, done.json["succeeded"]) == (1, False)
     assert "nothing was changed" in done.json["disks"]["errors"][0]
-    assert await stores.disk_records.records() == before
+    assert await stores.disk_records.list_records() == before
 
 
 async def test_a_scheduled_run_leaves_it_to_whoever_is_at_it_and_a_run_by_hand_waits(
     operator: Operator, stub: AwsStub, stores: Stores
 ) -> None:
     give(stub)
-    async with PostgresPassLocks(stores.pool).hold(Pass.DISKS, wait=True) as busy:
+    async with PostgresReconcileLocks(stores.pool).hold(ReconcilePass.DISKS, wait=True) as busy:
         assert busy is None
         scheduled = await operator.run("reconcile", "disks", "--scheduled", "--json")
         assert scheduled.code == 0
@@ -167,7 +167,7 @@ async def test_a_scheduled_run_leaves_it_to_whoever_is_at_it_and_a_run_by_hand_w
         by_hand = await operator.start("reconcile", "disks", "--json")
         await asyncio.sleep(1.5)
         assert by_hand.returncode is None
-        assert await stores.disk_records.records() == []
+        assert await stores.disk_records.list_records() == []
     out, _ = await asyncio.wait_for(by_hand.communicate(), 60)
     assert json.loads(out)["disks"]["statistics"]["created"] == 1
 
@@ -242,5 +242,5 @@ async def test_expire_says_what_it_did(operator: Operator, stores: Stores) -> No
     done = await operator.run("expire", "--json")
     assert done.code == 0, done.err
     assert (done.json["acted"], done.json["changes"], done.json["sent_again"]) == (True, [], [])
-    async with PostgresPassLocks(stores.pool).hold(Pass.EXPIRY, wait=True):
+    async with PostgresReconcileLocks(stores.pool).hold(ReconcilePass.EXPIRY, wait=True):
         assert "is at it already" in (await operator.run("expire", "--scheduled")).out

@@ -7,31 +7,31 @@ from typing import Any
 
 import pytest
 
-from gpudev.adapters.postgres.queue.estimates import PostgresPlans
-from gpudev.adapters.postgres.snapshot import UnreleasedSnapshot
+from gpudev.adapters.postgres.queue.estimates import PostgresQueuePlans
+from gpudev.adapters.postgres.snapshot import UnreleasedCache
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.bootstrap.processor import make_processor
-from gpudev.domain.cluster import Node, Share
+from gpudev.domain.cluster import Node, NodeShare
 from gpudev.domain.errors import ClusterError, GpuDevError, Unavailable
 from gpudev.domain.ids import new_reservation_id
-from gpudev.planning.cluster.reconcile_availability import sort_groups
+from gpudev.planning.cluster.reconcile_availability import assign_groups
 from gpudev.ports.cloud import NodeGroup
-from gpudev.ports.cluster import ClusterSeen, Phase, ServerSeen
+from gpudev.ports.cluster import ClusterState, ServerPhase, ServerState
 from gpudev.ports.reservations import AvailabilityRow
-from gpudev.processor.cluster_publisher import GroupsSeen
+from gpudev.processor.cluster_publisher import NodeGroupsState
 from gpudev.wire.cluster import GpuAvailability
-from gpudev.workflows.cluster.cluster_views import Surveying
-from gpudev.workflows.cluster.reconcile_availability import ReconcilingAvailability
+from gpudev.workflows.cluster.cluster_views import ClusterStatusViews
+from gpudev.workflows.cluster.reconcile_availability import AvailabilityReconciliation
 from support.paper_cloud import PaperCloud
 from support.world import World
 
 
-def reconciling(world: World, cloud: PaperCloud | None, **changes: Any) -> ReconcilingAvailability:
-    parts = ReconcilingAvailability(
+def reconciling(world: World, cloud: PaperCloud | None, **changes: Any) -> AvailabilityReconciliation:
+    parts = AvailabilityReconciliation(
         cluster=world.cluster,
         cordons=world.stores.cordons,
         cloud=cloud,
-        unreleased=UnreleasedSnapshot(world.stores.pool),
+        unreleased=UnreleasedCache(world.stores.pool),
         catalogue=world.stores.catalogue.catalogue,
         store=world.stores.availability,
         clock=world.clock,
@@ -48,11 +48,11 @@ async def rows(stores: Stores) -> Mapping[str, AvailabilityRow]:
 async def told(world: World, gpu_type: str = "h100") -> GpuAvailability:
     """What GET /v1/gpu/availability says."""
     stores = world.stores
-    surveying = Surveying(
-        UnreleasedSnapshot(stores.pool),
+    surveying = ClusterStatusViews(
+        UnreleasedCache(stores.pool),
         stores.nodes,
         stores.catalogue,
-        PostgresPlans(stores.pool),
+        PostgresQueuePlans(stores.pool),
         world.clock,
         world.settings.limits,
         world.settings.timing,
@@ -83,7 +83,7 @@ async def test_what_is_promised_or_orphaned_counts_as_used(world: World) -> None
     await world.submit(2)
     await world.turn()
     orphan = new_reservation_id()
-    world.cluster.servers[orphan] = ServerSeen(orphan, Phase.READY, held=(Share(0, "node-1", 3),))
+    world.cluster.servers[orphan] = ServerState(orphan, ServerPhase.READY, node_shares=(NodeShare(0, "node-1", 3),))
     await reconciling(world, None).run()
     assert (await rows(world.stores))["h100"].available_gpus == 3
 
@@ -121,8 +121,8 @@ async def test_one_types_failure_does_not_stop_the_others(world: World) -> None:
 
 async def test_older_facts_never_replace_newer_ones(world: World) -> None:
     class SlowLook:
-        async def look(self) -> ClusterSeen:
-            seen = await world.cluster.look()
+        async def look(self) -> ClusterState:
+            seen = await world.cluster.observe()
             await world.submit(2)
             world.clock.move(seconds=40)
             await world.turn()  # the processor has seen more by now
@@ -156,10 +156,10 @@ async def test_people_see_the_live_view_while_a_processor_runs_and_the_one_shots
 
 
 async def test_the_processor_publishes_the_same_numbers_with_the_groups_it_knows(world: World) -> None:
-    groups = GroupsSeen(has_cloud=True)
+    groups = NodeGroupsState(has_cloud=True)
     world.processor = make_processor(world.stores, world.cluster, world.clock, world.settings.timing, groups=groups)
     found = [NodeGroup("pytorch-gpu-dev-gpu-nodes-h100", 5, 4)]
-    groups.groups = sort_groups(found, "pytorch-gpu-dev", ["h100"])
+    groups.groups = assign_groups(found, "pytorch-gpu-dev", ["h100"])
     await world.turn()
     row = (await rows(world.stores))["h100"]
     assert (row.running_instances, row.desired_capacity, row.available_gpus) == (4, 5, 8)

@@ -6,7 +6,7 @@ from uuid import uuid4
 from gpudev.adapters.postgres.disks.records import PostgresDiskRecords
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.ports.cloud import SnapshotState
-from gpudev.workflows.disks.reconcile_disks import ReconcilingDisks
+from gpudev.workflows.disks.reconcile_disks import DiskReconciliation
 from reconciling.disk_rows import add, all_rows, counts
 from support.paper_cloud import BEGINNING, PaperCloud
 
@@ -14,7 +14,7 @@ from support.paper_cloud import BEGINNING, PaperCloud
 
 
 async def test_rule_1_a_volume_that_is_not_recorded_is_imported(
-    stores: Stores, cloud: PaperCloud, reconciling: ReconcilingDisks, records: PostgresDiskRecords
+    stores: Stores, cloud: PaperCloud, reconciling: DiskReconciliation, records: PostgresDiskRecords
 ) -> None:
     await add(stores, disk_name="other", ebs_volume_id="vol-0", size_gb=100)
     cloud.volume("vol-0", disk="other")
@@ -36,7 +36,7 @@ async def test_rule_1_a_volume_that_is_not_recorded_is_imported(
 
 
 async def test_rule_2a_an_active_record_whose_volume_is_gone_is_kept_and_set_free(
-    stores: Stores, reconciling: ReconcilingDisks
+    stores: Stores, reconciling: DiskReconciliation
 ) -> None:
     gone = await add(stores, ebs_volume_id="vol-1", size_gb=100, in_use=True, reservation_id=str(uuid4()))
     (before,) = await all_rows(stores)
@@ -48,7 +48,7 @@ async def test_rule_2a_an_active_record_whose_volume_is_gone_is_kept_and_set_fre
 
 
 async def test_rule_2b_a_deleted_record_whose_volume_is_gone_stays_as_it_is(
-    stores: Stores, reconciling: ReconcilingDisks
+    stores: Stores, reconciling: DiskReconciliation
 ) -> None:
     await add(stores, ebs_volume_id="vol-1", is_deleted=True, in_use=True, reservation_id=str(uuid4()))
     before = await all_rows(stores)
@@ -58,7 +58,7 @@ async def test_rule_2b_a_deleted_record_whose_volume_is_gone_stays_as_it_is(
 
 
 async def test_rule_3_what_is_in_both_follows_the_cloud_and_what_is_ours_stays(
-    stores: Stores, cloud: PaperCloud, reconciling: ReconcilingDisks, records: PostgresDiskRecords
+    stores: Stores, cloud: PaperCloud, reconciling: DiskReconciliation, records: PostgresDiskRecords
 ) -> None:
     disk_id = await add(
         stores,
@@ -97,7 +97,7 @@ async def test_rule_3_what_is_in_both_follows_the_cloud_and_what_is_ours_stays(
 
 
 async def test_a_deleted_disk_whose_volume_is_kept_follows_the_cloud_and_stays_deleted(
-    stores: Stores, cloud: PaperCloud, reconciling: ReconcilingDisks
+    stores: Stores, cloud: PaperCloud, reconciling: DiskReconciliation
 ) -> None:
     await add(stores, ebs_volume_id="vol-1", size_gb=100, is_deleted=True)
     cloud.volume("vol-1", size_gb=200)
@@ -107,7 +107,7 @@ async def test_a_deleted_disk_whose_volume_is_kept_follows_the_cloud_and_stays_d
 
 
 async def test_a_new_disk_of_a_deleted_ones_name_is_imported_beside_it(
-    stores: Stores, cloud: PaperCloud, reconciling: ReconcilingDisks
+    stores: Stores, cloud: PaperCloud, reconciling: DiskReconciliation
 ) -> None:
     await add(stores, ebs_volume_id="vol-1", is_deleted=True)
     cloud.volume("vol-2", day=9)
@@ -121,7 +121,7 @@ async def test_a_new_disk_of_a_deleted_ones_name_is_imported_beside_it(
 # --- Statistics --------------------------------------------------------------------------------------------------
 
 
-async def test_the_eight_statistics(stores: Stores, cloud: PaperCloud, reconciling: ReconcilingDisks) -> None:
+async def test_the_eight_statistics(stores: Stores, cloud: PaperCloud, reconciling: DiskReconciliation) -> None:
     await add(stores, disk_name="same", ebs_volume_id="vol-same", size_gb=100, zone="zone-a")
     await add(stores, disk_name="grown", ebs_volume_id="vol-grown", size_gb=100)
     await add(stores, disk_name="gone", ebs_volume_id="vol-gone")
@@ -143,7 +143,7 @@ async def test_the_eight_statistics(stores: Stores, cloud: PaperCloud, reconcili
 
 
 async def test_a_second_pass_finds_nothing_to_do(
-    stores: Stores, cloud: PaperCloud, reconciling: ReconcilingDisks
+    stores: Stores, cloud: PaperCloud, reconciling: DiskReconciliation
 ) -> None:
     for number in range(5):
         cloud.volume(f"vol-{number}", disk=f"disk-{number}")

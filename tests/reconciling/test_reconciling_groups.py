@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpudev.domain.cluster import Holding, Node, Share
+from gpudev.domain.cluster import Allocation, Node, NodeShare
 from gpudev.domain.gpu import GpuType, load_catalogue
-from gpudev.planning.cluster.reconcile_availability import plan_availability, sort_groups, stranger_warnings
+from gpudev.planning.cluster.reconcile_availability import assign_groups, plan_availability, unmatched_warnings
 from gpudev.planning.queue.plan import Request
 from gpudev.planning.queue.planner import plan_queue
 from gpudev.ports.cloud import NodeGroup
@@ -25,7 +25,7 @@ def group(name: str, in_service: int = 1, desired: int = 1) -> NodeGroup:
 
 
 def whose(name: str, types: list[str] = TYPES) -> str:
-    sorted_out = sort_groups([group(name)], PREFIX, types)
+    sorted_out = assign_groups([group(name)], PREFIX, types)
     if sorted_out.management:
         return "management"
     return next(iter(sorted_out.by_type), "nobody")
@@ -57,18 +57,18 @@ def test_a_namesake_of_a_type_that_is_not_known_counts_for_the_type_whose_name_i
 
 
 def test_groups_of_another_prefix_are_not_ours() -> None:
-    assert not sort_groups([NodeGroup("other-gpu-nodes-h100", 1, 1)], PREFIX, TYPES).by_type
+    assert not assign_groups([NodeGroup("other-gpu-nodes-h100", 1, 1)], PREFIX, TYPES).by_type
 
 
 def test_a_group_named_after_no_type_is_told() -> None:
-    (warning,) = stranger_warnings(sort_groups([group("gpu-nodes-h1000")], PREFIX, TYPES))
+    (warning,) = unmatched_warnings(assign_groups([group("gpu-nodes-h1000")], PREFIX, TYPES))
     assert "pytorch-gpu-dev-gpu-nodes-h1000" in warning
 
 
 def numbers(
-    gpu_type: GpuType, nodes: list[Node], groups: list[NodeGroup] | None, holdings: Sequence[Holding] = ()
+    gpu_type: GpuType, nodes: list[Node], groups: list[NodeGroup] | None, holdings: Sequence[Allocation] = ()
 ) -> dict[str, int]:
-    known = None if groups is None else sort_groups(groups, PREFIX, TYPES)
+    known = None if groups is None else assign_groups(groups, PREFIX, TYPES)
     row = plan_availability(gpu_type, nodes, holdings, known, at=NOW, by="me").row
     return {
         "total": row.total_cluster_gpus,
@@ -120,30 +120,30 @@ def test_every_line_of_the_algorithm(
     gpu_type: GpuType,
     nodes: list[Node],
     groups: list[NodeGroup] | None,
-    holdings: list[Holding],
+    holdings: list[Allocation],
     expected: tuple[int, ...],
 ) -> None:
     assert numbers(gpu_type, nodes, groups, holdings) == dict(zip(ALL, expected, strict=True)), case
 
 
 def test_a_type_without_a_group_is_told_with_the_pattern() -> None:
-    warnings = plan_availability(H100, [], [], sort_groups([], PREFIX, TYPES), at=NOW, by="me").warnings
+    warnings = plan_availability(H100, [], [], assign_groups([], PREFIX, TYPES), at=NOW, by="me").warnings
     assert "pytorch-gpu-dev-gpu-nodes-h100*" in warnings[0]
     assert plan_availability(H100, [], [], None, at=NOW, by="me").warnings == ()
-    with_group = sort_groups([group("gpu-nodes-h100")], PREFIX, TYPES)
+    with_group = assign_groups([group("gpu-nodes-h100")], PREFIX, TYPES)
     assert plan_availability(H100, [], [], with_group, at=NOW, by="me").warnings == ()
 
 
 def test_cpu_types_need_no_group_of_their_own_beside_management_nodes() -> None:
-    management = sort_groups([group("cpu-nodes")], PREFIX, TYPES)
+    management = assign_groups([group("cpu-nodes")], PREFIX, TYPES)
     assert plan_availability(CPU, [], [], management, at=NOW, by="me").warnings == ()
-    assert plan_availability(CPU, [], [], sort_groups([], PREFIX, TYPES), at=NOW, by="me").warnings
+    assert plan_availability(CPU, [], [], assign_groups([], PREFIX, TYPES), at=NOW, by="me").warnings
 
 
 @st.composite
-def clusters(draw: st.DrawFn, gpu_type: GpuType) -> tuple[list[Node], list[Holding], list[NodeGroup]]:
+def clusters(draw: st.DrawFn, gpu_type: GpuType) -> tuple[list[Node], list[Allocation], list[NodeGroup]]:
     nodes: list[Node] = []
-    holdings: list[Holding] = []
+    holdings: list[Allocation] = []
     size = gpu_type.units_per_node
     for number in range(draw(st.integers(0, 6))):
         units = draw(st.sampled_from([size, size, size, max(1, size // 2)]))
@@ -161,14 +161,14 @@ def clusters(draw: st.DrawFn, gpu_type: GpuType) -> tuple[list[Node], list[Holdi
         used = draw(st.integers(0, units - foreign))
         if used:
             until = draw(st.sampled_from([None, NOW + hours(1), NOW - hours(1)]))
-            holdings.append(Holding(rid(number + 1), gpu_type.name, (Share(0, f"n{number}", used),), until))
+            holdings.append(Allocation(rid(number + 1), gpu_type.name, (NodeShare(0, f"n{number}", used),), until))
     return nodes, holdings, [group(f"gpu-nodes-{gpu_type.name}", draw(st.integers(0, 9)), draw(st.integers(0, 9)))]
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from([H100, T4, CPU]).flatmap(lambda t: st.tuples(st.just(t), clusters(t))))
 def test_the_queue_would_start_an_allowed_count_now_exactly_when_it_is_at_most_max_reservable(
-    facts: tuple[GpuType, tuple[list[Node], list[Holding], list[NodeGroup]]],
+    facts: tuple[GpuType, tuple[list[Node], list[Allocation], list[NodeGroup]]],
 ) -> None:
     gpu_type, (nodes, holdings, groups) = facts
     most = numbers(gpu_type, nodes, groups, holdings)["most"]

@@ -9,8 +9,8 @@ from gpudev.adapters.postgres.disks.records import PostgresDiskRecords
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.ports.cloud import DISK_ID_TAG
-from gpudev.settings import Reconciling
-from gpudev.workflows.disks.reconcile_disks import ReconcilingDisks
+from gpudev.settings import ReconcileSettings
+from gpudev.workflows.disks.reconcile_disks import DiskReconciliation
 from reconciling.disk_rows import add, all_rows, counts, only
 from support.paper_cloud import PaperCloud
 from support.world import World
@@ -19,7 +19,7 @@ from support.world import World
 
 
 async def test_multiple_volumes_for_the_same_user_and_disk_name_link_to_the_oldest_and_are_reported(
-    cloud: PaperCloud, reconciling: ReconcilingDisks, records: PostgresDiskRecords
+    cloud: PaperCloud, reconciling: DiskReconciliation, records: PostgresDiskRecords
 ) -> None:
     cloud.volume("vol-b", day=2)
     cloud.volume("vol-a", day=1)
@@ -31,7 +31,7 @@ async def test_multiple_volumes_for_the_same_user_and_disk_name_link_to_the_olde
 
 
 async def test_a_recorded_link_is_never_exchanged_for_an_older_volume_of_the_same_name(
-    stores: Stores, cloud: PaperCloud, reconciling: ReconcilingDisks, records: PostgresDiskRecords
+    stores: Stores, cloud: PaperCloud, reconciling: DiskReconciliation, records: PostgresDiskRecords
 ) -> None:
     await add(stores, ebs_volume_id="vol-b")
     cloud.volume("vol-a", day=1)
@@ -42,7 +42,7 @@ async def test_a_recorded_link_is_never_exchanged_for_an_older_volume_of_the_sam
 
 
 async def test_a_volume_of_the_name_of_one_that_is_gone_is_reported_and_does_not_take_its_place(
-    stores: Stores, cloud: PaperCloud, reconciling: ReconcilingDisks, records: PostgresDiskRecords
+    stores: Stores, cloud: PaperCloud, reconciling: DiskReconciliation, records: PostgresDiskRecords
 ) -> None:
     await add(stores, ebs_volume_id="vol-gone")
     cloud.volume("vol-copy", day=2)
@@ -58,7 +58,7 @@ async def test_a_volume_of_the_name_of_one_that_is_gone_is_reported_and_does_not
     ("ada", "", "disk-name or disk_name"),
 ])  # fmt: skip
 async def test_a_volume_missing_required_tags_is_skipped_with_a_warning(
-    stores: Stores, cloud: PaperCloud, reconciling: ReconcilingDisks, owner: str, disk: str, reason: str
+    stores: Stores, cloud: PaperCloud, reconciling: DiskReconciliation, owner: str, disk: str, reason: str
 ) -> None:
     cloud.volume("vol-1", owner, disk)
     report = await reconciling.run()
@@ -68,7 +68,7 @@ async def test_a_volume_missing_required_tags_is_skipped_with_a_warning(
 
 
 async def test_a_volume_may_say_disk_name_either_way(
-    cloud: PaperCloud, reconciling: ReconcilingDisks, records: PostgresDiskRecords
+    cloud: PaperCloud, reconciling: DiskReconciliation, records: PostgresDiskRecords
 ) -> None:
     cloud.volume("vol-1", disk=None, disk_name="work")
     await reconciling.run()
@@ -76,7 +76,7 @@ async def test_a_volume_may_say_disk_name_either_way(
 
 
 async def test_snapshot_query_failures_leave_snapshot_fields_alone_and_the_rest_goes_on(
-    stores: Stores, cloud: PaperCloud, reconciling: ReconcilingDisks
+    stores: Stores, cloud: PaperCloud, reconciling: DiskReconciliation
 ) -> None:
     await add(stores, ebs_volume_id="vol-1", size_gb=100, snapshot_count=4, is_backing_up=True)
     cloud.volume("vol-1", size_gb=300)
@@ -90,7 +90,7 @@ async def test_snapshot_query_failures_leave_snapshot_fields_alone_and_the_rest_
 
 
 async def test_database_constraint_violations_are_counted_and_the_others_are_written(
-    stores: Stores, cloud: PaperCloud, reconciling: ReconcilingDisks
+    stores: Stores, cloud: PaperCloud, reconciling: DiskReconciliation
 ) -> None:
     for number in range(3):
         await add(stores, disk_name=f"disk-{number}", ebs_volume_id=f"vol-{number}", size_gb=100)
@@ -112,7 +112,7 @@ async def test_database_constraint_violations_are_counted_and_the_others_are_wri
 
 @pytest.mark.parametrize("refusal", [Unavailable("page 3 did not come"), ClusterError("ec2:DescribeVolumes denied")])
 async def test_an_incomplete_volume_listing_stops_before_any_write(
-    stores: Stores, cloud: PaperCloud, reconciling: ReconcilingDisks, refusal: Unavailable
+    stores: Stores, cloud: PaperCloud, reconciling: DiskReconciliation, refusal: Unavailable
 ) -> None:
     await add(stores, ebs_volume_id="vol-1", in_use=True, reservation_id=str(uuid4()))
     before = await all_rows(stores)
@@ -124,7 +124,7 @@ async def test_an_incomplete_volume_listing_stops_before_any_write(
 
 
 async def test_a_disk_of_a_reservation_that_is_not_over_keeps_it_though_nothing_is_attached(
-    world: World, cloud: PaperCloud, reconciling: ReconcilingDisks, records: PostgresDiskRecords
+    world: World, cloud: PaperCloud, reconciling: DiskReconciliation, records: PostgresDiskRecords
 ) -> None:
     world.cluster.ready_at_once = False
     rid = await world.submit(1, disk="work")
@@ -141,7 +141,7 @@ async def test_a_disk_of_a_reservation_that_is_not_over_keeps_it_though_nothing_
 
 
 async def test_a_reservation_that_is_over_is_cleared_only_when_the_volume_is_unattached(
-    stores: Stores, cloud: PaperCloud, reconciling: ReconcilingDisks, records: PostgresDiskRecords
+    stores: Stores, cloud: PaperCloud, reconciling: DiskReconciliation, records: PostgresDiskRecords
 ) -> None:
     over = uuid4()
     await add(stores, ebs_volume_id="vol-1", size_gb=100, in_use=True, reservation_id=str(over))
@@ -155,7 +155,7 @@ async def test_a_reservation_that_is_over_is_cleared_only_when_the_volume_is_una
 
 
 async def test_a_volume_of_an_unknown_user_is_imported_under_a_new_inactive_user(
-    stores: Stores, cloud: PaperCloud, reconciling: ReconcilingDisks, records: PostgresDiskRecords
+    stores: Stores, cloud: PaperCloud, reconciling: DiskReconciliation, records: PostgresDiskRecords
 ) -> None:
     await add(stores, "ada", "work", ebs_volume_id="vol-1", size_gb=100)
     cloud.volume("vol-1", "ada")
@@ -164,11 +164,14 @@ async def test_a_volume_of_an_unknown_user_is_imported_under_a_new_inactive_user
     ghost = await stores.users.find_user("ghost")
     assert ghost is not None
     assert not ghost.is_active
-    assert {(one.username, one.volume_id) for one in await records.records()} == {("ada", "vol-1"), ("ghost", "vol-2")}
+    assert {(one.username, one.volume_id) for one in await records.list_records()} == {
+        ("ada", "vol-1"),
+        ("ghost", "vol-2"),
+    }
 
 
 async def test_a_disk_with_an_operation_in_flight_is_left_alone(
-    stores: Stores, cloud: PaperCloud, reconciling: ReconcilingDisks
+    stores: Stores, cloud: PaperCloud, reconciling: DiskReconciliation
 ) -> None:
     await add(stores, ebs_volume_id="vol-1", size_gb=100, operation_id=str(uuid4()), operation_status="resizing")
     before = await all_rows(stores)
@@ -179,7 +182,7 @@ async def test_a_disk_with_an_operation_in_flight_is_left_alone(
 
 
 async def test_a_row_that_somebody_writes_meanwhile_is_left_to_the_next_pass(
-    stores: Stores, cloud: PaperCloud, reconciling: ReconcilingDisks
+    stores: Stores, cloud: PaperCloud, reconciling: DiskReconciliation
 ) -> None:
     await add(stores, ebs_volume_id="vol-1", size_gb=100)
     cloud.volume("vol-1", size_gb=200)
@@ -198,7 +201,7 @@ async def test_a_row_that_somebody_writes_meanwhile_is_left_to_the_next_pass(
 
 
 async def test_a_volume_that_carries_our_own_id_is_known_by_it(
-    stores: Stores, cloud: PaperCloud, reconciling: ReconcilingDisks, records: PostgresDiskRecords
+    stores: Stores, cloud: PaperCloud, reconciling: DiskReconciliation, records: PostgresDiskRecords
 ) -> None:
     disk_id = await add(stores, disk_name="renamed")
     volume = cloud.volume("vol-1", disk="old-name")
@@ -210,7 +213,7 @@ async def test_a_volume_that_carries_our_own_id_is_known_by_it(
 
 
 async def test_anothers_disk_id_in_a_tag_hands_nothing_over(
-    stores: Stores, cloud: PaperCloud, reconciling: ReconcilingDisks, records: PostgresDiskRecords
+    stores: Stores, cloud: PaperCloud, reconciling: DiskReconciliation, records: PostgresDiskRecords
 ) -> None:
     hers = await add(stores, "ada", "work")
     volume = cloud.volume("vol-1", "eve", "loot")
@@ -218,12 +221,12 @@ async def test_anothers_disk_id_in_a_tag_hands_nothing_over(
         volume.volume_id, 100, volume.created_at, None, (), {**volume.tags, DISK_ID_TAG: str(hers)}
     )
     await reconciling.run()
-    linked = {one.username: one.volume_id for one in await records.records()}
+    linked = {one.username: one.volume_id for one in await records.list_records()}
     assert linked == {"ada": None, "eve": "vol-1"}
 
 
 async def test_a_dry_run_shows_every_change_and_writes_nothing(
-    stores: Stores, cloud: PaperCloud, reconciling: ReconcilingDisks
+    stores: Stores, cloud: PaperCloud, reconciling: DiskReconciliation
 ) -> None:
     await add(stores, disk_name="grown", ebs_volume_id="vol-1", size_gb=100)
     cloud.volume("vol-1", disk="grown", size_gb=200)
@@ -239,7 +242,7 @@ async def test_a_dry_run_shows_every_change_and_writes_nothing(
 
 
 async def test_recorded_snapshots_of_a_disk_that_moved_are_not_reported_as_orphans(
-    stores: Stores, cloud: PaperCloud, reconciling: ReconcilingDisks
+    stores: Stores, cloud: PaperCloud, reconciling: DiskReconciliation
 ) -> None:
     disk_id = await add(stores, ebs_volume_id="vol-now", size_gb=100)
     cloud.volume("vol-now")
@@ -261,4 +264,4 @@ async def test_recorded_snapshots_of_a_disk_that_moved_are_not_reported_as_orpha
                 name,
                 status,
             )
-    assert [one.id for one in await reconciling.orphans(Reconciling())] == ["snap-removed", "snap-strange"]
+    assert [one.id for one in await reconciling.find_orphans(ReconcileSettings())] == ["snap-removed", "snap-strange"]

@@ -34,7 +34,7 @@ EXTEND = calls.extend("3f2a", ExtendRequest(extension_hours=1.0))
 
 
 def answer(status: int = 200, body: Any = None, **more: Any) -> Answer:
-    data = codec.write(make_job()) if body is None else body
+    data = codec.encode_model(make_job()) if body is None else body
     kind = "application/json" if status < 400 else "application/problem+json"
     return Answer(status, json.dumps(data).encode(), kind, **more)
 

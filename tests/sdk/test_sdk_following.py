@@ -38,11 +38,11 @@ def following(time: Time, **options: Any) -> Following:
 
 
 def told(job: JobView) -> list[bytes]:
-    return [b"event: job\n", b"data: " + json.dumps(codec.write(job)).encode() + b"\n", b"\n"]
+    return [b"event: job\n", b"data: " + json.dumps(codec.encode_model(job)).encode() + b"\n", b"\n"]
 
 
 def plain(job: JobView) -> Answer:
-    return Answer(200, json.dumps(codec.write(job)).encode(), "application/json")
+    return Answer(200, json.dumps(codec.encode_model(job)).encode(), "application/json")
 
 
 def test_news_come_from_one_stream_for_as_long_as_it_lives() -> None:
@@ -122,7 +122,7 @@ def test_an_interrupted_wait_closes_its_stream() -> None:
 
 def line_of(number: int, version: int) -> list[bytes]:
     event = JobEvent(event_id=number, at=JOB.created_at, kind="step", status="queued", version=version, message="m")
-    data = json.dumps(codec.write(event)).encode()
+    data = json.dumps(codec.encode_model(event)).encode()
     return [b"event: event\n", b"id: %d\n" % number, b"data: " + data + b"\n", b"\n"]
 
 

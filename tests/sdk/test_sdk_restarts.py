@@ -33,8 +33,8 @@ def test_it_looks_where_the_system_leaves_its_word(env: dict[str, str]) -> None:
     layout = Layout(Path(env["GPU_DEV_HOME"]))
     assert paths.supervisor_file(env) == layout.pid_file("supervisor")
     assert paths.system_file(env) == layout.system_file
-    assert paths.log_folder(env) == layout.logs
-    pidfiles.write(layout.pid_file("supervisor"), identify_self())
+    assert paths.log_dir(env) == layout.logs
+    pidfiles.write_pid_file(layout.pid_file("supervisor"), identify_self())
     assert waits_of(Session(env=env)) > sum(PAUSES)
 
 

@@ -17,10 +17,10 @@ from gpudev.adapters.local.sshd.server import read_authorized_keys
 from gpudev.adapters.local.sshd.sshd_config import SshdConfig
 from gpudev.adapters.local.sshd.terminal import Attributes, with_modes
 from gpudev.adapters.local.sshd.terminal_messages import (
-    Message,
-    MessageBoard,
+    TerminalMessage,
+    TerminalMessages,
     append_message,
-    for_terminal,
+    format_for_terminal,
     parse_messages,
 )
 from support.clock import ManualClock
@@ -30,7 +30,7 @@ NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
 def test_a_message_reads_back_as_it_was_written(tmp_path: Path) -> None:
     path = tmp_path / "messages"
-    messages = (Message("fünf\nMinuten"), Message("until noon", NOON))
+    messages = (TerminalMessage("fünf\nMinuten"), TerminalMessage("until noon", NOON))
     for message in messages:
         append_message(str(path), message)
     assert parse_messages(path.read_bytes().splitlines()) == messages
@@ -42,35 +42,35 @@ def test_a_message_reads_back_as_it_was_written(tmp_path: Path) -> None:
 )
 def test_a_damaged_line_is_passed_over(damaged: bytes) -> None:
     good = json.dumps({"text": "good"}).encode()
-    assert parse_messages([good, damaged, good]) == (Message("good"), Message("good"))
+    assert parse_messages([good, damaged, good]) == (TerminalMessage("good"), TerminalMessage("good"))
 
 
 def test_a_time_without_a_zone_is_taken_as_utc() -> None:
     line = json.dumps({"text": "x", "valid_until": "2030-01-01T12:00:00"}).encode()
-    assert parse_messages([line]) == (Message("x", NOON),)
+    assert parse_messages([line]) == (TerminalMessage("x", NOON),)
 
 
 def test_a_message_cannot_command_the_terminal() -> None:
-    shown = for_terminal(Message("a\x1b]0;title\x07b\nc"))
+    shown = format_for_terminal(TerminalMessage("a\x1b]0;title\x07b\nc"))
     assert shown == b"\r\n*** a ]0;title b ***\r\n*** c ***\r\n"
 
 
 def test_the_greeting_is_the_last_message_that_still_holds(tmp_path: Path, clock: ManualClock) -> None:
     path = str(tmp_path / "messages")
-    board = MessageBoard(path, clock)
-    assert board.greeting() == b""
-    append_message(path, Message("for ever"))
-    append_message(path, Message("for an hour", clock.now() + timedelta(hours=1)))
-    assert b"for an hour" in board.greeting()
+    board = TerminalMessages(path, clock)
+    assert board.banner() == b""
+    append_message(path, TerminalMessage("for ever"))
+    append_message(path, TerminalMessage("for an hour", clock.now() + timedelta(hours=1)))
+    assert b"for an hour" in board.banner()
     clock.move(hours=1)
-    assert b"for ever" in board.greeting()
+    assert b"for ever" in board.banner()
 
 
 def test_the_greeting_is_found_at_the_end_of_a_long_file(tmp_path: Path, clock: ManualClock) -> None:
     path = str(tmp_path / "messages")
     for number in range(3000):
-        append_message(path, Message(f"message number {number}"))
-    assert b"message number 2999 " in MessageBoard(path, clock).greeting()
+        append_message(path, TerminalMessage(f"message number {number}"))
+    assert b"message number 2999 " in TerminalMessages(path, clock).banner()
 
 
 def _attributes() -> Attributes:

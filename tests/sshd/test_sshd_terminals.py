@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpudev.adapters.local.sshd.terminal_messages import Message, append_message
+from gpudev.adapters.local.sshd.terminal_messages import TerminalMessage, append_message
 from sshd.harness import Screen, Server, StartServer, eventually
 
 pytestmark = pytest.mark.slow
@@ -169,10 +169,10 @@ def test_a_message_appears_at_once_in_all_open_terminals(server: Server, open_sc
     for screen in screens:
         screen.type("echo rea''dy\n")
         screen.wait_for("ready")
-    append_message(str(server.messages), Message("Your reservation ends in 15 minutes."))
+    append_message(str(server.messages), TerminalMessage("Your reservation ends in 15 minutes."))
     for screen in screens:
         screen.wait_for("*** Your reservation ends in 15 minutes. ***", within=5.0)
-    append_message(str(server.messages), Message("Second \x1b[2Jmessage."))
+    append_message(str(server.messages), TerminalMessage("Second \x1b[2Jmessage."))
     for screen in screens:
         screen.wait_for("Second  [2Jmessage.", within=5.0)
         assert screen.transcript.count(b"15 minutes") == 1
@@ -186,7 +186,7 @@ def test_a_new_shell_is_greeted_with_the_last_message_that_still_holds(
     server = start_server(motd_path=str(motd))
     soon = datetime.now(UTC) + timedelta(hours=1)
     past = datetime.now(UTC) - timedelta(minutes=1)
-    for message in (Message("older", soon), Message("still true", soon), Message("over", past)):
+    for message in (TerminalMessage("older", soon), TerminalMessage("still true", soon), TerminalMessage("over", past)):
         append_message(str(server.messages), message)
     screen = open_screen(server)
     screen.wait_for("Two GPUs.\n\n*** still true ***")
@@ -195,6 +195,6 @@ def test_a_new_shell_is_greeted_with_the_last_message_that_still_holds(
 
 
 def test_commands_are_not_greeted(server: Server) -> None:
-    append_message(str(server.messages), Message("hello"))
+    append_message(str(server.messages), TerminalMessage("hello"))
     assert server.ssh("echo only this", options=("-tt",)).stdout == b"only this\r\n"
     assert server.ssh(options=("-T",), stdin=b"echo only this\n").stdout == b"only this\n"

@@ -17,7 +17,7 @@ from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
-from gpudev.adapters.local.sshd.server import preload, run
+from gpudev.adapters.local.sshd.server import preload, run_sshd
 from gpudev.adapters.local.sshd.sshd_config import SshdConfig
 
 
@@ -59,7 +59,7 @@ def start(request: dict[str, Any]) -> dict[str, float]:
         pid = os.fork()
         if pid == 0:
             forget_how_to_import(late_imports)
-            run(config, listener)
+            run_sshd(config, listener)
             os._exit(1)
         with socket.create_connection(listener.getsockname()) as first:
             first.recv(1)

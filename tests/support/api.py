@@ -11,20 +11,20 @@ from uuid import UUID
 import httpx2
 from fastapi import FastAPI
 
-from gpudev.adapters.key_pairs import new_key_pair
-from gpudev.adapters.postgres.database.listener import ReservationChanges
-from gpudev.adapters.postgres.queue.estimates import PostgresPlans
-from gpudev.adapters.postgres.snapshot import UnreleasedSnapshot
+from gpudev.adapters.key_pairs import new_key_pair_texts
+from gpudev.adapters.postgres.database.listener import PostgresReservationChanges
+from gpudev.adapters.postgres.queue.estimates import PostgresQueuePlans
+from gpudev.adapters.postgres.snapshot import UnreleasedCache
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.api.app import create_app
-from gpudev.api.authentication import KeyIdentity
-from gpudev.api.dependencies import Services
+from gpudev.api.authentication import ApiKeyIdentity
+from gpudev.api.dependencies import ApiDependencies
 from gpudev.domain.access.users import Role
 from gpudev.domain.commands import PLANNING_LEASE
 from gpudev.domain.errors import Invalid
 from gpudev.domain.ids import ReservationId
 from gpudev.http_edge.audit import AuditTrail
-from gpudev.ports.access import KeySource
+from gpudev.ports.access import PublicKeySource
 from gpudev.ports.clock import Clock
 from gpudev.settings import Settings
 from support import quick_apps  # noqa: F401
@@ -52,21 +52,21 @@ class PublishedKeys:
 
 
 def api_services(
-    stores: Stores, changes: ReservationChanges, keys: KeySource, clock: Clock, settings: Settings
-) -> Services:
-    return Services(
+    stores: Stores, changes: PostgresReservationChanges, keys: PublicKeySource, clock: Clock, settings: Settings
+) -> ApiDependencies:
+    return ApiDependencies(
         reservations=stores.reservations,
-        unreleased=UnreleasedSnapshot(stores.pool),
-        plans=PostgresPlans(stores.pool),
+        unreleased=UnreleasedCache(stores.pool),
+        plans=PostgresQueuePlans(stores.pool),
         estimates=stores.estimates,
         nodes=stores.nodes,
         cordons=stores.cordons,
         catalogue=stores.catalogue,
         users=stores.users,
         proxy_tokens=stores.proxy_tokens,
-        interiors=stores.interiors,
-        jupyter_keys=stores.interiors,
-        new_key_pair=new_key_pair,
+        addons=stores.addons,
+        jupyter_keys=stores.addons,
+        new_key_pair=new_key_pair_texts,
         disks=stores.disk_operations,
         disk_views=stores.disk_views,
         accounts=stores.accounts,
@@ -74,20 +74,20 @@ def api_services(
         administration=stores.administration,
         audit_log=stores.audit_log,
         trail=AuditTrail(stores.audit_log, clock),
-        identity=KeyIdentity(stores.users),
+        identity=ApiKeyIdentity(stores.users),
         keys=keys,
         changes=changes,
         clock=clock,
         settings=settings,
         ping=stores.pool.ping,
         is_planning=lambda: stores.leases.is_held(PLANNING_LEASE),
-        plans_seconds=0.0,
+        plan_cache_seconds=0.0,
     )
 
 
 @dataclass
 class Api:
-    services: Services
+    services: ApiDependencies
     world: World
     published: PublishedKeys
     app: FastAPI

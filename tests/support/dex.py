@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from support.ports import free_port
 
 if TYPE_CHECKING:
-    from gpudev.settings import Database
+    from gpudev.settings import DatabaseSettings
 
 CLIENT, OTHER_CLIENT = "gpu-dev", "other-program"
 PASSWORD = "password"
@@ -40,7 +40,7 @@ class Dex:
 
 
 @contextlib.contextmanager
-def running(program: Path, folder: Path, database: "Database") -> Iterator[Dex]:
+def running(program: Path, folder: Path, database: "DatabaseSettings") -> Iterator[Dex]:
     """With a public client of ours, another one, and the accounts above.
 
     On a database: its storage in memory waits for itself when a login is refreshed."""
@@ -63,7 +63,7 @@ def running(program: Path, folder: Path, database: "Database") -> Iterator[Dex]:
     raise RuntimeError(f"dex does not start:\n{(folder / 'dex.log').read_text()[-2000:]}")
 
 
-def _config(issuer: str, port: int, database: "Database") -> dict[str, object]:
+def _config(issuer: str, port: int, database: "DatabaseSettings") -> dict[str, object]:
     return {
         "issuer": issuer,
         "storage": {

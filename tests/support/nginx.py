@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from gpudev.adapters.tls import ensure_self_made
+from gpudev.adapters.tls import ensure_self_signed
 from gpudev.ports.clock import SystemClock
 from support.ports import free_port
 from support.system import eventually
@@ -56,7 +56,7 @@ def find_nginx() -> str | None:
 def nginx_before(program: str, url: str, folder: Path, changes: Mapping[str, str]) -> Iterator[Nginx]:
     """`changes`: what is otherwise than in the documentation."""
     folder.mkdir()
-    files = ensure_self_made(folder / "tls", "localhost", SystemClock().now())
+    files = ensure_self_signed(folder / "tls", "localhost", SystemClock().now())
     port = free_port()
     own = {
         "listen 443 ssl http2;": f"listen 127.0.0.1:{port} ssl http2;",

@@ -11,10 +11,10 @@ from gpudev.domain.cluster import Node
 from gpudev.domain.disks.contents import Contents
 from gpudev.domain.errors import GpuDevError, Unavailable
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.reservations.reservation import Connection
-from gpudev.domain.sessions.addons import JupyterSeen, JupyterState, JupyterWish
+from gpudev.domain.reservations.reservation import SshEndpoint
+from gpudev.domain.sessions.addons import JupyterSpec, JupyterState, JupyterStatus
 from gpudev.ports.clock import Clock
-from gpudev.ports.cluster import ClusterSeen, Phase, ServerSeen, ServerSpec
+from gpudev.ports.cluster import ClusterState, ServerPhase, ServerSpec, ServerState
 
 
 class PaperCluster:
@@ -22,7 +22,7 @@ class PaperCluster:
 
     def __init__(self, nodes: Sequence[Node], clock: Clock) -> None:
         self.nodes = tuple(nodes)
-        self.servers: dict[ReservationId, ServerSeen] = {}
+        self.servers: dict[ReservationId, ServerState] = {}
         self.specs: dict[ReservationId, ServerSpec] = {}
         self.told: list[tuple[ReservationId, str]] = []
         self.asked = 0
@@ -32,8 +32,8 @@ class PaperCluster:
         self.refuse_launch: GpuDevError | None = None
         self.refuse_adjust: GpuDevError | None = None
         self.keys: dict[ReservationId, tuple[str, ...]] = {}
-        self.jupyters: dict[ReservationId, JupyterWish] = {}
-        self.jupyter_is = JupyterSeen(JupyterState.READY)
+        self.jupyters: dict[ReservationId, JupyterSpec] = {}
+        self.jupyter_is = JupyterStatus(JupyterState.READY)
         self.refuse_look: GpuDevError | None = None
         self.slow_to_go = False
         self.homes: dict[ReservationId, Contents] = {}
@@ -45,10 +45,10 @@ class PaperCluster:
 
     async def close(self) -> None: ...
 
-    async def look(self) -> ClusterSeen:
+    async def observe(self) -> ClusterState:
         if self.refuse_look is not None:
             raise self.refuse_look
-        return ClusterSeen(self._clock.now(), self.nodes, dict(self.servers))
+        return ClusterState(self._clock.now(), self.nodes, dict(self.servers))
 
     async def changes(self) -> AsyncIterator[None]:
         while True:
@@ -61,25 +61,27 @@ class PaperCluster:
         if self.refuse_launch is not None:
             raise self.refuse_launch
         seen = self.servers.get(spec.reservation_id)
-        if seen is not None and seen.phase is not Phase.DEAD:
+        if seen is not None and seen.phase is not ServerPhase.DEAD:
             return
         self.launches += 1
         self.specs[spec.reservation_id] = spec
         self.keys[spec.reservation_id] = spec.ssh_public_keys
-        self.servers[spec.reservation_id] = ServerSeen(spec.reservation_id, Phase.STARTING, step="starting on paper")
+        self.servers[spec.reservation_id] = ServerState(
+            spec.reservation_id, ServerPhase.STARTING, step="starting on paper"
+        )
         if self.ready_at_once:
             self.make_ready(spec.reservation_id)
         self._changed.set()
 
     def make_ready(self, reservation_id: ReservationId) -> None:
         port = 20000 + len(self.specs)
-        connection = Connection("127.0.0.1", port, "dev", "ssh-ed25519 AAAA")
-        self.servers[reservation_id] = ServerSeen(reservation_id, Phase.READY, connection=connection)
+        connection = SshEndpoint("127.0.0.1", port, "dev", "ssh-ed25519 AAAA")
+        self.servers[reservation_id] = ServerState(reservation_id, ServerPhase.READY, connection=connection)
         self._changed.set()
 
     def kill(self, reservation_id: ReservationId, *, unwatched: bool = False) -> None:
-        self.servers[reservation_id] = ServerSeen(
-            reservation_id, Phase.DEAD, reason="killed by signal 9", lost_unwatched=unwatched
+        self.servers[reservation_id] = ServerState(
+            reservation_id, ServerPhase.DEAD, reason="killed by signal 9", is_restartable=unwatched
         )
         self._changed.set()
 
@@ -93,13 +95,13 @@ class PaperCluster:
 
     async def home_contents(self, reservation_id: ReservationId) -> Contents | None:
         seen = self.servers.get(reservation_id)
-        return None if seen is None or seen.phase is Phase.DEAD else self.homes.get(reservation_id)
+        return None if seen is None or seen.phase is ServerPhase.DEAD else self.homes.get(reservation_id)
 
-    async def adjust(
-        self, reservation_id: ReservationId, ssh_public_keys: tuple[str, ...], jupyter: JupyterWish | None
-    ) -> JupyterSeen | None:
+    async def apply_addons(
+        self, reservation_id: ReservationId, ssh_public_keys: tuple[str, ...], jupyter: JupyterSpec | None
+    ) -> JupyterStatus | None:
         seen = self.servers.get(reservation_id)
-        if seen is None or seen.phase is not Phase.READY:
+        if seen is None or seen.phase is not ServerPhase.READY:
             raise Unavailable("there is no dev server")
         if self.refuse_adjust is not None:
             raise self.refuse_adjust
@@ -110,5 +112,5 @@ class PaperCluster:
         self.jupyters[reservation_id] = jupyter
         return self.jupyter_is
 
-    async def tell(self, reservation_id: ReservationId, message: str) -> None:
+    async def send_message(self, reservation_id: ReservationId, message: str) -> None:
         self.told.append((reservation_id, message))

@@ -121,7 +121,7 @@ class System:
 
     def _says_yes(self, path: str) -> bool:
         url = json.loads((self.home / "state" / "run" / "system.json").read_text())["api_url"]
-        answer = api_probe.ask(url + path)
+        answer = api_probe.probe(url + path)
         return answer is not None and answer.status == 200
 
     def processes_with(self, text: str) -> list[int]:

@@ -5,10 +5,10 @@ from datetime import timedelta
 
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.domain.access.users import Role
-from gpudev.domain.commands import Cause
+from gpudev.domain.commands import MessageCause
 from gpudev.domain.ids import ReservationId, UserId, new_reservation_id
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import Draft, Reservation
+from gpudev.domain.reservations.reservation import Reservation, ReservationDraft
 from gpudev.ports.reservations import Change, NewEvent
 from gpudev.processor.planning_loop import Processor
 from gpudev.settings import Settings
@@ -38,7 +38,7 @@ class World:
         disk: str | None = "none",
         gpu_type: str = "h100",
     ) -> ReservationId:
-        draft = Draft(
+        draft = ReservationDraft(
             reservation_id=new_reservation_id(),
             user_id=await self.user(user),
             username=user,
@@ -62,10 +62,10 @@ class World:
             to=Status.CANCELLED,
             fields={"cancelled_at": self.clock.now()},
         )
-        await self.stores.reservations.change(change, now=self.clock.now(), cause=Cause.CANCELLED)
+        await self.stores.reservations.apply_change(change, now=self.clock.now(), cause=MessageCause.CANCELLED)
 
     async def get(self, reservation_id: ReservationId) -> Reservation:
-        found = await self.stores.reservations.find(reservation_id)
+        found = await self.stores.reservations.find_reservation(reservation_id)
         assert found is not None
         return found
 
@@ -79,5 +79,5 @@ class World:
         """Turn until effects have had their say: three turns settle any single cause."""
         await self.processor.acquire_lease()
         for _ in range(times):
-            await self.processor.turn()
-            await self.processor.effects.settle()
+            await self.processor.run_cycle()
+            await self.processor.effects.wait_idle()

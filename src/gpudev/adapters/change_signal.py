@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from weakref import WeakSet
 
 
-class Changes:
+class ChangeSignal:
     def __init__(self) -> None:
         self._listeners: WeakSet[_Listener] = WeakSet()
 
@@ -15,24 +15,24 @@ class Changes:
         self._listeners.add(listener)
         return listener
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         for listener in tuple(self._listeners):
             listener.changed.set()
 
     def close(self) -> None:
         for listener in tuple(self._listeners):
-            listener.is_over = True
+            listener.is_closed = True
             listener.changed.set()
 
 
 class _Listener(AsyncIterator[None]):
     def __init__(self) -> None:
         self.changed = asyncio.Event()
-        self.is_over = False
+        self.is_closed = False
 
     async def __anext__(self) -> None:
         await self.changed.wait()
         self.changed.clear()
-        if self.is_over:
+        if self.is_closed:
             self.changed.set()
             raise StopAsyncIteration

@@ -12,20 +12,20 @@ from urllib.parse import urlsplit, urlunsplit
 import httpx2
 import structlog
 
-from gpudev.adapters.dcgm.reading import read_exporter
+from gpudev.adapters.dcgm.reading import parse_exporter
 from gpudev.domain.errors import Invalid
 from gpudev.domain.gpu_use import GpuUse
 from gpudev.domain.reservations.reservation import Reservation
 from gpudev.ports.clock import Clock
 
 log = structlog.get_logger(__name__)
-_FRESH_FOR = timedelta(seconds=10)
-_TOLD_FOR = timedelta(minutes=2)
+_SCRAPE_INTERVAL = timedelta(seconds=10)
+_MAX_SAMPLE_AGE = timedelta(minutes=2)
 """What is older says nothing about now."""
-_ANSWER_WITHIN_SECONDS = 3.0
+_TIMEOUT_SECONDS = 3.0
 _WAIT_SECONDS = 0.5
-_AT_ONCE = 32
-_MOST_BYTES = 16 * 2**20
+_MAX_CONCURRENT = 32
+_MAX_BYTES = 16 * 2**20
 
 
 class DcgmUsage:
@@ -35,55 +35,55 @@ class DcgmUsage:
         self._url = url
         self._namespace = namespace
         self._clock = clock
-        self._client = httpx2.AsyncClient(timeout=_ANSWER_WITHIN_SECONDS, follow_redirects=False)
-        self._slots = asyncio.Semaphore(_AT_ONCE)
-        self._asked_at: datetime | None = None
-        self._asking: asyncio.Task[None] | None = None
-        self._known: dict[str, Sequence[GpuUse]] = {}
+        self._client = httpx2.AsyncClient(timeout=_TIMEOUT_SECONDS, follow_redirects=False)
+        self._slots = asyncio.Semaphore(_MAX_CONCURRENT)
+        self._scraped_at: datetime | None = None
+        self._scrape_task: asyncio.Task[None] | None = None
+        self._samples: dict[str, Sequence[GpuUse]] = {}
         self._problem: str | None = None
 
     async def close(self) -> None:
-        if self._asking is not None:
-            self._asking.cancel()
-            await asyncio.gather(self._asking, return_exceptions=True)
+        if self._scrape_task is not None:
+            self._scrape_task.cancel()
+            await asyncio.gather(self._scrape_task, return_exceptions=True)
         await self._client.aclose()
 
-    async def of(self, reservation: Reservation) -> Sequence[GpuUse]:
-        await self._refresh()
-        oldest = self._clock.now() - _TOLD_FOR
+    async def find_usage(self, reservation: Reservation) -> Sequence[GpuUse]:
+        await self._refresh_samples()
+        oldest = self._clock.now() - _MAX_SAMPLE_AGE
         members = range(max(1, len(reservation.shares)))
         pods = [reservation.pod_name if rank == 0 else f"{reservation.pod_name}-{rank}" for rank in members]
-        return [use for pod in pods for use in self._known.get(pod, ()) if use.at >= oldest]
+        return [use for pod in pods for use in self._samples.get(pod, ()) if use.at >= oldest]
 
-    async def _refresh(self) -> None:
+    async def _refresh_samples(self) -> None:
         now = self._clock.now()
-        if self._asking is None and (self._asked_at is None or now - self._asked_at >= _FRESH_FOR):
-            self._asked_at = now
-            self._asking = asyncio.create_task(self._ask_all(now), name="dcgm")
-            self._asking.add_done_callback(self._asked)
-        if self._asking is not None:
-            await asyncio.wait({self._asking}, timeout=_WAIT_SECONDS)
+        if self._scrape_task is None and (self._scraped_at is None or now - self._scraped_at >= _SCRAPE_INTERVAL):
+            self._scraped_at = now
+            self._scrape_task = asyncio.create_task(self._scrape_all(now), name="dcgm")
+            self._scrape_task.add_done_callback(self._finish_scrape)
+        if self._scrape_task is not None:
+            await asyncio.wait({self._scrape_task}, timeout=_WAIT_SECONDS)
 
-    def _asked(self, task: "asyncio.Task[None]") -> None:
-        self._asking = None
+    def _finish_scrape(self, task: "asyncio.Task[None]") -> None:
+        self._scrape_task = None
         if not task.cancelled() and task.exception() is not None:
             log.error("dcgm.broken", exc_info=task.exception())
 
-    async def _ask_all(self, now: datetime) -> None:
+    async def _scrape_all(self, now: datetime) -> None:
         try:
-            urls = await self._exporters()
+            urls = await self._exporter_urls()
         except OSError as error:
-            self._note_problem(f"{urlsplit(self._url).hostname} is not found: {error.strerror}")
+            self._log_problem(f"{urlsplit(self._url).hostname} is not found: {error.strerror}")
             return
-        answers = await asyncio.gather(*(self._ask(url, now) for url in urls))
+        answers = await asyncio.gather(*(self._scrape(url, now) for url in urls))
         told = [answer for answer in answers if isinstance(answer, dict)]
         failures = [answer for answer in answers if isinstance(answer, str)]
-        oldest = now - _TOLD_FOR
-        kept = {pod: uses for pod, uses in self._known.items() if uses and uses[0].at >= oldest}
-        self._known = kept | {pod: uses for answer in told for pod, uses in answer.items()}
-        self._note_problem(f"{len(failures)} of {len(urls)}: {failures[0]}" if failures else None)
+        oldest = now - _MAX_SAMPLE_AGE
+        kept = {pod: uses for pod, uses in self._samples.items() if uses and uses[0].at >= oldest}
+        self._samples = kept | {pod: uses for answer in told for pod, uses in answer.items()}
+        self._log_problem(f"{len(failures)} of {len(urls)}: {failures[0]}" if failures else None)
 
-    async def _exporters(self) -> list[str]:
+    async def _exporter_urls(self) -> list[str]:
         """One for each address that the name stands for."""
         parts = urlsplit(self._url)
         assert parts.hostname is not None  # the settings see to it
@@ -93,11 +93,11 @@ class DcgmUsage:
         names = [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host in hosts]
         return [urlunsplit(parts._replace(netloc=name)) for name in names]
 
-    async def _ask(self, url: str, now: datetime) -> Mapping[str, Sequence[GpuUse]] | str:
+    async def _scrape(self, url: str, now: datetime) -> Mapping[str, Sequence[GpuUse]] | str:
         """What it told, or why nothing."""
         try:
-            async with self._slots, asyncio.timeout(_ANSWER_WITHIN_SECONDS):
-                return read_exporter(await self._fetch(url), self._namespace, now)
+            async with self._slots, asyncio.timeout(_TIMEOUT_SECONDS):
+                return parse_exporter(await self._fetch(url), self._namespace, now)
         except (httpx2.HTTPError, TimeoutError, UnicodeDecodeError, Invalid) as error:
             return f"{url}: {error or type(error).__name__}"
 
@@ -107,11 +107,11 @@ class DcgmUsage:
             answer.raise_for_status()
             async for chunk in answer.aiter_bytes():
                 body += chunk
-                if len(body) > _MOST_BYTES:
+                if len(body) > _MAX_BYTES:
                     raise Invalid("the answer does not end")
         return body.decode()
 
-    def _note_problem(self, problem: str | None) -> None:
+    def _log_problem(self, problem: str | None) -> None:
         if problem is not None and problem != self._problem:
             log.warning("dcgm.unavailable", problem=problem)
         self._problem = problem

@@ -10,10 +10,10 @@ from typing import TypeVar
 
 from gpudev.ports.cloud import ENVIRONMENT_TAG, Cloud, NodeGroup, Snapshot, Volume
 
-_Thing = TypeVar("_Thing", Volume, Snapshot)
+_Resource = TypeVar("_Resource", Volume, Snapshot)
 
 
-class SeparateCloud:
+class EnvironmentFilter:
     """A cloud, as far as it is one environment's."""
 
     def __init__(self, cloud: Cloud, environment: str) -> None:
@@ -34,10 +34,10 @@ class SeparateCloud:
         return await self._cloud.node_groups(prefix)
 
     async def volumes(self) -> list[Volume]:
-        return self._ours(await self._cloud.volumes())
+        return self._own(await self._cloud.volumes())
 
     async def snapshots(self) -> list[Snapshot]:
-        return self._ours(await self._cloud.snapshots())
+        return self._own(await self._cloud.snapshots())
 
     async def find_volume(self, volume_id: str) -> Volume | None:
         return await self._cloud.find_volume(volume_id)
@@ -46,14 +46,14 @@ class SeparateCloud:
         self, token: str, *, size_gb: int, zone: str, tags: Mapping[str, str], from_snapshot: str | None = None
     ) -> Volume:
         return await self._cloud.ensure_volume(
-            token, size_gb=size_gb, zone=zone, tags=self._marked(tags), from_snapshot=from_snapshot
+            token, size_gb=size_gb, zone=zone, tags=self._with_environment(tags), from_snapshot=from_snapshot
         )
 
     async def grow_volume(self, volume_id: str, size_gb: int) -> Volume:
         return await self._cloud.grow_volume(volume_id, size_gb)
 
     async def tag_volume(self, volume_id: str, tags: Mapping[str, str]) -> None:
-        await self._cloud.tag_volume(volume_id, self._marked(tags))
+        await self._cloud.tag_volume(volume_id, self._with_environment(tags))
 
     async def is_detached(self, volume_id: str) -> bool:
         return await self._cloud.is_detached(volume_id)
@@ -62,7 +62,7 @@ class SeparateCloud:
         return await self._cloud.find_snapshot(snapshot_id)
 
     async def ensure_snapshot(self, token: str, volume_id: str, tags: Mapping[str, str]) -> Snapshot:
-        return await self._cloud.ensure_snapshot(token, volume_id, self._marked(tags))
+        return await self._cloud.ensure_snapshot(token, volume_id, self._with_environment(tags))
 
     async def remove_volume(self, volume_id: str) -> None:
         await self._cloud.remove_volume(volume_id)
@@ -70,8 +70,8 @@ class SeparateCloud:
     async def remove_snapshot(self, snapshot_id: str) -> None:
         await self._cloud.remove_snapshot(snapshot_id)
 
-    def _marked(self, tags: Mapping[str, str]) -> dict[str, str]:
+    def _with_environment(self, tags: Mapping[str, str]) -> dict[str, str]:
         return {**tags, ENVIRONMENT_TAG: self._environment}
 
-    def _ours(self, found: list[_Thing]) -> list[_Thing]:
+    def _own(self, found: list[_Resource]) -> list[_Resource]:
         return [one for one in found if one.tags.get(ENVIRONMENT_TAG, self._environment) == self._environment]

@@ -20,7 +20,7 @@ from urllib.parse import quote, urlsplit
 import structlog
 
 from gpudev.domain.errors import Unavailable
-from gpudev.domain.notifications import Notice, Occasion, Recipient
+from gpudev.domain.notifications import Notification, NotificationKind, Recipient
 
 log = structlog.get_logger(__name__)
 
@@ -28,11 +28,11 @@ _DIGEST_LENGTH = 8
 """Too short to find out from it what a password is, long enough to tell a few addresses apart."""
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,30})://")
 _STATUS = re.compile(r"error=(\d{3})\b")
-_KINDS = {
-    Occasion.READY: "success",
-    Occasion.WARNING: "warning",
-    Occasion.FAILED: "failure",
-    Occasion.ENDED: "info",
+_NOTIFY_TYPES = {
+    NotificationKind.READY: "success",
+    NotificationKind.WARNING: "warning",
+    NotificationKind.FAILED: "failure",
+    NotificationKind.ENDED: "info",
 }
 
 
@@ -58,34 +58,34 @@ class AppriseNotifier:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what its hundred plugins import is not ours to mend
             for number, url in enumerate(urls, 1):
-                if self._plugin(_filled(url, Recipient("nobody", "nobody@example.com"))) is None:
-                    log.error("notifications.bad_address", number=number, kind=_kind(url))
+                if self._plugin(_fill_address(url, Recipient("nobody", "nobody@example.com"))) is None:
+                    log.error("notifications.bad_address", number=number, kind=_url_kind(url))
                 else:
                     self._urls[hashlib.sha256(url.encode()).hexdigest()[:_DIGEST_LENGTH]] = url
-        self._turns = {target: asyncio.Lock() for target in self._urls}
+        self._target_locks = {target: asyncio.Lock() for target in self._urls}
         self._threads = ThreadPoolExecutor(max_workers=max(1, len(self._urls)), thread_name_prefix="notify")
 
     @property
     def targets(self) -> Mapping[str, str]:
-        return MappingProxyType({target: _in_words(url) for target, url in self._urls.items()})
+        return MappingProxyType({target: _describe_url(url) for target, url in self._urls.items()})
 
     def can_reach(self, target: str, recipient: Recipient) -> bool:
         return recipient.email is not None or "{email}" not in self._urls.get(target, "")
 
-    async def send(self, target: str, notice: Notice, recipient: Recipient) -> None:
+    async def send(self, target: str, notice: Notification, recipient: Recipient) -> None:
         url = self._urls.get(target)
         if url is None:
             raise Unavailable("nothing is sent there any more")
         # One after the other: libraries keep the pace that a place asks for.
-        async with self._turns[target]:
+        async with self._target_locks[target]:
             loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._threads, self._send, _filled(url, recipient), notice)
+            await loop.run_in_executor(self._threads, self._send, _fill_address(url, recipient), notice)
 
     async def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _send(self, url: str, notice: Notice) -> None:
-        heard = _Heard()
+    def _send(self, url: str, notice: Notification) -> None:
+        heard = _StatusCapture()
         logger = logging.getLogger("apprise")
         logger.addHandler(heard)
         try:
@@ -93,7 +93,7 @@ class AppriseNotifier:
             is_sent = plugin is not None and plugin.notify(
                 title=notice.title,
                 body=notice.text,
-                notify_type=_KINDS[notice.occasion],
+                notify_type=_NOTIFY_TYPES[notice.kind],
                 body_format=self._apprise.NotifyFormat.TEXT,
             )
         except Exception as error:  # noqa: BLE001 - a hundred plugins raise what they like, and it may hold the address
@@ -101,39 +101,39 @@ class AppriseNotifier:
         finally:
             logger.removeHandler(heard)
         if not is_sent:
-            raise Unavailable(f"it was not taken{heard.in_words}")
+            raise Unavailable(f"it was not taken{heard.description}")
 
     def _plugin(self, url: str) -> Any:
         return self._apprise.Apprise.instantiate(url, asset=self._asset)
 
 
-class _Heard(logging.Handler):
+class _StatusCapture(logging.Handler):
     """What the library says when it fails holds more than may be passed on: only the status of an answer is kept."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self.in_words = ""
+        self.description = ""
         self._thread = threading.get_ident()
 
     def emit(self, record: logging.LogRecord) -> None:
         found = _STATUS.search(record.getMessage())
         if found is not None and record.thread == self._thread:
-            self.in_words = f" (answer {found[1]})"
+            self.description = f" (answer {found[1]})"
 
 
-def _filled(url: str, recipient: Recipient) -> str:
+def _fill_address(url: str, recipient: Recipient) -> str:
     email, name = quote(recipient.email or "", safe=""), quote(recipient.username, safe="")
     return url.replace("{email}", email).replace("{username}", name)
 
 
-def _kind(url: str) -> str:
+def _url_kind(url: str) -> str:
     found = _SCHEME.match(url)
     return found[1].lower() if found is not None else "?"
 
 
-def _in_words(url: str) -> str:
+def _describe_url(url: str) -> str:
     """Its kind, and the host of those that have one of their own: of others the host's place holds a token."""
-    kind = _kind(url)
+    kind = _url_kind(url)
     if not kind.startswith(("json", "xml", "form", "mailto")):
         return kind
     try:

@@ -12,21 +12,21 @@ from dataclasses import dataclass, field
 import asyncssh
 
 from gpudev.domain.errors import Unavailable
-from gpudev.domain.reservations.reservation import Connection
+from gpudev.domain.reservations.reservation import SshEndpoint
 
 _LOGIN = "jupyter"
 _KEEPALIVE_SECONDS = 15
 _IDLE_SECONDS = 60.0
-Reader = asyncssh.SSHReader[bytes]
-Writer = asyncssh.SSHWriter[bytes]
-_Way = tuple[Connection, str]
+SshReader = asyncssh.SSHReader[bytes]
+SshWriter = asyncssh.SSHWriter[bytes]
+_TunnelKey = tuple[SshEndpoint, str]
 
 
 @dataclass
-class _Opened:
+class _SharedConnection:
     connecting: "asyncio.Task[asyncssh.SSHClientConnection]"
-    using: int = 0
-    closing: asyncio.TimerHandle | None = field(default=None, repr=False)
+    users: int = 0
+    close_timer: asyncio.TimerHandle | None = field(default=None, repr=False)
 
     @property
     def has_ended(self) -> bool:
@@ -37,26 +37,26 @@ class _Opened:
         return task.cancelled() or task.exception() is not None or task.result().is_closed()
 
 
-class SshWays:
-    def __init__(self, find_address: Callable[[Connection], Awaitable[str]], seconds: float) -> None:
+class SshTunnels:
+    def __init__(self, find_address: Callable[[SshEndpoint], Awaitable[str]], seconds: float) -> None:
         """`find_address`: where a dev server is, checked. `seconds`: how long connecting may take."""
         self._find_address = find_address
         self._seconds = seconds
-        self._opened: dict[_Way, _Opened] = {}
+        self._connections: dict[_TunnelKey, _SharedConnection] = {}
 
     async def close(self) -> None:
-        for way, opened in list(self._opened.items()):
-            self._drop(way, opened)
+        for way, opened in list(self._connections.items()):
+            self._close_connection(way, opened)
 
     @asynccontextmanager
-    async def way(self, to: Connection, private_key: str) -> AsyncIterator[tuple[Reader, Writer]]:
+    async def open_tunnel(self, to: SshEndpoint, private_key: str) -> AsyncIterator[tuple[SshReader, SshWriter]]:
         """To its Jupyter. Raises Unavailable, also when the way breaks while it is used, and what `find_address`
         raises."""
         key = (to, private_key)
-        opened = self._opened.get(key)
+        opened = self._connections.get(key)
         if opened is None or opened.has_ended:
-            opened = self._opened[key] = _Opened(asyncio.create_task(self._connect(to, private_key)))
-        self._begin(opened)
+            opened = self._connections[key] = _SharedConnection(asyncio.create_task(self._connect(to, private_key)))
+        self._acquire(opened)
         try:
             connection = await asyncio.shield(opened.connecting)
             reader, writer = await connection.open_connection(_LOGIN, 0)
@@ -69,9 +69,9 @@ class SshWays:
         except (OSError, asyncssh.Error) as error:
             raise Unavailable(f"the way to Jupyter broke: {error}") from error
         finally:
-            self._done(key, opened)
+            self._release(key, opened)
 
-    async def _connect(self, to: Connection, private_key: str) -> asyncssh.SSHClientConnection:
+    async def _connect(self, to: SshEndpoint, private_key: str) -> asyncssh.SSHClientConnection:
         try:
             async with asyncio.timeout(self._seconds):
                 return await asyncssh.connect(
@@ -91,24 +91,24 @@ class SshWays:
         except TimeoutError as error:
             raise Unavailable("the dev server does not answer in time") from error
 
-    def _begin(self, opened: _Opened) -> None:
-        opened.using += 1
-        if opened.closing is not None:
-            opened.closing.cancel()
-            opened.closing = None
+    def _acquire(self, opened: _SharedConnection) -> None:
+        opened.users += 1
+        if opened.close_timer is not None:
+            opened.close_timer.cancel()
+            opened.close_timer = None
 
-    def _done(self, way: _Way, opened: _Opened) -> None:
-        opened.using -= 1
-        if not opened.using:
+    def _release(self, key: _TunnelKey, opened: _SharedConnection) -> None:
+        opened.users -= 1
+        if not opened.users:
             loop = asyncio.get_running_loop()
-            opened.closing = loop.call_later(_IDLE_SECONDS, self._drop, way, opened)
+            opened.close_timer = loop.call_later(_IDLE_SECONDS, self._close_connection, key, opened)
 
-    def _drop(self, way: _Way, opened: _Opened) -> None:
+    def _close_connection(self, key: _TunnelKey, opened: _SharedConnection) -> None:
         """It ends; another may have taken its place."""
-        if self._opened.get(way) is opened:
-            del self._opened[way]
-        if opened.closing is not None:
-            opened.closing.cancel()
+        if self._connections.get(key) is opened:
+            del self._connections[key]
+        if opened.close_timer is not None:
+            opened.close_timer.cancel()
         if not opened.connecting.done():
             opened.connecting.cancel()
         elif not opened.has_ended:

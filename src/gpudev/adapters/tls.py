@@ -69,7 +69,7 @@ class CertificateFiles:
         return tuple(number for stat in found for number in (stat.st_ino, stat.st_mtime_ns, stat.st_size))
 
 
-def find_certificate(settings: Settings, host: str, now: datetime) -> CertificateFiles:
+def ensure_certificate(settings: Settings, host: str, now: datetime) -> CertificateFiles:
     """The given one; else our own for this host, made or renewed if need be. Raises Invalid."""
     if settings.tls_cert is not None and settings.tls_key is not None:
         return CertificateFiles(settings.tls_cert, settings.tls_key)
@@ -77,12 +77,12 @@ def find_certificate(settings: Settings, host: str, now: datetime) -> Certificat
         raise Invalid("a certificate (GPU_DEV_TLS_CERT) and its key (GPU_DEV_TLS_KEY) go together: give both or none")
     folder = settings.state_dir / "tls"
     try:
-        return ensure_self_made(folder, host, now)
+        return ensure_self_signed(folder, host, now)
     except OSError as error:
         raise Invalid(f"no certificate can be made in {folder}: {error.strerror}") from error
 
 
-def ensure_self_made(folder: Path, host: str, now: datetime) -> CertificateFiles:
+def ensure_self_signed(folder: Path, host: str, now: datetime) -> CertificateFiles:
     """This machine's own certificate for this host: made if there is none, renewed (with the same key) if it ends soon
     or is for another host. Raises Invalid for files that cannot be used, and never replaces a key that is there."""
     files = CertificateFiles(folder / "certificate.pem", folder / "key.pem")
@@ -90,12 +90,12 @@ def ensure_self_made(folder: Path, host: str, now: datetime) -> CertificateFiles
     if not files.key.exists():
         _write(files.key, _new_key())
     key = _read_key(files.key)
-    if not _is_good(files.certificate, key, host, now):
-        _write(files.certificate, _make(key, host, now).public_bytes(Encoding.PEM))
+    if not _is_current(files.certificate, key, host, now):
+        _write(files.certificate, _self_sign(key, host, now).public_bytes(Encoding.PEM))
     return files
 
 
-def _is_good(path: Path, key: ec.EllipticCurvePrivateKey, host: str, now: datetime) -> bool:
+def _is_current(path: Path, key: ec.EllipticCurvePrivateKey, host: str, now: datetime) -> bool:
     if not path.exists():
         return False
     try:
@@ -105,18 +105,18 @@ def _is_good(path: Path, key: ec.EllipticCurvePrivateKey, host: str, now: dateti
     return (
         certificate.public_key() == key.public_key()
         and certificate.not_valid_before_utc <= now < certificate.not_valid_after_utc - RENEW_BEFORE
-        and list(_names(certificate)) == [_name(host)]
+        and list(_certificate_names(certificate)) == [_general_name(host)]
     )
 
 
-def _names(certificate: x509.Certificate) -> x509.SubjectAlternativeName | tuple[()]:
+def _certificate_names(certificate: x509.Certificate) -> x509.SubjectAlternativeName | tuple[()]:
     try:
         return certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
         return ()
 
 
-def _make(key: ec.EllipticCurvePrivateKey, host: str, now: datetime) -> x509.Certificate:
+def _self_sign(key: ec.EllipticCurvePrivateKey, host: str, now: datetime) -> x509.Certificate:
     who = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gpu-dev")])
     return (
         x509.CertificateBuilder()
@@ -126,14 +126,14 @@ def _make(key: ec.EllipticCurvePrivateKey, host: str, now: datetime) -> x509.Cer
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _ALLOWED_SKEW)
         .not_valid_after(now + VALID_FOR)
-        .add_extension(x509.SubjectAlternativeName([_name(host)]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([_general_name(host)]), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .sign(key, hashes.SHA256())
     )
 
 
-def _name(host: str) -> x509.GeneralName:
+def _general_name(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ip_address(host))
     except ValueError:

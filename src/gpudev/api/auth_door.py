@@ -6,27 +6,27 @@ import structlog
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gpudev.api.answering import JsonAnswer
-from gpudev.api.request_guard import Guard
+from gpudev.api.answering import JsonResponse
+from gpudev.api.request_guard import RequestGuard
 from gpudev.domain.errors import Forbidden
 from gpudev.ports.access import Person
 from gpudev.wire.access import LoginView
-from gpudev.workflows.login import LoggingIn
+from gpudev.workflows.login import Login
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
-    logging_in: LoggingIn
+class KeyIssuer:
+    login: Login
 
-    async def let_in(self, request: Request, person: Person) -> Response:
+    async def issue_key(self, request: Request, person: Person) -> Response:
         """Raises Forbidden."""
         # Proven, whether let in or not: what is written down about this request may say so.
         request.state.username = person.username
-        guard: Guard = request.app.state.guard
+        guard: RequestGuard = request.app.state.guard
         try:
-            done = await self.logging_in.log_in(person, guard.address_of(request))
+            done = await self.login.log_in(person, guard.client_address(request))
         except Forbidden as refusal:
             log.info("login.refused", provider=person.provider, username=person.username, reason=refusal.message)
             raise
@@ -38,4 +38,4 @@ class Door:
             username=done.user.username,
             role=done.user.role.value,
         )
-        return JsonAnswer(view, headers={"Cache-Control": "no-store"})
+        return JsonResponse(view, headers={"Cache-Control": "no-store"})

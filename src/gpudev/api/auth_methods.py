@@ -4,7 +4,7 @@ from gpudev.settings import Settings
 from gpudev.wire.access import LoginMethod
 
 
-def login_methods(settings: Settings) -> list[LoginMethod]:
+def list_login_methods(settings: Settings) -> list[LoginMethod]:
     """In the order in which a client should prefer them."""
     methods = []
     if settings.aws_login.accounts:

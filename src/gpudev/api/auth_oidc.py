@@ -8,8 +8,8 @@ from fastapi import APIRouter, Body
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gpudev.api.auth_door import Door
-from gpudev.api.http.openapi import problems
+from gpudev.api.auth_door import KeyIssuer
+from gpudev.api.http.openapi import problem_responses
 from gpudev.api.http.routing import V1Route
 from gpudev.domain.errors import Forbidden, Unauthenticated
 from gpudev.ports.access import IdentityProvider
@@ -17,16 +17,16 @@ from gpudev.ports.invitations import IdToken
 from gpudev.wire.access import LoginView
 from gpudev.wire.auth_oidc import InvitationLoginRequest, OidcLoginRequest
 
-_INVITATION = re.compile(r"[A-Za-z0-9_-]{43}")
-_REFUSALS = problems(400, 401, 403, 413, 415, 422, 429, 503)
+_INVITATION_SECRET = re.compile(r"[A-Za-z0-9_-]{43}")
+_LOGIN_ERRORS = problem_responses(400, 401, 403, 413, 415, 422, 429, 503)
 
 
 @dataclass(frozen=True, slots=True)
-class TokenEndpoints:
+class TokenLoginEndpoints:
     oidc: IdentityProvider[IdToken] | None
     invitations: IdentityProvider[str] | None
-    oidc_door: Door
-    invitation_door: Door
+    oidc_key_issuer: KeyIssuer
+    invitation_key_issuer: KeyIssuer
     """Another one: there is no provider to ask again, so these keys last longer."""
 
     def router(self) -> APIRouter:
@@ -37,7 +37,7 @@ class TokenEndpoints:
             methods=["POST"],
             response_model=LoginView,
             summary="An API key for an ID token",
-            responses=_REFUSALS,
+            responses=_LOGIN_ERRORS,
         )
         router.add_api_route(
             "/invitation-login",
@@ -45,7 +45,7 @@ class TokenEndpoints:
             methods=["POST"],
             response_model=LoginView,
             summary="An API key for an invitation",
-            responses=_REFUSALS,
+            responses=_LOGIN_ERRORS,
         )
         return router
 
@@ -55,14 +55,14 @@ class TokenEndpoints:
         if self.oidc is None:
             raise Forbidden("nobody logs in with OIDC here; `gpu-dev login` finds out which ways there are")
         person = await self.oidc.identify(IdToken(brought.id_token, brought.nonce))
-        return await self.oidc_door.let_in(request, person)
+        return await self.oidc_key_issuer.issue_key(request, person)
 
     async def accept_invitation(self, request: Request, brought: Annotated[InvitationLoginRequest, Body()]) -> Response:
         """Gives a key for the name that was invited, once."""
         if self.invitations is None:
             raise Forbidden("nobody is invited here; `gpu-dev login` finds out which ways in there are")
         # The form is checked first, so that noise costs no query.
-        if not _INVITATION.fullmatch(brought.secret):
+        if not _INVITATION_SECRET.fullmatch(brought.secret):
             raise Unauthenticated("this is no invitation's secret")
         person = await self.invitations.identify(brought.secret)
-        return await self.invitation_door.let_in(request, person)
+        return await self.invitation_key_issuer.issue_key(request, person)

@@ -10,10 +10,10 @@ from gpudev.domain.reservations.reservation import Reservation
 from gpudev.ports.reservations import PlanStore, UnreleasedView
 
 T = TypeVar("T")
-_LONGEST_SECONDS = 2.0
+_MAX_SECONDS = 2.0
 
 
-class Remembered(Generic[T]):
+class CachedValue(Generic[T]):
     """`get` gives what `load` gave at most `seconds` ago, or `times` as long ago as loading it took (two seconds at the
     most): what is dear to make (a large cluster's numbers) is made rarely, so that making it never keeps others waiting
     for long. Those who ask while it loads wait for that one load; a failure is theirs too, and is not remembered."""
@@ -24,17 +24,17 @@ class Remembered(Generic[T]):
         seconds: float,
         monotonic: Callable[[], float] = time.monotonic,
         *,
-        times: float = 0.0,
+        cost_factor: float = 0.0,
     ) -> None:
         self._load = load
         self._seconds = seconds
-        self._times = times
+        self._cost_factor = cost_factor
         self._monotonic = monotonic
         self._loading: asyncio.Task[T] | None = None
         self._value: T | None = None
         self._until = float("-inf")
 
-    async def get(self) -> T:
+    async def get_value(self) -> T:
         if self._value is not None and self._monotonic() < self._until:
             return self._value
         if self._loading is None or self._loading.done():
@@ -46,28 +46,28 @@ class Remembered(Generic[T]):
         began = self._monotonic()
         value = await self._load()
         ended = self._monotonic()
-        dear = min(self._times * (ended - began), _LONGEST_SECONDS)
+        dear = min(self._cost_factor * (ended - began), _MAX_SECONDS)
         self._value, self._until = value, ended + max(self._seconds, dear)
         return value
 
 
-class RememberedPlans:
+class CachedPlans:
     """The published plans for many who only look: a moment old at most."""
 
     def __init__(self, plans: PlanStore, seconds: float) -> None:
-        self._remembered = Remembered(plans.refresh, seconds)
+        self._cached = CachedValue(plans.refresh, seconds)
 
     async def refresh(self) -> Mapping[str, QueuePlan]:
-        return await self._remembered.get()
+        return await self._cached.get_value()
 
 
-class OneAtATime:
+class SerializedUnreleasedView:
     """An UnreleasedView for many: each gets what was read after they asked, and no two read at once."""
 
     def __init__(self, view: UnreleasedView) -> None:
         self._view = view
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def refresh(self) -> list[Reservation]:
-        async with self._turn:
+        async with self._lock:
             return await self._view.refresh()

@@ -4,13 +4,20 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from gpudev.http_edge.audit import AuditTrail
-from gpudev.ports.access import AccountStore, Identity, IdentityProvider, KeySource, NonceStore, SignedRequest
-from gpudev.ports.administering import Administration
+from gpudev.ports.access import (
+    AccountStore,
+    IdentityProvider,
+    KeyAuthenticator,
+    NonceStore,
+    PublicKeySource,
+    SignedRequest,
+)
+from gpudev.ports.administering import UserAdministration
 from gpudev.ports.auditing import AuditLog
-from gpudev.ports.changes import UNHEARD, AccessChanges, ReservationChanges
+from gpudev.ports.changes import NO_ACCESS_CHANGES, AccessChanges, ReservationChanges
 from gpudev.ports.clock import Clock
 from gpudev.ports.cordons import CordonStore
-from gpudev.ports.disks import DiskOperationStore, DiskPlaces, DiskViews
+from gpudev.ports.disks import DiskLocations, DiskOperationStore, DiskViews
 from gpudev.ports.gpu_usage import GpuUsage
 from gpudev.ports.invitations import IdToken
 from gpudev.ports.proxying import ProxyTokenStore
@@ -23,13 +30,13 @@ from gpudev.ports.reservations import (
     UnreleasedView,
     UserStore,
 )
-from gpudev.ports.sessions import InteriorStore, JupyterKeys
-from gpudev.ports.tracing import UNTRACED, Tracer
+from gpudev.ports.sessions import AddonStore, JupyterSecretStore
+from gpudev.ports.tracing import NO_TRACER, Tracer
 from gpudev.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
-class Services:
+class ApiDependencies:
     reservations: ReservationStore
     unreleased: UnreleasedView
     plans: PlanStore
@@ -39,19 +46,19 @@ class Services:
     catalogue: CatalogueStore
     users: UserStore
     proxy_tokens: ProxyTokenStore
-    interiors: InteriorStore
-    jupyter_keys: JupyterKeys
+    addons: AddonStore
+    jupyter_keys: JupyterSecretStore
     new_key_pair: Callable[[], tuple[str, str]]
     """A private key and its public half, in OpenSSH's forms."""
     disks: DiskOperationStore
     disk_views: DiskViews
     accounts: AccountStore
     nonces: NonceStore
-    administration: Administration
+    administration: UserAdministration
     audit_log: AuditLog
     trail: AuditTrail
-    identity: Identity
-    keys: KeySource
+    identity: KeyAuthenticator
+    keys: PublicKeySource
     changes: ReservationChanges
     clock: Clock
     settings: Settings
@@ -61,16 +68,16 @@ class Services:
     """Whether some processor's heartbeat is fresh."""
     aws_login: IdentityProvider[SignedRequest] | None = None
     """None: nobody logs in with AWS."""
-    access_changes: AccessChanges = UNHEARD
+    access_changes: AccessChanges = NO_ACCESS_CHANGES
     """Told when a key or a user changes."""
     oidc_login: IdentityProvider[IdToken] | None = None
     """None: nobody logs in with OIDC."""
     invitation_login: IdentityProvider[str] | None = None
     """None: nobody is invited."""
-    disk_places: DiskPlaces | None = None
+    disk_places: DiskLocations | None = None
     """None: it does not matter where disks are."""
-    tracer: Tracer = UNTRACED
+    tracer: Tracer = NO_TRACER
     gpu_usage: GpuUsage | None = None
     """None: nobody measures how busy GPUs are."""
-    plans_seconds: float = 0.05
+    plan_cache_seconds: float = 0.05
     """For how long a published plan is looked at without asking whether there is a newer one."""

@@ -12,11 +12,11 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from gpudev import __version__
-from gpudev.api.answering import JsonAnswer
+from gpudev.api.answering import JsonResponse
 from gpudev.domain.errors import Unavailable
 from gpudev.wire.cluster import Health
 
-PATIENCE_SECONDS = 2.0
+READY_TIMEOUT_SECONDS = 2.0
 _NOT_READY: dict[int | str, dict[str, Any]] = {503: {"model": Health, "description": "The database does not answer"}}
 
 
@@ -24,7 +24,7 @@ _NOT_READY: dict[int | str, dict[str, Any]] = {503: {"model": Health, "descripti
 class HealthEndpoints:
     ping: Callable[[], Awaitable[None]]
     is_planning: Callable[[], Awaitable[bool]]
-    patience_seconds: float = PATIENCE_SECONDS
+    timeout_seconds: float = READY_TIMEOUT_SECONDS
 
     def router(self) -> APIRouter:
         router = APIRouter(tags=["health"])
@@ -35,17 +35,17 @@ class HealthEndpoints:
         return router
 
     async def live(self) -> Response:
-        return JsonAnswer(Health(status="ok", version=__version__, checks={}))
+        return JsonResponse(Health(status="ok", version=__version__, checks={}))
 
     async def ready(self) -> Response:
         """503 while the database does not answer within 2 seconds. `checks.processor` says whether anybody starts
         what is asked for."""
         try:
-            async with asyncio.timeout(self.patience_seconds):
+            async with asyncio.timeout(self.timeout_seconds):
                 await self.ping()
                 planning = await self.is_planning()
         except (Unavailable, TimeoutError):
             checks = {"database": "does not answer", "processor": "unknown"}
-            return JsonAnswer(Health(status="unavailable", version=__version__, checks=checks), 503)
+            return JsonResponse(Health(status="unavailable", version=__version__, checks=checks), 503)
         checks = {"database": "ok", "processor": "alive" if planning else "not alive"}
-        return JsonAnswer(Health(status="ok" if planning else "degraded", version=__version__, checks=checks))
+        return JsonResponse(Health(status="ok" if planning else "degraded", version=__version__, checks=checks))

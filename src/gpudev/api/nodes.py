@@ -9,10 +9,10 @@ from pydantic import AfterValidator
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gpudev.api.answering import JsonAnswer
-from gpudev.api.http.openapi import problems
+from gpudev.api.answering import JsonResponse
+from gpudev.api.http.openapi import problem_responses
 from gpudev.api.http.routing import Caller, V1Route
-from gpudev.domain.cordon import check_reason
+from gpudev.domain.cordon import check_cordon_reason
 from gpudev.ports.clock import Clock
 from gpudev.ports.cordons import CordonStore
 from gpudev.wire.cluster import CordonRequest, CordonView
@@ -20,14 +20,14 @@ from gpudev.wire.cluster import CordonRequest, CordonView
 log = structlog.get_logger()
 
 
-def _node_name(text: str) -> str:
+def _check_node_name(text: str) -> str:
     if not 1 <= len(text) <= 253 or not text.isprintable():
         raise ValueError("must be a node's name")
     return text
 
 
 NodeName = Annotated[
-    Annotated[str, AfterValidator(_node_name)],
+    Annotated[str, AfterValidator(_check_node_name)],
     Path(
         description="A node's name",
         examples=["node-1"],
@@ -49,7 +49,7 @@ class NodeEndpoints:
             methods=["POST"],
             response_model=CordonView,
             summary="Close a node for new work",
-            responses=problems(400, 401, 403, 404, 413, 415, 422, 429, 503),
+            responses=problem_responses(400, 401, 403, 404, 413, 415, 422, 429, 503),
         )
         router.add_api_route(
             "/{name}/uncordon",
@@ -57,20 +57,20 @@ class NodeEndpoints:
             methods=["POST"],
             response_model=CordonView,
             summary="Open a node again",
-            responses=problems(401, 403, 404, 422, 429, 503),
+            responses=problem_responses(401, 403, 404, 422, 429, 503),
         )
         return router
 
     async def cordon(self, name: NodeName, ask: CordonRequest, caller: Caller, request: Request) -> Response:
         """What runs there goes on. Nothing new is started or promised there, and everybody can read the reason."""
-        reason = check_reason(ask.reason)
+        reason = check_cordon_reason(ask.reason)
         request.state.audit_target = f"{name} ({reason})" if reason else name
         made = await self.cordons.cordon(name, caller.user.username, reason, now=self.clock.now())
         log.info("node.cordoned", node=name, by=caller.user.username, reason=reason)
-        return JsonAnswer(CordonView(name=name, cordoned=True, by=made.by, reason=made.reason, at=made.at))
+        return JsonResponse(CordonView(name=name, cordoned=True, by=made.by, reason=made.reason, at=made.at))
 
     async def uncordon(self, name: NodeName, caller: Caller) -> Response:
         """Takes back what operators did here; a node that is closed in the cluster itself stays so."""
         await self.cordons.uncordon(name)
         log.info("node.uncordoned", node=name, by=caller.user.username)
-        return JsonAnswer(CordonView(name=name, cordoned=False, by=None, reason=None, at=None))
+        return JsonResponse(CordonView(name=name, cordoned=False, by=None, reason=None, at=None))

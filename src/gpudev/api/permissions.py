@@ -1,6 +1,6 @@
 """Who may ask for what: the one table of all endpoints, and the check that holds a caller against it.
 
-To add an endpoint, add its line to TABLE: method and path template as its route has them, then what it needs.
+To add an endpoint, add its line to ENDPOINT_RULES: method and path template as its route has them, then what it needs.
 `own` says that it is about the caller's own things: another user's answer 404 (reservations are there for operators).
 `login` marks where people prove who they are: open, limited per address, and in the audit log whatever comes of it.
 `gives_keys` limits how often one user may ask.
@@ -17,7 +17,7 @@ from gpudev.domain.access.users import Role, User
 from gpudev.domain.errors import Forbidden
 
 
-class Needs(StrEnum):
+class RequiredRole(StrEnum):
     OPEN = "open"
     USER = "user"
     OPERATOR = "operator"
@@ -25,32 +25,32 @@ class Needs(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
-    needs: Needs
-    own: bool = False
-    login: bool = False
-    gives_keys: bool = False
+class EndpointRule:
+    required_role: RequiredRole
+    own_only: bool = False
+    is_login: bool = False
+    issues_keys: bool = False
 
     @property
-    def said(self) -> str:
+    def description(self) -> str:
         """For the OpenAPI document."""
-        match self.needs:
-            case Needs.OPEN:
+        match self.required_role:
+            case RequiredRole.OPEN:
                 return "Needs no key."
-            case Needs.USER:
-                return "Needs a key. What is another user's is not there." if self.own else "Needs a key."
-            case Needs.OPERATOR | Needs.ADMIN:
-                return f"Needs the role `{self.needs}`."
+            case RequiredRole.USER:
+                return "Needs a key. What is another user's is not there." if self.own_only else "Needs a key."
+            case RequiredRole.OPERATOR | RequiredRole.ADMIN:
+                return f"Needs the role `{self.required_role}`."
 
 
-_OPEN = Rule(Needs.OPEN)
-_LOGIN = Rule(Needs.OPEN, login=True)
-_USER = Rule(Needs.USER)
-_OWN = Rule(Needs.USER, own=True)
-_OPERATOR = Rule(Needs.OPERATOR)
-_ADMIN = Rule(Needs.ADMIN)
+_OPEN = EndpointRule(RequiredRole.OPEN)
+_LOGIN = EndpointRule(RequiredRole.OPEN, is_login=True)
+_USER = EndpointRule(RequiredRole.USER)
+_OWN = EndpointRule(RequiredRole.USER, own_only=True)
+_OPERATOR = EndpointRule(RequiredRole.OPERATOR)
+_ADMIN = EndpointRule(RequiredRole.ADMIN)
 
-TABLE: Mapping[str, Rule] = MappingProxyType(
+ENDPOINT_RULES: Mapping[str, EndpointRule] = MappingProxyType(
     {
         # Health
         "GET /health": _OPEN,
@@ -62,7 +62,7 @@ TABLE: Mapping[str, Rule] = MappingProxyType(
         "POST /v1/auth/aws-login": _LOGIN,
         "POST /v1/auth/oidc-login": _LOGIN,
         "POST /v1/auth/invitation-login": _LOGIN,
-        "POST /v1/keys/rotate": Rule(Needs.USER, own=True, gives_keys=True),
+        "POST /v1/keys/rotate": EndpointRule(RequiredRole.USER, own_only=True, issues_keys=True),
         "DELETE /v1/keys/current": _OWN,
         # Reservations
         "POST /v1/jobs/submit": _OWN,
@@ -117,24 +117,26 @@ TABLE: Mapping[str, Rule] = MappingProxyType(
         "GET /v1/stats/eta": _USER,
     }
 )
-_RANK = {Role.USER: 1, Role.OPERATOR: 2, Role.ADMIN: 3}
-_LEAST = {Needs.OPEN: 0, Needs.USER: 1, Needs.OPERATOR: 2, Needs.ADMIN: 3}
+_ROLE_RANK = {Role.USER: 1, Role.OPERATOR: 2, Role.ADMIN: 3}
+_REQUIRED_RANK = {RequiredRole.OPEN: 0, RequiredRole.USER: 1, RequiredRole.OPERATOR: 2, RequiredRole.ADMIN: 3}
 
 
-class NotInTable(Exception):
+class MissingRule(Exception):
     """A programming error: nobody decided who may use this endpoint."""
 
 
-def rule_of(methods: Iterable[str] | None, path: str) -> Rule:
+def get_rule(methods: Iterable[str] | None, path: str) -> EndpointRule:
     (method,) = methods or ("?",)
     try:
-        return TABLE[f"{method} {path}"]
+        return ENDPOINT_RULES[f"{method} {path}"]
     except KeyError:
-        raise NotInTable(f"{method} {path} has no line in gpudev.api.permissions.TABLE: who may use it?") from None
+        raise MissingRule(
+            f"{method} {path} has no line in gpudev.api.permissions.ENDPOINT_RULES: who may use it?"
+        ) from None
 
 
-def check_role(rule: Rule, user: User) -> None:
-    if _RANK[user.role] < _LEAST[rule.needs]:
+def check_role(rule: EndpointRule, user: User) -> None:
+    if _ROLE_RANK[user.role] < _REQUIRED_RANK[rule.required_role]:
         raise Forbidden(
-            f"this is for {'admins' if rule.needs is Needs.ADMIN else 'operators'}; your role is {user.role}"
+            f"this is for {'admins' if rule.required_role is RequiredRole.ADMIN else 'operators'}; your role is {user.role}"
         )

@@ -7,20 +7,20 @@ from fastapi import APIRouter
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from gpudev.api.answering import JsonAnswer
-from gpudev.api.http.openapi import problems
+from gpudev.api.answering import JsonResponse
+from gpudev.api.http.openapi import problem_responses
 from gpudev.api.http.parameters import JobId
 from gpudev.api.http.routing import Caller, V1Route
 from gpudev.ports.reservations import ReservationStore
 from gpudev.wire.proxy import ProxyToken
 from gpudev.workflows.reservation_views import find_job
-from gpudev.workflows.sessions.ssh_tokens import Proxying
+from gpudev.workflows.sessions.ssh_tokens import SshTokens
 
 
 @dataclass(frozen=True, slots=True)
-class ProxyEndpoints:
+class SshTokenEndpoints:
     reservations: ReservationStore
-    proxying: Proxying
+    ssh_tokens: SshTokens
     url: str
     """Where the proxy is, if it is not where the API is."""
 
@@ -32,7 +32,7 @@ class ProxyEndpoints:
             methods=["POST"],
             response_model=ProxyToken,
             summary="A token for ssh through HTTPS",
-            responses=problems(401, 404, 409, 422, 503),
+            responses=problem_responses(401, 404, 409, 422, 503),
         )
         router.add_api_route(
             "/{job_id}/ssh",
@@ -40,21 +40,21 @@ class ProxyEndpoints:
             status_code=426,
             response_class=Response,
             summary="ssh through HTTPS (a WebSocket)",
-            responses=problems(401, 403, 404, 409, 422, 426, 429, 503),
+            responses=problem_responses(401, 403, 404, 409, 422, 426, 429, 503),
         )
         return router
 
     async def token(self, job_id: JobId, caller: Caller) -> Response:
         """Short-lived, for this one active reservation. Sessions it opened end when the reservation ends, when the
         user is disabled, or when the API key that asked for it is revoked."""
-        issued = await self.proxying.issue(caller, job_id)
+        issued = await self.ssh_tokens.issue_token(caller, job_id)
         view = ProxyToken(
             token=issued.secret,
             reservation_id=str(issued.reservation_id),
             expires_at=issued.ends_at,
             url=self.url or None,
         )
-        return JsonAnswer(view, headers={"Cache-Control": "no-store"})
+        return JsonResponse(view, headers={"Cache-Control": "no-store"})
 
     async def without_upgrade(self, job_id: JobId, caller: Caller) -> Response:
         """Open it as a WebSocket, with a token of `POST /v1/jobs/{job_id}/proxy-token` as bearer: binary messages carry

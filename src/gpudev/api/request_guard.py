@@ -15,115 +15,119 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from gpudev.api.authentication import Authentication
-from gpudev.api.http.responses import code_of
-from gpudev.api.permissions import Needs, Rule, check_role
+from gpudev.api.http.responses import error_code
+from gpudev.api.permissions import EndpointRule, RequiredRole, check_role
 from gpudev.domain.access.users import ApiKey
-from gpudev.domain.errors import GpuDevError, Invalid, LimitReached, TooOften, Unauthenticated, Unavailable
+from gpudev.domain.errors import GpuDevError, Invalid, LimitReached, RateLimited, Unauthenticated, Unavailable
 from gpudev.http_edge.audit import AuditTrail
-from gpudev.http_edge.client_ip import ClientAddresses
-from gpudev.http_edge.error_responses import REFUSALS, status_of
-from gpudev.http_edge.rate_limits import Places, TokenBuckets, neighbourhood
-from gpudev.ports.auditing import AuditEntry, harmless
+from gpudev.http_edge.client_ip import ClientIpResolver
+from gpudev.http_edge.error_responses import DENIED_STATUSES, http_status
+from gpudev.http_edge.rate_limits import ConcurrencyLimits, TokenBuckets, rate_limit_key
+from gpudev.ports.auditing import AuditEntry, sanitize_text
 from gpudev.ports.clock import Clock
 
-_STREAM_UNHEARD_S = 0.5
+_STREAM_UNCONFIRMED_SECONDS = 0.5
 """Streams look now and then only; together with that, it is still less than a second until one has ended."""
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 @dataclass(frozen=True, slots=True)
-class Guard:
+class RequestGuard:
     authentication: Authentication
-    addresses: ClientAddresses
+    addresses: ClientIpResolver
     trail: AuditTrail
     clock: Clock
     logins: TokenBuckets
     """By address."""
     rotations: TokenBuckets
     """By user."""
-    streams_of_user: Places
-    streams_from_address: Places
+    streams_of_user: ConcurrencyLimits
+    streams_from_address: ConcurrencyLimits
 
-    async def admit(self, request: Request, rule: Rule) -> None:
+    async def admit(self, request: Request, rule: EndpointRule) -> None:
         """Raises Unauthenticated, Forbidden, TooOften."""
-        if rule.needs is not Needs.OPEN:
-            key = await self.authentication.authenticate(request.headers.get("authorization"), self.address_of(request))
+        if rule.required_role is not RequiredRole.OPEN:
+            key = await self.authentication.authenticate(
+                request.headers.get("authorization"), self.client_address(request)
+            )
             request.state.caller = key
             request.state.username = key.user.username
             check_role(rule, key.user)
-            if rule.gives_keys and (wait := self.rotations.take(str(key.user.user_id))):
-                raise TooOften("you ask for new keys too often; wait a little", again_in_seconds=wait)
-        elif rule.login and (wait := self.logins.take(neighbourhood(self.address_of(request)))):
-            raise TooOften("too many logins came from your address; wait a little", again_in_seconds=wait)
+            if rule.issues_keys and (wait := self.rotations.take(str(key.user.user_id))):
+                raise RateLimited("you ask for new keys too often; wait a little", retry_after_seconds=wait)
+        elif rule.is_login and (wait := self.logins.take(rate_limit_key(self.client_address(request)))):
+            raise RateLimited("too many logins came from your address; wait a little", retry_after_seconds=wait)
 
-    def address_of(self, request: Request) -> str | None:
+    def client_address(self, request: Request) -> str | None:
         """None: it came through no network (a unix socket)."""
         peer = request.client.host if request.client else None
-        return self.addresses.of(peer, request.headers.getlist("x-forwarded-for"))
+        return self.addresses.resolve(peer, request.headers.getlist("x-forwarded-for"))
 
-    def streaming(self, request: Request) -> AbstractContextManager[None]:
+    def reserve_stream(self, request: Request) -> AbstractContextManager[None]:
         """A place for one more stream, while it lasts. Raises LimitReached: a stream holds its connection, and nobody
         may hold them all."""
         caller: ApiKey = request.state.caller
-        user, address = str(caller.user.user_id), neighbourhood(self.address_of(request))
-        if not self.streams_of_user.are_free(user):
+        user, address = str(caller.user.user_id), rate_limit_key(self.client_address(request))
+        if not self.streams_of_user.has_free_slot(user):
             raise LimitReached(
-                f"you have {self.streams_of_user.most} streams of events open, and more are not allowed: close some"
+                f"you have {self.streams_of_user.limit} streams of events open, and more are not allowed: close some"
             )
-        if not self.streams_from_address.are_free(address):
+        if not self.streams_from_address.has_free_slot(address):
             raise LimitReached("too many streams of events are open from your address; close some, or wait a little")
-        return self._held(user, address)
+        return self._hold_stream(user, address)
 
     @contextmanager
-    def _held(self, user: str, address: str) -> Iterator[None]:
-        with self.streams_of_user.taken(user), self.streams_from_address.taken(address):
+    def _hold_stream(self, user: str, address: str) -> Iterator[None]:
+        with self.streams_of_user.hold_slot(user), self.streams_from_address.hold_slot(address):
             yield
 
-    async def still_knows(self, request: Request) -> bool:
+    async def is_still_authorized(self, request: Request) -> bool:
         """Whether the key of a request that was admitted is still one, and its user's role as it was: what was looked
         for as an operator must be asked for anew. Unknown is as before."""
         admitted: ApiKey = request.state.caller
         try:
             now = await self.authentication.authenticate(
-                request.headers.get("authorization"), self.address_of(request), unheard_s=_STREAM_UNHEARD_S
+                request.headers.get("authorization"),
+                self.client_address(request),
+                unconfirmed_seconds=_STREAM_UNCONFIRMED_SECONDS,
             )
         except Unauthenticated:
             return False
-        except (TooOften, Unavailable):
+        except (RateLimited, Unavailable):
             return True
         return now.user.role is admitted.user.role
 
 
-class Recorded:
+class AuditedEndpoint:
     """An endpoint with its audit log: every change and every login is noted, whatever came of it, and every refusal.
 
     An endpoint may say in `request.state.audit_target` to what it was done, where its path does not say enough.
     """
 
-    def __init__(self, action: str, rule: Rule, handle: Handler) -> None:
+    def __init__(self, action: str, rule: EndpointRule, handle: Handler) -> None:
         self._action = action
-        self._always = rule.login or not action.startswith("GET ")
+        self._audits_success = rule.is_login or not action.startswith("GET ")
         self._handle = handle
 
     async def __call__(self, request: Request) -> Response:
         try:
             response = await self._handle(request)
         except asyncio.CancelledError:  # a stop that could not wait; what was done by then is unknown
-            self._note(request, "cut_off", 499, None)
+            self._record(request, "cut_off", 499, None)
             raise
         except Exception as error:  # only looked at, and raised again
-            self._note(request, *_read(error), None)
+            self._record(request, *_classify_error(error), None)
             raise
-        if self._always:
+        if self._audits_success:
             status = response.status_code
-            self._note(request, "ok" if status < 400 else str(status), status, response.headers.get("location"))
+            self._record(request, "ok" if status < 400 else str(status), status, response.headers.get("location"))
         return response
 
-    def _note(self, request: Request, outcome: str, status: int, made: str | None) -> None:
-        is_refusal = status in REFUSALS
-        if not (self._always or is_refusal):
+    def _record(self, request: Request, outcome: str, status: int, made: str | None) -> None:
+        is_refusal = status in DENIED_STATUSES
+        if not (self._audits_success or is_refusal):
             return
-        guard: Guard = request.app.state.guard
+        guard: RequestGuard = request.app.state.guard
         state = request.state
         caller: ApiKey | None = getattr(state, "caller", None)
         said: str | None = getattr(state, "audit_target", None)
@@ -134,26 +138,26 @@ class Recorded:
             outcome=outcome,
             username=getattr(state, "username", None),
             key_prefix=caller.key_prefix if caller else None,
-            target=harmless(target) or None,
-            address=guard.address_of(request),
+            target=sanitize_text(target) or None,
+            address=guard.client_address(request),
             status=status,
             request_id=state.request_id,
         )
         if is_refusal:
-            guard.trail.note_refusal(entry)
+            guard.trail.record_denied(entry)
         else:
-            guard.trail.note(entry)
+            guard.trail.record(entry)
 
 
-def _read(error: Exception) -> tuple[str, int]:
+def _classify_error(error: Exception) -> tuple[str, int]:
     """What will be answered."""
     match error:
         case GpuDevError():
-            return error.code, status_of(error)
+            return error.code, http_status(error)
         case RequestValidationError():
             return Invalid.code, 422
         case HTTPException():
-            return code_of(error.status_code), error.status_code
+            return error_code(error.status_code), error.status_code
         case ClientDisconnect():
             return "disconnected", 499
         case _:

@@ -7,12 +7,12 @@ from uuid import UUID
 
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.trace_context import new_span_id, new_trace_id
-from gpudev.domain.tracing import Span, SpanRef, parse_traceparent, part_of, root_of
+from gpudev.domain.tracing import Span, SpanRef, parse_traceparent, reservation_part_span, reservation_root_span
 from gpudev.ports.tracing import Tracer
 
 
 def trace_request(tracer: Tracer, scope: Mapping[str, Any], status: int, begun_ns: int, ended_ns: int) -> None:
-    parent, is_recorded = _caller(scope["headers"])
+    parent, is_recorded = _caller_span(scope["headers"])
     if not is_recorded or scope["path"].startswith("/health"):
         return
     route = getattr(scope.get("route"), "path", "unmatched")
@@ -26,8 +26,8 @@ def trace_request(tracer: Tracer, scope: Mapping[str, Any], status: int, begun_n
         "http.response.status_code": status,
         "gpudev.request_id": scope["state"]["request_id"],
     }
-    links = (root_of(reservation_id),) if reservation_id else ()
-    tracer.note(
+    links = (reservation_root_span(reservation_id),) if reservation_id else ()
+    tracer.record_span(
         Span(
             f"{scope['method']} {route}",
             ref,
@@ -41,12 +41,12 @@ def trace_request(tracer: Tracer, scope: Mapping[str, Any], status: int, begun_n
         )
     )
     if reservation_id is not None:
-        submit = part_of(reservation_id, "submit")
-        root = root_of(reservation_id).span_id
-        tracer.note(Span("submit", submit, begun_ns, ended_ns, root, attributes=attributes, links=(ref,)))
+        submit = reservation_part_span(reservation_id, "submit")
+        root = reservation_root_span(reservation_id).span_id
+        tracer.record_span(Span("submit", submit, begun_ns, ended_ns, root, attributes=attributes, links=(ref,)))
 
 
-def _caller(headers: list[tuple[bytes, bytes]]) -> tuple[SpanRef | None, bool]:
+def _caller_span(headers: list[tuple[bytes, bytes]]) -> tuple[SpanRef | None, bool]:
     for name, value in headers:
         if name == b"traceparent":
             return parse_traceparent(value.decode("latin-1")) or (None, True)

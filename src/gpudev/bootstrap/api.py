@@ -3,31 +3,31 @@
 import contextlib
 from collections.abc import AsyncIterator
 
-from gpudev.adapters.aws.login import AwsIdentity
+from gpudev.adapters.aws.login import AwsIdentityProvider
 from gpudev.adapters.dcgm_exporter import DcgmUsage
 from gpudev.adapters.github_keys import GitHubKeys
-from gpudev.adapters.key_pairs import new_key_pair
+from gpudev.adapters.key_pairs import new_key_pair_texts
 from gpudev.adapters.local.gpu_usage import NvmlUsage
-from gpudev.adapters.oidc.issuer_keys import Issuer
+from gpudev.adapters.oidc.issuer_keys import IssuerKeys
 from gpudev.adapters.oidc.provider import OidcProvider
-from gpudev.adapters.postgres.database.listener import AccessChanges, ReservationChanges
+from gpudev.adapters.postgres.database.listener import PostgresAccessChanges, PostgresReservationChanges
 from gpudev.adapters.postgres.stores import open_stores
-from gpudev.api.authentication import KeyIdentity
-from gpudev.api.dependencies import Services
+from gpudev.api.authentication import ApiKeyIdentity
+from gpudev.api.dependencies import ApiDependencies
 from gpudev.bootstrap.service_runtime import check_schema
 from gpudev.domain.commands import PLANNING_LEASE
 from gpudev.http_edge.audit import AuditTrail
 from gpudev.ports.clock import SystemClock
 from gpudev.ports.gpu_usage import GpuUsage
-from gpudev.ports.tracing import UNTRACED, Tracer
+from gpudev.ports.tracing import NO_TRACER, Tracer
 from gpudev.settings import Settings
-from gpudev.workflows.inviting import Inviting
+from gpudev.workflows.inviting import InvitationLogin
 
-_DATABASE_SECONDS = 5.0
+_DATABASE_TIMEOUT_SECONDS = 5.0
 """Somebody waits for the answer: that the database hangs is better said soon than guessed from silence."""
 
 
-def open_usage(settings: Settings) -> GpuUsage | None:
+def open_gpu_usage(settings: Settings) -> GpuUsage | None:
     """Who measures how busy GPUs are: the cluster's exporters, or on one machine its driver. GPUs that a file describes
     are not this machine's own."""
     if settings.dcgm_url:
@@ -38,22 +38,22 @@ def open_usage(settings: Settings) -> GpuUsage | None:
 
 
 @contextlib.asynccontextmanager
-async def open_api_services(settings: Settings, tracer: Tracer = UNTRACED) -> AsyncIterator[Services]:
-    stores = open_stores(settings, max_connections=10, patience=_DATABASE_SECONDS)
-    changes = ReservationChanges(settings.database)
+async def open_api_dependencies(settings: Settings, tracer: Tracer = NO_TRACER) -> AsyncIterator[ApiDependencies]:
+    stores = open_stores(settings, max_connections=10, timeout_seconds=_DATABASE_TIMEOUT_SECONDS)
+    changes = PostgresReservationChanges(settings.database)
     keys = GitHubKeys(settings.github_url)
-    access = AccessChanges(settings.database)
+    access = PostgresAccessChanges(settings.database)
     trail = AuditTrail(stores.audit_log, SystemClock())
     oidc = settings.oidc
-    issuer = Issuer(oidc.issuer, seconds=oidc.timeout.total_seconds()) if oidc.issuer else None
+    issuer = IssuerKeys(oidc.issuer, seconds=oidc.timeout.total_seconds()) if oidc.issuer else None
     clock = SystemClock()
-    aws_login = AwsIdentity(settings, stores.nonces, clock) if settings.aws_login.accounts else None
-    usage = open_usage(settings)
+    aws_login = AwsIdentityProvider(settings, stores.nonces, clock) if settings.aws_login.accounts else None
+    usage = open_gpu_usage(settings)
     changes.start()
     access.start()
     trail.start()
     try:
-        yield Services(
+        yield ApiDependencies(
             reservations=stores.reservations,
             unreleased=stores.unreleased,
             plans=stores.plans,
@@ -63,19 +63,19 @@ async def open_api_services(settings: Settings, tracer: Tracer = UNTRACED) -> As
             catalogue=stores.catalogue,
             users=stores.users,
             proxy_tokens=stores.proxy_tokens,
-            interiors=stores.interiors,
-            jupyter_keys=stores.interiors,
-            new_key_pair=new_key_pair,
+            addons=stores.addons,
+            jupyter_keys=stores.addons,
+            new_key_pair=new_key_pair_texts,
             disks=stores.disk_operations,
             disk_views=stores.disk_views,
-            disk_places=stores.disk_places,
+            disk_places=stores.disk_locations,
             accounts=stores.accounts,
             nonces=stores.nonces,
             administration=stores.administration,
             audit_log=stores.audit_log,
             trail=trail,
             access_changes=access,
-            identity=KeyIdentity(stores.users),
+            identity=ApiKeyIdentity(stores.users),
             keys=keys,
             changes=changes,
             clock=clock,
@@ -85,7 +85,7 @@ async def open_api_services(settings: Settings, tracer: Tracer = UNTRACED) -> As
             oidc_login=OidcProvider(oidc, issuer, stores.used_tokens, clock, settings.server_names)
             if issuer is not None
             else None,
-            invitation_login=Inviting(stores.invitations, clock),
+            invitation_login=InvitationLogin(stores.invitations, clock),
             is_planning=lambda: stores.leases.is_held(PLANNING_LEASE),
             gpu_usage=usage,
             tracer=tracer,

@@ -8,7 +8,7 @@ from gpudev.domain.listening import ListenAddress
 _BACKLOG = 2048
 
 
-def bind(address: ListenAddress) -> socket.socket:
+def bind_socket(address: ListenAddress) -> socket.socket:
     """Raises Unavailable, in words, where nothing can listen."""
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0]

@@ -13,18 +13,18 @@ from collections.abc import AsyncIterator, Iterator
 import structlog
 import uvicorn
 
-from gpudev.adapters.tls import CertificateFiles, find_certificate
-from gpudev.bootstrap.binding import bind
+from gpudev.adapters.tls import CertificateFiles, ensure_certificate
+from gpudev.bootstrap.binding import bind_socket
 from gpudev.domain.errors import Invalid
-from gpudev.domain.listening import ListenAddress, parse_listen
+from gpudev.domain.listening import ListenAddress, parse_listen_address
 from gpudev.ports.clock import Clock, SystemClock
 from gpudev.settings import Settings
 
-LOOK_EVERY_SECONDS = 60.0
+RELOAD_CHECK_SECONDS = 60.0
 log = structlog.get_logger()
 
 
-class Certificate:
+class ServedCertificate:
     """The certificate this system shows, as its files are now."""
 
     def __init__(self, settings: Settings, address: ListenAddress, clock: Clock) -> None:
@@ -32,12 +32,12 @@ class Certificate:
         self._settings = settings
         self._address = address
         self._clock = clock
-        self.files = find_certificate(settings, address.host, clock.now())
+        self.files = ensure_certificate(settings, address.host, clock.now())
         self._stamp = self.files.stamp()
 
-    def look_again(self, context: ssl.SSLContext) -> bool:
+    def reload_if_changed(self, context: ssl.SSLContext) -> bool:
         """Whether there was a new one, which is shown from now on. Raises Invalid: what was shown before still is."""
-        files = find_certificate(self._settings, self._address.host, self._clock.now())
+        files = ensure_certificate(self._settings, self._address.host, self._clock.now())
         stamp = files.stamp()
         if stamp == self._stamp:
             return False
@@ -47,21 +47,21 @@ class Certificate:
 
 
 @contextlib.asynccontextmanager
-async def listening_elsewhere(
-    config: uvicorn.Config, settings: Settings, clock: Clock | None = None, every: float = LOOK_EVERY_SECONDS
+async def serve_tls_listener(
+    config: uvicorn.Config, settings: Settings, clock: Clock | None = None, every: float = RELOAD_CHECK_SECONDS
 ) -> AsyncIterator[ListenAddress | None]:
     """While inside, the app of this configuration also answers where the settings say. None: nowhere."""
     if not settings.listen:
         yield None
         return
-    address = parse_listen(settings.listen)
-    certificate = Certificate(settings, address, clock or SystemClock())
+    address = parse_listen_address(settings.listen)
+    certificate = ServedCertificate(settings, address, clock or SystemClock())
     secure = _with_tls(config, certificate.files)
     assert isinstance(secure.ssl, ssl.SSLContext)
-    listener = bind(address)
-    server = _SecondServer(secure)
+    listener = bind_socket(address)
+    server = _TlsServer(secure)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
-    keeping = asyncio.create_task(_keep(certificate, secure.ssl, every))
+    keeping = asyncio.create_task(_reload_loop(certificate, secure.ssl, every))
     log.info("api.listening", address=str(address), fingerprint=certificate.files.fingerprint())
     try:
         yield address
@@ -74,7 +74,7 @@ async def listening_elsewhere(
         listener.close()
 
 
-class _SecondServer(uvicorn.Server):
+class _TlsServer(uvicorn.Server):
     """Signals are the first server's business; it ends when that one has."""
 
     @contextlib.contextmanager
@@ -92,11 +92,11 @@ def _with_tls(config: uvicorn.Config, files: CertificateFiles) -> uvicorn.Config
     return secure
 
 
-async def _keep(certificate: Certificate, context: ssl.SSLContext, every: float) -> None:
+async def _reload_loop(certificate: ServedCertificate, context: ssl.SSLContext, every: float) -> None:
     while True:
         await asyncio.sleep(every)
         try:
-            if await asyncio.to_thread(certificate.look_again, context):
+            if await asyncio.to_thread(certificate.reload_if_changed, context):
                 log.info("api.new_certificate", fingerprint=certificate.files.fingerprint())
         except Invalid as error:
             log.warning("api.certificate_unusable", error=error.message)

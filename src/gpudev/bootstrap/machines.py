@@ -23,13 +23,13 @@ async def open_node_groups(settings: Settings) -> AsyncIterator[NodeGroups]:
 
 
 @contextlib.asynccontextmanager
-async def open_machines(settings: Settings) -> AsyncIterator[ClusterMachines]:
+async def open_cluster_machines(settings: Settings) -> AsyncIterator[ClusterMachines]:
     if settings.cluster != "kubernetes":
         raise Invalid("this needs a Kubernetes cluster: GPU_DEV_CLUSTER=kubernetes")
-    from gpudev.adapters.kubernetes.client.kubernetes_api import connect
+    from gpudev.adapters.kubernetes.client.kubernetes_api import connect_api
     from gpudev.adapters.kubernetes.machines import KubernetesMachines
 
-    machines = KubernetesMachines(connect(settings.kubernetes))
+    machines = KubernetesMachines(connect_api(settings.kubernetes))
     try:
         yield machines
     finally:

@@ -9,21 +9,21 @@ import structlog
 
 from gpudev.adapters.notifier import AppriseNotifier
 from gpudev.adapters.postgres.stores import Stores
-from gpudev.domain.notifications import Notice, Occasion, Recipient
+from gpudev.domain.notifications import Notification, NotificationKind, Recipient
 from gpudev.ports.clock import SystemClock
 from gpudev.ports.notifications import Notifier
-from gpudev.processor.notifications import Notifications
+from gpudev.processor.notifications import NotificationSender
 from gpudev.settings import NotifySettings
 
 log = structlog.get_logger(__name__)
 
 
 @contextlib.asynccontextmanager
-async def telling_outside(
+async def run_notifications(
     settings: NotifySettings, stores: Stores, is_planning: Callable[[], bool]
 ) -> AsyncIterator[None]:
     """Goes on beside everything else. Whatever is wrong with it is told in the log and keeps nobody from anything."""
-    task = asyncio.create_task(_tell(settings, stores, is_planning), name="notifications")
+    task = asyncio.create_task(_deliver(settings, stores, is_planning), name="notifications")
     try:
         yield
     finally:
@@ -31,16 +31,16 @@ async def telling_outside(
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def _tell(settings: NotifySettings, stores: Stores, is_planning: Callable[[], bool]) -> None:
+async def _deliver(settings: NotifySettings, stores: Stores, is_planning: Callable[[], bool]) -> None:
     notifier = await asyncio.to_thread(open_notifier, settings)
     try:
-        occasions = [Occasion(name) for name in settings.on]
-        await Notifications(stores.notifications, notifier, SystemClock(), occasions).run(is_planning)
+        occasions = [NotificationKind(name) for name in settings.on]
+        await NotificationSender(stores.notifications, notifier, SystemClock(), occasions).run(is_planning)
     finally:
         await notifier.close()
 
 
-def _urls(settings: NotifySettings) -> tuple[str, ...]:
+def _read_urls(settings: NotifySettings) -> tuple[str, ...]:
     if not settings.urls_file:
         return settings.secret_urls
     try:
@@ -51,19 +51,19 @@ def _urls(settings: NotifySettings) -> tuple[str, ...]:
 
 
 def open_notifier(settings: NotifySettings) -> Notifier:
-    urls = _urls(settings)
+    urls = _read_urls(settings)
     if not urls:
-        return Nobody()
+        return NullNotifier()
     try:
         notifier = AppriseNotifier(urls)
     except ImportError:
         log.error("notifications.off", reason="apprise is not installed: pip install 'gpu-dev[notify]'")
-        return Nobody()
+        return NullNotifier()
     log.info("notifications.on", targets=sorted(notifier.targets.values()))
     return notifier
 
 
-class Nobody:
+class NullNotifier:
     """Nowhere is anything told."""
 
     targets: dict[str, str] = {}  # noqa: RUF012 - it has none, and gets none
@@ -71,7 +71,7 @@ class Nobody:
     def can_reach(self, target: str, recipient: Recipient) -> bool:
         return False
 
-    async def send(self, target: str, notice: Notice, recipient: Recipient) -> None:
+    async def send(self, target: str, notice: Notification, recipient: Recipient) -> None:
         return None
 
     async def close(self) -> None:

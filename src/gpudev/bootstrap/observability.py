@@ -14,13 +14,13 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from gpudev.adapters.postgres.database.metrics_queries import PostgresHistory, PostgresPicture
-from gpudev.bootstrap.binding import bind
+from gpudev.adapters.postgres.database.metrics_queries import PostgresEventHistory, PostgresSystemState
+from gpudev.bootstrap.binding import bind_socket
 from gpudev.bootstrap.service_runtime import check_schema
 from gpudev.domain.errors import Unavailable
-from gpudev.domain.listening import parse_bind
+from gpudev.domain.listening import parse_bind_address
 from gpudev.metrics.exposition import CONTENT_TYPE, Exposition, SystemExposition
-from gpudev.metrics.loop_watchdog import Pulse
+from gpudev.metrics.loop_watchdog import LoopWatchdog
 from gpudev.ports.clock import SystemClock
 from gpudev.settings import Settings
 
@@ -28,15 +28,15 @@ if TYPE_CHECKING:  # the API and the proxy do without what it needs
     from gpudev.bootstrap.processor import RunningProcessor
 
 log = structlog.get_logger(__name__)
-_PATIENCE_SECONDS = 2.0
+_READY_TIMEOUT_SECONDS = 2.0
 
 
 @dataclass(slots=True)
-class Eyes:
+class HealthAndMetrics:
     """What is told at the door. A service that is still being put together is alive, and not ready."""
 
     exposition: Exposition = field(default_factory=Exposition)
-    pulse: Pulse | None = None
+    watchdog: LoopWatchdog | None = None
     check_ready: Callable[[], Awaitable[None]] | None = None
     """Raises Unavailable, saying why not. None: not yet."""
 
@@ -44,7 +44,7 @@ class Eyes:
         return Response(await self.exposition.text(), headers={"content-type": CONTENT_TYPE})
 
     async def live(self, _request: Request) -> Response:
-        hanging = self.pulse.stopped() if self.pulse is not None else {}
+        hanging = self.watchdog.stuck_loops() if self.watchdog is not None else {}
         if hanging:
             told = ", ".join(f"{loop} has not come round for {seconds:.0f} s" for loop, seconds in hanging.items())
             log.error("health.stuck", loops=hanging)
@@ -55,30 +55,30 @@ class Eyes:
         if self.check_ready is None:
             return PlainTextResponse("starting\n", 503)
         try:
-            async with asyncio.timeout(_PATIENCE_SECONDS):
+            async with asyncio.timeout(_READY_TIMEOUT_SECONDS):
                 await self.check_ready()
         except (Unavailable, TimeoutError) as error:
             why = error.message.partition(": ")[0] if isinstance(error, Unavailable) else "the database does not answer"
             return PlainTextResponse(f"{why}\n", 503)
         return PlainTextResponse("ready\n")
 
-    def see_processor(self, running: "RunningProcessor") -> None:
-        mirror = getattr(running.cluster, "mirror", None)
+    def attach_processor(self, running: "RunningProcessor") -> None:
+        cache = getattr(running.cluster, "cache", None)
         self.exposition = SystemExposition(
-            PostgresPicture(running.stores.pool).take,
-            PostgresHistory(running.stores.pool),
+            PostgresSystemState(running.stores.pool).load_state,
+            PostgresEventHistory(running.stores.pool),
             SystemClock(),
             is_planning=lambda: running.processor.is_planning,
-            staleness=mirror.staleness if mirror is not None else dict,
+            staleness=cache.staleness if cache is not None else dict,
         )
-        self.pulse = running.processor.pulse
+        self.watchdog = running.processor.watchdog
         self.check_ready = lambda: check_schema(running.stores)
 
-    def health(self) -> Starlette:
+    def health_app(self) -> Starlette:
         """What may be known to everybody."""
         return Starlette(routes=self._health_routes())
 
-    def everything(self) -> Starlette:
+    def metrics_app(self) -> Starlette:
         return Starlette(routes=[Route("/metrics", self.metrics), *self._health_routes()])
 
     def _health_routes(self) -> list[Route]:
@@ -86,17 +86,22 @@ class Eyes:
 
 
 @contextlib.asynccontextmanager
-async def exposing(settings: Settings, eyes: Eyes) -> AsyncIterator[None]:
+async def serve_metrics(settings: Settings, health: HealthAndMetrics) -> AsyncIterator[None]:
     """While inside, whoever asks is told. Nobody is where no address is set."""
     if not settings.metrics_address:
         yield
         return
-    address = parse_bind(settings.metrics_address)
-    listener = bind(address)
+    address = parse_bind_address(settings.metrics_address)
+    listener = bind_socket(address)
     config = uvicorn.Config(
-        eyes.everything(), lifespan="off", access_log=False, log_config=None, log_level="warning", server_header=False
+        health.metrics_app(),
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        log_level="warning",
+        server_header=False,
     )
-    server = _QuietServer(config)
+    server = _MetricsServer(config)
     serving = asyncio.create_task(server.serve(sockets=[listener]), name="metrics")
     log.info("metrics.listening", address=str(address))
     try:
@@ -107,7 +112,7 @@ async def exposing(settings: Settings, eyes: Eyes) -> AsyncIterator[None]:
         listener.close()
 
 
-class _QuietServer(uvicorn.Server):
+class _MetricsServer(uvicorn.Server):
     """Signals are the service's business."""
 
     @contextlib.contextmanager

@@ -9,33 +9,33 @@ from datetime import timedelta
 import structlog
 
 from gpudev.adapters.local.cluster import LocalCluster
-from gpudev.adapters.local.machine.nodes import LocalNodes, describe_nodes, gpu_types
-from gpudev.adapters.postgres.database.cleanup import forget_what_is_over
+from gpudev.adapters.local.machine.nodes import LocalNodes, gpu_types, load_nodes
+from gpudev.adapters.postgres.database.cleanup import delete_old_rows
 from gpudev.adapters.postgres.database.listener import Listener
 from gpudev.adapters.postgres.database.migrator import ensure_queue_notifications
-from gpudev.adapters.postgres.disks.operations import CHANGES_CHANNEL as DISK_CHANGES_CHANNEL
-from gpudev.adapters.postgres.queue.message_queue import NOTIFY_CHANNEL
+from gpudev.adapters.postgres.disks.operations import DISK_OPERATION_CHANGES_CHANNEL as DISK_CHANGES_CHANNEL
+from gpudev.adapters.postgres.queue.message_queue import QUEUE_INSERT_CHANNEL
 from gpudev.adapters.postgres.stores import Stores, open_stores
-from gpudev.bootstrap.disks import open_disk_work
-from gpudev.bootstrap.notifications import telling_outside
-from gpudev.bootstrap.reconcilers import keep_reconciling
+from gpudev.bootstrap.disks import open_disk_reconciler
+from gpudev.bootstrap.notifications import run_notifications
+from gpudev.bootstrap.reconcilers import run_periodic_reconcilers
 from gpudev.bootstrap.service_runtime import check_schema, wait_for_schema
 from gpudev.domain.errors import Unavailable
 from gpudev.ports.clock import Clock, SystemClock
 from gpudev.ports.cluster import Cluster
-from gpudev.ports.tracing import UNTRACED, Tracer
-from gpudev.processor.addon_reconciler import Interiors
-from gpudev.processor.anchoring import Anchoring
-from gpudev.processor.cluster_publisher import GroupsSeen, Publisher
-from gpudev.processor.disk_attachment import Homes
-from gpudev.processor.disk_worker import DiskWork
+from gpudev.ports.tracing import NO_TRACER, Tracer
+from gpudev.processor.addon_reconciler import AddonReconciler
+from gpudev.processor.anchoring import DiskZones
+from gpudev.processor.cluster_publisher import ClusterPublisher, NodeGroupsState
+from gpudev.processor.disk_attachment import DiskAttacher
+from gpudev.processor.disk_worker import DiskWorker
 from gpudev.processor.planning_loop import Processor
-from gpudev.processor.planning_records import Looking
-from gpudev.processor.queue_planner import Queues
-from gpudev.settings import FairShare, Settings, Timing
+from gpudev.processor.planning_records import PlanningRecorder
+from gpudev.processor.queue_planner import QueuePlanner
+from gpudev.settings import FairShareSettings, Settings, TimingSettings
 
 log = structlog.get_logger(__name__)
-_HOUSEKEEPING_EVERY = timedelta(hours=1)
+_RETENTION_EVERY = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class RunningProcessor:
 
 
 @contextlib.asynccontextmanager
-async def open_processor(settings: Settings, tracer: Tracer = UNTRACED) -> AsyncIterator[RunningProcessor]:
+async def open_processor(settings: Settings, tracer: Tracer = NO_TRACER) -> AsyncIterator[RunningProcessor]:
     stores = open_stores(settings, max_connections=8)
     try:
         await wait_for_schema(stores)
@@ -54,9 +54,9 @@ async def open_processor(settings: Settings, tracer: Tracer = UNTRACED) -> Async
         await cluster.start()
         try:
             async with (
-                open_disk_work(settings, stores) as disks,
-                _listening(settings, stores, cluster, disks, tracer) as processor,
-                telling_outside(settings.notify, stores, lambda: processor.is_planning),
+                open_disk_reconciler(settings, stores) as disks,
+                _with_background_tasks(settings, stores, cluster, disks, tracer) as processor,
+                run_notifications(settings.notify, stores, lambda: processor.is_planning),
             ):
                 yield RunningProcessor(processor, cluster, stores)
         finally:
@@ -66,7 +66,7 @@ async def open_processor(settings: Settings, tracer: Tracer = UNTRACED) -> Async
 
 
 @contextlib.asynccontextmanager
-async def open_backstop(settings: Settings) -> AsyncIterator[RunningProcessor]:
+async def open_expiry_backstop(settings: Settings) -> AsyncIterator[RunningProcessor]:
     """For `expire`: a processor that is not run, and so does nothing by itself."""
     stores = open_stores(settings, max_connections=8)
     try:
@@ -74,7 +74,7 @@ async def open_backstop(settings: Settings) -> AsyncIterator[RunningProcessor]:
         cluster = await open_cluster(settings, stores, starts_servers=False)
         await cluster.start()
         try:
-            async with open_disk_work(settings, stores) as disks:
+            async with open_disk_reconciler(settings, stores) as disks:
                 clock = SystemClock()
                 processor = make_processor(stores, cluster, clock, settings.timing, settings.fair_share, disks=disks)
                 yield RunningProcessor(processor, cluster, stores)
@@ -92,34 +92,34 @@ async def open_cluster(settings: Settings, stores: Stores, *, starts_servers: bo
 
         catalogue = await stores.catalogue.catalogue()
         return KubernetesCluster(settings.kubernetes, catalogue, SystemClock(), starts_servers=starts_servers)
-    nodes = nodes_of_this_machine(settings)
-    await stores.catalogue.describe(gpu_types(nodes))
-    return local_cluster(settings, nodes)
+    nodes = get_local_nodes(settings)
+    await stores.catalogue.save_gpu_types(gpu_types(nodes))
+    return make_local_cluster(settings, nodes)
 
 
 @contextlib.asynccontextmanager
-async def _listening(
-    settings: Settings, stores: Stores, cluster: Cluster, disks: DiskWork | None, tracer: Tracer
+async def _with_background_tasks(
+    settings: Settings, stores: Stores, cluster: Cluster, disks: DiskWorker | None, tracer: Tracer
 ) -> AsyncIterator[Processor]:
-    groups = GroupsSeen(has_cloud=settings.has_remote_cloud)
+    groups = NodeGroupsState(has_cloud=settings.has_remote_cloud)
     processor = make_processor(
         stores, cluster, SystemClock(), settings.timing, settings.fair_share, groups=groups, disks=disks, tracer=tracer
     )
     listeners = [
         Listener(
             settings.database,
-            NOTIFY_CHANNEL,
-            heard=lambda _: processor.wake(),
+            QUEUE_INSERT_CHANNEL,
+            on_payload=lambda _: processor.wake(),
             on_connect=ensure_queue_notifications,
         )
     ]
     if disks is not None:
-        listeners.append(Listener(settings.database, DISK_CHANGES_CHANNEL, heard=disks.heard))
+        listeners.append(Listener(settings.database, DISK_CHANGES_CHANNEL, on_payload=disks.on_notification))
     for listener in listeners:
         listener.start()
     keeping = [
-        asyncio.create_task(keep_house(stores), name="housekeeping"),
-        asyncio.create_task(keep_reconciling(settings, stores, groups, processor), name="reconciling"),
+        asyncio.create_task(run_retention(stores), name="housekeeping"),
+        asyncio.create_task(run_periodic_reconcilers(settings, stores, groups, processor), name="reconciling"),
     ]
     try:
         yield processor
@@ -131,10 +131,10 @@ async def _listening(
             await listener.close()
 
 
-def nodes_of_this_machine(settings: Settings) -> LocalNodes:
+def get_local_nodes(settings: Settings) -> LocalNodes:
     """As described or detected. A machine that once had real GPUs is never taken for a simulated one: its driver is
     late or broken, and whoever supervises us tries again."""
-    nodes = describe_nodes(settings.nodes_file)
+    nodes = load_nodes(settings.nodes_file)
     mark = settings.state_dir / "real-gpus"
     if nodes.has_real_gpus:
         mark.touch()
@@ -143,52 +143,52 @@ def nodes_of_this_machine(settings: Settings) -> LocalNodes:
     return nodes
 
 
-async def keep_house(stores: Stores) -> None:
+async def run_retention(stores: Stores) -> None:
     """Now and then, until cancelled."""
     while True:
         try:
-            requests, keys = await forget_what_is_over(stores.pool)
+            requests, keys = await delete_old_rows(stores.pool)
             log.info("housekeeping.done", idempotency_keys=requests, api_keys=keys)
         except Unavailable as error:
             log.warning("housekeeping.unavailable", error=str(error))
-        await asyncio.sleep(_HOUSEKEEPING_EVERY.total_seconds())
+        await asyncio.sleep(_RETENTION_EVERY.total_seconds())
 
 
 def make_processor(
     stores: Stores,
     cluster: Cluster,
     clock: Clock,
-    timing: Timing,
-    fair_share: FairShare | None = None,
+    timing: TimingSettings,
+    fair_share: FairShareSettings | None = None,
     *,
-    groups: GroupsSeen | None = None,
-    disks: DiskWork | None = None,
-    tracer: Tracer = UNTRACED,
+    groups: NodeGroupsState | None = None,
+    disks: DiskWorker | None = None,
+    tracer: Tracer = NO_TRACER,
 ) -> Processor:
     """`disks` None: they are the cluster's own affair."""
-    homes = None if disks is None else Homes(disks, stores.held_disks, stores.reservations, clock, timing)
-    anchoring = None if disks is None else Anchoring(stores.disk_places, disks.settings.move_takes)
-    share = fair_share or FairShare()
+    homes = None if disks is None else DiskAttacher(disks, stores.attachments, stores.reservations, clock, timing)
+    anchoring = None if disks is None else DiskZones(stores.disk_locations, disks.settings.move_takes)
+    share = fair_share or FairShareSettings()
     return Processor(
         reservations=stores.reservations,
         unreleased=stores.unreleased,
-        queue=stores.queue,
+        queue=stores.message_queue,
         leases=stores.leases,
         cluster=cluster,
         cordons=stores.cordons,
-        queues=Queues(stores.plans, stores.estimates, stores.users, timing, share, anchoring=anchoring),
-        publisher=Publisher(stores.nodes, stores.catalogue, groups),
-        looking=Looking(stores.looks),
+        queue_planner=QueuePlanner(stores.plans, stores.estimates, stores.users, timing, share, disk_zones=anchoring),
+        publisher=ClusterPublisher(stores.nodes, stores.catalogue, groups),
+        planning_records=PlanningRecorder(stores.planning_records),
         clock=clock,
         timing=timing,
         disks=disks,
-        homes=homes,
-        interiors=Interiors(stores.interiors, stores.reservations, cluster, clock),
-        setups=stores.setups,
+        disk_attacher=homes,
+        addons=AddonReconciler(stores.addons, stores.reservations, cluster, clock),
+        personalizations=stores.personalizations,
         tracer=tracer,
     )
 
 
-def local_cluster(settings: Settings, nodes: LocalNodes) -> LocalCluster:
+def make_local_cluster(settings: Settings, nodes: LocalNodes) -> LocalCluster:
     closed = tuple(sorted({port for _, port in settings.own_addresses}))
     return LocalCluster(settings.state_dir, nodes, SystemClock(), settings.ssh_host, closed_ports=closed)

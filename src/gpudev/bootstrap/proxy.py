@@ -4,52 +4,60 @@ import contextlib
 from collections.abc import AsyncIterator
 
 from gpudev.adapters.postgres.stores import open_stores
-from gpudev.api.dependencies import Services
-from gpudev.bootstrap.jupyter import ServingJupyter, serving_jupyter
-from gpudev.bootstrap.observability import Eyes
+from gpudev.api.dependencies import ApiDependencies
+from gpudev.bootstrap.jupyter import JupyterProxy, open_jupyter_proxy
+from gpudev.bootstrap.observability import HealthAndMetrics
 from gpudev.bootstrap.service_runtime import check_schema
 from gpudev.http_edge.audit import AuditTrail
 from gpudev.ports.clock import SystemClock
-from gpudev.proxy.dev_server_connector import Targets
+from gpudev.proxy.dev_server_connector import DevServerConnector
 from gpudev.proxy.ssh.handshake import SessionGuard
-from gpudev.proxy.ssh.sessions import Sessions
+from gpudev.proxy.ssh.sessions import SshSessions
 from gpudev.settings import Settings
-from gpudev.workflows.sessions.ssh_tokens import Proxying
+from gpudev.workflows.sessions.ssh_tokens import SshTokens
 
 
 @contextlib.asynccontextmanager
-async def serving_sessions(services: Services) -> AsyncIterator[Sessions]:
+async def open_ssh_sessions(services: ApiDependencies) -> AsyncIterator[SshSessions]:
     """Beside the API, so that one port is enough."""
     settings = services.settings
-    proxying = Proxying(services.reservations, services.proxy_tokens, services.clock, settings.proxy.token_ttl)
+    proxying = SshTokens(services.reservations, services.proxy_tokens, services.clock, settings.proxy.token_ttl)
     guard = SessionGuard(proxying, services.trail, services.clock, settings.guarding)
-    async with _kept(Sessions(proxying, guard, Targets.of(settings), settings.proxy)) as sessions:
+    async with _started_sessions(
+        SshSessions(proxying, guard, DevServerConnector.from_settings(settings), settings.proxy)
+    ) as sessions:
         yield sessions
 
 
 @contextlib.asynccontextmanager
-async def open_proxy(settings: Settings) -> AsyncIterator[tuple[Eyes, Sessions, ServingJupyter]]:
+async def open_proxy(settings: Settings) -> AsyncIterator[tuple[HealthAndMetrics, SshSessions, JupyterProxy]]:
     """A service of its own: its sessions, Jupyter, and what tells how it is."""
     stores, clock = open_stores(settings, max_connections=4), SystemClock()
-    proxying = Proxying(stores.reservations, stores.proxy_tokens, clock, settings.proxy.token_ttl)
+    proxying = SshTokens(stores.reservations, stores.proxy_tokens, clock, settings.proxy.token_ttl)
     trail = AuditTrail(stores.audit_log, clock)
     guard = SessionGuard(proxying, trail, clock, settings.guarding)
     trail.start()
     try:
         async with (
-            _kept(Sessions(proxying, guard, Targets.of(settings), settings.proxy)) as sessions,
-            serving_jupyter(
-                settings, stores.reservations, stores.proxy_tokens, stores.interiors, trail=trail, clock=clock
+            _started_sessions(
+                SshSessions(proxying, guard, DevServerConnector.from_settings(settings), settings.proxy)
+            ) as sessions,
+            open_jupyter_proxy(
+                settings, stores.reservations, stores.proxy_tokens, stores.addons, trail=trail, clock=clock
             ) as jupyter,
         ):
-            yield Eyes(pulse=sessions.pulse, check_ready=lambda: check_schema(stores)), sessions, jupyter
+            yield (
+                HealthAndMetrics(watchdog=sessions.watchdog, check_ready=lambda: check_schema(stores)),
+                sessions,
+                jupyter,
+            )
     finally:
         await trail.close()  # after the sessions: their ends are in it
         await stores.close()
 
 
 @contextlib.asynccontextmanager
-async def _kept(sessions: Sessions) -> AsyncIterator[Sessions]:
+async def _started_sessions(sessions: SshSessions) -> AsyncIterator[SshSessions]:
     sessions.start()
     try:
         yield sessions

@@ -11,82 +11,88 @@ import structlog
 
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.bootstrap.cloud import open_cloud
-from gpudev.bootstrap.reconciling import our_name
+from gpudev.bootstrap.reconciling import updater_name
 from gpudev.domain.errors import GpuDevError
 from gpudev.metrics import instruments
-from gpudev.planning.cluster.reconcile_availability import group_prefix, sort_groups, stranger_warnings
+from gpudev.planning.cluster.reconcile_availability import assign_groups, group_prefix, unmatched_warnings
 from gpudev.ports.clock import SystemClock
 from gpudev.ports.cloud import CloudView
-from gpudev.ports.reconciling import Pass
-from gpudev.processor.cluster_publisher import GroupsSeen
+from gpudev.ports.reconciling import ReconcilePass
+from gpudev.processor.cluster_publisher import NodeGroupsState
 from gpudev.processor.planning_loop import Processor
 from gpudev.settings import Settings
-from gpudev.workflows.disks.reconcile_disks import ReconcilingDisks
-from gpudev.workflows.reservations.stale_requests import NeglectedRequests
+from gpudev.workflows.disks.reconcile_disks import DiskReconciliation
+from gpudev.workflows.reservations.stale_requests import StaleRequests
 
 log = structlog.get_logger(__name__)
-_NEGLECT_EVERY = timedelta(minutes=1)
-_OPEN_AGAIN_AFTER = timedelta(minutes=1)
+_STALE_REQUESTS_EVERY = timedelta(minutes=1)
+_REOPEN_CLOUD_AFTER = timedelta(minutes=1)
 
 
-async def keep_reconciling(settings: Settings, stores: Stores, groups: GroupsSeen, processor: Processor) -> None:
+async def run_periodic_reconcilers(
+    settings: Settings, stores: Stores, groups: NodeGroupsState, processor: Processor
+) -> None:
     """Until cancelled."""
-    alone = Keeper(settings, stores, None, groups)
-    requests = _repeat("neglect", _NEGLECT_EVERY, processor, alone.neglected)
-    await asyncio.gather(requests, _keep_with_cloud(settings, stores, groups, processor))
+    alone = PeriodicReconciler(settings, stores, None, groups)
+    requests = _run_periodically("neglect", _STALE_REQUESTS_EVERY, processor, alone.reconcile_stale_requests)
+    await asyncio.gather(requests, _run_with_cloud(settings, stores, groups, processor))
 
 
-async def _keep_with_cloud(settings: Settings, stores: Stores, groups: GroupsSeen, processor: Processor) -> None:
+async def _run_with_cloud(settings: Settings, stores: Stores, groups: NodeGroupsState, processor: Processor) -> None:
     """A cloud that cannot be opened (a library or credentials are missing) is tried again, and stops nothing else."""
     while settings.has_remote_cloud:
         try:
             async with open_cloud(settings) as cloud:
-                keeper = Keeper(settings, stores, cloud, groups)
+                keeper = PeriodicReconciler(settings, stores, cloud, groups)
                 await asyncio.gather(
-                    _repeat("groups", settings.reconciling.groups_every, processor, keeper.groups),
-                    _repeat("disks", settings.reconciling.disks_every, processor, keeper.disks),
+                    _run_periodically(
+                        "groups", settings.reconciling.groups_every, processor, keeper.refresh_node_groups
+                    ),
+                    _run_periodically("disks", settings.reconciling.disks_every, processor, keeper.reconcile_disks),
                 )
         except GpuDevError as error:
             log.error("cloud.unavailable", cloud=settings.cloud, error=str(error))
         except Exception:
             log.exception("cloud.broken", cloud=settings.cloud)
-        await asyncio.sleep(_OPEN_AGAIN_AFTER.total_seconds())
+        await asyncio.sleep(_REOPEN_CLOUD_AFTER.total_seconds())
 
 
-class Keeper:
+class PeriodicReconciler:
     """Each pass once, as the processor does it: what another is at is left to that one."""
 
-    def __init__(self, settings: Settings, stores: Stores, cloud: CloudView | None, groups: GroupsSeen) -> None:
+    def __init__(self, settings: Settings, stores: Stores, cloud: CloudView | None, groups: NodeGroupsState) -> None:
         self._settings = settings.reconciling
         self._stores = stores
         self._cloud = cloud
         self._groups = groups
 
-    async def neglected(self) -> None:
-        requests = NeglectedRequests(self._stores.reservations, self._stores.looks, SystemClock(), self._settings)
-        async with self._stores.passes.hold(Pass.EXPIRY, wait=False) as busy:
+    async def reconcile_stale_requests(self) -> None:
+        requests = StaleRequests(
+            self._stores.reservations, self._stores.planning_records, SystemClock(), self._settings
+        )
+        async with self._stores.reconcile_locks.hold(ReconcilePass.EXPIRY, wait=False) as busy:
             if busy is None:
                 report = await requests.run()
                 if report.sent_again or report.cancelled:
                     log.warning("requests.neglected", sent_again=report.sent_again, cancelled=report.cancelled)
 
-    async def groups(self) -> None:
+    async def refresh_node_groups(self) -> None:
         assert self._cloud is not None
         prefix = self._settings.node_group_prefix
         found = await self._cloud.node_groups(group_prefix(prefix))
-        before, now = self._groups.groups, sort_groups(found, prefix, await self._stores.availability.type_names())
+        before, now = self._groups.groups, assign_groups(found, prefix, await self._stores.availability.type_names())
         self._groups.groups = now
-        if before is None or before.strangers != now.strangers:
-            for warning in stranger_warnings(now):
+        if before is None or before.unmatched != now.unmatched:
+            for warning in unmatched_warnings(now):
                 log.warning("groups.stranger", warning=warning)
 
-    async def disks(self) -> None:
+    async def reconcile_disks(self) -> None:
         assert self._cloud is not None
-        async with self._stores.passes.hold(Pass.DISKS, wait=False) as busy:
+        async with self._stores.reconcile_locks.hold(ReconcilePass.DISKS, wait=False) as busy:
             if busy is not None:
                 log.info("disks.busy", by=busy)
                 return
-            reconciling = ReconcilingDisks(self._cloud, self._stores.disk_records, SystemClock(), our_name())
+            reconciling = DiskReconciliation(self._cloud, self._stores.disk_records, SystemClock(), updater_name())
             report = await reconciling.run()
         log.info("disks.reconciled", **asdict(report.statistics))
         for found, count in asdict(report.statistics).items():
@@ -99,19 +105,21 @@ class Keeper:
             log.warning("disks.skipped", **asdict(skipped))
 
 
-async def _repeat(name: str, every: timedelta, processor: Processor, act: Callable[[], Awaitable[None]]) -> None:
+async def _run_periodically(
+    name: str, every: timedelta, processor: Processor, act: Callable[[], Awaitable[None]]
+) -> None:
     """The loop that catches everything: it logs, and the next time tries again."""
     while True:
         try:
             if processor.is_planning:
-                with instruments.pass_seconds.labels(name).time():
+                with instruments.reconcile_seconds.labels(name).time():
                     await act()
-                instruments.passes.labels(name, "done").inc()
-                instruments.passed_at.labels(name).set_to_current_time()
+                instruments.reconcile_passes.labels(name, "done").inc()
+                instruments.reconciled_at.labels(name).set_to_current_time()
         except GpuDevError as error:
             log.warning("reconciling.failed", what=name, error=str(error))
-            instruments.passes.labels(name, "failed").inc()
+            instruments.reconcile_passes.labels(name, "failed").inc()
         except Exception:
             log.exception("reconciling.broken", what=name)
-            instruments.passes.labels(name, "broken").inc()
+            instruments.reconcile_passes.labels(name, "broken").inc()
         await asyncio.sleep(every.total_seconds() if processor.is_planning else 1)

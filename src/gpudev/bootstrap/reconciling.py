@@ -12,34 +12,34 @@ from gpudev.bootstrap.service_runtime import check_schema
 from gpudev.domain.errors import Invalid
 from gpudev.ports.clock import SystemClock
 from gpudev.ports.cloud import CloudView
-from gpudev.ports.reconciling import ClusterView
+from gpudev.ports.reconciling import ClusterObserver
 from gpudev.settings import Settings
-from gpudev.workflows.cluster.reconcile_availability import ReconcilingAvailability
-from gpudev.workflows.disks.reconcile_disks import ReconcilingDisks
+from gpudev.workflows.cluster.reconcile_availability import AvailabilityReconciliation
+from gpudev.workflows.disks.reconcile_disks import DiskReconciliation
 
 
-def our_name() -> str:
+def updater_name() -> str:
     """Who updated something: the pod's name, where there is one."""
     return (os.environ.get("HOSTNAME") or socket.gethostname())[:100]
 
 
 @dataclass(frozen=True, slots=True)
-class Reconciling:
+class OneShotReconcilers:
     settings: Settings
     stores: Stores
     cloud: CloudView | None
 
-    def disks(self) -> ReconcilingDisks:
+    def disks(self) -> DiskReconciliation:
         if self.cloud is None and self.settings.cloud == "local":
             raise Invalid("on one machine disks are folders that nobody else changes: there is nothing to compare")
         if self.cloud is None:
             raise Invalid("no cloud is configured, so there are no volumes to compare disks with: set GPU_DEV_CLOUD")
-        return ReconcilingDisks(self.cloud, self.stores.disk_records, SystemClock(), our_name())
+        return DiskReconciliation(self.cloud, self.stores.disk_records, SystemClock(), updater_name())
 
     @contextlib.asynccontextmanager
-    async def availability(self) -> AsyncIterator[ReconcilingAvailability]:
-        async with self._cluster() as cluster:
-            yield ReconcilingAvailability(
+    async def availability(self) -> AsyncIterator[AvailabilityReconciliation]:
+        async with self._open_cluster_view() as cluster:
+            yield AvailabilityReconciliation(
                 cluster=cluster,
                 cordons=self.stores.cordons,
                 cloud=self.cloud,
@@ -48,15 +48,15 @@ class Reconciling:
                 store=self.stores.availability,
                 clock=SystemClock(),
                 prefix=self.settings.reconciling.node_group_prefix,
-                by=our_name(),
+                by=updater_name(),
             )
 
     @contextlib.asynccontextmanager
-    async def _cluster(self) -> AsyncIterator[ClusterView]:
+    async def _open_cluster_view(self) -> AsyncIterator[ClusterObserver]:
         if self.settings.cluster == "kubernetes":
-            from gpudev.adapters.kubernetes.uncached_access import KubernetesReading
+            from gpudev.adapters.kubernetes.uncached_access import UncachedCluster
 
-            reading = KubernetesReading(self.settings.kubernetes, self.stores.catalogue.catalogue, SystemClock())
+            reading = UncachedCluster(self.settings.kubernetes, self.stores.catalogue.catalogue, SystemClock())
             try:
                 yield reading
             finally:
@@ -73,11 +73,11 @@ class Reconciling:
 
 
 @contextlib.asynccontextmanager
-async def open_reconciling(settings: Settings) -> AsyncIterator[Reconciling]:
+async def open_reconcilers(settings: Settings) -> AsyncIterator[OneShotReconcilers]:
     stores = open_stores(settings, max_connections=3)
     try:
         await check_schema(stores)
         async with open_cloud(settings) as cloud:
-            yield Reconciling(settings, stores, cloud)
+            yield OneShotReconcilers(settings, stores, cloud)
     finally:
         await stores.close()

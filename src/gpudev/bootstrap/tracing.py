@@ -4,14 +4,14 @@ import contextlib
 from collections.abc import AsyncIterator
 
 from gpudev.adapters.otlp import OtlpTracer
-from gpudev.ports.tracing import UNTRACED, Tracer
+from gpudev.ports.tracing import NO_TRACER, Tracer
 from gpudev.settings import Settings
 
 
 @contextlib.asynccontextmanager
-async def tracing(settings: Settings, service: str) -> AsyncIterator[Tracer]:
+async def open_tracer(settings: Settings, service: str) -> AsyncIterator[Tracer]:
     if not settings.otlp_url:
-        yield UNTRACED
+        yield NO_TRACER
         return
     tracer = OtlpTracer(settings.otlp_url, service)
     tracer.start()

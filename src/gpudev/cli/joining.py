@@ -13,7 +13,7 @@ from gpudev.cli import preferences
 from gpudev.cli.exits import CliError, Exit, usage_error
 from gpudev.cli.logging_in import Options, credential_from
 from gpudev.cli.session import Session
-from gpudev.domain.access.invitations import InvitationLink, parse_link
+from gpudev.domain.access.invitations import InvitationLink, parse_invitation_link
 from gpudev.domain.errors import Invalid
 from gpudev.sdk.address import region_of
 from gpudev.sdk.credentials import Credential
@@ -33,7 +33,7 @@ _LONGEST_LINK = 4096
 def accept(text: str, api_url: str | None) -> tuple[Session, Credential]:
     """Everything is kept: the key, where the API is, and how to know it. `-` reads the link from standard input."""
     try:
-        link = parse_link(_read_link() if text == "-" else text)
+        link = parse_invitation_link(_read_link() if text == "-" else text)
     except Invalid as error:
         raise usage_error(error.message) from error
     session = Session(link.api_url, pin=link.fingerprint)
@@ -65,7 +65,7 @@ def log_in_again(session: Session, method: LoginMethod, login: Mapping[str, str]
 
 
 def _exchange(api: "Api", link: InvitationLink) -> Credential:
-    brought = codec.write(InvitationLoginRequest(secret=link.secret))
+    brought = codec.encode_model(InvitationLoginRequest(secret=link.secret))
     return credential_from(api.post(LoginView, _PATH, brought).value, {"method": METHOD})
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from gpudev.cli.exits import CliError, Exit
 from gpudev.cli.session import Session
-from gpudev.domain.errors import TooOften
+from gpudev.domain.errors import RateLimited
 from gpudev.sdk.credentials import Credential
 from gpudev.sdk.errors import ClientError, Forbidden, NotFound, Unauthenticated, Unreachable
 from gpudev.wire.access import LoginMethod, LoginMethods, LoginView
@@ -55,7 +55,7 @@ def log_in_again(session: Session, stored: Credential) -> Credential:
     try:
         credential = _log_in_again(session, stored)
     except ClientError as error:
-        if error.code == TooOften.code:
+        if error.code == RateLimited.code:
             raise Unreachable(error.message, sent=True, next_step=error.next_step) from error
         raise
     if stored.username and credential.username != stored.username:

@@ -39,7 +39,7 @@ def _log_in(session: "Session", method: LoginMethod, profile: str | None) -> Cre
     api = session.anonymous_api()
     nonce = api.post(NonceView, "/v1/auth/nonce", repeatable=True).value.nonce
     signed = signer.sign(name, nonce)
-    view = api.post(LoginView, "/v1/auth/aws-login", codec.write(signed)).value
+    view = api.post(LoginView, "/v1/auth/aws-login", codec.encode_model(signed)).value
     login = {"method": "aws"} | ({"profile": profile} if profile else {})
     return credential_from(view, login)
 
@@ -86,19 +86,19 @@ class _Signer:
     def sign(self, server_name: str, nonce: str) -> AwsLoginRequest:
         headers = {
             "Host": self._endpoint.host,
-            "Content-Type": aws_login.CONTENT_TYPE,
+            "Content-Type": aws_login.STS_CONTENT_TYPE,
             aws_login.SERVER_HEADER: server_name,
             aws_login.NONCE_HEADER: nonce,
         }
         request = self._library.awsrequest.AWSRequest(
-            aws_login.METHOD, self._endpoint.url, data=aws_login.BODY, headers=headers
+            aws_login.STS_METHOD, self._endpoint.url, data=aws_login.STS_BODY, headers=headers
         )
         self._library.auth.SigV4Auth(self._credentials, "sts", self._endpoint.region).add_auth(request)
         return AwsLoginRequest(
-            method=aws_login.METHOD,
+            method=aws_login.STS_METHOD,
             url=self._endpoint.url,
             headers={str(name): str(value) for name, value in request.headers.items()},
-            body=aws_login.BODY,
+            body=aws_login.STS_BODY,
         )
 
     def _needed(self) -> str:
@@ -111,11 +111,11 @@ class _Signer:
         )
 
 
-def _endpoint(method: LoginMethod, own_region: str | None) -> aws_login.Endpoint:
+def _endpoint(method: LoginMethod, own_region: str | None) -> aws_login.StsEndpoint:
     """In the person's own region if the server takes that, else in the first that it takes."""
     regions = method.regions or []
     try:
-        return aws_login.endpoint_of(own_region if own_region in regions else regions[0])
+        return aws_login.get_sts_endpoint(own_region if own_region in regions else regions[0])
     except (Invalid, IndexError) as error:
         raise CliError(Exit.UNREACHABLE, "the server does not say for which AWS region to sign") from error
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import click
 
 from gpudev.cli.session import Session
-from gpudev.domain.sessions.personalization import OwnSetup
+from gpudev.domain.sessions.personalization import Personalization
 from gpudev.sdk import own_setup
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -46,7 +46,7 @@ def chosen(
     env_files: tuple[str, ...] = (),
     dotfiles: str | None = None,
     startup_script: str | None = None,
-) -> OwnSetup:
+) -> Personalization:
     usual = session.preferences
     files = [usual.env_file, *env_files]
     if own_setup.NONE in env_files:

@@ -40,7 +40,7 @@ def own_file(env: Mapping[str, str]) -> Path:
 
 
 def users_file(env: Mapping[str, str]) -> Path:
-    return paths.home(env) / ".ssh" / "config"
+    return paths.home_dir(env) / ".ssh" / "config"
 
 
 def refresh(session: Session, now: datetime) -> Written:

@@ -34,7 +34,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class NodeShare:
     """One node's part in a reservation. Rank 0 is where people log in."""
 
     rank: int
@@ -45,23 +45,23 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class Allocation:
     """What one reservation holds until it is released: running, being prepared, or being torn down."""
 
     reservation_id: ReservationId
     gpu_type: str
-    shares: tuple[Share, ...]
+    shares: tuple[NodeShare, ...]
     until: datetime | None
     """The planned end. None: it has ended and is being torn down."""
 
 
 @dataclass(frozen=True, slots=True)
-class Anchor:
+class ZoneConstraint:
     """What keeps a request near its disk. Volumes cannot leave their zone."""
 
     disk_name: str
     zones: frozenset[str]
     """Where the disk's volume can be attached."""
-    move: timedelta | None = None
+    move_time: timedelta | None = None
     """How long it takes to make the volume anew in another zone, after its reservation was given a place there. None:
     it cannot be."""

@@ -4,8 +4,8 @@ from enum import StrEnum
 
 RESERVATION_QUEUE = "gpu_reservations"
 DISK_QUEUE = "disk_operations"
-QUEUES = (RESERVATION_QUEUE, DISK_QUEUE)
-MAX_FAILURES = 3
+MESSAGE_QUEUES = (RESERVATION_QUEUE, DISK_QUEUE)
+MAX_MESSAGE_FAILURES = 3
 PLANNING_LEASE = "planning"
 
 
@@ -13,7 +13,7 @@ def dead_letter_queue(queue: str) -> str:
     return f"{queue}_dlq"
 
 
-class Cause(StrEnum):
+class MessageCause(StrEnum):
     SUBMITTED = "submitted"
     CANCELLED = "cancelled"
     EXTENDED = "extended"

@@ -7,7 +7,7 @@ from datetime import datetime
 from gpudev.domain.cluster import Node
 from gpudev.domain.errors import Invalid
 
-_LONGEST_REASON = 200
+_MAX_REASON_LENGTH = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,14 +19,14 @@ class Cordon:
     at: datetime
 
 
-def check_reason(reason: str) -> str:
+def check_cordon_reason(reason: str) -> str:
     """It is shown in terminals, so nothing in it may move a cursor."""
-    if len(reason) > _LONGEST_REASON or not reason.isprintable():
-        raise Invalid(f"a reason is one line of at most {_LONGEST_REASON} printable characters", field="reason")
+    if len(reason) > _MAX_REASON_LENGTH or not reason.isprintable():
+        raise Invalid(f"a reason is one line of at most {_MAX_REASON_LENGTH} printable characters", field="reason")
     return reason.strip()
 
 
-def close_nodes(nodes: Iterable[Node], cordons: Mapping[str, Cordon]) -> tuple[Node, ...]:
+def apply_cordons(nodes: Iterable[Node], cordons: Mapping[str, Cordon]) -> tuple[Node, ...]:
     """The nodes as the cluster shows them, less what operators have closed."""
     return tuple(
         node
@@ -36,6 +36,6 @@ def close_nodes(nodes: Iterable[Node], cordons: Mapping[str, Cordon]) -> tuple[N
     )
 
 
-def why_closed(node: Node) -> str:
+def describe_closed_node(node: Node) -> str:
     """In words, to follow the node's name and a verb."""
     return f"closed for new work: {node.closed_because}" if node.closed_because else "closed for new work"

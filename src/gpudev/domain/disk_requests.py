@@ -92,15 +92,15 @@ class PutAway:
 
 
 @dataclass(frozen=True, slots=True)
-class KeepInUse:
+class SnapshotDiskInUse:
     """A snapshot of a disk that a dev server has had for long."""
 
     disk_id: DiskId
     reservation_id: ReservationId
 
 
-PersonsRequest = (
+UserDiskRequest = (
     CreateDisk | SnapshotDisk | RestoreDisk | UndeleteDisk | CloneDisk | ResizeDisk | RenameDisk | DeleteDisk
 )
-SystemsRequest = PurgeDisk | PruneDisk | KeepInUse | MakeReady | PutAway
-DiskRequest = PersonsRequest | SystemsRequest
+SystemDiskRequest = PurgeDisk | PruneDisk | SnapshotDiskInUse | MakeReady | PutAway
+DiskRequest = UserDiskRequest | SystemDiskRequest

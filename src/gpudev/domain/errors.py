@@ -64,7 +64,7 @@ class IdempotencyMismatch(Conflict):
     code = "idempotency_mismatch"
 
 
-class IllegalMove(Conflict):
+class IllegalTransition(Conflict):
     """A status change that the table of moves does not have."""
 
     code = "illegal_move"
@@ -86,14 +86,14 @@ class LimitReached(GpuDevError):
     code = "limit_reached"
 
 
-class TooOften(LimitReached):
+class RateLimited(LimitReached):
     """Nothing is wrong with it but how often it is asked."""
 
     code = "too_often"
 
-    def __init__(self, message: str, *, again_in_seconds: float = 1.0) -> None:
+    def __init__(self, message: str, *, retry_after_seconds: float = 1.0) -> None:
         super().__init__(message)
-        self.again_in_seconds = again_in_seconds
+        self.retry_after_seconds = retry_after_seconds
 
 
 class Unavailable(GpuDevError):

@@ -35,7 +35,7 @@ class GpuType:
         return SLOTS_PER_CPU_NODE if self.is_cpu else self.max_gpus
 
     @property
-    def most_gpus(self) -> int:
+    def max_gpus_per_reservation(self) -> int:
         """The most one reservation of this type can ever hold."""
         return self.max_gpus * (MAX_NODES if self.multinode else 1)
 

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 
-def utc_time(moment: datetime, now: datetime) -> str:
+def format_utc_time(moment: datetime, now: datetime) -> str:
     """'14:05 UTC', or '2026-03-02 14:05 UTC'."""
     moment = moment.astimezone(UTC)
     day = "" if moment.date() == now.astimezone(UTC).date() else f"{moment:%Y-%m-%d} "

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Occasion(StrEnum):
+class NotificationKind(StrEnum):
     """What people can want to be told of."""
 
     READY = "ready"
@@ -13,20 +13,20 @@ class Occasion(StrEnum):
     ENDED = "ended"
 
 
-EVENT_KINDS: dict[Occasion, tuple[str, ...]] = {
-    Occasion.READY: ("active",),
-    Occasion.WARNING: ("warning",),
-    Occasion.FAILED: ("failed",),
-    Occasion.ENDED: ("expired", "cancelled"),
+HISTORY_KINDS: dict[NotificationKind, tuple[str, ...]] = {
+    NotificationKind.READY: ("active",),
+    NotificationKind.WARNING: ("warning",),
+    NotificationKind.FAILED: ("failed",),
+    NotificationKind.ENDED: ("expired", "cancelled"),
 }
 """By which lines of the history each is told."""
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
+class Notification:
     """Words for people. Nothing in them lets anybody in anywhere."""
 
-    occasion: Occasion
+    kind: NotificationKind
     title: str
     text: str
 

@@ -10,19 +10,19 @@ import hashlib
 import re
 from collections.abc import Iterable
 
-_BOUND = re.compile(r"[A-Za-z0-9_-]{43}\.([A-Za-z0-9_-]{43})")
+_BOUND_NONCE = re.compile(r"[A-Za-z0-9_-]{43}\.([A-Za-z0-9_-]{43})")
 
 
-def bound_nonce(random: str, server: str) -> str:
+def bind_nonce(random: str, server: str) -> str:
     """`random`: 43 letters of one's own. `server`: what it is called by whoever logs in there."""
-    return f"{random}.{_digest(server)}"
+    return f"{random}.{_server_digest(server)}"
 
 
-def is_for_another(nonce: object, servers: Iterable[str]) -> bool:
+def names_another_server(nonce: object, servers: Iterable[str]) -> bool:
     """Whether this nonce names a server, and none of these. What our client did not make names none."""
-    named = _BOUND.fullmatch(nonce) if isinstance(nonce, str) else None
-    return named is not None and named[1] not in {_digest(server) for server in servers}
+    named = _BOUND_NONCE.fullmatch(nonce) if isinstance(nonce, str) else None
+    return named is not None and named[1] not in {_server_digest(server) for server in servers}
 
 
-def _digest(server: str) -> str:
+def _server_digest(server: str) -> str:
     return base64.urlsafe_b64encode(hashlib.sha256(f"gpu-dev {server}".encode()).digest()).decode().rstrip("=")

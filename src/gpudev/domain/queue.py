@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from gpudev.domain.cluster import Anchor
+from gpudev.domain.cluster import ZoneConstraint
 from gpudev.domain.ids import ReservationId
 
 CONFIDENCE = 0.8
 """How often a start is to lie between `earliest` and `latest_likely`."""
 
 
-class LateBecause(StrEnum):
+class DelayCause(StrEnum):
     """Why somebody starts later than they were told."""
 
     NODE_LOST = "a node was lost"
@@ -25,7 +25,7 @@ class LateBecause(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TimeInterval:
     """When a start is expected: between the outer two in four of five cases, as often before the middle as after."""
 
     expected: datetime
@@ -41,14 +41,14 @@ class Estimate:
     latest: datetime | None
     """The promise: it starts by then even if nobody leaves early. Preparing and clearing away are in it. None:
     nothing can be promised (its nodes are not there, or foreign work holds them)."""
-    span: Span | None
+    interval: TimeInterval | None
     reason: str
     nodes: tuple[str, ...] = ()
     """Where it is planned to start."""
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class StartQuote:
     """What somebody who came now would be told: the start for one shape of request."""
 
     units: int
@@ -56,7 +56,7 @@ class Offer:
     duration: timedelta | None
     """As the planner counts it, preparing and clearing away included. None: however long."""
     latest: datetime
-    span: Span | None
+    interval: TimeInterval | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +67,15 @@ class QueuePlan:
     made_at: datetime
     planned_seq: int
     """Whoever came after this one was not yet looked at."""
-    waits: Mapping[ReservationId, Estimate]
-    offers: tuple[Offer, ...] = ()
-    habits: tuple[float, ...] | None = None
+    estimates: Mapping[ReservationId, Estimate]
+    quotes: tuple[StartQuote, ...] = ()
+    usage_ratios: tuple[float, ...] | None = None
     """How people leave, as `planning.forecast_habits` counts it: for forecasts that are made elsewhere."""
-    factors: tuple[tuple[float, float, float], ...] | None = None
+    correction_factors: tuple[tuple[float, float, float], ...] | None = None
     """How forecasts for newcomers are corrected, as `planning.forecast_record` has learnt it."""
     zones: Mapping[str, str] = field(default_factory=dict)
     """Of the nodes that are in one."""
-    anchors: Mapping[ReservationId, Anchor] = field(default_factory=dict)
+    zone_constraints: Mapping[ReservationId, ZoneConstraint] = field(default_factory=dict)
     """Of those who wait and have a disk somewhere."""
 
 
@@ -87,28 +87,28 @@ class EstimateRecord:
     made_at: datetime
     position: int
     latest: datetime
-    span: Span
+    interval: TimeInterval
     typical_seconds: float
     """The forecast before experience corrected it; what is learnt from."""
     is_newcomer: bool
-    worse_because: LateBecause | None = None
+    delay_cause: DelayCause | None = None
     """Why it is later than what was told before; None: it is not."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class EstimateOutcome:
     """What was told, beside what happened."""
 
     gpu_type: str
-    told: EstimateRecord
+    estimate: EstimateRecord
     started_at: datetime | None
     """None: it waits still."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stay:
+class UsageSample:
     """Somebody who left: how long they stayed of how long they could have (extensions included)."""
 
     gpu_type: str
     used: timedelta
-    could: timedelta
+    granted: timedelta

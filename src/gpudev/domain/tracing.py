@@ -43,16 +43,16 @@ def parse_traceparent(text: str) -> tuple[SpanRef, bool] | None:
     return SpanRef(match[1], match[2]), bool(int(match[3], 16) & 1)
 
 
-def root_of(reservation_id: ReservationId) -> SpanRef:
+def reservation_root_span(reservation_id: ReservationId) -> SpanRef:
     return SpanRef(reservation_id.hex, _span_id(reservation_id, "reservation"))
 
 
-def part_of(reservation_id: ReservationId, name: str) -> SpanRef:
+def reservation_part_span(reservation_id: ReservationId, name: str) -> SpanRef:
     """The same one for the same part, however often it is told."""
     return SpanRef(reservation_id.hex, _span_id(reservation_id, name))
 
 
-def nanoseconds(at: datetime) -> int:
+def to_nanoseconds(at: datetime) -> int:
     return round(at.timestamp() * 1_000_000) * 1000
 
 

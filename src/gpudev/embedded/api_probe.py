@@ -11,13 +11,13 @@ from gpudev.wire.cluster import ClusterStatus
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ProbeResponse:
     status: int
     body: Any
     """Decoded JSON; None where it was none."""
 
 
-def ask(url: str, *, api_key: str | None = None, timeout: float = 5.0) -> Answer | None:
+def probe(url: str, *, api_key: str | None = None, timeout: float = 5.0) -> ProbeResponse | None:
     """None: nobody answers."""
     headers = {"Accept": "application/json"}
     if api_key is not None:
@@ -25,22 +25,22 @@ def ask(url: str, *, api_key: str | None = None, timeout: float = 5.0) -> Answer
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(urllib.request.Request(url, headers=headers), timeout=timeout) as response:
-            return Answer(response.status, _decoded(response.read()))
+            return ProbeResponse(response.status, _decode(response.read()))
     except urllib.error.HTTPError as error:
         with error:
-            return Answer(error.code, _decoded(error.read()))
+            return ProbeResponse(error.code, _decode(error.read()))
     except (urllib.error.URLError, OSError):
         return None
 
 
 def is_live(api_url: str) -> bool:
-    answer = ask(f"{api_url}/health/live", timeout=2.0)
+    answer = probe(f"{api_url}/health/live", timeout=2.0)
     return answer is not None and answer.status == 200
 
 
 def why_not_ready(api_url: str) -> str | None:
     """None: the database answers, and somebody starts what is asked for."""
-    answer = ask(f"{api_url}/health/ready")
+    answer = probe(f"{api_url}/health/ready")
     if answer is None:
         return f"{api_url} does not answer"
     health = answer.body if isinstance(answer.body, dict) else {}
@@ -52,19 +52,19 @@ def why_not_ready(api_url: str) -> str | None:
     return f"{api_url}/health/ready answers {answer.status}"
 
 
-def is_accepted(api_url: str, api_key: str) -> bool:
-    answer = ask(f"{api_url}/v1/cluster/status", api_key=api_key)
+def is_key_accepted(api_url: str, api_key: str) -> bool:
+    answer = probe(f"{api_url}/v1/cluster/status", api_key=api_key)
     return answer is not None and answer.status == 200
 
 
 def find_cluster_status(api_url: str, api_key: str) -> ClusterStatus | None:
-    answer = ask(f"{api_url}/v1/cluster/status", api_key=api_key)
+    answer = probe(f"{api_url}/v1/cluster/status", api_key=api_key)
     if answer is None or answer.status != 200:
         return None
-    return codec.read(ClusterStatus, answer.body)
+    return codec.decode_model(ClusterStatus, answer.body)
 
 
-def _decoded(text: bytes) -> Any:
+def _decode(text: bytes) -> Any:
     try:
         return json.loads(text)
     except ValueError:

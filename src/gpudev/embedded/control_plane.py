@@ -14,9 +14,9 @@ from dataclasses import replace
 from gpudev.adapters.local.machine.processes import ProcessIdentity
 from gpudev.embedded import system
 from gpudev.embedded.layout import Layout
-from gpudev.embedded.progress_output import StepFailed, Teller
+from gpudev.embedded.progress_output import ProgressOutput, StepFailed
 from gpudev.embedded.running import find_supervisor
-from gpudev.embedded.stages import Step
+from gpudev.embedded.stages import StartupStep
 from gpudev.settings import Settings
 
 _TITLES = {
@@ -28,22 +28,22 @@ _TITLES = {
 _PORTS_TRIED = 100
 
 
-def with_free_port(settings: Settings, teller: Teller, *, insist: bool) -> Settings:
+def choose_free_port(settings: Settings, output: ProgressOutput, *, insist: bool) -> Settings:
     """`insist`: the person asked for this very port."""
     wanted = settings.api_port
-    if _is_free(settings.api_host, wanted):
+    if _is_port_free(settings.api_host, wanted):
         return settings
     if insist:
         reason = f"port {wanted} is taken by another program"
         raise StepFailed("Port", reason, advice="Choose another --port, or leave it out.")
     for port in range(wanted + 1, min(wanted + _PORTS_TRIED, 65_536)):
-        if _is_free(settings.api_host, port):
-            teller.say(f"  Port {wanted} is taken by another program: using {port}.")
+        if _is_port_free(settings.api_host, port):
+            output.write_line(f"  Port {wanted} is taken by another program: using {port}.")
             return replace(settings, api_port=port)
     raise StepFailed("Port", f"no port from {wanted} on is free", advice="Choose one with --port.")
 
 
-def _is_free(host: str, port: int) -> bool:
+def _is_port_free(host: str, port: int) -> bool:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
@@ -57,13 +57,13 @@ def _is_free(host: str, port: int) -> bool:
     return True
 
 
-def start_supervisor(layout: Layout, settings: Settings, teller: Teller, timeout: float) -> ProcessIdentity:
+def start_supervisor(layout: Layout, settings: Settings, output: ProgressOutput, timeout: float) -> ProcessIdentity:
     readable, writable = os.pipe()
     try:
         with layout.log_file("supervisor").open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", system.SUPERVISOR_MODULE, str(writable)],
-                env=system.environment(settings, os.environ),
+                env=system.part_environment(settings, os.environ),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -75,9 +75,9 @@ def start_supervisor(layout: Layout, settings: Settings, teller: Teller, timeout
         os.close(writable)
     try:
         with os.fdopen(readable, "rb", buffering=0) as reports:
-            _follow_steps(reports.fileno(), layout, teller, timeout)
+            _follow_steps(reports.fileno(), layout, output, timeout)
         if (supervisor := find_supervisor(layout)) is None:
-            raise _failed("Supervisor", "it ended at once", layout, "supervisor")
+            raise _part_failed("Supervisor", "it ended at once", layout, "supervisor")
     except BaseException:
         # It may not have left word of itself yet: only we know of it.
         process.terminate()
@@ -87,28 +87,28 @@ def start_supervisor(layout: Layout, settings: Settings, teller: Teller, timeout
     return supervisor
 
 
-def _follow_steps(reports: int, layout: Layout, teller: Teller, timeout: float) -> None:
+def _follow_steps(reports: int, layout: Layout, output: ProgressOutput, timeout: float) -> None:
     """Shows the supervisor's steps until it has taken the last one."""
     deadline = time.monotonic() + timeout
-    for step in _steps(reports, deadline):
+    for step in _read_steps(reports, deadline):
         title = _TITLES.get(step.name, step.name)
         match step.state:
             case "started":
-                teller.began(title)
+                output.step_started(title)
             case "failed":
-                teller.failed(title, step.seconds)
-                raise _failed(title, step.reason or "unknown", layout, step.name)
+                output.step_failed(title, step.seconds)
+                raise _part_failed(title, step.reason or "unknown", layout, step.name)
             case "ok" if step.name == "supervisor":
                 return
             case _:
-                teller.done(title, step.seconds)
+                output.step_done(title, step.seconds)
     if time.monotonic() >= deadline:
         reason = f"not everything started within {timeout:g} s"
         raise StepFailed("Start", reason, advice=f"See {layout.logs}, or give it longer with --timeout.")
-    raise _failed("Supervisor", "it ended before everything was started", layout, "supervisor")
+    raise _part_failed("Supervisor", "it ended before everything was started", layout, "supervisor")
 
 
-def _steps(reports: int, deadline: float) -> Iterator[Step]:
+def _read_steps(reports: int, deadline: float) -> Iterator[StartupStep]:
     """Ends when the supervisor has gone or the time is up."""
     pending = b""
     while (left := deadline - time.monotonic()) > 0:
@@ -118,9 +118,9 @@ def _steps(reports: int, deadline: float) -> Iterator[Step]:
             return
         *lines, pending = (pending + chunk).split(b"\n")
         for line in lines:
-            yield Step(**json.loads(line))
+            yield StartupStep(**json.loads(line))
 
 
-def _failed(title: str, reason: str, layout: Layout, part: str) -> StepFailed:
+def _part_failed(title: str, reason: str, layout: Layout, part: str) -> StepFailed:
     advice = f"Put right what it says above and run `gpu-dev up` again. All logs are in {layout.logs}."
     return StepFailed(title, reason, advice=advice, log=layout.log_file(part))

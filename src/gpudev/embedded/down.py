@@ -11,8 +11,8 @@ from gpudev.domain.errors import Unavailable
 from gpudev.embedded import system
 from gpudev.embedded import systemd_unit as at_boot
 from gpudev.embedded.layout import Layout
-from gpudev.embedded.progress_output import StepFailed, Teller
-from gpudev.embedded.running import stop_control_plane, taking_turns
+from gpudev.embedded.progress_output import ProgressOutput, StepFailed
+from gpudev.embedded.running import hold_command_lock, stop_control_plane
 from gpudev.settings import Settings
 
 
@@ -27,51 +27,51 @@ class DownOptions:
 
 
 def take_down(options: DownOptions) -> int:
-    teller = Teller(as_json=options.json)
-    settings = settings_module.load()
+    teller = ProgressOutput(as_json=options.json)
+    settings = settings_module.load_settings()
     settings = replace(settings, state_dir=settings.state_dir.resolve())
     layout = Layout(settings.state_dir)
     try:
         if layout.run.exists():
-            with taking_turns(layout):
-                _take_down(layout, settings, options, teller)
+            with hold_command_lock(layout):
+                _stop_system(layout, settings, options, teller)
         else:
-            _say_nothing_runs(layout, teller)
+            _report_nothing_running(layout, teller)
         if options.at_boot:
-            for sentence in at_boot.remove():
-                teller.say(sentence)
+            for sentence in at_boot.remove_unit():
+                teller.write_line(sentence)
     except StepFailed as failure:
-        teller.failure(failure)
+        teller.write_failure(failure)
         return 1
     except OSError as error:
         advice = "Is it yours? Make it so, or set GPU_DEV_HOME to another folder."
-        teller.failure(StepFailed(f"Using {layout.home}", str(error), advice=advice))
+        teller.write_failure(StepFailed(f"Using {layout.home}", str(error), advice=advice))
         return 1
     return 0
 
 
-def _take_down(layout: Layout, settings: Settings, options: DownOptions, teller: Teller) -> None:
+def _stop_system(layout: Layout, settings: Settings, options: DownOptions, output: ProgressOutput) -> None:
     advice = f"See {layout.logs}; then run `gpu-dev down` again."
-    with teller.step("Control plane", advice=advice) as notes:
+    with output.step("Control plane", advice=advice) as notes:
         stopped = stop_control_plane(layout)
         notes.append("stopped" if stopped else "was not running")
     servers = 0
     if not options.keep_servers:
-        with teller.step("Dev servers", advice=advice) as notes:
+        with output.step("Dev servers", advice=advice) as notes:
             servers = _stop_servers(settings, options.timeout)
             notes.append(f"{servers} stopped")
     if not stopped and not servers:
-        _say_nothing_runs(layout, teller)
+        _report_nothing_running(layout, output)
         return
-    teller.result({"ok": True, "stopped": stopped, "servers_stopped": servers, "home": str(layout.home)})
-    teller.say()
-    teller.say(f"gpu-dev is down. Everything stored is kept in {layout.home}.")
-    teller.say("Reservations with time left come back with the next `gpu-dev up`.")
+    output.write_result({"ok": True, "stopped": stopped, "servers_stopped": servers, "home": str(layout.home)})
+    output.write_line()
+    output.write_line(f"gpu-dev is down. Everything stored is kept in {layout.home}.")
+    output.write_line("Reservations with time left come back with the next `gpu-dev up`.")
 
 
-def _say_nothing_runs(layout: Layout, teller: Teller) -> None:
-    teller.result({"ok": True, "stopped": [], "servers_stopped": 0, "home": str(layout.home)})
-    teller.say(f"Nothing is running here ({layout.home}).")
+def _report_nothing_running(layout: Layout, output: ProgressOutput) -> None:
+    output.write_result({"ok": True, "stopped": [], "servers_stopped": 0, "home": str(layout.home)})
+    output.write_line(f"Nothing is running here ({layout.home}).")
 
 
 def _stop_servers(settings: Settings, timeout: float) -> int:
@@ -82,7 +82,7 @@ def _stop_servers(settings: Settings, timeout: float) -> int:
     try:
         done = subprocess.run(
             system.server_command("stop-servers", "--json"),
-            env=system.environment(settings, os.environ),
+            env=system.part_environment(settings, os.environ),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -8,29 +8,29 @@ from gpudev.adapters.local.machine.processes import ProcessIdentity, is_alive
 from gpudev.embedded.layout import Layout
 from gpudev.embedded.running import stop_control_plane
 
-_LOOK_EVERY = 0.2
+_POLL_SECONDS = 0.2
 
 
-class _ToldToEnd(Exception):
+class _StopRequested(Exception):
     pass
 
 
-def follow(layout: Layout, supervisor: ProcessIdentity) -> int:
+def follow_supervisor(layout: Layout, supervisor: ProcessIdentity) -> int:
     """Until the system ends (0 when it was stopped, 1 when it died) or a signal asks us to stop it (0).
 
     Dev servers are left alone: they survive a restart of the control plane.
     """
     try:
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, _raise)
+            signal.signal(number, _request_stop)
         while is_alive(supervisor):
-            time.sleep(_LOOK_EVERY)
-    except _ToldToEnd:
+            time.sleep(_POLL_SECONDS)
+    except _StopRequested:
         stop_control_plane(layout)
         return 0
     # A supervisor that ended in order has taken its pid file with it.
     return 1 if layout.pid_file("supervisor").exists() else 0
 
 
-def _raise(_number: int, _frame: FrameType | None) -> None:
-    raise _ToldToEnd
+def _request_stop(_number: int, _frame: FrameType | None) -> None:
+    raise _StopRequested

@@ -32,7 +32,7 @@ class Layout:
         return self.run / "system.json"
 
     @property
-    def nodes_memory(self) -> Path:
+    def last_nodes_file(self) -> Path:
         """Which nodes file the last `up` was given: reservations belong to its nodes, so the next `up` uses it too."""
         return self.home / "nodes.json"
 
@@ -47,7 +47,7 @@ class Layout:
         return self.run / "command.lock"
 
     @property
-    def place(self) -> Path:
+    def folder_identity(self) -> Path:
         """Which folder `run` was when this was written: a copy of it carries the word of another."""
         return self.run / "place"
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpudev.domain.errors import Invalid
-from gpudev.domain.listening import ListenAddress, is_loopback, parse_listen
+from gpudev.domain.listening import ListenAddress, is_loopback_host, parse_listen_address
 from gpudev.embedded.layout import Layout, read_json
 from gpudev.embedded.progress_output import StepFailed
 from gpudev.ports.clock import SystemClock
@@ -20,11 +20,11 @@ _STEP = "Listening"
 _SSH_HOST = "GPU_DEV_SSH_HOST"
 
 
-def with_listening(
+def apply_listen_options(
     settings: Settings, listen: str | None, cert: Path | None, key: Path | None, env: Mapping[str, str]
 ) -> Settings:
     """Settings that say where others come in and what certificate they see. Raises StepFailed."""
-    if not is_loopback(settings.api_host):
+    if not is_loopback_host(settings.api_host):
         reason = f"GPU_DEV_API_HOST is {settings.api_host}, and what listens there speaks without TLS"
         raise StepFailed(_STEP, reason, advice="Leave it out; `--listen ADDRESS` lets others in, with TLS.")
     settings = replace(
@@ -38,7 +38,7 @@ def with_listening(
             raise StepFailed(_STEP, "there is a certificate, and nowhere to show it", advice="Add --listen ADDRESS.")
         return settings
     try:
-        address = parse_listen(settings.listen)
+        address = parse_listen_address(settings.listen)
     except Invalid as error:
         raise StepFailed(_STEP, error.message, advice="Say `--listen 192.0.2.7`, with your own address.") from error
     # Dev servers are no use to somebody who cannot reach them.
@@ -50,12 +50,12 @@ def check_listening(settings: Settings) -> None:
     """That it will work, before anything is started. Raises StepFailed."""
     if not settings.listen:
         return
-    from gpudev.adapters.tls import find_certificate  # those who let nobody in pay for no cryptography
+    from gpudev.adapters.tls import ensure_certificate  # those who let nobody in pay for no cryptography
 
-    address = parse_listen(settings.listen)
+    address = parse_listen_address(settings.listen)
     _check_address(address)
     try:
-        files = find_certificate(settings, address.host, SystemClock().now())
+        files = ensure_certificate(settings, address.host, SystemClock().now())
         files.check()
     except Invalid as error:
         raise StepFailed("Certificate", error.message, advice="Give --tls-cert and --tls-key, or neither.") from error
@@ -65,10 +65,10 @@ def describe_listening(settings: Settings) -> dict[str, str | None]:
     """For whoever wants to find the way in later: see `find_listening`."""
     if not settings.listen:
         return {"listen_url": None, "tls_cert": None, "tls_key": None, "fingerprint": None}
-    from gpudev.adapters.tls import find_certificate
+    from gpudev.adapters.tls import ensure_certificate
 
-    address = parse_listen(settings.listen)
-    files = find_certificate(settings, address.host, SystemClock().now())
+    address = parse_listen_address(settings.listen)
+    files = ensure_certificate(settings, address.host, SystemClock().now())
     return {
         "listen_url": address.url,
         "tls_cert": str(files.certificate),
@@ -77,7 +77,7 @@ def describe_listening(settings: Settings) -> dict[str, str | None]:
     }
 
 
-def environment_of(settings: Settings) -> dict[str, str]:
+def listen_environment(settings: Settings) -> dict[str, str]:
     told = {_SSH_HOST: settings.ssh_host}
     if settings.listen:
         told["GPU_DEV_LISTEN"] = settings.listen
@@ -86,7 +86,7 @@ def environment_of(settings: Settings) -> dict[str, str]:
     return told
 
 
-def as_started(settings: Settings, layout: Layout) -> Settings:
+def with_running_listener(settings: Settings, layout: Layout) -> Settings:
     """Where the running system listens and what it shows there, whatever this call would choose."""
     match read_json(layout.system_file):
         case {"listen_url": str(url), "tls_cert": str(cert), "tls_key": str(key)}:
@@ -95,7 +95,7 @@ def as_started(settings: Settings, layout: Layout) -> Settings:
             return replace(settings, listen="", tls_cert=None, tls_key=None)
 
 
-def warnings() -> list[str]:
+def listen_warnings() -> list[str]:
     """What somebody should know who lets others in."""
     if os.geteuid() == 0:
         return []

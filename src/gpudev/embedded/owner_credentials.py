@@ -14,13 +14,13 @@ from gpudev.sdk import credentials
 from gpudev.sdk.owner import name
 
 
-def ensure_key(api_url: str, environment: Mapping[str, str]) -> credentials.Credential:
+def ensure_owner_key(api_url: str, environment: Mapping[str, str]) -> credentials.Credential:
     """The owner's key for this system: the one that is there if it still works, else a new one."""
     path = paths.credentials_file(os.environ)
     present = credentials.find(path, api_url)
-    if present is not None and api_probe.is_accepted(api_url, present.api_key):
+    if present is not None and api_probe.is_key_accepted(api_url, present.api_key):
         return present
-    fresh = _make_key(name(), environment)
+    fresh = _issue_key(name(), environment)
     credentials.store(path, api_url, fresh)
     return fresh
 
@@ -43,7 +43,7 @@ def ensure_ssh_key() -> Path:
     return public
 
 
-def _make_key(name: str, environment: Mapping[str, str]) -> credentials.Credential:
+def _issue_key(name: str, environment: Mapping[str, str]) -> credentials.Credential:
     done = subprocess.run(
         server_command("users", "ensure-owner", name, "--json"),
         env=dict(environment),

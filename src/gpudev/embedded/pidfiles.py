@@ -16,13 +16,13 @@ SignalSteps = tuple[tuple[signal.Signals, float], ...]
 """Which signals to send, and how many seconds each is given."""
 
 
-def write(path: Path, process: ProcessIdentity) -> None:
+def write_pid_file(path: Path, process: ProcessIdentity) -> None:
     fresh = path.with_name(path.name + ".new")
     fresh.write_text(f"{process.pid}\n{process.started}\n{process.boot}\n", encoding="ascii")
     fresh.replace(path)
 
 
-def find(path: Path) -> ProcessIdentity | None:
+def find_process(path: Path) -> ProcessIdentity | None:
     """The process a pid file names, if it still runs."""
     try:
         pid, started, boot = path.read_text(encoding="ascii").split()
@@ -32,7 +32,7 @@ def find(path: Path) -> ProcessIdentity | None:
     return process if is_alive(process) else None
 
 
-def end(process: ProcessIdentity, steps: SignalSteps) -> bool:
+def end_process(process: ProcessIdentity, steps: SignalSteps) -> bool:
     """Sends each signal and gives it its time, until the process is gone. False: it outlived them all."""
     try:
         descriptor = open_pidfd(process)

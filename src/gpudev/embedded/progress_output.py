@@ -24,28 +24,28 @@ class StepFailed(Exception):
         self.log = log
 
 
-class Teller:
+class ProgressOutput:
     def __init__(self, *, as_json: bool, out: TextIO | None = None) -> None:
         self._as_json = as_json
         self._out = sys.stdout if out is None else out
         self._live = self._out.isatty()
 
-    def say(self, text: str = "") -> None:
+    def write_line(self, text: str = "") -> None:
         if not self._as_json:
             self._write(text + "\n")
 
-    def result(self, value: dict[str, Any]) -> None:
+    def write_result(self, value: dict[str, Any]) -> None:
         if self._as_json:
             self._write(json.dumps(value) + "\n")
 
-    def began(self, title: str) -> None:
+    def step_started(self, title: str) -> None:
         if self._live and not self._as_json:
             self._write(f"  {title:<{_TITLE_WIDTH}} …")
 
-    def done(self, title: str, seconds: float, note: str = "") -> None:
+    def step_done(self, title: str, seconds: float, note: str = "") -> None:
         self._line(title, f"ok      {seconds:5.1f} s{'  ' + note if note else ''}")
 
-    def failed(self, title: str, seconds: float) -> None:
+    def step_failed(self, title: str, seconds: float) -> None:
         self._line(title, f"FAILED  {seconds:5.1f} s")
 
     @contextmanager
@@ -53,19 +53,19 @@ class Teller:
         """One step; what is appended to the yielded list is shown beside it. Known errors become StepFailed."""
         started_at = time.monotonic()
         notes: list[str] = []
-        self.began(title)
+        self.step_started(title)
         try:
             yield notes
         except (GpuDevError, OSError, StepFailed) as error:
-            self.failed(title, time.monotonic() - started_at)
+            self.step_failed(title, time.monotonic() - started_at)
             if isinstance(error, StepFailed):
                 raise
             raise StepFailed(title, str(error), advice=advice) from error
-        self.done(title, time.monotonic() - started_at, ", ".join(notes))
+        self.step_done(title, time.monotonic() - started_at, ", ".join(notes))
 
-    def failure(self, error: StepFailed) -> None:
+    def write_failure(self, error: StepFailed) -> None:
         """What went wrong, with the last the part itself had to say."""
-        last_lines = tail(error.log) if error.log is not None else []
+        last_lines = read_tail(error.log) if error.log is not None else []
         if self._as_json:
             problem = {"ok": False, "step": error.step, "reason": error.reason, "advice": error.advice}
             self._write(json.dumps({**problem, "log": last_lines}) + "\n")
@@ -85,7 +85,7 @@ class Teller:
         self._out.flush()
 
 
-def tail(log: Path, lines: int = 10) -> list[str]:
+def read_tail(log: Path, lines: int = 10) -> list[str]:
     try:
         with log.open("rb") as file:
             file.seek(0, 2)

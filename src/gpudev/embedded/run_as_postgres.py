@@ -20,14 +20,14 @@ from pathlib import Path
 
 _CLONE_NEWNS = 0x00020000
 _MS_RDONLY, _MS_NOSUID, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_SLAVE = 1, 2, 32, 4096, 16384, 1 << 19
-_LEFT_OUT_OF_COPIES = shutil.ignore_patterns("*.a", "*.py", "__pycache__", "include", "pginstall18")
+_COPY_IGNORE = shutil.ignore_patterns("*.a", "*.py", "__pycache__", "include", "pginstall18")
 _WORKING_DIRECTORY = "/proc/self/cwd"
-DATA = "{data}"
+DATA_PLACEHOLDER = "{data}"
 """Stands in the arguments for wherever the program will see its data folder."""
 
 
 @dataclass(frozen=True)
-class Errand:
+class UnprivilegedRun:
     uid: int
     gid: int
     packages: list[str]
@@ -45,10 +45,10 @@ class Errand:
 
 
 def main(text: str) -> None:
-    errand = Errand(**json.loads(text))
+    errand = UnprivilegedRun(**json.loads(text))
     os.umask(0o022)  # what is made here, another user reads
-    if _own_namespace():
-        install, data = _bind(errand)
+    if _enter_mount_namespace():
+        install, data = _bind_mounts(errand)
         os.chdir("/")
     else:
         install, data = _reachable_install(errand), _WORKING_DIRECTORY
@@ -57,11 +57,11 @@ def main(text: str) -> None:
     os.setgid(errand.gid)
     os.setuid(errand.uid)
     program = f"{install}/{errand.program}"
-    arguments = [argument.replace(DATA, data) for argument in errand.arguments]
+    arguments = [argument.replace(DATA_PLACEHOLDER, data) for argument in errand.arguments]
     os.execve(program, [program, *arguments], errand.environment)
 
 
-def _own_namespace() -> bool:
+def _enter_mount_namespace() -> bool:
     if not sys.platform.startswith("linux"):
         return False
     libc = ctypes.CDLL(None, use_errno=True)
@@ -69,13 +69,13 @@ def _own_namespace() -> bool:
     return bool(libc.unshare(_CLONE_NEWNS) == 0 and libc.mount(b"none", b"/", None, _MS_REC | _MS_SLAVE, None) == 0)
 
 
-def _bind(errand: Errand) -> tuple[str, str]:
-    view = Path(errand.view)
-    for package in map(Path, errand.packages):
+def _bind_mounts(run: UnprivilegedRun) -> tuple[str, str]:
+    view = Path(run.view)
+    for package in map(Path, run.packages):
         target = view / "install" / package.name
         _mount(package, target, _MS_BIND)
         _mount(package, target, _MS_BIND | _MS_REMOUNT | _MS_RDONLY | _MS_NOSUID)
-    _mount(Path(errand.data), view / "data", _MS_BIND)
+    _mount(Path(run.data), view / "data", _MS_BIND)
     return str(view / "install"), str(view / "data")
 
 
@@ -87,15 +87,15 @@ def _mount(source: Path, target: Path, flags: int) -> None:
         raise OSError(number, f"cannot mount {source} on {target}: {os.strerror(number)}")
 
 
-def _reachable_install(errand: Errand) -> str:
-    packages = [Path(package) for package in errand.packages]
+def _reachable_install(run: UnprivilegedRun) -> str:
+    packages = [Path(package) for package in run.packages]
     if all(_others_can_reach(package) for package in packages):
         return str(packages[0].parent)
-    copy = Path(errand.view) / "copy"
+    copy = Path(run.view) / "copy"
     if not copy.exists():
-        half = Path(tempfile.mkdtemp(dir=errand.view, prefix="copy-"))
+        half = Path(tempfile.mkdtemp(dir=run.view, prefix="copy-"))
         for package in packages:
-            shutil.copytree(package, half / package.name, ignore=_LEFT_OUT_OF_COPIES)
+            shutil.copytree(package, half / package.name, ignore=_COPY_IGNORE)
         half.chmod(0o755)
         half.rename(copy)
     return str(copy)

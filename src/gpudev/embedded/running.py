@@ -8,23 +8,23 @@ from pathlib import Path
 
 import psutil
 
-from gpudev.adapters.local.machine.processes import ProcessIdentity, find_marked
+from gpudev.adapters.local.machine.processes import ProcessIdentity, find_processes_by_variable
 from gpudev.domain.errors import Unavailable
 from gpudev.embedded import pidfiles, system
 from gpudev.embedded.layout import Layout
 
-_SUPERVISOR_ENDING: pidfiles.SignalSteps = ((signal.SIGTERM, 40.0), (signal.SIGKILL, 5.0))
+_SUPERVISOR_SIGNALS: pidfiles.SignalSteps = ((signal.SIGTERM, 40.0), (signal.SIGKILL, 5.0))
 """Longer than all its parts are given together."""
-_PART_ENDING: pidfiles.SignalSteps = ((signal.SIGTERM, 10.0), (signal.SIGKILL, 5.0))
+_PART_SIGNALS: pidfiles.SignalSteps = ((signal.SIGTERM, 10.0), (signal.SIGKILL, 5.0))
 
 
 def find_supervisor(layout: Layout) -> ProcessIdentity | None:
     """By its pid file; should that be lost while the lock says that there is one, by what it was started with."""
-    if (named := pidfiles.find(layout.pid_file("supervisor"))) is not None:
+    if (named := pidfiles.find_process(layout.pid_file("supervisor"))) is not None:
         return named
     if not layout.supervisor_lock.exists() or not _is_locked(layout.supervisor_lock):
         return None
-    candidates = find_marked("GPU_DEV_HOME", str(layout.home))
+    candidates = find_processes_by_variable("GPU_DEV_HOME", str(layout.home))
     return next((process for process in candidates if _is_supervisor(process.pid)), None)
 
 
@@ -33,11 +33,11 @@ def stop_control_plane(layout: Layout) -> list[str]:
     stopped = []
     if (supervisor := find_supervisor(layout)) is not None:
         stopped.append("supervisor")
-        _end("supervisor", supervisor, _SUPERVISOR_ENDING)
-    for part in reversed(system.PARTS):
-        if (stray := pidfiles.find(layout.pid_file(part))) is not None and part != system.POSTGRES:
+        _end_or_raise("supervisor", supervisor, _SUPERVISOR_SIGNALS)
+    for part in reversed(system.PART_NAMES):
+        if (stray := pidfiles.find_process(layout.pid_file(part))) is not None and part != system.POSTGRES:
             stopped.append(part)
-            _end(part, stray, _PART_ENDING)
+            _end_or_raise(part, stray, _PART_SIGNALS)
         layout.pid_file(part).unlink(missing_ok=True)
     postgres = system.open_postgres(layout)
     if postgres.find_running() is not None:
@@ -49,20 +49,20 @@ def stop_control_plane(layout: Layout) -> list[str]:
 
 
 @contextmanager
-def taking_turns(layout: Layout) -> Iterator[None]:
+def hold_command_lock(layout: Layout) -> Iterator[None]:
     """One `up` or `down` at a time; the next one waits and then sees what the first has done."""
     with layout.command_lock.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        _forget_what_was_copied(layout)
+        _discard_copied_pid_files(layout)
         yield
 
 
-def _forget_what_was_copied(layout: Layout) -> None:
+def _discard_copied_pid_files(layout: Layout) -> None:
     """In the copy of a running system's folder, pid files name the processes of the other one, which lives on."""
     found = layout.run.stat()
     here = f"{found.st_dev}:{found.st_ino}\n"
     try:
-        written = layout.place.read_text(encoding="ascii", errors="replace")
+        written = layout.folder_identity.read_text(encoding="ascii", errors="replace")
     except FileNotFoundError:
         written = None  # new, or of a version that left no such word
     if written == here:
@@ -70,7 +70,7 @@ def _forget_what_was_copied(layout: Layout) -> None:
     if written is not None and not _is_locked(layout.supervisor_lock):
         for file in (*layout.run.glob("*.pid"), layout.system_file):
             file.unlink(missing_ok=True)
-    layout.place.write_text(here, encoding="ascii")
+    layout.folder_identity.write_text(here, encoding="ascii")
 
 
 def _is_supervisor(pid: int) -> bool:
@@ -89,6 +89,6 @@ def _is_locked(path: Path) -> bool:
     return False
 
 
-def _end(name: str, process: ProcessIdentity, steps: pidfiles.SignalSteps) -> None:
-    if not pidfiles.end(process, steps):
+def _end_or_raise(name: str, process: ProcessIdentity, steps: pidfiles.SignalSteps) -> None:
+    if not pidfiles.end_process(process, steps):
         raise Unavailable(f"the {name} (process {process.pid}) does not end")

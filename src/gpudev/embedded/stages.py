@@ -10,7 +10,7 @@ from gpudev.embedded.supervised_processes import ChildSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class SupervisedService:
     """A part that runs until it is told to end."""
 
     spec: ChildSpec
@@ -23,7 +23,7 @@ class Service:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class SupervisedTask:
     """A part that runs once, before those behind it may start."""
 
     spec: ChildSpec
@@ -34,7 +34,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StartupStep:
     """How far the start is; `state` is started, ok or failed."""
 
     name: str

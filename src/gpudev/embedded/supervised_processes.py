@@ -15,17 +15,17 @@ from gpudev.adapters.local.machine.processes import ProcessIdentity, identify_se
 from gpudev.domain.errors import Unavailable
 from gpudev.embedded import pidfiles
 
-FIRST_DELAY, LONGEST_DELAY = 0.1, 5.0
+FIRST_DELAY, MAX_DELAY = 0.1, 5.0
 HEALTHY_AFTER = 10.0
-_KEPT_LOGS = 3
+_LOG_COUNT = 3
 _LOG_BYTES = 10 * 1024 * 1024
 
 
-def next_delay(previous: float, ran_for: float) -> float:
+def restart_delay(previous: float, ran_for: float) -> float:
     """How long to wait before the next start: soon for a child that had been well, ever longer for one that is not."""
     if previous == 0 or ran_for >= HEALTHY_AFTER:
         return FIRST_DELAY
-    return min(previous * 2, LONGEST_DELAY)
+    return min(previous * 2, MAX_DELAY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +36,13 @@ class ChildSpec:
     pid_file: Path
     log_file: Path
     before_start: Callable[[], None] = lambda: None
-    ending: pidfiles.SignalSteps = ((signal.SIGTERM, 10.0), (signal.SIGKILL, 5.0))
+    stop_signals: pidfiles.SignalSteps = ((signal.SIGTERM, 10.0), (signal.SIGKILL, 5.0))
 
 
 class Child:
     def __init__(self, spec: ChildSpec) -> None:
         self.spec = spec
-        self.due: float | None = None
+        self.restart_at: float | None = None
         """When to start it again (monotonic); None: it runs, or it is not meant to."""
         self.starts = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -50,7 +50,7 @@ class Child:
         self._started_at = 0.0
 
     def start(self) -> None:
-        self.due = None
+        self.restart_at = None
         self._started_at = time.monotonic()
         self.starts += 1
         self.spec.before_start()
@@ -65,7 +65,7 @@ class Child:
                 start_new_session=True,
                 # The child itself leaves word of its pid before it becomes the program. Were it the supervisor's
                 # task, one killed in between would leave a process nobody can find. We have no threads, so it is safe.
-                preexec_fn=self._leave_word,  # noqa: PLW1509
+                preexec_fn=self._write_pid_file,  # noqa: PLW1509
                 cwd="/",
             )
 
@@ -77,41 +77,41 @@ class Child:
         """None: it still runs, or never ran."""
         return None if self._process is None else self._process.poll()
 
-    def mourn(self) -> float:
+    def schedule_restart(self) -> float:
         """It has ended or could not be started: decides when to start it again, and returns in how many seconds."""
         now = time.monotonic()
-        self._delay = next_delay(self._delay, now - self._started_at)
-        self.due = now + self._delay
-        self._forget()
+        self._delay = restart_delay(self._delay, now - self._started_at)
+        self.restart_at = now + self._delay
+        self._clear()
         return self._delay
 
     def end(self) -> bool:
         """False: it outlived every signal."""
-        self.due = None
+        self.restart_at = None
         if self._process is None:
             return True
-        for number, seconds in self.spec.ending:
+        for number, seconds in self.spec.stop_signals:
             self._process.send_signal(number)
             try:
                 self._process.wait(seconds)
             except subprocess.TimeoutExpired:
                 continue
-            self._forget()
+            self._clear()
             return True
         return False
 
-    def _leave_word(self) -> None:
-        pidfiles.write(self.spec.pid_file, identify_self())
+    def _write_pid_file(self) -> None:
+        pidfiles.write_pid_file(self.spec.pid_file, identify_self())
 
-    def _forget(self) -> None:
+    def _clear(self) -> None:
         self._process = None
         self.spec.pid_file.unlink(missing_ok=True)
 
 
 def end_stray(spec: ChildSpec) -> ProcessIdentity | None:
     """Ends what a supervisor that was killed left running, so that nothing runs twice. Returns what it found."""
-    stray = pidfiles.find(spec.pid_file)
-    if stray is not None and not pidfiles.end(stray, spec.ending):
+    stray = pidfiles.find_process(spec.pid_file)
+    if stray is not None and not pidfiles.end_process(stray, spec.stop_signals):
         raise Unavailable(f"an earlier one (process {stray.pid}) still runs and does not end")
     spec.pid_file.unlink(missing_ok=True)
     return stray
@@ -124,7 +124,7 @@ def rotate_log(log: Path, *, limit: int = _LOG_BYTES) -> bool:
             return False
     except FileNotFoundError:
         return False
-    for number in range(_KEPT_LOGS - 1, 0, -1):
+    for number in range(_LOG_COUNT - 1, 0, -1):
         older = log.with_name(f"{log.name}.{number}")
         if older.exists():
             older.replace(log.with_name(f"{log.name}.{number + 1}"))

@@ -21,13 +21,13 @@ from gpudev.adapters.local.machine.processes import identify_self
 from gpudev.domain.errors import Conflict, GpuDevError, Unavailable
 from gpudev.embedded import pidfiles
 from gpudev.embedded.layout import Layout
-from gpudev.embedded.stages import Service, Step, Task
+from gpudev.embedded.stages import StartupStep, SupervisedService, SupervisedTask
 from gpudev.embedded.supervised_processes import Child, end_stray, rotate_log
 
 log = structlog.get_logger()
 
-_LOOK_AT_LOGS_EVERY = 10.0
-_LOOK_FOR_READINESS_EVERY = 0.02
+_LOG_CHECK_SECONDS = 10.0
+_READINESS_POLL_SECONDS = 0.02
 
 
 class _Interrupted(Exception):
@@ -35,126 +35,132 @@ class _Interrupted(Exception):
 
 
 class Supervisor:
-    def __init__(self, layout: Layout, stages: Sequence[Service | Task], tell: Callable[[Step], None]) -> None:
+    def __init__(
+        self, layout: Layout, parts: Sequence[SupervisedService | SupervisedTask], report: Callable[[StartupStep], None]
+    ) -> None:
         self._layout = layout
-        self._stages = stages
-        self._tell = tell
+        self._parts = parts
+        self._report = report
         self._children: list[Child] = []
-        self._ending = False
+        self._is_stopping = False
         self._wake_up: int = -1
-        self._held: os.stat_result | None = None
-        self._logs_looked_at = time.monotonic()
+        self._lock_stat: os.stat_result | None = None
+        self._logs_checked_at = time.monotonic()
 
     def run(self) -> int:
         """Returns when told to end (0), or when a part could not be started (1). Nothing it started stays."""
         self._layout.make_folders()
-        with _sole_holder(self._layout.supervisor_lock) as self._held, self._signals():
+        with _hold_lock(self._layout.supervisor_lock) as self._lock_stat, self._signals():
             own_pid_file = self._layout.pid_file("supervisor")
-            pidfiles.write(own_pid_file, identify_self())
+            pidfiles.write_pid_file(own_pid_file, identify_self())
             try:
-                return self._live()
+                return self._run_parts()
             finally:
                 self._end_children()
-                if self._is_in_its_folder():
+                if self._owns_folder():
                     self._layout.system_file.unlink(missing_ok=True)
                     own_pid_file.unlink(missing_ok=True)
                 log.info("supervisor.ended")
 
-    def _live(self) -> int:
-        for stage in self._stages:
+    def _run_parts(self) -> int:
+        for stage in self._parts:
             started_at = time.monotonic()
-            self._tell(Step(stage.name, "started"))
+            self._report(StartupStep(stage.name, "started"))
             try:
-                self._bring_up(stage)
+                self._start_part(stage)
             except _Interrupted:
                 return 0
             except (GpuDevError, OSError) as error:
-                return self._give_up(stage.name, str(error), time.monotonic() - started_at)
-            self._tell(Step(stage.name, "ok", time.monotonic() - started_at))
+                return self._fail_start(stage.name, str(error), time.monotonic() - started_at)
+            self._report(StartupStep(stage.name, "ok", time.monotonic() - started_at))
         for child in self._children:  # one that nobody waited for may have ended meanwhile
             if (code := child.returncode()) is not None:
-                return self._give_up(child.spec.name, f"it {_how_it_ended(code)}")
-        self._tell(Step("supervisor", "ok"))
+                return self._fail_start(child.spec.name, f"it {_describe_exit(code)}")
+        self._report(StartupStep("supervisor", "ok"))
         self._keep_running()
         return 0
 
-    def _give_up(self, part: str, reason: str, seconds: float = 0.0) -> int:
+    def _fail_start(self, part: str, reason: str, seconds: float = 0.0) -> int:
         log.error("supervisor.start_failed", part=part, reason=reason)
-        self._tell(Step(part, "failed", seconds, reason))
+        self._report(StartupStep(part, "failed", seconds, reason))
         return 1
 
-    def _bring_up(self, stage: Service | Task) -> None:
+    def _start_part(self, stage: SupervisedService | SupervisedTask) -> None:
         if (stray := end_stray(stage.spec)) is not None:
             log.warning("supervisor.stray_ended", part=stage.name, pid=stray.pid)
         match stage:
-            case Service():
+            case SupervisedService():
                 child = Child(stage.spec)
                 self._children.append(child)
                 child.start()
                 log.info("supervisor.started", part=stage.name, pid=child.pid)
                 self._await_ready(stage, child)
-            case Task():
-                self._carry_out(stage)
+            case SupervisedTask():
+                self._run_task(stage)
 
-    def _await_ready(self, service: Service, child: Child) -> None:
+    def _await_ready(self, service: SupervisedService, child: Child) -> None:
         deadline = time.monotonic() + service.ready_within
         while not service.is_ready():
             if (code := child.returncode()) is not None:
-                raise Unavailable(f"it {_how_it_ended(code)}")
+                raise Unavailable(f"it {_describe_exit(code)}")
             if time.monotonic() > deadline:
                 raise Unavailable(f"it did not answer within {service.ready_within:g} s")
-            self._pause(_LOOK_FOR_READINESS_EVERY)
+            self._pause(_READINESS_POLL_SECONDS)
 
-    def _carry_out(self, task: Task) -> None:
+    def _run_task(self, task: SupervisedTask) -> None:
         child = Child(task.spec)
         self._children.append(child)
         child.start()
         while (code := child.returncode()) is None:
-            self._pause(_LOOK_FOR_READINESS_EVERY)
+            self._pause(_READINESS_POLL_SECONDS)
         self._children.remove(child)
         child.end()
         if code != 0:
-            raise Unavailable(f"it {_how_it_ended(code)}")
+            raise Unavailable(f"it {_describe_exit(code)}")
 
     def _keep_running(self) -> None:
-        while not self._ending:
-            if not self._is_in_its_folder():
+        while not self._is_stopping:
+            if not self._owns_folder():
                 log.error("supervisor.folder_gone", folder=str(self._layout.home))
                 return
             for child in self._children:
-                self._look_after(child)
-            self._look_at_logs()
+                self._restart_if_due(child)
+            self._rotate_logs()
             self._sleep(self._until_next_due())
 
-    def _look_after(self, child: Child) -> None:
+    def _restart_if_due(self, child: Child) -> None:
         if (code := child.returncode()) is not None:
-            delay = child.mourn()
-            log.warning("supervisor.part_ended", part=child.spec.name, how=_how_it_ended(code), again_in=delay)
-        if child.due is not None and child.due <= time.monotonic():
+            delay = child.schedule_restart()
+            log.warning("supervisor.part_ended", part=child.spec.name, how=_describe_exit(code), again_in=delay)
+        if child.restart_at is not None and child.restart_at <= time.monotonic():
             try:
                 child.start()
                 log.info("supervisor.restarted", part=child.spec.name, starts=child.starts)
             except (GpuDevError, OSError, subprocess.SubprocessError) as error:
-                delay = child.mourn()
+                delay = child.schedule_restart()
                 log.error("supervisor.start_failed", part=child.spec.name, reason=str(error), again_in=delay)
 
     def _until_next_due(self) -> float:
         now = time.monotonic()
-        return max(0.0, min([_LOOK_AT_LOGS_EVERY, *(child.due - now for child in self._children if child.due)]))
+        return max(
+            0.0, min([_LOG_CHECK_SECONDS, *(child.restart_at - now for child in self._children if child.restart_at)])
+        )
 
-    def _look_at_logs(self) -> None:
+    def _rotate_logs(self) -> None:
         now = time.monotonic()
-        if now - self._logs_looked_at < _LOOK_AT_LOGS_EVERY:
+        if now - self._logs_checked_at < _LOG_CHECK_SECONDS:
             return
-        self._logs_looked_at = now
+        self._logs_checked_at = now
         for file in [self._layout.log_file("supervisor"), *(child.spec.log_file for child in self._children)]:
             rotate_log(file)
 
-    def _is_in_its_folder(self) -> bool:
+    def _owns_folder(self) -> bool:
         """False: somebody has removed the folder. Nobody can find this system any more, or end it, and whatever is
         at that path by now is another's."""
         try:
-            return self._held is not None and os.path.samestat(self._held, self._layout.supervisor_lock.stat())
+            return self._lock_stat is not None and os.path.samestat(
+                self._lock_stat, self._layout.supervisor_lock.stat()
+            )
         except FileNotFoundError:
             return False
 
@@ -174,10 +180,10 @@ class Supervisor:
         os.set_blocking(noisy, False)
         signal.set_wakeup_fd(noisy, warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._note_end)
+            signal.signal(number, self._request_stop)
         # A handler and not SIG_IGN, which the children would inherit. A closed terminal is no reason to end.
         for number in (signal.SIGCHLD, signal.SIGHUP):
-            signal.signal(number, _note_nothing)
+            signal.signal(number, _ignore_signal)
         try:
             yield
         finally:
@@ -185,30 +191,30 @@ class Supervisor:
             os.close(self._wake_up)
             os.close(noisy)
 
-    def _note_end(self, _number: int, _frame: FrameType | None) -> None:
-        self._ending = True
+    def _request_stop(self, _number: int, _frame: FrameType | None) -> None:
+        self._is_stopping = True
 
     def _pause(self, seconds: float) -> None:
         self._sleep(seconds)
-        if self._ending:
+        if self._is_stopping:
             raise _Interrupted
 
     def _sleep(self, seconds: float) -> None:
         """Until something happens, at most that long."""
-        if not self._ending and select.select([self._wake_up], [], [], seconds)[0]:
+        if not self._is_stopping and select.select([self._wake_up], [], [], seconds)[0]:
             os.read(self._wake_up, 4096)
 
 
-def _note_nothing(_number: int, _frame: FrameType | None) -> None:
+def _ignore_signal(_number: int, _frame: FrameType | None) -> None:
     pass
 
 
-def _how_it_ended(code: int) -> str:
+def _describe_exit(code: int) -> str:
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
 @contextmanager
-def _sole_holder(path: Path) -> Iterator[os.stat_result]:
+def _hold_lock(path: Path) -> Iterator[os.stat_result]:
     with path.open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -14,20 +14,20 @@ from types import MappingProxyType
 
 from gpudev import rlimits
 from gpudev import settings as settings_module
-from gpudev.domain.listening import parse_bind
+from gpudev.domain.listening import parse_bind_address
 from gpudev.embedded import api_probe
 from gpudev.embedded.layout import Layout
-from gpudev.embedded.listen_options import environment_of
+from gpudev.embedded.listen_options import listen_environment
 from gpudev.embedded.postgres import EmbeddedPostgres
-from gpudev.embedded.stages import Service, Step, Task
+from gpudev.embedded.stages import StartupStep, SupervisedService, SupervisedTask
 from gpudev.embedded.supervised_processes import ChildSpec
 from gpudev.settings import API_ROLE, PROCESSOR_ROLE, Settings
 
 POSTGRES, MIGRATIONS, PROCESSOR, API = "postgres", "migrations", "processor", "api"
-NOTHING: Mapping[str, str] = MappingProxyType({})
+NO_ENVIRONMENT: Mapping[str, str] = MappingProxyType({})
 SUPERVISOR_MODULE = "gpudev.embedded.system"
 """This one, by the name it is run under."""
-PARTS = (POSTGRES, MIGRATIONS, PROCESSOR, API)
+PART_NAMES = (POSTGRES, MIGRATIONS, PROCESSOR, API)
 """In the order they are started."""
 
 
@@ -39,9 +39,9 @@ def open_postgres(layout: Layout) -> EmbeddedPostgres:
     return EmbeddedPostgres(layout.postgres_data, log_file=layout.log_file(POSTGRES))
 
 
-def environment(settings: Settings, inherited: Mapping[str, str]) -> dict[str, str]:
+def part_environment(settings: Settings, inherited: Mapping[str, str]) -> dict[str, str]:
     """What every part is told: the embedded database, whatever else the caller's environment points to."""
-    database = open_postgres(Layout(settings.state_dir)).settings_database()
+    database = open_postgres(Layout(settings.state_dir)).database_settings()
     told = {
         **inherited,
         "POSTGRES_HOST": database.host,
@@ -52,7 +52,7 @@ def environment(settings: Settings, inherited: Mapping[str, str]) -> dict[str, s
         "GPU_DEV_API_HOST": settings.api_host,
         "GPU_DEV_API_PORT": str(settings.api_port),
         "PYTHONUNBUFFERED": "1",
-        **environment_of(settings),
+        **listen_environment(settings),
     }
     told.pop("POSTGRES_PASSWORD", None)
     if settings.nodes_file is not None:
@@ -60,12 +60,12 @@ def environment(settings: Settings, inherited: Mapping[str, str]) -> dict[str, s
     return told
 
 
-def stages(settings: Settings, inherited: Mapping[str, str]) -> list[Service | Task]:
+def startup_parts(settings: Settings, inherited: Mapping[str, str]) -> list[SupervisedService | SupervisedTask]:
     layout = Layout(settings.state_dir)
     postgres = open_postgres(layout)
-    told = environment(settings, inherited)
+    told = part_environment(settings, inherited)
 
-    def part(name: str, *arguments: str, role: str | None = None, own: Mapping[str, str] = NOTHING) -> ChildSpec:
+    def part(name: str, *arguments: str, role: str | None = None, own: Mapping[str, str] = NO_ENVIRONMENT) -> ChildSpec:
         return ChildSpec(
             name=name,
             command=lambda: server_command(*arguments),
@@ -87,16 +87,16 @@ def stages(settings: Settings, inherited: Mapping[str, str]) -> list[Service | T
         log_file=layout.log_file(POSTGRES),
         before_start=prepare_postgres,
         # SIGINT is PostgreSQL's fast shutdown: it does not wait for its clients.
-        ending=((signal.SIGINT, 10.0), (signal.SIGQUIT, 5.0), (signal.SIGKILL, 5.0)),
+        stop_signals=((signal.SIGINT, 10.0), (signal.SIGQUIT, 5.0), (signal.SIGKILL, 5.0)),
     )
     return [
-        Service(database, postgres.is_ready, ready_within=60.0),
+        SupervisedService(database, postgres.is_ready, ready_within=60.0),
         # On one machine nothing runs side by side with another version; one that came later may have left what this
         # one does not understand, disks among it.
-        Task(part(MIGRATIONS, "migrate", "--roles", "--refuse-newer")),
+        SupervisedTask(part(MIGRATIONS, "migrate", "--roles", "--refuse-newer")),
         # Not waited for here, so that it starts side by side with the API; `up` asks the API whether it is alive.
-        Service(part(PROCESSOR, "processor", role=PROCESSOR_ROLE, own=_next_metrics_address(settings))),
-        Service(part(API, "api", role=API_ROLE), lambda: api_probe.is_live(api_url(settings))),
+        SupervisedService(part(PROCESSOR, "processor", role=PROCESSOR_ROLE, own=_next_metrics_address(settings))),
+        SupervisedService(part(API, "api", role=API_ROLE), lambda: api_probe.is_live(api_url(settings))),
     ]
 
 
@@ -104,7 +104,7 @@ def _next_metrics_address(settings: Settings) -> dict[str, str]:
     """The processor tells its metrics one port further than the API: on one machine both cannot have the same."""
     if not settings.metrics_address:
         return {}
-    address = parse_bind(settings.metrics_address)
+    address = parse_bind_address(settings.metrics_address)
     return {"GPU_DEV_METRICS_ADDRESS": str(replace(address, port=address.port + 1))}
 
 
@@ -114,8 +114,8 @@ def api_url(settings: Settings) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{settings.api_port}"
 
 
-def _report_to(descriptor: int) -> Callable[[Step], None]:
-    def tell(step: Step) -> None:
+def _make_reporter(descriptor: int) -> Callable[[StartupStep], None]:
+    def tell(step: StartupStep) -> None:
         # Whoever started us may have gone; the system goes on.
         with contextlib.suppress(OSError):
             os.write(descriptor, json.dumps(asdict(step)).encode() + b"\n")
@@ -135,11 +135,13 @@ def main(arguments: Sequence[str]) -> int:
             structlog.processors.JSONRenderer(),
         ]
     )
-    rlimits.allow_many(rlimits.USUAL)  # also for every part, and for dev servers: macOS begins with 256
-    settings = settings_module.load()
+    rlimits.raise_open_files_limit(
+        rlimits.DEFAULT_OPEN_FILES_LIMIT
+    )  # also for every part, and for dev servers: macOS begins with 256
+    settings = settings_module.load_settings()
     settings = replace(settings, state_dir=settings.state_dir.resolve())
     layout = Layout(settings.state_dir)
-    return Supervisor(layout, stages(settings, os.environ), _report_to(int(arguments[0]))).run()
+    return Supervisor(layout, startup_parts(settings, os.environ), _make_reporter(int(arguments[0]))).run()
 
 
 if __name__ == "__main__":

@@ -29,22 +29,22 @@ def require_systemd() -> None:
     )
 
 
-def install(home: Path, nodes_file: Path | None, port: int | None, told: Mapping[str, str]) -> list[str]:
+def install_unit(home: Path, nodes_file: Path | None, port: int | None, given: Mapping[str, str]) -> list[str]:
     """Returns what it did, in sentences."""
     require_systemd()
     path = unit_path()
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = unit_text(home=home, nodes_file=nodes_file, port=port, as_root=_is_root(), told=told)
+    text = unit_text(home=home, nodes_file=nodes_file, port=port, as_root=_is_root(), given=given)
     path.write_text(text, encoding="utf-8")
     _systemctl("daemon-reload")
     _systemctl("enable", "--now", UNIT)
     done = [f"gpu-dev starts at boot: {path} is installed and enabled."]
     if not _is_root():
-        done.append(_linger())
+        done.append(_enable_lingering())
     return done
 
 
-def remove() -> list[str]:
+def remove_unit() -> list[str]:
     require_systemd()
     path = unit_path()
     if not path.exists():
@@ -63,7 +63,7 @@ def unit_path() -> Path:
 
 
 def unit_text(
-    *, home: Path, nodes_file: Path | None, port: int | None, as_root: bool, told: Mapping[str, str] | None = None
+    *, home: Path, nodes_file: Path | None, port: int | None, as_root: bool, given: Mapping[str, str] | None = None
 ) -> str:
     """`told`: settings that were given on the command line."""
     command = [sys.executable, "-m", "gpudev.main", "up", "--foreground"]
@@ -72,7 +72,12 @@ def unit_text(
     if port is not None:
         command += ["--port", str(port)]
     # With the settings it has now, so that after a boot it listens where people look for it.
-    environment = {**settings.given(os.environ), **(told or {}), "GPU_DEV_HOME": str(home), "HOME": str(Path.home())}
+    environment = {
+        **settings.given_variables(os.environ),
+        **(given or {}),
+        "GPU_DEV_HOME": str(home),
+        "HOME": str(Path.home()),
+    }
     lines = [
         "[Unit]",
         "Description=gpu-dev: GPU dev servers on this machine",
@@ -108,7 +113,7 @@ def _systemctl(*arguments: str) -> None:
         raise StepFailed(_STEP, reason, advice=f"Look at `systemctl {' '.join([*scope, 'status', UNIT])}`.")
 
 
-def _linger() -> str:
+def _enable_lingering() -> str:
     """Without lingering a user's units start when the user logs in, not at boot."""
     done = subprocess.run(["loginctl", "enable-linger", name()], capture_output=True, text=True, check=False)
     if done.returncode == 0:

@@ -15,16 +15,16 @@ from types import FrameType
 from typing import Any
 
 from gpudev import settings as settings_module
-from gpudev.adapters.local.machine.nodes import describe_nodes
+from gpudev.adapters.local.machine.nodes import load_nodes
 from gpudev.adapters.local.machine.processes import ProcessIdentity
 from gpudev.domain.errors import Invalid, Unavailable
 from gpudev.embedded import api_probe, foreground, isolation, listen_options, owner_credentials, system
 from gpudev.embedded import systemd_unit as at_boot
-from gpudev.embedded.control_plane import start_supervisor, with_free_port
+from gpudev.embedded.control_plane import choose_free_port, start_supervisor
 from gpudev.embedded.layout import Layout, newest_migration, read_json, write_json
 from gpudev.embedded.pidfiles import wait_until
-from gpudev.embedded.progress_output import StepFailed, Teller
-from gpudev.embedded.running import find_supervisor, stop_control_plane, taking_turns
+from gpudev.embedded.progress_output import ProgressOutput, StepFailed
+from gpudev.embedded.running import find_supervisor, hold_command_lock, stop_control_plane
 from gpudev.sdk.credentials import Credential
 from gpudev.sdk.errors import ClientError
 from gpudev.settings import Settings
@@ -52,13 +52,13 @@ class UpOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Undertaking:
+class UpContext:
     """What one `up` works with."""
 
     options: UpOptions
     settings: Settings
     layout: Layout
-    teller: Teller
+    output: ProgressOutput
 
     @property
     def api_url(self) -> str:
@@ -66,7 +66,7 @@ class Undertaking:
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunningSystem:
     """A system that answers."""
 
     supervisor: ProcessIdentity
@@ -77,44 +77,44 @@ class Running:
 
 
 def bring_up(options: UpOptions) -> int:
-    teller = Teller(as_json=options.json)
+    teller = ProgressOutput(as_json=options.json)
     try:
-        settings = _settings(options)
+        settings = _choose_settings(options)
     except StepFailed as failure:
-        teller.failure(failure)
+        teller.write_failure(failure)
         return 1
-    up = Undertaking(options, settings, Layout(settings.state_dir), teller)
+    up = UpContext(options, settings, Layout(settings.state_dir), teller)
     signal.signal(signal.SIGTERM, _interrupt)  # like Ctrl-C: what was started is stopped again
     try:
         if options.at_boot:
             at_boot.require_systemd()
         up.layout.make_folders()
-        with taking_turns(up.layout):
-            running = _find(up) or _start(up)
+        with hold_command_lock(up.layout):
+            running = _find_running(up) or _start_system(up)
         if options.at_boot:
-            for sentence in at_boot.install(
-                up.layout.home, settings.nodes_file, options.port, listen_options.environment_of(settings)
+            for sentence in at_boot.install_unit(
+                up.layout.home, settings.nodes_file, options.port, listen_options.listen_environment(settings)
             ):
-                teller.say(sentence)
+                teller.write_line(sentence)
         # In here, so that no moment is left in which a signal is nobody's.
-        return foreground.follow(up.layout, running) if options.foreground else 0
+        return foreground.follow_supervisor(up.layout, running) if options.foreground else 0
     except StepFailed as failure:
-        teller.failure(failure)
+        teller.write_failure(failure)
         return 1
     except OSError as error:
-        teller.failure(_unusable(up.layout, error))
+        teller.write_failure(_folder_unusable(up.layout, error))
         return 1
     except KeyboardInterrupt:
         if options.foreground:  # which is how that ends, also in the middle of starting
             if find_supervisor(up.layout) is not None:
                 stop_control_plane(up.layout)  # told to end in the moment between starting and staying
             return 0
-        teller.say("\nInterrupted: what this command had started is stopped again.")
+        teller.write_line("\nInterrupted: what this command had started is stopped again.")
         return 130
 
 
-def _settings(options: UpOptions) -> Settings:
-    settings = settings_module.load()
+def _choose_settings(options: UpOptions) -> Settings:
+    settings = settings_module.load_settings()
     home = settings.state_dir.resolve()
     chosen = replace(
         settings,
@@ -122,7 +122,7 @@ def _settings(options: UpOptions) -> Settings:
         nodes_file=_choose_nodes_file(options.nodes_file, settings.nodes_file, Layout(home)),
         api_port=options.port if options.port is not None else settings.api_port,
     )
-    return listen_options.with_listening(chosen, options.listen, options.tls_cert, options.tls_key, os.environ)
+    return listen_options.apply_listen_options(chosen, options.listen, options.tls_cert, options.tls_key, os.environ)
 
 
 def _choose_nodes_file(asked: Path | None, configured: Path | None, layout: Layout) -> Path | None:
@@ -133,40 +133,42 @@ def _choose_nodes_file(asked: Path | None, configured: Path | None, layout: Layo
     if chosen is not None:
         return chosen.resolve()
     try:
-        remembered = (read_json(layout.nodes_memory) or {}).get("nodes_file")
+        remembered = (read_json(layout.last_nodes_file) or {}).get("nodes_file")
     except OSError as error:
-        raise _unusable(layout, error) from error
+        raise _folder_unusable(layout, error) from error
     return Path(remembered) if isinstance(remembered, str) else None
 
 
-def _unusable(layout: Layout, error: OSError) -> StepFailed:
+def _folder_unusable(layout: Layout, error: OSError) -> StepFailed:
     advice = "Is it yours? Make it so, or set GPU_DEV_HOME to another folder."
     return StepFailed(f"Using {layout.home}", str(error), advice=advice)
 
 
-def _find(up: Undertaking) -> ProcessIdentity | None:
+def _find_running(up: UpContext) -> ProcessIdentity | None:
     """The system that already runs here, told about and with a working key."""
     supervisor = find_supervisor(up.layout)
     if supervisor is None:
         return None
     known = read_json(up.layout.system_file) or {}
     asked = up
-    up = replace(up, settings=listen_options.as_started(_as_started(up.settings, known), up.layout))
-    up.teller.say(f"gpu-dev already runs here (process {supervisor.pid}).")
+    up = replace(up, settings=listen_options.with_running_listener(_running_settings(up.settings, known), up.layout))
+    up.output.write_line(f"gpu-dev already runs here (process {supervisor.pid}).")
     if known and known.get("schema") != newest_migration():
-        up.teller.say("It was started by another version: `gpu-dev down`, then `gpu-dev up` to change to this one.")
+        up.output.write_line(
+            "It was started by another version: `gpu-dev down`, then `gpu-dev up` to change to this one."
+        )
     elsewhere = asked.options.listen is not None and asked.settings.listen != up.settings.listen
     other = asked.options.port not in (None, up.settings.api_port) or elsewhere
     if asked.options.nodes_file is not None or other:
-        up.teller.say("It goes on as it was started; for other nodes, ports or addresses: `gpu-dev down` first.")
-    running = _make_usable(up, supervisor, str(known.get("since") or _now()))
+        up.output.write_line("It goes on as it was started; for other nodes, ports or addresses: `gpu-dev down` first.")
+    running = _await_ready(up, supervisor, str(known.get("since") or _now()))
     if not known:  # lost or damaged, and clients look there
-        write_json(up.layout.system_file, _description(up, running))
-    _tell(up, running, found=True)
+        write_json(up.layout.system_file, _describe_system(up, running))
+    _report(up, running, found=True)
     return supervisor
 
 
-def _as_started(settings: Settings, known: dict[str, Any]) -> Settings:
+def _running_settings(settings: Settings, known: dict[str, Any]) -> Settings:
     """The running system's settings, as far as they may differ from what this call would choose."""
     port = str(known.get("api_url", "")).rpartition(":")[2]
     source = known.get("nodes_file")
@@ -177,29 +179,29 @@ def _as_started(settings: Settings, known: dict[str, Any]) -> Settings:
     )
 
 
-def _start(up: Undertaking) -> ProcessIdentity:
-    up.teller.say(f"Starting gpu-dev in {up.layout.home}")
+def _start_system(up: UpContext) -> ProcessIdentity:
+    up.output.write_line(f"Starting gpu-dev in {up.layout.home}")
     try:
-        describe_nodes(up.settings.nodes_file)
+        load_nodes(up.settings.nodes_file)
     except Invalid as error:
         advice = "Correct it, or start with `--nodes detect` to use what the machine has."
         raise StepFailed("Nodes file", error.message, advice=advice) from error
     listen_options.check_listening(up.settings)
     stop_control_plane(up.layout)  # what a killed supervisor may have left
-    free = with_free_port(up.settings, up.teller, insist=up.options.port is not None)
+    free = choose_free_port(up.settings, up.output, insist=up.options.port is not None)
     up = replace(up, settings=free)
-    with _undone_unless_finished(up.layout):
-        supervisor = start_supervisor(up.layout, up.settings, up.teller, up.options.timeout)
-        running = _make_usable(up, supervisor, _now())
+    with _stop_on_failure(up.layout):
+        supervisor = start_supervisor(up.layout, up.settings, up.output, up.options.timeout)
+        running = _await_ready(up, supervisor, _now())
         nodes_file = up.settings.nodes_file
-        write_json(up.layout.nodes_memory, {"nodes_file": None if nodes_file is None else str(nodes_file)})
-        write_json(up.layout.system_file, _description(up, running))
-    _tell(up, running, found=False)
+        write_json(up.layout.last_nodes_file, {"nodes_file": None if nodes_file is None else str(nodes_file)})
+        write_json(up.layout.system_file, _describe_system(up, running))
+    _report(up, running, found=False)
     return supervisor
 
 
 @contextmanager
-def _undone_unless_finished(layout: Layout) -> Iterator[None]:
+def _stop_on_failure(layout: Layout) -> Iterator[None]:
     try:
         yield
     except BaseException:  # Ctrl-C too: nothing stays half-started
@@ -207,26 +209,28 @@ def _undone_unless_finished(layout: Layout) -> Iterator[None]:
         raise
 
 
-def _make_usable(up: Undertaking, supervisor: ProcessIdentity, since: str) -> Running:
+def _await_ready(up: UpContext, supervisor: ProcessIdentity, since: str) -> RunningSystem:
     look_there = f"See the logs in {up.layout.logs}; `gpu-dev down`, then `gpu-dev up`."
-    with up.teller.step("Ready", advice=look_there):
+    with up.output.step("Ready", advice=look_there):
         if not wait_until(lambda: api_probe.why_not_ready(up.api_url) is None, up.options.timeout, every=0.05):
             reason = api_probe.why_not_ready(up.api_url) or "it was not ready in time"
             raise StepFailed("Ready", reason, advice=look_there, log=up.layout.log_file(system.PROCESSOR))
-    with up.teller.step("Your key", advice=look_there) as notes:
+    with up.output.step("Your key", advice=look_there) as notes:
         try:
-            credential = owner_credentials.ensure_key(up.api_url, system.environment(up.settings, os.environ))
+            credential = owner_credentials.ensure_owner_key(
+                up.api_url, system.part_environment(up.settings, os.environ)
+            )
             owner_credentials.ensure_ssh_key()
         except ClientError as error:
             raise StepFailed("Your key", error.message, advice=error.next_step or look_there) from error
         notes.append(credential.username or "")
-    with up.teller.step("Nodes", advice=look_there) as notes:
+    with up.output.step("Nodes", advice=look_there) as notes:
         status = _await_nodes(up, credential.api_key)
         notes.append(f"{len(status.nodes)} found")
-    return Running(supervisor, since, credential, status, isolation.describe(up.settings))
+    return RunningSystem(supervisor, since, credential, status, isolation.describe_isolation(up.settings))
 
 
-def _await_nodes(up: Undertaking, api_key: str) -> ClusterStatus:
+def _await_nodes(up: UpContext, api_key: str) -> ClusterStatus:
     deadline = time.monotonic() + up.options.timeout
     while True:
         status = api_probe.find_cluster_status(up.api_url, api_key)
@@ -237,7 +241,7 @@ def _await_nodes(up: Undertaking, api_key: str) -> ClusterStatus:
         time.sleep(0.05)
 
 
-def _description(up: Undertaking, running: Running) -> dict[str, Any]:
+def _describe_system(up: UpContext, running: RunningSystem) -> dict[str, Any]:
     nodes_file = up.settings.nodes_file
     return {
         "api_url": up.api_url,
@@ -264,29 +268,29 @@ def _pids(layout: Layout) -> dict[str, int]:
     return pids
 
 
-def _tell(up: Undertaking, running: Running, *, found: bool) -> None:
-    up.teller.result({"ok": True, "already_running": found, **_description(up, running)})
+def _report(up: UpContext, running: RunningSystem, *, found: bool) -> None:
+    up.output.write_result({"ok": True, "already_running": found, **_describe_system(up, running)})
     lines = [
         "",
         *(describe_node(node) for node in running.status.nodes),
         running.isolation,
         f"API   {up.api_url}    documentation  {up.api_url}/docs",
-        *_others(up.settings),
+        *_listener_lines(up.settings),
         f"Data  {up.layout.home}",
         "",
         "Next: gpu-dev reserve --gpus 1 --hours 1     gpu-dev avail     gpu-dev down",
     ]
-    up.teller.say("\n".join(lines))
+    up.output.write_line("\n".join(lines))
 
 
-def _others(settings: Settings) -> list[str]:
+def _listener_lines(settings: Settings) -> list[str]:
     if not settings.listen:
         return []
     told = listen_options.describe_listening(settings)
     return [
         f"Others  {told['listen_url']}    (TLS; key {told['fingerprint']})",
         "        let a colleague in with: gpu-dev-server users invite NAME",
-        *listen_options.warnings(),
+        *listen_options.listen_warnings(),
     ]
 
 

@@ -14,16 +14,16 @@ from dataclasses import asdict
 import structlog
 
 from gpudev.domain.errors import Unavailable
-from gpudev.http_edge.rate_limits import TokenBuckets, neighbourhood
+from gpudev.http_edge.rate_limits import TokenBuckets, rate_limit_key
 from gpudev.ports.auditing import AuditEntry, AuditLog
 from gpudev.ports.clock import Clock
 
 log = structlog.get_logger()
 WRITE_EVERY_S = 0.25
-_MOST_AT_ONCE = 500
-_MOST_WAITING = 20_000
-_LAST_CHANCE_S = 5.0
-_REFUSALS, _REFUSALS_PER_MINUTE = 60, 30
+_BATCH_SIZE = 500
+_MAX_PENDING = 20_000
+_CLOSE_SECONDS = 5.0
+_DENIED_BURST, _DENIED_PER_MINUTE = 60, 30
 
 
 class AuditTrail:
@@ -31,10 +31,10 @@ class AuditTrail:
         self._log = audit_log
         self._clock = clock
         self._every_s = every_s
-        self._waiting: deque[AuditEntry] = deque()
-        self._refusals = TokenBuckets(_REFUSALS, _REFUSALS_PER_MINUTE)
-        self._left_out: Counter[str] = Counter()
-        self._something = asyncio.Event()
+        self._pending: deque[AuditEntry] = deque()
+        self._denied_limits = TokenBuckets(_DENIED_BURST, _DENIED_PER_MINUTE)
+        self._omitted: Counter[str] = Counter()
+        self._has_entries = asyncio.Event()
         self._writing = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
 
@@ -48,55 +48,55 @@ class AuditTrail:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
         try:
-            async with asyncio.timeout(_LAST_CHANCE_S):
+            async with asyncio.timeout(_CLOSE_SECONDS):
                 await self.flush()
         except (Unavailable, TimeoutError):
-            for entry in self._waiting:
+            for entry in self._pending:
                 log.error("audit.unwritten", **_fields(entry))
 
-    def note(self, entry: AuditEntry) -> None:
-        if len(self._waiting) >= _MOST_WAITING:
+    def record(self, entry: AuditEntry) -> None:
+        if len(self._pending) >= _MAX_PENDING:
             log.error("audit.unwritten", **_fields(entry))
             return
-        self._waiting.append(entry)
-        self._something.set()
+        self._pending.append(entry)
+        self._has_entries.set()
 
-    def note_refusal(self, entry: AuditEntry) -> None:
+    def record_denied(self, entry: AuditEntry) -> None:
         """Anybody can cause these, as many as they like; so one address fills only so much."""
-        whose = neighbourhood(entry.address)
-        if self._refusals.take(whose):
-            self._left_out[whose] += 1
+        whose = rate_limit_key(entry.address)
+        if self._denied_limits.take(whose):
+            self._omitted[whose] += 1
         else:
-            self.note(entry)
+            self.record(entry)
 
     async def flush(self) -> None:
         """Raises Unavailable; nothing is lost by that."""
         async with self._writing:
-            for whose, count in self._left_out.items():
+            for whose, count in self._omitted.items():
                 summary = AuditEntry(self._clock.now(), "refusals", "left_out", target=f"{count} more", address=whose)
-                self._waiting.append(summary)
-            self._left_out.clear()
-            while self._waiting:
-                batch = [self._waiting[at] for at in range(min(_MOST_AT_ONCE, len(self._waiting)))]
+                self._pending.append(summary)
+            self._omitted.clear()
+            while self._pending:
+                batch = [self._pending[at] for at in range(min(_BATCH_SIZE, len(self._pending)))]
                 await self._log.append(batch)
                 for _ in batch:
-                    self._waiting.popleft()
+                    self._pending.popleft()
 
     async def _run(self) -> None:
         while True:
-            await self._something.wait()
-            self._something.clear()
+            await self._has_entries.wait()
+            self._has_entries.clear()
             await asyncio.sleep(self._every_s)  # others may come along
             try:
                 # Not to be cut off half-way: it would be unknown whether these are written.
-                await _finish(asyncio.ensure_future(self.flush()))
+                await _finish_write(asyncio.ensure_future(self.flush()))
             except Unavailable as error:
-                log.warning("audit.waiting", entries=len(self._waiting), error=str(error))
-                self._something.set()
+                log.warning("audit.waiting", entries=len(self._pending), error=str(error))
+                self._has_entries.set()
                 await asyncio.sleep(1)
 
 
-async def _finish(writing: "asyncio.Future[None]") -> None:
+async def _finish_write(writing: "asyncio.Future[None]") -> None:
     try:
         await asyncio.shield(writing)
     except asyncio.CancelledError:

@@ -8,22 +8,22 @@ import ipaddress
 from collections.abc import Sequence
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-_MOST_HOPS = 20
+_MAX_HOPS = 20
 
 
-class ClientAddresses:
+class ClientIpResolver:
     def __init__(self, trusted: Sequence[str]) -> None:
         """Addresses or networks. Raises ValueError for what is neither."""
         self._trusted: list[Network] = [ipaddress.ip_network(text, strict=False) for text in trusted]
 
-    def of(self, peer: str | None, forwarded_for: Sequence[str]) -> str | None:
+    def resolve(self, peer: str | None, forwarded_for: Sequence[str]) -> str | None:
         """`forwarded_for`: every X-Forwarded-For header, in order. None: it came through no network (a unix socket)."""
         if not self._trusted or peer is None or not self._is_trusted(peer):
             return peer
         forwarded = ",".join(forwarded_for).split(",")
         client = peer
-        for said in reversed(forwarded[-_MOST_HOPS:]):
-            found = _address(said)
+        for said in reversed(forwarded[-_MAX_HOPS:]):
+            found = _parse_address(said)
             if found is None:
                 break  # nobody we trust writes such a thing
             client = found
@@ -41,7 +41,7 @@ class ClientAddresses:
         return any(address in network for network in self._trusted)
 
 
-def _address(text: str) -> str | None:
+def _parse_address(text: str) -> str | None:
     """An address as proxies write it, some of them with a port."""
     text = text.strip()
     if text.startswith("["):

@@ -5,17 +5,17 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
-_EXTENSION = "gpu-dev.cut"
+_ABORT_EXTENSION = "gpu-dev.cut"
 
 
-def offer_cut(scope: MutableMapping[str, Any], transport: asyncio.Transport) -> None:
+def allow_abort(scope: MutableMapping[str, Any], transport: asyncio.Transport) -> None:
     """For whoever answers this request."""
-    scope["extensions"] = {**scope.get("extensions", {}), _EXTENSION: {"transport": transport}}
+    scope["extensions"] = {**scope.get("extensions", {}), _ABORT_EXTENSION: {"transport": transport}}
 
 
-async def cut(scope: Mapping[str, Any], receive: Callable[[], Awaitable[Mapping[str, Any]]]) -> bool:
+async def abort_response(scope: Mapping[str, Any], receive: Callable[[], Awaitable[Mapping[str, Any]]]) -> bool:
     """Hang up, and wait until that is seen. False: this server does not offer it."""
-    offered = scope.get("extensions", {}).get(_EXTENSION)
+    offered = scope.get("extensions", {}).get(_ABORT_EXTENSION)
     if offered is None:
         return False
     offered["transport"].abort()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gpudev.domain import errors
 
-STATUS_OF: Mapping[type[errors.GpuDevError], int] = {
+HTTP_STATUS: Mapping[type[errors.GpuDevError], int] = {
     errors.Invalid: 422,
     errors.Unauthenticated: 401,
     errors.Forbidden: 403,
@@ -18,41 +18,41 @@ STATUS_OF: Mapping[type[errors.GpuDevError], int] = {
     errors.ClusterError: 502,
     errors.GpuDevError: 500,
 }
-REFUSALS = (401, 403, 429)
+DENIED_STATUSES = (401, 403, 429)
 """What anybody can cause who means it ill; these are written down wherever they happen."""
 _RETRY_AFTER_SECONDS = "2"
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class ErrorResponse:
     status: int
     code: str
     detail: str
     headers: Mapping[str, str]
 
 
-def status_of(error: errors.GpuDevError) -> int:
+def http_status(error: errors.GpuDevError) -> int:
     """The nearest class in the table: a subclass means what its parent means until it has a line of its own."""
-    return next(STATUS_OF[kind] for kind in type(error).__mro__ if kind in STATUS_OF)
+    return next(HTTP_STATUS[kind] for kind in type(error).__mro__ if kind in HTTP_STATUS)
 
 
-def refusal_of(error: errors.GpuDevError) -> Refusal:
-    status = status_of(error)
+def to_error_response(error: errors.GpuDevError) -> ErrorResponse:
+    status = http_status(error)
     headers = {}
     if status == 401:
         headers["WWW-Authenticate"] = 'Bearer realm="gpu-dev"'
     if status in (429, 503):
         headers["Retry-After"] = _RETRY_AFTER_SECONDS
-    if isinstance(error, errors.TooOften):
-        headers["Retry-After"] = str(math.ceil(error.again_in_seconds))
+    if isinstance(error, errors.RateLimited):
+        headers["Retry-After"] = str(math.ceil(error.retry_after_seconds))
     # What follows a colon in a fault is a cause in another program's words (hosts, ports, paths): for the log alone.
     detail = error.message.partition(": ")[0] if status >= 500 else error.message
-    return Refusal(status, error.code, detail, headers)
+    return ErrorResponse(status, error.code, detail, headers)
 
 
-def title_of(code: str) -> str:
+def problem_title(code: str) -> str:
     return code.replace("_", " ").capitalize()
 
 
-def type_of(code: str) -> str:
+def problem_type(code: str) -> str:
     return f"urn:gpu-dev:problem:{code}"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-_MOST_BUCKETS = 10_000
+_MAX_BUCKETS = 10_000
 
 
 @dataclass(slots=True)
@@ -28,23 +28,23 @@ class TokenBuckets:
         burst: float,
         per_minute: float,
         *,
-        most: int = _MOST_BUCKETS,
+        max_buckets: int = _MAX_BUCKETS,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._burst = burst
         self._per_second = per_minute / 60
-        self._most = most
+        self._max_buckets = max_buckets
         self._monotonic = monotonic
         self._buckets: dict[str, _Bucket] = {}
 
     def take(self, name: str) -> float:
         """0: it may, and this counts. Else it may not, and in so many seconds it may."""
-        wait = self.wait(name)
+        wait = self.wait_seconds(name)
         if wait == 0:
             self.spend(name)
         return wait
 
-    def wait(self, name: str) -> float:
+    def wait_seconds(self, name: str) -> float:
         """As `take`, but it does not count."""
         bucket = self._buckets.get(name)
         if bucket is None:
@@ -57,8 +57,8 @@ class TokenBuckets:
         bucket = self._buckets.pop(name, None) or _Bucket(self._burst, self._monotonic())
         self._refill(bucket)
         bucket.tokens -= 1
-        if len(self._buckets) >= self._most:
-            self._forget_some()
+        if len(self._buckets) >= self._max_buckets:
+            self._evict()
         self._buckets[name] = bucket  # at the end: the first ones are those used longest ago
 
     def _refill(self, bucket: _Bucket) -> None:
@@ -66,36 +66,36 @@ class TokenBuckets:
         bucket.tokens = min(self._burst, bucket.tokens + (now - bucket.at) * self._per_second)
         bucket.at = now
 
-    def _forget_some(self) -> None:
+    def _evict(self) -> None:
         for bucket in self._buckets.values():
             self._refill(bucket)
         self._buckets = {name: bucket for name, bucket in self._buckets.items() if bucket.tokens < self._burst}
-        for name in list(self._buckets)[: len(self._buckets) - self._most // 2]:
+        for name in list(self._buckets)[: len(self._buckets) - self._max_buckets // 2]:
             del self._buckets[name]
 
 
-class Places:
+class ConcurrencyLimits:
     """So many at once for each name."""
 
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self._taken: Counter[str] = Counter()
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._held: Counter[str] = Counter()
 
-    def are_free(self, name: str) -> bool:
-        return self._taken.get(name, 0) < self.most
+    def has_free_slot(self, name: str) -> bool:
+        return self._held.get(name, 0) < self.limit
 
     @contextmanager
-    def taken(self, name: str) -> Iterator[None]:
-        self._taken[name] += 1
+    def hold_slot(self, name: str) -> Iterator[None]:
+        self._held[name] += 1
         try:
             yield
         finally:
-            self._taken[name] -= 1
-            if not self._taken[name]:
-                del self._taken[name]
+            self._held[name] -= 1
+            if not self._held[name]:
+                del self._held[name]
 
 
-def neighbourhood(address: str | None) -> str:
+def rate_limit_key(address: str | None) -> str:
     """Whom an address counts for: of IPv6, a whole /64 is in one hand."""
     try:
         parsed = ipaddress.ip_address(address or "")

@@ -12,13 +12,13 @@ from gpudev.metrics import instruments
 
 RELEASED = "released"
 SUBMITTED = "submitted"
-_COUNTED = frozenset({*(status.value for status in Status), RELEASED, SUBMITTED})
-_A_BREATH = timedelta(seconds=1)
+_COUNTED_KINDS = frozenset({*(status.value for status in Status), RELEASED, SUBMITTED})
+_WRITE_DELAY = timedelta(seconds=1)
 """A start is written down a moment after it was decided."""
 
 
 @dataclass(frozen=True, slots=True)
-class ReservationStep:
+class ReservationTransition:
     kind: str
     gpu_type: str
     at: datetime
@@ -38,39 +38,39 @@ class DiskOperationEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class DiskCorrected:
+class DiskCorrection:
     kind: str
 
 
-Happened = ReservationStep | DiskOperationEnded | DiskCorrected
+CountedEvent = ReservationTransition | DiskOperationEnded | DiskCorrection
 
 
-def count(happened: Iterable[Happened]) -> None:
+def count_events(happened: Iterable[CountedEvent]) -> None:
     for one in happened:
         match one:
-            case ReservationStep():
-                _count_step(one)
+            case ReservationTransition():
+                _count_transition(one)
             case DiskOperationEnded():
                 instruments.disk_operations.labels(one.kind, one.result).inc()
                 instruments.disk_operation_seconds.labels(one.kind).observe(one.took.total_seconds())
-            case DiskCorrected():
+            case DiskCorrection():
                 instruments.disk_corrections.labels(one.kind).inc()
 
 
-def _count_step(step: ReservationStep) -> None:
-    if step.kind not in _COUNTED:
+def _count_transition(step: ReservationTransition) -> None:
+    if step.kind not in _COUNTED_KINDS:
         return
     instruments.transitions.labels(step.gpu_type, step.kind).inc()
     if step.kind == Status.PREPARING:
         instruments.wait_seconds.labels(step.gpu_type).observe((step.at - step.created_at).total_seconds())
-        _judge(step)
+        _observe_estimate(step)
     elif step.kind == Status.ACTIVE and step.preparing_at is not None:
         instruments.startup_seconds.labels(step.gpu_type).observe((step.at - step.preparing_at).total_seconds())
 
 
-def _judge(step: ReservationStep) -> None:
+def _observe_estimate(step: ReservationTransition) -> None:
     if step.first_expected is not None:
         error = abs((step.at - step.first_expected).total_seconds())
         instruments.eta_error_seconds.labels(step.gpu_type).observe(error)
-    if step.earliest_promise is not None and step.at > step.earliest_promise + _A_BREATH:
-        instruments.promises_broken.labels(step.gpu_type).inc()
+    if step.earliest_promise is not None and step.at > step.earliest_promise + _WRITE_DELAY:
+        instruments.guarantees_broken.labels(step.gpu_type).inc()

@@ -10,19 +10,19 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from gpudev.domain.errors import Unavailable
 from gpudev.metrics import event_counters, instruments
-from gpudev.metrics.event_counters import Happened
-from gpudev.metrics.system_state import Picture, PictureCollector
+from gpudev.metrics.event_counters import CountedEvent
+from gpudev.metrics.system_state import SystemState, SystemStateCollector
 from gpudev.ports.clock import Clock
 
 CONTENT_TYPE = prometheus_client.CONTENT_TYPE_LATEST
-_ANSWER_WITHIN_SECONDS = 5.0
+_DATABASE_TIMEOUT_SECONDS = 5.0
 prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
-class History(Protocol):
+class EventHistory(Protocol):
     async def begin(self) -> None: ...
 
-    async def since_last_time(self) -> list[Happened]: ...
+    async def since_last_time(self) -> list[CountedEvent]: ...
 
 
 class Exposition:
@@ -39,45 +39,45 @@ class SystemExposition(Exposition):
 
     def __init__(
         self,
-        take: Callable[[datetime], Awaitable[Picture]],
-        past: History,
+        load_state: Callable[[datetime], Awaitable[SystemState]],
+        events: EventHistory,
         clock: Clock,
         *,
         is_planning: Callable[[], bool],
         staleness: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
-        self._take = take
-        self._past = past
+        self._load_state = load_state
+        self._events = events
         self._clock = clock
         self._is_planning = is_planning
         self._staleness = staleness
-        self._follows = False
+        self._is_counting = False
         self._registry = CollectorRegistry()
-        self._collector = PictureCollector()
+        self._collector = SystemStateCollector()
         self._registry.register(self._collector)
-        self._asking = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def text(self) -> bytes:
-        async with self._asking:
-            self._collector.picture = await self._ask()
+        async with self._lock:
+            self._collector.state = await self._load()
             self._collector.staleness = self._staleness()
             instruments.is_leader.set(self._is_planning())
             return await super().text() + generate_latest(self._registry)
 
-    async def _ask(self) -> Picture | None:
+    async def _load(self) -> SystemState | None:
         """None: the database does not answer, which is told instead."""
         try:
-            async with asyncio.timeout(_ANSWER_WITHIN_SECONDS):
-                await self._follow()
-                return await self._take(self._clock.now())
+            async with asyncio.timeout(_DATABASE_TIMEOUT_SECONDS):
+                await self._count_events()
+                return await self._load_state(self._clock.now())
         except (Unavailable, TimeoutError):
             return None
 
-    async def _follow(self) -> None:
+    async def _count_events(self) -> None:
         if not self._is_planning():
-            self._follows = False
-        elif self._follows:
-            event_counters.count(await self._past.since_last_time())
+            self._is_counting = False
+        elif self._is_counting:
+            event_counters.count_events(await self._events.since_last_time())
         else:
-            await self._past.begin()
-            self._follows = True
+            await self._events.begin()
+            self._is_counting = True

@@ -7,7 +7,7 @@ from prometheus_client import Counter, Histogram
 
 from gpudev.metrics import instruments
 
-UNMATCHED = "unmatched"
+UNMATCHED_ROUTE = "unmatched"
 _METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"})
 
 
@@ -19,13 +19,13 @@ class RequestMeter:
         self._times: dict[tuple[str, str], Histogram] = {}
         self._in_progress = instruments.requests_in_progress
 
-    def begin(self) -> None:
+    def begin_request(self) -> None:
         self._in_progress.inc()
 
-    def end(self, scope: Mapping[str, Any], status: int, seconds: float) -> None:
+    def end_request(self, scope: Mapping[str, Any], status: int, seconds: float) -> None:
         """`seconds`: until the answer began, so that a stream counts by how soon it spoke. `status` 0: it never did."""
         self._in_progress.dec()
-        method, route = scope["method"], getattr(scope.get("route"), "path", UNMATCHED)
+        method, route = scope["method"], getattr(scope.get("route"), "path", UNMATCHED_ROUTE)
         if method not in _METHODS:
             method = "other"
         count = self._counts.get((method, route, status))

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from datetime import timedelta
 
 
-class Pulse:
-    def __init__(self, patience: timedelta, seconds: Callable[[], float] = time.monotonic) -> None:
-        self._patience = patience.total_seconds()
+class LoopWatchdog:
+    def __init__(self, stuck_after: timedelta, seconds: Callable[[], float] = time.monotonic) -> None:
+        self._stuck_after = stuck_after.total_seconds()
         self._seconds = seconds
         self._beats: dict[str, float] = {}
 
@@ -16,10 +16,10 @@ class Pulse:
         """This loop has just come round. From its first beat on it has to go on."""
         self._beats[loop] = self._seconds()
 
-    def end(self, loop: str) -> None:
+    def forget(self, loop: str) -> None:
         self._beats.pop(loop, None)
 
-    def stopped(self) -> dict[str, float]:
+    def stuck_loops(self) -> dict[str, float]:
         """The loops that hang, each with the seconds since it last came round."""
         now = self._seconds()
-        return {loop: now - at for loop, at in self._beats.items() if now - at > self._patience}
+        return {loop: now - at for loop, at in self._beats.items() if now - at > self._stuck_after}

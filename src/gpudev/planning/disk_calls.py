@@ -10,7 +10,7 @@ from gpudev.ports.cloud import Snapshot, Volume
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class CloudQuery:
     """What has to be seen before a step is decided, by the cloud's ids."""
 
     volumes: frozenset[str] = frozenset()
@@ -18,7 +18,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class CloudState:
     """What was looked at. None: the cloud says that there is none."""
 
     volumes: Mapping[str, Volume | None] = field(default_factory=dict)
@@ -69,7 +69,7 @@ CloudCall = EnsureVolume | EnsureSnapshot | GrowVolume | TagVolume | RemoveVolum
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class WriteRecords:
     """Nothing is asked of the cloud; this is to be written down before anything else."""
 
     step: str
@@ -81,20 +81,20 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class WaitForCloud:
     until: datetime
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class Finish:
+class FinishOperation:
     result: str
     disk: DiskState | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Fail:
+class FailOperation:
     reason: str
 
 
-Step = CloudCall | Record | Wait | Finish | Fail
+OperationStep = CloudCall | WriteRecords | WaitForCloud | FinishOperation | FailOperation

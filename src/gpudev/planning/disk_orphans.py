@@ -5,14 +5,14 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from gpudev.planning.disks.reconcile_disks import plan_disks
+from gpudev.planning.disks.reconcile_disks import plan_disk_writes
 from gpudev.ports.cloud import OWNER_TAG, Snapshot, Volume
 from gpudev.ports.reconciling import DiskRecord, ImportDisk
-from gpudev.settings import Reconciling
+from gpudev.settings import ReconcileSettings
 
 
 @dataclass(frozen=True, slots=True)
-class Orphan:
+class OrphanedStorage:
     kind: str
     """volume or snapshot"""
     id: str
@@ -25,20 +25,20 @@ class Orphan:
     """Of a snapshot at most: the cloud charges what changed, and tells the whole size only."""
 
 
-def find_orphans(
+def find_orphaned_storage(
     volumes: Sequence[Volume],
     snapshots: Sequence[Snapshot],
     records: Sequence[DiskRecord],
-    prices: Reconciling,
+    prices: ReconcileSettings,
     now: datetime,
     *,
     ours: AbstractSet[str] = frozenset(),
-) -> list[Orphan]:
+) -> list[OrphanedStorage]:
     """The dearest first. `ours`: what we made and take care of ourselves: snapshots of disks that have moved to another
     volume since, and the volumes they have left."""
-    reasons = _reasons(volumes, snapshots, records)
+    reasons = _orphan_reasons(volumes, snapshots, records)
     found = [
-        Orphan(
+        OrphanedStorage(
             "volume",
             volume.volume_id,
             volume.owner,
@@ -54,7 +54,7 @@ def find_orphans(
     there = {volume.volume_id for volume in volumes}
     known = there.union(record.volume_id for record in records if record.volume_id and not record.is_deleted)
     found += [
-        Orphan(
+        OrphanedStorage(
             "snapshot",
             snapshot.snapshot_id,
             snapshot.tags.get(OWNER_TAG),
@@ -70,8 +70,10 @@ def find_orphans(
     return sorted(found, key=lambda one: (-one.monthly_cost, one.id))
 
 
-def _reasons(volumes: Sequence[Volume], snapshots: Sequence[Snapshot], records: Sequence[DiskRecord]) -> dict[str, str]:
-    plan = plan_disks(volumes, snapshots, records)
+def _orphan_reasons(
+    volumes: Sequence[Volume], snapshots: Sequence[Snapshot], records: Sequence[DiskRecord]
+) -> dict[str, str]:
+    plan = plan_disk_writes(volumes, snapshots, records)
     reasons = {skipped.volume_id: skipped.reason for skipped in plan.skipped}
     reasons |= {
         write.fields["ebs_volume_id"]: "no disk is recorded for it (the next pass imports it)"

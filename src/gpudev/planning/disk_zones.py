@@ -8,22 +8,22 @@ and meanwhile the reservation would hold GPUs it cannot use. Who fits on which n
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 
-from gpudev.domain.cluster import Anchor
+from gpudev.domain.cluster import ZoneConstraint
 from gpudev.domain.ids import DiskId, ReservationId
 from gpudev.domain.reservations.reservation import Reservation
-from gpudev.ports.disks import DiskPlace
+from gpudev.ports.disks import DiskLocation
 
 
-def anchor_of(disk_name: str, place: DiskPlace, move_takes: timedelta) -> Anchor:
-    return Anchor(disk_name, frozenset({place.zone}), move_takes if place.is_saved else None)
+def make_zone_constraint(disk_name: str, location: DiskLocation, move_takes: timedelta) -> ZoneConstraint:
+    return ZoneConstraint(disk_name, frozenset({location.zone}), move_takes if location.is_saved else None)
 
 
-def anchors_of(
-    waiting: Iterable[Reservation], places: Mapping[DiskId, DiskPlace], move_takes: timedelta
-) -> dict[ReservationId, Anchor]:
+def constrain_to_disks(
+    waiting: Iterable[Reservation], locations: Mapping[DiskId, DiskLocation], move_takes: timedelta
+) -> dict[ReservationId, ZoneConstraint]:
     """Of those whose disk is somewhere. One without a volume is made where its reservation starts."""
     return {
-        row.reservation_id: anchor_of(row.disk_name or "", place, move_takes)
+        row.reservation_id: make_zone_constraint(row.disk_name or "", place, move_takes)
         for row in waiting
-        if row.disk_id is not None and (place := places.get(row.disk_id)) is not None
+        if row.disk_id is not None and (place := locations.get(row.disk_id)) is not None
     }

@@ -10,44 +10,44 @@ from dataclasses import dataclass
 from datetime import timedelta
 from itertools import accumulate
 
-_BINS = 20
-_PRIOR = (2.0, 1.6, 1.3, 1.1, 1.0, 0.9, 0.8, 0.7, 0.7, 0.6, 0.6, 0.5, 0.5, 0.4, 0.4, 0.4, 0.3, 0.3, 0.3, 0.3, 2.3)
+_USAGE_BINS = 20
+_USAGE_PRIOR = (2.0, 1.6, 1.3, 1.1, 1.0, 0.9, 0.8, 0.7, 0.7, 0.6, 0.6, 0.5, 0.5, 0.4, 0.4, 0.4, 0.3, 0.3, 0.3, 0.3, 2.3)
 """The guess, which weighs as much as seventeen people: many leave at once, most before half-time, some never."""
-_REMEMBERED = 1000.0
+_MOST_SAMPLES = 1000.0
 """When this many are known, all of them are made to weigh half: people change."""
 
 
 @dataclass(frozen=True, slots=True)
-class Habits:
-    counts: tuple[float, ...] = _PRIOR
+class UsageRatios:
+    counts: tuple[float, ...] = _USAGE_PRIOR
     """How many left in the first twentieth of their time, in the second, …, and how many stayed to the end."""
 
-    def learn(self, used: timedelta, asked: timedelta) -> "Habits":
+    def learn(self, used: timedelta, asked: timedelta) -> "UsageRatios":
         """`asked`: from the beginning to the planned end as it last was, extensions included."""
         if asked <= timedelta(0):
             return self
         counts = list(self.counts)
-        counts[min(_BINS, max(0, int(used / asked * _BINS)))] += 1.0
-        if sum(counts) > _REMEMBERED:
+        counts[min(_USAGE_BINS, max(0, int(used / asked * _USAGE_BINS)))] += 1.0
+        if sum(counts) > _MOST_SAMPLES:
             counts = [count / 2 for count in counts]
-        return Habits(tuple(counts))
+        return UsageRatios(tuple(counts))
 
-    def typical(self) -> "TypicalStay":
-        return TypicalStay(self.counts)
+    def typical(self) -> "TypicalUsage":
+        return TypicalUsage(self.counts)
 
 
-class TypicalStay:
+class TypicalUsage:
     """The habits made ready to be asked thousands of times."""
 
     __slots__ = ("_all", "_counts", "_left")
 
-    def __init__(self, counts: Sequence[float] = _PRIOR) -> None:
+    def __init__(self, counts: Sequence[float] = _USAGE_PRIOR) -> None:
         self._counts = counts
-        self._left = list(accumulate(counts[:_BINS], initial=0.0))
+        self._left = list(accumulate(counts[:_USAGE_BINS], initial=0.0))
         """How many have left by the end of each twentieth, beginning with none."""
         self._all = sum(counts)
 
-    def rest(self, asked: float, elapsed: float = 0.0) -> float:
+    def remaining(self, asked: float, elapsed: float = 0.0) -> float:
         """How much longer half of those stay who have stayed so long; never beyond what they asked for. In whatever
         unit of time the question is put."""
         if asked <= 0 or elapsed >= asked:
@@ -57,10 +57,10 @@ class TypicalStay:
 
     def _median_beyond(self, gone: float) -> float:
         """The share of their time that half of those exceed who exceed `gone`."""
-        step = int(gone * _BINS)
-        already = self._left[step] + (gone * _BINS - step) * self._counts[step]
+        step = int(gone * _USAGE_BINS)
+        already = self._left[step] + (gone * _USAGE_BINS - step) * self._counts[step]
         middle = (already + self._all) / 2
-        if middle >= self._left[_BINS]:
+        if middle >= self._left[_USAGE_BINS]:
             return 1.0
         step = bisect_right(self._left, middle) - 1
-        return (step + (middle - self._left[step]) / self._counts[step]) / _BINS
+        return (step + (middle - self._left[step]) / self._counts[step]) / _USAGE_BINS

@@ -16,21 +16,21 @@ INTERVAL = 0.8
 _TAIL = (1 - INTERVAL) / 2
 _BUCKETS = (60.0, 15 * 60.0, 60 * 60.0, 3 * 60 * 60.0)
 """Typical waits, in seconds, at which one bucket ends and the next begins."""
-_REMEMBERED = 500
+_OUTCOMES_PER_BUCKET = 500
 """Outcomes per bucket."""
 _ENOUGH = 60
 """Outcomes of a bucket with which it no longer needs the guess."""
-_PRIOR = (-1.6, -1.3, -1.1, -0.9, -0.7, -0.6, -0.5, -0.4, -0.3, -0.2, -0.1, 0.0, 0.1, 0.2, 0.4, 0.7, 1.2)
+_RATIO_PRIOR = (-1.6, -1.3, -1.1, -0.9, -0.7, -0.6, -0.5, -0.4, -0.3, -0.2, -0.1, 0.0, 0.1, 0.2, 0.4, 0.7, 1.2)
 """The guess: a broad spread of logarithms of ratios, a little to the early side."""
-_PRIOR_AT_ONCE = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.4, 1.6, 1.8, 2.1, 2.4)
+_IMMEDIATE_RATIO_PRIOR = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.4, 1.6, 1.8, 2.1, 2.4)
 """The guess for those who would start at once in a typical plan: they do wait, so it can only be longer."""
-_PACE = 0.003
+_LEVEL_STEP = 0.003
 """How far one outcome moves a bound's level."""
 _LEAST_SCALE, _SHARE_OF_BOUND = 120.0, 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Prediction:
     """What a request was told, as seconds from then on. Kept until it starts; then it is learnt from."""
 
     typical: float
@@ -48,21 +48,21 @@ class TrackRecord:
     levels: tuple[float, float, float] = (_TAIL, 0.5, 1 - _TAIL)
     """Which shares of the seen ratios are taken for the bounds and the middle."""
 
-    def learn(self, told: Told, waited: float) -> "TrackRecord":
-        bucket = bisect_right(_BUCKETS, told.typical)
-        scale = _scale(told.bound)
-        ratio = math.log((max(0.0, waited) + scale) / (told.typical + scale))
+    def learn(self, prediction: Prediction, waited: float) -> "TrackRecord":
+        bucket = bisect_right(_BUCKETS, prediction.typical)
+        scale = _scale(prediction.bound)
+        ratio = math.log((max(0.0, waited) + scale) / (prediction.typical + scale))
         ratios = list(self.ratios)
-        ratios[bucket] = (*ratios[bucket], ratio)[-_REMEMBERED:]
+        ratios[bucket] = (*ratios[bucket], ratio)[-_OUTCOMES_PER_BUCKET:]
         low, middle, high = self.levels
-        low += _PACE * (_TAIL - (waited < told.earliest))
-        middle += _PACE * (0.5 - (waited < told.expected))
-        high -= _PACE * (_TAIL - (waited > told.latest_likely))
-        levels = (_between(low, 0.0, 0.3), _between(middle, 0.3, 0.7), _between(high, 0.7, 1.0))
+        low += _LEVEL_STEP * (_TAIL - (waited < prediction.earliest))
+        middle += _LEVEL_STEP * (0.5 - (waited < prediction.expected))
+        high -= _LEVEL_STEP * (_TAIL - (waited > prediction.latest_likely))
+        levels = (_clamp(low, 0.0, 0.3), _clamp(middle, 0.3, 0.7), _clamp(high, 0.7, 1.0))
         return TrackRecord(tuple(ratios), levels)
 
     def calibration(self) -> "Calibration":
-        priors = (_PRIOR_AT_ONCE, *(_PRIOR,) * len(_BUCKETS))
+        priors = (_IMMEDIATE_RATIO_PRIOR, *(_RATIO_PRIOR,) * len(_BUCKETS))
         return Calibration(
             tuple(_factors(ratios, prior, self.levels) for ratios, prior in zip(self.ratios, priors, strict=True))
         )
@@ -75,17 +75,17 @@ class Calibration:
     factors: tuple[tuple[float, float, float], ...]
     """By bucket: what a typical wait is multiplied with for the earliest, the expected and the latest likely one."""
 
-    def tell(self, typical: float, bound: float) -> Told:
+    def predict(self, typical: float, bound: float) -> Prediction:
         """Waits in seconds. Never beyond the bound, which is a promise."""
         scale = _scale(bound)
         stretched = typical + scale
         low, middle, high = self.factors[bisect_right(_BUCKETS, typical)]
-        return Told(
+        return Prediction(
             typical,
             bound,
-            earliest=_between(stretched * low - scale, 0.0, bound),
-            expected=_between(stretched * middle - scale, 0.0, bound),
-            latest_likely=_between(stretched * high - scale, 0.0, bound),
+            earliest=_clamp(stretched * low - scale, 0.0, bound),
+            expected=_clamp(stretched * middle - scale, 0.0, bound),
+            latest_likely=_clamp(stretched * high - scale, 0.0, bound),
         )
 
 
@@ -107,5 +107,5 @@ def _quantile(ordered: Sequence[float], level: float) -> float:
     return ordered[min(len(ordered), max(1, math.ceil(level * len(ordered)))) - 1]
 
 
-def _between(value: float, least: float, most: float) -> float:
+def _clamp(value: float, least: float, most: float) -> float:
     return max(least, min(most, value))

@@ -5,19 +5,19 @@ A dotfiles repository that cannot be cloned, or a script that fails, never ends 
 
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation
-from gpudev.ports.cluster import ServerSeen
+from gpudev.ports.cluster import ServerState
 from gpudev.ports.reservations import Change, NewEvent
 
 
-def decide_setup(reservation: Reservation, server: ServerSeen | None) -> Change | None:
-    if server is None or server.setup is None or reservation.status is not Status.ACTIVE:
+def decide_personalization(reservation: Reservation, server: ServerState | None) -> Change | None:
+    if server is None or server.setup_outcome is None or reservation.status is not Status.ACTIVE:
         return None
-    if server.setup == reservation.setup_outcome:
+    if server.setup_outcome == reservation.setup_outcome:
         return None
     return Change(
         reservation.reservation_id,
         reservation.status,
         reservation.version,
-        NewEvent("setup", server.setup),
-        fields={"setup_outcome": server.setup},
+        NewEvent("setup", server.setup_outcome),
+        fields={"setup_outcome": server.setup_outcome},
     )

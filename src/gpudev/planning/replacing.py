@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from gpudev.domain.cluster import Node
-from gpudev.domain.cordon import why_closed
+from gpudev.domain.cordon import describe_closed_node
 from gpudev.domain.reservations.reservation import Reservation
 
 
-def units_held(reservations: Iterable[Reservation]) -> Counter[str]:
+def count_held_units(reservations: Iterable[Reservation]) -> Counter[str]:
     """By node, whoever holds them."""
     held: Counter[str] = Counter()
     for reservation in reservations:
@@ -22,7 +22,7 @@ def units_held(reservations: Iterable[Reservation]) -> Counter[str]:
     return held
 
 
-def find_obstacle(reservation: Reservation, nodes: Mapping[str, Node], held: Mapping[str, int]) -> str | None:
+def find_placement_obstacle(reservation: Reservation, nodes: Mapping[str, Node], held: Mapping[str, int]) -> str | None:
     """What is in the way of its place, in words; None: nothing that can be seen. `held` includes its own."""
     for share in reservation.shares:
         node = nodes.get(share.node)
@@ -31,7 +31,7 @@ def find_obstacle(reservation: Reservation, nodes: Mapping[str, Node], held: Map
         if not node.ready:
             return f"node {share.node} does not answer"
         if not node.schedulable:
-            return f"node {share.node} was {why_closed(node)}"
+            return f"node {share.node} was {describe_closed_node(node)}"
         if node.foreign_units + held.get(share.node, 0) > node.units:
             return f"work that belongs to no reservation has taken what was free on node {share.node}"
     return None

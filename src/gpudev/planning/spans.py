@@ -6,14 +6,16 @@ So its starts are promises that a slow start or a slow end of somebody ahead doe
 
 from datetime import datetime
 
-from gpudev.domain.cluster import Anchor, Holding
+from gpudev.domain.cluster import Allocation, ZoneConstraint
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation
 from gpudev.planning.queue.plan import Request
-from gpudev.settings import Timing
+from gpudev.settings import TimingSettings
 
 
-def asked_by(reservation: Reservation, timing: Timing, turn: int = 0, anchor: Anchor | None = None) -> Request:
+def to_request(
+    reservation: Reservation, timing: TimingSettings, fair_rank: int = 0, zone_constraint: ZoneConstraint | None = None
+) -> Request:
     """A waiting reservation as the plan sees it."""
     return Request(
         reservation_id=reservation.reservation_id,
@@ -21,30 +23,33 @@ def asked_by(reservation: Reservation, timing: Timing, turn: int = 0, anchor: An
         gpu_type=reservation.gpu_type,
         units_per_node=max(1, reservation.gpu_count // reservation.node_count),
         node_count=reservation.node_count,
-        duration=reservation.duration + timing.around_a_stay,
+        duration=reservation.duration + timing.reservation_overhead,
         priority=reservation.priority,
         slots=reservation.gpu_count == 0,
-        turn=turn,
-        anchor=anchor,
+        fair_rank=fair_rank,
+        zone_constraint=zone_constraint,
     )
 
 
-def held_by(reservation: Reservation, now: datetime, timing: Timing) -> Holding | None:
+def to_allocation(reservation: Reservation, now: datetime, timing: TimingSettings) -> Allocation | None:
     """What it keeps others from using, and the last moment at which that is free again."""
     if reservation.is_released or not reservation.shares:
         return None
-    return Holding(
-        reservation.reservation_id, reservation.gpu_type, reservation.shares, _freed_by(reservation, now, timing)
+    return Allocation(
+        reservation.reservation_id,
+        reservation.gpu_type,
+        reservation.shares,
+        _latest_free_time(reservation, now, timing),
     )
 
 
-def _freed_by(reservation: Reservation, now: datetime, timing: Timing) -> datetime | None:
+def _latest_free_time(reservation: Reservation, now: datetime, timing: TimingSettings) -> datetime | None:
     if reservation.status.is_terminal:
         ended = reservation.reservation_ended
         return None if ended is None else ended + timing.teardown_margin
     if reservation.status is Status.ACTIVE and reservation.expires_at is not None:
         return reservation.expires_at + timing.teardown_margin
-    if reservation.is_leaving:
+    if reservation.is_being_requeued:
         return None
     begun = reservation.preparing_at or now
     # Its time begins when it is ready. One that takes longer than planned may be ready at any moment.

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from gpudev.domain.cluster import Holding, Node
+from gpudev.domain.cluster import Allocation, Node
 
 
 @dataclass(frozen=True, slots=True)
-class Booking:
+class PlannedUse:
     """Something planned: from when to when, on which nodes, how many units on each."""
 
     begins: datetime
@@ -19,30 +19,30 @@ class Booking:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class UsageStep:
     at: datetime
     used: int
 
 
-def timeline(
-    node: Node, holdings: Iterable[Holding], bookings: Iterable[Booking], now: datetime, until: datetime
-) -> list[Step]:
+def usage_timeline(
+    node: Node, allocations: Iterable[Allocation], planned_uses: Iterable[PlannedUse], now: datetime, until: datetime
+) -> list[UsageStep]:
     """The first step is now; each lasts until the next one, the last to `until`."""
     changes: list[tuple[datetime, int]] = [(now, max(node.foreign_units, len(node.foreign_indices)))]
-    for holding in holdings:
+    for holding in allocations:
         units = sum(share.units for share in holding.shares if share.node == node.name)
         if units:
             changes.append((now, units))
             if holding.until is not None:
                 changes.append((max(now, holding.until), -units))
-    for booking in bookings:
+    for booking in planned_uses:
         if node.name in booking.nodes:
             changes += [(max(now, booking.begins), booking.units), (max(now, booking.ends), -booking.units)]
-    return _steps(sorted(changes), until, node.units)
+    return _usage_steps(sorted(changes), until, node.units)
 
 
-def _steps(changes: Sequence[tuple[datetime, int]], until: datetime, most: int) -> list[Step]:
-    steps: list[Step] = []
+def _usage_steps(changes: Sequence[tuple[datetime, int]], until: datetime, most: int) -> list[UsageStep]:
+    steps: list[UsageStep] = []
     used = 0
     for at, change in changes:
         if at >= until:
@@ -52,5 +52,5 @@ def _steps(changes: Sequence[tuple[datetime, int]], until: datetime, most: int) 
             steps.pop()
         shown = min(most, max(0, used))
         if not steps or steps[-1].used != shown:
-            steps.append(Step(at, shown))
+            steps.append(UsageStep(at, shown))
     return steps

@@ -51,7 +51,7 @@ class AccountStore(Protocol):
         when the user is disabled, or when the name (in whatever case) is somebody else's."""
         ...
 
-    async def expect(self, username: str, provider: str) -> None:
+    async def expect_login(self, username: str, provider: str) -> None:
         """Let whom this provider next calls by this name become this user, who was made here. NotFound when there is
         no such user, Conflict when it is bound to somebody already."""
         ...
@@ -75,13 +75,13 @@ class NonceStore(Protocol):
         ...
 
 
-class Identity(Protocol):
+class KeyAuthenticator(Protocol):
     async def authenticate(self, secret: str) -> ApiKey:
         """Raises Unauthenticated."""
         ...
 
 
-class KeySource(Protocol):
+class PublicKeySource(Protocol):
     async def public_keys(self, github_user: str) -> Sequence[str]:
         """The keys GitHub publishes for a user. Raises Invalid when there are none, Unavailable when GitHub
         does not answer."""

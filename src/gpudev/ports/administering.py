@@ -21,7 +21,7 @@ class KeyRecord:
     """Neither revoked nor past its end, and its user is active."""
 
 
-class Administration(Protocol):
+class UserAdministration(Protocol):
     """Each raises NotFound when there is no such user or key, and Conflict for what would leave no active admin."""
 
     async def set_active(self, username: str, active: bool) -> User:

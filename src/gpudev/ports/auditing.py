@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-_KEY_SHOWN = 16
-_KEY = re.compile(r"gpudevt?_[A-Za-z0-9_-]{10,}")
+_KEY_PREFIX_LENGTH = 16
+_KEY_PATTERN = re.compile(r"gpudevt?_[A-Za-z0-9_-]{10,}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,21 +45,21 @@ class AuditQuery:
 class AuditLog(Protocol):
     async def append(self, entries: Sequence[AuditEntry]) -> None: ...
 
-    async def find(self, query: AuditQuery) -> list[AuditEntry]:
+    async def find_entries(self, query: AuditQuery) -> list[AuditEntry]:
         """The newest `limit` of them, the oldest of these first."""
         ...
 
 
-def harmless(text: str, most: int = 200) -> str:
+def sanitize_text(text: str, max_length: int = 200) -> str:
     """Text from outside as it may stand in a log: one line, nothing that moves a cursor or hides what follows, and no
     API key that somebody put in the wrong place."""
-    kept = without_keys(text[: 2 * most])
+    kept = redact_keys(text[: 2 * max_length])
     shown = "".join(
-        c if c.isprintable() and c != "\\" else c.encode("unicode_escape").decode() for c in kept[: most + 1]
+        c if c.isprintable() and c != "\\" else c.encode("unicode_escape").decode() for c in kept[: max_length + 1]
     )
-    return shown if len(shown) <= most else shown[: most - 1] + "…"
+    return shown if len(shown) <= max_length else shown[: max_length - 1] + "…"
 
 
-def without_keys(text: str) -> str:
+def redact_keys(text: str) -> str:
     """Of every API key, and of every token for a session, only what lists of keys show of it, too."""
-    return _KEY.sub(lambda found: found[0][:_KEY_SHOWN] + "…", text) if "gpudev" in text else text
+    return _KEY_PATTERN.sub(lambda found: found[0][:_KEY_PREFIX_LENGTH] + "…", text) if "gpudev" in text else text

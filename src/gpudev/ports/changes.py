@@ -24,7 +24,7 @@ class AccessChange:
 
 
 class AccessChanges(Protocol):
-    def attach(self, heard: Callable[[AccessChange], None]) -> None:
+    def attach(self, on_change: Callable[[AccessChange], None]) -> None:
         """Calls `heard` for every change, and with an empty one whenever some may have been missed."""
         ...
 
@@ -36,11 +36,11 @@ class AccessChanges(Protocol):
 class NoAccessChanges:
     """Nothing is ever heard: whoever remembers keys must ask again every second."""
 
-    def attach(self, heard: Callable[[AccessChange], None]) -> None:
+    def attach(self, on_change: Callable[[AccessChange], None]) -> None:
         return None
 
     def is_fresh(self) -> bool:
         return False
 
 
-UNHEARD = NoAccessChanges()
+NO_ACCESS_CHANGES = NoAccessChanges()

@@ -43,7 +43,7 @@ class Volume:
     attached_to: tuple[str, ...] = ()
     """Machines, by the cloud's names. Empty: nobody has it."""
     tags: Mapping[str, str] = field(default_factory=dict)
-    busy: str | None = None
+    busy_reason: str | None = None
     """Why nobody can write to it now, in words: a cloud says that it has failed; a folder is still being copied."""
 
     @property

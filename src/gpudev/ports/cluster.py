@@ -9,12 +9,12 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
-from gpudev.domain.cluster import Node, Share
+from gpudev.domain.cluster import Node, NodeShare
 from gpudev.domain.disks.contents import Contents
 from gpudev.domain.ids import DiskId, ReservationId, UserId
-from gpudev.domain.reservations.command_exit import RunEnd
-from gpudev.domain.reservations.reservation import Connection
-from gpudev.domain.sessions.addons import JupyterSeen, JupyterWish
+from gpudev.domain.reservations.command_exit import CommandExit
+from gpudev.domain.reservations.reservation import SshEndpoint
+from gpudev.domain.sessions.addons import JupyterSpec, JupyterStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class ServerSpec:
     username: str
     gpu_type: str
     gpu_count: int
-    shares: tuple[Share, ...]
+    shares: tuple[NodeShare, ...]
     ssh_public_keys: tuple[str, ...]
     disk_id: DiskId | None
     """The owner's disk that becomes /home/dev; None: scratch that ends with the reservation."""
@@ -52,11 +52,11 @@ class ServerSpec:
     """The owner's program, run after that."""
     volume: HomeVolume | None = None
     """Of the disk, made ready before anything starts."""
-    jupyter: JupyterWish | None = field(default=None, repr=False)
+    jupyter: JupyterSpec | None = field(default=None, repr=False)
     """None: Jupyter does not run there."""
 
 
-class Phase(StrEnum):
+class ServerPhase(StrEnum):
     STARTING = "starting"
     READY = "ready"
     DEAD = "dead"
@@ -64,38 +64,38 @@ class Phase(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class ServerSeen:
+class ServerState:
     """A dev server (all members of a gang together) as last seen."""
 
     reservation_id: ReservationId
-    phase: Phase
+    phase: ServerPhase
     step: str | None = None
     """While starting: what is going on, in words ("starting the ssh server")."""
     reason: str | None = None
     """When dead: why, in words, with the last log lines."""
-    connection: Connection | None = None
+    connection: SshEndpoint | None = None
     """When ready."""
-    lost_unwatched: bool = False
+    is_restartable: bool = False
     """Dead, and it died while nobody watched (reboot, control plane down): it may be started again."""
-    refused: str | None = None
+    rejection: str | None = None
     """Why the place it was given does not take it: so far while starting, for good when dead. It never ran there."""
-    held: tuple[Share, ...] = ()
+    node_shares: tuple[NodeShare, ...] = ()
     """What it takes of which nodes right now, where that can be seen. A reservation's row says the same; one without a
     row (an orphan) uses this until it is gone."""
-    setup: str | None = None
+    setup_outcome: str | None = None
     """When ready: what became of the owner's own set-up (dotfiles, start-up script), in words that hold nothing of it;
     None: there is none, it goes on, or nobody knows."""
-    run_end: RunEnd | None = None
+    command_exit: CommandExit | None = None
     """When dead: the command it was reserved for has ended, and it ended itself with it; nothing went wrong."""
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterSeen:
+class ClusterState:
     """A complete view, true at `at`. What is not in it does not exist; an incomplete view is never returned."""
 
     at: datetime
     nodes: tuple[Node, ...]
-    servers: Mapping[ReservationId, ServerSeen]
+    servers: Mapping[ReservationId, ServerState]
 
 
 class Cluster(Protocol):
@@ -113,7 +113,7 @@ class Cluster(Protocol):
         """Let go of the cluster; dev servers go on."""
         ...
 
-    async def look(self) -> ClusterSeen: ...
+    async def observe(self) -> ClusterState: ...
 
     def changes(self) -> AsyncIterator[None]:
         """Yields whenever `look` would now answer differently. May yield too often, never too rarely
@@ -134,14 +134,14 @@ class Cluster(Protocol):
         told by the cloud. Takes seconds at most, and raises nothing: nobody's end waits for this."""
         ...
 
-    async def adjust(
-        self, reservation_id: ReservationId, ssh_public_keys: tuple[str, ...], jupyter: JupyterWish | None
-    ) -> JupyterSeen | None:
+    async def apply_addons(
+        self, reservation_id: ReservationId, ssh_public_keys: tuple[str, ...], jupyter: JupyterSpec | None
+    ) -> JupyterStatus | None:
         """Have a running dev server let in those who have these keys, and nobody else, and run Jupyter or not, within
         seconds and without a restart. Whoever is let in no longer is sent away. Answers how Jupyter is; None
         where it is not wanted. Raises Unavailable also when there is no dev server that runs."""
         ...
 
-    async def tell(self, reservation_id: ReservationId, message: str) -> None:
+    async def send_message(self, reservation_id: ReservationId, message: str) -> None:
         """Show a message in the dev server's open terminals, as well as it can be done."""
         ...

@@ -10,29 +10,29 @@ from gpudev.domain.ids import ReservationId
 
 
 @dataclass(frozen=True, slots=True)
-class AwayNode:
+class AbsentNode:
     """Seen once, and not there now."""
 
     name: str
     gpu_type: str
-    seen_at: datetime
+    last_observed_at: datetime
 
 
-class CordonView(Protocol):
+class CordonReader(Protocol):
     async def cordons(self) -> Mapping[str, Cordon]: ...
 
 
-class Notices(Protocol):
+class TerminalNotices(Protocol):
     async def take_notices(self) -> Sequence[tuple[ReservationId, str]]:
         """What is to be shown in whose terminals. Each is given out once."""
         ...
 
 
-class ProcessorCordons(CordonView, Notices, Protocol):
+class ProcessorCordons(CordonReader, TerminalNotices, Protocol):
     """What the processor needs of them."""
 
 
-class CordonStore(CordonView, Protocol):
+class CordonStore(CordonReader, Protocol):
     """The processor hears of every change at once."""
 
     async def cordon(self, node: str, by: str, reason: str, *, now: datetime) -> Cordon:
@@ -44,11 +44,11 @@ class CordonStore(CordonView, Protocol):
         """Doing it twice is fine. NotFound for a node that was never seen."""
         ...
 
-    async def has_been_heard(self, nodes: Sequence[str]) -> bool:
+    async def has_taken_effect(self, nodes: Sequence[str]) -> bool:
         """Whether the processor has planned without these since they were closed, so that nobody is about to start
         there. Nodes that are away do not matter."""
         ...
 
-    async def away(self) -> Sequence[AwayNode]: ...
+    async def list_absent_nodes(self) -> Sequence[AbsentNode]: ...
 
     async def add_notice(self, reservation_id: ReservationId, message: str) -> None: ...

@@ -7,9 +7,9 @@ from typing import Protocol
 
 from gpudev.domain.disks.contents import Contents
 from gpudev.domain.disks.operations import (
-    Changes,
     DiskState,
     Operation,
+    OperationChanges,
     OperationFacts,
     OperationId,
     RecordedSnapshotId,
@@ -19,12 +19,12 @@ from gpudev.domain.disks.operations import (
 from gpudev.domain.ids import DiskId, ReservationId, UserId
 from gpudev.ports.cloud import Volume
 
-Decide = Callable[[UserDisks], Changes | None]
+Decide = Callable[[UserDisks], OperationChanges | None]
 """Pure: it is called while all of a user's disks are locked. None: there is nothing to do."""
 
 
 @dataclass(frozen=True, slots=True)
-class Upkeep:
+class DiskMaintenance:
     """A disk that time may have decided something about."""
 
     user_id: UserId
@@ -32,7 +32,7 @@ class Upkeep:
 
 
 @dataclass(frozen=True, slots=True)
-class InUse:
+class DiskInUse:
     """A disk that a dev server has."""
 
     user_id: UserId
@@ -66,7 +66,7 @@ class DiskEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class SnapshotContents:
     """What was in a snapshot."""
 
     snapshot_id: RecordedSnapshotId
@@ -77,7 +77,7 @@ class Listing:
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
+class ContentsTotals:
     files: int
     size_bytes: int
 
@@ -85,23 +85,25 @@ class Totals:
 class DiskViews(Protocol):
     """What only looks at disks."""
 
-    async def of_user(self, user_id: UserId) -> list[DiskOverview]:
+    async def list_user_disks(self, user_id: UserId) -> list[DiskOverview]:
         """All that are not purged, the deleted ones too, by name and age."""
         ...
 
-    async def find(self, disk_id: DiskId) -> DiskOverview | None:
+    async def find_disk(self, disk_id: DiskId) -> DiskOverview | None:
         """A purged one, too."""
         ...
 
-    async def history(self, disk_id: DiskId, limit: int = 100) -> list[DiskEvent]:
+    async def list_disk_events(self, disk_id: DiskId, limit: int = 100) -> list[DiskEvent]:
         """What happened to it last, the oldest first."""
         ...
 
-    async def listing(self, disk_id: DiskId, snapshot_id: RecordedSnapshotId | None = None) -> Listing | None:
+    async def find_snapshot_contents(
+        self, disk_id: DiskId, snapshot_id: RecordedSnapshotId | None = None
+    ) -> SnapshotContents | None:
         """Of this snapshot; or of the one that holds what is on the disk now, or else of the newest that has one."""
         ...
 
-    async def totals(self, disk_id: DiskId) -> Mapping[RecordedSnapshotId, Totals]:
+    async def load_contents_totals(self, disk_id: DiskId) -> Mapping[RecordedSnapshotId, ContentsTotals]:
         """Of those of its snapshots that have a listing."""
         ...
 
@@ -115,9 +117,9 @@ class DiskOperationStore(Protocol):
         the same key is answered again, whatever `decide` would say. Raises what `decide` raises."""
         ...
 
-    async def load(self, operation_id: OperationId) -> OperationFacts | None: ...
+    async def load_facts(self, operation_id: OperationId) -> OperationFacts | None: ...
 
-    async def write(self, changes: Changes, *, now: datetime, by: str) -> Operation:
+    async def write_changes(self, changes: OperationChanges, *, now: datetime, by: str) -> Operation:
         """Raises Stale, having written nothing."""
         ...
 
@@ -127,23 +129,23 @@ class DiskOperationStore(Protocol):
 
     async def next_due(self) -> datetime | None: ...
 
-    async def unsettled(self, limit: int = 1000) -> list[SnapshotRecord]:
+    async def list_pending_snapshots(self, limit: int = 1000) -> list[SnapshotRecord]:
         """Snapshots that the cloud had not finished when their operation was over."""
         ...
 
-    async def settle(self, record: SnapshotRecord, *, now: datetime, event: str | None = None) -> bool:
+    async def finish_snapshot(self, record: SnapshotRecord, *, now: datetime, event: str | None = None) -> bool:
         """What became of such a one, with a line of its disk's history. False: it is no longer pending."""
         ...
 
-    async def deleted_before(self, moment: datetime) -> list[Upkeep]:
+    async def list_deleted_before(self, moment: datetime) -> list[DiskMaintenance]:
         """Disks that may be purged."""
         ...
 
-    async def with_snapshots(self) -> list[Upkeep]:
+    async def list_with_snapshots(self) -> list[DiskMaintenance]:
         """Disks that may have something to prune."""
         ...
 
-    async def unkept_since(self, moment: datetime) -> list[InUse]:
+    async def list_without_snapshot_since(self, moment: datetime) -> list[DiskInUse]:
         """Disks that their dev server has had since before then, of which no snapshot was taken or tried since."""
         ...
 
@@ -163,22 +165,22 @@ class DiskOperationStore(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class HeldDisk:
+class DiskAttachment:
     """A reservation's disk, and what was last asked for it on the reservation's behalf."""
 
     disk: DiskState
-    ready: Operation | None = None
+    ready_operation: Operation | None = None
     """The newest that makes it ready."""
-    readied: int = 0
+    ready_count: int = 0
     """How often that was asked for."""
-    away: Operation | None = None
+    away_operation: Operation | None = None
     """The newest that puts it away."""
 
 
-class HeldDisks(Protocol):
-    async def find(self, disk_id: DiskId, reservation_id: ReservationId) -> HeldDisk | None: ...
+class AttachmentStore(Protocol):
+    async def find_attachment(self, disk_id: DiskId, reservation_id: ReservationId) -> DiskAttachment | None: ...
 
-    async def write_at_once(self, changes: Changes, key: str, *, now: datetime, by: str) -> bool:
+    async def write_finished_operation(self, changes: OperationChanges, key: str, *, now: datetime, by: str) -> bool:
         """An operation that is over as soon as it is asked for, and what it makes of the disk. False, and nothing is
         written: the disk is no longer as it was read, or something is being done to it."""
         ...
@@ -187,42 +189,44 @@ class HeldDisks(Protocol):
 class UnlinkedDisks(Protocol):
     """Disks that are on no volume that was recorded, and never were."""
 
-    async def unlinked(self) -> list[DiskState]: ...
+    async def list_unlinked_disks(self) -> list[DiskState]: ...
 
-    async def adopt(self, disk: DiskState, volume: Volume, zone: str, *, now: datetime) -> bool:
+    async def adopt_volume(self, disk: DiskState, volume: Volume, zone: str, *, now: datetime) -> bool:
         """It is on that volume, and has been all along. False: somebody wrote the disk meanwhile."""
         ...
 
 
-class DiskContents(Protocol):
+class ContentsStore(Protocol):
     """Listings of what is in snapshots, kept as long as these are."""
 
-    async def find(self, snapshot_id: RecordedSnapshotId) -> Contents | None: ...
+    async def find_contents(self, snapshot_id: RecordedSnapshotId) -> Contents | None: ...
 
-    async def keep(self, snapshot_id: RecordedSnapshotId, contents: Contents, *, now: datetime) -> None:
+    async def save_contents(self, snapshot_id: RecordedSnapshotId, contents: Contents, *, now: datetime) -> None:
         """Twice is once."""
         ...
 
-    async def missing(self, limit: int = 1000) -> list[SnapshotRecord]:
+    async def list_snapshots_without_contents(self, limit: int = 1000) -> list[SnapshotRecord]:
         """Complete snapshots without one, the newest first."""
         ...
 
-    async def hear(self, reservation_id: ReservationId, disk_id: DiskId, contents: Contents, *, now: datetime) -> None:
+    async def save_reported_contents(
+        self, reservation_id: ReservationId, disk_id: DiskId, contents: Contents, *, now: datetime
+    ) -> None:
         """What a dev server says is in its home, for the snapshot that is taken when it is gone. Its last word
         counts."""
         ...
 
-    async def keep_heard(self, *, now: datetime) -> None:
+    async def assign_reported_contents(self, *, now: datetime) -> None:
         """Those snapshots that were taken meanwhile get what was heard for them."""
         ...
 
-    async def forget_removed(self) -> None:
+    async def delete_removed_contents(self) -> None:
         """Those of snapshots that are no more."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class DiskPlace:
+class DiskLocation:
     """Where a disk's volume is."""
 
     zone: str
@@ -230,7 +234,7 @@ class DiskPlace:
     """A finished snapshot holds exactly what is on it, so that it can be made anew in another zone."""
 
 
-class DiskPlaces(Protocol):
-    async def find(self, disk_ids: Sequence[DiskId]) -> Mapping[DiskId, DiskPlace]:
+class DiskLocations(Protocol):
+    async def find_locations(self, disk_ids: Sequence[DiskId]) -> Mapping[DiskId, DiskLocation]:
         """Of those that have a volume somewhere."""
         ...

@@ -8,7 +8,7 @@ from gpudev.domain.reservations.reservation import Reservation
 
 
 class GpuUsage(Protocol):
-    async def of(self, reservation: Reservation) -> Sequence[GpuUse]:
+    async def find_usage(self, reservation: Reservation) -> Sequence[GpuUse]:
         """What was last measured, by node and number. Nothing where nobody measures, or nobody could be asked soon
         enough: it never raises, and hardly waits."""
         ...

@@ -7,7 +7,7 @@ from typing import Protocol
 from gpudev.domain.access.invitations import Invitation
 from gpudev.domain.access.users import Role
 
-INVITATION = "invitation"
+INVITATION_PROVIDER = "invitation"
 """The provider of people who came by an invitation."""
 
 

@@ -9,16 +9,16 @@ from gpudev.ports.reservations import Change
 
 
 class MoveStore(Protocol):
-    async def leave(self, change: Change, *, now: datetime) -> None:
+    async def begin_move(self, change: Change, *, now: datetime) -> None:
         """The guarded end of one that goes on elsewhere; Stale when that is no longer true. From now on what its owner
         brought, and what was wanted inside, is kept until it has gone on."""
         ...
 
-    async def unfinished(self) -> Sequence[ReservationId]:
+    async def list_unfinished_moves(self) -> Sequence[ReservationId]:
         """Those that have left and not gone on, the first to leave first."""
         ...
 
-    async def go_on(self, left: ReservationId, change: Change | None, *, now: datetime) -> None:
+    async def finish_move(self, left: ReservationId, change: Change | None, *, now: datetime) -> None:
         """Hands over, once, what was wanted inside the one that left to the one that `change` tells of it: added users
         and Jupyter. What it leaves behind is forgotten. None: it goes on as nothing. Stale as above."""
         ...

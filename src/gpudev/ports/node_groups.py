@@ -19,13 +19,13 @@ class RefreshState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Refresh:
+class MachineRefresh:
     """One replacement of all machines of a group, old ones by new ones of its present template."""
 
     refresh_id: str
     state: RefreshState
     percent: int
-    said: str
+    detail: str
     """The cloud's own words for how it stands."""
 
 
@@ -38,11 +38,11 @@ class NodeGroups(Protocol):
         """By the cloud's own names. NotFound: there is no such group."""
         ...
 
-    async def last_refresh(self, group: str) -> Refresh | None:
+    async def last_refresh(self, group: str) -> MachineRefresh | None:
         """The latest there was. None: none is known. (The cloud forgets them after some weeks.)"""
         ...
 
-    async def ensure_refresh(self, group: str, *, keep_percent: int, warmup_seconds: int) -> Refresh:
+    async def ensure_refresh(self, group: str, *, keep_percent: int, warmup_seconds: int) -> MachineRefresh:
         """Begins one, unless one is under way: then that one. So many of its machines stay in service throughout; a
         new one counts after its warm-up."""
         ...
@@ -56,7 +56,7 @@ class NodeMachine:
 
 
 @dataclass(frozen=True, slots=True)
-class PodThere:
+class NodePod:
     """One of the dev servers' namespace."""
 
     name: str
@@ -68,10 +68,10 @@ class ClusterMachines(Protocol):
 
     async def nodes(self) -> Sequence[NodeMachine]: ...
 
-    async def pods_on(self, node: str) -> Sequence[PodThere]:
+    async def pods_on(self, node: str) -> Sequence[NodePod]:
         """Of the dev servers' namespace, also those that are about to end."""
         ...
 
-    async def remove_pod(self, pod: PodThere) -> None:
+    async def remove_pod(self, pod: NodePod) -> None:
         """At once, without asking its node: whatever it was doing, it is over for the cluster."""
         ...

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from gpudev.domain.notifications import Notice, Recipient
-from gpudev.domain.reservations.reservation import Event, Reservation
+from gpudev.domain.notifications import Notification, Recipient
+from gpudev.domain.reservations.reservation import Reservation, ReservationEvent
 
 
 class Notifier(Protocol):
@@ -20,7 +20,7 @@ class Notifier(Protocol):
         """Whether there is an address for this one (somebody without email cannot be mailed)."""
         ...
 
-    async def send(self, target: str, notice: Notice, recipient: Recipient) -> None:
+    async def send(self, target: str, notice: Notification, recipient: Recipient) -> None:
         """Raises Unavailable when it was not taken, in words that hold neither the address nor the notice."""
         ...
 
@@ -28,12 +28,12 @@ class Notifier(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class WaitingNotice:
+class QueuedNotification:
     notification_id: int
     target: str
     attempts: int
     """This one included."""
-    event: Event
+    event: ReservationEvent
     reservation: Reservation
     """As it is now."""
     recipient: Recipient
@@ -44,11 +44,11 @@ class NotificationStore(Protocol):
         """From now on events of these kinds are queued for these. What waits for any other is given up."""
         ...
 
-    async def claim(self, now: datetime, lease: timedelta, limit: int) -> list[WaitingNotice]:
+    async def claim(self, now: datetime, lease: timedelta, limit: int) -> list[QueuedNotification]:
         """Those that are due, the oldest first; nobody else gets them before the lease is over."""
         ...
 
-    async def settle(self, notification_id: int, state: str, error: str | None = None) -> None:
+    async def finish_notification(self, notification_id: int, state: str, error: str | None = None) -> None:
         """It is over: `sent`, `outdated` or `given_up`."""
         ...
 

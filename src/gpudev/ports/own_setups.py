@@ -3,10 +3,10 @@
 from typing import Protocol
 
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.sessions.personalization import OwnSetup
+from gpudev.domain.sessions.personalization import Personalization
 
 
-class SetupStore(Protocol):
-    async def setup_of(self, reservation_id: ReservationId) -> OwnSetup:
+class PersonalizationStore(Protocol):
+    async def load_personalization(self, reservation_id: ReservationId) -> Personalization:
         """An empty one where nothing was brought, or where the reservation is released."""
         ...

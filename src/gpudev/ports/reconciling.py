@@ -12,26 +12,26 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from gpudev.domain.ids import DiskId, ReservationId, UserId
-from gpudev.ports.cluster import ClusterSeen
+from gpudev.ports.cluster import ClusterState
 from gpudev.ports.reservations import AvailabilityRow, Lease
 
 
-class Pass(StrEnum):
+class ReconcilePass(StrEnum):
     AVAILABILITY = "availability"
     DISKS = "disks"
     EXPIRY = "expiry"
 
 
-class PassLocks(Protocol):
-    def hold(self, which: Pass, *, wait: bool) -> AbstractAsyncContextManager[str | None]:
+class ReconcileLocks(Protocol):
+    def hold(self, which: ReconcilePass, *, wait: bool) -> AbstractAsyncContextManager[str | None]:
         """None: it is ours until the end of the block. Otherwise (never when waiting): who is at it, in words."""
         ...
 
 
-class ClusterView(Protocol):
+class ClusterObserver(Protocol):
     """One look, for whoever does not stay."""
 
-    async def look(self) -> ClusterSeen: ...
+    async def observe(self) -> ClusterState: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ DiskWrite = ImportDisk | UpdateDisk
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class DiskWriteResult:
     done: Sequence[DiskWrite] = ()
     stale: Sequence[DiskWrite] = ()
     """Somebody else wrote there first; the next pass looks again."""
@@ -101,16 +101,16 @@ class Written:
 
 
 class DiskRecords(Protocol):
-    async def records(self) -> list[DiskRecord]:
+    async def list_records(self) -> list[DiskRecord]:
         """Everybody's, the deleted ones too."""
         ...
 
-    async def ours(self) -> AbstractSet[str]:
+    async def list_owned_ids(self) -> AbstractSet[str]:
         """By the cloud's ids: recorded snapshots of disks that are not purged, and volumes that others have replaced
         and that go once what was on them is safe."""
         ...
 
-    async def write(self, writes: Sequence[DiskWrite], *, now: datetime, by: str) -> Written:
+    async def write_records(self, writes: Sequence[DiskWrite], *, now: datetime, by: str) -> DiskWriteResult:
         """Each is written with its history, whole or not at all."""
         ...
 
@@ -128,7 +128,7 @@ class AvailabilityStore(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Looks:
+class PlanningRecords:
     """How the processor that plans gets on."""
 
     at: datetime | None
@@ -139,17 +139,17 @@ class Looks:
     """When a type's queue was last looked at, and whom (by seq) that was."""
 
 
-class LookStore(Protocol):
-    async def note(self, lease: Lease, by_type: Mapping[str, Sequence[int]], now: datetime) -> None:
+class PlanningRecordStore(Protocol):
+    async def record_examined(self, lease: Lease, by_type: Mapping[str, Sequence[int]], now: datetime) -> None:
         """Whom the holder of the lease has just looked at, with the cluster in sight. Nothing if it is another's."""
         ...
 
-    async def looks(self) -> Looks: ...
+    async def load_planning_records(self) -> PlanningRecords: ...
 
-    async def orphans_seen(self) -> Mapping[ReservationId, datetime]:
+    async def load_orphans(self) -> Mapping[ReservationId, datetime]:
         """Dev servers without a reservation, as runs that do not stay first saw them."""
         ...
 
-    async def set_orphans_seen(self, first_seen: Mapping[ReservationId, datetime]) -> None:
+    async def save_orphans(self, first_observed: Mapping[ReservationId, datetime]) -> None:
         """All there are now; what was known of others is forgotten."""
         ...

@@ -5,15 +5,15 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
-from gpudev.domain.access.users import ApiKey, IssuedKey, Role, Usage, User
-from gpudev.domain.cluster import Node, Share
-from gpudev.domain.commands import Cause
+from gpudev.domain.access.users import ApiKey, FairShareUsage, IssuedKey, Role, User
+from gpudev.domain.cluster import Node, NodeShare
+from gpudev.domain.commands import MessageCause
 from gpudev.domain.disks.operations import DiskSettings
 from gpudev.domain.gpu import Catalogue, GpuType
 from gpudev.domain.ids import ReservationId, UserId
-from gpudev.domain.queue import Estimate, EstimateRecord, Outcome, QueuePlan, Stay
-from gpudev.domain.reservations.lifecycle import Status, check_move
-from gpudev.domain.reservations.reservation import Connection, Draft, Event, Reservation
+from gpudev.domain.queue import Estimate, EstimateOutcome, EstimateRecord, QueuePlan, UsageSample
+from gpudev.domain.reservations.lifecycle import Status, check_transition
+from gpudev.domain.reservations.reservation import Reservation, ReservationDraft, ReservationEvent, SshEndpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +36,17 @@ class Change:
     event: NewEvent | None
     to: Status | None = None
     fields: dict[str, Any] = field(default_factory=dict)
-    shares: tuple[Share, ...] | None = None
+    shares: tuple[NodeShare, ...] | None = None
     release: bool = False
     dead_letter: str | None = None
     """When set: the error with which a message about this reservation goes to the dead-letter queue."""
 
     def __post_init__(self) -> None:
         if self.to is not None:
-            check_move(self.status, self.to)
+            check_transition(self.status, self.to)
 
 
-def connection_fields(connection: Connection) -> dict[str, Any]:
+def connection_fields(connection: SshEndpoint) -> dict[str, Any]:
     """A connection as the columns that hold it."""
     return {
         "node_ip": connection.host,
@@ -98,7 +98,7 @@ class JobQuery:
 
 
 @dataclass(frozen=True, slots=True)
-class Extends:
+class ExtensionCount:
     """How many extensions a GPU type has seen."""
 
     gpu_type: str
@@ -109,8 +109,8 @@ class Extends:
 class UserLimits:
     """What one user may have at once. None: no limit."""
 
-    most_queued: int | None = None
-    most_gpus: int | None = None
+    max_queued: int | None = None
+    max_gpus: int | None = None
     disks: DiskSettings | None = None
     """Held against a disk that is asked for by name and is not there yet."""
 
@@ -119,20 +119,20 @@ NO_LIMITS = UserLimits()
 
 
 @dataclass(frozen=True, slots=True)
-class Ahead:
+class QueueAhead:
     """Those who wait for the same type and come before one."""
 
     count: int
-    new: int
+    unplanned: int
     """Of these, how many no published plan knows yet."""
-    new_for_at_most: timedelta
+    unplanned_duration: timedelta
     """How long those take together, if they go one after the other."""
 
 
 class ReservationStore(Protocol):
     async def submit(
         self,
-        draft: Draft,
+        draft: ReservationDraft,
         *,
         idempotency_key: str | None,
         fingerprint: str,
@@ -148,7 +148,7 @@ class ReservationStore(Protocol):
         """What this key was answered with; None when it is new. IdempotencyMismatch as with `submit`."""
         ...
 
-    async def find(self, reservation_id: ReservationId) -> Reservation | None: ...
+    async def find_reservation(self, reservation_id: ReservationId) -> Reservation | None: ...
 
     async def find_by_prefix(self, prefix: str, user_id: UserId | None, limit: int = 5) -> list[Reservation]:
         """Those whose id begins so (hex digits, dashes ignored), the unreleased and newest first."""
@@ -160,22 +160,27 @@ class ReservationStore(Protocol):
         """Everything that waits, runs, or still holds something, by arrival."""
         ...
 
-    async def ahead_of(self, reservation: Reservation, planned_seq: int, around: timedelta) -> Ahead:
+    async def count_ahead(self, reservation: Reservation, planned_seq: int, around: timedelta) -> QueueAhead:
         """`planned_seq`: the last one that the published plan knows; `around`: what each takes beside its hours."""
         ...
 
-    async def change(
-        self, change: Change, *, now: datetime, cause: Cause | None = None, extends: Extends | None = None
+    async def apply_change(
+        self,
+        change: Change,
+        *,
+        now: datetime,
+        cause: MessageCause | None = None,
+        extension_count: ExtensionCount | None = None,
     ) -> Reservation:
         """One guarded write (a user's act). With a cause, a message goes with it. Raises Stale, also when somebody
         else of the same type was extended since `extends` was read."""
         ...
 
-    async def extensions(self, gpu_type: str) -> Extends:
+    async def extensions(self, gpu_type: str) -> ExtensionCount:
         """To be read before the facts that an extension is decided by."""
         ...
 
-    async def apply(
+    async def apply_decisions(
         self,
         lease: Lease,
         changes: Sequence[Change],
@@ -183,13 +188,13 @@ class ReservationStore(Protocol):
         acknowledge: Sequence[int],
         *,
         now: datetime,
-        told: Sequence[EstimateRecord] = (),
+        estimates: Sequence[EstimateRecord] = (),
     ) -> frozenset[ReservationId]:
         """The planning loop's decisions, what it tells people and its acknowledgements, in one transaction.
         Answers which changes were still true and so took effect. Raises LeaseLost, having changed nothing."""
         ...
 
-    async def events(self, reservation_id: ReservationId, after: int = 0) -> list[Event]: ...
+    async def events(self, reservation_id: ReservationId, after: int = 0) -> list[ReservationEvent]: ...
 
 
 class PlanView(Protocol):
@@ -201,21 +206,21 @@ class PlanView(Protocol):
 
 
 class PlanStore(PlanView, Protocol):
-    async def publish(self, lease: Lease, plans: Sequence[QueuePlan]) -> None: ...
+    async def publish_plans(self, lease: Lease, plans: Sequence[QueuePlan]) -> None: ...
 
 
 class EstimateStore(Protocol):
     """What people were told, and what became of it. The oldest first."""
 
-    async def stays(self, per_type: int) -> list[Stay]:
+    async def list_usage_samples(self, per_type: int) -> list[UsageSample]:
         """Of those who left last."""
         ...
 
-    async def outcomes(self, per_type: int) -> list[Outcome]:
+    async def outcomes(self, per_type: int) -> list[EstimateOutcome]:
         """Of those who started last."""
         ...
 
-    async def outcomes_since(self, since: datetime) -> list[Outcome]:
+    async def outcomes_since(self, since: datetime) -> list[EstimateOutcome]:
         """Of those who started since then, and of those who wait still."""
         ...
 
@@ -229,7 +234,7 @@ class UnreleasedView(Protocol):
 class NodeStore(Protocol):
     """Nodes as the processor last saw them, for those who have no cluster at hand (the API)."""
 
-    async def publish(self, lease: Lease, nodes: Sequence[Node], seen_at: datetime) -> None: ...
+    async def publish_nodes(self, lease: Lease, nodes: Sequence[Node], observed_at: datetime) -> None: ...
 
     async def nodes(self, gpu_type: str | None = None) -> tuple[list[Node], datetime | None]: ...
 
@@ -255,11 +260,11 @@ class CatalogueStore(Protocol):
         """All types, also those that are not offered: their nodes and reservations are still there."""
         ...
 
-    async def revise(self, name: str, *, is_active: bool | None, description: str | None) -> GpuType:
+    async def update_gpu_type(self, name: str, *, is_active: bool | None, description: str | None) -> GpuType:
         """None: as it is. Raises NotFound."""
         ...
 
-    async def describe(self, types: Sequence[GpuType]) -> None:
+    async def save_gpu_types(self, types: Sequence[GpuType]) -> None:
         """Set the rows of types that the cluster itself describes (one machine)."""
         ...
 
@@ -281,7 +286,7 @@ class LeaseStore(Protocol):
         ...
 
 
-class Queue(Protocol):
+class MessageQueue(Protocol):
     async def read(self, queue: str, lease_for: timedelta, limit: int) -> list[QueueMessage]: ...
 
     async def fail(self, queue: str, message: QueueMessage, error: str, *, now: datetime) -> bool:
@@ -305,7 +310,7 @@ class UserStore(Protocol):
         """For fair share. NotFound when there is no such user."""
         ...
 
-    async def usage(self, now: datetime, half_life: timedelta) -> dict[UserId, Usage]:
+    async def usage(self, now: datetime, half_life: timedelta) -> dict[UserId, FairShareUsage]:
         """Of every active user, from what has ended; what ended one half-life ago counts half."""
         ...
 

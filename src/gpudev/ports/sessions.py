@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Protocol
 
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.sessions.addons import ExtraUser, Interior, JupyterSeen
+from gpudev.domain.sessions.addons import Addons, Collaborator, JupyterStatus
 from gpudev.ports.reservations import Change
 
 
@@ -18,43 +18,43 @@ class JupyterSecrets:
 
 
 @dataclass(frozen=True, slots=True)
-class Noted:
+class AddonResult:
     """What came of making an interior true, for the version of it that was tried."""
 
     reservation_id: ReservationId
-    wanted: int
-    trouble: str | None
+    generation: int
+    error: str | None
     """None: it is true now."""
-    jupyter: JupyterSeen | None
+    jupyter: JupyterStatus | None
     """None: not wanted, or not known."""
     due_at: datetime | None
     """When to look at it again; None: when it is changed."""
 
 
-class InteriorView(Protocol):
-    async def find(self, reservation_id: ReservationId) -> Interior | None:
+class AddonView(Protocol):
+    async def find_addons(self, reservation_id: ReservationId) -> Addons | None:
         """None: nothing was ever wanted but what was reserved."""
         ...
 
 
-class InteriorStore(InteriorView, Protocol):
+class AddonStore(AddonView, Protocol):
     """For the API. Every change of what is wanted comes with a guarded change of its reservation, in one transaction;
     Stale when that is no longer true. The processor hears of it at once."""
 
-    async def add_users(self, change: Change, users: Sequence[ExtraUser], *, now: datetime) -> Interior:
+    async def add_users(self, change: Change, users: Sequence[Collaborator], *, now: datetime) -> Addons:
         """Who is there already is there with these keys. LimitReached for more than MOST_USERS."""
         ...
 
-    async def remove_user(self, change: Change, github_user: str, *, now: datetime) -> Interior: ...
+    async def remove_user(self, change: Change, github_user: str, *, now: datetime) -> Addons: ...
 
-    async def want_jupyter(self, change: Change, secrets: JupyterSecrets, *, now: datetime) -> Interior:
+    async def enable_jupyter(self, change: Change, secrets: JupyterSecrets, *, now: datetime) -> Addons:
         """Anew, where it is wanted already."""
         ...
 
-    async def drop_jupyter(self, change: Change, *, now: datetime) -> Interior: ...
+    async def disable_jupyter(self, change: Change, *, now: datetime) -> Addons: ...
 
 
-class InteriorWork(InteriorView, Protocol):
+class AddonWork(AddonView, Protocol):
     """For the processor."""
 
     async def due(self, now: datetime, limit: int) -> Sequence[ReservationId]:
@@ -63,16 +63,16 @@ class InteriorWork(InteriorView, Protocol):
 
     async def next_due(self) -> datetime | None: ...
 
-    async def note(self, noted: Noted, *, now: datetime) -> None:
+    async def record_result(self, noted: AddonResult, *, now: datetime) -> None:
         """If something else is wanted by now, or was made true meanwhile, it is due at once."""
         ...
 
-    async def look_again(self, reservation_id: ReservationId, *, now: datetime) -> None:
+    async def mark_due(self, reservation_id: ReservationId, *, now: datetime) -> None:
         """Its dev server is made anew: what was true in the one before may not be in this one."""
         ...
 
 
-class JupyterKeys(Protocol):
+class JupyterSecretStore(Protocol):
     """For whoever lets people through to Jupyter."""
 
     async def find_secrets(self, reservation_id: ReservationId) -> JupyterSecrets | None:

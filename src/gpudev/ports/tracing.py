@@ -7,17 +7,17 @@ from gpudev.domain.tracing import Span
 
 class Tracer(Protocol):
     @property
-    def is_on(self) -> bool:
+    def is_enabled(self) -> bool:
         """Whether it is worth making spans at all."""
         ...
 
-    def note(self, span: Span) -> None: ...
+    def record_span(self, span: Span) -> None: ...
 
 
-class Untraced:
-    is_on = False
+class NoTracer:
+    is_enabled = False
 
-    def note(self, span: Span) -> None: ...
+    def record_span(self, span: Span) -> None: ...
 
 
-UNTRACED: Tracer = Untraced()
+NO_TRACER: Tracer = NoTracer()

@@ -16,14 +16,14 @@ from gpudev.domain.errors import GpuDevError, Stale, Unavailable
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation
-from gpudev.domain.sessions.addons import Interior
-from gpudev.metrics.loop_watchdog import Pulse
+from gpudev.domain.sessions.addons import Addons
+from gpudev.metrics.loop_watchdog import LoopWatchdog
 from gpudev.planning import interiors as rules
 from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import Cluster, ServerSpec
 from gpudev.ports.reservations import Change, NewEvent, ReservationStore
-from gpudev.ports.sessions import InteriorWork
-from gpudev.processor.log_ids import bind_request
+from gpudev.ports.sessions import AddonWork
+from gpudev.processor.log_ids import bind_request_id
 
 log = structlog.get_logger(__name__)
 _AT_ONCE = 16
@@ -33,10 +33,10 @@ _PAUSE_SECONDS = 0.1
 """Between two looks, so that many wake-ups share one."""
 
 
-class Interiors:
+class AddonReconciler:
     def __init__(
         self,
-        store: InteriorWork,
+        store: AddonWork,
         reservations: ReservationStore,
         cluster: Cluster,
         clock: Clock,
@@ -52,22 +52,22 @@ class Interiors:
     def wake(self) -> None:
         self._woken.set()
 
-    async def find(self, reservation_id: ReservationId) -> Interior | None:
+    async def find_addons(self, reservation_id: ReservationId) -> Addons | None:
         """For whoever starts its dev server."""
-        return await self._store.find(reservation_id)
+        return await self._store.find_addons(reservation_id)
 
-    async def look_again(self, reservation_id: ReservationId) -> None:
-        await self._store.look_again(reservation_id, now=self._clock.now())
+    async def mark_due(self, reservation_id: ReservationId) -> None:
+        await self._store.mark_due(reservation_id, now=self._clock.now())
 
-    async def run(self, may_act: Callable[[], bool], pulse: Pulse) -> None:
+    async def run(self, may_act: Callable[[], bool], watchdog: LoopWatchdog) -> None:
         """Until cancelled."""
         while True:
-            pulse.beat("interiors")
+            watchdog.beat("interiors")
             rest = _SWEEP_SECONDS
             try:
                 if may_act():
                     await self.begin_due()
-                    rest = await self._rest()
+                    rest = await self._seconds_until_due()
             except Unavailable as error:
                 log.warning("interiors.unavailable", error=str(error))
             except Exception:
@@ -83,7 +83,7 @@ class Interiors:
             task.cancel()
         await asyncio.gather(*self._running.values(), return_exceptions=True)
 
-    async def settle(self) -> None:
+    async def wait_idle(self) -> None:
         """Until nothing runs any more (tests)."""
         while self._running:
             await asyncio.wait(list(self._running.values()))
@@ -91,7 +91,7 @@ class Interiors:
     async def begin_due(self) -> None:
         for reservation_id in await self._store.due(self._clock.now(), _MOST_DUE):
             if reservation_id not in self._running:
-                task = asyncio.create_task(self._make_true(reservation_id), name=f"interior {reservation_id}")
+                task = asyncio.create_task(self._reconcile(reservation_id), name=f"interior {reservation_id}")
                 self._running[reservation_id] = task
                 task.add_done_callback(partial(self._ended, reservation_id))
 
@@ -99,7 +99,7 @@ class Interiors:
         self._running.pop(reservation_id, None)
         self.wake()
 
-    async def _rest(self) -> float:
+    async def _seconds_until_due(self) -> float:
         """Until the next is due. What is due already is being worked on, and its end wakes us."""
         due = await self._store.next_due()
         if due is None:
@@ -107,59 +107,59 @@ class Interiors:
         left = (due - self._clock.now()).total_seconds()
         return min(left, _SWEEP_SECONDS) if left > 0 else _SWEEP_SECONDS
 
-    async def _make_true(self, reservation_id: ReservationId) -> None:
+    async def _reconcile(self, reservation_id: ReservationId) -> None:
         """Nothing it raises ends the processor: the row says that it is still to be done."""
         async with self._slots:
             try:
-                await self._try(reservation_id)
+                await self._apply(reservation_id)
             except GpuDevError as error:
                 log.warning("interior.failed", reservation_id=str(reservation_id), error=str(error))
             except Exception:
                 log.exception("interior.broken", reservation_id=str(reservation_id))
 
-    async def _try(self, reservation_id: ReservationId) -> None:
-        interior = await self._store.find(reservation_id)
-        reservation = await self._reservations.find(reservation_id)
-        bind_request(reservation)
+    async def _apply(self, reservation_id: ReservationId) -> None:
+        interior = await self._store.find_addons(reservation_id)
+        reservation = await self._reservations.find_reservation(reservation_id)
+        bind_request_id(reservation)
         if interior is None or reservation is None or reservation.status is not Status.ACTIVE:
             return
         try:
-            seen = await self._cluster.adjust(
+            seen = await self._cluster.apply_addons(
                 reservation_id,
                 _all_keys(reservation.ssh_public_keys, interior),
-                interior.jupyter.wish if interior.jupyter else None,
+                interior.jupyter.spec if interior.jupyter else None,
             )
         except GpuDevError as error:
             log.warning("interior.not_yet", reservation_id=str(reservation_id), error=str(error))
             now = self._clock.now()
-            await self._store.note(rules.not_yet(interior, str(error), now), now=now)
+            await self._store.record_result(rules.failed_result(interior, str(error), now), now=now)
             return
-        if not interior.is_in_effect:
-            log.info("interior.in_effect", reservation_id=str(reservation_id), users=len(interior.users))
-        told = rules.news(interior, seen)
+        if not interior.is_applied:
+            log.info("interior.in_effect", reservation_id=str(reservation_id), users=len(interior.collaborators))
+        told = rules.describe_jupyter_change(interior, seen)
         if told is not None:
-            await self._tell(reservation, told)
+            await self._record_event(reservation, told)
         now = self._clock.now()
-        await self._store.note(rules.made_true(interior, seen, now), now=now)
+        await self._store.record_result(rules.applied_result(interior, seen, now), now=now)
 
-    async def _tell(self, reservation: Reservation, words: str) -> None:
+    async def _record_event(self, reservation: Reservation, words: str) -> None:
         event = NewEvent("jupyter", words)
         with contextlib.suppress(Stale):  # a line of history is not worth another try
             change = Change(reservation.reservation_id, reservation.status, reservation.version, event)
-            await self._reservations.change(change, now=self._clock.now())
+            await self._reservations.apply_change(change, now=self._clock.now())
 
 
-def furnished(spec: ServerSpec, interior: Interior | None) -> ServerSpec:
+def with_addons(spec: ServerSpec, addons: Addons | None) -> ServerSpec:
     """As it is started: with all that is wanted by now."""
-    if interior is None:
+    if addons is None:
         return spec
     return dataclasses.replace(
         spec,
-        ssh_public_keys=_all_keys(spec.ssh_public_keys, interior),
-        jupyter=interior.jupyter.wish if interior.jupyter else None,
+        ssh_public_keys=_all_keys(spec.ssh_public_keys, addons),
+        jupyter=addons.jupyter.spec if addons.jupyter else None,
     )
 
 
-def _all_keys(owners: tuple[str, ...], interior: Interior) -> tuple[str, ...]:
+def _all_keys(owners: tuple[str, ...], addons: Addons) -> tuple[str, ...]:
     """The owner's first: who is removed again may have had one of them, and the owner keeps it."""
-    return tuple(dict.fromkeys([*owners, *(key for user in interior.users for key in user.ssh_public_keys)]))
+    return tuple(dict.fromkeys([*owners, *(key for user in addons.collaborators for key in user.ssh_public_keys)]))

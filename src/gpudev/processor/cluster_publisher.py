@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 
 from gpudev.domain.cluster import Node
 from gpudev.domain.reservations.reservation import Reservation
-from gpudev.planning.cluster.reconcile_availability import GroupsOfTypes, plan_availability
-from gpudev.ports.cluster import ClusterSeen
+from gpudev.planning.cluster.reconcile_availability import NodeGroupsByType, plan_availability
+from gpudev.ports.cluster import ClusterState
 from gpudev.ports.reservations import AvailabilityRow, CatalogueStore, Lease, NodeStore
 
 _AT_LEAST_EVERY = timedelta(seconds=30)
@@ -16,53 +16,55 @@ _AT_LEAST_EVERY = timedelta(seconds=30)
 
 
 @dataclass(slots=True)
-class GroupsSeen:
+class NodeGroupsState:
     """The cloud's groups of nodes as last seen, kept up to date by whoever asks the cloud."""
 
     has_cloud: bool = False
-    groups: GroupsOfTypes | None = None
+    groups: NodeGroupsByType | None = None
     """None: there is no cloud, or it has not answered yet."""
 
 
-class Publisher:
-    def __init__(self, nodes: NodeStore, catalogue: CatalogueStore, groups: GroupsSeen | None = None) -> None:
-        self._groups = groups or GroupsSeen()
+class ClusterPublisher:
+    def __init__(self, nodes: NodeStore, catalogue: CatalogueStore, groups: NodeGroupsState | None = None) -> None:
+        self._groups = groups or NodeGroupsState()
         self._nodes = nodes
         self._catalogue = catalogue
         self._hostname = socket.gethostname()[:100]
         self._last_nodes: tuple[Node, ...] | None = None
-        self._last_facts: list[AvailabilityRow] = []
+        self._last_rows: list[AvailabilityRow] = []
         self._at: datetime | None = None
 
     async def publish(
-        self, lease: Lease, seen: ClusterSeen, reservations: Sequence[Reservation], now: datetime
+        self, lease: Lease, state: ClusterState, reservations: Sequence[Reservation], now: datetime
     ) -> None:
         stale = self._at is None or now - self._at >= _AT_LEAST_EVERY
-        facts = await self._facts(seen, reservations)
-        if stale or seen.nodes != self._last_nodes:
-            await self._nodes.publish(lease, seen.nodes, seen.at)
-            self._last_nodes = seen.nodes
-        if stale or facts != self._last_facts:
+        facts = await self._availability_rows(state, reservations)
+        if stale or state.nodes != self._last_nodes:
+            await self._nodes.publish_nodes(lease, state.nodes, state.at)
+            self._last_nodes = state.nodes
+        if stale or facts != self._last_rows:
             stamped = [replace(fact, updated_at=now, updated_by=self._hostname) for fact in facts]
             await self._catalogue.publish_availability(lease, stamped)
-            self._last_facts = facts
+            self._last_rows = facts
         if stale:
             self._at = now
 
-    async def _facts(self, seen: ClusterSeen, reservations: Sequence[Reservation]) -> list[AvailabilityRow]:
-        holdings = [holding for r in reservations if (holding := r.holding()) is not None]
+    async def _availability_rows(
+        self, state: ClusterState, reservations: Sequence[Reservation]
+    ) -> list[AvailabilityRow]:
+        holdings = [holding for r in reservations if (holding := r.allocation()) is not None]
         rows = []
         for gpu_type in (await self._catalogue.catalogue()).values():
-            nodes = [node for node in seen.nodes if node.gpu_type == gpu_type.name]
+            nodes = [node for node in state.nodes if node.gpu_type == gpu_type.name]
             # Whatever is held on its nodes, by whichever type: a node may have come back as another one.
             held = holdings if nodes else []
-            planned = plan_availability(gpu_type, nodes, held, self._groups.groups, at=seen.at, by=self._hostname)
+            planned = plan_availability(gpu_type, nodes, held, self._groups.groups, at=state.at, by=self._hostname)
             rows.append(replace(planned.row, updated_at=None, updated_by=None))
         if self._groups.has_cloud and self._groups.groups is None:
-            return await self._with_groups_as_known(rows)
+            return await self._with_recorded_groups(rows)
         return rows
 
-    async def _with_groups_as_known(self, rows: Sequence[AvailabilityRow]) -> list[AvailabilityRow]:
+    async def _with_recorded_groups(self, rows: Sequence[AvailabilityRow]) -> list[AvailabilityRow]:
         """What only the cloud could tell stays as it was last told."""
         before = {row.gpu_type: row for row in await self._catalogue.availability()}
         kept = []

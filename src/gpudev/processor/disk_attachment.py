@@ -14,34 +14,34 @@ from gpudev.domain.errors import Conflict, GpuDevError, NotFound, Stale
 from gpudev.domain.ids import DiskId
 from gpudev.domain.reservations.reservation import Reservation
 from gpudev.planning.disks.attachment import (
-    Ask,
-    Asked,
-    Failed,
-    LetGo,
-    Ready,
-    Wait,
-    decide_away,
-    decide_ready,
-    disk_ready,
-    disk_step,
-    home_on,
-    ready_at_once,
+    AttachmentFailed,
+    AttachmentRequest,
+    ReleaseDisk,
+    RequestOperation,
+    VolumeReady,
+    WaitForOperation,
+    attach_at_once,
+    decide_attach,
+    decide_put_away,
+    disk_ready_change,
+    disk_step_change,
+    home_volume_of,
 )
 from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import HomeVolume
-from gpudev.ports.disks import HeldDisk, HeldDisks
+from gpudev.ports.disks import AttachmentStore, DiskAttachment
 from gpudev.ports.reservations import ReservationStore
-from gpudev.processor.disk_worker import DiskWork
-from gpudev.settings import Timing
+from gpudev.processor.disk_worker import DiskWorker
+from gpudev.settings import TimingSettings
 
 _READY_WITHIN_S = 0.3
 """Then it is told what is going on."""
-_SEEN_WITHIN_S = 1.0
+_VISIBLE_WITHIN_S = 1.0
 """A cloud usually shows a volume sooner. Where it does not, the operation looks for it by itself."""
 _AWAY_WITHIN_S = 5.0
 
 
-class StillWorking(GpuDevError):
+class AttachmentPending(GpuDevError):
     """It goes on, and there will be news."""
 
     code = "still_working"
@@ -53,11 +53,16 @@ class DiskFailed(GpuDevError):
     code = "disk_failed"
 
 
-class Homes:
+class DiskAttacher:
     def __init__(
-        self, work: DiskWork, held: HeldDisks, reservations: ReservationStore, clock: Clock, timing: Timing
+        self,
+        worker: DiskWorker,
+        held: AttachmentStore,
+        reservations: ReservationStore,
+        clock: Clock,
+        timing: TimingSettings,
     ) -> None:
-        self._work = work
+        self._worker = worker
         self._held = held
         self._reservations = reservations
         self._clock = clock
@@ -67,105 +72,109 @@ class Homes:
         self, reservation: Reservation, disk_id: DiskId, zone: str | None
     ) -> tuple[Reservation, HomeVolume]:
         """The volume, and the reservation as it is after being told. Raises StillWorking and DiskFailed."""
-        held = await self._find(reservation, disk_id)
+        held = await self._get_attachment(reservation, disk_id)
         before = held.disk.volume_id
-        decision = decide_ready(reservation, held, zone)
-        if isinstance(decision, Ask) and await self._ready_at_once(reservation, held, zone, decision.key):
-            return reservation, home_on(held.disk)
-        if isinstance(decision, Ask | Wait):
+        decision = decide_attach(reservation, held, zone)
+        if isinstance(decision, RequestOperation) and await self._ready_at_once(reservation, held, zone, decision.key):
+            return reservation, home_volume_of(held.disk)
+        if isinstance(decision, RequestOperation | WaitForOperation):
             request = MakeReady(disk_id, reservation.reservation_id, zone)
-            held = await self._go_on(reservation, decision, request, _READY_WITHIN_S)
-            decision = decide_ready(reservation, held, zone)
+            held = await self._advance(reservation, decision, request, _READY_WITHIN_S)
+            decision = decide_attach(reservation, held, zone)
         match decision:
-            case Ready():
-                self._forget(held)
+            case VolumeReady():
+                self._stop_awaiting(held)
                 if reservation.prepare_by is not None or held.disk.volume_id != before:
-                    change = disk_ready(reservation, held, self._clock.now(), self._timing)
-                    reservation = await self._reservations.change(change, now=self._clock.now())
+                    change = disk_ready_change(reservation, held, self._clock.now(), self._timing)
+                    reservation = await self._reservations.apply_change(change, now=self._clock.now())
                 return reservation, decision.volume
-            case Failed():
-                self._forget(held)
+            case AttachmentFailed():
+                self._stop_awaiting(held)
                 raise DiskFailed(decision.reason)
-            case Wait():
-                await self._tell(reservation, decision.step)
-                raise StillWorking(decision.step)
-            case Ask():
-                raise StillWorking("asked for again")
+            case WaitForOperation():
+                await self._record_step(reservation, decision.step)
+                raise AttachmentPending(decision.step)
+            case RequestOperation():
+                raise AttachmentPending("asked for again")
             case _:
                 assert_never(decision)
 
-    async def _ready_at_once(self, reservation: Reservation, held: HeldDisk, zone: str | None, key: str) -> bool:
+    async def _ready_at_once(self, reservation: Reservation, held: DiskAttachment, zone: str | None, key: str) -> bool:
         """Most disks are as they were left: one look and one write, and the dev server starts."""
         if held.disk.volume_id is None or reservation.prepare_by is not None:
             return False
         try:
-            async with asyncio.timeout(_SEEN_WITHIN_S):
-                volume = await self._work.find_volume(held.disk.volume_id)
+            async with asyncio.timeout(_VISIBLE_WITHIN_S):
+                volume = await self._worker.find_volume(held.disk.volume_id)
         except TimeoutError:
             return False
-        asked = Asked(OperationId(uuid4()), reservation.reservation_id, zone, self._clock.now())
-        changes = ready_at_once(asked, held.disk, volume, self._work.settings)
+        asked = AttachmentRequest(OperationId(uuid4()), reservation.reservation_id, zone, self._clock.now())
+        changes = attach_at_once(asked, held.disk, volume, self._worker.settings)
         if changes is None:
             return False
-        self._work.expect(asked.operation_id)
-        return await self._held.write_at_once(changes, key, now=asked.at, by="processor")
+        self._worker.expect_completed(asked.operation_id)
+        return await self._held.write_finished_operation(changes, key, now=asked.at, by="processor")
 
-    async def hear(self, reservation: Reservation, disk_id: DiskId, contents: Contents) -> None:
+    async def save_reported_contents(self, reservation: Reservation, disk_id: DiskId, contents: Contents) -> None:
         """What its dev server says is on the disk, before it goes."""
-        await self._work.hear(reservation.reservation_id, disk_id, contents)
+        await self._worker.save_reported_contents(reservation.reservation_id, disk_id, contents)
 
     async def put_away(self, reservation: Reservation, disk_id: DiskId) -> str | None:
         """What became of the disk, in words. Raises StillWorking."""
-        held = await self._find(reservation, disk_id)
-        decision = decide_away(reservation, held, self._clock.now(), self._timing)
-        if isinstance(decision, Ask | Wait):
+        held = await self._get_attachment(reservation, disk_id)
+        decision = decide_put_away(reservation, held, self._clock.now(), self._timing)
+        if isinstance(decision, RequestOperation | WaitForOperation):
             request = PutAway(disk_id, reservation.reservation_id)
-            held = await self._go_on(reservation, decision, request, _AWAY_WITHIN_S)
-            decision = decide_away(reservation, held, self._clock.now(), self._timing)
+            held = await self._advance(reservation, decision, request, _AWAY_WITHIN_S)
+            decision = decide_put_away(reservation, held, self._clock.now(), self._timing)
         match decision:
-            case LetGo():
-                self._forget(held)
-                return decision.told
-            case Wait():
-                raise StillWorking(decision.step)
-            case Ask():
-                raise StillWorking("asked for again")
+            case ReleaseDisk():
+                self._stop_awaiting(held)
+                return decision.outcome
+            case WaitForOperation():
+                raise AttachmentPending(decision.step)
+            case RequestOperation():
+                raise AttachmentPending("asked for again")
             case _:
                 assert_never(decision)
 
-    async def _go_on(
-        self, reservation: Reservation, decision: Ask | Wait, request: MakeReady | PutAway, within_s: float
-    ) -> HeldDisk:
+    async def _advance(
+        self,
+        reservation: Reservation,
+        decision: RequestOperation | WaitForOperation,
+        request: MakeReady | PutAway,
+        within_s: float,
+    ) -> DiskAttachment:
         match decision:
-            case Ask():
-                operation_id = await self._ask(reservation, request, decision.key)
-            case Wait():
+            case RequestOperation():
+                operation_id = await self._request_operation(reservation, request, decision.key)
+            case WaitForOperation():
                 operation_id = decision.operation.operation_id
             case _:
                 assert_never(decision)
-        await self._work.advance(operation_id, within_s)
-        return await self._find(reservation, request.disk_id)
+        await self._worker.advance(operation_id, within_s)
+        return await self._get_attachment(reservation, request.disk_id)
 
-    async def _ask(self, reservation: Reservation, request: MakeReady | PutAway, key: str) -> OperationId:
+    async def _request_operation(self, reservation: Reservation, request: MakeReady | PutAway, key: str) -> OperationId:
         try:
-            return await self._work.ask(reservation.user_id, request, key)
+            return await self._worker.request_operation(reservation.user_id, request, key)
         except Stale:
             raise
         except (NotFound, Conflict) as error:  # it is no longer the reservation's, or no more
             raise DiskFailed(str(error)) from error
 
-    async def _tell(self, reservation: Reservation, step: str) -> None:
-        change = disk_step(reservation, step, self._clock.now(), self._timing)
+    async def _record_step(self, reservation: Reservation, step: str) -> None:
+        change = disk_step_change(reservation, step, self._clock.now(), self._timing)
         if change is not None:
-            await self._reservations.change(change, now=self._clock.now())
+            await self._reservations.apply_change(change, now=self._clock.now())
 
-    async def _find(self, reservation: Reservation, disk_id: DiskId) -> HeldDisk:
-        held = await self._held.find(disk_id, reservation.reservation_id)
+    async def _get_attachment(self, reservation: Reservation, disk_id: DiskId) -> DiskAttachment:
+        held = await self._held.find_attachment(disk_id, reservation.reservation_id)
         if held is None:
             raise NotFound(f"there is no disk {reservation.disk_name!r} any more")
         return held
 
-    def _forget(self, held: HeldDisk) -> None:
-        for operation in (held.ready, held.away):
+    def _stop_awaiting(self, held: DiskAttachment) -> None:
+        for operation in (held.ready_operation, held.away_operation):
             if operation is not None:
-                self._work.forget(operation.operation_id)
+                self._worker.stop_awaiting(operation.operation_id)

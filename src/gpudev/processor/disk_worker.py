@@ -20,11 +20,11 @@ from gpudev.domain.disks.operations import DiskSettings, OperationId, RecordedSn
 from gpudev.domain.errors import ClusterError, GpuDevError, Unavailable
 from gpudev.domain.ids import DiskId, ReservationId, UserId
 from gpudev.metrics import instruments
-from gpudev.metrics.loop_watchdog import Pulse
+from gpudev.metrics.loop_watchdog import LoopWatchdog
 from gpudev.ports.clock import Clock
 from gpudev.ports.cloud import Volume
-from gpudev.ports.disks import DiskContents
-from gpudev.ports.reservations import Queue
+from gpudev.ports.disks import ContentsStore
+from gpudev.ports.reservations import MessageQueue
 from gpudev.workflows.disks.operations import DiskOperations
 
 log = structlog.get_logger(__name__)
@@ -40,18 +40,18 @@ _MESSAGES = 200
 _MESSAGE_LEASE = timedelta(seconds=30)
 
 
-class DiskWork:
+class DiskWorker:
     def __init__(
         self,
         operations: DiskOperations,
-        queue: Queue,
-        contents: DiskContents,
+        queue: MessageQueue,
+        contents: ContentsStore,
         *,
         contents_of: Callable[[str], Awaitable[Contents]] | None = None,
         settle_every: timedelta = timedelta(seconds=15),
     ) -> None:
         """`contents_of`: what is in a complete snapshot, by the cloud's id, where the cloud can tell."""
-        self._operations = replace(operations, on_complete=self._keep_contents)
+        self._operations = replace(operations, on_complete=self._save_contents)
         self._queue = queue
         self._contents = contents
         self._contents_of = contents_of
@@ -60,13 +60,13 @@ class DiskWork:
         self._awaited: set[OperationId] = set()
         self._expected: set[OperationId | None] = set()
         self._slots = asyncio.Semaphore(_AT_ONCE)
-        self._woken = asyncio.Event()
+        self._wakeup = asyncio.Event()
         self._settle_at: datetime | None = None
-        self._settling: asyncio.Task[None] | None = None
+        self._settle_task: asyncio.Task[None] | None = None
         self._tidy_at: datetime | None = None
-        self._untold: set[RecordedSnapshotId] = set()
+        self._unreadable: set[RecordedSnapshotId] = set()
         """Snapshots of which nobody can tell what is in them."""
-        self.moved: Callable[[], None] = lambda: None
+        self.on_progress: Callable[[], None] = lambda: None
         """Called when something happened to an operation that somebody waits for."""
 
     @property
@@ -79,8 +79,8 @@ class DiskWork:
 
     # --- for those who wait for one --------------------------------------------------------------------------------
 
-    async def ask(self, user_id: UserId, request: DiskRequest, key: str) -> OperationId:
-        operation = await self._operations.ask(user_id, request, key=key)
+    async def request_operation(self, user_id: UserId, request: DiskRequest, key: str) -> OperationId:
+        operation = await self._operations.request_operation(user_id, request, key=key)
         assert operation is not None  # of everything that is asked for with a key
         return operation.operation_id
 
@@ -91,11 +91,11 @@ class DiskWork:
         except (Unavailable, ClusterError):
             return None
 
-    async def hear(self, reservation_id: ReservationId, disk_id: DiskId, contents: Contents) -> None:
+    async def save_reported_contents(self, reservation_id: ReservationId, disk_id: DiskId, contents: Contents) -> None:
         """What a dev server says is on the disk, before it goes."""
-        await self._contents.hear(reservation_id, disk_id, contents, now=self._clock.now())
+        await self._contents.save_reported_contents(reservation_id, disk_id, contents, now=self._clock.now())
 
-    def expect(self, operation_id: OperationId) -> None:
+    def expect_completed(self, operation_id: OperationId) -> None:
         """One that will be over as soon as it is there: nobody has to look for it."""
         self._expected.add(operation_id)
 
@@ -106,50 +106,50 @@ class DiskWork:
         self._awaited.add(operation_id)
         await asyncio.wait({task}, timeout=within_s)
 
-    def forget(self, operation_id: OperationId) -> None:
+    def stop_awaiting(self, operation_id: OperationId) -> None:
         """Nobody waits for it any more."""
         self._awaited.discard(operation_id)
 
-    def heard(self, payload: str | None) -> None:
+    def on_notification(self, payload: str | None) -> None:
         """Something happened to this operation; None: to any."""
         operation_id = None if payload is None else OperationId(UUID(payload))
         if operation_id in self._expected:
             self._expected.discard(operation_id)
             return
         if operation_id is None or operation_id in self._awaited:
-            self.moved()
+            self.on_progress()
         if operation_id is None or operation_id not in self._running:
-            self._woken.set()
+            self._wakeup.set()
 
     # --- for all ---------------------------------------------------------------------------------------------------
 
-    async def run(self, is_ours: Callable[[], bool], pulse: Pulse) -> None:
+    async def run(self, is_ours: Callable[[], bool], watchdog: LoopWatchdog) -> None:
         """Until cancelled. `is_ours`: whether it is for us to look for work."""
         wait = timedelta(0)
         while True:
-            pulse.beat("disks")
+            watchdog.beat("disks")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait.total_seconds()):
-                    await self._woken.wait()
+                    await self._wakeup.wait()
             await asyncio.sleep(_PAUSE_S)
-            self._woken.clear()
+            self._wakeup.clear()
             wait = await self._round_or_log() if is_ours() else _WHILE_WORKING
 
-    async def round(self) -> timedelta:
+    async def run_round(self) -> timedelta:
         """Look once, begin what is due; how long until the next look."""
         now = self._clock.now()
         await self._read_messages(now)
         for operation_id in await self._operations.store.due(now):
             self._begin(operation_id)
-        if self._settling is None and (self._settle_at is None or self._settle_at <= now):
-            await self._begin_settling()
+        if self._settle_task is None and (self._settle_at is None or self._settle_at <= now):
+            await self._begin_settle()
         if self._tidy_at is None or self._tidy_at <= now:
-            await self._operations.tidy()
-            await self._contents.forget_removed()
+            await self._operations.request_upkeep()
+            await self._contents.delete_removed_contents()
             self._tidy_at = now + _TIDY_EVERY
         return await self._until_next(now)
 
-    async def settle(self) -> None:
+    async def wait_idle(self) -> None:
         """Until nothing runs any more (tests, a clean stop)."""
         while tasks := self._tasks():
             await asyncio.wait(tasks)
@@ -161,12 +161,12 @@ class DiskWork:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _tasks(self) -> "list[asyncio.Task[bool] | asyncio.Task[None]]":
-        return [*self._running.values(), *([] if self._settling is None else [self._settling])]
+        return [*self._running.values(), *([] if self._settle_task is None else [self._settle_task])]
 
     async def _round_or_log(self) -> timedelta:
         """The loop that catches everything: it logs, and the next look tries again."""
         try:
-            return await self.round()
+            return await self.run_round()
         except GpuDevError as error:
             log.warning("disk_work.unavailable", error=str(error))
         except Exception:
@@ -196,51 +196,51 @@ class DiskWork:
         if known:
             await self._queue.acknowledge(DISK_QUEUE, known)
 
-    async def _begin_settling(self) -> None:
+    async def _begin_settle(self) -> None:
         """Each look at a snapshot may take minutes where the cloud does not answer, and there may be many: neither
         operations nor this loop, which would seem to hang, wait for that."""
-        task = self._settling = asyncio.create_task(self._settle_or_log(), name="settling snapshots")
+        task = self._settle_task = asyncio.create_task(self._settle_or_log(), name="settling snapshots")
         task.add_done_callback(self._settled)
         await asyncio.wait({task}, timeout=_SETTLED_WITHIN_S)
 
     def _settled(self, _: "asyncio.Task[None]") -> None:
-        self._settling = None
+        self._settle_task = None
 
     async def _settle_or_log(self) -> None:
         now = self._clock.now()
         self._settle_at = now + self._settle_every
         try:
-            await self._settle(now)
+            await self._settle_snapshots(now)
         except GpuDevError as error:
             log.warning("disk_work.unavailable", error=str(error))
         except Exception:
             log.exception("disk_work.broken")
 
-    async def _settle(self, now: datetime) -> None:
+    async def _settle_snapshots(self, now: datetime) -> None:
         settled = await self._operations.settle_snapshots()
         for error in settled.errors:
             log.warning("snapshot.unsettled", error=error)
-        await self._contents.keep_heard(now=now)
+        await self._contents.assign_reported_contents(now=now)
         if self._contents_of is not None:
-            await self._keep_contents(await self._contents.missing())
+            await self._save_contents(await self._contents.list_snapshots_without_contents())
         if self._settle_at is not None:  # else an operation ended meanwhile, and may have begun another
             self._settle_at = now + (self._settle_every if settled.left else _TIDY_EVERY)
 
-    async def _keep_contents(self, records: Sequence[SnapshotRecord]) -> None:
+    async def _save_contents(self, records: Sequence[SnapshotRecord]) -> None:
         """What does not succeed now is tried again when snapshots are settled."""
         if self._contents_of is None:
             return
         for record in records:
-            if record.snapshot_id in self._untold or record.cloud_id is None:
+            if record.snapshot_id in self._unreadable or record.cloud_id is None:
                 continue
             try:
-                await self._contents.keep(
+                await self._contents.save_contents(
                     record.snapshot_id, await self._contents_of(record.cloud_id), now=self._clock.now()
                 )
             except Unavailable as error:
                 log.warning("contents.unavailable", snapshot=record.cloud_id, error=str(error))
             except ClusterError as error:
-                self._untold.add(record.snapshot_id)
+                self._unreadable.add(record.snapshot_id)
                 log.warning("contents.refused", snapshot=record.cloud_id, error=str(error))
 
     def _begin(self, operation_id: OperationId) -> "asyncio.Task[bool]":
@@ -265,7 +265,7 @@ class DiskWork:
     def _ended(self, operation_id: OperationId, task: "asyncio.Task[bool]") -> None:
         self._running.pop(operation_id, None)
         self._settle_at = None
-        self._woken.set()
+        self._wakeup.set()
         # Where it only has to wait, whoever waits for it need not hear of it: they would ask again at once.
         if operation_id in self._awaited and not task.cancelled() and task.result():
-            self.moved()
+            self.on_progress()

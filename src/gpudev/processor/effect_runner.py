@@ -8,39 +8,39 @@ from enum import StrEnum
 
 import structlog
 
-from gpudev.domain.commands import MAX_FAILURES
+from gpudev.domain.commands import MAX_MESSAGE_FAILURES
 from gpudev.domain.errors import ClusterError, GpuDevError, Stale, Unavailable
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation
-from gpudev.domain.sessions.personalization import NO_SETUP, OwnSetup
+from gpudev.domain.sessions.personalization import NO_PERSONALIZATION, Personalization
 from gpudev.metrics import instruments
-from gpudev.planning.disks.attachment import disk_failed
-from gpudev.planning.reservations.launch_failures import postponed_launch
-from gpudev.planning.reservations.reconcile_reservations import failed_launch, released, withdrawn
+from gpudev.planning.disks.attachment import disk_failed_change
+from gpudev.planning.reservations.launch_failures import postpone_launch
+from gpudev.planning.reservations.reconcile_reservations import failed_launch_change, release_change, withdrawal_change
 from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import Cluster, HomeVolume, ServerSpec
-from gpudev.ports.own_setups import SetupStore
+from gpudev.ports.own_setups import PersonalizationStore
 from gpudev.ports.reservations import Change, ReservationStore
-from gpudev.ports.tracing import UNTRACED, Tracer
-from gpudev.processor.addon_reconciler import Interiors, furnished
-from gpudev.processor.disk_attachment import DiskFailed, Homes, StillWorking
-from gpudev.processor.log_ids import bind_request
+from gpudev.ports.tracing import NO_TRACER, Tracer
+from gpudev.processor.addon_reconciler import AddonReconciler, with_addons
+from gpudev.processor.disk_attachment import AttachmentPending, DiskAttacher, DiskFailed
+from gpudev.processor.log_ids import bind_request_id
 from gpudev.processor.telemetry import trace_changes, trace_effect
-from gpudev.settings import Timing
+from gpudev.settings import TimingSettings
 
 log = structlog.get_logger(__name__)
 
 
-class Kind(StrEnum):
+class EffectKind(StrEnum):
     LAUNCH = "launch"
     TEARDOWN = "teardown"
     WITHDRAW = "withdraw"
     REMOVE_ORPHAN = "remove_orphan"
-    TELL = "tell"
+    SEND_MESSAGE = "tell"
 
 
-class Effects:
+class EffectRunner:
     """At most one effect of a kind per reservation at a time; `done` is called after each."""
 
     def __init__(
@@ -48,13 +48,13 @@ class Effects:
         cluster: Cluster,
         reservations: ReservationStore,
         clock: Clock,
-        timing: Timing,
+        timing: TimingSettings,
         done: Callable[[], None],
         *,
-        homes: Homes | None = None,
-        setups: SetupStore | None = None,
-        tracer: Tracer = UNTRACED,
-        interiors: Interiors | None = None,
+        disk_attacher: DiskAttacher | None = None,
+        personalizations: PersonalizationStore | None = None,
+        tracer: Tracer = NO_TRACER,
+        addons: AddonReconciler | None = None,
         zone_of: Callable[[Reservation], str | None] = lambda _: None,
         at_once: int = 32,
     ) -> None:
@@ -65,34 +65,34 @@ class Effects:
         self._clock = clock
         self._timing = timing
         self._done = done
-        self._homes = homes
-        self._setups = setups
+        self._disk_attacher = disk_attacher
+        self._personalizations = personalizations
         self._tracer = tracer
-        self._interiors = interiors
+        self._addons = addons
         self._zone_of = zone_of
         self._slots = asyncio.Semaphore(at_once)
-        self._running: dict[tuple[Kind, ReservationId], asyncio.Task[None]] = {}
-        self._asked_meanwhile: set[tuple[Kind, ReservationId]] = set()
+        self._running: dict[tuple[EffectKind, ReservationId], asyncio.Task[None]] = {}
+        self._requested_again: set[tuple[EffectKind, ReservationId]] = set()
         """Which of these were wanted again since they began: there was news that they may not have seen."""
-        self._asked: set[ReservationId] = set()
-        self._unfinished: set[ReservationId] = set()
+        self._launched: set[ReservationId] = set()
+        self._incomplete: set[ReservationId] = set()
         """Whose launch we have begun, and of these, not brought to an end."""
 
     def launch(self, reservation: Reservation) -> None:
-        self._start(Kind.LAUNCH, reservation.reservation_id, lambda: self._launch(reservation), about=reservation)
+        self._start(EffectKind.LAUNCH, reservation.reservation_id, lambda: self._launch(reservation), about=reservation)
 
-    def may_lack(self, reservation: Reservation) -> bool:
+    def is_launch_incomplete(self, reservation: Reservation) -> bool:
         """Whether something of it may not have been made: its launch broke off, or whoever began it is no more."""
         rid = reservation.reservation_id
-        if (Kind.LAUNCH, rid) in self._running:
+        if (EffectKind.LAUNCH, rid) in self._running:
             return False
-        return rid in self._unfinished or (reservation.status is Status.PREPARING and rid not in self._asked)
+        return rid in self._incomplete or (reservation.status is Status.PREPARING and rid not in self._launched)
 
     def tear_down(self, reservation: Reservation) -> None:
         """Not before its launch has ended: what is made afterwards would stay, on a disk that another has by then."""
-        launch = self._running.get((Kind.LAUNCH, reservation.reservation_id))
+        launch = self._running.get((EffectKind.LAUNCH, reservation.reservation_id))
         self._start(
-            Kind.TEARDOWN,
+            EffectKind.TEARDOWN,
             reservation.reservation_id,
             lambda: self._tear_down(reservation),
             about=reservation,
@@ -101,18 +101,20 @@ class Effects:
 
     def withdraw(self, reservation: Reservation) -> None:
         """Not while it is still being launched there: what is made after the look would stay."""
-        if (Kind.LAUNCH, reservation.reservation_id) not in self._running:
+        if (EffectKind.LAUNCH, reservation.reservation_id) not in self._running:
             self._start(
-                Kind.WITHDRAW, reservation.reservation_id, lambda: self._withdraw(reservation), about=reservation
+                EffectKind.WITHDRAW, reservation.reservation_id, lambda: self._withdraw(reservation), about=reservation
             )
 
     def remove_orphan(self, reservation_id: ReservationId) -> None:
-        self._start(Kind.REMOVE_ORPHAN, reservation_id, lambda: self._remove_orphan(reservation_id))
+        self._start(EffectKind.REMOVE_ORPHAN, reservation_id, lambda: self._remove_orphan(reservation_id))
 
-    def tell(self, reservation_id: ReservationId, message: str) -> None:
-        self._start(Kind.TELL, reservation_id, lambda: self._cluster.tell(reservation_id, message))
+    def send_message(self, reservation_id: ReservationId, message: str) -> None:
+        self._start(
+            EffectKind.SEND_MESSAGE, reservation_id, lambda: self._cluster.send_message(reservation_id, message)
+        )
 
-    async def settle(self) -> None:
+    async def wait_idle(self) -> None:
         """Until nothing runs any more (tests, a clean stop)."""
         while self._running:
             await asyncio.wait(list(self._running.values()))
@@ -124,7 +126,7 @@ class Effects:
 
     def _start(
         self,
-        kind: Kind,
+        kind: EffectKind,
         reservation_id: ReservationId,
         act: Callable[[], Awaitable[None]],
         *,
@@ -133,20 +135,20 @@ class Effects:
     ) -> None:
         key = (kind, reservation_id)
         if key in self._running:
-            self._asked_meanwhile.add(key)
+            self._requested_again.add(key)
             return
         guarded = self._guard(kind, reservation_id, act, about, after)
         task = asyncio.create_task(guarded, name=f"{kind} {reservation_id}")
         self._running[key] = task
         task.add_done_callback(lambda _: self._ended(key))
 
-    def _ended(self, key: tuple[Kind, ReservationId]) -> None:
+    def _ended(self, key: tuple[EffectKind, ReservationId]) -> None:
         self._running.pop(key, None)
-        self._asked_meanwhile.discard(key)
+        self._requested_again.discard(key)
 
     async def _guard(
         self,
-        kind: Kind,
+        kind: EffectKind,
         reservation_id: ReservationId,
         act: Callable[[], Awaitable[None]],
         about: Reservation | None,
@@ -154,7 +156,7 @@ class Effects:
     ) -> None:
         """Nothing an effect raises ends the processor: the state says that it is still to be done. A success wakes the
         next turn, and so does news meanwhile; a failure waits for the sweep, so that nothing spins."""
-        bind_request(about)
+        bind_request_id(about)
         if after is not None:  # without a slot, or those who wait could take them all
             await asyncio.wait({after})
         async with self._slots:
@@ -162,10 +164,10 @@ class Effects:
             try:
                 await act()
                 asyncio.get_running_loop().call_soon(self._done)
-            except StillWorking as error:
+            except AttachmentPending as error:
                 result = "waits"
                 log.info("effect.waits", kind=kind, reservation_id=str(reservation_id), what=str(error))
-                if (kind, reservation_id) in self._asked_meanwhile:
+                if (kind, reservation_id) in self._requested_again:
                     asyncio.get_running_loop().call_soon(self._done)
             except Stale:
                 result = "stale"
@@ -183,86 +185,90 @@ class Effects:
             trace_effect(self._tracer, reservation_id, kind, result, seconds)
 
     async def _launch(self, reservation: Reservation) -> None:
-        current = await self._reservations.find(reservation.reservation_id)
+        current = await self._reservations.find_reservation(reservation.reservation_id)
         if current is None or not current.status.holds_capacity:
             return  # ended since it was decided
-        self._asked.add(current.reservation_id)
-        self._unfinished.add(current.reservation_id)
+        self._launched.add(current.reservation_id)
+        self._incomplete.add(current.reservation_id)
         try:
-            current, volume = await self._home(current)
-            await self._ensure_server(spec_of(current, volume, await self._setup(current)))
-            self._unfinished.discard(current.reservation_id)
-        except (StillWorking, Stale):
+            current, volume = await self._attach_disk(current)
+            await self._ensure_server(make_server_spec(current, volume, await self._find_personalization(current)))
+            self._incomplete.discard(current.reservation_id)
+        except (AttachmentPending, Stale):
             raise
         except DiskFailed as error:
-            await self._fail(current, disk_failed(current, str(error)))
+            await self._fail(current, disk_failed_change(current, str(error)))
         except Unavailable as error:
             now = self._clock.now()
-            await self._reservations.change(postponed_launch(current, str(error), now, self._timing), now=now)
+            await self._reservations.apply_change(postpone_launch(current, str(error), now, self._timing), now=now)
             raise
         except Exception as error:
             if not isinstance(error, ClusterError):
                 log.exception("launch.broken", reservation_id=str(reservation.reservation_id))
-            change = failed_launch(
-                current, str(error) or type(error).__name__, self._clock.now(), self._timing, MAX_FAILURES
+            change = failed_launch_change(
+                current, str(error) or type(error).__name__, self._clock.now(), self._timing, MAX_MESSAGE_FAILURES
             )
             await self._fail(current, change)
 
     async def _fail(self, reservation: Reservation, change: Change) -> None:
         """For good, or until the next attempt."""
         now = self._clock.now()
-        await self._reservations.change(change, now=now)
+        await self._reservations.apply_change(change, now=now)
         trace_changes(self._tracer, [change], frozenset({reservation.reservation_id}), [reservation], now)
 
-    async def _home(self, reservation: Reservation) -> tuple[Reservation, HomeVolume | None]:
-        if self._homes is None or reservation.disk_id is None:
+    async def _attach_disk(self, reservation: Reservation) -> tuple[Reservation, HomeVolume | None]:
+        if self._disk_attacher is None or reservation.disk_id is None:
             return reservation, None
-        return await self._homes.make_ready(reservation, reservation.disk_id, self._zone_of(reservation))
+        return await self._disk_attacher.make_ready(reservation, reservation.disk_id, self._zone_of(reservation))
 
-    async def _setup(self, reservation: Reservation) -> OwnSetup:
-        return NO_SETUP if self._setups is None else await self._setups.setup_of(reservation.reservation_id)
+    async def _find_personalization(self, reservation: Reservation) -> Personalization:
+        return (
+            NO_PERSONALIZATION
+            if self._personalizations is None
+            else await self._personalizations.load_personalization(reservation.reservation_id)
+        )
 
     async def _ensure_server(self, spec: ServerSpec) -> None:
         """With all that its owner wants inside by now."""
-        interior = None if self._interiors is None else await self._interiors.find(spec.reservation_id)
-        await self._cluster.ensure_server(furnished(spec, interior))
-        if self._interiors is not None and interior is not None:
+        interior = None if self._addons is None else await self._addons.find_addons(spec.reservation_id)
+        await self._cluster.ensure_server(with_addons(spec, interior))
+        if self._addons is not None and interior is not None:
             # It may have changed since we looked, and whatever the one before had made true is to be made so again.
-            await self._interiors.look_again(spec.reservation_id)
+            await self._addons.mark_due(spec.reservation_id)
 
     async def _tear_down(self, reservation: Reservation) -> None:
-        await self._hear_what_is_there(reservation)
+        await self._save_home_contents(reservation)
         await self._ensure_gone(reservation.reservation_id)
         self._forget(reservation.reservation_id)
         told = None
-        if self._homes is not None and reservation.disk_id is not None:
-            told = await self._homes.put_away(reservation, reservation.disk_id)
-        await self._reservations.change(released(reservation, told), now=self._clock.now())
+        if self._disk_attacher is not None and reservation.disk_id is not None:
+            told = await self._disk_attacher.put_away(reservation, reservation.disk_id)
+        await self._reservations.apply_change(release_change(reservation, told), now=self._clock.now())
 
-    async def _hear_what_is_there(self, reservation: Reservation) -> None:
+    async def _save_home_contents(self, reservation: Reservation) -> None:
         """Before the dev server goes: afterwards nobody may be able to look into its disk. No end depends on it."""
-        if self._homes is None or reservation.disk_id is None:
+        if self._disk_attacher is None or reservation.disk_id is None:
             return
         try:
             contents = await self._cluster.home_contents(reservation.reservation_id)
             if contents is not None:
-                await self._homes.hear(reservation, reservation.disk_id, contents)
+                await self._disk_attacher.save_reported_contents(reservation, reservation.disk_id, contents)
         except GpuDevError as error:
             log.warning("contents.unheard", reservation_id=str(reservation.reservation_id), error=str(error))
 
     async def _withdraw(self, reservation: Reservation) -> None:
         await self._ensure_gone(reservation.reservation_id)
         self._forget(reservation.reservation_id)
-        await self._reservations.change(withdrawn(reservation), now=self._clock.now())
+        await self._reservations.apply_change(withdrawal_change(reservation), now=self._clock.now())
 
     def _forget(self, reservation_id: ReservationId) -> None:
-        self._asked.discard(reservation_id)
-        self._unfinished.discard(reservation_id)
+        self._launched.discard(reservation_id)
+        self._incomplete.discard(reservation_id)
 
     async def _remove_orphan(self, reservation_id: ReservationId) -> None:
         """One that no row knows at all (a lost or restored database) is ended, but its files stay: nothing that
         holds somebody's data goes because a record is missing."""
-        known = await self._reservations.find(reservation_id) is not None
+        known = await self._reservations.find_reservation(reservation_id) is not None
         log.warning("orphan.removing", reservation_id=str(reservation_id), known=known)
         await self._ensure_gone(reservation_id, keep_files=not known)
 
@@ -271,7 +277,9 @@ class Effects:
             raise Unavailable("not everything it had is gone yet")
 
 
-def spec_of(reservation: Reservation, volume: HomeVolume | None = None, setup: OwnSetup = NO_SETUP) -> ServerSpec:
+def make_server_spec(
+    reservation: Reservation, volume: HomeVolume | None = None, personalization: Personalization = NO_PERSONALIZATION
+) -> ServerSpec:
     return ServerSpec(
         reservation_id=reservation.reservation_id,
         pod_name=reservation.pod_name,
@@ -286,8 +294,8 @@ def spec_of(reservation: Reservation, volume: HomeVolume | None = None, setup: O
         image=reservation.image,
         name=reservation.name,
         expires_at=reservation.expires_at,
-        environment=setup.environment,
-        dotfiles=setup.dotfiles,
-        startup_script=setup.startup_script,
+        environment=personalization.environment,
+        dotfiles=personalization.dotfiles,
+        startup_script=personalization.startup_script,
         volume=volume,
     )

@@ -23,7 +23,7 @@ class ExpiryReport:
     def succeeded(self) -> bool:
         return not self.unfinished and not self.errors
 
-    def note(self, decisions: Decisions, done: Collection[ReservationId]) -> None:
+    def add_decisions(self, decisions: Decisions, done: Collection[ReservationId]) -> None:
         for change in decisions.changes:
             if change.reservation_id in done and change.event is not None:
                 self.changes.append(f"{short_id(change.reservation_id)}: {change.event.message}")

@@ -12,7 +12,7 @@ from gpudev.planning.reservations.reconcile_reservations import Decisions
 log = structlog.get_logger(__name__)
 
 
-def bind_request(reservation: Reservation | None) -> None:
+def bind_request_id(reservation: Reservation | None) -> None:
     """For all that this task says from now on."""
     if reservation is not None and reservation.request_id is not None:
         structlog.contextvars.bind_contextvars(request_id=reservation.request_id)
@@ -22,7 +22,7 @@ def log_changes(decisions: Decisions, done: frozenset[ReservationId], reservatio
     """Each decision, and whether it was still in time."""
     if not decisions.changes:
         return
-    requests = requests_of(reservations)
+    requests = request_ids_of(reservations)
     for change in decisions.changes:
         fate = "done" if change.reservation_id in done else "stale"
         kind = change.event.kind if change.event else "updated"
@@ -30,5 +30,5 @@ def log_changes(decisions: Decisions, done: frozenset[ReservationId], reservatio
         log.info(f"reservation.{kind}", **ids, fate=fate)
 
 
-def requests_of(reservations: Iterable[Reservation]) -> dict[ReservationId, dict[str, str]]:
+def request_ids_of(reservations: Iterable[Reservation]) -> dict[ReservationId, dict[str, str]]:
     return {row.reservation_id: {"request_id": row.request_id} for row in reservations if row.request_id is not None}

@@ -12,33 +12,33 @@ from datetime import timedelta
 import structlog
 
 from gpudev.domain.errors import Unavailable
-from gpudev.domain.notifications import EVENT_KINDS, Occasion
+from gpudev.domain.notifications import HISTORY_KINDS, NotificationKind
 from gpudev.metrics import instruments
-from gpudev.planning.reservations.notifications import compose, try_again_at
+from gpudev.planning.reservations.notifications import compose_notification, next_attempt_at
 from gpudev.ports.clock import Clock
-from gpudev.ports.notifications import NotificationStore, Notifier, WaitingNotice
+from gpudev.ports.notifications import NotificationStore, Notifier, QueuedNotification
 
 log = structlog.get_logger(__name__)
 
-_LOOK_EVERY_S = 2.0
+_POLL_EVERY_S = 2.0
 _AT_ONCE = 20
 _SEND_WITHIN = timedelta(seconds=60)
 _LEASE = timedelta(minutes=5)
 """Longer than sending may take: by then whoever had it is dead."""
 
 
-class Notifications:
+class NotificationSender:
     def __init__(
         self,
         store: NotificationStore,
         notifier: Notifier,
         clock: Clock,
-        occasions: Sequence[Occasion] = tuple(Occasion),
+        occasions: Sequence[NotificationKind] = tuple(NotificationKind),
     ) -> None:
         self._store = store
         self._notifier = notifier
         self._clock = clock
-        self._kinds = [kind for occasion in occasions for kind in EVENT_KINDS[occasion]]
+        self._kinds = [kind for occasion in occasions for kind in HISTORY_KINDS[occasion]]
         self._is_published = False
 
     async def run(self, is_planning: Callable[[], bool]) -> None:
@@ -54,7 +54,7 @@ class Notifications:
                 log.warning("notifications.unavailable", error=str(error))
             except Exception:
                 log.exception("notifications.broken")
-            await asyncio.sleep(_LOOK_EVERY_S)
+            await asyncio.sleep(_POLL_EVERY_S)
 
     async def send_due(self) -> int:
         """How many were looked at."""
@@ -67,15 +67,17 @@ class Notifications:
         await asyncio.gather(*(self._send(one) for one in waiting))
         return len(waiting)
 
-    async def _send(self, waiting: WaitingNotice) -> None:
-        notice = compose(waiting.event, waiting.reservation, self._clock.now())
+    async def _send(self, waiting: QueuedNotification) -> None:
+        notice = compose_notification(waiting.event, waiting.reservation, self._clock.now())
         if notice is None:
-            await self._store.settle(waiting.notification_id, "outdated")
+            await self._store.finish_notification(waiting.notification_id, "outdated")
             return
-        about = {"reservation_id": str(waiting.reservation.reservation_id), "occasion": notice.occasion.value}
+        about = {"reservation_id": str(waiting.reservation.reservation_id), "occasion": notice.kind.value}
         where = self._notifier.targets.get(waiting.target, "?")
         if not self._notifier.can_reach(waiting.target, waiting.recipient):
-            await self._store.settle(waiting.notification_id, "given_up", "there is no address for its owner")
+            await self._store.finish_notification(
+                waiting.notification_id, "given_up", "there is no address for its owner"
+            )
             log.info("notification.no_address", target=where, **about)
             return
         try:
@@ -84,15 +86,15 @@ class Notifications:
         except (Unavailable, TimeoutError) as error:
             await self._failed(waiting, str(error) or "it took too long", where, about)
         else:
-            await self._store.settle(waiting.notification_id, "sent")
-            instruments.notices.labels("sent").inc()
+            await self._store.finish_notification(waiting.notification_id, "sent")
+            instruments.notifications.labels("sent").inc()
             log.info("notification.sent", target=where, attempts=waiting.attempts, **about)
 
-    async def _failed(self, waiting: WaitingNotice, error: str, where: str, about: dict[str, str]) -> None:
-        again = try_again_at(waiting.attempts, waiting.event.at, self._clock.now())
-        instruments.notices.labels("given_up" if again is None else "failed").inc()
+    async def _failed(self, waiting: QueuedNotification, error: str, where: str, about: dict[str, str]) -> None:
+        again = next_attempt_at(waiting.attempts, waiting.event.at, self._clock.now())
+        instruments.notifications.labels("given_up" if again is None else "failed").inc()
         if again is None:
-            await self._store.settle(waiting.notification_id, "given_up", error)
+            await self._store.finish_notification(waiting.notification_id, "given_up", error)
             log.error("notification.given_up", target=where, attempts=waiting.attempts, error=error, **about)
         else:
             await self._store.postpone(waiting.notification_id, again, error)

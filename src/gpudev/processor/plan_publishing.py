@@ -10,7 +10,7 @@ from gpudev.planning.queue.queue_cycle import PlanDraft
 from gpudev.ports.reservations import Lease, PlanStore
 
 _AT_LEAST_EVERY = timedelta(seconds=30)
-_CHEAP_S = 0.01
+_CHEAP_SECONDS = 0.01
 _SHARE_OF_TIME = 20
 """A plan that is dear to make is made for at most a twentieth of the time."""
 
@@ -30,11 +30,11 @@ class PlanPublisher:
         self._drafts: dict[str, PlanDraft] = {}
         self._published: dict[str, _Published] = {}
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Another processor may have published since."""
         self._drafts, self._published = {}, {}
 
-    def offer(self, draft: PlanDraft) -> None:
+    def set_draft(self, draft: PlanDraft) -> None:
         """What is to be published next, if it is worth it."""
         self._drafts[draft.gpu_type] = draft
 
@@ -43,9 +43,9 @@ class PlanPublisher:
             if not self._is_due(draft):
                 continue
             began = self._seconds()
-            plan = await asyncio.to_thread(draft.make) if draft.is_dear else draft.make()
+            plan = await asyncio.to_thread(draft.make) if draft.is_expensive else draft.make()
             ended = self._seconds()
-            await self._plans.publish(lease, [plan])
+            await self._plans.publish_plans(lease, [plan])
             self._published[gpu_type] = _Published(draft.made_at, draft.mark, ended, ended - began)
             del self._drafts[gpu_type]
 
@@ -55,4 +55,4 @@ class PlanPublisher:
             return True
         if draft.mark == last.mark:
             return False
-        return last.took < _CHEAP_S or self._seconds() - last.ended >= _SHARE_OF_TIME * last.took
+        return last.took < _CHEAP_SECONDS or self._seconds() - last.ended >= _SHARE_OF_TIME * last.took

@@ -18,38 +18,38 @@ from uuid import uuid4
 import structlog
 
 from gpudev.domain.commands import PLANNING_LEASE
-from gpudev.domain.cordon import close_nodes
+from gpudev.domain.cordon import apply_cordons
 from gpudev.domain.errors import LeaseLost, Unavailable
 from gpudev.domain.ids import ReservationId, short_id
 from gpudev.domain.reservations.reservation import Reservation
 from gpudev.metrics import instruments
-from gpudev.metrics.loop_watchdog import Pulse
-from gpudev.planning.cluster.orphans import count_orphans, decide_orphans
-from gpudev.planning.overdue import decide_overdue
+from gpudev.metrics.loop_watchdog import LoopWatchdog
+from gpudev.planning.cluster.orphans import count_orphans_as_foreign, decide_orphans
+from gpudev.planning.overdue import decide_without_processor
 from gpudev.planning.reservations.reconcile_reservations import Decisions, decide_running
-from gpudev.planning.reservations.stale_requests import decide_max_wait, still_waiting
+from gpudev.planning.reservations.stale_requests import decide_max_wait, without_given_up
 from gpudev.ports.clock import Clock
-from gpudev.ports.cluster import Cluster, ClusterSeen
+from gpudev.ports.cluster import Cluster, ClusterState
 from gpudev.ports.cordons import ProcessorCordons
-from gpudev.ports.own_setups import SetupStore
-from gpudev.ports.reservations import Lease, LeaseStore, Queue, ReservationStore, UnreleasedView
-from gpudev.ports.tracing import UNTRACED, Tracer
-from gpudev.processor.addon_reconciler import Interiors
-from gpudev.processor.cluster_publisher import Publisher
-from gpudev.processor.disk_attachment import Homes
-from gpudev.processor.disk_worker import DiskWork
-from gpudev.processor.effect_runner import Effects
+from gpudev.ports.own_setups import PersonalizationStore
+from gpudev.ports.reservations import Lease, LeaseStore, MessageQueue, ReservationStore, UnreleasedView
+from gpudev.ports.tracing import NO_TRACER, Tracer
+from gpudev.processor.addon_reconciler import AddonReconciler
+from gpudev.processor.cluster_publisher import ClusterPublisher
+from gpudev.processor.disk_attachment import DiskAttacher
+from gpudev.processor.disk_worker import DiskWorker
+from gpudev.processor.effect_runner import EffectRunner
 from gpudev.processor.expiry_report import ExpiryReport
 from gpudev.processor.log_ids import log_changes
-from gpudev.processor.messages import MESSAGES_PER_TURN, Messages
-from gpudev.processor.pacing import Pacing
-from gpudev.processor.planning_records import Looking
-from gpudev.processor.queue_planner import Queues
+from gpudev.processor.messages import MESSAGES_PER_CYCLE, ReservationMessages
+from gpudev.processor.pacing import DutyCycle
+from gpudev.processor.planning_records import PlanningRecorder
+from gpudev.processor.queue_planner import QueuePlanner
 from gpudev.processor.telemetry import trace_changes
-from gpudev.settings import Timing
+from gpudev.settings import TimingSettings
 
 log = structlog.get_logger(__name__)
-_TELL_AT_LEAST_EVERY = timedelta(seconds=1)
+_PUBLISH_AT_LEAST_EVERY = timedelta(seconds=1)
 _LET_LAUNCH_S = 0.05
 
 
@@ -59,54 +59,54 @@ class Processor:
         *,
         reservations: ReservationStore,
         unreleased: UnreleasedView,
-        queue: Queue,
+        queue: MessageQueue,
         leases: LeaseStore,
         cluster: Cluster,
         cordons: ProcessorCordons,
-        queues: Queues,
-        publisher: Publisher,
-        looking: Looking,
+        queue_planner: QueuePlanner,
+        publisher: ClusterPublisher,
+        planning_records: PlanningRecorder,
         clock: Clock,
-        timing: Timing,
-        disks: DiskWork | None = None,
-        homes: Homes | None = None,
-        interiors: Interiors | None = None,
-        setups: SetupStore | None = None,
-        tracer: Tracer = UNTRACED,
+        timing: TimingSettings,
+        disks: DiskWorker | None = None,
+        disk_attacher: DiskAttacher | None = None,
+        addons: AddonReconciler | None = None,
+        personalizations: PersonalizationStore | None = None,
+        tracer: Tracer = NO_TRACER,
     ) -> None:
         self._tracer = tracer
         self._reservations = reservations
         self._unreleased = unreleased
-        self._messages = Messages(queue, reservations, timing.message_lease)
+        self._messages = ReservationMessages(queue, reservations, timing.message_lease)
         self._leases = leases
         self._cluster = cluster
         self._cordons = cordons
-        self._queues = queues
+        self._queue_planner = queue_planner
         self._publisher = publisher
-        self._looking = looking
+        self._planning_records = planning_records
         self._clock = clock
         self._timing = timing
-        self.pulse = Pulse(timing.stuck_after)
+        self.watchdog = LoopWatchdog(timing.stuck_after)
         self._woken = asyncio.Event()
         self._holder = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
         self._lease: Lease | None = None
         self._orphans_since: dict[ReservationId, datetime] = {}
         self._next_at: datetime | None = None
-        self._told_at: datetime | None = None
+        self._published_at: datetime | None = None
         self._zones: dict[str, str | None] = {}
         self.disks = disks
-        self.interiors = interiors
+        self.addons = addons
         if disks is not None:
-            disks.moved = self.wake
-        self.effects = Effects(
+            disks.on_progress = self.wake
+        self.effects = EffectRunner(
             cluster,
             reservations,
             clock,
             timing,
             self.wake,
-            homes=homes,
-            interiors=interiors,
-            setups=setups,
+            disk_attacher=disk_attacher,
+            addons=addons,
+            personalizations=personalizations,
             tracer=tracer,
             zone_of=self._zone_of,
         )
@@ -114,8 +114,8 @@ class Processor:
     def wake(self) -> None:
         """Something may have changed. Cheap, and safe to call too often."""
         self._woken.set()
-        if self.interiors is not None:
-            self.interiors.wake()
+        if self.addons is not None:
+            self.addons.wake()
 
     async def run(self) -> None:
         """Until cancelled. Whoever cancels decides what happens to dev servers (nothing, here)."""
@@ -124,30 +124,30 @@ class Processor:
             asyncio.create_task(self._watch_cluster(), name="watch"),
         ]
         if self.disks is not None:
-            helpers.append(asyncio.create_task(self.disks.run(lambda: self.is_planning, self.pulse), name="disks"))
-        if self.interiors is not None:
-            inside = self.interiors.run(lambda: self.is_planning, self.pulse)
+            helpers.append(asyncio.create_task(self.disks.run(lambda: self.is_planning, self.watchdog), name="disks"))
+        if self.addons is not None:
+            inside = self.addons.run(lambda: self.is_planning, self.watchdog)
             helpers.append(asyncio.create_task(inside, name="interiors"))
-        pacing = Pacing()
+        pacing = DutyCycle()
         try:
             while True:
-                self.pulse.beat("planning")
+                self.watchdog.beat("planning")
                 await self._wait()
                 began = time.monotonic()
-                await self._turn_or_log()
+                await self._cycle_or_log()
                 rest = pacing.rest_after(began, time.monotonic())
                 if rest:
                     await asyncio.sleep(rest)
         finally:
-            self.pulse.end("planning")
+            self.watchdog.forget("planning")
             for task in helpers:
                 task.cancel()
             await asyncio.gather(*helpers, return_exceptions=True)
             await self.effects.cancel()
             if self.disks is not None:
                 await self.disks.close()
-            if self.interiors is not None:
-                await self.interiors.close()
+            if self.addons is not None:
+                await self.addons.close()
             if self._lease is not None:
                 with contextlib.suppress(Unavailable):
                     await self._leases.release(self._lease)
@@ -177,7 +177,7 @@ class Processor:
         try:
             for _ in range(rounds):
                 is_more_to_do = await self._expire_once(lease, report)
-                await self.effects.settle()
+                await self.effects.wait_idle()
                 if not is_more_to_do:
                     break
             left = [row for row in await self._unreleased.refresh() if row.needs_teardown]
@@ -189,31 +189,37 @@ class Processor:
 
     async def _expire_once(self, lease: Lease | None, report: ExpiryReport) -> bool:
         """True: there may be more to do afterwards. `lease` None: only say what would be done."""
-        seen = await self._look()
+        seen = await self._observe()
         report.errors = [] if seen is not None else ["the cluster cannot be seen, so only time decided"]
         reservations = await self._unreleased.refresh()
         now = self._clock.now()
-        decisions = decide_overdue(reservations, seen, now, self._timing)
+        decisions = decide_without_processor(reservations, seen, now, self._timing)
         done = frozenset(change.reservation_id for change in decisions.changes)
         if lease is not None:
             done = await self._write(lease, decisions, [], now)
             log_changes(decisions, done, reservations)
             self._act(decisions, done)
-        report.note(decisions, done)
+        report.add_decisions(decisions, done)
         if seen is not None:
             await self._expire_orphans(seen, reservations, now, report, act=lease is not None)
         return bool(decisions.changes or decisions.teardowns)
 
     async def _expire_orphans(
-        self, seen: ClusterSeen, reservations: Sequence[Reservation], now: datetime, report: ExpiryReport, *, act: bool
+        self,
+        state: ClusterState,
+        reservations: Sequence[Reservation],
+        now: datetime,
+        report: ExpiryReport,
+        *,
+        act: bool,
     ) -> None:
         """The grace period goes from run to run, so what was seen first when is kept."""
-        known = await self._looking.orphans_seen()
-        orphans = decide_orphans(seen.servers, _owners(reservations), known, now, self._timing.orphan_grace)
+        known = await self._planning_records.load_orphans()
+        orphans = decide_orphans(state.servers, _server_owners(reservations), known, now, self._timing.orphan_grace)
         report.orphans = [str(one) for one in orphans.report]
         report.removed = [*dict.fromkeys([*report.removed, *(str(one) for one in orphans.remove)])]
         if act:
-            await self._looking.set_orphans_seen(orphans.first_seen)
+            await self._planning_records.save_orphans(orphans.first_observed)
             for reservation_id in orphans.remove:
                 self.effects.remove_orphan(reservation_id)
 
@@ -221,67 +227,69 @@ class Processor:
     def is_planning(self) -> bool:
         return self._lease is not None
 
-    async def turn(self) -> None:
+    async def run_cycle(self) -> None:
         """Look, decide, write, then start the effects."""
         lease = self._lease
         if lease is None:
             return
         messages = await self._messages.read()
-        seen = await self._look()
+        seen = await self._observe()
         reservations = await self._unreleased.refresh()
         if seen is not None:
-            seen = count_orphans(seen, _owners(reservations))
+            seen = count_orphans_as_foreign(seen, _server_owners(reservations))
         now = self._clock.now()
-        await self._queues.prepare(lease, now)
-        decisions = decide_running(reservations, seen, now, self._timing, self.effects.may_lack)
+        await self._queue_planner.prepare(lease, now)
+        decisions = decide_running(reservations, seen, now, self._timing, self.effects.is_launch_incomplete)
         given_up = decide_max_wait(reservations, now)
         decisions.add(given_up)
-        broken = await self._decide_queues(still_waiting(reservations, given_up), seen, now, decisions)
-        looked_at = await self._messages.sort(messages, seen, reservations, broken, now)
+        broken = await self._decide_queues(without_given_up(reservations, given_up), seen, now, decisions)
+        looked_at = await self._messages.sort_examined(messages, seen, reservations, broken, now)
         done = await self._write(lease, decisions, looked_at, now)
         log_changes(decisions, done, reservations)
         trace_changes(self._tracer, decisions.changes, done, reservations, now)
         self._act(decisions, done)
         for reservation_id, message in await self._cordons.take_notices():
-            self.effects.tell(reservation_id, message)
+            self.effects.send_message(reservation_id, message)
         if seen is not None:
             self._sweep_orphans(seen, reservations, now)
-            if not self._leaves_telling_to_the_next(decisions, now):
-                await self._queues.publish(lease)
-                await self._looking.note(lease, reservations, broken, now)
-                await self._publisher.publish(lease, seen, await self._present(reservations, bool(done)), now)
-                self._told_at = now
+            if not self._defers_publishing(decisions, now):
+                await self._queue_planner.publish(lease)
+                await self._planning_records.record_examined(lease, reservations, broken, now)
+                await self._publisher.publish(
+                    lease, seen, await self._current_reservations(reservations, bool(done)), now
+                )
+                self._published_at = now
         self._next_at = decisions.next_at
-        if len(messages) == MESSAGES_PER_TURN or (done and not decisions.starts):
+        if len(messages) == MESSAGES_PER_CYCLE or (done and not decisions.starts):
             self.wake()
         elif done:
             # Right now another turn would only take time from those who start. Their launches wake us, too.
             asyncio.get_running_loop().call_later(_LET_LAUNCH_S, self.wake)
 
-    def _leaves_telling_to_the_next(self, decisions: Decisions, now: datetime) -> bool:
+    def _defers_publishing(self, decisions: Decisions, now: datetime) -> bool:
         """Whoever starts comes first: a turn follows at once and tells the others. Not for ever, if many start."""
-        recently = self._told_at is not None and timedelta(0) <= now - self._told_at < _TELL_AT_LEAST_EVERY
+        recently = self._published_at is not None and timedelta(0) <= now - self._published_at < _PUBLISH_AT_LEAST_EVERY
         return bool(decisions.starts) and recently
 
     async def _decide_queues(
-        self, reservations: Sequence[Reservation], seen: ClusterSeen | None, now: datetime, decisions: Decisions
+        self, reservations: Sequence[Reservation], state: ClusterState | None, now: datetime, decisions: Decisions
     ) -> dict[str, str]:
-        if seen is None:
+        if state is None:
             return {}
-        await self._queues.look(reservations, seen, now)
+        await self._queue_planner.load_zone_constraints(reservations, state, now)
         with instruments.decide_seconds.time():
-            if self._queues.is_long(reservations):  # heartbeats and effects go on meanwhile
-                return await asyncio.to_thread(self._queues.decide, reservations, seen, now, decisions)
-            return self._queues.decide(reservations, seen, now, decisions)
+            if self._queue_planner.is_long(reservations):  # heartbeats and effects go on meanwhile
+                return await asyncio.to_thread(self._queue_planner.decide, reservations, state, now, decisions)
+            return self._queue_planner.decide(reservations, state, now, decisions)
 
     async def _write(
-        self, lease: Lease, decisions: Decisions, looked_at: list[int], now: datetime
+        self, lease: Lease, decisions: Decisions, examined: list[int], now: datetime
     ) -> frozenset[ReservationId]:
         """All decisions at once. If one of them is poison to the database, each by itself, so that it stops no other
         (and no message is acknowledged: what was not written has not been looked at)."""
         try:
-            return await self._reservations.apply(
-                lease, decisions.changes, decisions.updates, looked_at, now=now, told=decisions.told
+            return await self._reservations.apply_decisions(
+                lease, decisions.changes, decisions.updates, examined, now=now, estimates=decisions.estimates
             )
         except (LeaseLost, Unavailable):
             raise
@@ -290,25 +298,25 @@ class Processor:
         done: set[ReservationId] = set()
         for change in decisions.changes:
             try:
-                done |= await self._reservations.apply(lease, [change], [], [], now=now)
+                done |= await self._reservations.apply_decisions(lease, [change], [], [], now=now)
             except (LeaseLost, Unavailable):
                 raise
             except Exception:
                 log.exception("change.broken", reservation_id=str(change.reservation_id))
         return frozenset(done)
 
-    async def _present(self, reservations: Sequence[Reservation], changed: bool) -> Sequence[Reservation]:
+    async def _current_reservations(self, reservations: Sequence[Reservation], changed: bool) -> Sequence[Reservation]:
         return await self._unreleased.refresh() if changed else reservations
 
-    async def _look(self) -> ClusterSeen | None:
+    async def _observe(self) -> ClusterState | None:
         try:
-            seen = await self._cluster.look()
+            seen = await self._cluster.observe()
         except Unavailable as error:
             log.warning("cluster.unavailable", error=str(error))
-            instruments.looks_failed.inc()
+            instruments.observations_failed.inc()
             return None
         self._zones = {node.name: node.zone for node in seen.nodes}
-        return replace(seen, nodes=close_nodes(seen.nodes, await self._cordons.cordons()))
+        return replace(seen, nodes=apply_cordons(seen.nodes, await self._cordons.cordons()))
 
     def _zone_of(self, reservation: Reservation) -> str | None:
         """Where its first member will be, which has the disk."""
@@ -324,16 +332,16 @@ class Processor:
             self.effects.withdraw(reservation)
         for reservation_id, message in decisions.messages:
             if reservation_id in done:
-                self.effects.tell(reservation_id, message)
+                self.effects.send_message(reservation_id, message)
 
-    def _sweep_orphans(self, seen: ClusterSeen, reservations: Sequence[Reservation], now: datetime) -> None:
+    def _sweep_orphans(self, state: ClusterState, reservations: Sequence[Reservation], now: datetime) -> None:
         orphans = decide_orphans(
-            seen.servers, _owners(reservations), self._orphans_since, now, self._timing.orphan_grace
+            state.servers, _server_owners(reservations), self._orphans_since, now, self._timing.orphan_grace
         )
         for reservation_id in orphans.report:
             if reservation_id not in self._orphans_since:
                 log.warning("orphan.found", reservation_id=str(reservation_id))
-        self._orphans_since = dict(orphans.first_seen)
+        self._orphans_since = dict(orphans.first_observed)
         instruments.orphans.set(len(self._orphans_since))
         for reservation_id in orphans.remove:
             self.effects.remove_orphan(reservation_id)
@@ -348,13 +356,13 @@ class Processor:
                 await self._woken.wait()
         self._woken.clear()
 
-    async def _turn_or_log(self) -> None:
+    async def _cycle_or_log(self) -> None:
         """The one loop that catches everything: it logs, counts, and the next sweep tries again."""
         if self._lease is None:
             return
         try:
-            with instruments.turn_seconds.time():
-                await self.turn()
+            with instruments.cycle_seconds.time():
+                await self.run_cycle()
             result = "done"
         except LeaseLost:
             self._lease = None
@@ -368,7 +376,7 @@ class Processor:
             log.exception("turn.broken")
             result = "broken"
             await asyncio.sleep(1)
-        instruments.turns.labels(result).inc()
+        instruments.cycles.labels(result).inc()
 
     async def _keep_lease(self) -> None:
         while True:
@@ -379,7 +387,7 @@ class Processor:
                 log.warning("lease.unavailable", error=str(error))
             except Exception:
                 log.exception("lease.broken")
-            self.pulse.beat("lease")
+            self.watchdog.beat("lease")
             beat = 3 if self._lease is not None else 10
             await asyncio.sleep(self._timing.lease_ttl.total_seconds() / beat)
 
@@ -395,6 +403,6 @@ class Processor:
             await asyncio.sleep(1)
 
 
-def _owners(reservations: Sequence[Reservation]) -> set[ReservationId]:
+def _server_owners(reservations: Sequence[Reservation]) -> set[ReservationId]:
     """Who may have a dev server: whoever has a place. One that waits has none, or none any more."""
     return {reservation.reservation_id for reservation in reservations if reservation.shares}

@@ -8,7 +8,7 @@ from gpudev.domain.ids import ReservationId
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation
 from gpudev.domain.trace_context import new_span_id
-from gpudev.domain.tracing import Span, SpanRef, nanoseconds, part_of, root_of
+from gpudev.domain.tracing import Span, SpanRef, reservation_part_span, reservation_root_span, to_nanoseconds
 from gpudev.ports.reservations import Change
 from gpudev.ports.tracing import Tracer
 
@@ -21,7 +21,7 @@ def trace_changes(
     now: datetime,
 ) -> None:
     """Of those that were written: who got a place has waited, who is there has started, who is over was there."""
-    if not tracer.is_on or not done:
+    if not tracer.is_enabled or not done:
         return
     known = {row.reservation_id: row for row in reservations}
     for change in changes:
@@ -29,19 +29,19 @@ def trace_changes(
         if row is None or change.reservation_id not in done or change.to is None:
             continue
         if change.to is Status.PREPARING:
-            tracer.note(_part(row, "wait", row.created_at, now))
+            tracer.record_span(_part(row, "wait", row.created_at, now))
         elif change.to is Status.ACTIVE and row.preparing_at is not None:
-            tracer.note(_part(row, "start", row.preparing_at, now))
+            tracer.record_span(_part(row, "start", row.preparing_at, now))
         if change.to is Status.ACTIVE or (change.to.is_terminal and row.launched_at is None):
-            tracer.note(_whole(row, now, is_error=change.to is Status.FAILED))
+            tracer.record_span(_whole(row, now, is_error=change.to is Status.FAILED))
 
 
 def trace_effect(tracer: Tracer, reservation_id: ReservationId, kind: str, result: str, seconds: float) -> None:
     """One attempt, that has just ended."""
-    if not tracer.is_on:
+    if not tracer.is_enabled:
         return
-    root, now_ns = root_of(reservation_id), time.time_ns()
-    tracer.note(
+    root, now_ns = reservation_root_span(reservation_id), time.time_ns()
+    tracer.record_span(
         Span(
             kind,
             SpanRef(root.trace_id, new_span_id()),
@@ -57,19 +57,24 @@ def trace_effect(tracer: Tracer, reservation_id: ReservationId, kind: str, resul
 def _part(row: Reservation, name: str, begun: datetime, ended: datetime) -> Span:
     return Span(
         name,
-        part_of(row.reservation_id, name),
-        nanoseconds(begun),
-        nanoseconds(ended),
-        parent_id=root_of(row.reservation_id).span_id,
+        reservation_part_span(row.reservation_id, name),
+        to_nanoseconds(begun),
+        to_nanoseconds(ended),
+        parent_id=reservation_root_span(row.reservation_id).span_id,
         attributes=_about(row),
     )
 
 
 def _whole(row: Reservation, now: datetime, *, is_error: bool) -> Span:
     """From the submit until the shell is there, or until it is clear that it will not be."""
-    root = root_of(row.reservation_id)
+    root = reservation_root_span(row.reservation_id)
     return Span(
-        "reservation", root, nanoseconds(row.created_at), nanoseconds(now), is_error=is_error, attributes=_about(row)
+        "reservation",
+        root,
+        to_nanoseconds(row.created_at),
+        to_nanoseconds(now),
+        is_error=is_error,
+        attributes=_about(row),
     )
 
 

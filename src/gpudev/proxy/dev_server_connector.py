@@ -7,27 +7,27 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from gpudev.domain.errors import Unavailable
-from gpudev.domain.reservations.reservation import Connection
-from gpudev.planning.sessions import check_address
+from gpudev.domain.reservations.reservation import SshEndpoint
+from gpudev.planning.sessions import check_server_address
 from gpudev.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
-class Targets:
+class DevServerConnector:
     loopback_allowed: bool
     """Only where dev servers run on this very machine."""
-    ours: Collection[tuple[str, int]]
+    own_addresses: Collection[tuple[str, int]]
     """Addresses of the control plane itself."""
     timeout: timedelta
 
     @classmethod
-    def of(cls, settings: Settings) -> "Targets":
+    def from_settings(cls, settings: Settings) -> "DevServerConnector":
         ours = settings.own_addresses
         if settings.cluster == "local":
             ours |= {("127.0.0.1", port) for _, port in ours} | {(settings.ssh_host, port) for _, port in ours}
         return cls(settings.cluster == "local", ours, settings.proxy.connect_timeout)
 
-    async def connect(self, to: Connection, protocol: Callable[[], asyncio.Protocol]) -> asyncio.Transport:
+    async def connect(self, to: SshEndpoint, protocol: Callable[[], asyncio.Protocol]) -> asyncio.Transport:
         """A name is looked up once and the addresses found are checked and used: it cannot mean something else a
         moment later. Raises ClusterError for an address that is forbidden, Unavailable when nothing answers."""
         loop = asyncio.get_running_loop()
@@ -36,12 +36,14 @@ class Targets:
                 found = await loop.getaddrinfo(to.host, to.port, type=socket.SOCK_STREAM)
                 addresses = list(dict.fromkeys(str(address[0]) for *_, address in found))
                 for address in addresses:
-                    check_address(address, to.port, loopback_allowed=self.loopback_allowed, ours=self.ours)
-                return await self._first_that_answers(addresses, to.port, protocol)
+                    check_server_address(
+                        address, to.port, loopback_allowed=self.loopback_allowed, ours=self.own_addresses
+                    )
+                return await self._connect_first(addresses, to.port, protocol)
         except (OSError, TimeoutError) as error:
             raise Unavailable(f"the dev server does not answer: {error or 'in time'}") from error
 
-    async def find_address(self, to: Connection) -> str:
+    async def resolve_address(self, to: SshEndpoint) -> str:
         """One that may be connected to, for those who connect by themselves. Raises as `connect` does."""
         loop = asyncio.get_running_loop()
         try:
@@ -49,10 +51,10 @@ class Targets:
         except OSError as error:
             raise Unavailable(f"the dev server is not found: {error}") from error
         address = str(found[0][4][0])
-        check_address(address, to.port, loopback_allowed=self.loopback_allowed, ours=self.ours)
+        check_server_address(address, to.port, loopback_allowed=self.loopback_allowed, ours=self.own_addresses)
         return address
 
-    async def _first_that_answers(
+    async def _connect_first(
         self, addresses: list[str], port: int, protocol: Callable[[], asyncio.Protocol]
     ) -> asyncio.Transport:
         loop = asyncio.get_running_loop()

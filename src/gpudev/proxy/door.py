@@ -8,20 +8,20 @@ from websockets.datastructures import Headers, MultipleValuesError
 from websockets.http11 import Request, Response
 
 from gpudev.domain import errors
-from gpudev.http_edge.error_responses import refusal_of, title_of, type_of
+from gpudev.http_edge.error_responses import problem_title, problem_type, to_error_response
 
 _PATH = re.compile(r"/v1/jobs/([0-9a-fA-F-]{32,36})/ssh")
 
 
-def asked_for(request: Request) -> str | None:
+def requested_reservation(request: Request) -> str | None:
     """The reservation's id, if the path has one."""
     found = _PATH.fullmatch(request.path.partition("?")[0])
     return found[1] if found else None
 
 
-def read(request: Request) -> tuple[str, str]:
+def parse_request(request: Request) -> tuple[str, str]:
     """The reservation's id and the token. Raises NotFound, Invalid, Forbidden and Unauthenticated."""
-    asked = asked_for(request)
+    asked = requested_reservation(request)
     if asked is None:
         raise errors.NotFound("there is no WebSocket here")
     if "?" in request.path:
@@ -33,12 +33,12 @@ def read(request: Request) -> tuple[str, str]:
     return asked, _bearer(request.headers)
 
 
-def refusal(error: errors.GpuDevError, request_id: str) -> Response:
+def handshake_error(error: errors.GpuDevError, request_id: str) -> Response:
     """As the API says no: a problem (RFC 9457)."""
-    refused = refusal_of(error)
+    refused = to_error_response(error)
     problem = {
-        "type": type_of(refused.code),
-        "title": title_of(refused.code),
+        "type": problem_type(refused.code),
+        "title": problem_title(refused.code),
         "status": refused.status,
         "detail": refused.detail,
         "code": refused.code,

@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from gpudev.proxy.jupyter.headers import place_of
+from gpudev.proxy.jupyter.headers import find_jupyter_path
 
 if TYPE_CHECKING:
     from gpudev.proxy.ssh.tunnel import Tunnel
 
 
-class Switch(asyncio.Protocol):
+class WebSocketSwitch(asyncio.Protocol):
     """Hands everything on from the first request line; soon the web server's transport speaks to the right one
     itself."""
 
@@ -28,16 +28,16 @@ class Switch(asyncio.Protocol):
             self._chosen = self._choose(data)
             self._chosen.connection_made(self._transport)
             # Whoever made us sets us as the transport's protocol after this.
-            asyncio.get_running_loop().call_soon(self._step_aside, self._chosen)
+            asyncio.get_running_loop().call_soon(self._hand_over, self._chosen)
         self._chosen.data_received(data)
 
     def _choose(self, head: bytes) -> "asyncio.Protocol | Tunnel":
         """The web server gives us the whole head at once."""
         words = head.partition(b"\r\n")[0].split(b" ")
         path = words[1].partition(b"?")[0].decode("latin-1") if len(words) > 1 else ""
-        return self._ssh() if place_of(path) is None else self._jupyter()
+        return self._ssh() if find_jupyter_path(path) is None else self._jupyter()
 
-    def _step_aside(self, chosen: asyncio.BaseProtocol) -> None:
+    def _hand_over(self, chosen: asyncio.BaseProtocol) -> None:
         if not self._transport.is_closing():
             self._transport.set_protocol(chosen)
 

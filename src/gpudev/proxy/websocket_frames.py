@@ -18,69 +18,69 @@ _CONTINUATION, _BINARY, _CLOSE = 0x0, 0x2, 0x8
 _NO_MASK = b"\0\0\0\0"
 
 
-class Data(NamedTuple):
+class DataPart(NamedTuple):
     payload: bytes | memoryview
 
 
-class End(NamedTuple):
+class EndOfData(NamedTuple):
     """An empty message: no more bytes come from there."""
 
 
-class Other(NamedTuple):
+class OtherFrame(NamedTuple):
     """A whole frame of another kind, or what cannot be understood, as it came."""
 
     raw: bytes
 
 
-Part = Data | End | Other
+FramePart = DataPart | EndOfData | OtherFrame
 
 
-class Splitter:
+class FrameSplitter:
     """For frames from a client, which are always masked."""
 
     def __init__(self) -> None:
         self._head = b""
         self._left = 0
         self._mask = _NO_MASK
-        self._is_lost = False
+        self._is_invalid = False
         """Something broke the rules: from there on everything is the library's."""
 
-    def split(self, received: bytes | memoryview) -> Iterator[Part]:
+    def split(self, received: bytes | memoryview) -> Iterator[FramePart]:
         """What carries bytes is a part of what was received, not a copy."""
         if self._head:
             received, self._head = self._head + bytes(received), b""
         view = memoryview(received)
         at, end = 0, len(view)
         while at < end:
-            if self._is_lost:
-                yield Other(bytes(view[at:]))
+            if self._is_invalid:
+                yield OtherFrame(bytes(view[at:]))
                 return
             if self._left:
                 part = view[at : at + self._left]
                 at += len(part)
                 self._left -= len(part)
-                yield Data(self._unmasked(part))
+                yield DataPart(self._unmask(part))
                 continue
-            size, length = _measure(view[at:])
+            size, length = _measure_frame(view[at:])
             if size is None:
                 self._head = bytes(view[at:])
                 return
-            yield from self._begin(view[at : at + length], size)
+            yield from self._begin_frame(view[at : at + length], size)
             at += length
 
-    def _begin(self, head: memoryview, size: int) -> Iterator[Part]:
+    def _begin_frame(self, head: memoryview, size: int) -> Iterator[FramePart]:
         """`head`: of a data frame its header, of others all of it."""
         first = head[0]
         if first & 0x70 or not head[1] & _MASKED or first & 0x0F not in (_CONTINUATION, _BINARY):
-            self._is_lost = first & 0x0F < _CLOSE or first & 0x70 != 0 or not head[1] & _MASKED
-            yield Other(bytes(head))
+            self._is_invalid = first & 0x0F < _CLOSE or first & 0x70 != 0 or not head[1] & _MASKED
+            yield OtherFrame(bytes(head))
             return
         self._left = size
         self._mask = bytes(head[-4:])
         if not size and first == _LAST | _BINARY:
-            yield End()
+            yield EndOfData()
 
-    def _unmasked(self, part: memoryview) -> bytes | memoryview:
+    def _unmask(self, part: memoryview) -> bytes | memoryview:
         if self._mask == _NO_MASK:
             return part
         turn = len(part) % 4
@@ -89,7 +89,7 @@ class Splitter:
         return plain
 
 
-def header(size: int) -> bytes:
+def data_frame_header(size: int) -> bytes:
     """Of an unfragmented binary message from a server."""
     if size < 126:
         return bytes((_LAST | _BINARY, size))
@@ -98,7 +98,7 @@ def header(size: int) -> bytes:
     return bytes((_LAST | _BINARY, 127)) + size.to_bytes(8, "big")
 
 
-def _measure(view: memoryview) -> tuple[int | None, int]:
+def _measure_frame(view: memoryview) -> tuple[int | None, int]:
     """How many bytes of payload a frame has, and how long what must be there at once is: the header, and for frames
     other than data the whole of it. None: that is not there yet."""
     there = len(view)

@@ -58,7 +58,7 @@ def job_path(job_id: str) -> str:
 
 
 def submit(request: SubmitRequest, idempotency_key: str | None = None) -> Call[JobView]:
-    body = codec.write(request, without_none=True)
+    body = codec.encode_model(request, without_none=True)
     return acting_once(JobView, "POST", "/v1/jobs/submit", body, idempotency_key=idempotency_key)
 
 
@@ -75,8 +75,8 @@ def cancel(job_id: str) -> Call[JobView]:
 
 
 def extend(job_id: str, request: ExtendRequest) -> Call[JobView]:
-    return Call(JobView, "POST", f"{job_path(job_id)}/extend", codec.write(request))
+    return Call(JobView, "POST", f"{job_path(job_id)}/extend", codec.encode_model(request))
 
 
 def prioritise(job_id: str, request: PriorityRequest) -> Call[JobView]:
-    return Call(JobView, "POST", f"{job_path(job_id)}/priority", codec.write(request), repeatable=True)
+    return Call(JobView, "POST", f"{job_path(job_id)}/priority", codec.encode_model(request), repeatable=True)

@@ -68,7 +68,7 @@ class Core:
         if not 200 <= answer.status < 300:
             raise self.refusal(answer)
         try:
-            return Reply(answer.body, codec.read(call.model, json.loads(answer.body)))
+            return Reply(answer.body, codec.decode_model(call.model, json.loads(answer.body)))
         except ValueError as error:
             raise self._stranger(answer, str(error)) from error
 

@@ -73,7 +73,7 @@ def clone(name: str, ask: CloneDiskRequest) -> Call[OperationView]:
 
 
 def _act(method: str, path: str, ask: object = None) -> Call[OperationView]:
-    body = None if ask is None else codec.write(ask, without_none=True)
+    body = None if ask is None else codec.encode_model(ask, without_none=True)
     return acting_once(OperationView, method, path, body)
 
 

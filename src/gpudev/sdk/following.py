@@ -162,6 +162,6 @@ def patience(env: Mapping[str, str] = os.environ) -> float:
 
 def _read_job(data: bytes) -> Reply[JobView]:
     try:
-        return Reply(data, codec.read(JobView, json.loads(data)))
+        return Reply(data, codec.decode_model(JobView, json.loads(data)))
     except ValueError as error:
         raise Unavailable(f"the API's stream could not be read ({error})") from error

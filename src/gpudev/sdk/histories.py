@@ -119,7 +119,7 @@ def read(core: Core, job: JobView) -> Routine[list[JobEvent]]:
 
 def _read(model: type[_T], data: bytes) -> _T:
     try:
-        return codec.read(model, json.loads(data))
+        return codec.decode_model(model, json.loads(data))
     except ValueError as error:
         # It would say the same again.
         raise Unreachable(f"the API's history could not be read ({error})", sent=True, final=True) from error

@@ -13,7 +13,7 @@ def list_users(job_id: str) -> Call[DevServerUsers]:
 
 def add_users(job_id: str, names: Sequence[str]) -> Call[DevServerUsers]:
     """Who is there already stays there, so it may be said twice."""
-    body = codec.write(AddUsersRequest(github_users=list(names)))
+    body = codec.encode_model(AddUsersRequest(github_users=list(names)))
     return Call(DevServerUsers, "POST", f"{job_path(job_id)}/users", body, repeatable=True)
 
 

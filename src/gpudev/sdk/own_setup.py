@@ -10,10 +10,10 @@ from pathlib import Path
 
 from gpudev.domain.errors import Invalid
 from gpudev.domain.sessions.personalization import (
-    LONGEST_ENVIRONMENT,
-    LONGEST_SCRIPT,
-    OwnSetup,
-    check_setup,
+    MAX_ENVIRONMENT_BYTES,
+    MAX_SCRIPT_BYTES,
+    Personalization,
+    check_personalization,
     check_variable,
 )
 from gpudev.sdk.errors import LocalError, UsageError
@@ -33,16 +33,16 @@ def gather(
     dotfiles: str | None = None,
     startup_script: Path | None = None,
     environ: Mapping[str, str],
-) -> OwnSetup:
+) -> Personalization:
     """Later files win over earlier ones, and `variables` (NAME=VALUE, or NAME as it is in `environ`) over all files.
     Raises UsageError or LocalError."""
     environment: dict[str, str] = {}
     for path in env_files:
-        environment |= parse_env_file(_read(path, LONGEST_ENVIRONMENT * 2), str(path))
+        environment |= parse_env_file(_read(path, MAX_ENVIRONMENT_BYTES * 2), str(path))
     environment |= _given(variables, environ)
-    script = None if startup_script is None else _read(startup_script, LONGEST_SCRIPT)
+    script = None if startup_script is None else _read(startup_script, MAX_SCRIPT_BYTES)
     try:
-        return check_setup(OwnSetup(environment, dotfiles, script))
+        return check_personalization(Personalization(environment, dotfiles, script))
     except Invalid as error:
         raise UsageError(error.message) from error
 

@@ -7,7 +7,7 @@ ended its exit code, and where the reservation is to end with it, a mark for the
 
 from collections.abc import Sequence
 
-from gpudev.domain.reservations.command_exit import ENDS, EXIT, FOLDER, OUTPUT, PROCESS
+from gpudev.domain.reservations.command_exit import EXIT_FILE, OUTPUT_FILE, PID_FILE, RESERVATION_FILE, RUN_FOLDER
 
 NOTHING_RAN = 4
 _ENTER = 'cd -- "$1" && shift && PYTHONUNBUFFERED="${PYTHONUNBUFFERED-1}" && export PYTHONUNBUFFERED || exit 126'
@@ -21,63 +21,63 @@ _RUNS = f"""
 runs() {{
   kill -0 "$1" 2>/dev/null || return 1
   [ -r "/proc/$1/cmdline" ] || return 0
-  case "$({{ tr '\\0' ' ' <"/proc/$1/cmdline"; }} 2>/dev/null)" in *"{FOLDER}"*) return 0 ;; esac
+  case "$({{ tr '\\0' ' ' <"/proc/$1/cmdline"; }} 2>/dev/null)" in *"{RUN_FOLDER}"*) return 0 ;; esac
   return 1
 }}
 """
 # The mark comes last: whoever finds it finds the process too.
 _LET_GO = f"""{_RUNS}
-run="$HOME/{FOLDER}" ends=$1
+run="$HOME/{RUN_FOLDER}" ends=$1
 shift
 {_ENTER}
-if [ -e "$run/{PROCESS}" ] && [ ! -e "$run/{EXIT}" ] && runs "$(cat "$run/{PROCESS}")"; then
+if [ -e "$run/{PID_FILE}" ] && [ ! -e "$run/{EXIT_FILE}" ] && runs "$(cat "$run/{PID_FILE}")"; then
   echo "something runs here already" >&2
   exit 75
 fi
-mkdir -p "$run" && rm -f "$run/{ENDS}" "$run/{EXIT}" "$run/{PROCESS}" && : >"$run/{OUTPUT}" || exit 73
+mkdir -p "$run" && rm -f "$run/{RESERVATION_FILE}" "$run/{EXIT_FILE}" "$run/{PID_FILE}" && : >"$run/{OUTPUT_FILE}" || exit 73
 apart=nohup
 command -v setsid >/dev/null 2>&1 && apart=setsid
 "$apart" sh -c '
   run=$1
   shift
   "$@"
-  echo $? >"$run/{EXIT}.new"
-  mv "$run/{EXIT}.new" "$run/{EXIT}"
-' sh "$run" "$@" >"$run/{OUTPUT}" 2>&1 </dev/null &
-echo $! >"$run/{PROCESS}" || exit 73
+  echo $? >"$run/{EXIT_FILE}.new"
+  mv "$run/{EXIT_FILE}.new" "$run/{EXIT_FILE}"
+' sh "$run" "$@" >"$run/{OUTPUT_FILE}" 2>&1 </dev/null &
+echo $! >"$run/{PID_FILE}" || exit 73
 if [ -n "$ends" ]; then
-  printf "%s" "${{GPU_DEV_RESERVATION_ID-}}" >"$run/{ENDS}.new" && mv "$run/{ENDS}.new" "$run/{ENDS}" || exit 73
+  printf "%s" "${{GPU_DEV_RESERVATION_ID-}}" >"$run/{RESERVATION_FILE}.new" && mv "$run/{RESERVATION_FILE}.new" "$run/{RESERVATION_FILE}" || exit 73
 fi
 """
 _FIND = f"""
-run="$HOME/{FOLDER}"
-if [ ! -e "$run/{OUTPUT}" ]; then
+run="$HOME/{RUN_FOLDER}"
+if [ ! -e "$run/{OUTPUT_FILE}" ]; then
   echo "nothing was run here with --detach" >&2
   exit {NOTHING_RAN}
 fi
 """
 _OUTPUT = f"""{_FIND}
-cat "$run/{OUTPUT}"
+cat "$run/{OUTPUT_FILE}"
 """
 # What is over is looked at first: then everything that was written before is shown.
 _FOLLOW = f"""{_FIND}{_RUNS}
 shown=0
 while :; do
   over=
-  if [ -e "$run/{EXIT}" ] || ! runs "$(cat "$run/{PROCESS}" 2>/dev/null)"; then over=1; fi
-  size=$(($(wc -c <"$run/{OUTPUT}")))
+  if [ -e "$run/{EXIT_FILE}" ] || ! runs "$(cat "$run/{PID_FILE}" 2>/dev/null)"; then over=1; fi
+  size=$(($(wc -c <"$run/{OUTPUT_FILE}")))
   if [ "$size" -gt "$shown" ]; then
-    tail -c "+$((shown + 1))" "$run/{OUTPUT}" | head -c "$((size - shown))"
+    tail -c "+$((shown + 1))" "$run/{OUTPUT_FILE}" | head -c "$((size - shown))"
     shown=$size
   fi
   [ -z "$over" ] || break
   sleep 0.3
 done
-if [ ! -e "$run/{EXIT}" ]; then
+if [ ! -e "$run/{EXIT_FILE}" ]; then
   echo "it was ended from outside" >&2
   exit 137
 fi
-exit "$(cat "$run/{EXIT}")"
+exit "$(cat "$run/{EXIT_FILE}")"
 """
 
 

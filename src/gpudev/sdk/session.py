@@ -81,7 +81,7 @@ class Session:
     def new_transport(self) -> Transport:
         step = "`gpu-dev up` starts the system on this machine"
         if self._is_kept_running:
-            step = f"It is being started again; what it says is in {paths.log_folder(self.env)}"
+            step = f"It is being started again; what it says is in {paths.log_dir(self.env)}"
         elif not self.address.is_local:
             step = "Check your network, and the address with `gpu-dev config show`"
         return Transport(self.address.url, when_unreachable=step, pin=self._pin, trace_id=self._trace_id)

@@ -139,7 +139,7 @@ def _identities(env: Mapping[str, str]) -> list[Path]:
     own = paths.private_key_file(env)
     if not own.exists():
         return []
-    folder = paths.home(env) / ".ssh"
+    folder = paths.home_dir(env) / ".ssh"
     paired = [public.with_suffix("") for public in ssh_keys.own_key_files(env)[1:]]
     others = dict.fromkeys([*(folder / name for name in _USUAL_KEYS), *paired])
     return [own, *(path for path in others if path.exists())]

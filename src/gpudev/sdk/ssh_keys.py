@@ -52,7 +52,7 @@ def own_key_files(env: Mapping[str, str]) -> list[Path]:
     """This system's own key first, then those of ~/.ssh."""
     own = paths.private_key_file(env)
     try:
-        others = sorted((paths.home(env) / ".ssh").glob("*.pub"))
+        others = sorted((paths.home_dir(env) / ".ssh").glob("*.pub"))
     except OSError:
         others = []
     return [own.with_name(f"{own.name}.pub"), *others]

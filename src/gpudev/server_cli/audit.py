@@ -9,11 +9,11 @@ from datetime import timedelta
 import click
 
 from gpudev.adapters.postgres.stores import Stores
-from gpudev.ports.auditing import AuditEntry, AuditQuery, harmless
+from gpudev.ports.auditing import AuditEntry, AuditQuery, sanitize_text
 from gpudev.ports.clock import SystemClock
-from gpudev.server_cli.command_runtime import with_stores
+from gpudev.server_cli.command_runtime import run_with_stores
 
-_LOOK_EVERY_S = 0.5
+_POLL_SECONDS = 0.5
 
 
 @click.command()
@@ -43,28 +43,28 @@ def audit(
     query = AuditQuery(user, action, target, address, outcome, since, limit=limit)
 
     async def act(stores: Stores) -> None:
-        after = await _show(stores, query, as_json)
+        after = await _print_entries(stores, query, as_json)
         while follow:
-            await asyncio.sleep(_LOOK_EVERY_S)
-            after = await _show(stores, replace(query, after=after, limit=100_000), as_json)
+            await asyncio.sleep(_POLL_SECONDS)
+            after = await _print_entries(stores, replace(query, after=after, limit=100_000), as_json)
 
     with contextlib.suppress(KeyboardInterrupt):
-        with_stores(act)
+        run_with_stores(act)
 
 
-async def _show(stores: Stores, query: AuditQuery, as_json: bool) -> int:
-    found = await stores.audit_log.find(query)
+async def _print_entries(stores: Stores, query: AuditQuery, as_json: bool) -> int:
+    found = await stores.audit_log.find_entries(query)
     for entry in found:
-        click.echo(json.dumps(asdict(entry) | {"at": entry.at.isoformat()}) if as_json else _line(entry))
+        click.echo(json.dumps(asdict(entry) | {"at": entry.at.isoformat()}) if as_json else _format_entry(entry))
     return found[-1].entry_id if found else query.after
 
 
-def _line(entry: AuditEntry) -> str:
-    who = harmless(entry.username or "?")
+def _format_entry(entry: AuditEntry) -> str:
+    who = sanitize_text(entry.username or "?")
     key = f" [{entry.key_prefix}…]" if entry.key_prefix else ""
-    target = f"  {harmless(entry.target)}" if entry.target else ""
+    target = f"  {sanitize_text(entry.target)}" if entry.target else ""
     address = entry.address or "-"
-    return f"{entry.at:%Y-%m-%d %H:%M:%S} UTC  {who}{key}  {address}  {entry.action}{target}  {harmless(entry.outcome)}"
+    return f"{entry.at:%Y-%m-%d %H:%M:%S} UTC  {who}{key}  {address}  {entry.action}{target}  {sanitize_text(entry.outcome)}"
 
 
 COMMANDS = (audit,)

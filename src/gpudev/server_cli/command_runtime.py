@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
-def server_settings() -> Settings:
+def load_server_settings() -> Settings:
     """From the environment; where that names no database and this machine has an embedded one, that one."""
-    chosen = settings.load()
+    chosen = settings.load_settings()
     layout = Layout(chosen.state_dir)
     if "POSTGRES_HOST" in os.environ or not layout.postgres_data.exists():
         return chosen
-    return replace(chosen, database=open_postgres(layout).settings_database())
+    return replace(chosen, database=open_postgres(layout).database_settings())
 
 
-def with_stores(act: "Callable[[Stores], Awaitable[_T]]") -> _T:
+def run_with_stores(act: "Callable[[Stores], Awaitable[_T]]") -> _T:
     import asyncio
 
     from gpudev.adapters.postgres.stores import open_stores  # `up` and `migrate` need none
 
     async def run() -> _T:
-        stores = open_stores(server_settings(), max_connections=2)
+        stores = open_stores(load_server_settings(), max_connections=2)
         try:
             return await act(stores)
         finally:

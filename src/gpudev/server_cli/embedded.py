@@ -9,7 +9,7 @@ import click
 
 from gpudev.embedded.down import DownOptions, take_down
 from gpudev.embedded.up import UpOptions, bring_up
-from gpudev.server_cli.command_runtime import server_settings
+from gpudev.server_cli.command_runtime import load_server_settings
 
 
 @click.command()
@@ -49,11 +49,11 @@ def stop_servers(as_json: bool) -> None:
     """Stop every dev server's processes and keep its folder: what `down` does last."""
     import asyncio
 
-    from gpudev.adapters.local.machine.nodes import describe_nodes
-    from gpudev.bootstrap.processor import local_cluster
+    from gpudev.adapters.local.machine.nodes import load_nodes
+    from gpudev.bootstrap.processor import make_local_cluster
 
-    chosen = server_settings()
-    cluster = local_cluster(chosen, describe_nodes(chosen.nodes_file))
+    chosen = load_server_settings()
+    cluster = make_local_cluster(chosen, load_nodes(chosen.nodes_file))
 
     async def act() -> int:
         await cluster.start()

@@ -9,11 +9,11 @@ import click
 
 from gpudev.bootstrap.service_runtime import configure_logging
 from gpudev.ports.clock import SystemClock
-from gpudev.ports.reconciling import Pass
+from gpudev.ports.reconciling import ReconcilePass
 from gpudev.processor.expiry_report import ExpiryReport
-from gpudev.server_cli.command_runtime import server_settings
-from gpudev.server_cli.reconcile import Manner, alone, pass_options, run_within
-from gpudev.workflows.reservations.stale_requests import NeglectedRequests, NeglectReport
+from gpudev.server_cli.command_runtime import load_server_settings
+from gpudev.server_cli.reconcile import PassOptions, pass_options, run_locked, run_with_deadline
+from gpudev.workflows.reservations.stale_requests import StaleRequestReport, StaleRequests
 
 
 @click.command()
@@ -23,44 +23,44 @@ def expire(**options: Any) -> None:
 
     While a processor is at work, it does all this itself; only requests that it neglects are looked after.
     """
-    manner = Manner(**options)
-    done = run_within(manner.deadline, lambda: _run(manner))
+    manner = PassOptions(**options)
+    done = run_with_deadline(manner.deadline, lambda: _run_expire(manner))
     if isinstance(done, str):
         click.echo(json.dumps({"acted": False, "skipped": done}) if manner.as_json else f"expire: {done}")
         return
     if manner.as_json:
         parts = asdict(done.expiry) if done.expiry else {}
-        click.echo(json.dumps({"acted": done.expiry is not None, **parts, **asdict(done.neglect)}))
+        click.echo(json.dumps({"acted": done.expiry is not None, **parts, **asdict(done.stale_requests)}))
     else:
-        _show(done, manner)
+        _print_result(done, manner)
     if done.expiry is not None and not done.expiry.succeeded:
         sys.exit(1)
 
 
 @dataclass(frozen=True, slots=True)
-class _Done:
+class _ExpireResult:
     expiry: ExpiryReport | None
     """None: a processor is at work."""
-    neglect: NeglectReport
+    stale_requests: StaleRequestReport
 
 
-async def _run(manner: Manner) -> _Done | str:
-    from gpudev.bootstrap.processor import open_backstop
+async def _run_expire(manner: PassOptions) -> _ExpireResult | str:
+    from gpudev.bootstrap.processor import open_expiry_backstop
 
-    settings = server_settings()
+    settings = load_server_settings()
     configure_logging(settings)
-    async with open_backstop(settings) as running:
+    async with open_expiry_backstop(settings) as running:
         stores = running.stores
-        neglected = NeglectedRequests(stores.reservations, stores.looks, SystemClock(), settings.reconciling)
+        neglected = StaleRequests(stores.reservations, stores.planning_records, SystemClock(), settings.reconciling)
 
-        async def work() -> _Done:
+        async def work() -> _ExpireResult:
             expired = await running.processor.expire(dry_run=manner.dry_run)
-            return _Done(expired, await neglected.run(dry_run=manner.dry_run))
+            return _ExpireResult(expired, await neglected.run(dry_run=manner.dry_run))
 
-        return await alone(stores.passes, Pass.EXPIRY, manner, work)
+        return await run_locked(stores.reconcile_locks, ReconcilePass.EXPIRY, manner, work)
 
 
-def _show(done: _Done, manner: Manner) -> None:
+def _print_result(done: _ExpireResult, manner: PassOptions) -> None:
     if done.expiry is None:
         click.echo("a processor is at work and ends what is over all the time")
     else:
@@ -75,9 +75,9 @@ def _show(done: _Done, manner: Manner) -> None:
             click.echo(f"  error: {error}", err=True)
         for name in done.expiry.unfinished:
             click.echo(f"  error: not everything of {name} is gone yet", err=True)
-    for name in done.neglect.sent_again:
+    for name in done.stale_requests.sent_again:
         click.echo(f"  {name}: nobody looked at it; sent again")
-    for name in done.neglect.cancelled:
+    for name in done.stale_requests.cancelled:
         click.echo(f"  {name}: nobody looked at it, not even when it was sent again; cancelled")
 
 

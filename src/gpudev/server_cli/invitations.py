@@ -8,17 +8,17 @@ from pathlib import Path
 import click
 
 from gpudev.adapters.postgres.stores import Stores
-from gpudev.domain.access.invitations import Invitation, InvitationLink, parse_link
+from gpudev.domain.access.invitations import Invitation, InvitationLink, parse_invitation_link
 from gpudev.domain.access.users import Role
-from gpudev.domain.listening import parse_listen
+from gpudev.domain.listening import parse_listen_address
 from gpudev.embedded.layout import Layout, read_json
-from gpudev.embedded.listen_options import warnings
+from gpudev.embedded.listen_options import listen_warnings
 from gpudev.ports.clock import SystemClock
 from gpudev.ports.invitations import NewInvitation
 from gpudev.sdk.address import check_url
 from gpudev.sdk.errors import ClientError
-from gpudev.server_cli.command_runtime import server_settings, with_stores
-from gpudev.server_cli.recording import record
+from gpudev.server_cli.command_runtime import load_server_settings, run_with_stores
+from gpudev.server_cli.recording import record_command
 from gpudev.server_cli.users import users
 from gpudev.settings import Settings
 
@@ -26,7 +26,7 @@ _MOST_HOURS = 24 * 30
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class InvitationTarget:
     """Where a colleague comes in."""
 
     api_url: str
@@ -49,8 +49,8 @@ class Door:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def invite(*, name: str, role: str | None, hours: float, url: str | None, no_pin: bool, as_json: bool) -> None:
     """Print a link with which NAME gets a key by `gpu-dev login LINK`. It is good once, and shown this once."""
-    settings = server_settings()
-    door = _door(settings, url)
+    settings = load_server_settings()
+    door = _get_invitation_target(settings, url)
     fingerprint = None
     if door.api_url.startswith("https:") and door.certificate is not None and not no_pin:
         from gpudev.adapters.tls import CertificateFiles  # brings cryptography, which few commands need
@@ -60,14 +60,14 @@ def invite(*, name: str, role: str | None, hours: float, url: str | None, no_pin
     async def act(stores: Stores) -> NewInvitation:
         wanted = Role(role) if role else None
         made = await stores.invitations.invite(name, wanted, timedelta(hours=hours), now=SystemClock().now())
-        await record(stores, "users invite", f"{name} ({role})" if role else name)
+        await record_command(stores, "users invite", f"{name} ({role})" if role else name)
         return made
 
     # Before anything is written down: a link that nobody could follow is none.
-    parse_link(str(InvitationLink(door.api_url, "x" * 43, fingerprint)))
-    made = with_stores(act)
+    parse_invitation_link(str(InvitationLink(door.api_url, "x" * 43, fingerprint)))
+    made = run_with_stores(act)
     link = InvitationLink(door.api_url, made.secret, fingerprint)
-    _show(made.invitation, link, as_json)
+    _print_invitation(made.invitation, link, as_json)
 
 
 @users.command("invitations")
@@ -78,7 +78,7 @@ def list_invitations(as_json: bool) -> None:
     async def act(stores: Stores) -> list[Invitation]:
         return await stores.invitations.list_invitations()
 
-    found, now = with_stores(act), SystemClock().now()
+    found, now = run_with_stores(act), SystemClock().now()
     if as_json:
         rows = [
             {
@@ -104,34 +104,34 @@ def uninvite(name: str) -> None:
 
     async def act(stores: Stores) -> int:
         revoked = await stores.invitations.revoke(name, now=SystemClock().now())
-        await record(stores, "users uninvite", name)
+        await record_command(stores, "users uninvite", name)
         return revoked
 
-    click.echo(f"revoked {with_stores(act)} invitation(s) for {name}")
+    click.echo(f"revoked {run_with_stores(act)} invitation(s) for {name}")
 
 
-def _door(settings: Settings, url: str | None) -> Door:
+def _get_invitation_target(settings: Settings, url: str | None) -> InvitationTarget:
     known = read_json(Layout(settings.state_dir).system_file) or {}
     listening, shown = known.get("listen_url"), known.get("tls_cert")
     certificate = Path(shown) if isinstance(shown, str) else None
     if settings.listen:  # an API that was started by itself, with these very settings
-        from gpudev.adapters.tls import find_certificate
+        from gpudev.adapters.tls import ensure_certificate
 
-        address = parse_listen(settings.listen)
+        address = parse_listen_address(settings.listen)
         listening = address.url
-        certificate = find_certificate(settings, address.host, SystemClock().now()).certificate
+        certificate = ensure_certificate(settings, address.host, SystemClock().now()).certificate
     if url is not None:
         try:
-            return Door(check_url(url, "--url"), certificate)
+            return InvitationTarget(check_url(url, "--url"), certificate)
         except ClientError as error:
             raise click.ClickException(error.message) from error
     where = listening or known.get("api_url")
     if not isinstance(where, str):
         raise click.ClickException("no system runs on this machine: say where the API is with --url https://…")
-    return Door(where, certificate)
+    return InvitationTarget(where, certificate)
 
 
-def _show(invitation: Invitation, link: InvitationLink, as_json: bool) -> None:
+def _print_invitation(invitation: Invitation, link: InvitationLink, as_json: bool) -> None:
     if as_json:
         about = {
             "username": invitation.username,
@@ -148,7 +148,7 @@ def _show(invitation: Invitation, link: InvitationLink, as_json: bool) -> None:
     click.echo(f"  gpu-dev login '{link}'")
     if link.api_url.startswith("http:"):
         click.echo("It works on this machine only; for others start with: gpu-dev up --listen ADDRESS")
-    for sentence in warnings():
+    for sentence in listen_warnings():
         click.echo(sentence)
 
 

@@ -8,8 +8,8 @@ import click
 
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.ports.administering import KeyRecord
-from gpudev.server_cli.command_runtime import with_stores
-from gpudev.server_cli.recording import record
+from gpudev.server_cli.command_runtime import run_with_stores
+from gpudev.server_cli.recording import record_command
 
 
 @click.group()
@@ -23,13 +23,13 @@ def keys() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_keys(name: str | None, ended: bool, as_json: bool) -> None:
     """Keys with their first letters, owner, end and last use, the newest first."""
-    found: list[KeyRecord] = with_stores(lambda stores: stores.administration.list_keys(name, ended=ended))
+    found: list[KeyRecord] = run_with_stores(lambda stores: stores.administration.list_keys(name, ended=ended))
     if as_json:
         click.echo(json.dumps([asdict(key) for key in found], default=lambda moment: moment.isoformat()))
         return
     for key in found:
-        ends = f"ends {_minute(key.expires_at)}" if key.expires_at else "does not end"
-        used = f"used {_minute(key.last_used_at)}" if key.last_used_at else "never used"
+        ends = f"ends {_format_minute(key.expires_at)}" if key.expires_at else "does not end"
+        used = f"used {_format_minute(key.last_used_at)}" if key.last_used_at else "never used"
         state = "" if key.usable else "  (over)"
         click.echo(f"{key.key_id:>6}  {key.key_prefix}…  {key.username:<24}  {ends}, {used}  {key.description}{state}")
     if not found:
@@ -42,15 +42,15 @@ def revoke(key: str) -> None:
     """End a key within a second: by its number, or by its first letters (gpudev_ and at least 4 more)."""
 
     async def act(stores: Stores) -> KeyRecord:
-        revoked = await stores.administration.revoke_key(await _number(stores, key))
-        await record(stores, "keys revoke", f"{revoked.key_id} of {revoked.username}")
+        revoked = await stores.administration.revoke_key(await _get_key_id(stores, key))
+        await record_command(stores, "keys revoke", f"{revoked.key_id} of {revoked.username}")
         return revoked
 
-    revoked = with_stores(act)
+    revoked = run_with_stores(act)
     click.echo(f"key {revoked.key_id} ({revoked.key_prefix}…) of {revoked.username} is revoked")
 
 
-async def _number(stores: Stores, text: str) -> int:
+async def _get_key_id(stores: Stores, text: str) -> int:
     if text.isdigit():
         return int(text[:18])
     if not text.startswith("gpudev_") or len(text) < len("gpudev_") + 4:
@@ -63,7 +63,7 @@ async def _number(stores: Stores, text: str) -> int:
     return matching[0]
 
 
-def _minute(moment: datetime) -> str:
+def _format_minute(moment: datetime) -> str:
     return f"{moment:%Y-%m-%d %H:%M} UTC"
 
 

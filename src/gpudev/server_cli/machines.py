@@ -15,33 +15,33 @@ import click
 
 from gpudev.adapters.postgres.stores import Stores, open_stores
 from gpudev.bootstrap.cloud import open_cloud
-from gpudev.bootstrap.machines import open_machines, open_node_groups
+from gpudev.bootstrap.machines import open_cluster_machines, open_node_groups
 from gpudev.domain.access.users import Role, User
 from gpudev.domain.errors import Conflict, Invalid, Unavailable
 from gpudev.domain.ids import UserId, short_id
-from gpudev.domain.moments import utc_time
+from gpudev.domain.moments import format_utc_time
 from gpudev.domain.reservations.reservation import Reservation
 from gpudev.planning.cluster.reconcile_availability import group_prefix
 from gpudev.ports.clock import SystemClock
-from gpudev.ports.node_groups import Refresh, RefreshState
-from gpudev.server_cli.command_runtime import server_settings
-from gpudev.server_cli.node_words import REASON, show_reservations, target
-from gpudev.server_cli.recording import console_user, record
+from gpudev.ports.node_groups import MachineRefresh, RefreshState
+from gpudev.server_cli.command_runtime import load_server_settings
+from gpudev.server_cli.node_words import REASON_OPTION, audit_target, print_reservations
+from gpudev.server_cli.recording import console_user, record_command
 from gpudev.settings import Settings
-from gpudev.workflows.cluster.drain import Evicting, keeps_its_files
-from gpudev.workflows.cluster.machine_refresh import ReplacingMachines
-from gpudev.workflows.draining import Draining, Then
+from gpudev.workflows.cluster.drain import Eviction, keeps_files
+from gpudev.workflows.cluster.machine_refresh import NodeGroupRefresh
+from gpudev.workflows.draining import DescribeConsequence, NodeDrain
 from gpudev.workflows.reservation_views import find_job
 
 _T = TypeVar("_T")
-_LOOK_EVERY_S = 0.5
-_ASK_CLOUD_EVERY_S = 15.0
+_POLL_SECONDS = 0.5
+_CLOUD_POLL_SECONDS = 15.0
 """In the long run; at first more often."""
-_HEARD_WITHIN = timedelta(seconds=60)
+_ACKNOWLEDGED_WITHIN = timedelta(seconds=60)
 _CLEARED_WITHIN = timedelta(minutes=2)
 _AFTER_GRACE = timedelta(seconds=5)
 
-_WARNING = click.option(
+_WARNING_OPTION = click.option(
     "--warning",
     "warning_minutes",
     type=click.FloatRange(min=0),
@@ -63,7 +63,7 @@ def list_groups(as_json: bool) -> None:
             found = await cloud.node_groups(group_prefix(settings.reconciling.node_group_prefix))
         return [{"name": one.name, "desired": one.desired, "in_service": one.in_service} for one in found]
 
-    rows = _run(act)
+    rows = _run_command(act)
     if as_json:
         click.echo(json.dumps(rows))
         return
@@ -75,11 +75,11 @@ def list_groups(as_json: bool) -> None:
 
 @click.command()
 @click.argument("group")
-@REASON
+@REASON_OPTION
 @click.option("--wait", is_flag=True, help="Until those who are there have left by themselves.")
 @click.option("--move", is_flag=True, help="End those whose home is on a disk, and start them again elsewhere.")
 @click.option("--scratch-too", is_flag=True, help="With --move: also those whose files are lost by it.")
-@_WARNING
+@_WARNING_OPTION
 @click.option("--follow/--no-follow", default=True, help="Until all machines are new.", show_default=True)
 def refresh(group: str, reason: str, follow: bool, **options: Any) -> None:
     """Replace all machines of GROUP (t4, cpu, or the whole name) by new ones of its present launch template.
@@ -88,30 +88,30 @@ def refresh(group: str, reason: str, follow: bool, **options: Any) -> None:
     while anybody is there. May be interrupted and begun again at any time.
     """
 
-    manner = _Manner(**options)
+    manner = _RefreshOptions(**options)
     if manner.scratch_too and not manner.move:
         raise click.UsageError("--scratch-too says who else is moved: it goes with --move")
 
     async def act(stores: Stores, settings: Settings) -> None:
-        async with _replacing(stores, settings) as replacing:
-            name = replacing.whole_name(group)
-            begun = await replacing.under_way(name)
+        async with _open_machine_refresh(stores, settings) as replacing:
+            name = replacing.full_group_name(group)
+            begun = await replacing.find_running_refresh(name)
             if begun is None:
-                closed = await _close(replacing, name, reason, manner.then(SystemClock().now()))
-                await record(stores, "nodes refresh", target(name, reason))
-                await _empty(stores, name, lambda: replacing.who_is_there(closed), manner)
-                begun = await _begin(replacing, name, closed)
-            click.echo(f"{name}: new machines are on their way ({begun.said})")
+                closed = await _cordon_group(replacing, name, reason, manner.make_announcement(SystemClock().now()))
+                await record_command(stores, "nodes refresh", audit_target(name, reason))
+                await _empty_group(stores, name, lambda: replacing.reservations_on(closed), manner)
+                begun = await _begin_refresh(replacing, name, closed)
+            click.echo(f"{name}: new machines are on their way ({begun.detail})")
             if follow:
-                await _follow(replacing, name, begun)
+                await _follow_refresh(replacing, name, begun)
 
-    _run(act)
+    _run_command(act)
 
 
 @click.command()
 @click.argument("name")
-@REASON
-@_WARNING
+@REASON_OPTION
+@_WARNING_OPTION
 @click.option("--force", is_flag=True, help="Take pods away that do not end by themselves, without asking their node.")
 @click.confirmation_option(prompt="This ends what people run there, for good. Go on?")
 def clear(name: str, reason: str, warning_minutes: float, force: bool) -> None:
@@ -121,34 +121,34 @@ def clear(name: str, reason: str, warning_minutes: float, force: bool) -> None:
     """
 
     async def act(stores: Stores, settings: Settings) -> None:
-        draining = _draining(stores)
+        draining = _make_drain(stores)
         now = SystemClock().now()
-        ends_at = utc_time(now + _minutes(warning_minutes), now)
+        ends_at = format_utc_time(now + _minutes(warning_minutes), now)
         there = await draining.drain(
             name, console_user(), reason, lambda _: f"what runs here ends at {ends_at}; disks are kept"
         )
-        await record(stores, "nodes clear", target(name, reason))
+        await record_command(stores, "nodes clear", audit_target(name, reason))
         click.echo(f"{name} is closed for new work")
-        show_reservations(there)
-        await _until_empty(lambda: draining.who_is_there(name), within=_minutes(warning_minutes))
-        evicting = _evicting(stores)
-        for one in await draining.who_is_there(name):
+        print_reservations(there)
+        await _wait_until_empty(lambda: draining.reservations_on(name), within=_minutes(warning_minutes))
+        evicting = _make_eviction(stores)
+        for one in await draining.reservations_on(name):
             if not one.status.is_terminal:
-                await evicting.end(one.reservation_id, f"node {target(name, reason)} is needed empty")
+                await evicting.end(one.reservation_id, f"node {audit_target(name, reason)} is needed empty")
                 click.echo(f"{short_id(one.reservation_id)} of {one.username} is ended")
         if force:
-            await _take_pods_away(settings, name, lambda: draining.who_is_there(name))
-        await _until_empty(lambda: draining.who_is_there(name), within=_CLEARED_WITHIN)
-        if await draining.who_is_there(name):
+            await _remove_pods(settings, name, lambda: draining.reservations_on(name))
+        await _wait_until_empty(lambda: draining.reservations_on(name), within=_CLEARED_WITHIN)
+        if await draining.reservations_on(name):
             raise Conflict(f"{name} is not empty yet; a node that does not answer is cleared with --force")
         click.echo(f"{name} is empty")
 
-    _run(act)
+    _run_command(act)
 
 
 @click.command()
 @click.argument("reservation")
-@REASON
+@REASON_OPTION
 def move(reservation: str, reason: str) -> None:
     """End RESERVATION where it is, and start it again elsewhere with the time that is left, before others.
 
@@ -158,21 +158,21 @@ def move(reservation: str, reason: str) -> None:
 
     async def act(stores: Stores, settings: Settings) -> None:
         found = await find_job(stores.reservations, _OPERATOR, reservation)
-        await record(stores, "nodes move", target(str(found.reservation_id), reason))
-        await _move(stores, found, reason or "its place is needed")
+        await record_command(stores, "nodes move", audit_target(str(found.reservation_id), reason))
+        await _move_reservation(stores, found, reason or "its place is needed")
 
-    _run(act)
+    _run_command(act)
 
 
 # --- How -------------------------------------------------------------------------------------------------------------
 
-_Look = Callable[[], Awaitable[Sequence[Reservation]]]
+_ListReservations = Callable[[], Awaitable[Sequence[Reservation]]]
 _OPERATOR = User(UserId(0), "console", Role.OPERATOR)
 """Whoever may run this command may see everybody's."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Manner:
+class _RefreshOptions:
     """What becomes of those who are there."""
 
     wait: bool
@@ -180,100 +180,100 @@ class _Manner:
     scratch_too: bool
     warning_minutes: float
 
-    def moves(self, one: Reservation) -> bool:
-        return self.move and (self.scratch_too or keeps_its_files(one))
+    def is_moved(self, one: Reservation) -> bool:
+        return self.move and (self.scratch_too or keeps_files(one))
 
-    def then(self, now: datetime) -> Then:
-        at = f"at {utc_time(now + _minutes(self.warning_minutes), now)} it ends here and is started again elsewhere"
+    def make_announcement(self, now: datetime) -> DescribeConsequence:
+        at = f"at {format_utc_time(now + _minutes(self.warning_minutes), now)} it ends here and is started again elsewhere"
 
         def say(one: Reservation) -> str | None:
-            if not self.moves(one):
+            if not self.is_moved(one):
                 return None
-            return f"{at}, with its disk" if keeps_its_files(one) else f"{at}, without its files"
+            return f"{at}, with its disk" if keeps_files(one) else f"{at}, without its files"
 
         return say
 
 
-async def _empty(stores: Stores, group: str, look: _Look, manner: _Manner) -> None:
+async def _empty_group(stores: Stores, group: str, list_present: _ListReservations, manner: _RefreshOptions) -> None:
     if manner.move:
-        await _until_empty(look, within=_minutes(manner.warning_minutes))
-        for one in await look():
-            if manner.moves(one) and not one.status.is_terminal:
-                await _move(stores, one, f"the machines of {group} are replaced")
+        await _wait_until_empty(list_present, within=_minutes(manner.warning_minutes))
+        for one in await list_present():
+            if manner.is_moved(one) and not one.status.is_terminal:
+                await _move_reservation(stores, one, f"the machines of {group} are replaced")
             elif not one.status.is_terminal:
                 click.echo(f"{short_id(one.reservation_id)} of {one.username} has no disk and is waited for")
-        for unfinished in await stores.moves.unfinished():  # whoever began to move these was interrupted
-            if (left := await stores.reservations.find(unfinished)) is not None:
-                await _move(stores, left, f"the machines of {group} are replaced")
+        for unfinished in await stores.moves.list_unfinished_moves():  # whoever began to move these was interrupted
+            if (left := await stores.reservations.find_reservation(unfinished)) is not None:
+                await _move_reservation(stores, left, f"the machines of {group} are replaced")
     if manner.wait or manner.move:
-        await _until_empty(look)
+        await _wait_until_empty(list_present)
 
 
-async def _move(stores: Stores, one: Reservation, why: str) -> None:
-    evicting, clock = _evicting(stores), SystemClock()
-    left, deadline = await evicting.leave(one.reservation_id, why), clock.now() + _CLEARED_WITHIN
+async def _move_reservation(stores: Stores, one: Reservation, why: str) -> None:
+    evicting, clock = _make_eviction(stores), SystemClock()
+    left, deadline = await evicting.begin_move(one.reservation_id, why), clock.now() + _CLEARED_WITHIN
     while not left.is_released:
         if clock.now() > deadline:
             again = f"gpu-dev-server nodes move {short_id(one.reservation_id)}"
             raise Unavailable(f"{short_id(one.reservation_id)} is not cleared away yet; later: {again}")
-        await asyncio.sleep(_LOOK_EVERY_S)
-        left = await stores.reservations.find(one.reservation_id) or left
-    again_as = await evicting.come_back(one.reservation_id)
+        await asyncio.sleep(_POLL_SECONDS)
+        left = await stores.reservations.find_reservation(one.reservation_id) or left
+    again_as = await evicting.finish_move(one.reservation_id)
     goes_on = "had no time left" if again_as is None else f"goes on as {short_id(again_as.reservation_id)}"
     click.echo(f"{short_id(one.reservation_id)} of {one.username} {goes_on}")
 
 
-async def _close(replacing: ReplacingMachines, name: str, reason: str, then: Then) -> list[str]:
-    closed, there = await replacing.close(name, console_user(), reason, then)
+async def _cordon_group(replacing: NodeGroupRefresh, name: str, reason: str, then: DescribeConsequence) -> list[str]:
+    closed, there = await replacing.close_group(name, console_user(), reason, then)
     click.echo(f"{name}: {', '.join(closed) or 'no node'} closed for new work")
-    show_reservations(there)
-    deadline = SystemClock().now() + _HEARD_WITHIN
-    while not await replacing.has_been_heard(closed):
+    print_reservations(there)
+    deadline = SystemClock().now() + _ACKNOWLEDGED_WITHIN
+    while not await replacing.are_cordons_in_effect(closed):
         if SystemClock().now() > deadline:
             raise Unavailable("no processor has taken note of it, so nobody knows who is about to start there")
-        await asyncio.sleep(_LOOK_EVERY_S)
+        await asyncio.sleep(_POLL_SECONDS)
     return closed
 
 
-async def _begin(replacing: ReplacingMachines, name: str, closed: Sequence[str]) -> Refresh:
+async def _begin_refresh(replacing: NodeGroupRefresh, name: str, closed: Sequence[str]) -> MachineRefresh:
     try:
-        return await replacing.begin(name, closed)
+        return await replacing.begin_refresh(name, closed)
     except Conflict as there:
         raise Conflict(f"{there}; they have been told. Later again, or with --wait or --move") from there
 
 
-async def _follow(replacing: ReplacingMachines, name: str, begun: Refresh) -> None:
-    told, pause = begun, _LOOK_EVERY_S
+async def _follow_refresh(replacing: NodeGroupRefresh, name: str, begun: MachineRefresh) -> None:
+    told, pause = begun, _POLL_SECONDS
     while told.state is RefreshState.RUNNING:
         await asyncio.sleep(pause)
-        pause = min(pause * 1.5, _ASK_CLOUD_EVERY_S)
-        before, told = told, await replacing.look(name) or told
+        pause = min(pause * 1.5, _CLOUD_POLL_SECONDS)
+        before, told = told, await replacing.find_last_refresh(name) or told
         if told != before:
-            click.echo(f"{name}: {told.said}, {told.percent}%")
+            click.echo(f"{name}: {told.detail}, {told.percent}%")
     if told.state is RefreshState.FAILED:
-        raise Conflict(f"the machines of {name} were not all replaced: {told.said}. Its old nodes stay closed")
-    for node in await replacing.finish(name):
+        raise Conflict(f"the machines of {name} were not all replaced: {told.detail}. Its old nodes stay closed")
+    for node in await replacing.finish_refresh(name):
         click.echo(f"{node} is open again, should a new machine bear its name")
 
 
-async def _take_pods_away(settings: Settings, node: str, look: _Look) -> None:
-    await _until_empty(look, within=settings.kubernetes.termination_grace + _AFTER_GRACE)
-    if not await look():
+async def _remove_pods(settings: Settings, node: str, list_present: _ListReservations) -> None:
+    await _wait_until_empty(list_present, within=settings.kubernetes.termination_grace + _AFTER_GRACE)
+    if not await list_present():
         return
-    async with open_machines(settings) as machines:
+    async with open_cluster_machines(settings) as machines:
         for pod in await machines.pods_on(node):
             await machines.remove_pod(pod)
             click.echo(f"pod {pod.name} is taken away")
 
 
-async def _until_empty(look: _Look, *, within: timedelta | None = None) -> None:
+async def _wait_until_empty(list_present: _ListReservations, *, within: timedelta | None = None) -> None:
     """Or until that much time is over. Tells of everybody who goes."""
     clock = SystemClock()
     deadline = None if within is None else clock.now() + within
-    there = await look()
+    there = await list_present()
     while there and (deadline is None or clock.now() < deadline):
-        await asyncio.sleep(_LOOK_EVERY_S)
-        left = await look()
+        await asyncio.sleep(_POLL_SECONDS)
+        left = await list_present()
         still = {one.reservation_id for one in left}
         for one in there:
             if one.reservation_id not in still:
@@ -282,23 +282,23 @@ async def _until_empty(look: _Look, *, within: timedelta | None = None) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _replacing(stores: Stores, settings: Settings) -> AsyncIterator[ReplacingMachines]:
-    async with open_node_groups(settings) as groups, open_machines(settings) as machines:
+async def _open_machine_refresh(stores: Stores, settings: Settings) -> AsyncIterator[NodeGroupRefresh]:
+    async with open_node_groups(settings) as groups, open_cluster_machines(settings) as machines:
         prefix = settings.reconciling.node_group_prefix
-        yield ReplacingMachines(prefix, groups, machines, stores.cordons, _draining(stores))
+        yield NodeGroupRefresh(prefix, groups, machines, stores.cordons, _make_drain(stores))
 
 
-def _evicting(stores: Stores) -> Evicting:
-    return Evicting(stores.reservations, stores.setups, stores.moves, SystemClock())
+def _make_eviction(stores: Stores) -> Eviction:
+    return Eviction(stores.reservations, stores.personalizations, stores.moves, SystemClock())
 
 
-def _draining(stores: Stores) -> Draining:
-    return Draining(stores.cordons, stores.reservations, stores.unreleased, SystemClock())
+def _make_drain(stores: Stores) -> NodeDrain:
+    return NodeDrain(stores.cordons, stores.reservations, stores.unreleased, SystemClock())
 
 
-def _run(act: Callable[[Stores, Settings], Awaitable[_T]]) -> _T:
+def _run_command(act: Callable[[Stores, Settings], Awaitable[_T]]) -> _T:
     async def run() -> _T:
-        settings = server_settings()
+        settings = load_server_settings()
         stores = open_stores(settings, max_connections=2)
         try:
             return await act(stores, settings)

@@ -7,15 +7,15 @@ import click
 from gpudev.domain.ids import short_id
 from gpudev.domain.reservations.reservation import Reservation
 
-REASON = click.option("--reason", default="", help="One line for everybody who waits.")
+REASON_OPTION = click.option("--reason", default="", help="One line for everybody who waits.")
 
 
-def show_reservations(there: Sequence[Reservation]) -> None:
+def print_reservations(there: Sequence[Reservation]) -> None:
     for one in there:
         end = one.planned_end()
         until = f"until {end:%Y-%m-%d %H:%M} UTC" if end and one.status.holds_capacity else "being cleared away"
         click.echo(f"  {short_id(one.reservation_id)}  {one.username:<24}  {one.status.value:<9}  {until}")
 
 
-def target(name: str, reason: str) -> str:
+def audit_target(name: str, reason: str) -> str:
     return f"{name} ({reason})" if reason else name

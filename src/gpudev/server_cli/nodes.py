@@ -7,16 +7,16 @@ from typing import Any
 import click
 
 from gpudev.adapters.postgres.stores import Stores
-from gpudev.domain.cordon import check_reason
+from gpudev.domain.cordon import check_cordon_reason
 from gpudev.domain.ids import short_id
 from gpudev.ports.clock import SystemClock
 from gpudev.server_cli import machines
-from gpudev.server_cli.command_runtime import with_stores
-from gpudev.server_cli.node_words import REASON, show_reservations, target
-from gpudev.server_cli.recording import console_user, record
-from gpudev.workflows.draining import Draining
+from gpudev.server_cli.command_runtime import run_with_stores
+from gpudev.server_cli.node_words import REASON_OPTION, audit_target, print_reservations
+from gpudev.server_cli.recording import console_user, record_command
+from gpudev.workflows.draining import NodeDrain
 
-_LOOK_EVERY_S = 2.0
+_POLL_SECONDS = 2.0
 
 
 @click.group()
@@ -28,7 +28,7 @@ def nodes() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_nodes(as_json: bool) -> None:
     """Every node as last seen; also those that are away, for 30 days."""
-    rows = with_stores(_rows)
+    rows = run_with_stores(_list_rows)
     if as_json:
         click.echo(json.dumps(rows))
         return
@@ -45,15 +45,15 @@ def list_nodes(as_json: bool) -> None:
 
 @nodes.command()
 @click.argument("name")
-@REASON
+@REASON_OPTION
 def cordon(name: str, reason: str) -> None:
     """Start and promise nothing new on NAME. What runs there goes on."""
 
     async def act(stores: Stores) -> None:
-        await stores.cordons.cordon(name, console_user(), check_reason(reason), now=SystemClock().now())
-        await record(stores, "nodes cordon", target(name, reason))
+        await stores.cordons.cordon(name, console_user(), check_cordon_reason(reason), now=SystemClock().now())
+        await record_command(stores, "nodes cordon", audit_target(name, reason))
 
-    with_stores(act)
+    run_with_stores(act)
     click.echo(f"{name} is closed for new work; open it with: gpu-dev-server nodes uncordon {name}")
 
 
@@ -64,29 +64,29 @@ def uncordon(name: str) -> None:
 
     async def act(stores: Stores) -> None:
         await stores.cordons.uncordon(name)
-        await record(stores, "nodes uncordon", name)
+        await record_command(stores, "nodes uncordon", name)
 
-    with_stores(act)
+    run_with_stores(act)
     click.echo(f"{name} is open again")
 
 
 @nodes.command()
 @click.argument("name")
-@REASON
+@REASON_OPTION
 @click.option("--wait", is_flag=True, help="Until nobody is there any more.")
 def drain(name: str, reason: str, wait: bool) -> None:
     """Close NAME and ask those who are there to leave: in their open terminals and their histories. It ends nobody's
     reservation; see who is there, and cancel what cannot wait (gpu-dev cancel ID, as an operator)."""
 
     async def act(stores: Stores) -> None:
-        draining = Draining(stores.cordons, stores.reservations, stores.unreleased, SystemClock())
+        draining = NodeDrain(stores.cordons, stores.reservations, stores.unreleased, SystemClock())
         there = await draining.drain(name, console_user(), reason)
-        await record(stores, "nodes drain", target(name, reason))
+        await record_command(stores, "nodes drain", audit_target(name, reason))
         click.echo(f"{name} is closed for new work")
-        show_reservations(there)
+        print_reservations(there)
         while wait and there:
-            await asyncio.sleep(_LOOK_EVERY_S)
-            left = await draining.who_is_there(name)
+            await asyncio.sleep(_POLL_SECONDS)
+            left = await draining.reservations_on(name)
             for one in there:
                 if one.reservation_id not in {other.reservation_id for other in left}:
                     click.echo(f"{short_id(one.reservation_id)} of {one.username} is gone")
@@ -94,15 +94,15 @@ def drain(name: str, reason: str, wait: bool) -> None:
         if not there:
             click.echo(f"{name} is empty")
 
-    with_stores(act)
+    run_with_stores(act)
 
 
-async def _rows(stores: Stores) -> list[dict[str, Any]]:
+async def _list_rows(stores: Stores) -> list[dict[str, Any]]:
     present, _ = await stores.nodes.nodes()
     cordons = await stores.cordons.cordons()
     held = [{share.node for share in one.shares} for one in await stores.unreleased.refresh()]
     states = {node.name: (node.gpu_type, _state(node.ready, node.schedulable)) for node in present}
-    states |= {node.name: (node.gpu_type, "away") for node in await stores.cordons.away()}
+    states |= {node.name: (node.gpu_type, "away") for node in await stores.cordons.list_absent_nodes()}
     states |= {name: ("", "away") for name in cordons if name not in states}
     return [
         {

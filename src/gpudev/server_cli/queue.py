@@ -6,11 +6,11 @@ from typing import Any
 import click
 
 from gpudev.adapters.postgres.stores import Stores
-from gpudev.domain.commands import QUEUES, dead_letter_queue
-from gpudev.server_cli.command_runtime import with_stores
-from gpudev.server_cli.recording import record
+from gpudev.domain.commands import MESSAGE_QUEUES, dead_letter_queue
+from gpudev.server_cli.command_runtime import run_with_stores
+from gpudev.server_cli.recording import record_command
 
-_NAMES = [name for queue in QUEUES for name in (queue, dead_letter_queue(queue))]
+_NAMES = [name for queue in MESSAGE_QUEUES for name in (queue, dead_letter_queue(queue))]
 
 
 @click.group()
@@ -32,10 +32,10 @@ def list_queues(as_json: bool) -> None:
                 "oldest_age_seconds": state.oldest_age_seconds,
                 "total": state.total,
             }
-            for state in await stores.queue.states()
+            for state in await stores.message_queue.list_queue_metrics()
         ]
 
-    found = with_stores(act)
+    found = run_with_stores(act)
     if as_json:
         click.echo(json.dumps(found))
         return
@@ -59,10 +59,10 @@ def show(name: str, limit: int, as_json: bool) -> None:
                 "enqueued_at": message.enqueued_at.isoformat(),
                 "message": message.body,
             }
-            for message in await stores.queue.peek(name, limit)
+            for message in await stores.message_queue.peek_messages(name, limit)
         ]
 
-    found = with_stores(act)
+    found = run_with_stores(act)
     if as_json:
         click.echo(json.dumps(found))
         return
@@ -73,16 +73,16 @@ def show(name: str, limit: int, as_json: bool) -> None:
 
 
 @queue.command()
-@click.argument("name", type=click.Choice(QUEUES))
+@click.argument("name", type=click.Choice(MESSAGE_QUEUES))
 @click.argument("msg_id", type=int)
 def retry(name: str, msg_id: int) -> None:
     """Send a dead letter of queue NAME back to it. (A reservation that has failed stays failed.)"""
 
     async def act(stores: Stores) -> None:
-        await stores.queue.retry(name, msg_id)
-        await record(stores, "queue retry", f"{msg_id} of {name}")
+        await stores.message_queue.retry_dead_letter(name, msg_id)
+        await record_command(stores, "queue retry", f"{msg_id} of {name}")
 
-    with_stores(act)
+    run_with_stores(act)
     click.echo(f"message {msg_id} is back in {name}")
 
 
@@ -93,10 +93,10 @@ def drop(name: str, msg_id: int) -> None:
     """Remove one message for good."""
 
     async def act(stores: Stores) -> None:
-        await stores.queue.drop(name, msg_id)
-        await record(stores, "queue drop", f"{msg_id} of {name}")
+        await stores.message_queue.drop_message(name, msg_id)
+        await record_command(stores, "queue drop", f"{msg_id} of {name}")
 
-    with_stores(act)
+    run_with_stores(act)
     click.echo(f"message {msg_id} is gone from {name}")
 
 

@@ -10,19 +10,19 @@ from typing import Any, TypeVar
 
 import click
 
-from gpudev.bootstrap.reconciling import Reconciling, open_reconciling
-from gpudev.bootstrap.service_runtime import configure_logging, spare_collections
-from gpudev.ports.reconciling import Pass, PassLocks
-from gpudev.server_cli.command_runtime import server_settings
+from gpudev.bootstrap.reconciling import OneShotReconcilers, open_reconcilers
+from gpudev.bootstrap.service_runtime import configure_logging, tune_garbage_collector
+from gpudev.ports.reconciling import ReconcileLocks, ReconcilePass
+from gpudev.server_cli.command_runtime import load_server_settings
 from gpudev.workflows.cluster.reconcile_availability import AvailabilityReport
-from gpudev.workflows.disks.reconcile_disks import DisksReport
+from gpudev.workflows.disks.reconcile_disks import DiskReconcileReport
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _R = TypeVar("_R")
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
+class PassOptions:
     """How a pass is run."""
 
     dry_run: bool
@@ -57,29 +57,29 @@ def reconcile() -> None:
 @pass_options
 def availability(**options: Any) -> None:
     """Phase 1: what each GPU type has, from the cluster's nodes and pods and the cloud's groups of nodes."""
-    _reconcile([Pass.AVAILABILITY], Manner(**options))
+    _reconcile([ReconcilePass.AVAILABILITY], PassOptions(**options))
 
 
 @reconcile.command()
 @pass_options
 def disks(**options: Any) -> None:
     """Phase 2: the recorded disks, from the cloud's volumes and snapshots."""
-    _reconcile([Pass.DISKS], Manner(**options))
+    _reconcile([ReconcilePass.DISKS], PassOptions(**options))
 
 
 @reconcile.command("all")
 @pass_options
 def everything(**options: Any) -> None:
     """Phase 1, then phase 2 (where there is a cloud). A phase that fails does not stop the other."""
-    _reconcile([Pass.AVAILABILITY, Pass.DISKS], Manner(**options))
+    _reconcile([ReconcilePass.AVAILABILITY, ReconcilePass.DISKS], PassOptions(**options))
 
 
 @dataclass(slots=True)
-class Outcome:
+class ReconcileOutcome:
     """What came of each pass; text where it was not run, with the reason."""
 
     availability: AvailabilityReport | str | None = None
-    disks: DisksReport | str | None = None
+    disks: DiskReconcileReport | str | None = None
     failures: list[str] = field(default_factory=list)
 
     @property
@@ -90,17 +90,17 @@ class Outcome:
         )
 
 
-def _reconcile(passes: Sequence[Pass], manner: Manner) -> None:
-    outcome = run_within(manner.deadline, lambda: _run(passes, manner))
+def _reconcile(passes: Sequence[ReconcilePass], manner: PassOptions) -> None:
+    outcome = run_with_deadline(manner.deadline, lambda: _run_passes(passes, manner))
     if manner.as_json:
-        click.echo(json.dumps(_as_json(outcome), default=_text))
+        click.echo(json.dumps(_as_json(outcome), default=_format_value))
     else:
         _show(outcome, manner)
     if not outcome.succeeded:
         sys.exit(1)
 
 
-def run_within(deadline: float, work: Callable[[], Awaitable[_R]]) -> _R:
+def run_with_deadline(deadline: float, work: Callable[[], Awaitable[_R]]) -> _R:
     async def run() -> _R:
         async with asyncio.timeout(deadline):
             return await work()
@@ -111,31 +111,36 @@ def run_within(deadline: float, work: Callable[[], Awaitable[_R]]) -> _R:
         raise click.ClickException(f"not finished within {deadline:g} s; what was done is whole") from None
 
 
-async def _run(passes: Sequence[Pass], manner: Manner) -> Outcome:
-    settings = server_settings()
+async def _run_passes(passes: Sequence[ReconcilePass], manner: PassOptions) -> ReconcileOutcome:
+    settings = load_server_settings()
     configure_logging(settings)
-    spare_collections()
-    outcome = Outcome()
-    async with open_reconciling(settings) as parts:
-        if Pass.AVAILABILITY in passes:
-            outcome.availability = await alone(
-                parts.stores.passes, Pass.AVAILABILITY, manner, lambda: _availability(parts, manner)
+    tune_garbage_collector()
+    outcome = ReconcileOutcome()
+    async with open_reconcilers(settings) as parts:
+        if ReconcilePass.AVAILABILITY in passes:
+            outcome.availability = await run_locked(
+                parts.stores.reconcile_locks, ReconcilePass.AVAILABILITY, manner, lambda: _availability(parts, manner)
             )
-        if Pass.DISKS in passes and parts.cloud is None and len(passes) > 1:
+        if ReconcilePass.DISKS in passes and parts.cloud is None and len(passes) > 1:
             outcome.disks = "no cloud is configured, so there are no volumes to compare disks with"
-        elif Pass.DISKS in passes:
-            outcome.disks = await alone(
-                parts.stores.passes, Pass.DISKS, manner, lambda: parts.disks().run(dry_run=manner.dry_run)
+        elif ReconcilePass.DISKS in passes:
+            outcome.disks = await run_locked(
+                parts.stores.reconcile_locks,
+                ReconcilePass.DISKS,
+                manner,
+                lambda: parts.disks().run(dry_run=manner.dry_run),
             )
     return outcome
 
 
-async def _availability(parts: Reconciling, manner: Manner) -> AvailabilityReport:
+async def _availability(parts: OneShotReconcilers, manner: PassOptions) -> AvailabilityReport:
     async with parts.availability() as reconciling:
         return await reconciling.run(dry_run=manner.dry_run)
 
 
-async def alone(locks: PassLocks, which: Pass, manner: Manner, work: Callable[[], Awaitable[_R]]) -> _R | str:
+async def run_locked(
+    locks: ReconcileLocks, which: ReconcilePass, manner: PassOptions, work: Callable[[], Awaitable[_R]]
+) -> _R | str:
     """Under the pass's lock; what changes nothing needs none."""
     async with AsyncExitStack() as stack:
         if not manner.dry_run:
@@ -148,7 +153,7 @@ async def alone(locks: PassLocks, which: Pass, manner: Manner, work: Callable[[]
 # --- Telling -----------------------------------------------------------------------------------------------------
 
 
-def _show(outcome: Outcome, manner: Manner) -> None:
+def _show(outcome: ReconcileOutcome, manner: PassOptions) -> None:
     mode = " (dry run: nothing was changed)" if manner.dry_run else ""
     match outcome.availability:
         case str(reason):
@@ -158,7 +163,7 @@ def _show(outcome: Outcome, manner: Manner) -> None:
     match outcome.disks:
         case str(reason):
             click.echo(f"disks: {reason}")
-        case DisksReport() as found:
+        case DiskReconcileReport() as found:
             _show_disks(found, mode)
 
 
@@ -177,7 +182,7 @@ def _show_availability(report: AvailabilityReport, mode: str) -> None:
     _show_lines("error", report.errors)
 
 
-def _show_disks(report: DisksReport, mode: str) -> None:
+def _show_disks(report: DiskReconcileReport, mode: str) -> None:
     numbers = " ".join(f"{name}={count}" for name, count in asdict(report.statistics).items())
     click.echo(f"disks: {numbers}{mode}")
     for change in report.changes:
@@ -197,10 +202,10 @@ def _show_lines(label: str, lines: Sequence[str]) -> None:
 
 
 def _changes(changes: Any) -> str:
-    return ", ".join(f"{column} {_text(old)} → {_text(new)}" for column, (old, new) in changes.items())
+    return ", ".join(f"{column} {_format_value(old)} → {_format_value(new)}" for column, (old, new) in changes.items())
 
 
-def _as_json(outcome: Outcome) -> dict[str, Any]:
+def _as_json(outcome: ReconcileOutcome) -> dict[str, Any]:
     answer: dict[str, Any] = {"succeeded": outcome.succeeded}
     for name in ("availability", "disks"):
         part = getattr(outcome, name)
@@ -211,7 +216,7 @@ def _as_json(outcome: Outcome) -> dict[str, Any]:
     return answer
 
 
-def _text(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return "-" if value is None else value.isoformat() if hasattr(value, "isoformat") else str(value)
 
 

@@ -5,26 +5,26 @@ import os
 import socket
 
 from gpudev.adapters.postgres.stores import Stores
-from gpudev.ports.auditing import AuditEntry, harmless
+from gpudev.ports.auditing import AuditEntry, sanitize_text
 from gpudev.ports.clock import SystemClock
 
 
-async def record(stores: Stores, action: str, target: str | None = None, outcome: str = "ok") -> None:
+async def record_command(stores: Stores, action: str, target: str | None = None, outcome: str = "ok") -> None:
     entry = AuditEntry(
         at=SystemClock().now(),
         action=f"gpu-dev-server {action}",
         outcome=outcome,
         username=console_user(),
-        target=harmless(target) if target else None,
+        target=sanitize_text(target) if target else None,
     )
     await stores.audit_log.append([entry])
 
 
 def console_user() -> str:
-    return f"{_who()}@{socket.gethostname()} (console)"
+    return f"{_os_user()}@{socket.gethostname()} (console)"
 
 
-def _who() -> str:
+def _os_user() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container's user without a name

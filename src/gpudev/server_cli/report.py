@@ -8,12 +8,12 @@ from typing import Any
 import click
 
 from gpudev.adapters.postgres.stores import Stores
-from gpudev.bootstrap.reconciling import open_reconciling
-from gpudev.planning.disk_orphans import Orphan
+from gpudev.bootstrap.reconciling import open_reconcilers
+from gpudev.planning.disk_orphans import OrphanedStorage
 from gpudev.ports.clock import SystemClock
-from gpudev.server_cli.command_runtime import server_settings, with_stores
+from gpudev.server_cli.command_runtime import load_server_settings, run_with_stores
 from gpudev.wire.queue import EtaErrors, EtaReportView, EtaStatistics
-from gpudev.workflows.cluster.eta_report import Judging
+from gpudev.workflows.cluster.eta_report import EtaReports
 
 
 @click.group()
@@ -29,15 +29,15 @@ def eta(days: float, gpu_type: str | None, as_json: bool) -> None:
     """How good the estimates were: their error, and how often `latest` was broken and why."""
 
     async def act(stores: Stores) -> EtaReportView:
-        return await Judging(stores.estimates, SystemClock()).eta(days, gpu_type, name_breaches=True)
+        return await EtaReports(stores.estimates, SystemClock()).report_eta(days, gpu_type, name_breaches=True)
 
-    found = with_stores(act)
+    found = run_with_stores(act)
     if as_json:
         click.echo(json.dumps(asdict(found), default=_iso))
         return
     click.echo(f"since {found.since:%Y-%m-%d %H:%M} UTC; errors in minutes, median / p90")
     for part in found.statistics:
-        click.echo(_line(part))
+        click.echo(_format_statistics(part))
     for breach in found.breaches:
         when = f"started {breach.started_at:%Y-%m-%d %H:%M:%S}" if breach.started_at else "still waits"
         promised = f"promised by {breach.latest:%Y-%m-%d %H:%M:%S}"
@@ -48,11 +48,11 @@ def eta(days: float, gpu_type: str | None, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def orphans(as_json: bool) -> None:
     """Volumes and snapshots that nobody uses, with size, age and what they cost in a month. Removes nothing."""
-    settings = server_settings()
+    settings = load_server_settings()
 
-    async def find() -> list[Orphan]:
-        async with open_reconciling(settings) as parts:
-            return await parts.disks().orphans(settings.reconciling)
+    async def find() -> list[OrphanedStorage]:
+        async with open_reconcilers(settings) as parts:
+            return await parts.disks().find_orphans(settings.reconciling)
 
     found = asyncio.run(find())
     cost = sum(one.monthly_cost for one in found)
@@ -67,7 +67,7 @@ def orphans(as_json: bool) -> None:
     click.echo(f"{len(found)} orphans, {sum(one.size_gb for one in found)} GB, {cost:.2f} a month")
 
 
-def _line(part: EtaStatistics) -> str:
+def _format_statistics(part: EtaStatistics) -> str:
     name = part.gpu_type or "all types"
     held = "-" if part.in_interval is None else f"{100 * part.in_interval:.0f} %"
     return (

@@ -8,8 +8,13 @@ import click
 
 from gpudev import rlimits
 from gpudev.adapters.postgres.database import migrator
-from gpudev.bootstrap.service_runtime import configure_logging, spare_collections, until_stopped, wait_for_database
-from gpudev.server_cli.command_runtime import server_settings
+from gpudev.bootstrap.service_runtime import (
+    configure_logging,
+    run_until_stopped,
+    tune_garbage_collector,
+    wait_for_database,
+)
+from gpudev.server_cli.command_runtime import load_server_settings
 
 
 @click.command()
@@ -21,24 +26,24 @@ def api(host: str | None, port: int | None) -> None:
     import uvloop
 
     from gpudev.api.app import create_app
-    from gpudev.api.http.connection_limits import guarded_http
-    from gpudev.bootstrap.api import open_api_services
-    from gpudev.bootstrap.jupyter import serving_jupyter
-    from gpudev.bootstrap.listeners import listening_elsewhere
-    from gpudev.bootstrap.observability import Eyes, exposing
-    from gpudev.bootstrap.proxy import serving_sessions
-    from gpudev.bootstrap.serving import Server
-    from gpudev.bootstrap.tracing import tracing
+    from gpudev.api.http.connection_limits import limited_http_protocol
+    from gpudev.bootstrap.api import open_api_dependencies
+    from gpudev.bootstrap.jupyter import open_jupyter_proxy
+    from gpudev.bootstrap.listeners import serve_tls_listener
+    from gpudev.bootstrap.observability import HealthAndMetrics, serve_metrics
+    from gpudev.bootstrap.proxy import open_ssh_sessions
+    from gpudev.bootstrap.serving import GracefulServer
+    from gpudev.bootstrap.tracing import open_tracer
 
-    chosen = server_settings()
+    chosen = load_server_settings()
     configure_logging(chosen)
 
     async def serve() -> None:
         async with (
-            tracing(chosen, "gpu-dev-api") as tracer,
-            open_api_services(chosen, tracer) as services,
-            serving_sessions(services) as sessions,
-            serving_jupyter(
+            open_tracer(chosen, "gpu-dev-api") as tracer,
+            open_api_dependencies(chosen, tracer) as services,
+            open_ssh_sessions(services) as sessions,
+            open_jupyter_proxy(
                 chosen,
                 services.reservations,
                 services.proxy_tokens,
@@ -47,14 +52,14 @@ def api(host: str | None, port: int | None) -> None:
                 clock=services.clock,
             ) as jupyter,
         ):
-            spare_collections()
-            rlimits.allow_many()
+            tune_garbage_collector()
+            rlimits.raise_open_files_limit()
             config = uvicorn.Config(
-                jupyter.before(create_app(services)),
+                jupyter.wrap_app(create_app(services)),
                 host=host or chosen.api_host,
                 port=port or chosen.api_port,
-                http=guarded_http(chosen.guarding),
-                ws=partial(jupyter.beside, sessions),  # type: ignore[arg-type]  # whatever makes a protocol will do
+                http=limited_http_protocol(chosen.guarding),
+                ws=partial(jupyter.make_protocol, sessions),  # type: ignore[arg-type]  # whatever makes a protocol will do
                 lifespan="off",
                 access_log=False,
                 log_config=None,
@@ -66,10 +71,10 @@ def api(host: str | None, port: int | None) -> None:
                 proxy_headers=False,
             )
             async with (
-                exposing(chosen, Eyes(pulse=sessions.pulse, check_ready=services.ping)),
-                listening_elsewhere(config, chosen),
+                serve_metrics(chosen, HealthAndMetrics(watchdog=sessions.watchdog, check_ready=services.ping)),
+                serve_tls_listener(config, chosen),
             ):
-                await Server(config).serve()
+                await GracefulServer(config).serve()
 
     uvloop.run(serve())
 
@@ -82,24 +87,24 @@ def proxy(host: str | None, port: int | None) -> None:
     import uvicorn
     import uvloop
 
-    from gpudev.api.http.connection_limits import guarded_http
-    from gpudev.bootstrap.observability import exposing
+    from gpudev.api.http.connection_limits import limited_http_protocol
+    from gpudev.bootstrap.observability import serve_metrics
     from gpudev.bootstrap.proxy import open_proxy
-    from gpudev.bootstrap.serving import Server
+    from gpudev.bootstrap.serving import GracefulServer
 
-    chosen = server_settings()
+    chosen = load_server_settings()
     configure_logging(chosen)
 
     async def serve() -> None:
-        async with open_proxy(chosen) as (eyes, sessions, jupyter), exposing(chosen, eyes):
-            spare_collections()
-            rlimits.allow_many()
+        async with open_proxy(chosen) as (eyes, sessions, jupyter), serve_metrics(chosen, eyes):
+            tune_garbage_collector()
+            rlimits.raise_open_files_limit()
             config = uvicorn.Config(
-                jupyter.before(eyes.health()),
+                jupyter.wrap_app(eyes.health_app()),
                 host=host or chosen.proxy.host,
                 port=port or chosen.proxy.port,
-                http=guarded_http(chosen.guarding),
-                ws=partial(jupyter.beside, sessions),  # type: ignore[arg-type]  # whatever makes a protocol will do
+                http=limited_http_protocol(chosen.guarding),
+                ws=partial(jupyter.make_protocol, sessions),  # type: ignore[arg-type]  # whatever makes a protocol will do
                 lifespan="off",
                 access_log=False,
                 log_config=None,
@@ -110,7 +115,7 @@ def proxy(host: str | None, port: int | None) -> None:
                 server_header=False,
                 proxy_headers=False,
             )
-            await Server(config).serve()
+            await GracefulServer(config).serve()
 
     uvloop.run(serve())
 
@@ -118,25 +123,25 @@ def proxy(host: str | None, port: int | None) -> None:
 @click.command()
 def processor() -> None:
     """Plan, start and end dev servers until stopped. Any number may run; one of them plans."""
-    from gpudev.bootstrap.observability import Eyes, exposing
+    from gpudev.bootstrap.observability import HealthAndMetrics, serve_metrics
     from gpudev.bootstrap.processor import open_processor
-    from gpudev.bootstrap.tracing import tracing
+    from gpudev.bootstrap.tracing import open_tracer
 
-    chosen = server_settings()
+    chosen = load_server_settings()
     configure_logging(chosen)
-    eyes = Eyes()
+    eyes = HealthAndMetrics()
 
     async def run() -> None:
         async with (
-            exposing(chosen, eyes),
-            tracing(chosen, "gpu-dev-processor") as tracer,
+            serve_metrics(chosen, eyes),
+            open_tracer(chosen, "gpu-dev-processor") as tracer,
             open_processor(chosen, tracer) as running,
         ):
-            eyes.see_processor(running)
-            spare_collections()
+            eyes.attach_processor(running)
+            tune_garbage_collector()
             await running.processor.run()
 
-    asyncio.run(until_stopped(run()))
+    asyncio.run(run_until_stopped(run()))
 
 
 @click.command()
@@ -156,7 +161,7 @@ def migrate(status: bool, wait: float, roles: bool, refuse_newer: bool, as_json:
 
     Safe to run twice, and from several places at once.
     """
-    chosen = server_settings()
+    chosen = load_server_settings()
     configure_logging(chosen)
     database = chosen.database
     if wait:
@@ -166,7 +171,7 @@ def migrate(status: bool, wait: float, roles: bool, refuse_newer: bool, as_json:
         if not as_json:
             click.echo(f"applied {len(applied)} migration(s)" if applied else "the schema is up to date")
             return
-    states = asyncio.run(migrator.status(database))
+    states = asyncio.run(migrator.list_migration_states(database))
     if as_json:
         rows = [
             {"number": s.number, "name": s.name, "applied_at": s.applied_at and s.applied_at.isoformat()}

@@ -6,8 +6,8 @@ import click
 
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.domain.access.users import IssuedKey, Role, User, check_username
-from gpudev.server_cli.command_runtime import server_settings, with_stores
-from gpudev.server_cli.recording import record
+from gpudev.server_cli.command_runtime import load_server_settings, run_with_stores
+from gpudev.server_cli.recording import record_command
 
 _OWNERS_KEY = "owner of the machine"
 
@@ -26,10 +26,10 @@ def add(name: str, role: str, as_json: bool) -> None:
 
     async def act(stores: Stores) -> tuple[User, IssuedKey]:
         user = await stores.users.add_user(check_username(name), Role(role))
-        await record(stores, "users add", f"{name} ({role})")
-        return user, await stores.users.issue_key(user.user_id, server_settings().api_key_ttl, "users add")
+        await record_command(stores, "users add", f"{name} ({role})")
+        return user, await stores.users.issue_key(user.user_id, load_server_settings().api_key_ttl, "users add")
 
-    _show(*with_stores(act), as_json)
+    _print_key(*run_with_stores(act), as_json)
 
 
 @users.command("key")
@@ -42,10 +42,10 @@ def new_key(name: str, as_json: bool) -> None:
         user = await stores.users.find_user(name)
         if user is None:
             raise click.ClickException(f"there is no user {name!r}; make one with: gpu-dev-server users add {name}")
-        await record(stores, "users key", name)
-        return user, await stores.users.issue_key(user.user_id, server_settings().api_key_ttl, "users key")
+        await record_command(stores, "users key", name)
+        return user, await stores.users.issue_key(user.user_id, load_server_settings().api_key_ttl, "users key")
 
-    _show(*with_stores(act), as_json)
+    _print_key(*run_with_stores(act), as_json)
 
 
 @users.command()
@@ -56,9 +56,9 @@ def weight(name: str, weight: float) -> None:
 
     async def act(stores: Stores) -> None:
         await stores.users.set_weight(name, weight)
-        await record(stores, "users weight", f"{name} ({weight:g})")
+        await record_command(stores, "users weight", f"{name} ({weight:g})")
 
-    with_stores(act)
+    run_with_stores(act)
     click.echo(f"{name} has weight {weight:g} now")
 
 
@@ -66,7 +66,7 @@ def weight(name: str, weight: float) -> None:
 @click.argument("name")
 def disable(name: str) -> None:
     """Let NAME in no more. All keys of theirs end within a second, for good; reservations run on until cancelled."""
-    with_stores(lambda stores: _set_active(stores, name, False))
+    run_with_stores(lambda stores: _set_active(stores, name, False))
     click.echo(f"{name} is disabled; their keys are revoked")
 
 
@@ -74,7 +74,7 @@ def disable(name: str) -> None:
 @click.argument("name")
 def enable(name: str) -> None:
     """Let NAME in again. Keys that were revoked stay so."""
-    with_stores(lambda stores: _set_active(stores, name, True))
+    run_with_stores(lambda stores: _set_active(stores, name, True))
     click.echo(f"{name} is enabled; they need a new key (gpu-dev login, or: gpu-dev-server users key {name})")
 
 
@@ -86,9 +86,9 @@ def set_role(name: str, role: str) -> None:
 
     async def act(stores: Stores) -> None:
         await stores.administration.set_role(name, Role(role))
-        await record(stores, "users role", f"{name} ({role})")
+        await record_command(stores, "users role", f"{name} ({role})")
 
-    with_stores(act)
+    run_with_stores(act)
     click.echo(f"{name} is {'a' if role == 'user' else 'an'} {role} now")
 
 
@@ -99,10 +99,10 @@ def let_in(name: str, provider: str) -> None:
     """Let a user who was made here log in through PROVIDER: whom it next calls NAME is NAME from then on."""
 
     async def act(stores: Stores) -> None:
-        await stores.accounts.expect(name, provider)
-        await record(stores, "users let-in", f"{name} ({provider})")
+        await stores.accounts.expect_login(name, provider)
+        await record_command(stores, "users let-in", f"{name} ({provider})")
 
-    with_stores(act)
+    run_with_stores(act)
     click.echo(f"whom {provider} next calls {name} is this user")
 
 
@@ -118,7 +118,7 @@ def ensure_owner(name: str, prefix: str | None, as_json: bool) -> None:
 
     async def act(stores: Stores) -> tuple[User, IssuedKey]:
         user = await stores.users.find_user(name) or await stores.users.add_user(name, Role.ADMIN)
-        await record(stores, "users ensure-owner", name)
+        await record_command(stores, "users ensure-owner", name)
         fresh = await stores.users.issue_key(user.user_id, None, _OWNERS_KEY)
         for key in await stores.administration.list_keys(name) if prefix else []:
             # Only what was given here, or came of it: a key that others may use, too, is not ours to end.
@@ -126,7 +126,7 @@ def ensure_owner(name: str, prefix: str | None, as_json: bool) -> None:
                 await stores.administration.revoke_key(key.key_id)
         return user, fresh
 
-    _show(*with_stores(act), as_json)
+    _print_key(*run_with_stores(act), as_json)
 
 
 @users.command("list")
@@ -137,7 +137,7 @@ def list_users(as_json: bool) -> None:
     async def act(stores: Stores) -> list[User]:
         return await stores.users.list_users()
 
-    found = with_stores(act)
+    found = run_with_stores(act)
     if as_json:
         rows = [{"username": u.username, "role": u.role.value, "is_active": u.is_active} for u in found]
         click.echo(json.dumps(rows))
@@ -148,10 +148,10 @@ def list_users(as_json: bool) -> None:
 
 async def _set_active(stores: Stores, name: str, active: bool) -> None:
     await stores.administration.set_active(name, active)
-    await record(stores, "users enable" if active else "users disable", name)
+    await record_command(stores, "users enable" if active else "users disable", name)
 
 
-def _show(user: User, key: IssuedKey, as_json: bool) -> None:
+def _print_key(user: User, key: IssuedKey, as_json: bool) -> None:
     ends = key.expires_at.isoformat() if key.expires_at else None
     if as_json:
         click.echo(json.dumps({"username": user.username, "api_key": key.secret, "expires_at": ends}))

@@ -10,9 +10,16 @@ from typing import Any
 
 from gpudev.domain.disks.operations import DiskSettings
 from gpudev.domain.errors import Invalid
-from gpudev.domain.listening import parse_bind, parse_listen
+from gpudev.domain.listening import parse_bind_address, parse_listen_address
 from gpudev.paths import state_dir
-from gpudev.settings.env_parsing import days, names, positive, read, section, switch
+from gpudev.settings.env_parsing import (
+    parse_days,
+    parse_names,
+    parse_positive,
+    parse_switch,
+    read_section,
+    read_variable,
+)
 from gpudev.settings.sections import (
     API_ROLE,
     MIGRATOR_ROLE,
@@ -20,17 +27,17 @@ from gpudev.settings.sections import (
     RECONCILER_ROLE,
     AwsLoginSettings,
     AwsSettings,
-    Database,
-    FairShare,
+    DatabaseSettings,
+    FairShareSettings,
     GcpSettings,
-    Guarding,
     KubernetesSettings,
-    Limits,
+    LimitSettings,
     NotifySettings,
     OidcSettings,
     ProxySettings,
-    Reconciling,
-    Timing,
+    ReconcileSettings,
+    RequestGuardSettings,
+    TimingSettings,
 )
 
 __all__ = [
@@ -41,30 +48,30 @@ __all__ = [
     "RECONCILER_ROLE",
     "AwsLoginSettings",
     "AwsSettings",
-    "Database",
+    "DatabaseSettings",
     "DiskSettings",
-    "FairShare",
+    "FairShareSettings",
     "GcpSettings",
-    "Guarding",
     "KubernetesSettings",
-    "Limits",
+    "LimitSettings",
     "NotifySettings",
     "OidcSettings",
     "ProxySettings",
-    "Reconciling",
+    "ReconcileSettings",
+    "RequestGuardSettings",
     "Settings",
-    "Timing",
-    "given",
-    "load",
+    "TimingSettings",
+    "given_variables",
+    "load_settings",
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    database: Database = field(default_factory=Database)
-    limits: Limits = field(default_factory=Limits)
-    timing: Timing = field(default_factory=Timing)
-    fair_share: FairShare = field(default_factory=FairShare)
+    database: DatabaseSettings = field(default_factory=DatabaseSettings)
+    limits: LimitSettings = field(default_factory=LimitSettings)
+    timing: TimingSettings = field(default_factory=TimingSettings)
+    fair_share: FairShareSettings = field(default_factory=FairShareSettings)
     cluster: str = "local"
     """Where dev servers run: local (this machine) or kubernetes."""
     kubernetes: KubernetesSettings = field(default_factory=KubernetesSettings)
@@ -74,12 +81,12 @@ class Settings:
     disks: DiskSettings = field(default_factory=DiskSettings)
     aws: AwsSettings = field(default_factory=AwsSettings)
     gcp: GcpSettings = field(default_factory=GcpSettings)
-    reconciling: Reconciling = field(default_factory=Reconciling)
+    reconciling: ReconcileSettings = field(default_factory=ReconcileSettings)
     aws_login: AwsLoginSettings = field(default_factory=AwsLoginSettings)
     server_names: tuple[str, ...] = ()
     """As whom people reach the API: HOST, or HOST:PORT where the port is not the usual one."""
     oidc: OidcSettings = field(default_factory=OidcSettings)
-    guarding: Guarding = field(default_factory=Guarding)
+    guarding: RequestGuardSettings = field(default_factory=RequestGuardSettings)
     proxy: ProxySettings = field(default_factory=ProxySettings)
     notify: NotifySettings = field(default_factory=NotifySettings)
     state_dir: Path = Path("~/.local/share/gpu-dev")
@@ -128,10 +135,10 @@ class Settings:
         own = {(self.api_host, self.api_port), (self.proxy.host, self.proxy.port)}
         if not self.database.host.startswith("/"):  # the folder of a socket
             own.add((self.database.host, self.database.port))
-        elsewhere = [parse_listen(self.listen)] if self.listen else []
+        elsewhere = [parse_listen_address(self.listen)] if self.listen else []
         own.update((address.host, address.port) for address in elsewhere)
         if self.metrics_address:  # on one machine API and processor have neighbouring ports for this
-            told = parse_bind(self.metrics_address)
+            told = parse_bind_address(self.metrics_address)
             own.update((told.host, told.port + step) for step in ((-1, 0, 1) if self.cluster == "local" else (0,)))
         return frozenset(own)
 
@@ -149,57 +156,57 @@ _DISK_DRIVERS = {
 """By cloud: what attaches its volumes on Kubernetes, and the label by which that tells a node's zone."""
 
 
-def load(environ: Mapping[str, str] | None = None) -> Settings:
+def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
     """Settings from the environment. A value that cannot be read raises ValueError naming its variable."""
     env = os.environ if environ is None else environ
     return Settings(
-        database=Database(
+        database=DatabaseSettings(
             host=env.get("POSTGRES_HOST", "localhost"),
-            port=read(env, "POSTGRES_PORT", int, 5432),
+            port=read_variable(env, "POSTGRES_PORT", int, 5432),
             user=env.get("POSTGRES_USER", "gpudev"),
             password=env.get("POSTGRES_PASSWORD"),
             database=env.get("POSTGRES_DB", "gpudev"),
         ),
-        limits=section(env, Limits(), "GPU_DEV_"),
+        limits=read_section(env, LimitSettings(), "GPU_DEV_"),
         timing=_timing(env),
-        fair_share=FairShare(
-            on=read(env, "GPU_DEV_FAIR_SHARE", switch, False),
-            half_life_hours=read(env, "GPU_DEV_FAIR_SHARE_HALF_LIFE_HOURS", positive, 168.0),
-            patience_hours=read(env, "GPU_DEV_FAIR_SHARE_PATIENCE_HOURS", positive, 24.0),
+        fair_share=FairShareSettings(
+            on=read_variable(env, "GPU_DEV_FAIR_SHARE", parse_switch, False),
+            half_life_hours=read_variable(env, "GPU_DEV_FAIR_SHARE_HALF_LIFE_HOURS", parse_positive, 168.0),
+            patience_hours=read_variable(env, "GPU_DEV_FAIR_SHARE_PATIENCE_HOURS", parse_positive, 24.0),
         ),
-        cluster=read(env, "GPU_DEV_CLUSTER", _cluster, "local"),
+        cluster=read_variable(env, "GPU_DEV_CLUSTER", _check_cluster, "local"),
         kubernetes=_kubernetes(env),
-        cloud=_cloud_of(env),
+        cloud=_chosen_cloud(env),
         disks=_disks(env),
-        aws=section(env, AwsSettings(), "GPU_DEV_AWS_", {"region": "AWS_REGION"}),
-        gcp=section(env, GcpSettings(), "GPU_DEV_GCP_"),
-        reconciling=section(env, Reconciling(), "GPU_DEV_"),
-        aws_login=section(env, AwsLoginSettings(), "GPU_DEV_AWS_LOGIN_"),
-        server_names=read(env, "GPU_DEV_SERVER_NAMES", names, ()),
-        oidc=section(env, OidcSettings(), "GPU_DEV_OIDC_"),
-        guarding=section(env, Guarding(), "GPU_DEV_"),
-        proxy=section(env, ProxySettings(), "GPU_DEV_PROXY_"),
+        aws=read_section(env, AwsSettings(), "GPU_DEV_AWS_", {"region": "AWS_REGION"}),
+        gcp=read_section(env, GcpSettings(), "GPU_DEV_GCP_"),
+        reconciling=read_section(env, ReconcileSettings(), "GPU_DEV_"),
+        aws_login=read_section(env, AwsLoginSettings(), "GPU_DEV_AWS_LOGIN_"),
+        server_names=read_variable(env, "GPU_DEV_SERVER_NAMES", parse_names, ()),
+        oidc=read_section(env, OidcSettings(), "GPU_DEV_OIDC_"),
+        guarding=read_section(env, RequestGuardSettings(), "GPU_DEV_"),
+        proxy=read_section(env, ProxySettings(), "GPU_DEV_PROXY_"),
         notify=_notify(env),
         state_dir=state_dir(env),
-        nodes_file=read(env, "GPU_DEV_NODES_FILE", Path, None),
+        nodes_file=read_variable(env, "GPU_DEV_NODES_FILE", Path, None),
         api_host=env.get("GPU_DEV_API_HOST", "127.0.0.1"),
-        api_port=read(env, "GPU_DEV_API_PORT", int, 7480),
+        api_port=read_variable(env, "GPU_DEV_API_PORT", int, 7480),
         ssh_host=env.get("GPU_DEV_SSH_HOST", "127.0.0.1"),
         listen=env.get("GPU_DEV_LISTEN", ""),
-        tls_cert=read(env, "GPU_DEV_TLS_CERT", Path, None),
-        tls_key=read(env, "GPU_DEV_TLS_KEY", Path, None),
-        invited_key_ttl=read(env, "GPU_DEV_INVITED_KEY_DAYS", days, timedelta(days=30)),
-        api_key_ttl=_ttl(env),
+        tls_cert=read_variable(env, "GPU_DEV_TLS_CERT", Path, None),
+        tls_key=read_variable(env, "GPU_DEV_TLS_KEY", Path, None),
+        invited_key_ttl=read_variable(env, "GPU_DEV_INVITED_KEY_DAYS", parse_days, timedelta(days=30)),
+        api_key_ttl=_api_key_ttl(env),
         github_url=env.get("GPU_DEV_GITHUB_URL", "https://github.com").rstrip("/"),
-        metrics_address=read(env, "GPU_DEV_METRICS_ADDRESS", _bind, ""),
-        otlp_url=read(env, "GPU_DEV_OTLP_URL", _collector, ""),
-        dcgm_url=read(env, "GPU_DEV_DCGM_URL", _http, ""),
+        metrics_address=read_variable(env, "GPU_DEV_METRICS_ADDRESS", _check_bind_address, ""),
+        otlp_url=read_variable(env, "GPU_DEV_OTLP_URL", _check_collector_url, ""),
+        dcgm_url=read_variable(env, "GPU_DEV_DCGM_URL", _check_http_url, ""),
         log_format=env.get("GPU_DEV_LOG_FORMAT", "json"),
     )
 
 
-def _timing(env: Mapping[str, str]) -> Timing:
-    timing = section(env, Timing(), "GPU_DEV_")
+def _timing(env: Mapping[str, str]) -> TimingSettings:
+    timing = read_section(env, TimingSettings(), "GPU_DEV_")
     if env.get("GPU_DEV_CLUSTER") == "kubernetes" and not env.get("GPU_DEV_PREPARING_MARGIN"):
         # A large image may be pulled for minutes. What never takes longer than it may, breaks no promise.
         timing = replace(timing, preparing_margin=timing.preparing_deadline)
@@ -209,35 +216,35 @@ def _timing(env: Mapping[str, str]) -> Timing:
     return timing
 
 
-def _cloud_of(env: Mapping[str, str]) -> str:
+def _chosen_cloud(env: Mapping[str, str]) -> str:
     """One machine keeps disks in folders of its own."""
-    is_local = read(env, "GPU_DEV_CLUSTER", _cluster, "local") == "local"
-    return str(read(env, "GPU_DEV_CLOUD", _cloud, "local" if is_local else "none"))
+    is_local = read_variable(env, "GPU_DEV_CLUSTER", _check_cluster, "local") == "local"
+    return str(read_variable(env, "GPU_DEV_CLOUD", _check_cloud, "local" if is_local else "none"))
 
 
 def _disks(env: Mapping[str, str]) -> DiskSettings:
     usual = DiskSettings()
-    if _cloud_of(env) == "local":
+    if _chosen_cloud(env) == "local":
         # There is one place only, and looking at it costs nothing.
         usual = replace(usual, zone=LOCAL_ZONE, poll_every=timedelta(milliseconds=200))
-    return section(env, usual, "GPU_DEV_DISK_")
+    return read_section(env, usual, "GPU_DEV_DISK_")
 
 
-def given(environ: Mapping[str, str]) -> dict[str, str]:
+def given_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Those of these variables that are settings, as they were given: for whoever starts the same server later.
     How its database is reached is not among them; neither is anything that `load` does not read."""
-    noting = _Noting(environ)
-    load(noting)
+    noting = _RecordingEnvironment(environ)
+    load_settings(noting)
     carried = noting.asked & environ.keys() - {_NOTIFY_URLS}
-    return {name: environ[name] for name in sorted(carried) if name.startswith(_CARRIED)}
+    return {name: environ[name] for name in sorted(carried) if name.startswith(_CARRIED_PREFIXES)}
 
 
-_CARRIED = ("GPU_DEV_", "API_KEY_")
+_CARRIED_PREFIXES = ("GPU_DEV_", "API_KEY_")
 _NOTIFY_URLS = "GPU_DEV_NOTIFY_URLS"
 """Secrets: never written down where others may read it (GPU_DEV_NOTIFY_URLS_FILE is for that)."""
 
 
-class _Noting(dict[str, str]):
+class _RecordingEnvironment(dict[str, str]):
     """An environment that remembers what it was asked for."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
@@ -249,8 +256,8 @@ class _Noting(dict[str, str]):
         return super().get(name, default)
 
 
-def _ttl(env: Mapping[str, str]) -> timedelta | None:
-    hours = read(env, "API_KEY_TTL_HOURS", float, 2.0)
+def _api_key_ttl(env: Mapping[str, str]) -> timedelta | None:
+    hours = read_variable(env, "API_KEY_TTL_HOURS", float, 2.0)
     return None if hours == 0 else timedelta(hours=hours)
 
 
@@ -268,26 +275,26 @@ _KUBERNETES_NAMES = {
 
 
 def _kubernetes(env: Mapping[str, str]) -> KubernetesSettings:
-    own = section(env, KubernetesSettings(), "GPU_DEV_", _KUBERNETES_NAMES)
+    own = read_section(env, KubernetesSettings(), "GPU_DEV_", _KUBERNETES_NAMES)
     driver, label = _DISK_DRIVERS.get(env.get("GPU_DEV_CLOUD", ""), ("", ""))
     return replace(own, disk_driver=own.disk_driver or driver, disk_zone_label=own.disk_zone_label or label)
 
 
-def _collector(text: str) -> str:
+def _check_collector_url(text: str) -> str:
     if not re.fullmatch(r"https?://[^/@\s]+/\S*", text):
         raise ValueError("it must look like http://HOST:4318/v1/traces")
     return text
 
 
-def _http(text: str) -> str:
+def _check_http_url(text: str) -> str:
     if not re.fullmatch(r"http://[^/@\s]+/\S*", text):
         raise ValueError("it must look like http://HOST:9400/metrics")
     return text
 
 
-def _bind(text: str) -> str:
+def _check_bind_address(text: str) -> str:
     try:
-        return str(parse_bind(text))
+        return str(parse_bind_address(text))
     except Invalid as error:
         raise ValueError(str(error)) from error
 
@@ -297,17 +304,17 @@ def _notify(env: Mapping[str, str]) -> NotifySettings:
     return NotifySettings(
         secret_urls=tuple(env.get(_NOTIFY_URLS, "").split()),
         urls_file=env.get("GPU_DEV_NOTIFY_URLS_FILE", ""),
-        on=read(env, "GPU_DEV_NOTIFY_ON", names, NotifySettings().on),
+        on=read_variable(env, "GPU_DEV_NOTIFY_ON", parse_names, NotifySettings().on),
     )
 
 
-def _cluster(text: str) -> str:
+def _check_cluster(text: str) -> str:
     if text not in ("local", "kubernetes"):
         raise ValueError("it may be local or kubernetes")
     return text
 
 
-def _cloud(text: str) -> str:
+def _check_cloud(text: str) -> str:
     if text not in ("none", "local", "aws", "gcp"):
         raise ValueError("it may be none, local, aws or gcp")
     return text

@@ -9,13 +9,15 @@ from typing import Any, TypeVar, get_args
 _T = TypeVar("_T")
 
 
-def section(env: Mapping[str, str], default: _T, prefix: str, names: Mapping[str, str] = MappingProxyType({})) -> _T:
+def read_section(
+    env: Mapping[str, str], default: _T, prefix: str, names: Mapping[str, str] = MappingProxyType({})
+) -> _T:
     """A section's fields from PREFIX_FIELD variables, or those of other `names`; timedeltas are given in seconds."""
     values = {}
     for one in fields(default):  # type: ignore[arg-type]
         variable = names.get(one.name, prefix + one.name.upper())
         standard = getattr(default, one.name)
-        values[one.name] = read(env, variable, _reader(one.type, standard), standard)
+        values[one.name] = read_variable(env, variable, _reader(one.type, standard), standard)
     return type(default)(**values)
 
 
@@ -34,7 +36,7 @@ def _reader(field_type: Any, default: Any) -> Callable[[str], Any]:
             return int
 
 
-def switch(text: str) -> bool:
+def parse_switch(text: str) -> bool:
     known = {"on": True, "true": True, "1": True, "yes": True, "off": False, "false": False, "0": False, "no": False}
     try:
         return known[text.strip().lower()]
@@ -42,29 +44,29 @@ def switch(text: str) -> bool:
         raise ValueError("say on or off") from None
 
 
-def days(text: str) -> timedelta | None:
+def parse_days(text: str) -> timedelta | None:
     days = float(text)
     if not 0 <= days <= 36_500:
         raise ValueError("must be a number of days, or 0 for no end")
     return timedelta(days=days) if days else None
 
 
-def names(text: str) -> tuple[str, ...]:
+def parse_names(text: str) -> tuple[str, ...]:
     return tuple(name for part in text.split(",") if (name := part.strip().lower()))
 
 
-def positive(text: str) -> float:
+def parse_positive(text: str) -> float:
     number = float(text)
     if not 0 < number < float("inf"):
         raise ValueError("must be more than 0")
     return number
 
 
-def read(env: Mapping[str, str], name: str, understand: Callable[[str], Any], default: Any) -> Any:
+def read_variable(env: Mapping[str, str], name: str, parse: Callable[[str], Any], default: Any) -> Any:
     text = env.get(name)
     if text is None or text == "":
         return default
     try:
-        return understand(text)
+        return parse(text)
     except ValueError as error:
         raise ValueError(f"the environment variable {name} holds {text!r}: {error}") from error

@@ -5,18 +5,18 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from ipaddress import ip_network
 
-from gpudev.domain.access.login import endpoint_of
+from gpudev.domain.access.login import get_sts_endpoint
 from gpudev.domain.errors import Invalid
-from gpudev.domain.notifications import Occasion
+from gpudev.domain.notifications import NotificationKind
 
 API_ROLE, PROCESSOR_ROLE = "gpudev_api", "gpudev_processor"
 RECONCILER_ROLE, MIGRATOR_ROLE = "gpudev_reconciler", "gpudev_migrator"
 """The database's roles, for those who use them (gpudev.adapters.postgres.database.roles says what each may do)."""
-_UNSHARED = re.compile(r"hugepages-[0-9]+[KMG]i|[a-z0-9.-]+/[A-Za-z0-9._-]+")
+_WHOLE_NODE_RESOURCE = re.compile(r"hugepages-[0-9]+[KMG]i|[a-z0-9.-]+/[A-Za-z0-9._-]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Database:
+class DatabaseSettings:
     """`host` may be a folder: then PostgreSQL is reached through its unix socket in there."""
 
     host: str = "localhost"
@@ -27,7 +27,7 @@ class Database:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class LimitSettings:
     """What one request and one user may ask for. None: no limit."""
 
     default_hours: float = 8.0
@@ -39,7 +39,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class FairShare:
+class FairShareSettings:
     """Who goes first among those of one priority. Off: who came first."""
 
     on: bool = False
@@ -50,7 +50,7 @@ class FairShare:
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class TimingSettings:
     preparing_deadline: timedelta = timedelta(minutes=15)
     warning_minutes: tuple[int, ...] = (30, 15, 5)
     sweep_every: timedelta = timedelta(seconds=5)
@@ -74,13 +74,13 @@ class Timing:
     not alive, so that whoever watches over it starts another."""
 
     @property
-    def around_a_stay(self) -> timedelta:
+    def reservation_overhead(self) -> timedelta:
         """What one reservation takes at most beside the hours it was given."""
         return self.preparing_margin + self.teardown_margin
 
 
 @dataclass(frozen=True, slots=True)
-class Reconciling:
+class ReconcileSettings:
     """How what is recorded is kept true to what there is."""
 
     node_group_prefix: str = "pytorch-gpu-dev"
@@ -152,12 +152,12 @@ class KubernetesSettings:
     """How long pulling an image may go on failing."""
 
     def __post_init__(self) -> None:
-        _one_of("GPU_DEV_KUBE_ACCESS", self.access, ("auto", "kubeconfig", "in-cluster", "eks"))
-        _one_of("GPU_DEV_NODE_ADDRESS", self.node_address, ("external", "internal", "hostname"))
+        _check_one_of("GPU_DEV_KUBE_ACCESS", self.access, ("auto", "kubeconfig", "in-cluster", "eks"))
+        _check_one_of("GPU_DEV_NODE_ADDRESS", self.node_address, ("external", "internal", "hostname"))
         if self.watch_timeout >= self.stale_after:
             raise ValueError("GPU_DEV_WATCH_TIMEOUT must be less than GPU_DEV_STALE_AFTER")
         for name in self.whole_node_resources:
-            if not _UNSHARED.fullmatch(name) or name == self.gpu_resource:
+            if not _WHOLE_NODE_RESOURCE.fullmatch(name) or name == self.gpu_resource:
                 allowed = "devices like vpc.amazonaws.com/efa, and huge pages like hugepages-2Mi"
                 raise ValueError(f"GPU_DEV_WHOLE_NODE_RESOURCES names {name!r}; it may name {allowed}")
 
@@ -230,7 +230,7 @@ class AwsLoginSettings:
             raise ValueError("GPU_DEV_AWS_LOGIN_STS_URL must begin with https:// (http:// on this machine only)")
         for region in self.regions:
             try:
-                endpoint_of(region)
+                get_sts_endpoint(region)
             except Invalid as error:
                 raise ValueError(f"GPU_DEV_AWS_LOGIN_REGIONS: {error}") from error
 
@@ -269,7 +269,7 @@ class OidcSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Guarding:
+class RequestGuardSettings:
     """What the API does against those who mean it ill. The limits count in each API process for itself."""
 
     login_burst: int = 60
@@ -320,7 +320,7 @@ class NotifySettings:
 
     def __post_init__(self) -> None:
         for occasion in self.on:
-            _one_of("GPU_DEV_NOTIFY_ON", occasion, tuple(Occasion))
+            _check_one_of("GPU_DEV_NOTIFY_ON", occasion, tuple(NotificationKind))
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,6 +351,6 @@ class ProxySettings:
             raise ValueError("GPU_DEV_PROXY_URL must begin with https:// (or http://)")
 
 
-def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+def _check_one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise ValueError(f"the environment variable {name} holds {value!r}; it may be {', '.join(allowed)}")

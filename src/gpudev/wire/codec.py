@@ -15,24 +15,24 @@ _Reader = Callable[[Any, str], Any]
 _readers: dict[Any, _Reader] = {}
 
 
-class Malformed(ValueError):
+class MalformedData(ValueError):
     """The data is not what its model says; the message names the field."""
 
 
-def read(model: type[_T], data: object) -> _T:
+def decode_model(model: type[_T], data: object) -> _T:
     """One wire model from decoded JSON. Raises Malformed."""
     return cast("_T", _reader(model)(data, ""))
 
 
-def write(value: Any, *, without_none: bool = False) -> Any:
+def encode_model(value: Any, *, without_none: bool = False) -> Any:
     """A wire model as what `json.dumps` takes. `without_none` leaves out what was not given."""
     if is_dataclass(value):
         pairs = ((field.name, getattr(value, field.name)) for field in fields(value))
-        return {name: write(each) for name, each in pairs if not (without_none and each is None)}
+        return {name: encode_model(each) for name, each in pairs if not (without_none and each is None)}
     if isinstance(value, Mapping):
-        return {name: write(each) for name, each in value.items()}
+        return {name: encode_model(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
-        return [write(each) for each in value]
+        return [encode_model(each) for each in value]
     if isinstance(value, datetime):
         return value.isoformat().replace("+00:00", "Z")
     return value
@@ -56,11 +56,11 @@ def _make_reader(kind: Any) -> _Reader:
     if is_dataclass(kind):
         return _model_reader(cast("type[Any]", kind))
     if kind is datetime:
-        return _read_time
+        return _decode_time
     if kind is Any:
         return lambda data, _where: data
     if kind is float:
-        return _read_number
+        return _decode_number
     return _plain_reader(kind)
 
 
@@ -70,7 +70,7 @@ def _model_reader(model: type[Any]) -> _Reader:
 
     def read_model(data: Any, where: str) -> Any:
         if not isinstance(data, dict):
-            raise Malformed(f"{where or model.__name__} should be an object, not {_name(data)}")
+            raise MalformedData(f"{where or model.__name__} should be an object, not {_name(data)}")
         prefix = f"{where}." if where else ""
         values = {}
         for name, read_member, default in members:
@@ -79,7 +79,7 @@ def _model_reader(model: type[Any]) -> _Reader:
             elif name in made:
                 values[name] = made[name]()
             elif default is MISSING:
-                raise Malformed(f"{prefix}{name} is missing")
+                raise MalformedData(f"{prefix}{name} is missing")
             else:
                 values[name] = default
         return model(**values)
@@ -105,7 +105,7 @@ def _optional_reader(kind: Any) -> _Reader:
 def _list_reader(read_item: _Reader) -> _Reader:
     def read_list(data: Any, where: str) -> list[Any]:
         if not isinstance(data, list):
-            raise Malformed(f"{where} should be a list, not {_name(data)}")
+            raise MalformedData(f"{where} should be a list, not {_name(data)}")
         return [read_item(item, f"{where}[{index}]") for index, item in enumerate(data)]
 
     return read_list
@@ -114,7 +114,7 @@ def _list_reader(read_item: _Reader) -> _Reader:
 def _dict_reader(read_value: _Reader) -> _Reader:
     def read_dict(data: Any, where: str) -> dict[str, Any]:
         if not isinstance(data, dict):
-            raise Malformed(f"{where} should be an object, not {_name(data)}")
+            raise MalformedData(f"{where} should be an object, not {_name(data)}")
         return {name: read_value(value, f"{where}.{name}") for name, value in data.items()}
 
     return read_dict
@@ -124,27 +124,27 @@ def _plain_reader(kind: type) -> _Reader:
     def read_plain(data: Any, where: str) -> Any:
         # A bool is an int to Python, and nothing of the kind on the wire.
         if not isinstance(data, kind) or (isinstance(data, bool) and kind is not bool):
-            raise Malformed(f"{where} should be {kind.__name__}, not {_name(data)}")
+            raise MalformedData(f"{where} should be {kind.__name__}, not {_name(data)}")
         return data
 
     return read_plain
 
 
-def _read_number(data: Any, where: str) -> float:
+def _decode_number(data: Any, where: str) -> float:
     if isinstance(data, bool) or not isinstance(data, int | float):
-        raise Malformed(f"{where} should be a number, not {_name(data)}")
+        raise MalformedData(f"{where} should be a number, not {_name(data)}")
     return float(data)
 
 
-def _read_time(data: Any, where: str) -> datetime:
+def _decode_time(data: Any, where: str) -> datetime:
     if not isinstance(data, str):
-        raise Malformed(f"{where} should be a time, not {_name(data)}")
+        raise MalformedData(f"{where} should be a time, not {_name(data)}")
     try:
         time = datetime.fromisoformat(data)
     except ValueError as error:
-        raise Malformed(f"{where} should be a time, not {data[:40]!r}") from error
+        raise MalformedData(f"{where} should be a time, not {data[:40]!r}") from error
     if time.tzinfo is None:
-        raise Malformed(f"{where} should say its time zone: {data[:40]!r}")
+        raise MalformedData(f"{where} should say its time zone: {data[:40]!r}")
     return time
 
 

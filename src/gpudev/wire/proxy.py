@@ -11,15 +11,15 @@ from datetime import datetime
 from typing import Any
 
 
-def _doc(text: str) -> dict[str, Any]:
+def _description(text: str) -> dict[str, Any]:
     return {"description": text}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProxyToken:
-    token: str = field(metadata=_doc("Opens sessions to this one dev server; shown this once"))
+    token: str = field(metadata=_description("Opens sessions to this one dev server; shown this once"))
     reservation_id: str
-    expires_at: datetime = field(metadata=_doc("Until then it opens sessions; those it opened go on"))
+    expires_at: datetime = field(metadata=_description("Until then it opens sessions; those it opened go on"))
     url: str | None = field(
-        default=None, metadata=_doc("Where the proxy is; null: where this API is, at `/v1/jobs/{job_id}/ssh`")
+        default=None, metadata=_description("Where the proxy is; null: where this API is, at `/v1/jobs/{job_id}/ssh`")
     )

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from gpudev.domain.access.users import User
-from gpudev.domain.commands import Cause
+from gpudev.domain.commands import MessageCause
 from gpudev.domain.errors import Conflict, Stale
 from gpudev.domain.ids import short_id
 from gpudev.domain.reservations.lifecycle import Status
@@ -12,17 +12,17 @@ from gpudev.ports.clock import Clock
 from gpudev.ports.reservations import Change, NewEvent, ReservationStore
 from gpudev.workflows.reservation_views import find_job
 
-_ATTEMPTS = 5
+_CANCEL_ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Cancelling:
+class Cancellation:
     reservations: ReservationStore
     clock: Clock
 
     async def cancel(self, user: User, job_id: str) -> Reservation:
         """Cancelling twice is fine; what ended otherwise is a Conflict that names its status."""
-        for attempt in range(1, _ATTEMPTS + 1):
+        for attempt in range(1, _CANCEL_ATTEMPTS + 1):
             found = await find_job(self.reservations, user, job_id)
             if found.status is Status.CANCELLED:
                 return found
@@ -32,7 +32,7 @@ class Cancelling:
                 return await self._end(user, found)
             except Stale:
                 # The processor moved it between our look and our write.
-                if attempt == _ATTEMPTS:
+                if attempt == _CANCEL_ATTEMPTS:
                     raise
         raise AssertionError("unreachable")
 
@@ -46,6 +46,6 @@ class Cancelling:
             to=Status.CANCELLED,
             fields={"cancelled_at": now, "step": None},
             # One that waits and holds nothing has nothing that could outlive it: its disk is free this moment.
-            release=found.status.is_waiting and not found.is_leaving,
+            release=found.status.is_waiting and not found.is_being_requeued,
         )
-        return await self.reservations.change(change, now=now, cause=Cause.CANCELLED)
+        return await self.reservations.apply_change(change, now=now, cause=MessageCause.CANCELLED)

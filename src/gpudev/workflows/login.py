@@ -14,19 +14,19 @@ from gpudev.ports.reservations import UserStore
 
 
 @dataclass(frozen=True, slots=True)
-class LoggedIn:
+class LoginResult:
     user: User
     key: IssuedKey
 
 
 @dataclass(frozen=True, slots=True)
-class LoggingIn:
+class Login:
     accounts: AccountStore
     users: UserStore
     clock: Clock
     ttl: timedelta | None
 
-    async def log_in(self, person: Person, came_from: str | None) -> LoggedIn:
+    async def log_in(self, person: Person, came_from: str | None) -> LoginResult:
         """Raises Forbidden when this person may not come in."""
         try:
             check_username(person.username)
@@ -34,4 +34,4 @@ class LoggingIn:
             raise Forbidden(f"you cannot be a user here by that name: {error}") from error
         user = await self.accounts.enrol(person, came_from=came_from, now=self.clock.now())
         key = await self.users.issue_key(user.user_id, self.ttl, f"{person.provider} login")
-        return LoggedIn(user, key)
+        return LoginResult(user, key)

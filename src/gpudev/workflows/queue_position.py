@@ -9,107 +9,114 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from gpudev.domain.cluster import Holding, Node
-from gpudev.domain.queue import Estimate, Offer, QueuePlan, Span
+from gpudev.domain.cluster import Allocation, Node
+from gpudev.domain.queue import Estimate, QueuePlan, StartQuote, TimeInterval
 from gpudev.domain.reservations.reservation import Reservation
-from gpudev.planning.estimate import estimate
-from gpudev.planning.facts import by_type, queue_order
-from gpudev.planning.forecast_habits import TypicalStay
+from gpudev.planning.estimate import estimate_newcomer
+from gpudev.planning.facts import queue_order, split_by_type
+from gpudev.planning.forecast_habits import TypicalUsage
 from gpudev.planning.forecast_record import Calibration
-from gpudev.planning.queue.forecasting import NOTHING_KNOWN, Known, TypeForecast
+from gpudev.planning.queue.forecasting import NO_EXPERIENCE, ForecastModel, TypeForecast
 from gpudev.planning.queue.plan import Request, Start
 from gpudev.planning.queue.queue_cycle import promises_of
-from gpudev.planning.spans import asked_by, held_by
-from gpudev.ports.reservations import Ahead
-from gpudev.settings import Timing
+from gpudev.planning.spans import to_allocation, to_request
+from gpudev.ports.reservations import QueueAhead
+from gpudev.settings import TimingSettings
 
-LONG_LINE = 40
+LONG_QUEUE_AHEAD = 40
 
 
-def stand(
+def estimate_position(
     newcomer: Request,
     nodes: Sequence[Node],
     same_type: Sequence[Reservation],
     plan: QueuePlan | None,
     *,
     now: datetime,
-    timing: Timing,
+    timing: TimingSettings,
 ) -> Estimate:
     """`same_type`: everything unreleased of the newcomer's type; it may be among them."""
     place = queue_order(newcomer)
-    nodes, waiting = nodes_in_zones(nodes, plan), requests_of(same_type, plan, timing)
+    nodes, waiting = with_zones(nodes, plan), queued_requests(same_type, plan, timing)
     ahead = [one for one in waiting if queue_order(one) < place]
-    if len(ahead) > LONG_LINE:
+    if len(ahead) > LONG_QUEUE_AHEAD:
         new = [one for one in ahead if plan is None or one.seq > plan.planned_seq]
         longest = sum((one.duration for one in new), timedelta(0))
-        return stand_in_long_line(newcomer, Ahead(len(ahead), len(new), longest), plan, now)
-    holdings = holdings_of(same_type, now, timing)
+        return estimate_in_long_queue(newcomer, QueueAhead(len(ahead), len(new), longest), plan, now)
+    holdings = allocations_of(same_type, now, timing)
     margin, promises = timing.teardown_margin, promises_of(plan) if plan else None
-    decision = estimate(nodes, holdings, ahead, newcomer, now, margin=margin, promises=promises)
+    decision = estimate_newcomer(nodes, holdings, ahead, newcomer, now, margin=margin, promises=promises)
     if isinstance(decision, Start):
-        return Estimate(len(ahead) + 1, now, Span(now, now, now), "it is about to start")
+        return Estimate(len(ahead) + 1, now, TimeInterval(now, now, now), "it is about to start")
     if decision.starts_at is None:
         return Estimate(decision.position, None, None, decision.reason)
     began = {one.reservation_id: one.launched_at for one in same_type if one.launched_at is not None}
-    ((facts, requests),) = by_type(nodes, holdings, [*ahead, newcomer], now, margin)
-    forecasts = TypeForecast(facts, requests, began, _known(plan)).of_waiting(
+    ((facts, requests),) = split_by_type(nodes, holdings, [*ahead, newcomer], now, margin)
+    forecasts = TypeForecast(facts, requests, began, _published_model(plan)).forecast_waiting(
         {newcomer.reservation_id: decision.starts_at}, {}
     )
     told = forecasts.get(newcomer.reservation_id)
-    return Estimate(decision.position, decision.starts_at, told.span if told else None, decision.reason, decision.nodes)
+    return Estimate(
+        decision.position, decision.starts_at, told.interval if told else None, decision.reason, decision.nodes
+    )
 
 
-def stand_in_long_line(newcomer: Request, ahead: Ahead, plan: QueuePlan | None, now: datetime) -> Estimate:
+def estimate_in_long_queue(newcomer: Request, ahead: QueueAhead, plan: QueuePlan | None, now: datetime) -> Estimate:
     reason = f"{ahead.count} reservations are ahead of it"
-    offer = _offer(newcomer, plan)
-    bound = offer if not ahead.new else _offer(newcomer, plan, forever=True)
-    latest = None if bound is None else max(now, bound.latest) + ahead.new_for_at_most
-    return Estimate(ahead.count + 1, latest, _span(offer, latest, now), reason)
+    offer = _find_offer(newcomer, plan)
+    bound = offer if not ahead.unplanned else _find_offer(newcomer, plan, forever=True)
+    latest = None if bound is None else max(now, bound.latest) + ahead.unplanned_duration
+    return Estimate(ahead.count + 1, latest, _expected_interval(offer, latest, now), reason)
 
 
-def nodes_in_zones(nodes: Sequence[Node], plan: QueuePlan | None) -> Sequence[Node]:
+def with_zones(nodes: Sequence[Node], plan: QueuePlan | None) -> Sequence[Node]:
     """As the processor sees them: the published nodes do not say where they are, the published plan does."""
     if plan is None or not plan.zones:
         return nodes
     return [replace(node, zone=plan.zones.get(node.name)) for node in nodes]
 
 
-def requests_of(reservations: Iterable[Reservation], plan: QueuePlan | None, timing: Timing) -> list[Request]:
+def queued_requests(
+    reservations: Iterable[Reservation], plan: QueuePlan | None, timing: TimingSettings
+) -> list[Request]:
     """Of those who wait. Where the disk of one is whom no processor has looked at yet, nobody knows."""
-    anchors = plan.anchors if plan is not None else {}
+    anchors = plan.zone_constraints if plan is not None else {}
     return [
-        asked_by(one, timing, anchor=anchors.get(one.reservation_id)) for one in reservations if one.status.is_waiting
+        to_request(one, timing, zone_constraint=anchors.get(one.reservation_id))
+        for one in reservations
+        if one.status.is_waiting
     ]
 
 
-def holdings_of(reservations: Iterable[Reservation], now: datetime, timing: Timing) -> list[Holding]:
-    return [held for one in reservations if (held := held_by(one, now, timing)) is not None]
+def allocations_of(reservations: Iterable[Reservation], now: datetime, timing: TimingSettings) -> list[Allocation]:
+    return [held for one in reservations if (held := to_allocation(one, now, timing)) is not None]
 
 
-def _known(plan: QueuePlan | None) -> Known:
+def _published_model(plan: QueuePlan | None) -> ForecastModel:
     """What the processor has learnt, as far as it is published."""
-    if plan is None or plan.habits is None or plan.factors is None:
-        return Known.of(NOTHING_KNOWN)
-    calibration = Calibration(plan.factors)
-    return Known(TypicalStay(plan.habits), calibration, calibration)
+    if plan is None or plan.usage_ratios is None or plan.correction_factors is None:
+        return ForecastModel.from_experience(NO_EXPERIENCE)
+    calibration = Calibration(plan.correction_factors)
+    return ForecastModel(TypicalUsage(plan.usage_ratios), calibration, calibration)
 
 
-def _offer(newcomer: Request, plan: QueuePlan | None, *, forever: bool = False) -> Offer | None:
+def _find_offer(newcomer: Request, plan: QueuePlan | None, *, forever: bool = False) -> StartQuote | None:
     """What the published plan has for this shape: for the same duration, or the next longer one."""
     alike = [
         offer
-        for offer in (plan.offers if plan else ())
+        for offer in (plan.quotes if plan else ())
         if (offer.units, offer.node_count) == (newcomer.units_per_node, newcomer.node_count)
         and (offer.duration is None or (not forever and offer.duration >= newcomer.duration))
     ]
     return min(alike, key=lambda offer: offer.duration or timedelta.max, default=None)
 
 
-def _span(offer: Offer | None, latest: datetime | None, now: datetime) -> Span | None:
+def _expected_interval(offer: StartQuote | None, latest: datetime | None, now: datetime) -> TimeInterval | None:
     """What the plan expected, made to fit between now and the promise."""
-    if offer is None or offer.span is None or latest is None:
+    if offer is None or offer.interval is None or latest is None:
         return None
     expected, earliest, likely = (
-        min(latest, max(now, moment)) for moment in (offer.span.expected, offer.span.earliest, offer.span.latest_likely)
+        min(latest, max(now, moment))
+        for moment in (offer.interval.expected, offer.interval.earliest, offer.interval.latest_likely)
     )
-    return Span(expected, earliest, likely)
+    return TimeInterval(expected, earliest, likely)

@@ -14,22 +14,22 @@ from gpudev.domain.access.users import Role, User
 from gpudev.domain.errors import AmbiguousId, Invalid, NotFound
 from gpudev.domain.gpu_use import GpuUse
 from gpudev.domain.ids import ReservationId, short_id
-from gpudev.domain.moments import utc_time
+from gpudev.domain.moments import format_utc_time
 from gpudev.domain.queue import CONFIDENCE, Estimate, QueuePlan
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import WORKLOAD_NAMESPACE, Event, Reservation
+from gpudev.domain.reservations.reservation import WORKLOAD_NAMESPACE, Reservation, ReservationEvent
 from gpudev.ports.clock import Clock
 from gpudev.ports.gpu_usage import GpuUsage
 from gpudev.ports.reservations import PlanView, ReservationStore
-from gpudev.settings import Timing
+from gpudev.settings import TimingSettings
 from gpudev.wire.reservations import EtaView, GpuUseView, JobEvent, JobView, NodeShareView
 
 _ID = re.compile(r"[0-9a-fA-F]{4,32}")
 _ENDS_SOON = timedelta(minutes=30)
-_LOOKED_AT_WITHIN = timedelta(seconds=30)
+_EXAMINED_WITHIN = timedelta(seconds=30)
 _PLANNED_WITHIN = timedelta(minutes=2)
 """Plans are published every half minute, also where nothing has changed."""
-_AWAY = "the processor, or its cluster, seems to be away"
+_PROCESSOR_AWAY = "the processor, or its cluster, seems to be away"
 _MOST_CANDIDATES = 5
 
 
@@ -48,7 +48,7 @@ async def find_job(reservations: ReservationStore, user: User, text: str) -> Res
             f"{text[:80]!r} is no reservation id: give all of it, or its first 4 or more hex digits", field="job_id"
         )
     if len(digits) == 32:
-        found = await reservations.find(ReservationId(UUID(digits)))
+        found = await reservations.find_reservation(ReservationId(UUID(digits)))
         candidates = [found] if found and (found.user_id == user.user_id or sees_everything(user)) else []
     else:
         candidates = await reservations.find_by_prefix(digits, user.user_id, _MOST_CANDIDATES)
@@ -60,27 +60,27 @@ async def find_job(reservations: ReservationStore, user: User, text: str) -> Res
     if not candidates:
         raise NotFound(f"{'there is' if sees_everything(user) else 'you have'} no reservation {text!r}")
     if len(candidates) > 1:
-        raise AmbiguousId(f"{text!r} could be {_or(candidates)}; give more digits")
+        raise AmbiguousId(f"{text!r} could be {_join_candidates(candidates)}; give more digits")
     return candidates[0]
 
 
 @dataclass(frozen=True, slots=True)
-class Viewing:
+class ReservationViews:
     """Tells reservations; where those who wait stand comes from the published plan."""
 
     plans: PlanView
     clock: Clock
-    timing: Timing
+    timing: TimingSettings
     namespace: str = WORKLOAD_NAMESPACE
     """Where dev servers are, for whoever looks at the cluster itself."""
     usage: GpuUsage | None = None
     """None: nobody measures how busy GPUs are."""
 
-    async def view_in_full(self, reservation: Reservation) -> JobView:
+    async def view_with_usage(self, reservation: Reservation) -> JobView:
         """With how busy its GPUs are, which costs a question to whoever measures that."""
         view = await self.view(reservation)
         if self.usage is not None and reservation.status is Status.ACTIVE and reservation.gpu_count:
-            view.gpus = [_use_view(use) for use in await self.usage.of(reservation)] or None
+            view.gpus = [_gpu_use_view(use) for use in await self.usage.find_usage(reservation)] or None
         return view
 
     async def view(self, reservation: Reservation) -> JobView:
@@ -95,7 +95,7 @@ class Viewing:
         return [job_view(one, now, plans.get(one.gpu_type), self.timing, self.namespace) for one in reservations]
 
 
-def _use_view(use: GpuUse) -> GpuUseView:
+def _gpu_use_view(use: GpuUse) -> GpuUseView:
     return GpuUseView(
         gpu=use.gpu,
         node=use.node,
@@ -106,9 +106,9 @@ def _use_view(use: GpuUse) -> GpuUseView:
     )
 
 
-def told(reservation: Reservation, plan: QueuePlan | None) -> Estimate | None:
+def current_estimate(reservation: Reservation, plan: QueuePlan | None) -> Estimate | None:
     """Where one who waits stands: by its row, or by the plan if that is newer. None: nobody has looked yet."""
-    planned = plan.waits.get(reservation.reservation_id) if plan else None
+    planned = plan.estimates.get(reservation.reservation_id) if plan else None
     written = reservation.last_queue_update
     if plan is not None and planned is not None and (written is None or plan.made_at >= written):
         return planned
@@ -126,12 +126,12 @@ def job_view(
     reservation: Reservation,
     now: datetime,
     plan: QueuePlan | None,
-    timing: Timing,
+    timing: TimingSettings,
     namespace: str = WORKLOAD_NAMESPACE,
 ) -> JobView:
     waiting = reservation.status.is_waiting
     connection = reservation.connection if reservation.status is Status.ACTIVE else None
-    estimate = told(reservation, plan) if waiting else None
+    estimate = current_estimate(reservation, plan) if waiting else None
     return JobView(
         reservation_id=str(reservation.reservation_id),
         job_id=str(reservation.reservation_id),
@@ -182,21 +182,21 @@ def wait_minutes(estimate: Estimate | None, now: datetime) -> int | None:
     """The wait as it is expected; the longest one where nothing is known about that."""
     if estimate is None:
         return None
-    awaited = estimate.span.expected if estimate.span else estimate.latest
+    awaited = estimate.interval.expected if estimate.interval else estimate.latest
     return None if awaited is None else minutes_until(awaited, now)
 
 
-def by_planned_ends(estimate: Estimate | None, now: datetime, timing: Timing) -> datetime | None:
+def by_planned_ends(estimate: Estimate | None, now: datetime, timing: TimingSettings) -> datetime | None:
     """The promised start without the time that clearing away may take: when those ahead end by plan."""
     if estimate is None or estimate.latest is None:
         return None
     return max(estimate.latest - timing.teardown_margin, min(now, estimate.latest))
 
 
-def eta_view(estimate: Estimate | None, timing: Timing) -> EtaView | None:
+def eta_view(estimate: Estimate | None, timing: TimingSettings) -> EtaView | None:
     if estimate is None or estimate.latest is None:
         return None
-    span = estimate.span
+    span = estimate.interval
     return EtaView(
         expected=span.expected if span else None,
         interval_from=span.earliest if span else None,
@@ -207,7 +207,7 @@ def eta_view(estimate: Estimate | None, timing: Timing) -> EtaView | None:
     )
 
 
-def event_view(event: Event) -> JobEvent:
+def event_view(event: ReservationEvent) -> JobEvent:
     return JobEvent(
         event_id=event.event_id,
         at=event.at,
@@ -235,17 +235,19 @@ def _warning(reservation: Reservation, plan: QueuePlan | None, now: datetime) ->
         if left <= _ENDS_SOON:
             minutes = minutes_until(reservation.expires_at, now)
             sentences.append(f"this reservation ends in {minutes} minute{'' if minutes == 1 else 's'}")
-    if reservation.status is Status.PENDING and now - reservation.created_at > _LOOKED_AT_WITHIN:
-        since = utc_time(reservation.created_at, now)
-        sentences.append(f"nobody has looked at it since {since}: {_AWAY}")
+    if reservation.status is Status.PENDING and now - reservation.created_at > _EXAMINED_WITHIN:
+        since = format_utc_time(reservation.created_at, now)
+        sentences.append(f"nobody has looked at it since {since}: {_PROCESSOR_AWAY}")
     if reservation.status is Status.QUEUED and plan is not None and now - plan.made_at > _PLANNED_WITHIN:
-        sentences.append(f"nobody has looked at the queue since {utc_time(plan.made_at, now)}: {_AWAY}")
+        sentences.append(
+            f"nobody has looked at the queue since {format_utc_time(plan.made_at, now)}: {_PROCESSOR_AWAY}"
+        )
     if reservation.disk_id is None and not reservation.status.is_terminal:
         sentences.append("/home/dev is scratch space and ends with this reservation")
     return "; ".join(sentences) or None
 
 
-def _or(candidates: list[Reservation]) -> str:
+def _join_candidates(candidates: list[Reservation]) -> str:
     """Enough digits of each to tell them apart: eight are unique among the unreleased only."""
     shorts = [short_id(found.reservation_id) for found in candidates]
     unique = len(set(shorts)) == len(shorts)

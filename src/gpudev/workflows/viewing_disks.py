@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from gpudev.domain.disks.operations import DiskState, Operation, RecordedSnapshotId, SnapshotRecord
-from gpudev.planning.disks.lookup import is_shown, was_never_made
-from gpudev.ports.disks import DiskEvent, DiskOverview, Listing, Totals
+from gpudev.planning.disks.lookup import is_listed, was_never_made
+from gpudev.ports.disks import ContentsTotals, DiskEvent, DiskOverview, SnapshotContents
 from gpudev.wire.disks import (
     ContentsEntry,
     ContentsView,
@@ -24,7 +24,7 @@ def disk_view(disk: DiskOverview, retention: timedelta) -> DiskView:
     return DiskView(
         disk_id=str(state.disk_id),
         disk_name=state.name,
-        state=_situation(disk),
+        state=_disk_state(disk),
         size_gb=state.size_gb,
         created_at=state.created_at,
         last_used=disk.last_used,
@@ -43,16 +43,16 @@ def disk_view(disk: DiskOverview, retention: timedelta) -> DiskView:
 
 
 @dataclass(frozen=True, slots=True)
-class Depths:
+class DiskDetailInput:
     """What there is to know about one disk beside its row."""
 
     snapshots: Sequence[SnapshotRecord]
-    totals: Mapping[RecordedSnapshotId, Totals]
+    totals: Mapping[RecordedSnapshotId, ContentsTotals]
     history: Sequence[DiskEvent]
-    listing: Listing | None
+    listing: SnapshotContents | None
 
 
-def disk_details(disk: DiskOverview, more: Depths, retention: timedelta) -> DiskDetails:
+def disk_details(disk: DiskOverview, more: DiskDetailInput, retention: timedelta) -> DiskDetails:
     return DiskDetails(
         **vars(disk_view(disk, retention)),
         snapshots=snapshot_views(more.snapshots, disk.state, more.totals),
@@ -79,12 +79,12 @@ def operation_view(operation: Operation, disk_name: str) -> OperationView:
 
 
 def snapshot_views(
-    snapshots: Iterable[SnapshotRecord], disk: DiskState, totals: Mapping[RecordedSnapshotId, Totals]
+    snapshots: Iterable[SnapshotRecord], disk: DiskState, totals: Mapping[RecordedSnapshotId, ContentsTotals]
 ) -> list[SnapshotView]:
-    return [_snapshot_view(one, disk, totals.get(one.snapshot_id)) for one in snapshots if is_shown(one)]
+    return [_snapshot_view(one, disk, totals.get(one.snapshot_id)) for one in snapshots if is_listed(one)]
 
 
-def contents_view(listing: Listing) -> ContentsView:
+def contents_view(listing: SnapshotContents) -> ContentsView:
     contents = listing.contents
     return ContentsView(
         as_of=listing.as_of,
@@ -102,14 +102,14 @@ def contents_view(listing: Listing) -> ContentsView:
     )
 
 
-def _situation(disk: DiskOverview) -> str:
+def _disk_state(disk: DiskOverview) -> str:
     if was_never_made(disk):
         return "failed"
     if disk.state.is_deleted:
         return "deleted"
     if disk.state.holder is not None:
         return "in use"
-    under_way = disk.latest is not None and not disk.latest.state.is_over
+    under_way = disk.latest is not None and not disk.latest.state.is_finished
     return "busy" if under_way else "free"
 
 
@@ -119,13 +119,13 @@ def _restorable_until(state: DiskState, retention: timedelta) -> datetime | None
     return state.deleted_at + retention
 
 
-def _snapshot_view(snapshot: SnapshotRecord, disk: DiskState, totals: Totals | None) -> SnapshotView:
+def _snapshot_view(snapshot: SnapshotRecord, disk: DiskState, totals: ContentsTotals | None) -> SnapshotView:
     return SnapshotView(
         snapshot_id=str(snapshot.snapshot_id),
         created_at=snapshot.created_at,
         why=snapshot.why.value,
         status=snapshot.status.value,
-        usable=snapshot.status.is_good,
+        usable=snapshot.status.is_usable,
         size_gb=snapshot.size_gb,
         is_current=disk.saved_as == snapshot.snapshot_id,
         files=None if totals is None else totals.files,

@@ -10,8 +10,8 @@ import functools
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from gpudev.adapters.aws.errors import Refusal, error_from_answer
-from gpudev.adapters.aws.parsing import NotAws, read_quickly
+from gpudev.adapters.aws.errors import AwsRejected, error_from_response
+from gpudev.adapters.aws.parsing import NotAwsResponse, install_fast_parser
 from gpudev.adapters.aws.permissions import Action
 from gpudev.domain.errors import Unavailable
 from gpudev.settings import AwsSettings
@@ -19,14 +19,14 @@ from gpudev.settings import AwsSettings
 _SERVICES = ("ec2", "autoscaling")
 
 
-class AwsCaller:
+class AwsClient:
     def __init__(self, settings: AwsSettings) -> None:
         self._settings = settings
-        self._open = contextlib.AsyncExitStack()
+        self._exit_stack = contextlib.AsyncExitStack()
         self._clients: dict[str, Any] = {}
-        self._once: Any = None
+        self._single_try_client: Any = None
         """A client of EC2 that tries once: for what must not be sent again unless it certainly had no effect."""
-        self._errors: tuple[type[Exception], ...] = ()
+        self._library_errors: tuple[type[Exception], ...] = ()
 
     async def start(self) -> None:
         try:
@@ -36,15 +36,15 @@ class AwsCaller:
             from botocore.parsers import ResponseParserError
         except ImportError as error:
             raise Unavailable('AWS needs its library: pip install "gpu-dev[server,aws]"') from error
-        self._errors = (BotoCoreError, ResponseParserError, NotAws, TimeoutError, OSError)
+        self._library_errors = (BotoCoreError, ResponseParserError, NotAwsResponse, TimeoutError, OSError)
         session = get_session()
-        session.register_component("data_loader", await asyncio.to_thread(_models))
+        session.register_component("data_loader", await asyncio.to_thread(_load_service_models))
         for service in _SERVICES:
             self._clients[service] = await self._open_client(session, AioConfig, service, self._settings.attempts)
-        self._once = await self._open_client(session, AioConfig, "ec2", 1)
+        self._single_try_client = await self._open_client(session, AioConfig, "ec2", 1)
 
     async def _open_client(self, session: Any, config: Any, service: str, attempts: int) -> Any:
-        client = await self._open.enter_async_context(
+        client = await self._exit_stack.enter_async_context(
             session.create_client(
                 service,
                 region_name=self._settings.region,
@@ -55,18 +55,18 @@ class AwsCaller:
                 ),
             )
         )
-        read_quickly(client)
+        install_fast_parser(client)
         return client
 
     async def close(self) -> None:
         self._clients.clear()
-        await self._open.aclose()
+        await self._exit_stack.aclose()
 
     async def call(self, action: Action, parameters: Mapping[str, Any], *, once: bool = False) -> dict[str, Any]:
         """Raises Refusal and Unavailable; NotNow where it certainly had no effect."""
         from botocore.exceptions import ClientError, NoCredentialsError, ParamValidationError
 
-        client = self._once if once else self._clients.get(action.service)
+        client = self._single_try_client if once else self._clients.get(action.service)
         if client is None:
             raise Unavailable("the connection to AWS is not open")
         try:
@@ -75,25 +75,25 @@ class AwsCaller:
                 answer: dict[str, Any] = await getattr(client, action.method)(**parameters)
                 return answer
         except ClientError as error:
-            raise error_from_answer(action, error.response) from error
+            raise error_from_response(action, error.response) from error
         except ParamValidationError:
             raise  # our own mistake: no answer of AWS, and asking again helps nobody
         except NoCredentialsError as error:
             raise Unavailable("there are no AWS credentials here") from error
         except TimeoutError as error:
             raise Unavailable(f"AWS did not answer {action} in {self._settings.call_deadline}") from error
-        except self._errors as error:
+        except self._library_errors as error:
             raise Unavailable(f"AWS could not be asked {action}: {error}") from error
 
-    async def pages(self, action: Action, key: str, parameters: Mapping[str, Any]) -> AsyncIterator[list[Any]]:
+    async def list_pages(self, action: Action, key: str, parameters: Mapping[str, Any]) -> AsyncIterator[list[Any]]:
         """All pages, each as its items. Whoever takes them must keep nothing when one raises."""
         asked = dict(parameters)
         tokens: set[str] = set()
         while True:
             try:
                 answer = await self.call(action, asked)
-            except Refusal as refusal:
-                if refusal.is_not_allowed:
+            except AwsRejected as refusal:
+                if refusal.is_denied:
                     raise
                 raise Unavailable(f"the listing by {action} broke off: {refusal}") from refusal
             if key not in answer:  # a proxy's page, well-formed and a success, is no empty listing
@@ -109,7 +109,7 @@ class AwsCaller:
 
 
 @functools.cache
-def _models() -> Any:
+def _load_service_models() -> Any:
     """What the library knows of the services. Reading it takes a good while of nothing but work: once is enough."""
     from botocore.loaders import Loader
 

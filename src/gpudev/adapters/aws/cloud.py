@@ -1,26 +1,26 @@
 """The Cloud port on AWS. Region, credentials and address are found as every AWS program finds them (AWS_REGION,
 AWS_ENDPOINT_URL, the pod's role …)."""
 
-from gpudev.adapters.aws.client import AwsCaller
-from gpudev.adapters.aws.instance_refresh import AwsGroups
-from gpudev.adapters.aws.viewing import AwsView
-from gpudev.adapters.aws.volumes import AwsDisks
+from gpudev.adapters.aws.client import AwsClient
+from gpudev.adapters.aws.instance_refresh import AwsNodeGroups
+from gpudev.adapters.aws.viewing import AwsInventory
+from gpudev.adapters.aws.volumes import AwsVolumes
 from gpudev.settings import AwsSettings
 
 
-class AwsCloud(AwsView, AwsDisks, AwsGroups):
+class AwsCloud(AwsInventory, AwsVolumes, AwsNodeGroups):
     def __init__(self, settings: AwsSettings) -> None:
-        caller = AwsCaller(settings)
-        AwsView.__init__(self, caller)
-        AwsDisks.__init__(self, caller, settings)
-        AwsGroups.__init__(self, caller)
+        caller = AwsClient(settings)
+        AwsInventory.__init__(self, caller)
+        AwsVolumes.__init__(self, caller, settings)
+        AwsNodeGroups.__init__(self, caller)
 
     @property
     def name(self) -> str:
         return "aws"
 
     async def start(self) -> None:
-        await self._caller.start()
+        await self._client.start()
 
     async def close(self) -> None:
-        await self._caller.close()
+        await self._client.close()

@@ -6,7 +6,7 @@ from typing import Any
 from gpudev.adapters.aws.permissions import Action
 from gpudev.domain.errors import ClusterError, GpuDevError, Unavailable
 
-_NOT_ALLOWED = frozenset(
+_DENIED_CODES = frozenset(
     {
         "UnauthorizedOperation",
         "AccessDenied",
@@ -19,7 +19,7 @@ _NOT_ALLOWED = frozenset(
         "UnrecognizedClientException",
     }
 )
-_NOT_NOW = frozenset(
+_RETRYABLE_CODES = frozenset(
     {
         "BandwidthLimitExceeded",
         "ConcurrentSnapshotLimitExceeded",
@@ -41,12 +41,17 @@ _NOT_NOW = frozenset(
         "TooManyRequestsException",
     }
 )
-THROTTLED = _NOT_NOW - {"ExpiredToken", "ExpiredTokenException", "RequestExpired", "InsufficientVolumeCapacity"}
+THROTTLED_CODES = _RETRYABLE_CODES - {
+    "ExpiredToken",
+    "ExpiredTokenException",
+    "RequestExpired",
+    "InsufficientVolumeCapacity",
+}
 """Definitely not carried out."""
-_LONGEST_MESSAGE = 400
+_MAX_MESSAGE = 400
 
 
-class Refusal(ClusterError):
+class AwsRejected(ClusterError):
     """AWS answered, and it said no."""
 
     def __init__(self, action: Action, code: str, message: str) -> None:
@@ -57,14 +62,14 @@ class Refusal(ClusterError):
     @property
     def is_not_found(self) -> bool:
         """The thing itself is not there, or nothing could be called so. (A filter or a token may be malformed too.)"""
-        return self.aws_code in _NO_SUCH_THING
+        return self.aws_code in _NOT_FOUND_CODES
 
     @property
-    def is_not_allowed(self) -> bool:
-        return self.aws_code in _NOT_ALLOWED
+    def is_denied(self) -> bool:
+        return self.aws_code in _DENIED_CODES
 
 
-_NO_SUCH_THING = frozenset(
+_NOT_FOUND_CODES = frozenset(
     {
         "InvalidVolume.NotFound",
         "InvalidVolumeID.Malformed",
@@ -74,19 +79,19 @@ _NO_SUCH_THING = frozenset(
 )
 
 
-class NotNow(Unavailable):
+class AwsThrottled(Unavailable):
     """AWS answered that it cannot at the moment: nothing was done."""
 
 
-def error_from_answer(action: Action, answer: Mapping[str, Any]) -> GpuDevError:
+def error_from_response(action: Action, answer: Mapping[str, Any]) -> GpuDevError:
     """Of an answer that tells an error."""
     code = str(answer.get("Error", {}).get("Code", ""))
-    said = str(answer.get("Error", {}).get("Message", ""))[:_LONGEST_MESSAGE]
+    said = str(answer.get("Error", {}).get("Message", ""))[:_MAX_MESSAGE]
     status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    if code in _NOT_ALLOWED:
-        return Refusal(action, code, f"AWS does not allow us {action}: {said} ({code})")
-    if code in THROTTLED:
-        return NotNow(f"AWS turns {action} away for too many requests: {said} ({code})")
-    if code in _NOT_NOW or status >= 500:
+    if code in _DENIED_CODES:
+        return AwsRejected(action, code, f"AWS does not allow us {action}: {said} ({code})")
+    if code in THROTTLED_CODES:
+        return AwsThrottled(f"AWS turns {action} away for too many requests: {said} ({code})")
+    if code in _RETRYABLE_CODES or status >= 500:
         return Unavailable(f"AWS cannot answer {action} now: {said} ({code})")
-    return Refusal(action, code, f"AWS refuses {action}: {said} ({code})")
+    return AwsRejected(action, code, f"AWS refuses {action}: {said} ({code})")

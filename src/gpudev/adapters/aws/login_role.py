@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpudev.adapters.aws.caller_identity import AwsCaller
+from gpudev.adapters.aws.caller_identity import CallerIdentity
 from gpudev.domain.errors import Forbidden
 from gpudev.ports.access import Person
 
@@ -28,13 +28,13 @@ class LoginRoles:
     roles: Sequence[str]
     accounts: Sequence[str]
 
-    def admit(self, caller: AwsCaller, partition: str) -> Person:
+    def admit(self, caller: CallerIdentity, partition: str) -> Person:
         """Raises Forbidden, naming what is needed."""
         found = _ASSUMED_ROLE.fullmatch(caller.arn)
-        if found is None or not _agree(caller, found):
-            raise self._refusal(caller)
+        if found is None or not _is_consistent(caller, found):
+            raise self._forbidden(caller)
         if found["partition"] != partition or found["account"] not in self.accounts:
-            raise self._refusal(caller)
+            raise self._forbidden(caller)
         session = found["session"].lower()
         single_sign_on = _SINGLE_SIGN_ON.fullmatch(found["role"])
         if single_sign_on and single_sign_on["set"] in self.roles:
@@ -42,7 +42,7 @@ class LoginRoles:
         elif found["role"] in self.roles:
             given_by = f"role/{found['role']}"
         else:
-            raise self._refusal(caller)
+            raise self._forbidden(caller)
         return Person(
             username=session,
             provider="aws",
@@ -50,14 +50,14 @@ class LoginRoles:
             email=session if "@" in session else None,
         )
 
-    def _refusal(self, caller: AwsCaller) -> Forbidden:
+    def _forbidden(self, caller: CallerIdentity) -> Forbidden:
         roles, accounts = " or ".join(self.roles), " or ".join(self.accounts)
         return Forbidden(
             f"this needs the role {roles} in the account {accounts}; AWS says you are {caller.arn[:256]!r}"
         )
 
 
-def _agree(caller: AwsCaller, arn: re.Match[str]) -> bool:
+def _is_consistent(caller: CallerIdentity, arn: re.Match[str]) -> bool:
     """The answer says the same thrice."""
     return caller.account == arn["account"] and bool(
         re.fullmatch(f"{_ROLE_ID}:{re.escape(arn['session'])}", caller.user_id)

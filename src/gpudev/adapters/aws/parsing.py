@@ -12,22 +12,22 @@ from typing import Any
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
-_PROLOGUE = 1024
-_OF_ATTACHMENTS = {"instanceId": "InstanceId", "associatedResource": "AssociatedResource", "status": "State"}
-_Told = dict[str, Any]
+_PROLOGUE_BYTES = 1024
+_ATTACHMENT_FIELDS = {"instanceId": "InstanceId", "associatedResource": "AssociatedResource", "status": "State"}
+_Fields = dict[str, Any]
 
 
-class NotAws(Exception):
+class NotAwsResponse(Exception):
     """Something else answered in AWS's place."""
 
 
-def read_quickly(client: Any) -> None:
+def install_fast_parser(client: Any) -> None:
     """Let this client of the AWS library have its answers looked at here first."""
     service = client.meta.service_model.service_id.hyphenize()
-    client.meta.events.register(f"before-parse.{service}", _look_at)
+    client.meta.events.register(f"before-parse.{service}", _before_parse)
 
 
-def _look_at(
+def _before_parse(
     operation_model: Any, response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any
 ) -> None:
     """`customized_response_dict` is what the library adds to what it reads from the response by itself."""
@@ -35,13 +35,13 @@ def _look_at(
         return
     action, body = operation_model.name, response_dict["body"]
     # A success is told in an element that is called after the action. A proxy that wants a log-in tells one too.
-    if f"<{action}Response".encode() not in body[:_PROLOGUE]:
-        raise NotAws(f"what answered {action} was not AWS")
-    if (long := _LONG.get(action)) is not None:
-        customized_response_dict |= _take_out(*long, response_dict)
+    if f"<{action}Response".encode() not in body[:_PROLOGUE_BYTES]:
+        raise NotAwsResponse(f"what answered {action} was not AWS")
+    if (long := _LONG_LISTINGS.get(action)) is not None:
+        customized_response_dict |= _extract_items(*long, response_dict)
 
 
-def _take_out(set_name: str, key: str, read: "_Read", response: dict[str, Any]) -> _Told:
+def _extract_items(set_name: str, key: str, read: "_ElementReader", response: dict[str, Any]) -> _Fields:
     """The set's items. The library gets the rest of the response: where the listing goes on."""
     try:
         root = ElementTree.fromstring(response["body"])
@@ -51,14 +51,14 @@ def _take_out(set_name: str, key: str, read: "_Read", response: dict[str, Any]) 
             return {}
         items = [read(item, len(space)) for item in found]
     except (ElementTree.ParseError, ValueError) as error:
-        raise NotAws(f"an answer of AWS ends early or is damaged: {error}") from error
+        raise NotAwsResponse(f"an answer of AWS ends early or is damaged: {error}") from error
     root.remove(found)
     response["body"] = ElementTree.tostring(root)
     return {key: items}
 
 
-def _volume(item: Element, skip: int) -> _Told:
-    told: _Told = {}
+def _read_volume_element(item: Element, skip: int) -> _Fields:
+    told: _Fields = {}
     for field in item:
         match field.tag[skip:]:
             case "volumeId":
@@ -72,14 +72,14 @@ def _volume(item: Element, skip: int) -> _Told:
             case "status":
                 told["State"] = field.text
             case "attachmentSet":
-                told["Attachments"] = [_attachment(attachment, skip) for attachment in field]
+                told["Attachments"] = [_read_attachment_element(attachment, skip) for attachment in field]
             case "tagSet":
-                told["Tags"] = _tags(field)
+                told["Tags"] = _read_tags_element(field)
     return told
 
 
-def _snapshot(item: Element, skip: int) -> _Told:
-    told: _Told = {}
+def _read_snapshot_element(item: Element, skip: int) -> _Fields:
+    told: _Fields = {}
     for field in item:
         match field.tag[skip:]:
             case "snapshotId":
@@ -93,20 +93,20 @@ def _snapshot(item: Element, skip: int) -> _Told:
             case "volumeSize":
                 told["VolumeSize"] = int(field.text or "")
             case "tagSet":
-                told["Tags"] = _tags(field)
+                told["Tags"] = _read_tags_element(field)
     return told
 
 
-def _attachment(item: Element, skip: int) -> _Told:
-    return {_OF_ATTACHMENTS[name]: field.text for field in item if (name := field.tag[skip:]) in _OF_ATTACHMENTS}
+def _read_attachment_element(item: Element, skip: int) -> _Fields:
+    return {_ATTACHMENT_FIELDS[name]: field.text for field in item if (name := field.tag[skip:]) in _ATTACHMENT_FIELDS}
 
 
-def _tags(items: Element) -> list[_Told]:
+def _read_tags_element(items: Element) -> list[_Fields]:
     return [{"Key": key.text or "", "Value": value.text or ""} for key, value in items]
 
 
-_Read = Callable[[Element, int], _Told]
-_LONG: dict[str, tuple[str, str, _Read]] = {
-    "DescribeVolumes": ("volumeSet", "Volumes", _volume),
-    "DescribeSnapshots": ("snapshotSet", "Snapshots", _snapshot),
+_ElementReader = Callable[[Element, int], _Fields]
+_LONG_LISTINGS: dict[str, tuple[str, str, _ElementReader]] = {
+    "DescribeVolumes": ("volumeSet", "Volumes", _read_volume_element),
+    "DescribeSnapshots": ("snapshotSet", "Snapshots", _read_snapshot_element),
 }

@@ -51,11 +51,11 @@ DISK_OPERATIONS = frozenset(action for action in Action if action.service == "ec
 NODE_OPERATIONS = frozenset({Action.DESCRIBE_GROUPS, Action.DESCRIBE_REFRESHES, Action.START_REFRESH})
 """`gpu-dev-server nodes groups` and `nodes refresh`."""
 
-REACHING_EKS = frozenset({"eks:DescribeCluster", "sts:GetCallerIdentity"})
+EKS_ACCESS = frozenset({"eks:DescribeCluster", "sts:GetCallerIdentity"})
 """Beside any of them, where the cluster is EKS and is reached from outside of it. AWS allows everybody the latter."""
 
 
-def policy(actions: frozenset[Action]) -> dict[str, object]:
+def iam_policy(actions: frozenset[Action]) -> dict[str, object]:
     """An IAM policy that allows exactly these."""
     return {
         "Version": "2012-10-17",

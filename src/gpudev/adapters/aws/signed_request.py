@@ -10,16 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from gpudev.domain.access.login import BODY, CONTENT_TYPE, METHOD, NONCE_HEADER, SERVER_HEADER, Endpoint
+from gpudev.domain.access.login import NONCE_HEADER, SERVER_HEADER, STS_BODY, STS_CONTENT_TYPE, STS_METHOD, StsEndpoint
 from gpudev.domain.errors import Invalid, Unauthenticated
 from gpudev.ports.access import SignedRequest
 
-FRESH_FOR = timedelta(minutes=5)
+SIGNATURE_LIFETIME = timedelta(minutes=5)
 """As long as AWS itself takes a signature. Clocks may differ by as much."""
-_TIME = "%Y%m%dT%H%M%SZ"
-_FORMS: Mapping[str, re.Pattern[str]] = {
+_TIME_FORMAT = "%Y%m%dT%H%M%SZ"
+_HEADER_PATTERNS: Mapping[str, re.Pattern[str]] = {
     "Host": re.compile(r"[a-z0-9.-]{1,255}"),
-    "Content-Type": re.compile(re.escape(CONTENT_TYPE)),
+    "Content-Type": re.compile(re.escape(STS_CONTENT_TYPE)),
     "X-Amz-Date": re.compile(r"[0-9]{8}T[0-9]{6}Z"),
     "X-Amz-Security-Token": re.compile(r"[A-Za-z0-9+/=_-]{1,8192}"),
     SERVER_HEADER: re.compile(r"[a-z0-9.:\[\]-]{1,255}"),
@@ -33,32 +33,32 @@ _FORMS: Mapping[str, re.Pattern[str]] = {
     ),
 }
 """Every header there is to be, and none besides. Credentials of a role always have a token."""
-_SIGNED = ";".join(sorted(name.lower() for name in _FORMS if name != "Authorization"))
+_SIGNED_HEADERS = ";".join(sorted(name.lower() for name in _HEADER_PATTERNS if name != "Authorization"))
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
+class AcceptedRequest:
     """What may be forwarded. Every word of it is ours or has been checked."""
 
-    endpoint: Endpoint
+    endpoint: StsEndpoint
     headers: Sequence[tuple[str, str]]
     nonce: str
 
 
-class SignedShape:
-    def __init__(self, endpoints: Sequence[Endpoint], server_names: Sequence[str]) -> None:
+class SignedRequestPolicy:
+    def __init__(self, endpoints: Sequence[StsEndpoint], server_names: Sequence[str]) -> None:
         self._endpoints = {endpoint.url: endpoint for endpoint in endpoints}
         self._server_names = frozenset(server_names)
 
-    def check(self, request: SignedRequest, now: datetime) -> Accepted:
+    def check(self, request: SignedRequest, now: datetime) -> AcceptedRequest:
         """Raises Invalid, or Unauthenticated when only its time is wrong."""
-        if request.method != METHOD:
-            raise Invalid(f"sign a {METHOD} request", field="method")
+        if request.method != STS_METHOD:
+            raise Invalid(f"sign a {STS_METHOD} request", field="method")
         endpoint = self._endpoints.get(request.url)
         if endpoint is None:
             raise Invalid(f"sign a request to {' or '.join(self._endpoints)}", field="url")
-        if request.body != BODY:
-            raise Invalid(f"the body that is signed must be {BODY}", field="body")
+        if request.body != STS_BODY:
+            raise Invalid(f"the body that is signed must be {STS_BODY}", field="body")
         headers = _check_headers(request.headers)
         if headers["Host"] != endpoint.host:
             raise Invalid(f"the Host that is signed must be {endpoint.host}", field="headers")
@@ -67,39 +67,39 @@ class SignedShape:
             raise Invalid(f"this request was signed for another server; this one is {names}", field="headers")
         _check_authorization(headers, endpoint)
         _check_time(headers["X-Amz-Date"], now)
-        return Accepted(endpoint, tuple(headers.items()), headers[NONCE_HEADER])
+        return AcceptedRequest(endpoint, tuple(headers.items()), headers[NONCE_HEADER])
 
 
 def _check_headers(given: Mapping[str, str]) -> dict[str, str]:
     """By the names we write, in our order."""
     values = {name.lower(): value for name, value in given.items()}
-    expected = {name.lower() for name in _FORMS}
+    expected = {name.lower() for name in _HEADER_PATTERNS}
     if len(values) != len(given) or values.keys() != expected:
-        raise Invalid(f"the headers must be {', '.join(_FORMS)}, each once, and no others", field="headers")
-    checked = {name: values[name.lower()] for name in _FORMS}
+        raise Invalid(f"the headers must be {', '.join(_HEADER_PATTERNS)}, each once, and no others", field="headers")
+    checked = {name: values[name.lower()] for name in _HEADER_PATTERNS}
     for name, value in checked.items():
-        if not _FORMS[name].fullmatch(value):
+        if not _HEADER_PATTERNS[name].fullmatch(value):
             raise Invalid(f"the header {name} does not have the form it must have", field="headers")
     return checked
 
 
-def _check_authorization(headers: Mapping[str, str], endpoint: Endpoint) -> None:
-    parts = _FORMS["Authorization"].fullmatch(headers["Authorization"])
+def _check_authorization(headers: Mapping[str, str], endpoint: StsEndpoint) -> None:
+    parts = _HEADER_PATTERNS["Authorization"].fullmatch(headers["Authorization"])
     assert parts is not None  # its form was checked with the others'
     if parts["service"] != "sts" or parts["region"] != endpoint.region:
         raise Invalid(f"sign the request for the service sts in {endpoint.region}", field="headers")
     if parts["date"] != headers["X-Amz-Date"][:8]:
         raise Invalid("the signature's date is another than X-Amz-Date", field="headers")
-    if parts["signed"] != _SIGNED:
-        raise Invalid(f"the headers that are signed must be {_SIGNED}", field="headers")
+    if parts["signed"] != _SIGNED_HEADERS:
+        raise Invalid(f"the headers that are signed must be {_SIGNED_HEADERS}", field="headers")
 
 
 def _check_time(text: str, now: datetime) -> None:
     try:
-        signed_at = datetime.strptime(text, _TIME).replace(tzinfo=UTC)
+        signed_at = datetime.strptime(text, _TIME_FORMAT).replace(tzinfo=UTC)
     except ValueError as error:
         raise Invalid("X-Amz-Date is no time", field="headers") from error
-    if abs(now - signed_at) >= FRESH_FOR:
+    if abs(now - signed_at) >= SIGNATURE_LIFETIME:
         raise Unauthenticated(
             f"this request was signed at {signed_at:%Y-%m-%d %H:%M:%S} UTC and it is {now:%H:%M:%S} UTC: sign it anew, "
             "and set your clock if it is wrong"

@@ -10,81 +10,81 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
-from gpudev.adapters.aws.client import AwsCaller
-from gpudev.adapters.aws.errors import NotNow, Refusal
+from gpudev.adapters.aws.client import AwsClient
+from gpudev.adapters.aws.errors import AwsRejected, AwsThrottled
 from gpudev.adapters.aws.permissions import Action
-from gpudev.adapters.aws.reading import snapshot_from, volume_from
+from gpudev.adapters.aws.reading import parse_snapshot, parse_volume
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.ports.cloud import TOKEN_TAG, Snapshot, Volume
 from gpudev.settings import AwsSettings
 
 _T = TypeVar("_T")
-_Thing = TypeVar("_Thing", Volume, Snapshot)
+_Resource = TypeVar("_Resource", Volume, Snapshot)
 _FIRST_WAIT_S = 0.1
 _LONGEST_WAIT_S = 3.0
 _VOLUME_TYPE = "gp3"
-_BEING_GROWN = frozenset({"modifying", "optimizing"})
+_GROWING_STATES = frozenset({"modifying", "optimizing"})
 
 
-class AwsDisks:
-    def __init__(self, caller: AwsCaller, settings: AwsSettings) -> None:
-        self._caller = caller
+class AwsVolumes:
+    def __init__(self, client: AwsClient, settings: AwsSettings) -> None:
+        self._client = client
         self._settings = settings
-        self._made = _Remembered(settings.settle_time.total_seconds())
-        self._turns: dict[str, _Turns] = {}
+        self._created = _RecentlyCreated(settings.settle_time.total_seconds())
+        self._token_locks: dict[str, _TokenLock] = {}
 
     async def find_volume(self, volume_id: str) -> Volume | None:
-        return await self._seen(volume_id, lambda: self._look_for_volume(volume_id))
+        return await self._find_recently_created(volume_id, lambda: self._describe_volume(volume_id))
 
     async def ensure_volume(
         self, token: str, *, size_gb: int, zone: str, tags: Mapping[str, str], from_snapshot: str | None = None
     ) -> Volume:
-        async with self._alone(token):
-            found = await self._volume_of(token)
-            return found or await self._make_volume(token, size_gb, zone, tags, from_snapshot)
+        async with self._hold_token(token):
+            found = await self._find_volume_by_token(token)
+            return found or await self._create_volume(token, size_gb, zone, tags, from_snapshot)
 
     async def grow_volume(self, volume_id: str, size_gb: int) -> Volume:
         """As large as it is now: EC2 grows it meanwhile, and whoever asks again sees it."""
         volume = await self._get_volume(volume_id)
         if volume.size_gb >= size_gb or await self._is_growing(volume_id, size_gb):
             return volume
-        with contextlib.suppress(_Growing):
+        with contextlib.suppress(_AlreadyGrowing):
             try:
-                await self._caller.call(Action.MODIFY_VOLUME, {"VolumeId": volume_id, "Size": size_gb})
-            except Refusal as refusal:
+                await self._client.call(Action.MODIFY_VOLUME, {"VolumeId": volume_id, "Size": size_gb})
+            except AwsRejected as refusal:
                 # A request whose answer was lost, sent again by the library: the first one is being carried out.
                 if refusal.aws_code == "IncorrectModificationState" and await self._is_growing(volume_id, size_gb):
-                    raise _Growing from refusal
+                    raise _AlreadyGrowing from refusal
                 raise
         return await self._get_volume(volume_id)
 
     async def tag_volume(self, volume_id: str, tags: Mapping[str, str]) -> None:
-        wanted = {"Resources": [volume_id], "Tags": _as_tags(tags)}
-        await self._of_the_new(volume_id, lambda: self._caller.call(Action.CREATE_TAGS, wanted))
+        wanted = {"Resources": [volume_id], "Tags": _to_aws_tags(tags)}
+        await self._act_on_recently_created(volume_id, lambda: self._client.call(Action.CREATE_TAGS, wanted))
 
     async def is_detached(self, volume_id: str) -> bool:
         volume = await self.find_volume(volume_id)
         return volume is None or not volume.attached_to
 
     async def find_snapshot(self, snapshot_id: str) -> Snapshot | None:
-        return await self._seen(snapshot_id, lambda: self._look_for_snapshot(snapshot_id))
+        return await self._find_recently_created(snapshot_id, lambda: self._describe_snapshot(snapshot_id))
 
     async def ensure_snapshot(self, token: str, volume_id: str, tags: Mapping[str, str]) -> Snapshot:
-        async with self._alone(token):
-            if (found := await self._snapshot_of(token, volume_id)) is not None:
+        async with self._hold_token(token):
+            if (found := await self._find_snapshot_by_token(token, volume_id)) is not None:
                 return found
-            wanted = {"VolumeId": volume_id, "TagSpecifications": [_tagged("snapshot", token, tags)]}
+            wanted = {"VolumeId": volume_id, "TagSpecifications": [_tag_specification("snapshot", token, tags)]}
             try:
-                told = await self._of_the_new(volume_id, lambda: self._create_snapshot(wanted))
-            except NotNow:
+                told = await self._act_on_recently_created(volume_id, lambda: self._create_snapshot(wanted))
+            except AwsThrottled:
                 raise
             except Unavailable:
                 # It may have been made. Asking again could make a second one.
-                if (found := await self._appearing(token, volume_id)) is not None:
+                if (found := await self._await_snapshot(token, volume_id)) is not None:
                     return found
                 raise
-            snapshot = snapshot_from(told)
-            self._made.add(snapshot.snapshot_id, of=token)
+            snapshot = parse_snapshot(told)
+            self._created.add(snapshot.snapshot_id, token=token)
             return snapshot
 
     async def remove_volume(self, volume_id: str) -> None:
@@ -95,19 +95,19 @@ class AwsDisks:
 
     # --- looking ---------------------------------------------------------------------------------------------------
 
-    async def _look_for_volume(self, volume_id: str) -> Volume | None:
-        [told] = await self._described(Action.DESCRIBE_VOLUMES, "Volumes", "VolumeIds", volume_id) or [None]
-        return None if told is None else volume_from(told)
+    async def _describe_volume(self, volume_id: str) -> Volume | None:
+        [told] = await self._describe_one(Action.DESCRIBE_VOLUMES, "Volumes", "VolumeIds", volume_id) or [None]
+        return None if told is None else parse_volume(told)
 
-    async def _look_for_snapshot(self, snapshot_id: str) -> Snapshot | None:
-        [told] = await self._described(Action.DESCRIBE_SNAPSHOTS, "Snapshots", "SnapshotIds", snapshot_id) or [None]
-        return None if told is None else snapshot_from(told)
+    async def _describe_snapshot(self, snapshot_id: str) -> Snapshot | None:
+        [told] = await self._describe_one(Action.DESCRIBE_SNAPSHOTS, "Snapshots", "SnapshotIds", snapshot_id) or [None]
+        return None if told is None else parse_snapshot(told)
 
-    async def _described(self, action: Action, key: str, ids: str, thing_id: str) -> list[Any]:
+    async def _describe_one(self, action: Action, key: str, ids: str, thing_id: str) -> list[Any]:
         """One or none. Only a definite "not found" is none."""
         try:
-            answer = await self._caller.call(action, {ids: [thing_id]})
-        except Refusal as refusal:
+            answer = await self._client.call(action, {ids: [thing_id]})
+        except AwsRejected as refusal:
             if refusal.is_not_found:
                 return []
             raise
@@ -121,49 +121,49 @@ class AwsDisks:
             raise ClusterError(f"there is no volume {volume_id}")
         return volume
 
-    async def _volume_of(self, token: str) -> Volume | None:
-        return await self._first(Action.DESCRIBE_VOLUMES, "Volumes", [_filter(token)], volume_from)
+    async def _find_volume_by_token(self, token: str) -> Volume | None:
+        return await self._find_oldest(Action.DESCRIBE_VOLUMES, "Volumes", [_token_filter(token)], parse_volume)
 
-    async def _snapshot_of(self, token: str, volume_id: str) -> Snapshot | None:
+    async def _find_snapshot_by_token(self, token: str, volume_id: str) -> Snapshot | None:
         """A copy that some program made of it carries its tags too, but never its volume."""
-        if (made := self._made.find(token)) is not None:
+        if (made := self._created.find_by_token(token)) is not None:
             return await self.find_snapshot(made)
-        filters = [_filter(token), {"Name": "volume-id", "Values": [volume_id]}]
-        return await self._first(Action.DESCRIBE_SNAPSHOTS, "Snapshots", filters, snapshot_from)
+        filters = [_token_filter(token), {"Name": "volume-id", "Values": [volume_id]}]
+        return await self._find_oldest(Action.DESCRIBE_SNAPSHOTS, "Snapshots", filters, parse_snapshot)
 
-    async def _first(
+    async def _find_oldest(
         self,
         action: Action,
         key: str,
         filters: list[dict[str, Any]],
-        read: Callable[[Mapping[str, Any]], _Thing | None],
-    ) -> _Thing | None:
+        read: Callable[[Mapping[str, Any]], _Resource | None],
+    ) -> _Resource | None:
         """The oldest that there is."""
         own: dict[str, Any] = {"OwnerIds": ["self"]} if action is Action.DESCRIBE_SNAPSHOTS else {}
-        found: list[_Thing] = []
-        async for page in self._caller.pages(action, key, {**own, "Filters": filters}):
+        found: list[_Resource] = []
+        async for page in self._client.list_pages(action, key, {**own, "Filters": filters}):
             found += [thing for thing in map(read, page) if thing is not None]
         return min(found, key=lambda thing: thing.created_at, default=None)
 
-    async def _appearing(self, token: str, volume_id: str) -> Snapshot | None:
-        async for _ in _waits(self._settings.settle_time.total_seconds()):
-            if (found := await self._snapshot_of(token, volume_id)) is not None:
+    async def _await_snapshot(self, token: str, volume_id: str) -> Snapshot | None:
+        async for _ in _backoff(self._settings.settle_time.total_seconds()):
+            if (found := await self._find_snapshot_by_token(token, volume_id)) is not None:
                 return found
         return None
 
     async def _is_growing(self, volume_id: str, size_gb: int) -> bool:
         filters = [{"Name": "volume-id", "Values": [volume_id]}]
-        async for page in self._caller.pages(
+        async for page in self._client.list_pages(
             Action.DESCRIBE_MODIFICATIONS, "VolumesModifications", {"Filters": filters}
         ):
             for told in page:
-                if told["ModificationState"] in _BEING_GROWN and told.get("TargetSize", 0) >= size_gb:
+                if told["ModificationState"] in _GROWING_STATES and told.get("TargetSize", 0) >= size_gb:
                     return True
         return False
 
     # --- acting ----------------------------------------------------------------------------------------------------
 
-    async def _make_volume(
+    async def _create_volume(
         self, token: str, size_gb: int, zone: str, tags: Mapping[str, str], from_snapshot: str | None
     ) -> Volume:
         wanted: dict[str, Any] = {
@@ -172,125 +172,129 @@ class AwsDisks:
             "Size": size_gb,
             "VolumeType": _VOLUME_TYPE,
             "Encrypted": True,
-            "TagSpecifications": [_tagged("volume", token, tags)],
+            "TagSpecifications": [_tag_specification("volume", token, tags)],
         }
         if from_snapshot is not None:
             wanted["SnapshotId"] = from_snapshot
-        told = await self._of_the_new(from_snapshot, lambda: self._caller.call(Action.CREATE_VOLUME, wanted))
+        told = await self._act_on_recently_created(
+            from_snapshot, lambda: self._client.call(Action.CREATE_VOLUME, wanted)
+        )
         if "VolumeId" not in told:
             raise Unavailable("what answered the creation of a volume was not AWS")
-        volume = volume_from(told)
+        volume = parse_volume(told)
         if volume is None:
             raise ClusterError(f"the volume {told['VolumeId']} of this creation was removed")
-        self._made.add(volume.volume_id)
+        self._created.add(volume.volume_id)
         return volume
 
     async def _create_snapshot(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
         attempts = self._settings.attempts
-        async for _ in _waits(self._settings.call_deadline.total_seconds()):
+        async for _ in _backoff(self._settings.call_deadline.total_seconds()):
             attempts -= 1
             try:
-                told = await self._caller.call(Action.CREATE_SNAPSHOT, wanted, once=True)
-            except NotNow:
+                told = await self._client.call(Action.CREATE_SNAPSHOT, wanted, once=True)
+            except AwsThrottled:
                 if attempts <= 0:
                     raise
                 continue
             if "SnapshotId" not in told:
                 raise Unavailable("what answered the creation of a snapshot was not AWS")
             return told
-        raise NotNow("AWS turned the creation of a snapshot away for too many requests")
+        raise AwsThrottled("AWS turned the creation of a snapshot away for too many requests")
 
     async def _remove(self, thing_id: str, action: Action, named: Mapping[str, str]) -> None:
         try:
-            await self._of_the_new(thing_id, lambda: self._caller.call(action, named))
-        except Refusal as refusal:
+            await self._act_on_recently_created(thing_id, lambda: self._client.call(action, named))
+        except AwsRejected as refusal:
             if not refusal.is_not_found:
                 raise
-        self._made.forget(thing_id)
+        self._created.forget(thing_id)
 
-    async def _seen(self, thing_id: str, look: Callable[[], Awaitable[_T | None]]) -> _T | None:
+    async def _find_recently_created(self, thing_id: str, find: Callable[[], Awaitable[_T | None]]) -> _T | None:
         """What we just made is not taken for gone while it cannot be seen yet."""
-        found = await look()
-        if found is not None or not self._made.knows(thing_id):
+        found = await find()
+        if found is not None or not self._created.is_recent(thing_id):
             return found
-        async for _ in _waits(self._made.left(thing_id)):
-            if (found := await look()) is not None:
+        async for _ in _backoff(self._created.seconds_left(thing_id)):
+            if (found := await find()) is not None:
                 return found
         return None
 
-    async def _of_the_new(self, thing_id: str | None, act: Callable[[], Awaitable[_T]]) -> _T:
+    async def _act_on_recently_created(self, thing_id: str | None, act: Callable[[], Awaitable[_T]]) -> _T:
         """The same for what is done to it."""
-        async for _ in _waits(self._made.left(thing_id)):
+        async for _ in _backoff(self._created.seconds_left(thing_id)):
             try:
                 return await act()
-            except Refusal as refusal:
+            except AwsRejected as refusal:
                 if not refusal.is_not_found:
                     raise
         return await act()
 
     @contextlib.asynccontextmanager
-    async def _alone(self, token: str) -> AsyncIterator[None]:
+    async def _hold_token(self, token: str) -> AsyncIterator[None]:
         """Two that ask for the same at once would both find nothing and both make it."""
-        turns = self._turns.setdefault(token, _Turns())
-        turns.asked_for += 1
+        turns = self._token_locks.setdefault(token, _TokenLock())
+        turns.users += 1
         try:
             async with turns.lock:
                 yield
         finally:
-            turns.asked_for -= 1
-            if turns.asked_for == 0:
-                del self._turns[token]
+            turns.users -= 1
+            if turns.users == 0:
+                del self._token_locks[token]
 
 
-class _Turns:
+class _TokenLock:
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
-        self.asked_for = 0
+        self.users = 0
 
 
-class _Growing(Exception):
+class _AlreadyGrowing(Exception):
     """It is being grown already."""
 
 
-class _Remembered:
+class _RecentlyCreated:
     """The ids of what this process made a short while ago, and for which token."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._until: dict[str, float] = {}
-        self._of: dict[str, str] = {}
+        self._expires_at: dict[str, float] = {}
+        self._id_by_token: dict[str, str] = {}
 
-    def add(self, thing_id: str, *, of: str | None = None) -> None:
+    def add(self, thing_id: str, *, token: str | None = None) -> None:
         self._drop_old()
-        self._until[thing_id] = _now() + self._seconds
-        if of is not None:
-            self._of[of] = thing_id
+        self._expires_at[thing_id] = _now() + self._seconds
+        if token is not None:
+            self._id_by_token[token] = thing_id
 
-    def find(self, token: str) -> str | None:
+    def find_by_token(self, token: str) -> str | None:
         self._drop_old()
-        return self._of.get(token)
+        return self._id_by_token.get(token)
 
-    def knows(self, thing_id: str) -> bool:
-        return self.left(thing_id) > 0
+    def is_recent(self, thing_id: str) -> bool:
+        return self.seconds_left(thing_id) > 0
 
-    def left(self, thing_id: str | None) -> float:
-        return max(0.0, self._until.get(thing_id or "", 0.0) - _now())
+    def seconds_left(self, thing_id: str | None) -> float:
+        return max(0.0, self._expires_at.get(thing_id or "", 0.0) - _now())
 
     def forget(self, thing_id: str) -> None:
-        self._until.pop(thing_id, None)
+        self._expires_at.pop(thing_id, None)
         self._drop_old()
 
     def _drop_old(self) -> None:
         now = _now()
-        self._until = {thing_id: until for thing_id, until in self._until.items() if until > now}
-        self._of = {token: thing_id for token, thing_id in self._of.items() if thing_id in self._until}
+        self._expires_at = {thing_id: until for thing_id, until in self._expires_at.items() if until > now}
+        self._id_by_token = {
+            token: thing_id for token, thing_id in self._id_by_token.items() if thing_id in self._expires_at
+        }
 
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-async def _waits(seconds: float) -> AsyncIterator[None]:
+async def _backoff(seconds: float) -> AsyncIterator[None]:
     """Turns, further and further apart, until the time is over: none when there is none."""
     end = _now() + seconds
     wait = _FIRST_WAIT_S
@@ -300,13 +304,13 @@ async def _waits(seconds: float) -> AsyncIterator[None]:
         wait = min(wait * 2, _LONGEST_WAIT_S)
 
 
-def _tagged(kind: str, token: str, tags: Mapping[str, str]) -> dict[str, Any]:
-    return {"ResourceType": kind, "Tags": _as_tags({**tags, TOKEN_TAG: token})}
+def _tag_specification(kind: str, token: str, tags: Mapping[str, str]) -> dict[str, Any]:
+    return {"ResourceType": kind, "Tags": _to_aws_tags({**tags, TOKEN_TAG: token})}
 
 
-def _as_tags(tags: Mapping[str, str]) -> list[dict[str, str]]:
+def _to_aws_tags(tags: Mapping[str, str]) -> list[dict[str, str]]:
     return [{"Key": key, "Value": value} for key, value in tags.items()]
 
 
-def _filter(token: str) -> dict[str, Any]:
+def _token_filter(token: str) -> dict[str, Any]:
     return {"Name": f"tag:{TOKEN_TAG}", "Values": [token]}

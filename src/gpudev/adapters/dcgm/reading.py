@@ -16,27 +16,27 @@ BUSY_PERCENT = "DCGM_FI_DEV_GPU_UTIL"
 BUSY_SHARE = "DCGM_FI_PROF_GR_ENGINE_ACTIVE"
 """The same from the GPU's own counters, 0 to 1; GPUs that are partitioned (MIG) have only this."""
 USED_MIB, FREE_MIB, RESERVED_MIB = "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_FB_RESERVED"
-_READ = frozenset({BUSY_PERCENT, BUSY_SHARE, USED_MIB, FREE_MIB, RESERVED_MIB})
+_METRICS = frozenset({BUSY_PERCENT, BUSY_SHARE, USED_MIB, FREE_MIB, RESERVED_MIB})
 _MIB = 2**20
-_Gpu = tuple[str, str, str]
+_GpuKey = tuple[str, str, str]
 
 
-def read_exporter(text: str, namespace: str, at: datetime) -> dict[str, list[GpuUse]]:
+def parse_exporter(text: str, namespace: str, at: datetime) -> dict[str, list[GpuUse]]:
     """By pod. Raises Invalid for what is no such text."""
-    found: defaultdict[tuple[str, _Gpu], dict[str, float]] = defaultdict(dict)
+    found: defaultdict[tuple[str, _GpuKey], dict[str, float]] = defaultdict(dict)
     try:
         for family in text_string_to_metric_families(text):
-            if family.name not in _READ:
+            if family.name not in _METRICS:
                 continue
             for sample in family.samples:
                 pod = _own_pod(sample.labels, namespace)
                 if pod is not None:
-                    found[pod, _gpu(sample.labels)][sample.name] = sample.value
+                    found[pod, _gpu_key(sample.labels)][sample.name] = sample.value
     except ValueError as error:
         raise Invalid(f"this is not what an exporter tells: {error}") from error
     by_pod: defaultdict[str, list[GpuUse]] = defaultdict(list)
     for (pod, gpu), values in sorted(found.items()):
-        by_pod[pod].append(_use(gpu, values, at))
+        by_pod[pod].append(_gpu_use(gpu, values, at))
     return dict(by_pod)
 
 
@@ -50,12 +50,12 @@ def _own_pod(labels: Mapping[str, str], namespace: str) -> str | None:
     return None
 
 
-def _gpu(labels: Mapping[str, str]) -> _Gpu:
+def _gpu_key(labels: Mapping[str, str]) -> _GpuKey:
     part = labels.get("GPU_I_ID")
     return labels.get("Hostname", ""), labels.get("gpu", "?"), f"/{part}" if part else ""
 
 
-def _use(gpu: _Gpu, values: Mapping[str, float], at: datetime) -> GpuUse:
+def _gpu_use(gpu: _GpuKey, values: Mapping[str, float], at: datetime) -> GpuUse:
     node, number, part = gpu
     busy = values[BUSY_PERCENT] / 100 if BUSY_PERCENT in values else values.get(BUSY_SHARE)
     used, free = values.get(USED_MIB), values.get(FREE_MIB)

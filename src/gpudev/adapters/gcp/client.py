@@ -25,7 +25,7 @@ _SCOPE = "https://www.googleapis.com/auth/compute"
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class RetryPace:
     """How long to pause before asking again."""
 
     first_wait: timedelta = timedelta(milliseconds=500)
@@ -36,13 +36,13 @@ class Pace:
     slowest_poll: timedelta = timedelta(seconds=3)
 
 
-class Caller:
-    def __init__(self, settings: GcpSettings, pace: Pace) -> None:
+class GcpClient:
+    def __init__(self, settings: GcpSettings, pace: RetryPace) -> None:
         self.settings = settings
         self.pace = pace
         self.project = settings.project
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="gcp")
-        self._free = asyncio.Semaphore(_THREADS)
+        self._thread_slots = asyncio.Semaphore(_THREADS)
         self._clients: dict[str, Any] = {}
         self.messages: Any = None
         """Google's module, with the types of its messages."""
@@ -59,10 +59,10 @@ class Caller:
             client.transport.close()
         self._clients.clear()
 
-    def client(self, name: str) -> Any:
+    def service_client(self, name: str) -> Any:
         return self._clients[name]
 
-    def sleeping(self, attempt: int) -> float:
+    def retry_delay(self, attempt: int) -> float:
         """How long to wait after the n-th failure (the first is 1), in seconds."""
         longest = min(
             self.pace.first_wait.total_seconds() * 2.0 ** (attempt - 1), self.pace.longest_wait.total_seconds()
@@ -75,20 +75,20 @@ class Caller:
         attempt = 1
         while True:
             try:
-                return await self._once(permission, send, request, kind)
+                return await self._call_once(permission, send, request, kind)
             except Unavailable:
                 if attempt >= self.settings.attempts:
                     raise
-            await asyncio.sleep(self.sleeping(attempt))
+            await asyncio.sleep(self.retry_delay(attempt))
             attempt += 1
 
-    async def work(self, do: Callable[..., _T], *arguments: Any) -> _T:
+    async def run_in_thread(self, do: Callable[..., _T], *arguments: Any) -> _T:
         """In a thread: for what takes long without waiting for anybody."""
-        async with self._free:
+        async with self._thread_slots:
             return await asyncio.get_running_loop().run_in_executor(self._threads, do, *arguments)
 
-    async def _once(self, permission: Permission, send: Callable[..., Any], request: Any, kind: str) -> Any:
-        async with self._free:
+    async def _call_once(self, permission: Permission, send: Callable[..., Any], request: Any, kind: str) -> Any:
+        async with self._thread_slots:
             try:
                 async with asyncio.timeout(self.settings.call_timeout.total_seconds()):
                     answer = await asyncio.get_running_loop().run_in_executor(
@@ -112,7 +112,7 @@ class Caller:
             answer = send(request=request, retry=None, timeout=self.settings.call_timeout.total_seconds())
             return next(iter(answer.pages)) if hasattr(answer, "pages") else answer
         except GoogleAPICallError as error:
-            raise errors.of_answer(error, permission) from error
+            raise errors.error_from_response(error, permission) from error
         except GoogleAuthError as error:
             raise _credentials_failed(error, permission) from error
         except RequestException as error:

@@ -18,25 +18,25 @@ from collections.abc import Mapping
 
 from gpudev.domain.errors import Invalid
 
-LONGEST = 63
-MOST_LABELS = 64
+MAX_LABEL_LENGTH = 63
+MAX_LABELS = 64
 EXACT_PREFIX = "gpu-dev-exact-"
 
-_VALUE = re.compile(rf"[a-z0-9_-]{{0,{LONGEST}}}")
-_KEY = re.compile(rf"[a-z][a-z0-9_-]{{0,{LONGEST - 1}}}")
+_VALUE = re.compile(rf"[a-z0-9_-]{{0,{MAX_LABEL_LENGTH}}}")
+_KEY = re.compile(rf"[a-z][a-z0-9_-]{{0,{MAX_LABEL_LENGTH - 1}}}")
 _EXACT_KEY = re.compile(rf"{EXACT_PREFIX}[0-9]{{2}}")
 _HASH_BYTES = 5
 """Eight characters in base 32."""
 
 
-def labels_of(tags: Mapping[str, str]) -> dict[str, str]:
+def labels_from_tags(tags: Mapping[str, str]) -> dict[str, str]:
     """Labels for something new."""
-    return with_tags({}, tags)
+    return update_labels({}, tags)
 
 
-def with_tags(labels: Mapping[str, str], tags: Mapping[str, str]) -> dict[str, str]:
+def update_labels(labels: Mapping[str, str], tags: Mapping[str, str]) -> dict[str, str]:
     """These labels with some tags set and everything else as it was."""
-    plain, exact = _apart(labels)
+    plain, exact = _split_labels(labels)
     for key, value in tags.items():
         plain.pop(key, None)
         exact.pop(key, None)
@@ -45,27 +45,27 @@ def with_tags(labels: Mapping[str, str], tags: Mapping[str, str]) -> dict[str, s
         elif _VALUE.fullmatch(value):
             plain[key] = value
         else:
-            plain[key] = stand_in(value)
+            plain[key] = readable_value(value)
             exact[key] = value
-    merged = plain | _packed(exact)
-    if len(merged) > MOST_LABELS:
-        raise Invalid(f"These tags need {len(merged)} labels; GCP allows {MOST_LABELS}.")
+    merged = plain | _pack_exact(exact)
+    if len(merged) > MAX_LABELS:
+        raise Invalid(f"These tags need {len(merged)} labels; GCP allows {MAX_LABELS}.")
     return merged
 
 
-def tags_of(labels: Mapping[str, str]) -> dict[str, str]:
-    plain, exact = _apart(labels)
+def tags_from_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    plain, exact = _split_labels(labels)
     return plain | exact
 
 
-def stand_in(value: str) -> str:
+def readable_value(value: str) -> str:
     """A label's value that reads like this text and belongs to no other."""
     mark = base64.b32encode(_hash(value.encode("utf-8", "surrogatepass"))).decode().lower()
     readable = re.sub(r"[^a-z0-9_-]", "_", value.lower())
-    return f"{readable[: LONGEST - len(mark) - 2]}--{mark}"
+    return f"{readable[: MAX_LABEL_LENGTH - len(mark) - 2]}--{mark}"
 
 
-def _apart(labels: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+def _split_labels(labels: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     """The labels that stand for themselves, and the exact texts that still hold."""
     plain = {key: value for key, value in labels.items() if not _EXACT_KEY.fullmatch(key)}
     chunks = [labels[key] for key in sorted(labels) if _EXACT_KEY.fullmatch(key)]
@@ -73,8 +73,8 @@ def _apart(labels: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
         return plain, {}
     exact = {
         key: value
-        for key, value in _unpacked("".join(chunks)).items()
-        if not _is_label_key(key) or plain.get(key) == stand_in(value)
+        for key, value in _unpack_exact("".join(chunks)).items()
+        if not _is_label_key(key) or plain.get(key) == readable_value(value)
     }
     return plain, exact
 
@@ -83,20 +83,20 @@ def _is_label_key(key: str) -> bool:
     return _KEY.fullmatch(key) is not None and not _EXACT_KEY.fullmatch(key)
 
 
-def _packed(exact: Mapping[str, str]) -> dict[str, str]:
+def _pack_exact(exact: Mapping[str, str]) -> dict[str, str]:
     if not exact:
         return {}
     text = json.dumps(exact, sort_keys=True, separators=(",", ":")).encode()
     packed = base64.b32encode(_hash(text) + text).decode().rstrip("=").lower()
-    chunks = [packed[start : start + LONGEST] for start in range(0, len(packed), LONGEST)]
-    if len(chunks) > MOST_LABELS:
+    chunks = [packed[start : start + MAX_LABEL_LENGTH] for start in range(0, len(packed), MAX_LABEL_LENGTH)]
+    if len(chunks) > MAX_LABELS:
         raise Invalid(
-            f"These tags are too long for GCP's labels: they need {len(chunks)} and {MOST_LABELS} are allowed."
+            f"These tags are too long for GCP's labels: they need {len(chunks)} and {MAX_LABELS} are allowed."
         )
     return {f"{EXACT_PREFIX}{number:02}": chunk for number, chunk in enumerate(chunks)}
 
 
-def _unpacked(packed: str) -> dict[str, str]:
+def _unpack_exact(packed: str) -> dict[str, str]:
     """Nothing, if it was damaged."""
     try:
         content = base64.b32decode(packed.upper() + "=" * (-len(packed) % 8))

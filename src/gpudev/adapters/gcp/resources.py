@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from gpudev.adapters.gcp.labels import tags_of
+from gpudev.adapters.gcp.labels import tags_from_labels
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.ports.cloud import NodeGroup, Snapshot, SnapshotState, Volume
 
-_DISK = re.compile(r"(?:^|/)projects/([^/]+)/(zones|regions)/([^/]+)/disks/([^/]+)$")
-_SNAPSHOT = re.compile(r"(?:^|/)projects/([^/]+)/global/snapshots/([^/]+)$")
+_DISK_LINK = re.compile(r"(?:^|/)projects/([^/]+)/(zones|regions)/([^/]+)/disks/([^/]+)$")
+_SNAPSHOT_LINK = re.compile(r"(?:^|/)projects/([^/]+)/global/snapshots/([^/]+)$")
 
 _SNAPSHOT_STATES = {
     "CREATING": SnapshotState.PENDING,
@@ -25,7 +25,7 @@ _SNAPSHOT_STATES = {
     # Nothing can be restored from it any more.
     "DELETING": SnapshotState.ERROR,
 }
-_UNUSABLE = {
+_BUSY_REASONS = {
     "DELETING": "GCP is removing the disk",
     "FAILED": "GCP says that the disk has failed",
     "UNAVAILABLE": "GCP says that the disk cannot be used at the moment",
@@ -59,11 +59,11 @@ class SnapshotPath:
 
 
 def find_disk_path(link: str) -> DiskPath | None:
-    found = _DISK.search(link)
+    found = _DISK_LINK.search(link)
     return DiskPath(*found.groups()) if found else None
 
 
-def zonal_disk_path(volume_id: str) -> DiskPath:
+def get_zonal_disk_path(volume_id: str) -> DiskPath:
     """For what is asked of one disk: regions' disks are seen, and left alone."""
     path = find_disk_path(volume_id)
     if path is None:
@@ -73,35 +73,35 @@ def zonal_disk_path(volume_id: str) -> DiskPath:
     return path
 
 
-def snapshot_path(snapshot_id: str) -> SnapshotPath:
-    found = _SNAPSHOT.search(snapshot_id)
+def get_snapshot_path(snapshot_id: str) -> SnapshotPath:
+    found = _SNAPSHOT_LINK.search(snapshot_id)
     if found is None:
         raise ClusterError(f"{snapshot_id!r} is no snapshot of GCP (projects/PROJECT/global/snapshots/NAME).")
     return SnapshotPath(*found.groups())
 
 
-def disk_path_of(disk: Any) -> DiskPath:
+def get_disk_path(disk: Any) -> DiskPath:
     path = find_disk_path(disk.self_link)
     if path is None:
         raise Unavailable(f"GCP told of a disk without an address of its own: {disk.self_link[:200]!r}.")
     return path
 
 
-def volume_of(disk: Any) -> Volume:
-    path = disk_path_of(disk)
+def volume_from_disk(disk: Any) -> Volume:
+    path = get_disk_path(disk)
     return Volume(
         volume_id=str(path),
         size_gb=disk.size_gb,
-        created_at=_moment(disk.creation_timestamp),
+        created_at=_parse_time(disk.creation_timestamp),
         zone=path.zone,
-        attached_to=tuple(sorted(last_part(user) for user in disk.users)),
-        tags=tags_of(disk.labels),
-        busy=_UNUSABLE.get(disk.status),
+        attached_to=tuple(sorted(last_segment(user) for user in disk.users)),
+        tags=tags_from_labels(disk.labels),
+        busy_reason=_BUSY_REASONS.get(disk.status),
     )
 
 
-def snapshot_of(snapshot: Any) -> Snapshot:
-    found, source = _SNAPSHOT.search(snapshot.self_link), find_disk_path(snapshot.source_disk)
+def snapshot_from_resource(snapshot: Any) -> Snapshot:
+    found, source = _SNAPSHOT_LINK.search(snapshot.self_link), find_disk_path(snapshot.source_disk)
     if found is None:
         raise Unavailable(f"GCP told of a snapshot without an address of its own: {snapshot.self_link[:200]!r}.")
     if snapshot.status not in _SNAPSHOT_STATES:
@@ -110,18 +110,18 @@ def snapshot_of(snapshot: Any) -> Snapshot:
         snapshot_id=str(SnapshotPath(*found.groups())),
         volume_id=str(source) if source else snapshot.source_disk,
         state=_SNAPSHOT_STATES[snapshot.status],
-        created_at=_moment(snapshot.creation_timestamp),
+        created_at=_parse_time(snapshot.creation_timestamp),
         size_gb=snapshot.disk_size_gb,
-        tags=tags_of(snapshot.labels),
+        tags=tags_from_labels(snapshot.labels),
     )
 
 
-def node_group_of(group: Any) -> NodeGroup:
+def node_group_from_resource(group: Any) -> NodeGroup:
     """`current_actions.none` counts the instances that run and have nothing planned for them: those in service."""
     return NodeGroup(name=group.name, desired=group.target_size, in_service=group.current_actions.none)
 
 
-def last_part(link: str) -> str:
+def last_segment(link: str) -> str:
     return link.rpartition("/")[2]
 
 
@@ -134,7 +134,7 @@ def is_in_region(scope: str, region: str) -> bool:
     return location == region if found.group(1) == "regions" else location.rpartition("-")[0] == region
 
 
-def _moment(text: str) -> datetime:
+def _parse_time(text: str) -> datetime:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:

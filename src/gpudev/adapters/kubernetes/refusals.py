@@ -8,30 +8,36 @@ server's fault: it may be started again, once the node is seen as it is.
 from prometheus_client import Counter
 
 from gpudev.adapters.kubernetes.cache.object_records import PodRecord
-from gpudev.adapters.kubernetes.observation.pod_failures import is_elsewhere
+from gpudev.adapters.kubernetes.observation.pod_failures import is_on_wrong_node
 
-plan_refusals = Counter(
+placement_rejections = Counter(
     "gpudev_kubernetes_plan_refusals", "Pods that the node they were planned for did not take", ["who"]
 )
 
-_BY_KUBELET = ("OutOf", "UnexpectedAdmissionError", "NodeAffinity", "TopologyAffinityError", "TaintToleration")
+_KUBELET_REJECTION_REASONS = (
+    "OutOf",
+    "UnexpectedAdmissionError",
+    "NodeAffinity",
+    "TopologyAffinityError",
+    "TaintToleration",
+)
 
 
-def find_refusal(pod: PodRecord) -> str | None:
+def find_rejecting_component(pod: PodRecord) -> str | None:
     """Who refuses it; None: nobody does. The scheduler may still change its mind; a pod that is dead stays refused."""
-    if pod.own is None:
+    if pod.member is None:
         return None
-    if pod.node is None and not pod.deleting:
-        said = pod.own.scheduled
-        return "scheduler" if said is not None and not said.holds and said.reason == "Unschedulable" else None
-    if pod.ended and pod.own.reason.startswith(_BY_KUBELET):
+    if pod.node is None and not pod.is_deleting:
+        said = pod.member.scheduled
+        return "scheduler" if said is not None and not said.is_true and said.reason == "Unschedulable" else None
+    if pod.has_ended and pod.member.reason.startswith(_KUBELET_REJECTION_REASONS):
         return "kubelet"
-    return "admission" if is_elsewhere(pod, pod.own) and not (pod.deleting or pod.ended) else None
+    return "admission" if is_on_wrong_node(pod, pod.member) and not (pod.is_deleting or pod.has_ended) else None
 
 
-def why_refused(pod: PodRecord) -> str | None:
+def find_rejection_reason(pod: PodRecord) -> str | None:
     """The same in the words of whoever does."""
-    match find_refusal(pod), pod.own:
+    match find_rejecting_component(pod), pod.member:
         case "scheduler", own if own is not None and own.scheduled is not None:
             return own.scheduled.message.strip() or "Unschedulable"
         case "kubelet", own if own is not None:

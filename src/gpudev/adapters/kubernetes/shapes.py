@@ -6,28 +6,28 @@ Whatever `trimming` and `demand` ask for has to be named here; a test compares.
 
 from typing import Any, TypedDict
 
-Labels = dict[str, str]
-Amounts = dict[str, Any]
+StringMap = dict[str, str]
+ResourceAmounts = dict[str, Any]
 
 
-class Owner(TypedDict, total=False):
+class OwnerReferenceFields(TypedDict, total=False):
     kind: str
     controller: bool | None
 
 
-class Metadata(TypedDict, total=False):
+class MetadataFields(TypedDict, total=False):
     name: str
     namespace: str
     uid: str
     resourceVersion: str
-    labels: Labels | None
-    annotations: Labels | None
+    labels: StringMap | None
+    annotations: StringMap | None
     creationTimestamp: str | None
     deletionTimestamp: str | None
-    ownerReferences: list[Owner] | None
+    ownerReferences: list[OwnerReferenceFields] | None
 
 
-class Condition(TypedDict, total=False):
+class ConditionFields(TypedDict, total=False):
     type: str
     status: str
     reason: str | None
@@ -35,63 +35,63 @@ class Condition(TypedDict, total=False):
     lastTransitionTime: str | None
 
 
-class Resources(TypedDict, total=False):
-    limits: Amounts | None
-    requests: Amounts | None
+class ResourceFields(TypedDict, total=False):
+    limits: ResourceAmounts | None
+    requests: ResourceAmounts | None
 
 
-class Container(TypedDict, total=False):
+class ContainerFields(TypedDict, total=False):
     name: str
     image: str
     restartPolicy: str
-    resources: Resources | None
+    resources: ResourceFields | None
 
 
-class PodSpec(TypedDict, total=False):
+class PodSpecFields(TypedDict, total=False):
     nodeName: str | None
-    containers: list[Container] | None
-    initContainers: list[Container] | None
-    resources: Resources | None
-    overhead: Amounts
+    containers: list[ContainerFields] | None
+    initContainers: list[ContainerFields] | None
+    resources: ResourceFields | None
+    overhead: ResourceAmounts
 
 
-class PodStatus(TypedDict, total=False):
+class PodStatusFields(TypedDict, total=False):
     phase: str
     reason: str
     message: str
-    conditions: list[Condition] | None
+    conditions: list[ConditionFields] | None
     containerStatuses: list[dict[str, Any]] | None
     initContainerStatuses: list[dict[str, Any]] | None
 
 
-class Pod(TypedDict, total=False):
-    metadata: Metadata
-    spec: PodSpec
-    status: PodStatus | None
+class PodFields(TypedDict, total=False):
+    metadata: MetadataFields
+    spec: PodSpecFields
+    status: PodStatusFields | None
 
 
-class Taint(TypedDict, total=False):
+class TaintFields(TypedDict, total=False):
     key: str
     effect: str
 
 
-class Address(TypedDict):
+class NodeAddressFields(TypedDict):
     type: str
     address: str
 
 
-class NodeSpec(TypedDict, total=False):
+class NodeSpecFields(TypedDict, total=False):
     unschedulable: bool
-    taints: list[Taint] | None
+    taints: list[TaintFields] | None
 
 
-class NodeStatus(TypedDict, total=False):
-    conditions: list[Condition] | None
-    allocatable: Amounts | None
-    addresses: list[Address] | None
+class NodeStatusFields(TypedDict, total=False):
+    conditions: list[ConditionFields] | None
+    allocatable: ResourceAmounts | None
+    addresses: list[NodeAddressFields] | None
 
 
-class Node(TypedDict, total=False):
-    metadata: Metadata
-    spec: NodeSpec
-    status: NodeStatus
+class NodeFields(TypedDict, total=False):
+    metadata: MetadataFields
+    spec: NodeSpecFields
+    status: NodeStatusFields

@@ -17,14 +17,14 @@ class KeyPair:
         return f"KeyPair({self.public})"
 
 
-def new_key_pair() -> KeyPair:
+def generate_key_pair() -> KeyPair:
     private = Ed25519PrivateKey.generate().private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
     )
-    return key_pair_of(private.decode())
+    return parse_key_pair(private.decode())
 
 
-def key_pair_of(private: str) -> KeyPair:
+def parse_key_pair(private: str) -> KeyPair:
     """Raises ValueError where it is no private key."""
     key = serialization.load_ssh_private_key(private.encode(), password=None)
     line = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)

@@ -16,14 +16,14 @@ from uuid import UUID
 import structlog
 
 from gpudev.adapters.local.servers.state_folder import StateFolder
-from gpudev.adapters.local.volume_records import SnapshotRecord, VolumeRecord
+from gpudev.adapters.local.volume_records import LocalSnapshotRecord, LocalVolumeRecord
 from gpudev.adapters.local.volumes.contents import MOST_ENTRIES
-from gpudev.adapters.local.volumes.snapshot_store import Snapshots, pending_snapshots
-from gpudev.adapters.local.volumes.thread_jobs import Job, Stopped, speaking
-from gpudev.adapters.local.volumes.tree_copy import Tally
+from gpudev.adapters.local.volumes.snapshot_store import LocalSnapshotStore, pending_snapshot_ids
+from gpudev.adapters.local.volumes.thread_jobs import JobStopped, ThreadJob, translate_errors
+from gpudev.adapters.local.volumes.tree_copy import CopyProgress
 from gpudev.adapters.local.volumes.tree_removal import remove_folder
-from gpudev.adapters.local.volumes.volume_layout import Busy, Thing, VolumeFolders
-from gpudev.adapters.local.volumes.volume_store import Volumes
+from gpudev.adapters.local.volumes.volume_layout import VolumeBusy, VolumeLayout, VolumeOrSnapshot
+from gpudev.adapters.local.volumes.volume_store import LocalVolumeStore
 from gpudev.domain.disks.contents import Contents
 from gpudev.domain.errors import ClusterError, GpuDevError, Unavailable
 from gpudev.ports.clock import Clock
@@ -31,9 +31,9 @@ from gpudev.ports.cloud import OWNER_TAG, TOKEN_TAG, NodeGroup, Snapshot, Snapsh
 
 log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
-_AT_ONCE = 4
+_MAX_THREADS = 4
 """Long works; they wait for the same device anyway."""
-_SHORTLY_S = 1.0
+_SNAPSHOT_WAIT_S = 1.0
 """How long whoever begins a snapshot waits for it."""
 
 
@@ -42,27 +42,29 @@ class LocalCloud:
 
     def __init__(self, state_dir: Path, clock: Clock) -> None:
         state = StateFolder(Path(state_dir).expanduser().absolute())
-        self._folders = VolumeFolders(state.path / "disks")
-        self._volumes = Volumes(state, self._folders)
-        self._snapshots = Snapshots(self._folders)
+        self._layout = VolumeLayout(state.path / "disks")
+        self._volumes = LocalVolumeStore(state, self._layout)
+        self._snapshots = LocalSnapshotStore(self._layout)
         self._clock = clock
         self._threads: ThreadPoolExecutor | None = None
-        self._jobs: dict[tuple[Thing, str], tuple[Job, asyncio.Task[object]]] = {}
+        self._jobs: dict[tuple[VolumeOrSnapshot, str], tuple[ThreadJob, asyncio.Task[object]]] = {}
         self._pending: dict[str, set[str]] = {}
         """By volume, snapshots that are not complete: nobody may write to it until they are."""
-        self._cleaning = Job()
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._cleanup_job = ThreadJob()
+        self._background_tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="disks")
+        self._threads = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="disks")
         await asyncio.to_thread(self._prepare)
-        self._later(lambda: self._folders.clean(self._cleaning.check))
+        self._run_in_background(lambda: self._layout.remove_leftovers(self._cleanup_job.check))
 
     async def close(self) -> None:
-        self._cleaning.stopped = True
+        self._cleanup_job.stopped = True
         for job, _ in self._jobs.values():
             job.stopped = True
-        await asyncio.gather(*(task for _, task in self._jobs.values()), *self._under_way, return_exceptions=True)
+        await asyncio.gather(
+            *(task for _, task in self._jobs.values()), *self._background_tasks, return_exceptions=True
+        )
         if self._threads is not None:
             self._threads.shutdown()
             self._threads = None
@@ -73,22 +75,22 @@ class LocalCloud:
         return []
 
     async def volumes(self) -> list[Volume]:
-        return [volume for volume in await asyncio.to_thread(self._volumes.list) if volume.owner is not None]
+        return [volume for volume in await asyncio.to_thread(self._volumes.list_volumes) if volume.owner is not None]
 
     async def snapshots(self) -> list[Snapshot]:
         # Snapshots first: a volume that goes meanwhile cannot leave one behind that looks like nobody's.
-        found = await asyncio.to_thread(self._snapshots.list)
+        found = await asyncio.to_thread(self._snapshots.list_snapshots)
         owned = {volume.volume_id for volume in await self.volumes()}
         return [snapshot for snapshot in found if OWNER_TAG in snapshot.tags or snapshot.volume_id in owned]
 
     async def find_volume(self, volume_id: str) -> Volume | None:
-        found = await asyncio.to_thread(self._volumes.find, volume_id)
+        found = await asyncio.to_thread(self._volumes.find_volume, volume_id)
         pending = self._pending.get(volume_id)
         if found is None or not pending:
             return found
         for snapshot_id in pending:
-            self._complete(snapshot_id)
-        return replace(found, busy="its snapshot is still being copied")
+            self._complete_snapshot(snapshot_id)
+        return replace(found, busy_reason="its snapshot is still being copied")
 
     async def is_detached(self, volume_id: str) -> bool:
         found = await self.find_volume(volume_id)
@@ -100,16 +102,16 @@ class LocalCloud:
         if record is None:
             return None
         if record.state is SnapshotState.PENDING:
-            self._complete(snapshot_id)
-        return record.snapshot(snapshot_id)
+            self._complete_snapshot(snapshot_id)
+        return record.to_snapshot(snapshot_id)
 
-    async def find_snapshot_record(self, snapshot_id: str) -> SnapshotRecord | None:
+    async def find_snapshot_record(self, snapshot_id: str) -> LocalSnapshotRecord | None:
         """With how it was made, what was left out and why it failed."""
-        return await asyncio.to_thread(self._snapshots.find_record, snapshot_id)
+        return await asyncio.to_thread(self._snapshots.find_snapshot_record, snapshot_id)
 
     async def volume_contents(self, volume_id: str, most_entries: int = MOST_ENTRIES) -> Contents:
         """Of a volume as it is now."""
-        return await self._in_thread(self._volumes.contents, volume_id, self._cleaning, most_entries)
+        return await self._in_thread(self._volumes.volume_contents, volume_id, self._cleanup_job, most_entries)
 
     async def snapshot_contents(self, snapshot_id: str) -> Contents:
         """As kept when it was made."""
@@ -118,10 +120,10 @@ class LocalCloud:
             raise ClusterError(f"there is no complete snapshot {snapshot_id}")
         return Contents.from_json(dict(record.contents))
 
-    def progress(self, token: str) -> Tally | None:
+    def progress(self, token: str) -> CopyProgress | None:
         """Of what is being made by this token here; None: nothing is."""
-        jobs = (self._jobs.get((thing, token)) for thing in Thing)
-        return next((job.tally for job, _ in filter(None, jobs)), None)
+        jobs = (self._jobs.get((thing, token)) for thing in VolumeOrSnapshot)
+        return next((job.progress for job, _ in filter(None, jobs)), None)
 
     # What is done
 
@@ -129,86 +131,94 @@ class LocalCloud:
         self, token: str, *, size_gb: int, zone: str, tags: Mapping[str, str], from_snapshot: str | None = None
     ) -> Volume:
         """Made when this returns, which takes long from a large snapshot: see `progress`."""
-        volume_id = _id_from(token)
-        wanted = VolumeRecord(
+        volume_id = _id_from_token(token)
+        wanted = LocalVolumeRecord(
             size_gb, self._clock.now(), zone, volume_id, {**tags, TOKEN_TAG: volume_id}, from_snapshot
         )
-        key = (Thing.VOLUME, volume_id)
-        await self._join(key, lambda job: self._volumes.ensure(volume_id, wanted, job))
+        key = (VolumeOrSnapshot.VOLUME, volume_id)
+        await self._run_job(key, lambda job: self._volumes.ensure_volume(volume_id, wanted, job))
         found = await self.find_volume(volume_id)
         if found is None:
             raise Unavailable(f"the disk {volume_id} was removed at the same moment")
         return found
 
     async def grow_volume(self, volume_id: str, size_gb: int) -> Volume:
-        def grown(record: VolumeRecord) -> VolumeRecord:
+        def grown(record: LocalVolumeRecord) -> LocalVolumeRecord:
             return replace(record, size_gb=max(size_gb, record.size_gb))
 
-        return await asyncio.to_thread(self._volumes.change, volume_id, grown)
+        return await asyncio.to_thread(self._volumes.update_volume, volume_id, grown)
 
     async def tag_volume(self, volume_id: str, tags: Mapping[str, str]) -> None:
         """A disk from before there were records gets one by this."""
 
-        def tagged(record: VolumeRecord) -> VolumeRecord:
+        def tagged(record: LocalVolumeRecord) -> LocalVolumeRecord:
             return replace(record, tags={**record.tags, **tags})
 
-        await asyncio.to_thread(self._volumes.change, volume_id, tagged)
+        await asyncio.to_thread(self._volumes.update_volume, volume_id, tagged)
 
     async def ensure_snapshot(self, token: str, volume_id: str, tags: Mapping[str, str]) -> Snapshot:
-        snapshot_id = _id_from(token)
-        wanted = SnapshotRecord(volume_id, 0, self._clock.now(), snapshot_id, {**tags, TOKEN_TAG: snapshot_id})
-        record = await asyncio.to_thread(self._snapshots.begin, snapshot_id, wanted)
+        snapshot_id = _id_from_token(token)
+        wanted = LocalSnapshotRecord(volume_id, 0, self._clock.now(), snapshot_id, {**tags, TOKEN_TAG: snapshot_id})
+        record = await asyncio.to_thread(self._snapshots.begin_snapshot, snapshot_id, wanted)
         if record.state is SnapshotState.PENDING:
             self._pending.setdefault(volume_id, set()).add(snapshot_id)
             # A small one is complete at once, and then nobody has to look again.
-            await asyncio.wait({self._complete(snapshot_id)}, timeout=_SHORTLY_S)
+            await asyncio.wait({self._complete_snapshot(snapshot_id)}, timeout=_SNAPSHOT_WAIT_S)
             record = await self.find_snapshot_record(snapshot_id) or record
-        return record.snapshot(snapshot_id)
+        return record.to_snapshot(snapshot_id)
 
     async def remove_volume(self, volume_id: str) -> None:
         """Gone from its place when this returns; its bytes follow."""
         try:
-            self._remove_later(await asyncio.to_thread(self._volumes.remove, volume_id))
-        except Busy:
-            for snapshot_id in await asyncio.to_thread(pending_snapshots, self._folders, volume_id):
-                self._complete(snapshot_id)
+            self._remove_later(await asyncio.to_thread(self._volumes.remove_volume, volume_id))
+        except VolumeBusy:
+            for snapshot_id in await asyncio.to_thread(pending_snapshot_ids, self._layout, volume_id):
+                self._complete_snapshot(snapshot_id)
             raise
 
     async def remove_snapshot(self, snapshot_id: str) -> None:
         """One that is being made is broken off."""
-        if running := self._jobs.get((Thing.SNAPSHOT, snapshot_id)):
+        if running := self._jobs.get((VolumeOrSnapshot.SNAPSHOT, snapshot_id)):
             job, task = running
             job.stopped = True
             await asyncio.wait({task})
-        self._forget(snapshot_id)
-        self._remove_later(await asyncio.to_thread(self._snapshots.remove, snapshot_id))
+        self._clear_pending(snapshot_id)
+        self._remove_later(await asyncio.to_thread(self._snapshots.remove_snapshot, snapshot_id))
 
     # Working
 
-    def _complete(self, snapshot_id: str) -> "asyncio.Task[object]":
-        return self._begin((Thing.SNAPSHOT, snapshot_id), lambda job: self._snapshots.complete(snapshot_id, job))
+    def _complete_snapshot(self, snapshot_id: str) -> "asyncio.Task[object]":
+        return self._start_job(
+            (VolumeOrSnapshot.SNAPSHOT, snapshot_id), lambda job: self._snapshots.complete_snapshot(snapshot_id, job)
+        )
 
-    async def _join(self, key: tuple[Thing, str], work: Callable[[Job], object]) -> None:
-        await asyncio.shield(self._begin(key, work))
+    async def _run_job(self, key: tuple[VolumeOrSnapshot, str], work: Callable[[ThreadJob], object]) -> None:
+        await asyncio.shield(self._start_job(key, work))
 
-    def _begin(self, key: tuple[Thing, str], work: Callable[[Job], object]) -> "asyncio.Task[object]":
+    def _start_job(
+        self, key: tuple[VolumeOrSnapshot, str], work: Callable[[ThreadJob], object]
+    ) -> "asyncio.Task[object]":
         if key in self._jobs:
             return self._jobs[key][1]
-        job = Job()
+        job = ThreadJob()
         task: asyncio.Task[object] = asyncio.create_task(self._in_thread(work, job))
         self._jobs[key] = (job, task)
-        task.add_done_callback(lambda done: self._ended(key, done))
+        task.add_done_callback(lambda done: self._job_ended(key, done))
         return task
 
-    def _ended(self, key: tuple[Thing, str], task: "asyncio.Task[object]") -> None:
+    def _job_ended(self, key: tuple[VolumeOrSnapshot, str], task: "asyncio.Task[object]") -> None:
         self._jobs.pop(key, None)
         error = None if task.cancelled() else task.exception()
-        if key[0] is Thing.SNAPSHOT and not task.cancelled() and not isinstance(error, Busy | Stopped):
-            self._forget(key[1])  # complete, failed, or beyond copying: nobody waits for it any longer
-        if error is not None and not isinstance(error, Busy | Stopped):
+        if (
+            key[0] is VolumeOrSnapshot.SNAPSHOT
+            and not task.cancelled()
+            and not isinstance(error, VolumeBusy | JobStopped)
+        ):
+            self._clear_pending(key[1])  # complete, failed, or beyond copying: nobody waits for it any longer
+        if error is not None and not isinstance(error, VolumeBusy | JobStopped):
             log.warning("disks.work_failed", thing=key[0].value, id=key[1], error=str(error))
 
-    def _forget(self, snapshot_id: str) -> None:
+    def _clear_pending(self, snapshot_id: str) -> None:
         for volume_id, pending in [*self._pending.items()]:
             pending.discard(snapshot_id)
             if not pending:
@@ -222,31 +232,31 @@ class LocalCloud:
     # Cleaning
 
     def _prepare(self) -> None:
-        with speaking("the folder of disks cannot be used"):
-            self._folders.prepare()
-            for snapshot in self._snapshots.list():
+        with translate_errors("the folder of disks cannot be used"):
+            self._layout.prepare()
+            for snapshot in self._snapshots.list_snapshots():
                 if snapshot.state is SnapshotState.PENDING:
                     self._pending.setdefault(snapshot.volume_id, set()).add(snapshot.snapshot_id)
 
     def _remove_later(self, rubbish: Path | None) -> None:
         if rubbish is not None:
-            self._later(lambda: remove_folder(rubbish, self._cleaning.check))
+            self._run_in_background(lambda: remove_folder(rubbish, self._cleanup_job.check))
 
-    def _later(self, work: Callable[[], None]) -> None:
+    def _run_in_background(self, work: Callable[[], None]) -> None:
         """What does not succeed is tried again after the next start."""
-        task = asyncio.create_task(self._clean_up(work))
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
+        task = asyncio.create_task(self._run_cleanup(work))
+        self._background_tasks.add(task)
+        task.add_done_callback(self._background_tasks.discard)
 
-    async def _clean_up(self, work: Callable[[], None]) -> None:
+    async def _run_cleanup(self, work: Callable[[], None]) -> None:
         try:
             await self._in_thread(work)
         except (OSError, GpuDevError) as error:
-            if not isinstance(error, Stopped):
+            if not isinstance(error, JobStopped):
                 log.warning("disks.cleaning_failed", error=str(error))
 
 
-def _id_from(token: str) -> str:
+def _id_from_token(token: str) -> str:
     """What is made is named after its token: there is nothing to look through to find it again."""
     try:
         return str(UUID(token))

@@ -3,16 +3,16 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpudev.adapters.local.machine.isolation import Mode
-from gpudev.adapters.local.machine.launch_spec import View, runtime_dir
+from gpudev.adapters.local.machine.isolation import IsolationMode
+from gpudev.adapters.local.machine.launch_spec import InsidePaths, runtime_dir
 from gpudev.adapters.local.machine.nodes import LocalNode
-from gpudev.domain.cluster import Share
+from gpudev.domain.cluster import NodeShare
 from gpudev.domain.ids import short_id
 from gpudev.ports.cluster import ServerSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Gang:
+class GangAddresses:
     """How the members of one dev server find each other."""
 
     address: str
@@ -25,8 +25,15 @@ def member_hostname(spec: ServerSpec, rank: int) -> str:
     return spec.pod_name if rank == 0 else f"{spec.pod_name}-{rank}"
 
 
-def environment_for(
-    spec: ServerSpec, share: Share, node: LocalNode, *, mode: Mode, uid: int, view: View, gang: Gang | None
+def server_environment(
+    spec: ServerSpec,
+    share: NodeShare,
+    node: LocalNode,
+    *,
+    mode: IsolationMode,
+    uid: int,
+    view: InsidePaths,
+    gang: GangAddresses | None,
 ) -> Mapping[str, str]:
     environment = {
         **spec.environment,
@@ -55,19 +62,19 @@ def environment_for(
     return {name: value for name, value in environment.items() if "\0" not in name + value}
 
 
-def visible_devices(share: Share, node: LocalNode, mode: Mode) -> dict[str, str]:
+def visible_devices(share: NodeShare, node: LocalNode, mode: IsolationMode) -> dict[str, str]:
     """The GPUs by the numbers under which CUDA will find them."""
     if node.simulated or not node.nvml:
-        return {"CUDA_VISIBLE_DEVICES": _list(share.gpu_indices)}
+        return {"CUDA_VISIBLE_DEVICES": _join_numbers(share.gpu_indices)}
     if mode.has_namespaces:
         # Only its own device files are there, and the driver counts what it can open from 0.
-        return {"CUDA_VISIBLE_DEVICES": _list(range(len(share.gpu_indices))), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+        return {"CUDA_VISIBLE_DEVICES": _join_numbers(range(len(share.gpu_indices))), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     # NVML counts in the order of the bus; CUDA does so only when told.
     numbers = [node.nvml[index] for index in share.gpu_indices]
-    return {"CUDA_VISIBLE_DEVICES": _list(numbers), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    return {"CUDA_VISIBLE_DEVICES": _join_numbers(numbers), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
-def greeting(spec: ServerSpec, node: LocalNode, view: View) -> str:
+def login_banner(spec: ServerSpec, node: LocalNode, view: InsidePaths) -> str:
     gpus = f"{spec.gpu_count} × {spec.gpu_type}" if spec.gpu_count else spec.gpu_type
     simulated = " (simulated)" if node.simulated else ""
     until = f", until {spec.expires_at:%Y-%m-%d %H:%M} UTC" if spec.expires_at else ""
@@ -83,7 +90,7 @@ def greeting(spec: ServerSpec, node: LocalNode, view: View) -> str:
     )
 
 
-def _gang_environment(spec: ServerSpec, share: Share, gang: Gang) -> dict[str, str]:
+def _gang_environment(spec: ServerSpec, share: NodeShare, gang: GangAddresses) -> dict[str, str]:
     ranks = range(len(spec.shares))
     return {
         "RANK": str(share.rank),
@@ -97,5 +104,5 @@ def _gang_environment(spec: ServerSpec, share: Share, gang: Gang) -> dict[str, s
     }
 
 
-def _list(numbers: "tuple[int, ...] | range | list[int]") -> str:
+def _join_numbers(numbers: "tuple[int, ...] | range | list[int]") -> str:
     return ",".join(str(number) for number in numbers)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from gpudev.adapters.local.machine.nvml import measure
+from gpudev.adapters.local.machine.nvml import measure_gpus
 from gpudev.domain.gpu_use import GpuUse
 from gpudev.domain.reservations.reservation import Reservation
 from gpudev.ports.clock import Clock
@@ -18,31 +18,31 @@ class NvmlUsage:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._asking: asyncio.Task[None] | None = None
+        self._measuring: asyncio.Task[None] | None = None
         self._measured_at: datetime | None = None
         self._by_index: dict[int, GpuUse] = {}
 
     async def close(self) -> None:
-        if self._asking is not None:
-            self._asking.cancel()
+        if self._measuring is not None:
+            self._measuring.cancel()
 
-    async def of(self, reservation: Reservation) -> Sequence[GpuUse]:
+    async def find_usage(self, reservation: Reservation) -> Sequence[GpuUse]:
         wanted = [(share.node, index) for share in reservation.shares for index in share.gpu_indices]
         if not wanted:
             return []
         now = self._clock.now()
-        if self._asking is None and (self._measured_at is None or now - self._measured_at >= _FRESH_FOR):
+        if self._measuring is None and (self._measured_at is None or now - self._measured_at >= _FRESH_FOR):
             self._measured_at = now
-            self._asking = asyncio.create_task(self._measure(now), name="nvml")
-        if self._asking is not None:
-            await asyncio.wait({self._asking}, timeout=_WAIT_SECONDS)
+            self._measuring = asyncio.create_task(self._measure(now), name="nvml")
+        if self._measuring is not None:
+            await asyncio.wait({self._measuring}, timeout=_WAIT_SECONDS)
         return [self._by_index[index] for _, index in wanted if index in self._by_index]
 
     async def _measure(self, now: datetime) -> None:
         try:
-            found = await asyncio.to_thread(measure)
+            found = await asyncio.to_thread(measure_gpus)
             self._by_index = {
                 one.index: GpuUse(str(one.index), "", now, one.busy, one.memory_used, one.memory_total) for one in found
             }
         finally:
-            self._asking = None
+            self._measuring = None

@@ -11,15 +11,15 @@ from gpudev.adapters.local.servers.pid1_reports import write_atomically
 def ensure_host_key(path: Path) -> str:
     """The public half, as `ssh-ed25519 AAAA…`."""
     if path.exists():
-        return public_line(path.read_bytes())
+        return public_key_line(path.read_bytes())
     text = Ed25519PrivateKey.generate().private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
     )
     write_atomically(path, text.decode(), durable=True)
-    return public_line(text)
+    return public_key_line(text)
 
 
-def public_line(private: bytes) -> str:
+def public_key_line(private: bytes) -> str:
     key = serialization.load_ssh_private_key(private, password=None)
     line = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     return line.decode()

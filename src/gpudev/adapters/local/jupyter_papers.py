@@ -4,29 +4,29 @@ import json
 from dataclasses import asdict
 
 from gpudev.adapters.local.sshd.jupyter import fingerprint
-from gpudev.domain.sessions.addons import OUTDATED, JupyterSeen, JupyterState, JupyterWish
+from gpudev.domain.sessions.addons import OUTDATED_SERVER_ERROR, JupyterSpec, JupyterState, JupyterStatus
 
 _LONGEST_REASON = 1000
 
 
-def wish_to_text(wish: JupyterWish | None) -> str:
-    return "" if wish is None else json.dumps(asdict(wish))
+def jupyter_spec_to_text(spec: JupyterSpec | None) -> str:
+    return "" if spec is None else json.dumps(asdict(spec))
 
 
-def seen_in(report: str | None, wish: JupyterWish) -> JupyterSeen:
+def parse_jupyter_report(report: str | None, spec: JupyterSpec) -> JupyterStatus:
     """What is said of another wish, or cannot be read, says nothing of this one. Users may have had a hand in it."""
     if report is None:
-        return JupyterSeen(JupyterState.FAILED, OUTDATED)
-    starting = JupyterSeen(JupyterState.STARTING)
+        return JupyterStatus(JupyterState.FAILED, OUTDATED_SERVER_ERROR)
+    starting = JupyterStatus(JupyterState.STARTING)
     try:
         told = json.loads(report)
-        if told["wish"] != fingerprint(wish_to_text(wish)):
+        if told["wish"] != fingerprint(jupyter_spec_to_text(spec)):
             return starting
         state = JupyterState(told["state"])
         reason = None if told["reason"] is None else str(told["reason"])
     except (ValueError, TypeError, KeyError):
         return starting
     if state is not JupyterState.FAILED:
-        return JupyterSeen(state)
+        return JupyterStatus(state)
     words = "".join(letter for letter in reason or "it does not say why" if letter.isprintable())
-    return JupyterSeen(state, words[:_LONGEST_REASON])
+    return JupyterStatus(state, words[:_LONGEST_REASON])

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 _PASSABLE = 0o500
-_LOOK_AGAIN_S = 0.2
+_POLL_S = 0.2
 
-_worked_on: set[tuple[int, int]] = set()
-_changed = threading.Condition()
+_trees_in_use: set[tuple[int, int]] = set()
+_trees_changed = threading.Condition()
 
 
-def open_up(folder: str | Path, within: int | None = None) -> int | None:
+def ensure_passable(folder: str | Path, within: int | None = None) -> int | None:
     """The mode it had, if that had to be changed. It must stay so as long as anything in it is opened by its name."""
     if os.geteuid() == 0:
         return None
@@ -29,7 +29,7 @@ def open_up(folder: str | Path, within: int | None = None) -> int | None:
     return None
 
 
-def open_closed_file(name: str, flags: int, within: int) -> tuple[int, int]:
+def open_unreadable_file(name: str, flags: int, within: int) -> tuple[int, int]:
     """And its mode before, which it has again."""
     mode = os.stat(name, dir_fd=within, follow_symlinks=False).st_mode
     os.chmod(name, stat.S_IMODE(mode) | 0o400, dir_fd=within)
@@ -40,21 +40,21 @@ def open_closed_file(name: str, flags: int, within: int) -> tuple[int, int]:
 
 
 @contextlib.contextmanager
-def alone_in(top: int, check: Callable[[], None]) -> Iterator[None]:
+def exclusive_access(top: int, check: Callable[[], None]) -> Iterator[None]:
     """Nobody else here opens up and closes folders of this tree meanwhile. `check` may break the waiting off."""
     if os.geteuid() == 0:
         yield
         return
     found = os.fstat(top)
     identity = (found.st_dev, found.st_ino)
-    with _changed:
-        while identity in _worked_on:
+    with _trees_changed:
+        while identity in _trees_in_use:
             check()
-            _changed.wait(_LOOK_AGAIN_S)
-        _worked_on.add(identity)
+            _trees_changed.wait(_POLL_S)
+        _trees_in_use.add(identity)
     try:
         yield
     finally:
-        with _changed:
-            _worked_on.discard(identity)
-            _changed.notify_all()
+        with _trees_changed:
+            _trees_in_use.discard(identity)
+            _trees_changed.notify_all()

@@ -6,14 +6,14 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from gpudev.domain.cluster import Share
+from gpudev.domain.cluster import NodeShare
 from gpudev.domain.ids import DiskId, ReservationId, UserId
-from gpudev.domain.sessions.addons import JupyterWish
+from gpudev.domain.sessions.addons import JupyterSpec
 from gpudev.ports.cluster import HomeVolume, ServerSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class ServerRecord:
     spec: ServerSpec
     ports: tuple[int, ...]
     """Where each member's SSH server listens, by rank."""
@@ -24,7 +24,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class MemberExit:
     """How a member's first process ended."""
 
     reason: str
@@ -33,18 +33,18 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class SetupReport:
+class MemberPersonalization:
     """What a member says of the owner's own set-up."""
 
     words: str | None
     is_final: bool
 
 
-class BadRecord(ValueError):
+class InvalidServerRecord(ValueError):
     """It was not written by us, or not by this version."""
 
 
-def record_to_json(record: Record) -> str:
+def server_record_to_json(record: ServerRecord) -> str:
     spec = asdict(record.spec)
     spec["reservation_id"] = str(record.spec.reservation_id)
     spec["disk_id"] = str(record.spec.disk_id) if record.spec.disk_id else None
@@ -54,15 +54,15 @@ def record_to_json(record: Record) -> str:
     )
 
 
-def record_from_json(text: str) -> Record:
+def server_record_from_json(text: str) -> ServerRecord:
     try:
         data = json.loads(text)
-        return Record(_spec(data["spec"]), tuple(data["ports"]), data["master_port"], data.get("host"))
+        return ServerRecord(_spec_from_json(data["spec"]), tuple(data["ports"]), data["master_port"], data.get("host"))
     except (ValueError, KeyError, TypeError) as error:
-        raise BadRecord(f"{type(error).__name__}: {error}") from error
+        raise InvalidServerRecord(f"{type(error).__name__}: {error}") from error
 
 
-def _spec(data: dict[str, Any]) -> ServerSpec:
+def _spec_from_json(data: dict[str, Any]) -> ServerSpec:
     volume, jupyter = data.get("volume"), data.get("jupyter")
     return ServerSpec(
         **{
@@ -71,9 +71,11 @@ def _spec(data: dict[str, Any]) -> ServerSpec:
             "user_id": UserId(data["user_id"]),
             "disk_id": DiskId(UUID(data["disk_id"])) if data["disk_id"] else None,
             "expires_at": datetime.fromisoformat(data["expires_at"]) if data["expires_at"] else None,
-            "shares": tuple(Share(**{**share, "gpu_indices": tuple(share["gpu_indices"])}) for share in data["shares"]),
+            "shares": tuple(
+                NodeShare(**{**share, "gpu_indices": tuple(share["gpu_indices"])}) for share in data["shares"]
+            ),
             "ssh_public_keys": tuple(data["ssh_public_keys"]),
             "volume": None if volume is None else HomeVolume(**volume),
-            "jupyter": None if jupyter is None else JupyterWish(**jupyter),
+            "jupyter": None if jupyter is None else JupyterSpec(**jupyter),
         }
     )

@@ -9,12 +9,12 @@ from typing import Any
 from gpudev.ports.cloud import Snapshot, SnapshotState, Volume
 
 
-class BadVolumeRecord(ValueError):
+class InvalidVolumeRecord(ValueError):
     """It was not written by us, or not by this version."""
 
 
 @dataclass(frozen=True, slots=True)
-class VolumeRecord:
+class LocalVolumeRecord:
     size_gb: int
     """As told: a folder takes what its file system has."""
     created_at: datetime
@@ -26,23 +26,23 @@ class VolumeRecord:
     method: str | None = None
     """How its bytes came from the snapshot."""
 
-    def volume(self, volume_id: str, attached_to: tuple[str, ...]) -> Volume:
+    def to_volume(self, volume_id: str, attached_to: tuple[str, ...]) -> Volume:
         return Volume(volume_id, self.size_gb, self.created_at, self.zone, attached_to, dict(self.tags))
 
     def to_json(self) -> str:
         return _to_json(self)
 
     @classmethod
-    def from_json(cls, text: str) -> "VolumeRecord":
+    def from_json(cls, text: str) -> "LocalVolumeRecord":
         try:
             data = _from_json(text)
             return cls(**data)
         except (ValueError, KeyError, TypeError) as error:
-            raise BadVolumeRecord(f"{type(error).__name__}: {error}") from error
+            raise InvalidVolumeRecord(f"{type(error).__name__}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotRecord:
+class LocalSnapshotRecord:
     volume_id: str
     size_gb: int
     created_at: datetime
@@ -62,7 +62,7 @@ class SnapshotRecord:
     error: str | None = None
     contents: Mapping[str, Any] = field(default_factory=dict)
 
-    def snapshot(self, snapshot_id: str) -> Snapshot:
+    def to_snapshot(self, snapshot_id: str) -> Snapshot:
         return Snapshot(
             snapshot_id,
             self.volume_id,
@@ -78,15 +78,15 @@ class SnapshotRecord:
         return _to_json(self)
 
     @classmethod
-    def from_json(cls, text: str) -> "SnapshotRecord":
+    def from_json(cls, text: str) -> "LocalSnapshotRecord":
         try:
             data = _from_json(text)
             return cls(**{**data, "state": SnapshotState(data["state"]), "notes": tuple(data["notes"])})
         except (ValueError, KeyError, TypeError) as error:
-            raise BadVolumeRecord(f"{type(error).__name__}: {error}") from error
+            raise InvalidVolumeRecord(f"{type(error).__name__}: {error}") from error
 
 
-def _to_json(record: VolumeRecord | SnapshotRecord) -> str:
+def _to_json(record: LocalVolumeRecord | LocalSnapshotRecord) -> str:
     return json.dumps({**asdict(record), "created_at": record.created_at.isoformat()}, indent=1)
 
 

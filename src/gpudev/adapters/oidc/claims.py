@@ -15,10 +15,10 @@ from gpudev.domain.errors import Forbidden, Invalid, Unauthenticated
 from gpudev.ports.access import Person
 from gpudev.settings import OidcSettings
 
-PROVIDER = "oidc"
-SKEW = timedelta(seconds=60)
+OIDC_PROVIDER = "oidc"
+CLOCK_SKEW = timedelta(seconds=60)
 """How far the issuer's clock may be from ours."""
-FRESH_FOR = timedelta(minutes=10)
+MAX_TOKEN_AGE = timedelta(minutes=10)
 """A login follows its token at once; an older one was lying about somewhere."""
 _SUBJECT = re.compile(r"[!-~]{1,255}")
 
@@ -34,23 +34,23 @@ def check_claims(claims: Mapping[str, Any], settings: OidcSettings, now: datetim
     return ends
 
 
-def person_of(claims: Mapping[str, Any], settings: OidcSettings) -> Person:
+def person_from_claims(claims: Mapping[str, Any], settings: OidcSettings) -> Person:
     """Who it is about. Raises Forbidden for somebody who may not come in, Unauthenticated for what cannot be read."""
     subject = claims.get("sub")
     if not isinstance(subject, str) or not _SUBJECT.fullmatch(subject):
         raise Unauthenticated("the ID token does not say whom it is about")
     email = _verified_email(claims)
     if settings.email_domains and (
-        email is None or _domain(email) not in {one.lower() for one in settings.email_domains}
+        email is None or _email_domain(email) not in {one.lower() for one in settings.email_domains}
     ):
         domains = ", ".join(settings.email_domains)
         raise Forbidden(f"only people with a verified email address of {domains} may come in")
     return Person(
         username=_username(claims, settings, email),
-        provider=PROVIDER,
+        provider=OIDC_PROVIDER,
         subject=f"{settings.issuer} {subject}",
         email=email,
-        role=_role(claims, settings),
+        role=_role_from_groups(claims, settings),
     )
 
 
@@ -66,19 +66,19 @@ def _check_audience(claims: Mapping[str, Any], client_id: str) -> None:
 
 
 def _check_times(claims: Mapping[str, Any], now: datetime) -> datetime:
-    ends, issued = _moment(claims, "exp", now), _moment(claims, "iat", now)
-    if ends + SKEW <= now:
+    ends, issued = _time_claim(claims, "exp", now), _time_claim(claims, "iat", now)
+    if ends + CLOCK_SKEW <= now:
         raise Unauthenticated("the ID token has expired: log in again with `gpu-dev login`")
-    if issued - SKEW > now:
+    if issued - CLOCK_SKEW > now:
         raise Unauthenticated("the ID token is from the future: is the clock right, here and at the issuer?")
-    if issued + FRESH_FOR + SKEW <= now:
+    if issued + MAX_TOKEN_AGE + CLOCK_SKEW <= now:
         raise Unauthenticated("the ID token is too old for a login: log in again with `gpu-dev login`")
-    if "nbf" in claims and _moment(claims, "nbf", now) - SKEW > now:
+    if "nbf" in claims and _time_claim(claims, "nbf", now) - CLOCK_SKEW > now:
         raise Unauthenticated("the ID token is not valid yet")
     return ends
 
 
-def _moment(claims: Mapping[str, Any], name: str, now: datetime) -> datetime:
+def _time_claim(claims: Mapping[str, Any], name: str, now: datetime) -> datetime:
     seconds = claims.get(name)
     if isinstance(seconds, int | float) and not isinstance(seconds, bool) and math.isfinite(seconds):
         try:
@@ -96,7 +96,7 @@ def _verified_email(claims: Mapping[str, Any]) -> str | None:
     return email.lower() if email.isascii() and email.isprintable() and len(email) <= 255 else None
 
 
-def _domain(email: str) -> str:
+def _email_domain(email: str) -> str:
     return email.rpartition("@")[2]
 
 
@@ -112,7 +112,7 @@ def _username(claims: Mapping[str, Any], settings: OidcSettings, email: str | No
         raise Forbidden(f"your {claim} at the issuer cannot be a user's name here: {error.message}") from error
 
 
-def _role(claims: Mapping[str, Any], settings: OidcSettings) -> Role | None:
+def _role_from_groups(claims: Mapping[str, Any], settings: OidcSettings) -> Role | None:
     """By the groups, each compared letter by letter. None: groups mean nothing here."""
     mapped = ((Role.ADMIN, settings.admin_groups), (Role.OPERATOR, settings.operator_groups))
     if not any(groups for _, groups in (*mapped, (Role.USER, settings.user_groups))):

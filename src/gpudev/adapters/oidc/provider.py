@@ -3,11 +3,11 @@
 import hashlib
 from collections.abc import Sequence
 
-from gpudev.adapters.oidc.claims import SKEW, check_claims, person_of
-from gpudev.adapters.oidc.issuer_keys import Issuer
-from gpudev.adapters.oidc.signatures import key_name, signed_claims
+from gpudev.adapters.oidc.claims import CLOCK_SKEW, check_claims, person_from_claims
+from gpudev.adapters.oidc.issuer_keys import IssuerKeys
+from gpudev.adapters.oidc.signatures import token_key_id, verify_signature
 from gpudev.domain.errors import Unauthenticated
-from gpudev.domain.oidc_login import is_for_another
+from gpudev.domain.oidc_login import names_another_server
 from gpudev.ports.access import Person
 from gpudev.ports.clock import Clock
 from gpudev.ports.invitations import IdToken, UsedTokens
@@ -20,7 +20,7 @@ class OidcProvider:
     def __init__(
         self,
         settings: OidcSettings,
-        issuer: Issuer,
+        issuer: IssuerKeys,
         used: UsedTokens,
         clock: Clock,
         server_names: Sequence[str] = (),
@@ -29,18 +29,18 @@ class OidcProvider:
         self._settings = settings
         self._server_names = server_names
         self._issuer = issuer
-        self._used = used
+        self._used_tokens = used
         self._clock = clock
 
     async def identify(self, proof: IdToken) -> Person:
         now = self._clock.now()
-        claims = signed_claims(proof.token, await self._issuer.key(key_name(proof.token)))
+        claims = verify_signature(proof.token, await self._issuer.get_key(token_key_id(proof.token)))
         ends = check_claims(claims, self._settings, now, proof.nonce)
-        if self._server_names and is_for_another(claims.get("nonce"), self._server_names):
+        if self._server_names and names_another_server(claims.get("nonce"), self._server_names):
             raise Unauthenticated("the ID token was got for a login to another server than this one")
-        person = person_of(claims, self._settings)
+        person = person_from_claims(claims, self._settings)
         # By what was signed: a signature may be spelled in more than one way.
         digest = hashlib.sha256(proof.token.rpartition(".")[0].encode()).digest()
-        if not await self._used.use_token(digest, ends + SKEW, now=now):
+        if not await self._used_tokens.use_token(digest, ends + CLOCK_SKEW, now=now):
             raise Unauthenticated("the ID token has been used already: log in again with `gpu-dev login`")
         return person

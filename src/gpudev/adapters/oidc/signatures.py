@@ -18,30 +18,30 @@ _ALGORITHMS: Mapping[str, tuple[str, ...]] = {
     "EC": ("ES256", "ES384", "ES512"),
     "OKP": ("EdDSA",),
 }
-_ALLOWED = frozenset(name for names in _ALGORITHMS.values() for name in names)
-_LONGEST_TOKEN = 32 * 1024
-_LONGEST_KEY_NAME = 256
-_LEAST_RSA_BITS = 2048
-_NO_TOKEN = "this is no ID token"
+_ALLOWED_ALGORITHMS = frozenset(name for names in _ALGORITHMS.values() for name in names)
+_MAX_TOKEN_LENGTH = 32 * 1024
+_MAX_KEY_ID_LENGTH = 256
+_MIN_RSA_BITS = 2048
+_INVALID_TOKEN = "this is no ID token"
 
 
-def key_name(token: str) -> str:
+def token_key_id(token: str) -> str:
     """Which of the issuer's keys it says to be signed with. Raises Unauthenticated."""
-    header = _header(token)
+    header = _token_header(token)
     name = header.get("kid")
-    if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_KEY_NAME:
+    if not isinstance(name, str) or not 0 < len(name) <= _MAX_KEY_ID_LENGTH:
         raise Unauthenticated("the ID token does not name the key it is signed with")
     return name
 
 
-def signed_claims(token: str, key: Mapping[str, Any]) -> dict[str, Any]:
+def verify_signature(token: str, key: Mapping[str, Any]) -> dict[str, Any]:
     """What the token says, once its signature is found to be this key's. Raises Unauthenticated."""
-    algorithm = _header(token)["alg"]
+    algorithm = _token_header(token)["alg"]
     if algorithm not in _ALGORITHMS.get(str(key.get("kty")), ()) or key.get("alg", algorithm) != algorithm:
         raise Unauthenticated("the ID token's algorithm is not the one its key is for")
     try:
         public = jwt.PyJWK(dict(key), algorithm)
-        if isinstance(public.key, RSAPublicKey) and public.key.key_size < _LEAST_RSA_BITS:
+        if isinstance(public.key, RSAPublicKey) and public.key.key_size < _MIN_RSA_BITS:
             raise Unauthenticated("the issuer's key is too short to be trusted")
         # The signature alone: times and names are checked by our own rules (`claims`), with our own clock.
         signed = jwt.PyJWS().decode_complete(token, public, algorithms=[algorithm])["payload"]
@@ -49,20 +49,20 @@ def signed_claims(token: str, key: Mapping[str, Any]) -> dict[str, Any]:
     except jwt.PyJWTError as error:
         raise Unauthenticated("the ID token's signature is not the issuer's") from error
     except (ValueError, RecursionError) as error:
-        raise Unauthenticated(_NO_TOKEN) from error
+        raise Unauthenticated(_INVALID_TOKEN) from error
     if not isinstance(claims, dict):
-        raise Unauthenticated(_NO_TOKEN)
+        raise Unauthenticated(_INVALID_TOKEN)
     return claims
 
 
-def _header(token: str) -> dict[str, Any]:
-    if len(token) > _LONGEST_TOKEN or not token.isascii() or token.count(".") != 2:
-        raise Unauthenticated(_NO_TOKEN)
+def _token_header(token: str) -> dict[str, Any]:
+    if len(token) > _MAX_TOKEN_LENGTH or not token.isascii() or token.count(".") != 2:
+        raise Unauthenticated(_INVALID_TOKEN)
     try:
         header = jwt.get_unverified_header(token)
     except (jwt.PyJWTError, RecursionError) as error:
-        raise Unauthenticated(_NO_TOKEN) from error
-    if header.get("alg") not in _ALLOWED:
+        raise Unauthenticated(_INVALID_TOKEN) from error
+    if header.get("alg") not in _ALLOWED_ALGORITHMS:
         raise Unauthenticated("the ID token is not signed in a way that is trusted here")
     # An access token may be a JWT as well; "crit" asks for rules that are not known here.
     if str(header.get("typ", "JWT")).upper() != "JWT" or "crit" in header:

@@ -4,14 +4,14 @@ from datetime import datetime
 
 from gpudev.adapters.postgres.database.pool import Pool
 from gpudev.adapters.postgres.reservations import reservation_rows
-from gpudev.domain.queue import Outcome, Stay
+from gpudev.domain.queue import EstimateOutcome, UsageSample
 
 
 class PostgresEstimates:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
-    async def stays(self, per_type: int) -> list[Stay]:
+    async def list_usage_samples(self, per_type: int) -> list[UsageSample]:
         async with self._pool.acquire() as connection:
             found = await connection.fetch(
                 """
@@ -26,9 +26,9 @@ class PostgresEstimates:
                 """,
                 per_type,
             )
-        return [Stay(row["gpu_type"], row["used"], row["could"]) for row in found]
+        return [UsageSample(row["gpu_type"], row["used"], row["could"]) for row in found]
 
-    async def outcomes(self, per_type: int) -> list[Outcome]:
+    async def outcomes(self, per_type: int) -> list[EstimateOutcome]:
         async with self._pool.acquire() as connection:
             found = await connection.fetch(
                 """
@@ -42,9 +42,9 @@ class PostgresEstimates:
                 """,
                 per_type,
             )
-        return [reservation_rows.outcome(row) for row in found]
+        return [reservation_rows.outcome_from_row(row) for row in found]
 
-    async def outcomes_since(self, since: datetime) -> list[Outcome]:
+    async def outcomes_since(self, since: datetime) -> list[EstimateOutcome]:
         async with self._pool.acquire() as connection:
             found = await connection.fetch(
                 """
@@ -55,4 +55,4 @@ class PostgresEstimates:
                 """,
                 since,
             )
-        return [reservation_rows.outcome(row) for row in found]
+        return [reservation_rows.outcome_from_row(row) for row in found]

@@ -6,29 +6,29 @@ import socket
 import zlib
 from collections.abc import AsyncIterator
 
-from gpudev.adapters.postgres.database.pool import Connection, Pool, connect, translated
-from gpudev.ports.reconciling import Pass
+from gpudev.adapters.postgres.database.pool import Connection, Pool, connect, translate_errors
+from gpudev.ports.reconciling import ReconcilePass
 
 
-class PostgresPassLocks:
+class PostgresReconcileLocks:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
     @contextlib.asynccontextmanager
-    async def hold(self, which: Pass, *, wait: bool) -> AsyncIterator[str | None]:
+    async def hold(self, which: ReconcilePass, *, wait: bool) -> AsyncIterator[str | None]:
         name = f"gpu-dev {which} {socket.gethostname()}:{os.getpid()}"[:63]
         session = await connect(self._pool.database, server_settings={"application_name": name})
         try:
-            with translated():
-                busy = await _take(session, which, wait)
+            with translate_errors():
+                busy = await _take_lock(session, which, wait)
             yield busy
         finally:
             # No farewell that could take long: the server frees the lock as soon as the session is gone.
             session.terminate()
 
 
-async def _take(session: Connection, which: Pass, wait: bool) -> str | None:
-    key = _lock_key(which)
+async def _take_lock(session: Connection, which: ReconcilePass, wait: bool) -> str | None:
+    key = _reconcile_lock_key(which)
     if wait:
         await session.execute("SELECT pg_advisory_lock($1)", key)
         return None
@@ -46,5 +46,5 @@ async def _take(session: Connection, which: Pass, wait: bool) -> str | None:
     return who or "another run"
 
 
-def _lock_key(which: Pass) -> int:
+def _reconcile_lock_key(which: ReconcilePass) -> int:
     return zlib.crc32(f"gpu-dev pass {which}".encode())

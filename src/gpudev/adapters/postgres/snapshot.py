@@ -10,13 +10,13 @@ from gpudev.adapters.postgres.reservations import reservation_rows
 from gpudev.domain.reservations.reservation import Reservation
 
 
-class UnreleasedSnapshot:
+class UnreleasedCache:
     """For one reader that looks often: the planning loop."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._marks: dict[UUID, int] = {}
-        self._known: dict[UUID, Reservation] = {}
+        self._row_versions: dict[UUID, int] = {}
+        self._reservations: dict[UUID, Reservation] = {}
 
     async def refresh(self) -> list[Reservation]:
         """All that waits, runs, or still holds something, by arrival."""
@@ -25,7 +25,7 @@ class UnreleasedSnapshot:
                 "SELECT reservation_id, xmin::text::bigint AS mark FROM reservations WHERE released_at IS NULL"
             )
             marks: dict[UUID, int] = {row["reservation_id"]: row["mark"] for row in found}
-            changed = [rid for rid, mark in marks.items() if self._marks.get(rid) != mark]
+            changed = [rid for rid, mark in marks.items() if self._row_versions.get(rid) != mark]
             fresh = (
                 await connection.fetch(
                     reservation_rows.SELECT_RESERVATION
@@ -35,8 +35,8 @@ class UnreleasedSnapshot:
                 if changed
                 else []
             )
-        known = {rid: self._known[rid] for rid in marks if rid in self._known}
-        known.update({row["reservation_id"]: reservation_rows.reservation(row) for row in fresh})
+        known = {rid: self._reservations[rid] for rid in marks if rid in self._reservations}
+        known.update({row["reservation_id"]: reservation_rows.reservation_from_row(row) for row in fresh})
         # A row that was written again between the two statements carries an old mark: it is read once more next time.
-        self._marks, self._known = marks, known
+        self._row_versions, self._reservations = marks, known
         return sorted(known.values(), key=lambda reservation: reservation.seq)

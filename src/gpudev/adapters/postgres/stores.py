@@ -6,30 +6,30 @@ from gpudev.adapters.postgres.access.audit_log import PostgresAuditLog
 from gpudev.adapters.postgres.access.invitations import PostgresInvitations, PostgresUsedTokens
 from gpudev.adapters.postgres.access.login import PostgresAccounts, PostgresNonces
 from gpudev.adapters.postgres.access.users import PostgresUsers
-from gpudev.adapters.postgres.administering import PostgresAdministration
+from gpudev.adapters.postgres.administering import PostgresUserAdministration
 from gpudev.adapters.postgres.availability import PostgresAvailability
 from gpudev.adapters.postgres.cluster.cordons import PostgresCordons
 from gpudev.adapters.postgres.cluster.gpu_types import PostgresCatalogue, PostgresNodes
 from gpudev.adapters.postgres.database.leases import PostgresLeases
 from gpudev.adapters.postgres.database.pool import Pool
 from gpudev.adapters.postgres.disk_adopting import PostgresUnlinkedDisks
-from gpudev.adapters.postgres.disk_places import PostgresDiskPlaces
-from gpudev.adapters.postgres.disks.attachments import PostgresDiskContents, PostgresHeldDisks
+from gpudev.adapters.postgres.disk_places import PostgresDiskLocations
+from gpudev.adapters.postgres.disks.attachments import PostgresAttachments, PostgresDiskContents
 from gpudev.adapters.postgres.disks.operations import PostgresDiskOperations
 from gpudev.adapters.postgres.disks.records import PostgresDiskRecords
 from gpudev.adapters.postgres.disks.views import PostgresDiskViews
 from gpudev.adapters.postgres.estimates import PostgresEstimates
-from gpudev.adapters.postgres.passes import PostgresPassLocks
-from gpudev.adapters.postgres.queue.estimates import PostgresPlans
-from gpudev.adapters.postgres.queue.message_queue import PostgresQueue
-from gpudev.adapters.postgres.queue.planning_records import PostgresLooks
+from gpudev.adapters.postgres.passes import PostgresReconcileLocks
+from gpudev.adapters.postgres.queue.estimates import PostgresQueuePlans
+from gpudev.adapters.postgres.queue.message_queue import PostgresMessageQueue
+from gpudev.adapters.postgres.queue.planning_records import PostgresPlanningRecords
 from gpudev.adapters.postgres.reservations.notifications import PostgresNotifications
 from gpudev.adapters.postgres.reservations.reservation_moves import PostgresMoves
 from gpudev.adapters.postgres.reservations.reservation_store import PostgresReservations
-from gpudev.adapters.postgres.sessions.addons import PostgresInteriors
-from gpudev.adapters.postgres.sessions.personalization import PostgresOwnSetups
+from gpudev.adapters.postgres.sessions.addons import PostgresAddons
+from gpudev.adapters.postgres.sessions.personalization import PostgresPersonalizations
 from gpudev.adapters.postgres.sessions.proxy_tokens import PostgresProxyTokens
-from gpudev.adapters.postgres.snapshot import UnreleasedSnapshot
+from gpudev.adapters.postgres.snapshot import UnreleasedCache
 from gpudev.settings import Settings
 
 
@@ -46,25 +46,25 @@ class Stores:
     invitations: PostgresInvitations
     used_tokens: PostgresUsedTokens
     leases: PostgresLeases
-    queue: PostgresQueue
-    unreleased: UnreleasedSnapshot
-    plans: PostgresPlans
+    message_queue: PostgresMessageQueue
+    unreleased: UnreleasedCache
+    plans: PostgresQueuePlans
     estimates: PostgresEstimates
     availability: PostgresAvailability
     disk_records: PostgresDiskRecords
     disk_operations: PostgresDiskOperations
     disk_views: PostgresDiskViews
-    held_disks: PostgresHeldDisks
-    disk_places: PostgresDiskPlaces
+    attachments: PostgresAttachments
+    disk_locations: PostgresDiskLocations
     unlinked_disks: PostgresUnlinkedDisks
     disk_contents: PostgresDiskContents
-    looks: PostgresLooks
-    passes: PostgresPassLocks
+    planning_records: PostgresPlanningRecords
+    reconcile_locks: PostgresReconcileLocks
     proxy_tokens: PostgresProxyTokens
-    interiors: PostgresInteriors
-    administration: PostgresAdministration
+    addons: PostgresAddons
+    administration: PostgresUserAdministration
     audit_log: PostgresAuditLog
-    setups: PostgresOwnSetups
+    personalizations: PostgresPersonalizations
     moves: PostgresMoves
     notifications: PostgresNotifications
 
@@ -73,9 +73,9 @@ class Stores:
         await self.pool.close()
 
 
-def open_stores(settings: Settings, *, max_connections: int = 8, patience: float = 30.0) -> Stores:
+def open_stores(settings: Settings, *, max_connections: int = 8, timeout_seconds: float = 30.0) -> Stores:
     """Nothing is connected until it is first used. `patience`: seconds without an answer, and it is `Unavailable`."""
-    pool = Pool(settings.database, max_size=max_connections, patience=patience)
+    pool = Pool(settings.database, max_size=max_connections, timeout_seconds=timeout_seconds)
     return Stores(
         pool=pool,
         reservations=PostgresReservations(pool),
@@ -88,25 +88,25 @@ def open_stores(settings: Settings, *, max_connections: int = 8, patience: float
         invitations=PostgresInvitations(pool),
         used_tokens=PostgresUsedTokens(pool),
         leases=PostgresLeases(pool),
-        queue=PostgresQueue(pool, settings.timing.retry_backoff),
-        unreleased=UnreleasedSnapshot(pool),
-        plans=PostgresPlans(pool),
+        message_queue=PostgresMessageQueue(pool, settings.timing.retry_backoff),
+        unreleased=UnreleasedCache(pool),
+        plans=PostgresQueuePlans(pool),
         estimates=PostgresEstimates(pool),
         availability=PostgresAvailability(pool),
         disk_records=PostgresDiskRecords(pool),
         disk_operations=PostgresDiskOperations(pool),
         disk_views=PostgresDiskViews(pool),
-        held_disks=PostgresHeldDisks(pool),
-        disk_places=PostgresDiskPlaces(pool),
+        attachments=PostgresAttachments(pool),
+        disk_locations=PostgresDiskLocations(pool),
         unlinked_disks=PostgresUnlinkedDisks(pool),
         disk_contents=PostgresDiskContents(pool),
-        looks=PostgresLooks(pool),
-        passes=PostgresPassLocks(pool),
+        planning_records=PostgresPlanningRecords(pool),
+        reconcile_locks=PostgresReconcileLocks(pool),
         proxy_tokens=PostgresProxyTokens(pool),
-        interiors=PostgresInteriors(pool),
-        administration=PostgresAdministration(pool),
+        addons=PostgresAddons(pool),
+        administration=PostgresUserAdministration(pool),
         audit_log=PostgresAuditLog(pool),
-        setups=PostgresOwnSetups(pool),
+        personalizations=PostgresPersonalizations(pool),
         moves=PostgresMoves(pool),
         notifications=PostgresNotifications(pool),
     )

@@ -13,10 +13,10 @@ from gpudev.api.answering import to_json
 from gpudev.wire.reservations import JobEvent, JobView
 
 KEEP_ALIVE_SECONDS = 15.0
-ASK_EVERY_SECONDS = 0.3
-_GOODBYE_SECONDS = 0.5
-_END: Message = {"type": "http.response.body", "body": b"", "more_body": False}
-Item = JobView | JobEvent | None
+AUTHORIZATION_CHECK_SECONDS = 0.3
+_CLOSE_SECONDS = 0.5
+_LAST_MESSAGE: Message = {"type": "http.response.body", "body": b"", "more_body": False}
+StreamItem = JobView | JobEvent | None
 
 
 class EventStream(Response):
@@ -29,9 +29,9 @@ class EventStream(Response):
 
     def __init__(
         self,
-        items: AsyncGenerator[Item, None],
+        items: AsyncGenerator[StreamItem, None],
         is_allowed: Callable[[], Awaitable[bool]],
-        place: AbstractContextManager[None],
+        slot: AbstractContextManager[None],
         keep_alive_seconds: float = KEEP_ALIVE_SECONDS,
     ) -> None:
         """`is_allowed` is asked before each word and every moment in between: a key may be revoked in the middle.
@@ -41,14 +41,14 @@ class EventStream(Response):
         self.init_headers({"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         self._items = items
         self._is_allowed = is_allowed
-        self._place = place
+        self._slot = slot
         self._keep_alive_seconds = keep_alive_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._place:
+        with self._slot:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             streaming = asyncio.create_task(self._stream(send))
-            leaving = asyncio.create_task(_until_gone(receive))
+            leaving = asyncio.create_task(_wait_for_disconnect(receive))
             try:
                 await self._watch({streaming, leaving})
             finally:
@@ -59,13 +59,15 @@ class EventStream(Response):
             streaming.result()
             return
         with suppress(TimeoutError):  # whoever does not read has no goodbye; the connection is cut
-            async with asyncio.timeout(_GOODBYE_SECONDS):
-                await send(_END)
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await send(_LAST_MESSAGE)
 
     async def _watch(self, tasks: set[asyncio.Task[None]]) -> None:
         """Until one of them is done, or the reader may read no more."""
         while True:
-            done, _ = await asyncio.wait(tasks, timeout=ASK_EVERY_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(
+                tasks, timeout=AUTHORIZATION_CHECK_SECONDS, return_when=asyncio.FIRST_COMPLETED
+            )
             if done or not await self._is_allowed():
                 return
 
@@ -74,7 +76,7 @@ class EventStream(Response):
         async with aclosing(self._items):
             async for item in self._items:
                 if item is not None:
-                    message = sent_event(item)
+                    message = encode_event(item)
                 elif time.monotonic() - said >= self._keep_alive_seconds:
                     message = b": still here\n\n"
                 else:
@@ -83,16 +85,16 @@ class EventStream(Response):
                     break
                 await send({"type": "http.response.body", "body": message, "more_body": True})
                 said = time.monotonic()
-        await send(_END)
+        await send(_LAST_MESSAGE)
 
 
-def sent_event(item: JobView | JobEvent) -> bytes:
+def encode_event(item: JobView | JobEvent) -> bytes:
     data = b"data: " + to_json(item) + b"\n\n"
     if isinstance(item, JobView):
         return b"event: job\n" + data
     return b"event: event\nid: %d\n" % item.event_id + data
 
 
-async def _until_gone(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -10,23 +10,23 @@ import structlog
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gpudev.api.http.responses import problem
+from gpudev.api.http.responses import problem_response
 from gpudev.api.tracing import trace_request
 from gpudev.metrics.http_requests import RequestMeter
-from gpudev.ports.tracing import UNTRACED, Tracer
+from gpudev.ports.tracing import NO_TRACER, Tracer
 
-_SANE_ID = re.compile(rb"[A-Za-z0-9._:+/=-]{1,64}")
-_COMMON = (
+_SAFE_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:+/=-]{1,64}")
+_COMMON_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-resource-policy", b"same-origin"),
 )
-_FOR_ALL = (*_COMMON, (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"))
-_PAGES = ("/docs",)
-_A_JOB = b"/v1/jobs/"
-_FOR_DOCS = (  # Swagger's page loads its program and its style from where FastAPI says, and nothing else
-    *_COMMON,
+_DEFAULT_HEADERS = (*_COMMON_HEADERS, (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"))
+_DOCS_PATHS = ("/docs",)
+_JOB_PREFIX = b"/v1/jobs/"
+_DOCS_HEADERS = (  # Swagger's page loads its program and its style from where FastAPI says, and nothing else
+    *_COMMON_HEADERS,
     (
         b"content-security-policy",
         b"default-src 'none'; script-src 'unsafe-inline' https://cdn.jsdelivr.net; connect-src 'self'; "
@@ -37,10 +37,10 @@ _FOR_DOCS = (  # Swagger's page loads its program and its style from where FastA
 log = structlog.get_logger()
 
 
-class Requests:
+class RequestMiddleware:
     """Pure ASGI, so that streams and disconnects pass through untouched."""
 
-    def __init__(self, app: ASGIApp, tracer: Tracer = UNTRACED) -> None:
+    def __init__(self, app: ASGIApp, tracer: Tracer = NO_TRACER) -> None:
         self._app = app
         self._tracer = tracer
         self._meter = RequestMeter()
@@ -53,7 +53,7 @@ class Requests:
         scope.setdefault("state", {})["request_id"] = request_id
         begun = answered = time.perf_counter()
         status = 0
-        self._meter.begin()
+        self._meter.begin_request()
 
         async def send_with_id(message: Message) -> None:
             nonlocal status, answered
@@ -61,11 +61,11 @@ class Requests:
                 status = message["status"]
                 answered = time.perf_counter()
                 if status == 202:
-                    scope["state"]["made"] = _made(message["headers"])
+                    scope["state"]["made"] = _submitted_id(message["headers"])
                 message["headers"] = [
                     *message["headers"],
                     (b"x-request-id", request_id.encode("ascii")),
-                    *_protecting(scope, message["headers"]),
+                    *_security_headers(scope, message["headers"]),
                 ]
             await send(message)
 
@@ -79,19 +79,19 @@ class Requests:
                 if status:
                     raise  # the answer has begun: all that is left is to cut it off
                 detail = f"something went wrong on our side; ask an operator about request {request_id}"
-                await problem(request_id, 500, "internal", detail)(scope, receive, send_with_id)
+                await problem_response(request_id, 500, "internal", detail)(scope, receive, send_with_id)
             finally:
                 ended = time.perf_counter()
-                self._meter.end(scope, status, (answered if status else ended) - begun)
-                if self._tracer.is_on:
+                self._meter.end_request(scope, status, (answered if status else ended) - begun)
+                if self._tracer.is_enabled:
                     now_ns = time.time_ns()
                     trace_request(self._tracer, scope, status, now_ns - round((ended - begun) * 1e9), now_ns)
                 _log_request(scope, status, ended - begun)
 
 
-def _protecting(scope: Scope, given: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+def _security_headers(scope: Scope, given: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     """What tells browsers to do nothing with an answer but what its reader asked for."""
-    headers = list(_FOR_DOCS if scope["path"] in _PAGES else _FOR_ALL)
+    headers = list(_DOCS_HEADERS if scope["path"] in _DOCS_PATHS else _DEFAULT_HEADERS)
     if scope["path"].startswith("/v1") and not any(name == b"cache-control" for name, _ in given):
         headers.append((b"cache-control", b"no-store"))
     if scope.get("scheme") == "https":
@@ -102,16 +102,16 @@ def _protecting(scope: Scope, given: Iterable[tuple[bytes, bytes]]) -> list[tupl
 def _request_id(scope: Scope) -> str:
     """The client's own, if it is harmless to log and to send back; else a new one."""
     for name, value in scope["headers"]:
-        if name == b"x-request-id" and _SANE_ID.fullmatch(value):
+        if name == b"x-request-id" and _SAFE_REQUEST_ID.fullmatch(value):
             return str(value.decode("ascii"))
     return uuid.uuid4().hex
 
 
-def _made(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+def _submitted_id(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
     """The reservation that was just submitted, by where its answer leads."""
     for name, value in headers:
-        if name == b"location" and value.startswith(_A_JOB):
-            return value.removeprefix(_A_JOB).decode("ascii")
+        if name == b"location" and value.startswith(_JOB_PREFIX):
+            return value.removeprefix(_JOB_PREFIX).decode("ascii")
     return None
 
 

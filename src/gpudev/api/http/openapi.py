@@ -6,7 +6,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import TypeAdapter
 
-from gpudev.api.permissions import Needs, Rule, rule_of
+from gpudev.api.permissions import EndpointRule, RequiredRole, get_rule
 from gpudev.wire.cluster import Problem
 
 DESCRIPTION = """
@@ -16,7 +16,7 @@ Ask with `POST /v1/jobs/submit`, follow with `GET /v1/jobs/{job_id}/events`, log
 active reservation. All of `/v1` needs `Authorization: Bearer gpudev_…`. Errors are `application/problem+json`: `detail`
 is one sentence for people, `code` is stable, `field` names what was wrong. Every answer carries `X-Request-ID`.
 """
-_MEANINGS = {
+_STATUS_MEANINGS = {
     400: "The body is not JSON",
     401: "No valid API key",
     403: "Not for this user's role",
@@ -55,17 +55,17 @@ _EXAMPLE_PROBLEM = {
 }
 
 
-def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     content = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
-    return {status: {"description": _MEANINGS[status], "content": content} for status in statuses}
+    return {status: {"description": _STATUS_MEANINGS[status], "content": content} for status in statuses}
 
 
-def event_stream() -> dict[int | str, dict[str, Any]]:
+def event_stream_response() -> dict[int | str, dict[str, Any]]:
     schema = {"type": "string", "description": "`event: job` with a JobView, `event: event` with a JobEvent"}
     return {200: {"description": "The stream", "content": {"text/event-stream": {"schema": schema}}}}
 
 
-def document(app: FastAPI) -> dict[str, Any]:
+def openapi_document(app: FastAPI) -> dict[str, Any]:
     """The document, made once. FastAPI's own form of validation errors is not ours, so it is not in it."""
     if app.openapi_schema is None:
         made = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
@@ -75,27 +75,27 @@ def document(app: FastAPI) -> dict[str, Any]:
         schemas["Problem"] = TypeAdapter(Problem).json_schema() | {"examples": [_EXAMPLE_PROBLEM]}
         for path, operations in made["paths"].items():
             for method, operation in operations.items():
-                _say_who_may(operation, rule_of([method.upper()], path))
+                _document_rule(operation, get_rule([method.upper()], path))
         app.openapi_schema = made
     return app.openapi_schema
 
 
-def _say_who_may(operation: dict[str, Any], rule: Rule) -> None:
-    operation["x-required-role"] = rule.needs.value
-    operation["x-own-things-only"] = rule.own
-    operation["description"] = f"{operation.get('description', '')}\n\n{rule.said}".strip()
-    for status, answer in problems(*_from_the_door(rule)).items():
+def _document_rule(operation: dict[str, Any], rule: EndpointRule) -> None:
+    operation["x-required-role"] = rule.required_role.value
+    operation["x-own-things-only"] = rule.own_only
+    operation["description"] = f"{operation.get('description', '')}\n\n{rule.description}".strip()
+    for status, answer in problem_responses(*_guard_statuses(rule)).items():
         operation["responses"].setdefault(str(status), answer)
 
 
-def _from_the_door(rule: Rule) -> tuple[int, ...]:
+def _guard_statuses(rule: EndpointRule) -> tuple[int, ...]:
     """What is answered before an endpoint is asked."""
-    match rule.needs:
-        case Needs.OPEN:
-            return (429,) if rule.login else ()
-        case Needs.USER:
+    match rule.required_role:
+        case RequiredRole.OPEN:
+            return (429,) if rule.is_login else ()
+        case RequiredRole.USER:
             return (401, 429)
-        case Needs.OPERATOR | Needs.ADMIN:
+        case RequiredRole.OPERATOR | RequiredRole.ADMIN:
             return (401, 403, 429)
         case _ as never:
             assert_never(never)

@@ -20,39 +20,39 @@ _CURSOR = re.compile(r"[A-Za-z0-9_-]{1,40}")
 _MAX_ID = 2**63 - 1
 
 
-def _only_iso(text: object) -> object:
+def _check_iso(text: object) -> object:
     if not isinstance(text, str) or not _TIME.fullmatch(text):
         raise ValueError("must be a time with its zone, like 2026-03-02T09:00:00Z")
     return text
 
 
-def _in_utc(moment: datetime) -> datetime:
+def _to_utc(moment: datetime) -> datetime:
     try:
         return moment.astimezone(UTC)
     except OverflowError as error:
         raise ValueError("must be a time between the years 1 and 9999, in UTC") from error
 
 
-def _visible(text: str) -> str:
+def _check_visible(text: str) -> str:
     if not 1 <= len(text) <= 255 or not _VISIBLE.fullmatch(text):
         raise ValueError("must be 1 to 255 visible ASCII characters")
     return text
 
 
-def _type_name(text: str) -> str:
+def _check_type_name(text: str) -> str:
     if not _TYPE_NAME.fullmatch(text):
         raise ValueError("must be a GPU type's name, like h100")
     return text
 
 
-def _user_name(text: str) -> str:
+def _check_owner(text: str) -> str:
     try:
         return check_username(text)
     except Invalid as error:
         raise ValueError("must be a user's name, or all") from error
 
 
-Moment = Annotated[datetime, BeforeValidator(_only_iso), AfterValidator(_in_utc)]
+UtcTime = Annotated[datetime, BeforeValidator(_check_iso), AfterValidator(_to_utc)]
 
 JobId = Annotated[
     str,
@@ -65,7 +65,7 @@ JobId = Annotated[
 ]
 Statuses = Annotated[list[Status], Query(alias="status", description="Only these statuses; repeat it for several")]
 GpuTypeFilter = Annotated[
-    Annotated[str, AfterValidator(_type_name)] | None,
+    Annotated[str, AfterValidator(_check_type_name)] | None,
     Query(
         description="Only this GPU type",
         examples=["h100"],
@@ -73,18 +73,18 @@ GpuTypeFilter = Annotated[
     ),
 ]
 CreatedAfter = Annotated[
-    Moment | None, Query(description="Only those created at or after this time", examples=["2026-03-02T09:00:00Z"])
+    UtcTime | None, Query(description="Only those created at or after this time", examples=["2026-03-02T09:00:00Z"])
 ]
 CreatedBefore = Annotated[
-    Moment | None, Query(description="Only those created before this time", examples=["2026-03-03T09:00:00Z"])
+    UtcTime | None, Query(description="Only those created before this time", examples=["2026-03-03T09:00:00Z"])
 ]
 Days = Annotated[float, Query(gt=0, le=3650, allow_inf_nan=False, description="How many days back")]
 Hours = Annotated[float, Query(gt=0, le=72, allow_inf_nan=False, description="How many hours ahead")]
 Cursor = Annotated[str | None, Query(description="`next_cursor` of the page before")]
 Limit = Annotated[int, Query(ge=1, le=200, description="At most so many on this page")]
-Everybody = Annotated[bool, Query(alias="all", description="Everybody's reservations (operators only)")]
-OfUser = Annotated[
-    Annotated[str, AfterValidator(_user_name)] | None,
+AllUsers = Annotated[bool, Query(alias="all", description="Everybody's reservations (operators only)")]
+OwnerFilter = Annotated[
+    Annotated[str, AfterValidator(_check_owner)] | None,
     Query(
         alias="user",
         description="Another user's reservations, or `all`: everybody's (operators only)",
@@ -93,7 +93,7 @@ OfUser = Annotated[
     ),
 ]
 IdempotencyKey = Annotated[
-    Annotated[str, AfterValidator(_visible)] | None,
+    Annotated[str, AfterValidator(_check_visible)] | None,
     Header(
         description="Any text of your own, 1 to 255 visible ASCII characters. The same key and body again give the "
         "same reservation again (with `Idempotent-Replay: true`); with another body they are refused.",
@@ -101,8 +101,8 @@ IdempotencyKey = Annotated[
         json_schema_extra={"minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"},
     ),
 ]
-OperationKey = Annotated[
-    Annotated[str, AfterValidator(_visible)] | None,
+OperationIdempotencyKey = Annotated[
+    Annotated[str, AfterValidator(_check_visible)] | None,
     Header(
         description="Any text of your own, 1 to 255 visible ASCII characters. The same key and request again give the "
         "same operation again (with `Idempotent-Replay: true`); with another request they are refused.",
@@ -127,7 +127,7 @@ OperationRef = Annotated[
         json_schema_extra={"pattern": "^[0-9a-fA-F-]{4,36}$"},
     ),
 ]
-OfSnapshot = Annotated[
+SnapshotRef = Annotated[
     str | None,
     Query(
         description="Of this snapshot (its id, or its first 4 or more hex digits); absent: the last listing",
@@ -135,7 +135,7 @@ OfSnapshot = Annotated[
         json_schema_extra={"pattern": "^[0-9a-fA-F-]{4,36}$"},
     ),
 ]
-Deleted = Annotated[bool, Query(description="Also look among those that were deleted and can be restored")]
+IncludeDeleted = Annotated[bool, Query(description="Also look among those that were deleted and can be restored")]
 LastEventId = Annotated[
     int,
     Header(

@@ -15,22 +15,22 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gpudev.api.answering import ProblemAnswer
+from gpudev.api.answering import ProblemResponse
 from gpudev.domain import errors
-from gpudev.http_edge.error_responses import refusal_of, title_of, type_of
+from gpudev.http_edge.error_responses import problem_title, problem_type, to_error_response
 from gpudev.wire.cluster import Problem
 
 _CODES = {400: "malformed", 404: "not_found", 405: "method_not_allowed", 413: "too_large", 415: "unsupported_media"}
-_MOST_SENTENCES = 5
-_SUBJECT = re.compile(r"^(?:Input|String|List|Value|Datetime|Number|URL) should ")
+_MAX_SENTENCES = 5
+_PYDANTIC_SUBJECT = re.compile(r"^(?:Input|String|List|Value|Datetime|Number|URL) should ")
 log = structlog.get_logger()
 
 
-def code_of(status: int) -> str:
+def error_code(status: int) -> str:
     return _CODES.get(status, HTTPStatus(status).name.lower())
 
 
-def problem(
+def problem_response(
     request_id: str | None,
     status: int,
     code: str,
@@ -38,20 +38,20 @@ def problem(
     *,
     field: str | None = None,
     headers: Mapping[str, str] | None = None,
-) -> ProblemAnswer:
+) -> ProblemResponse:
     body = Problem(
-        type=type_of(code),
-        title=title_of(code),
+        type=problem_type(code),
+        title=problem_title(code),
         status=status,
         detail=detail,
         code=code,
         field=field,
         request_id=request_id,
     )
-    return ProblemAnswer(body, status, headers)
+    return ProblemResponse(body, status, headers)
 
 
-def install(app: FastAPI) -> None:
+def install_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(errors.GpuDevError, _on_domain_error)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
     app.add_exception_handler(HTTPException, _on_http_error)
@@ -59,11 +59,11 @@ def install(app: FastAPI) -> None:
 
 async def _on_domain_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, errors.GpuDevError)
-    refusal = refusal_of(error)
+    refusal = to_error_response(error)
     if refusal.status >= 500:
         log.warning("http.refused", code=error.code, error=error.message, cause=repr(error.__cause__))
     field = error.field if isinstance(error, errors.Invalid) else None
-    return problem(
+    return problem_response(
         request.state.request_id, refusal.status, refusal.code, refusal.detail, field=field, headers=refusal.headers
     )
 
@@ -71,28 +71,28 @@ async def _on_domain_error(request: Request, error: Exception) -> Response:
 async def _on_validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     details = error.errors()
-    sentences = [_sentence(detail) for detail in details[:_MOST_SENTENCES]]
-    if len(details) > _MOST_SENTENCES:
-        sentences.append(f"and {len(details) - _MOST_SENTENCES} more")
-    field = _field_of(details[0]["loc"])
-    return problem(request.state.request_id, 422, errors.Invalid.code, "; ".join(sentences), field=field)
+    sentences = [_describe_validation_error(detail) for detail in details[:_MAX_SENTENCES]]
+    if len(details) > _MAX_SENTENCES:
+        sentences.append(f"and {len(details) - _MAX_SENTENCES} more")
+    field = _field_name(details[0]["loc"])
+    return problem_response(request.state.request_id, 422, errors.Invalid.code, "; ".join(sentences), field=field)
 
 
 async def _on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     status = error.status_code
-    code = code_of(status)
+    code = error_code(status)
     detail = error.detail
     if status == 404:
         detail = f"there is no {request.url.path[:200]!r} here; see /docs for what there is"
     if status == 405:
         detail = f"{request.method} is not answered here; see /docs for what is"
-    return problem(request.state.request_id, status, code, detail, headers=error.headers)
+    return problem_response(request.state.request_id, status, code, detail, headers=error.headers)
 
 
-def _sentence(detail: Mapping[str, Any]) -> str:
+def _describe_validation_error(detail: Mapping[str, Any]) -> str:
     """A validator's finding in words that name the field."""
-    field = _field_of(detail["loc"]) or "the request body"
+    field = _field_name(detail["loc"]) or "the request body"
     match detail["type"]:
         case "missing":
             return f"{field} is missing"
@@ -103,11 +103,13 @@ def _sentence(detail: Mapping[str, Any]) -> str:
         case "value_error":
             return f"{field} {detail['ctx']['error']}"
         case _:
-            said, known = _SUBJECT.subn(f"{field} must ", str(detail["msg"]).replace(" after validation", ""), count=1)
+            said, known = _PYDANTIC_SUBJECT.subn(
+                f"{field} must ", str(detail["msg"]).replace(" after validation", ""), count=1
+            )
             return said if known else f"{field}: {said}"
 
 
-def _field_of(location: Sequence[str | int]) -> str | None:
+def _field_name(location: Sequence[str | int]) -> str | None:
     """("body", "ssh_public_keys", 1) as "ssh_public_keys[1]"; headers by the name they have on the wire."""
     place, *path = location
     name = ""

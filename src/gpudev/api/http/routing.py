@@ -16,66 +16,68 @@ from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope
 
-from gpudev.api.permissions import Needs, NotInTable, rule_of
-from gpudev.api.request_guard import Guard, Recorded
+from gpudev.api.permissions import MissingRule, RequiredRole, get_rule
+from gpudev.api.request_guard import AuditedEndpoint, RequestGuard
 from gpudev.domain.access.users import ApiKey
 from gpudev.domain.errors import Invalid
 
 MAX_BODY = 1024 * 1024
-MOST_DISCARDED = 16 * MAX_BODY
+MAX_DISCARDED = 16 * MAX_BODY
 MAX_DEPTH = 32
 
 
-class _Documented(HTTPBearer):
+class _DocumentedBearer(HTTPBearer):
     """Says in the OpenAPI document how to authenticate; V1Route has done it by then."""
 
     async def __call__(self, request: Request) -> None:  # type: ignore[override]
         return None
 
 
-_bearer = _Documented(auto_error=False, bearerFormat="gpudev_…", description="An API key (`gpu-dev login` gets one).")
+_bearer_scheme = _DocumentedBearer(
+    auto_error=False, bearerFormat="gpudev_…", description="An API key (`gpu-dev login` gets one)."
+)
 
 
 class V1Route(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
-        rule = rule_of(self.methods, self.path)
+        rule = get_rule(self.methods, self.path)
         takes_body = self.body_field is not None
         # By name, whether it may be given more than once.
         query = {field.alias: get_origin(field.field_info.annotation) is list for field in self.dependant.query_params}
 
         async def handle_checked(request: Request) -> Response:
-            guard: Guard = request.app.state.guard
+            guard: RequestGuard = request.app.state.guard
             await guard.admit(request, rule)
             if request.scope["query_string"]:
                 _check_query(request, query)
             if takes_body:
                 value = await _read_json(request)
-                request = _ReadRequest(request.scope, request.receive, value)
+                request = _ParsedRequest(request.scope, request.receive, value)
             return await handle(request)
 
-        return Recorded(f"{next(iter(self.methods or ()))} {self.path}", rule, handle_checked)
+        return AuditedEndpoint(f"{next(iter(self.methods or ()))} {self.path}", rule, handle_checked)
 
 
 def check_routes(router: APIRouter) -> None:
     """Every endpoint has its line in the table of access, and is one that enforces it."""
     for route in router.routes:
         if not isinstance(route, APIRoute):
-            raise NotInTable(f"{route} is no endpoint of which the table of access knows anything")
-        rule = rule_of(route.methods, route.path)
-        if rule.needs is not Needs.OPEN and not isinstance(route, V1Route):
-            raise NotInTable(f"{route.path} needs {rule.needs}, but only a V1Route checks that")
+            raise MissingRule(f"{route} is no endpoint of which the table of access knows anything")
+        rule = get_rule(route.methods, route.path)
+        if rule.required_role is not RequiredRole.OPEN and not isinstance(route, V1Route):
+            raise MissingRule(f"{route.path} needs {rule.required_role}, but only a V1Route checks that")
 
 
-async def _caller(request: Request, _documented: Annotated[Any, Security(_bearer)]) -> ApiKey:
+async def _get_caller(request: Request, _documented: Annotated[Any, Security(_bearer_scheme)]) -> ApiKey:
     key: ApiKey = request.state.caller
     return key
 
 
-Caller = Annotated[ApiKey, Depends(_caller)]
+Caller = Annotated[ApiKey, Depends(_get_caller)]
 
 
-class _ReadRequest(Request):
+class _ParsedRequest(Request):
     """A request whose body was read and understood already."""
 
     def __init__(self, scope: Scope, receive: Receive, value: Any) -> None:
@@ -116,7 +118,7 @@ async def _read_json(request: Request) -> Any:
     # Valid JSON, but no text for PostgreSQL. Only this escape can bring it in.
     if b"\\u0000" in body:
         for field, part in value.items():
-            if any("\x00" in text for text in _texts([field, part])):
+            if any("\x00" in text for text in _iter_texts([field, part])):
                 raise Invalid(f"{field[:80]!r} holds a NUL character", field=field[:80])
     return value
 
@@ -133,7 +135,7 @@ async def _read_bounded(request: Request) -> bytes:
         size += len(chunk)
         if size <= MAX_BODY:
             body += chunk
-        elif size > MOST_DISCARDED:
+        elif size > MAX_DISCARDED:
             break
     if size > MAX_BODY:
         raise too_large
@@ -154,7 +156,7 @@ def _is_deeper_than(value: Any, most: int) -> bool:
     return True
 
 
-def _texts(value: Any) -> Iterator[str]:
+def _iter_texts(value: Any) -> Iterator[str]:
     """Every text in a JSON value. Its depth was bounded when it was read, but not far below Python's own limit,
     so this walks without recursion."""
     pending = [value]

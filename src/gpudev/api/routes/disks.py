@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from gpudev.api.answering import JsonAnswer
-from gpudev.api.http.openapi import problems
-from gpudev.api.http.parameters import Deleted, DiskName, OfSnapshot, OperationKey, OperationRef
+from gpudev.api.answering import JsonResponse
+from gpudev.api.http.openapi import problem_responses
+from gpudev.api.http.parameters import DiskName, IncludeDeleted, OperationIdempotencyKey, OperationRef, SnapshotRef
 from gpudev.api.http.routing import Caller, V1Route
 from gpudev.wire.disks import (
     CloneDiskRequest,
@@ -25,65 +25,77 @@ from gpudev.wire.disks import (
     RestoreDiskRequest,
     SnapshotList,
 )
-from gpudev.workflows.disks.requests import Asked, ManagingDisks
+from gpudev.workflows.disks.requests import AcceptedOperation, DiskRequests
 
-_ASKED_WITH_BODY = problems(400, 401, 404, 409, 413, 415, 422, 429, 503)
-_ASKED = problems(401, 404, 409, 422, 503)
-_LOOKED_AT = problems(401, 404, 422, 503)
+_WRITE_ERRORS_WITH_BODY = problem_responses(400, 401, 404, 409, 413, 415, 422, 429, 503)
+_WRITE_ERRORS = problem_responses(401, 404, 409, 422, 503)
+_READ_ERRORS = problem_responses(401, 404, 422, 503)
 
 
 @dataclass(frozen=True, slots=True)
 class DiskEndpoints:
-    disks: ManagingDisks
+    disks: DiskRequests
 
     def router(self) -> APIRouter:
         router = APIRouter(prefix="/v1/disks", tags=["disks"], route_class=V1Route)
-        self._add_what_is_looked_at(router)
-        self._add_what_is_asked_for(router)
+        self._add_reads(router)
+        self._add_writes(router)
         return router
 
-    def _add_what_is_looked_at(self, router: APIRouter) -> None:
+    def _add_reads(self, router: APIRouter) -> None:
         add = router.add_api_route
-        add("", self.list_disks, response_model=DiskList, summary="List disks", responses=problems(401, 422, 503))
-        add("/{name}", self.get, response_model=DiskDetails, summary="One disk in full", responses=_LOOKED_AT)
+        add(
+            "",
+            self.list_disks,
+            response_model=DiskList,
+            summary="List disks",
+            responses=problem_responses(401, 422, 503),
+        )
+        add("/{name}", self.get, response_model=DiskDetails, summary="One disk in full", responses=_READ_ERRORS)
         add(
             "/{name}/snapshots",
             self.list_snapshots,
             response_model=SnapshotList,
             summary="A disk's snapshots",
-            responses=_LOOKED_AT,
+            responses=_READ_ERRORS,
         )
         add(
             "/{name}/contents",
             self.contents,
             response_model=ContentsView,
             summary="What was on a disk",
-            responses=problems(401, 404, 409, 422, 503),
+            responses=problem_responses(401, 404, 409, 422, 503),
         )
         add(
             "/{name}/operations",
             self.list_operations,
             response_model=OperationList,
             summary="What was done to a disk",
-            responses=_LOOKED_AT,
+            responses=_READ_ERRORS,
         )
         add(
             "/{name}/operations/{operation_id}",
             self.operation,
             response_model=OperationView,
             summary="How far an operation is",
-            responses=problems(401, 404, 409, 422, 503),
+            responses=problem_responses(401, 404, 409, 422, 503),
         )
 
-    def _add_what_is_asked_for(self, router: APIRouter) -> None:
+    def _add_writes(self, router: APIRouter) -> None:
         for method, path, endpoint, summary, responses in (
-            ("POST", "", self.create, "Create a disk", problems(400, 401, 409, 413, 415, 422, 429, 503)),
-            ("DELETE", "/{name}", self.delete, "Delete a disk (it can be restored for a while)", _ASKED),
-            ("POST", "/{name}/restore", self.restore, "Undo a delete, or go back to a snapshot", _ASKED_WITH_BODY),
-            ("POST", "/{name}/rename", self.rename, "Rename a disk", _ASKED_WITH_BODY),
-            ("POST", "/{name}/resize", self.resize, "Make a disk larger", _ASKED_WITH_BODY),
-            ("POST", "/{name}/clone", self.clone, "Make a copy of a disk, or of a snapshot", _ASKED_WITH_BODY),
-            ("POST", "/{name}/snapshots", self.take_snapshot, "Take a snapshot", _ASKED),
+            ("POST", "", self.create, "Create a disk", problem_responses(400, 401, 409, 413, 415, 422, 429, 503)),
+            ("DELETE", "/{name}", self.delete, "Delete a disk (it can be restored for a while)", _WRITE_ERRORS),
+            (
+                "POST",
+                "/{name}/restore",
+                self.restore,
+                "Undo a delete, or go back to a snapshot",
+                _WRITE_ERRORS_WITH_BODY,
+            ),
+            ("POST", "/{name}/rename", self.rename, "Rename a disk", _WRITE_ERRORS_WITH_BODY),
+            ("POST", "/{name}/resize", self.resize, "Make a disk larger", _WRITE_ERRORS_WITH_BODY),
+            ("POST", "/{name}/clone", self.clone, "Make a copy of a disk, or of a snapshot", _WRITE_ERRORS_WITH_BODY),
+            ("POST", "/{name}/snapshots", self.take_snapshot, "Take a snapshot", _WRITE_ERRORS),
         ):
             router.add_api_route(
                 path,
@@ -97,77 +109,81 @@ class DiskEndpoints:
 
     # --- what is looked at -----------------------------------------------------------------------------------------
 
-    async def list_disks(self, caller: Caller, deleted: Deleted = False) -> Response:
+    async def list_disks(self, caller: Caller, deleted: IncludeDeleted = False) -> Response:
         """By name: size, who holds each, when it was last used, its last snapshot."""
-        return JsonAnswer(DiskList(disks=await self.disks.disks(caller.user, deleted=deleted)))
+        return JsonResponse(DiskList(disks=await self.disks.disks(caller.user, deleted=deleted)))
 
-    async def get(self, name: DiskName, caller: Caller, deleted: Deleted = False) -> Response:
+    async def get(self, name: DiskName, caller: Caller, deleted: IncludeDeleted = False) -> Response:
         """With its snapshots, its history and what was last on it."""
-        return JsonAnswer(await self.disks.details(caller.user, name, deleted=deleted))
+        return JsonResponse(await self.disks.details(caller.user, name, deleted=deleted))
 
-    async def list_snapshots(self, name: DiskName, caller: Caller, deleted: Deleted = False) -> Response:
+    async def list_snapshots(self, name: DiskName, caller: Caller, deleted: IncludeDeleted = False) -> Response:
         """The newest first. Only those that this system took."""
         found = await self.disks.snapshots(caller.user, name, deleted=deleted)
-        return JsonAnswer(SnapshotList(snapshots=found))
+        return JsonResponse(SnapshotList(snapshots=found))
 
     async def contents(
-        self, name: DiskName, caller: Caller, snapshot_id: OfSnapshot = None, deleted: Deleted = False
+        self, name: DiskName, caller: Caller, snapshot_id: SnapshotRef = None, deleted: IncludeDeleted = False
     ) -> Response:
         """As it was listed at the end of a reservation: totals, and the names nearest to the top."""
-        return JsonAnswer(await self.disks.contents(caller.user, name, snapshot_id, deleted=deleted))
+        return JsonResponse(await self.disks.contents(caller.user, name, snapshot_id, deleted=deleted))
 
-    async def list_operations(self, name: DiskName, caller: Caller, deleted: Deleted = False) -> Response:
+    async def list_operations(self, name: DiskName, caller: Caller, deleted: IncludeDeleted = False) -> Response:
         """The last 50, the newest first; what the system did by itself is among them."""
         found = await self.disks.operations(caller.user, name, deleted=deleted)
-        return JsonAnswer(OperationList(operations=found))
+        return JsonResponse(OperationList(operations=found))
 
     async def operation(self, name: DiskName, operation_id: OperationRef, caller: Caller) -> Response:
         """Ask again until `state` is `done` (then `result` says what came of it) or `failed` (`error` says why)."""
-        return JsonAnswer(await self.disks.operation(caller.user, name, operation_id))
+        return JsonResponse(await self.disks.operation(caller.user, name, operation_id))
 
     # --- what is asked for -----------------------------------------------------------------------------------------
 
-    async def create(self, ask: CreateDiskRequest, caller: Caller, idempotency_key: OperationKey = None) -> Response:
+    async def create(
+        self, ask: CreateDiskRequest, caller: Caller, idempotency_key: OperationIdempotencyKey = None
+    ) -> Response:
         """It can be reserved with at once."""
         return _accepted(await self.disks.create(caller.user, ask, idempotency_key))
 
-    async def delete(self, name: DiskName, caller: Caller, idempotency_key: OperationKey = None) -> Response:
+    async def delete(self, name: DiskName, caller: Caller, idempotency_key: OperationIdempotencyKey = None) -> Response:
         """Hidden at once. It can be restored for 30 days; only then is anything removed."""
         return _accepted(await self.disks.delete(caller.user, name, idempotency_key))
 
     async def restore(
-        self, name: DiskName, ask: RestoreDiskRequest, caller: Caller, idempotency_key: OperationKey = None
+        self, name: DiskName, ask: RestoreDiskRequest, caller: Caller, idempotency_key: OperationIdempotencyKey = None
     ) -> Response:
         """With `snapshot_id`: back to what that holds; what is on the disk now is kept in a snapshot first. Without:
         the disk of this name that was deleted last is there again."""
         return _accepted(await self.disks.restore(caller.user, name, ask, idempotency_key))
 
     async def rename(
-        self, name: DiskName, ask: RenameDiskRequest, caller: Caller, idempotency_key: OperationKey = None
+        self, name: DiskName, ask: RenameDiskRequest, caller: Caller, idempotency_key: OperationIdempotencyKey = None
     ) -> Response:
         """At once; not while a reservation has it."""
         return _accepted(await self.disks.rename(caller.user, name, ask, idempotency_key))
 
     async def resize(
-        self, name: DiskName, ask: ResizeDiskRequest, caller: Caller, idempotency_key: OperationKey = None
+        self, name: DiskName, ask: ResizeDiskRequest, caller: Caller, idempotency_key: OperationIdempotencyKey = None
     ) -> Response:
         """Also while a reservation has it. Disks only grow."""
         return _accepted(await self.disks.resize(caller.user, name, ask, idempotency_key))
 
     async def clone(
-        self, name: DiskName, ask: CloneDiskRequest, caller: Caller, idempotency_key: OperationKey = None
+        self, name: DiskName, ask: CloneDiskRequest, caller: Caller, idempotency_key: OperationIdempotencyKey = None
     ) -> Response:
         """The new disk is apart from the old one: what is written to one is not seen on the other."""
         return _accepted(await self.disks.clone(caller.user, name, ask, idempotency_key))
 
-    async def take_snapshot(self, name: DiskName, caller: Caller, idempotency_key: OperationKey = None) -> Response:
+    async def take_snapshot(
+        self, name: DiskName, caller: Caller, idempotency_key: OperationIdempotencyKey = None
+    ) -> Response:
         """Also while a reservation has it. One is taken at the end of each reservation anyway."""
         return _accepted(await self.disks.snapshot(caller.user, name, idempotency_key))
 
 
-def _accepted(asked: Asked) -> JsonAnswer:
+def _accepted(asked: AcceptedOperation) -> JsonResponse:
     operation = asked.operation
     headers = {"Location": f"/v1/disks/{operation.disk_name}/operations/{operation.operation_id}"}
     if asked.replayed:
         headers["Idempotent-Replay"] = "true"
-    return JsonAnswer(operation, 202, headers)
+    return JsonResponse(operation, 202, headers)

@@ -13,9 +13,9 @@ from fastapi import APIRouter, Body
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gpudev.api.answering import JsonAnswer
-from gpudev.api.auth_door import Door
-from gpudev.api.http.openapi import problems
+from gpudev.api.answering import JsonResponse
+from gpudev.api.auth_door import KeyIssuer
+from gpudev.api.http.openapi import problem_responses
 from gpudev.api.http.routing import V1Route
 from gpudev.domain.errors import Forbidden, Unauthenticated
 from gpudev.ports.access import IdentityProvider, NonceStore, SignedRequest
@@ -28,11 +28,11 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class AuthEndpoints:
+class LoginEndpoints:
     methods: Sequence[LoginMethod]
     aws: IdentityProvider[SignedRequest] | None
     nonces: NonceStore
-    door: Door
+    key_issuer: KeyIssuer
     clock: Clock
 
     def router(self) -> APIRouter:
@@ -44,7 +44,7 @@ class AuthEndpoints:
             methods=["GET"],
             response_model=LoginMethods,
             summary="How one may log in here",
-            responses=problems(422),
+            responses=problem_responses(422),
         )
         add(
             "/nonce",
@@ -52,7 +52,7 @@ class AuthEndpoints:
             methods=["POST"],
             response_model=NonceView,
             summary="Begin a login",
-            responses=problems(403, 422, 429, 503),
+            responses=problem_responses(403, 422, 429, 503),
         )
         add(
             "/aws-login",
@@ -60,33 +60,33 @@ class AuthEndpoints:
             methods=["POST"],
             response_model=LoginView,
             summary="An API key for a signed request to AWS",
-            responses=problems(400, 401, 403, 413, 415, 422, 429, 503),
+            responses=problem_responses(400, 401, 403, 413, 415, 422, 429, 503),
         )
         return router
 
     async def list_methods(self) -> Response:
-        return JsonAnswer(LoginMethods(methods=list(self.methods)))
+        return JsonResponse(LoginMethods(methods=list(self.methods)))
 
     async def give_nonce(self) -> Response:
         """A nonce to sign, good for one login within two minutes."""
         if self.aws is None:
-            raise _not_with_aws()
+            raise _aws_login_disabled()
         nonce = await self.nonces.issue(NONCE_TTL, now=self.clock.now())
-        return JsonAnswer(NonceView(nonce=nonce.value, expires_at=nonce.expires_at), headers=_NO_STORE)
+        return JsonResponse(NonceView(nonce=nonce.value, expires_at=nonce.expires_at), headers=_NO_STORE)
 
     async def log_in_with_aws(self, request: Request, signed: Annotated[AwsLoginRequest, Body()]) -> Response:
         """Forwards the signed GetCallerIdentity request to STS and, if the answer names a role that may come in, gives
         a key for the role session's name. The request must be made for this server and one of its nonces, and is
         good once."""
         if self.aws is None:
-            raise _not_with_aws()
+            raise _aws_login_disabled()
         try:
             person = await self.aws.identify(SignedRequest(signed.method, signed.url, signed.headers, signed.body))
         except (Unauthenticated, Forbidden) as refusal:
             log.info("login.refused", provider="aws", reason=refusal.message)
             raise
-        return await self.door.let_in(request, person)
+        return await self.key_issuer.issue_key(request, person)
 
 
-def _not_with_aws() -> Forbidden:
+def _aws_login_disabled() -> Forbidden:
     return Forbidden("nobody logs in with AWS here; `gpu-dev login` finds out which ways there are")

@@ -7,37 +7,37 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gpudev.api.answering import JsonAnswer
+from gpudev.api.answering import JsonResponse
 from gpudev.api.http.event_stream import EventStream
-from gpudev.api.http.openapi import SUBMIT_EXAMPLES, event_stream, problems
+from gpudev.api.http.openapi import SUBMIT_EXAMPLES, event_stream_response, problem_responses
 from gpudev.api.http.parameters import (
+    AllUsers,
     CreatedAfter,
     CreatedBefore,
     Cursor,
-    Everybody,
     GpuTypeFilter,
     IdempotencyKey,
     JobId,
     LastEventId,
     Limit,
-    OfUser,
+    OwnerFilter,
     Statuses,
     decode_cursor,
     encode_cursor,
 )
 from gpudev.api.http.routing import Caller, V1Route
-from gpudev.api.request_guard import Guard
+from gpudev.api.request_guard import RequestGuard
 from gpudev.domain.access.users import User
 from gpudev.domain.errors import Forbidden, NotFound
 from gpudev.domain.ids import UserId
 from gpudev.ports.reservations import JobQuery, ReservationStore, UserStore
-from gpudev.ports.sessions import InteriorView
+from gpudev.ports.sessions import AddonView
 from gpudev.wire.reservations import ExtendRequest, JobList, JobView, PriorityRequest, SubmitRequest
-from gpudev.workflows.cancelling import Cancelling
-from gpudev.workflows.prioritising import Prioritising
-from gpudev.workflows.reservation_views import Viewing, find_job, sees_everything
-from gpudev.workflows.reservations.reservation_actions import Extending
-from gpudev.workflows.reservations.reservation_stream import Watching
+from gpudev.workflows.cancelling import Cancellation
+from gpudev.workflows.prioritising import Prioritisation
+from gpudev.workflows.reservation_views import ReservationViews, find_job, sees_everything
+from gpudev.workflows.reservations.reservation_actions import Extension
+from gpudev.workflows.reservations.reservation_stream import ReservationStream
 from gpudev.workflows.reservations.submission import Submission
 
 
@@ -45,13 +45,13 @@ from gpudev.workflows.reservations.submission import Submission
 class JobEndpoints:
     reservations: ReservationStore
     users: UserStore
-    viewing: Viewing
+    viewing: ReservationViews
     submission: Submission
-    cancelling: Cancelling
-    extending: Extending
-    prioritising: Prioritising
-    watching: Watching
-    interiors: InteriorView
+    cancelling: Cancellation
+    extending: Extension
+    prioritising: Prioritisation
+    watching: ReservationStream
+    addons: AddonView
 
     def router(self) -> APIRouter:
         router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=V1Route)
@@ -63,7 +63,7 @@ class JobEndpoints:
             status_code=202,
             response_model=JobView,
             summary="Ask for a dev server",
-            responses=problems(400, 401, 409, 413, 415, 422, 429, 503),
+            responses=problem_responses(400, 401, 409, 413, 415, 422, 429, 503),
             openapi_extra={"requestBody": {"content": {"application/json": {"examples": SUBMIT_EXAMPLES}}}},
         )
         add(
@@ -71,14 +71,14 @@ class JobEndpoints:
             self.list_jobs,
             response_model=JobList,
             summary="List reservations",
-            responses=problems(401, 403, 404, 422, 503),
+            responses=problem_responses(401, 403, 404, 422, 503),
         )
         add(
             "/{job_id}",
             self.get,
             response_model=JobView,
             summary="One reservation",
-            responses=problems(401, 404, 409, 422, 503),
+            responses=problem_responses(401, 404, 409, 422, 503),
         )
         add(
             "/{job_id}/cancel",
@@ -86,7 +86,7 @@ class JobEndpoints:
             methods=["POST"],
             response_model=JobView,
             summary="End a reservation",
-            responses=problems(401, 404, 409, 422, 503),
+            responses=problem_responses(401, 404, 409, 422, 503),
         )
         add(
             "/{job_id}/extend",
@@ -94,7 +94,7 @@ class JobEndpoints:
             methods=["POST"],
             response_model=JobView,
             summary="Move a running reservation's end",
-            responses=problems(400, 401, 404, 409, 413, 415, 422, 503),
+            responses=problem_responses(400, 401, 404, 409, 413, 415, 422, 503),
         )
         add(
             "/{job_id}/priority",
@@ -102,7 +102,7 @@ class JobEndpoints:
             methods=["POST"],
             response_model=JobView,
             summary="Let somebody who waits go first (operators)",
-            responses=problems(400, 401, 403, 404, 409, 413, 415, 422, 503),
+            responses=problem_responses(400, 401, 403, 404, 409, 413, 415, 422, 503),
         )
         add(
             "/{job_id}/events",
@@ -110,7 +110,7 @@ class JobEndpoints:
             status_code=200,
             summary="Follow a reservation (server-sent events)",
             response_class=EventStream,
-            responses=event_stream() | problems(401, 404, 409, 422, 429, 503),
+            responses=event_stream_response() | problem_responses(401, 404, 409, 422, 429, 503),
         )
         return router
 
@@ -121,7 +121,7 @@ class JobEndpoints:
         headers = {"Location": f"/v1/jobs/{submitted.reservation.reservation_id}"}
         if submitted.replayed:
             headers["Idempotent-Replay"] = "true"
-        return JsonAnswer(await self.viewing.view(submitted.reservation), 202, headers)
+        return JsonResponse(await self.viewing.view(submitted.reservation), 202, headers)
 
     async def list_jobs(
         self,
@@ -133,13 +133,13 @@ class JobEndpoints:
         created_before: CreatedBefore = None,
         cursor: Cursor = None,
         limit: Limit = 50,
-        everybody: Everybody = False,
-        of_user: OfUser = None,
+        everybody: AllUsers = False,
+        of_user: OwnerFilter = None,
     ) -> Response:
         """Newest first. A page that is full ends with the `next_cursor` to the one after it."""
         found = await self.reservations.list_jobs(
             JobQuery(
-                user_id=await self._whose(caller.user, "all" if everybody else of_user),
+                user_id=await self._resolve_owner(caller.user, "all" if everybody else of_user),
                 statuses=tuple(statuses),
                 gpu_type=gpu_type,
                 created_after=created_after,
@@ -151,9 +151,9 @@ class JobEndpoints:
         )
         page = found[:limit]
         more = encode_cursor(page[-1].seq) if len(found) > limit else None
-        return JsonAnswer(JobList(jobs=await self.viewing.views(page), next_cursor=more))
+        return JsonResponse(JobList(jobs=await self.viewing.views(page), next_cursor=more))
 
-    async def _whose(self, caller: User, name: str | None) -> UserId | None:
+    async def _resolve_owner(self, caller: User, name: str | None) -> UserId | None:
         """None: everybody's."""
         if name is None or name == caller.username:
             return caller.user_id
@@ -169,35 +169,35 @@ class JobEndpoints:
     async def get(self, job_id: JobId, caller: Caller) -> Response:
         """How it stands now: status, place in the line, the ssh command once it is active."""
         found = await find_job(self.reservations, caller.user, job_id)
-        view = await self.viewing.view_in_full(found)
-        if found.furnished and not found.status.is_terminal:
-            interior = await self.interiors.find(found.reservation_id)
+        view = await self.viewing.view_with_usage(found)
+        if found.has_addons and not found.status.is_terminal:
+            interior = await self.addons.find_addons(found.reservation_id)
             if interior is not None:
-                view.users = [user.github_user for user in interior.users]
-                view.jupyter = interior.jupyter.seen.state.value if interior.jupyter else None
-        return JsonAnswer(view)
+                view.users = [user.github_user for user in interior.collaborators]
+                view.jupyter = interior.jupyter.status.state.value if interior.jupyter else None
+        return JsonResponse(view)
 
     async def cancel(self, job_id: JobId, caller: Caller) -> Response:
         """It is cancelled when this answers; its GPUs are free once `released_at` is set. Cancelling twice is fine."""
         cancelled = await self.cancelling.cancel(caller.user, job_id)
-        return JsonAnswer(await self.viewing.view(cancelled))
+        return JsonResponse(await self.viewing.view(cancelled))
 
     async def extend(self, job_id: JobId, ask: ExtendRequest, caller: Caller) -> Response:
         """Adds hours to an active reservation, as far as that moves nobody's promised start."""
         extended = await self.extending.extend(caller.user, job_id, ask.extension_hours)
-        return JsonAnswer(await self.viewing.view(extended))
+        return JsonResponse(await self.viewing.view(extended))
 
     async def prioritise(self, job_id: JobId, ask: PriorityRequest, caller: Caller, request: Request) -> Response:
         """Higher goes first, whoever came first; those who then start later than promised are told why."""
         request.state.audit_target = f"{job_id} ({ask.priority})"
         changed = await self.prioritising.prioritise(caller.user, job_id, ask.priority)
-        return JsonAnswer(await self.viewing.view(changed))
+        return JsonResponse(await self.viewing.view(changed))
 
     async def events(self, job_id: JobId, caller: Caller, request: Request, last_event_id: LastEventId = 0) -> Response:
         """A `job` event with the whole reservation comes first and after every change; an `event` event for each
         line of its history (after `Last-Event-ID`, if given). The stream ends when the reservation has ended, and when
         the key that asked for it is no key any more."""
         found = await find_job(self.reservations, caller.user, job_id)
-        guard: Guard = request.app.state.guard
+        guard: RequestGuard = request.app.state.guard
         items = self.watching.watch(found.reservation_id, last_event_id)
-        return EventStream(items, partial(guard.still_knows, request), guard.streaming(request))
+        return EventStream(items, partial(guard.is_still_authorized, request), guard.reserve_stream(request))

@@ -8,15 +8,15 @@ from fastapi import APIRouter, Path
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gpudev.api.answering import JsonAnswer
-from gpudev.api.http.openapi import problems
+from gpudev.api.answering import JsonResponse
+from gpudev.api.http.openapi import problem_responses
 from gpudev.api.http.parameters import JobId
 from gpudev.api.http.routing import Caller, V1Route
 from gpudev.domain.reservations.reservation import Reservation
-from gpudev.domain.sessions.addons import Interior, jupyter_path
+from gpudev.domain.sessions.addons import Addons, jupyter_path
 from gpudev.wire.sessions import AddUsersRequest, DevServerUser, DevServerUsers, JupyterLink, JupyterView
-from gpudev.workflows.sessions.addons import Furnishing
-from gpudev.workflows.sessions.jupyter_access import Linking
+from gpudev.workflows.sessions.addons import AddonChanges
+from gpudev.workflows.sessions.jupyter_access import JupyterLinks
 
 GitHubUser = Annotated[
     str,
@@ -30,8 +30,8 @@ GitHubUser = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class UserEndpoints:
-    furnishing: Furnishing
+class CollaboratorEndpoints:
+    addons: AddonChanges
 
     def router(self) -> APIRouter:
         router = APIRouter(prefix="/v1/jobs", tags=["inside"], route_class=V1Route)
@@ -40,7 +40,7 @@ class UserEndpoints:
             self.list_users,
             response_model=DevServerUsers,
             summary="Who else may log in",
-            responses=problems(401, 404, 409, 422, 429, 503),
+            responses=problem_responses(401, 404, 409, 422, 429, 503),
         )
         router.add_api_route(
             "/{job_id}/users",
@@ -49,7 +49,7 @@ class UserEndpoints:
             status_code=202,
             response_model=DevServerUsers,
             summary="Let others log in",
-            responses=problems(400, 401, 404, 409, 413, 415, 422, 429, 503),
+            responses=problem_responses(400, 401, 404, 409, 413, 415, 422, 429, 503),
         )
         router.add_api_route(
             "/{job_id}/users/{github_user}",
@@ -58,30 +58,30 @@ class UserEndpoints:
             status_code=202,
             response_model=DevServerUsers,
             summary="Let somebody in no longer",
-            responses=problems(401, 404, 409, 422, 429, 503),
+            responses=problem_responses(401, 404, 409, 422, 429, 503),
         )
         return router
 
     async def list_users(self, job_id: JobId, caller: Caller) -> Response:
         """Beside the owner, whose keys were given with the reservation."""
-        found, interior = await self.furnishing.interior(caller.user, job_id)
-        return JsonAnswer(_users(found, interior))
+        found, interior = await self.addons.find_addons(caller.user, job_id)
+        return JsonResponse(_collaborators_view(found, interior))
 
     async def add(self, job_id: JobId, ask: AddUsersRequest, caller: Caller, request: Request) -> Response:
         """Their keys are asked of GitHub now; without any, nobody is added. In a dev server that runs it takes effect
         within seconds (`in_effect`), in one that does not run yet when it starts."""
         request.state.audit_target = f"{job_id} ({', '.join(ask.github_users)})"
-        await self.furnishing.add_users(caller.user, job_id, ask.github_users)
-        return JsonAnswer(_users(*await self.furnishing.interior(caller.user, job_id)), 202)
+        await self.addons.add_users(caller.user, job_id, ask.github_users)
+        return JsonResponse(_collaborators_view(*await self.addons.find_addons(caller.user, job_id)), 202)
 
     async def remove(self, job_id: JobId, github_user: GitHubUser, caller: Caller) -> Response:
         """Takes effect within seconds, and ends the connections that they have open."""
-        await self.furnishing.remove_user(caller.user, job_id, github_user)
-        return JsonAnswer(_users(*await self.furnishing.interior(caller.user, job_id)), 202)
+        await self.addons.remove_user(caller.user, job_id, github_user)
+        return JsonResponse(_collaborators_view(*await self.addons.find_addons(caller.user, job_id)), 202)
 
 
-def _users(reservation: Reservation, interior: Interior | None) -> DevServerUsers:
-    users = () if interior is None or reservation.status.is_terminal else interior.users
+def _collaborators_view(reservation: Reservation, addons: Addons | None) -> DevServerUsers:
+    users = () if addons is None or reservation.status.is_terminal else addons.collaborators
     return DevServerUsers(
         reservation_id=str(reservation.reservation_id),
         users=[
@@ -93,21 +93,21 @@ def _users(reservation: Reservation, interior: Interior | None) -> DevServerUser
             )
             for user in users
         ],
-        in_effect=interior is None or interior.is_in_effect,
-        trouble=None if interior is None else interior.trouble,
+        in_effect=addons is None or addons.is_applied,
+        trouble=None if addons is None else addons.error,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class JupyterEndpoints:
-    furnishing: Furnishing
-    linking: Linking
+    addons: AddonChanges
+    links: JupyterLinks
     url: str
     """Where Jupyter is reached, if that is not where the API is."""
 
     def router(self) -> APIRouter:
         router = APIRouter(prefix="/v1/jobs", tags=["inside"], route_class=V1Route)
-        answers = problems(401, 404, 409, 422, 429, 503)
+        answers = problem_responses(401, 404, 409, 422, 429, 503)
         router.add_api_route(
             "/{job_id}/jupyter", self.get, response_model=JupyterView, summary="How Jupyter is", responses=answers
         )
@@ -136,35 +136,35 @@ class JupyterEndpoints:
 
     async def get(self, job_id: JobId, caller: Caller) -> Response:
         """`off` until it is enabled."""
-        return JsonAnswer(jupyter_view(*await self.furnishing.interior(caller.user, job_id)))
+        return JsonResponse(jupyter_view(*await self.addons.find_addons(caller.user, job_id)))
 
     async def enable(self, job_id: JobId, caller: Caller) -> Response:
         """It starts in the running dev server, without a restart, and again with it; before that, when the dev server
         starts. Enabling twice is fine; one that failed is tried anew."""
-        await self.furnishing.enable_jupyter(caller.user, job_id)
-        return JsonAnswer(jupyter_view(*await self.furnishing.interior(caller.user, job_id)), 202)
+        await self.addons.enable_jupyter(caller.user, job_id)
+        return JsonResponse(jupyter_view(*await self.addons.find_addons(caller.user, job_id)), 202)
 
     async def disable(self, job_id: JobId, caller: Caller) -> Response:
         """Its kernels end with it. Disabling twice is fine."""
-        await self.furnishing.disable_jupyter(caller.user, job_id)
-        return JsonAnswer(jupyter_view(*await self.furnishing.interior(caller.user, job_id)), 202)
+        await self.addons.disable_jupyter(caller.user, job_id)
+        return JsonResponse(jupyter_view(*await self.addons.find_addons(caller.user, job_id)), 202)
 
     async def link(self, job_id: JobId, caller: Caller) -> Response:
         """For the owner alone. The browser that opens it gets a cookie for this one Jupyter; what it may do ends with
         the reservation, when the user is disabled, or when the API key that asked for the link is revoked."""
-        issued = await self.linking.issue(caller, job_id)
+        issued = await self.links.issue_link(caller, job_id)
         path = f"{jupyter_path(issued.reservation_id)}enter?ticket={issued.secret}"
-        return JsonAnswer(
+        return JsonResponse(
             JupyterLink(url=f"{self.url.rstrip('/')}{path}", expires_at=issued.ends_at),
             headers={"Cache-Control": "no-store"},
         )
 
 
-def jupyter_view(reservation: Reservation, interior: Interior | None) -> JupyterView:
-    jupyter = None if interior is None or reservation.status.is_terminal else interior.jupyter
+def jupyter_view(reservation: Reservation, addons: Addons | None) -> JupyterView:
+    jupyter = None if addons is None or reservation.status.is_terminal else addons.jupyter
     return JupyterView(
         reservation_id=str(reservation.reservation_id),
-        state="off" if jupyter is None else jupyter.seen.state.value,
-        reason=None if jupyter is None else jupyter.seen.reason,
-        trouble=None if interior is None or reservation.status.is_terminal else interior.trouble,
+        state="off" if jupyter is None else jupyter.status.state.value,
+        reason=None if jupyter is None else jupyter.status.reason,
+        trouble=None if addons is None or reservation.status.is_terminal else addons.error,
     )

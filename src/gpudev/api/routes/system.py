@@ -12,8 +12,8 @@ from pydantic import AfterValidator
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gpudev.api.answering import JsonAnswer
-from gpudev.api.http.openapi import problems
+from gpudev.api.answering import JsonResponse
+from gpudev.api.http.openapi import problem_responses
 from gpudev.api.http.routing import Caller, V1Route
 from gpudev.domain.errors import Invalid
 from gpudev.domain.gpu import GpuType
@@ -22,20 +22,20 @@ from gpudev.settings import Settings
 from gpudev.wire.configuration import GpuTypeChange, GpuTypeList, GpuTypeView, SettingsView
 
 log = structlog.get_logger()
-_LONGEST_DESCRIPTION = 200
-_SECRET = re.compile(r"password|secret|token|key|credential", re.IGNORECASE)
+_MAX_DESCRIPTION = 200
+_SECRET_NAME = re.compile(r"password|secret|token|key|credential", re.IGNORECASE)
 _USERINFO = re.compile(r"(?<=://)[^/?#]*@")
 _TYPE_NAME = re.compile(r"[A-Za-z0-9._-]{1,50}")
 
 
-def _type_name(text: str) -> str:
+def _check_type_name(text: str) -> str:
     if not _TYPE_NAME.fullmatch(text):
         raise ValueError("must be a GPU type's name, like h100")
     return text
 
 
 TypeName = Annotated[
-    Annotated[str, AfterValidator(_type_name)],
+    Annotated[str, AfterValidator(_check_type_name)],
     Path(description="A GPU type", examples=["h100"], json_schema_extra={"pattern": "^[A-Za-z0-9._-]{1,50}$"}),
 ]
 
@@ -47,7 +47,7 @@ class ConfigurationEndpoints:
 
     def router(self) -> APIRouter:
         router = APIRouter(prefix="/v1", tags=["administration"], route_class=V1Route)
-        read = problems(401, 403, 422, 429, 503)
+        read = problem_responses(401, 403, 422, 429, 503)
         router.add_api_route(
             "/gpu-types",
             self.list_types,
@@ -61,7 +61,7 @@ class ConfigurationEndpoints:
             methods=["PATCH"],
             response_model=GpuTypeView,
             summary="Offer a GPU type or not, and describe it",
-            responses=problems(400, 401, 403, 404, 413, 415, 422, 429, 503),
+            responses=problem_responses(400, 401, 403, 404, 413, 415, 422, 429, 503),
         )
         router.add_api_route(
             "/settings",
@@ -74,49 +74,49 @@ class ConfigurationEndpoints:
 
     async def list_types(self, _caller: Caller) -> Response:
         known = await self.catalogue.catalogue()
-        return JsonAnswer(GpuTypeList(gpu_types=[_view(gpu_type) for gpu_type in known.values()]))
+        return JsonResponse(GpuTypeList(gpu_types=[_gpu_type_view(gpu_type) for gpu_type in known.values()]))
 
     async def revise_type(self, name: TypeName, ask: GpuTypeChange, caller: Caller, request: Request) -> Response:
         """What runs or waits goes on; a type that is not active can no longer be asked for, within a second."""
         if ask.is_active is None and ask.description is None:
             raise Invalid("nothing would change: give is_active, description, or both", field="is_active")
-        request.state.audit_target = f"{name} ({_said(ask)})"
+        request.state.audit_target = f"{name} ({_describe_change(ask)})"
         described = None if ask.description is None else _check_description(ask.description)
-        changed = await self.catalogue.revise(name, is_active=ask.is_active, description=described)
+        changed = await self.catalogue.update_gpu_type(name, is_active=ask.is_active, description=described)
         log.info("gpu_type.revised", gpu_type=name, is_active=changed.is_active, by=caller.user.username)
-        return JsonAnswer(_view(changed))
+        return JsonResponse(_gpu_type_view(changed))
 
     async def show_settings(self, _caller: Caller) -> Response:
         """Of this API process; others (the processor) read their own environment."""
-        return JsonAnswer(SettingsView(settings=show(self.settings)))
+        return JsonResponse(SettingsView(settings=redact_settings(self.settings)))
 
 
-def show(settings: Settings) -> dict[str, Any]:
+def redact_settings(settings: Settings) -> dict[str, Any]:
     """Every setting by its dotted name, without anything that lets somebody in."""
-    return dict(_flat(settings, ""))
+    return dict(_flatten(settings, ""))
 
 
-def _flat(part: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+def _flatten(part: Any, prefix: str) -> Iterator[tuple[str, Any]]:
     for one in fields(part):
         value = getattr(part, one.name)
         if is_dataclass(value):
-            yield from _flat(value, f"{prefix}{one.name}.")
+            yield from _flatten(value, f"{prefix}{one.name}.")
         else:
-            yield f"{prefix}{one.name}", _shown(one.name, value)
+            yield f"{prefix}{one.name}", _redact(one.name, value)
 
 
-def _shown(name: str, value: Any) -> Any:
+def _redact(name: str, value: Any) -> Any:
     match value:
         case bool() | int() | float():
             return value
         case timedelta():
             return value.total_seconds()
-        case _ if _SECRET.search(name):
+        case _ if _SECRET_NAME.search(name):
             return "set" if value else "unset"
         case None:
             return None
         case tuple() | list() | set() | frozenset():
-            return [_shown("", each) for each in value]
+            return [_redact("", each) for each in value]
         case Mapping():
             # Nothing says which of somebody's own names stand for secrets.
             return sorted(str(each) for each in value)
@@ -125,19 +125,19 @@ def _shown(name: str, value: Any) -> Any:
 
 
 def _check_description(text: str) -> str:
-    if len(text) > _LONGEST_DESCRIPTION or not text.isprintable():
+    if len(text) > _MAX_DESCRIPTION or not text.isprintable():
         raise Invalid(
-            f"a description is one line of at most {_LONGEST_DESCRIPTION} printable characters", field="description"
+            f"a description is one line of at most {_MAX_DESCRIPTION} printable characters", field="description"
         )
     return text.strip()
 
 
-def _said(ask: GpuTypeChange) -> str:
+def _describe_change(ask: GpuTypeChange) -> str:
     parts = [] if ask.is_active is None else ["offered" if ask.is_active else "not offered"]
     return ", ".join(parts + ([] if ask.description is None else ["described anew"]))
 
 
-def _view(gpu_type: GpuType) -> GpuTypeView:
+def _gpu_type_view(gpu_type: GpuType) -> GpuTypeView:
     return GpuTypeView(
         name=gpu_type.name,
         instance_type=gpu_type.instance_type,

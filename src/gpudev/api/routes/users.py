@@ -9,15 +9,15 @@ from pydantic import AfterValidator
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gpudev.api.answering import JsonAnswer
+from gpudev.api.answering import JsonResponse
 from gpudev.api.authentication import Authentication
-from gpudev.api.http.openapi import problems
-from gpudev.api.http.parameters import Moment
+from gpudev.api.http.openapi import problem_responses
+from gpudev.api.http.parameters import UtcTime
 from gpudev.api.http.routing import Caller, V1Route
 from gpudev.domain.access.users import Role, User, check_username
 from gpudev.domain.errors import Conflict, Invalid
 from gpudev.http_edge.audit import AuditTrail
-from gpudev.ports.administering import Administration, KeyRecord
+from gpudev.ports.administering import KeyRecord, UserAdministration
 from gpudev.ports.auditing import AuditLog, AuditQuery
 from gpudev.ports.reservations import UserStore
 from gpudev.wire.admin import (
@@ -34,13 +34,13 @@ from gpudev.wire.admin import (
 log = structlog.get_logger()
 
 
-def _plain(text: str) -> str:
+def _check_printable(text: str) -> str:
     if not 1 <= len(text) <= 255 or not text.isprintable():
         raise ValueError("must be 1 to 255 printable characters")
     return text
 
 
-def _name(text: str) -> str:
+def _check_username_text(text: str) -> str:
     try:
         return check_username(text)
     except Invalid as error:
@@ -49,24 +49,26 @@ def _name(text: str) -> str:
 
 _NAME_PATTERN = {"pattern": "^[A-Za-z0-9][A-Za-z0-9._@+-]{0,254}$"}
 Username = Annotated[
-    Annotated[str, AfterValidator(_name)], Path(description="A user's name", json_schema_extra=_NAME_PATTERN)
+    Annotated[str, AfterValidator(_check_username_text)],
+    Path(description="A user's name", json_schema_extra=_NAME_PATTERN),
 ]
-OfUser = Annotated[
-    Annotated[str, AfterValidator(_name)] | None, Query(description="Of this user", json_schema_extra=_NAME_PATTERN)
+UserFilter = Annotated[
+    Annotated[str, AfterValidator(_check_username_text)] | None,
+    Query(description="Of this user", json_schema_extra=_NAME_PATTERN),
 ]
-Part = Annotated[
-    Annotated[str, AfterValidator(_plain)] | None,
+SubstringFilter = Annotated[
+    Annotated[str, AfterValidator(_check_printable)] | None,
     Query(description="Those that contain this", json_schema_extra={"minLength": 1, "maxLength": 255}),
 ]
-Since = Annotated[Moment | None, Query(description="From this time on", examples=["2026-03-02T09:00:00Z"])]
+Since = Annotated[UtcTime | None, Query(description="From this time on", examples=["2026-03-02T09:00:00Z"])]
 KeyId = Annotated[int, Path(description="A key's number, as the list of keys tells it", ge=1, le=2**31 - 1)]
-_BODY = (400, 401, 403, 404, 409, 413, 415, 422, 429, 503)
+_WRITE_STATUSES = (400, 401, 403, 404, 409, 413, 415, 422, 429, 503)
 
 
 @dataclass(frozen=True, slots=True)
 class AdminEndpoints:
     users: UserStore
-    administration: Administration
+    administration: UserAdministration
     audit_log: AuditLog
     trail: AuditTrail
     authentication: Authentication
@@ -74,7 +76,10 @@ class AdminEndpoints:
     def router(self) -> APIRouter:
         router = APIRouter(prefix="/v1", tags=["administration"], route_class=V1Route)
         add = router.add_api_route
-        read, act = problems(401, 403, 404, 422, 429, 503), problems(401, 403, 404, 409, 422, 429, 503)
+        read, act = (
+            problem_responses(401, 403, 404, 422, 429, 503),
+            problem_responses(401, 403, 404, 409, 422, 429, 503),
+        )
         add("/users", self.list_users, response_model=UserList, summary="All users", responses=read)
         add(
             "/users",
@@ -83,7 +88,7 @@ class AdminEndpoints:
             status_code=201,
             response_model=UserView,
             summary="Make a user, who has no key yet",
-            responses=problems(*_BODY),
+            responses=problem_responses(*_WRITE_STATUSES),
         )
         add(
             "/users/{username}/role",
@@ -91,7 +96,7 @@ class AdminEndpoints:
             methods=["POST"],
             response_model=UserView,
             summary="Give a user another role",
-            responses=problems(*_BODY),
+            responses=problem_responses(*_WRITE_STATUSES),
         )
         add(
             "/users/{username}/disable",
@@ -122,79 +127,79 @@ class AdminEndpoints:
         return router
 
     async def list_users(self, _caller: Caller) -> Response:
-        return JsonAnswer(UserList(users=[_user(user) for user in await self.users.list_users()]))
+        return JsonResponse(UserList(users=[_user_view(user) for user in await self.users.list_users()]))
 
     async def add_user(self, ask: NewUserRequest, _caller: Caller, request: Request) -> Response:
         """They log in as this server lets people log in, and are then this user."""
         request.state.audit_target = f"{ask.username} ({ask.role})"
         made = await self.users.add_user(check_username(ask.username), Role(ask.role))
-        return JsonAnswer(_user(made), 201, {"Location": f"/v1/users/{made.username}"})
+        return JsonResponse(_user_view(made), 201, {"Location": f"/v1/users/{made.username}"})
 
     async def set_role(self, username: Username, ask: RoleRequest, caller: Caller, request: Request) -> Response:
         """It holds from the next request on (within a second, where other API processes run)."""
         request.state.audit_target = f"{username} ({ask.role})"
-        _not_oneself(caller.user, username, "take a role from")
+        _check_not_self(caller.user, username, "take a role from")
         changed = await self.administration.set_role(username, Role(ask.role))
         self.authentication.forget_user(changed.user_id)
         log.info("user.role", username=changed.username, role=changed.role.value, by=caller.user.username)
-        return JsonAnswer(_user(changed))
+        return JsonResponse(_user_view(changed))
 
     async def disable(self, username: Username, caller: Caller) -> Response:
         """Their keys end within a second, for good. What they have reserved runs on until it ends or is cancelled."""
-        _not_oneself(caller.user, username, "disable")
+        _check_not_self(caller.user, username, "disable")
         changed = await self.administration.set_active(username, False)
         self.authentication.forget_user(changed.user_id)
         log.info("user.disabled", username=changed.username, by=caller.user.username)
-        return JsonAnswer(_user(changed))
+        return JsonResponse(_user_view(changed))
 
     async def enable(self, username: Username, caller: Caller) -> Response:
         """Keys that were revoked stay so: they log in anew."""
         changed = await self.administration.set_active(username, True)
         log.info("user.enabled", username=changed.username, by=caller.user.username)
-        return JsonAnswer(_user(changed))
+        return JsonResponse(_user_view(changed))
 
     async def list_keys(
         self,
         _caller: Caller,
-        user: OfUser = None,
+        user: UserFilter = None,
         ended: Annotated[bool, Query(description="Also those that can no longer be used")] = False,
     ) -> Response:
         """The newest first. The keys themselves are kept nowhere: each is told by its number and first letters."""
         found = await self.administration.list_keys(user, ended=ended)
-        return JsonAnswer(KeyList(keys=[_key(record) for record in found]))
+        return JsonResponse(KeyList(keys=[_key_view(record) for record in found]))
 
     async def revoke(self, key_id: KeyId, caller: Caller) -> Response:
         """It ends within a second. Revoking twice is fine."""
         revoked = await self.administration.revoke_key(key_id)
-        self.authentication.forget(key_id)
+        self.authentication.forget_key(key_id)
         log.info("key.revoked", username=revoked.username, key_id=key_id, by=caller.user.username)
-        return JsonAnswer(_key(revoked))
+        return JsonResponse(_key_view(revoked))
 
     async def audit(
         self,
         _caller: Caller,
-        user: OfUser = None,
-        action: Part = None,
-        outcome: Part = None,
+        user: UserFilter = None,
+        action: SubstringFilter = None,
+        outcome: SubstringFilter = None,
         since: Since = None,
         limit: Annotated[int, Query(ge=1, le=1000, description="At most so many, the newest")] = 100,
     ) -> Response:
         """Every change, login and refusal, the oldest of the newest `limit` first."""
         await self.trail.flush()
         query = AuditQuery(username=user, action=action, outcome=outcome, since=since, limit=limit)
-        found = await self.audit_log.find(query)
-        return JsonAnswer(AuditEntryList(entries=[AuditEntryView(**asdict(entry)) for entry in found]))
+        found = await self.audit_log.find_entries(query)
+        return JsonResponse(AuditEntryList(entries=[AuditEntryView(**asdict(entry)) for entry in found]))
 
 
-def _not_oneself(caller: User, username: str, what: str) -> None:
+def _check_not_self(caller: User, username: str, what: str) -> None:
     """So that there is always an admin left: whoever does it stays one."""
     if caller.username == username:
         raise Conflict(f"you cannot {what} yourself; another admin can")
 
 
-def _user(user: User) -> UserView:
+def _user_view(user: User) -> UserView:
     return UserView(username=user.username, role=user.role.value, is_active=user.is_active, email=user.email)
 
 
-def _key(record: KeyRecord) -> KeyRecordView:
+def _key_view(record: KeyRecord) -> KeyRecordView:
     return KeyRecordView(**asdict(record))

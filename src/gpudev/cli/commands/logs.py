@@ -51,7 +51,7 @@ def logs(job_id: str | None, *, follow: bool, only_output: bool, as_json: bool, 
 
 def _tell_history(session: Session, job: JobView, *, follow: bool, as_json: bool) -> None:
     for event in history.follow(session, job) if follow else history.read(session, job):
-        output.say(json.dumps(codec.write(event)) if as_json else history.told(event))
+        output.say(json.dumps(codec.encode_model(event)) if as_json else history.told(event))
         if follow:
             sys.stdout.flush()
 

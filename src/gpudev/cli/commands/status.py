@@ -105,4 +105,4 @@ def _freed(job: JobView) -> str:
 
 
 def _with_events(raw: bytes, history: list[JobEvent]) -> bytes:
-    return json.dumps({**json.loads(raw), "events": codec.write(history)}).encode()
+    return json.dumps({**json.loads(raw), "events": codec.encode_model(history)}).encode()

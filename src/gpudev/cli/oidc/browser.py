@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 from gpudev.cli import output
 from gpudev.cli.exits import CliError, Exit
 from gpudev.cli.oidc.issuer import Client, Endpoints, Refused, Tokens, ask_for_tokens
-from gpudev.domain.oidc_login import bound_nonce
+from gpudev.domain.oidc_login import bind_nonce
 
 PATIENCE_SECONDS = 300.0
 _PATH = "/callback"
@@ -37,7 +37,7 @@ class Answered(NamedTuple):
 def log_in(client: Client, endpoints: Endpoints, server: str) -> tuple[Tokens, str]:
     """The tokens, and the nonce the ID token answers to, which says that they are for this server."""
     state, random, verifier = (secrets.token_urlsafe(32) for _ in range(3))
-    nonce = bound_nonce(random, server)
+    nonce = bind_nonce(random, server)
     with _Waiting(state) as waiting:
         question = {
             "response_type": "code",

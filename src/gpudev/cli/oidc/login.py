@@ -104,7 +104,7 @@ def _remembered(client: Client, tokens: Tokens) -> dict[str, str]:
 
 
 def _exchange(session: "Session", tokens: Tokens, nonce: str | None) -> LoginView:
-    brought = codec.write(OidcLoginRequest(id_token=tokens.id_token, nonce=nonce), without_none=True)
+    brought = codec.encode_model(OidcLoginRequest(id_token=tokens.id_token, nonce=nonce), without_none=True)
     return session.anonymous_api().post(LoginView, _PATH, brought).value
 
 

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from gpudev.domain.access.users import Role
 from gpudev.domain.errors import Invalid
 
-PATH = "/invitation"
+INVITATION_PATH = "/invitation"
 _FRAGMENT = re.compile(r"([A-Za-z0-9_-]{43})(?:\.([A-Za-z0-9_-]{43}))?")
 _LOOPBACK = re.compile(r"localhost|::1|127(\.[0-9]{1,3}){3}")
 
@@ -52,10 +52,10 @@ class InvitationLink:
     the API is on the same machine."""
 
     def __str__(self) -> str:
-        return f"{self.api_url}{PATH}#{self.secret}{f'.{self.fingerprint}' if self.fingerprint else ''}"
+        return f"{self.api_url}{INVITATION_PATH}#{self.secret}{f'.{self.fingerprint}' if self.fingerprint else ''}"
 
 
-def parse_link(text: str) -> InvitationLink:
+def parse_invitation_link(text: str) -> InvitationLink:
     """Raises Invalid for what is no invitation, without repeating it: it may hold most of a secret."""
     try:
         parts = urlsplit(text.strip())
@@ -63,13 +63,15 @@ def parse_link(text: str) -> InvitationLink:
     except ValueError as error:
         raise Invalid("this is no invitation: its address cannot be read") from error
     secrets = _FRAGMENT.fullmatch(parts.fragment)
-    if not host or secrets is None or not parts.path.endswith(PATH) or parts.query or "@" in parts.netloc:
-        raise Invalid(f"this is no invitation: it looks like https://HOST:PORT{PATH}#…, and all of it is needed")
+    if not host or secrets is None or not parts.path.endswith(INVITATION_PATH) or parts.query or "@" in parts.netloc:
+        raise Invalid(
+            f"this is no invitation: it looks like https://HOST:PORT{INVITATION_PATH}#…, and all of it is needed"
+        )
     if parts.scheme != "https" and not (parts.scheme == "http" and _LOOPBACK.fullmatch(host)):
         raise Invalid("this invitation is not to be trusted: only https, or an address on this machine, is safe")
     secret, fingerprint = secrets.groups()
     shown = f"[{host}]" if ":" in host else host
-    path = parts.path.removesuffix(PATH).rstrip("/")
+    path = parts.path.removesuffix(INVITATION_PATH).rstrip("/")
     return InvitationLink(
         f"{parts.scheme}://{shown}{f':{port}' if port is not None else ''}{path}", secret, fingerprint
     )

@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 
 from gpudev.domain.errors import Invalid
 
-METHOD = "POST"
-BODY = "Action=GetCallerIdentity&Version=2011-06-15"
-CONTENT_TYPE = "application/x-www-form-urlencoded; charset=utf-8"
+STS_METHOD = "POST"
+STS_BODY = "Action=GetCallerIdentity&Version=2011-06-15"
+STS_CONTENT_TYPE = "application/x-www-form-urlencoded; charset=utf-8"
 SERVER_HEADER = "X-GPU-Dev-Server"
 """Which server it is meant for, as its sender reaches it: another server has no use for it."""
 NONCE_HEADER = "X-GPU-Dev-Nonce"
@@ -31,7 +31,7 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class StsEndpoint:
     """AWS's token service in one region."""
 
     region: str
@@ -43,11 +43,11 @@ class Endpoint:
         return f"https://{self.host}/"
 
 
-def endpoint_of(region: str) -> Endpoint:
+def get_sts_endpoint(region: str) -> StsEndpoint:
     if not _REGION.fullmatch(region):
         raise Invalid(f"{region[:40]!r} is no AWS region")
     partition, domain = next((name, domain) for prefix, name, domain in _PARTITIONS if region.startswith(prefix))
-    return Endpoint(region, partition, f"sts.{region}.{domain}")
+    return StsEndpoint(region, partition, f"sts.{region}.{domain}")
 
 
 def server_name(api_url: str) -> str:

@@ -27,7 +27,7 @@ class User:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class FairShareUsage:
     """What counts for a user's fair share."""
 
     gpu_hours: float

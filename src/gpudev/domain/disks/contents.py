@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 
-class EntryKind(StrEnum):
+class DiskEntryKind(StrEnum):
     FILE = "file"
     FOLDER = "folder"
     LINK = "link"
@@ -14,9 +14,9 @@ class EntryKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class DiskEntry:
     path: str
-    kind: EntryKind
+    kind: DiskEntryKind
     size: int
     modified_at: datetime
 
@@ -28,7 +28,7 @@ class Contents:
     folders: int
     size_bytes: int
     """The sum of the files' lengths; a file with two names counts twice."""
-    entries: tuple[Entry, ...]
+    entries: tuple[DiskEntry, ...]
     """Those nearest to the top, by depth and then by name."""
     is_counted: bool = True
     """False: something could not be looked at, or not in time, and there is more than the totals say."""
@@ -50,7 +50,7 @@ class Contents:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "Contents":
         entries = tuple(
-            Entry(path, EntryKind(kind), size, datetime.fromisoformat(modified_at))
+            DiskEntry(path, DiskEntryKind(kind), size, datetime.fromisoformat(modified_at))
             for path, kind, size, modified_at in data["entries"]
         )
         return cls(data["files"], data["folders"], data["size_bytes"], entries, data.get("counted", True))

@@ -67,17 +67,17 @@ class OperationKind(StrEnum):
     PUT_AWAY = "put_away"
 
     @property
-    def words(self) -> str:
+    def label(self) -> str:
         """For people to read."""
         return self.value.replace("_", " ")
 
     @property
-    def is_ours(self) -> bool:
+    def is_by_system(self) -> bool:
         """The system does it by itself; it waits its turn where a person would be refused."""
-        return self in _BY_THE_SYSTEM
+        return self in _SYSTEM_KINDS
 
 
-_BY_THE_SYSTEM = frozenset({OperationKind.PURGE, OperationKind.PRUNE, OperationKind.MAKE_READY, OperationKind.PUT_AWAY})
+_SYSTEM_KINDS = frozenset({OperationKind.PURGE, OperationKind.PRUNE, OperationKind.MAKE_READY, OperationKind.PUT_AWAY})
 
 
 class OperationState(StrEnum):
@@ -87,7 +87,7 @@ class OperationState(StrEnum):
     FAILED = "failed"
 
     @property
-    def is_over(self) -> bool:
+    def is_finished(self) -> bool:
         return self in (OperationState.DONE, OperationState.FAILED)
 
 
@@ -104,12 +104,12 @@ class SnapshotStatus(StrEnum):
     REMOVED = "removed"
 
     @property
-    def is_good(self) -> bool:
+    def is_usable(self) -> bool:
         """It holds what was on the volume when it was taken, or will as soon as the cloud has finished it."""
         return self in (SnapshotStatus.PENDING, SnapshotStatus.COMPLETED)
 
 
-class Why(StrEnum):
+class SnapshotReason(StrEnum):
     """What a snapshot was taken for."""
 
     END_OF_RESERVATION = "end of reservation"
@@ -163,7 +163,7 @@ class SnapshotRecord:
     disk_id: DiskId
     operation_id: OperationId
     volume_id: str
-    why: Why
+    why: SnapshotReason
     status: SnapshotStatus
     created_at: datetime
     cloud_id: str | None = None
@@ -206,7 +206,7 @@ class Operation:
     """Disks that no later operation may touch yet."""
     attempts: int = 0
     """Failures in a row."""
-    refusals: int = 0
+    rejections: int = 0
     """Of these, how often the cloud said no."""
     next_attempt_at: datetime | None = None
     error: str | None = None
@@ -225,12 +225,12 @@ class Operation:
     """Order of arrival. 0: it is new."""
     version: int = 0
 
-    def token_of_snapshot(self, number: int) -> RecordedSnapshotId:
+    def snapshot_token(self, number: int) -> RecordedSnapshotId:
         """Of the number-th snapshot that it takes: the same after every restart."""
         return RecordedSnapshotId(uuid5(self.operation_id, f"snapshot {number}"))
 
     @property
-    def token_of_volume(self) -> UUID:
+    def volume_token(self) -> UUID:
         return uuid5(self.operation_id, "volume")
 
 
@@ -265,7 +265,7 @@ class OperationFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class OperationChanges:
     """One write: all of it, or nothing where the operation or the disk is no longer as it was read."""
 
     operation: Operation

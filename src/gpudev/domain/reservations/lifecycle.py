@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from enum import StrEnum
 
-from gpudev.domain.errors import IllegalMove
+from gpudev.domain.errors import IllegalTransition
 
 
 class Status(StrEnum):
@@ -17,7 +17,7 @@ class Status(StrEnum):
 
     @property
     def is_terminal(self) -> bool:
-        return not MOVES[self]
+        return not TRANSITIONS[self]
 
     @property
     def is_waiting(self) -> bool:
@@ -29,7 +29,7 @@ class Status(StrEnum):
         return self in (Status.PREPARING, Status.ACTIVE)
 
 
-MOVES: Mapping[Status, frozenset[Status]] = {
+TRANSITIONS: Mapping[Status, frozenset[Status]] = {
     Status.PENDING: frozenset({Status.QUEUED, Status.PREPARING, Status.CANCELLED, Status.FAILED}),
     Status.QUEUED: frozenset({Status.PREPARING, Status.CANCELLED, Status.FAILED}),
     # Back to waiting when the cluster refuses its place, before it ever ran there.
@@ -44,7 +44,7 @@ LIVE = frozenset({Status.PENDING, Status.QUEUED, Status.PREPARING, Status.ACTIVE
 TERMINAL = frozenset(Status) - LIVE
 
 
-def check_move(before: Status, after: Status) -> None:
+def check_transition(before: Status, after: Status) -> None:
     """Raise unless the table has the move. Staying is no move."""
-    if after not in MOVES[before]:
-        raise IllegalMove(f"a reservation that is {before} cannot become {after}")
+    if after not in TRANSITIONS[before]:
+        raise IllegalTransition(f"a reservation that is {before} cannot become {after}")

@@ -3,17 +3,17 @@
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from gpudev.domain.cluster import Holding, Share
+from gpudev.domain.cluster import Allocation, NodeShare
 from gpudev.domain.ids import DiskId, ReservationId, UserId, pod_name
-from gpudev.domain.queue import Span
+from gpudev.domain.queue import TimeInterval
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.sessions.personalization import NO_SETUP, OwnSetup
+from gpudev.domain.sessions.personalization import NO_PERSONALIZATION, Personalization
 
 WORKLOAD_NAMESPACE = "gpu-dev"
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class ReservationDraft:
     """A checked request, not yet in the database."""
 
     reservation_id: ReservationId
@@ -32,11 +32,11 @@ class Draft:
     priority: int = 0
     max_wait: timedelta | None = None
     """None: it waits as long as it takes."""
-    setup: OwnSetup = NO_SETUP
+    personalization: Personalization = NO_PERSONALIZATION
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class SshEndpoint:
     """How to get in. The host key travels with it, so nobody is asked to trust a stranger."""
 
     host: str
@@ -85,7 +85,7 @@ class Reservation:
     """While it waits: its start by the planned ends."""
     latest_start_at: datetime | None = None
     """The same with the time that preparing and clearing away may take: the promise."""
-    expected_start: Span | None = None
+    expected_start: TimeInterval | None = None
     wait_reason: str | None = None
     last_queue_update: datetime | None = None
     step: str | None = None
@@ -101,12 +101,12 @@ class Reservation:
     """When it was last sent again because nobody had looked at it."""
     setup_outcome: str | None = None
     """What became of its owner's own set-up (dotfiles, start-up script), in words; None: nothing yet."""
-    furnished: bool = False
+    has_addons: bool = False
     """Something was wanted inside it beyond what was reserved: more users, or Jupyter (`domain.sessions.addons`)."""
     request_id: str | None = None
     """Which request made it, for the logs of whoever works on it."""
-    connection: Connection | None = None
-    shares: tuple[Share, ...] = field(default=())
+    connection: SshEndpoint | None = None
+    shares: tuple[NodeShare, ...] = field(default=())
 
     @property
     def pod_name(self) -> str:
@@ -121,17 +121,17 @@ class Reservation:
         return self.status.is_terminal and self.released_at is None
 
     @property
-    def is_leaving(self) -> bool:
+    def is_being_requeued(self) -> bool:
         """It waits again, and what it had in a place that was refused is still being taken away. Until that is gone it
         holds the place and gets no other."""
         return self.status.is_waiting and bool(self.shares)
 
-    def holding(self) -> Holding | None:
+    def allocation(self) -> Allocation | None:
         """What it keeps others from using; None when it has (or never had) nothing."""
         if self.is_released or not self.shares:
             return None
-        until = None if self.status.is_terminal or self.is_leaving else self.planned_end()
-        return Holding(self.reservation_id, self.gpu_type, self.shares, until)
+        until = None if self.status.is_terminal or self.is_being_requeued else self.planned_end()
+        return Allocation(self.reservation_id, self.gpu_type, self.shares, until)
 
     def planned_end(self) -> datetime | None:
         """When it ends by plan: known once placed (while it is prepared, the clock has not begun)."""
@@ -141,7 +141,7 @@ class Reservation:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class ReservationEvent:
     """One line of a reservation's history."""
 
     event_id: int

@@ -6,11 +6,13 @@ from enum import StrEnum
 
 from gpudev.domain.ids import ReservationId
 
-MOST_USERS = 20
+MAX_COLLABORATORS = 20
 """Beside the owner, on one dev server."""
 
 
-OUTDATED = "this dev server was started by an older version of gpu-dev, which cannot do that: reserve a new one"
+OUTDATED_SERVER_ERROR = (
+    "this dev server was started by an older version of gpu-dev, which cannot do that: reserve a new one"
+)
 
 
 class JupyterState(StrEnum):
@@ -20,14 +22,14 @@ class JupyterState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class JupyterSeen:
+class JupyterStatus:
     state: JupyterState
     reason: str | None = None
     """When failed: why, and what can be done about it."""
 
 
 @dataclass(frozen=True, slots=True)
-class JupyterWish:
+class JupyterSpec:
     """What a dev server is told about the Jupyter it shall run."""
 
     token: str
@@ -39,7 +41,7 @@ class JupyterWish:
 
 
 @dataclass(frozen=True, slots=True)
-class ExtraUser:
+class Collaborator:
     """Somebody who may log in beside the owner, with the keys that GitHub published when they were added."""
 
     github_user: str
@@ -49,29 +51,29 @@ class ExtraUser:
 
 
 @dataclass(frozen=True, slots=True)
-class Jupyter:
+class JupyterAddon:
     """One that is wanted."""
 
-    wish: JupyterWish
-    seen: JupyterSeen
+    spec: JupyterSpec
+    status: JupyterStatus
 
 
 @dataclass(frozen=True, slots=True)
-class Interior:
+class Addons:
     reservation_id: ReservationId
-    wanted: int
+    generation: int
     """Goes up with every change of what is wanted."""
-    applied: int
+    observed_generation: int
     """What was last made true."""
     attempts: int
     """In vain, since then."""
-    trouble: str | None
-    users: tuple[ExtraUser, ...]
-    jupyter: Jupyter | None
+    error: str | None
+    collaborators: tuple[Collaborator, ...]
+    jupyter: JupyterAddon | None
 
     @property
-    def is_in_effect(self) -> bool:
-        return self.applied >= self.wanted
+    def is_applied(self) -> bool:
+        return self.observed_generation >= self.generation
 
 
 def jupyter_path(reservation_id: ReservationId) -> str:

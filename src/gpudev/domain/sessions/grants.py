@@ -5,12 +5,12 @@ from enum import IntEnum, StrEnum
 
 from gpudev.domain.ids import ReservationId, UserId
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import Connection
+from gpudev.domain.reservations.reservation import SshEndpoint
 
 TOKEN_PREFIX = "gpudevt_"
 
 
-class Purpose(StrEnum):
+class TokenPurpose(StrEnum):
     """What a token opens, and nothing else."""
 
     SSH = "ssh"
@@ -29,7 +29,7 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class GrantState:
     """What a grant hangs on, as it is now."""
 
     username: str | None
@@ -41,10 +41,10 @@ class Standing:
     """The reservation is the user's own, or the user is an operator."""
     status: Status | None
     """None: there is no such reservation."""
-    connection: Connection | None
+    connection: SshEndpoint | None
 
 
-class Close(IntEnum):
+class CloseCode(IntEnum):
     """How a session ended, as the WebSocket's close code; those from 4000 on are our own."""
 
     DONE = 1000
@@ -57,8 +57,8 @@ class Close(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class SessionEnd:
     """Why a session must end now, for a program and for a person."""
 
-    close: Close
+    code: CloseCode
     reason: str

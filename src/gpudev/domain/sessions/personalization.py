@@ -10,18 +10,18 @@ from dataclasses import dataclass, field
 
 from gpudev.domain.errors import Invalid
 
-MOST_VARIABLES = 200
-LONGEST_VALUE = 32 * 1024
-LONGEST_ENVIRONMENT = 128 * 1024
-LONGEST_SCRIPT = 64 * 1024
-LONGEST_URL = 500
+MAX_VARIABLES = 200
+MAX_VALUE_BYTES = 32 * 1024
+MAX_ENVIRONMENT_BYTES = 128 * 1024
+MAX_SCRIPT_BYTES = 64 * 1024
+MAX_URL_LENGTH = 500
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
-_NOT_YOURS = frozenset(
+_RESERVED_VARIABLES = frozenset(
     {"HOME", "USER", "LOGNAME", "SHELL", "PATH", "PWD", "OLDPWD", "SHLVL", "TERM", "MAIL", "WORKSPACE", "_"}
     | {"XDG_RUNTIME_DIR", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES"}
 )
-_NOT_YOURS_BEGIN = ("GPU_DEV_", "SSH_")
+_RESERVED_PREFIXES = ("GPU_DEV_", "SSH_")
 # https://HOST/PATH, ssh://[USER@]HOST[:PORT]/PATH, USER@HOST:PATH. No password: it would be seen beside the program.
 _HOST = r"[A-Za-z0-9][A-Za-z0-9.-]*"
 _PATH = r"[A-Za-z0-9._~/+%@-]+"
@@ -33,7 +33,7 @@ _DOTFILES = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class OwnSetup:
+class Personalization:
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     dotfiles: str | None = field(default=None, repr=False)
     """Where git finds the repository."""
@@ -45,17 +45,17 @@ class OwnSetup:
         return not self.environment and self.dotfiles is None and self.startup_script is None
 
 
-NO_SETUP = OwnSetup()
+NO_PERSONALIZATION = Personalization()
 
 
-def check_setup(setup: OwnSetup) -> OwnSetup:
+def check_personalization(personalization: Personalization) -> Personalization:
     """Raises Invalid for what a dev server cannot be given."""
-    _check_environment(setup.environment)
-    if setup.dotfiles is not None:
-        check_dotfiles(setup.dotfiles)
-    if setup.startup_script is not None:
-        check_startup_script(setup.startup_script)
-    return setup
+    _check_environment(personalization.environment)
+    if personalization.dotfiles is not None:
+        check_dotfiles(personalization.dotfiles)
+    if personalization.startup_script is not None:
+        check_startup_script(personalization.startup_script)
+    return personalization
 
 
 def check_variable(name: str) -> str:
@@ -63,7 +63,7 @@ def check_variable(name: str) -> str:
     if not _VARIABLE.fullmatch(name):
         shown = name[:80].encode("ascii", "backslashreplace").decode()
         raise Invalid(f"'{shown}' is no name of a variable: letters, digits and _, at most 128", field="environment")
-    if name in _NOT_YOURS or name.startswith(_NOT_YOURS_BEGIN):
+    if name in _RESERVED_VARIABLES or name.startswith(_RESERVED_PREFIXES):
         raise Invalid(
             f"{name} is set by the dev server itself; leave it out, or set it in your dotfiles", field="environment"
         )
@@ -71,7 +71,7 @@ def check_variable(name: str) -> str:
 
 
 def check_dotfiles(url: str) -> str:
-    if len(url) > LONGEST_URL or not _DOTFILES.fullmatch(url):
+    if len(url) > MAX_URL_LENGTH or not _DOTFILES.fullmatch(url):
         raise Invalid(
             "dotfiles must be a git repository: https://HOST/PATH, ssh://HOST/PATH or USER@HOST:PATH, no password",
             field="dotfiles",
@@ -82,31 +82,33 @@ def check_dotfiles(url: str) -> str:
 def check_startup_script(text: str) -> str:
     if not text.strip():
         raise Invalid("the start-up script is empty", field="startup_script")
-    if "\0" in text or _size(text) > LONGEST_SCRIPT:
+    if "\0" in text or _size_bytes(text) > MAX_SCRIPT_BYTES:
         raise Invalid(
-            f"the start-up script must be text of at most {LONGEST_SCRIPT // 1024} KiB", field="startup_script"
+            f"the start-up script must be text of at most {MAX_SCRIPT_BYTES // 1024} KiB", field="startup_script"
         )
     return text
 
 
 def _check_environment(environment: Mapping[str, str]) -> None:
-    if len(environment) > MOST_VARIABLES:
-        raise Invalid(f"there may be at most {MOST_VARIABLES} variables", field="environment")
+    if len(environment) > MAX_VARIABLES:
+        raise Invalid(f"there may be at most {MAX_VARIABLES} variables", field="environment")
     total = 0
     for name, value in environment.items():
         check_variable(name)
-        size = _size(value)
-        if "\0" in value or size > LONGEST_VALUE:
+        size = _size_bytes(value)
+        if "\0" in value or size > MAX_VALUE_BYTES:
             raise Invalid(
-                f"the value of {name} must be text of at most {LONGEST_VALUE // 1024} KiB", field="environment"
+                f"the value of {name} must be text of at most {MAX_VALUE_BYTES // 1024} KiB", field="environment"
             )
         total += len(name) + size + 2
-    if total > LONGEST_ENVIRONMENT:
-        raise Invalid(f"the variables may have at most {LONGEST_ENVIRONMENT // 1024} KiB together", field="environment")
+    if total > MAX_ENVIRONMENT_BYTES:
+        raise Invalid(
+            f"the variables may have at most {MAX_ENVIRONMENT_BYTES // 1024} KiB together", field="environment"
+        )
 
 
-def _size(text: str) -> int:
+def _size_bytes(text: str) -> int:
     try:
         return len(text.encode())
     except UnicodeEncodeError:  # a lone surrogate: no text at all
-        return LONGEST_ENVIRONMENT + 1
+        return MAX_ENVIRONMENT_BYTES + 1

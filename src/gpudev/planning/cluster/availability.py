@@ -4,7 +4,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpudev.domain.cluster import Holding, Node
+from gpudev.domain.cluster import Allocation, Node
 from gpudev.domain.gpu import MAX_NODES, GpuType
 
 
@@ -25,9 +25,9 @@ class Availability:
     """GPUs per node; 0 for a CPU type."""
 
 
-def availability(gpu_type: GpuType, nodes: Sequence[Node], holdings: Sequence[Holding]) -> Availability:
+def compute_availability(gpu_type: GpuType, nodes: Sequence[Node], allocations: Sequence[Allocation]) -> Availability:
     own = [node for node in nodes if node.gpu_type == gpu_type.name]
-    free = free_units(own, holdings)
+    free = free_units(own, allocations)
     full = [node for node in own if node.units and free[node.name] == node.units]
     return Availability(
         gpu_type=gpu_type.name,
@@ -40,10 +40,10 @@ def availability(gpu_type: GpuType, nodes: Sequence[Node], holdings: Sequence[Ho
     )
 
 
-def free_units(nodes: Sequence[Node], holdings: Sequence[Holding]) -> dict[str, int]:
+def free_units(nodes: Sequence[Node], allocations: Sequence[Allocation]) -> dict[str, int]:
     """What each node could give now: nothing where it does not offer, never less than nothing."""
     free = {node.name: node.units - node.foreign_units for node in nodes}
-    for holding in holdings:
+    for holding in allocations:
         for share in holding.shares:
             if share.node in free:
                 free[share.node] -= share.units

@@ -9,49 +9,49 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from gpudev.domain.ids import ReservationId
-from gpudev.ports.cluster import ClusterSeen, ServerSeen
+from gpudev.ports.cluster import ClusterState, ServerState
 
 
 @dataclass(frozen=True, slots=True)
-class Orphans:
+class OrphanedServers:
     report: tuple[ReservationId, ...]
     """Without an owner, still within the grace period."""
     remove: tuple[ReservationId, ...]
     """Without an owner for the whole grace period."""
-    first_seen: Mapping[ReservationId, datetime]
+    first_observed: Mapping[ReservationId, datetime]
     """To be passed to the next decision. An owner that turned up, or a server that went, starts afresh."""
 
 
 def decide_orphans(
-    servers: Mapping[ReservationId, ServerSeen],
+    servers: Mapping[ReservationId, ServerState],
     owners: AbstractSet[ReservationId],
-    first_seen: Mapping[ReservationId, datetime],
+    first_observed: Mapping[ReservationId, datetime],
     now: datetime,
     grace: timedelta,
-) -> Orphans:
+) -> OrphanedServers:
     """`servers` is a complete look taken before `owners` (the unreleased) were read: the other way round, one that
     was made in between would look ownerless."""
-    since = {rid: first_seen.get(rid, now) for rid in sorted(servers.keys() - owners)}
+    since = {rid: first_observed.get(rid, now) for rid in sorted(servers.keys() - owners)}
     remove = tuple(rid for rid, at in since.items() if now - at >= grace)
     report = tuple(rid for rid, at in since.items() if now - at < grace)
-    return Orphans(report, remove, since)
+    return OrphanedServers(report, remove, since)
 
 
-def count_orphans(seen: ClusterSeen, owners: AbstractSet[ReservationId]) -> ClusterSeen:
+def count_orphans_as_foreign(state: ClusterState, owners: AbstractSet[ReservationId]) -> ClusterState:
     """The same look, with what orphans hold counted as foreign: no row says that it is used, and until they are gone
     nobody can have it. The same order holds as for `decide_orphans`."""
     used: Counter[str] = Counter()
-    for reservation_id in seen.servers.keys() - owners:
-        for share in seen.servers[reservation_id].held:
+    for reservation_id in state.servers.keys() - owners:
+        for share in state.servers[reservation_id].node_shares:
             used[share.node] += share.units
     if not used:
-        return seen
+        return state
     return replace(
-        seen,
+        state,
         nodes=tuple(
             replace(node, foreign_units=min(node.units, node.foreign_units + used[node.name]))
             if node.name in used
             else node
-            for node in seen.nodes
+            for node in state.nodes
         ),
     )

@@ -8,22 +8,22 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from gpudev.domain.cluster import Holding, Node
+from gpudev.domain.cluster import Allocation, Node
 from gpudev.domain.gpu import GpuType
-from gpudev.planning.cluster.availability import availability
+from gpudev.planning.cluster.availability import compute_availability
 from gpudev.ports.cloud import NodeGroup
 from gpudev.ports.reservations import AvailabilityRow
 
 
 @dataclass(frozen=True, slots=True)
-class GroupsOfTypes:
+class NodeGroupsByType:
     """The cloud's groups of nodes, by whom they are for."""
 
     prefix: str
     by_type: Mapping[str, Sequence[NodeGroup]]
     management: Sequence[NodeGroup]
     """CPU nodes of the control plane's own: they offer slots only where a node carries a CPU type's label."""
-    strangers: Sequence[NodeGroup]
+    unmatched: Sequence[NodeGroup]
     """Named like a type's group, of a type that nobody knows."""
 
     def running(self, gpu_type: str) -> int:
@@ -42,7 +42,7 @@ def group_pattern(prefix: str, gpu_type: str) -> str:
     return f"{prefix}-gpu-nodes-{gpu_type}*"
 
 
-def sort_groups(groups: Iterable[NodeGroup], prefix: str, type_names: Collection[str]) -> GroupsOfTypes:
+def assign_groups(groups: Iterable[NodeGroup], prefix: str, type_names: Collection[str]) -> NodeGroupsByType:
     """`type_names`: of all types there are, also those not offered: a group belongs to the longest name that it
     bears whole, so that h100 takes neither h100-spot's groups nor h1000's."""
     by_type: defaultdict[str, list[NodeGroup]] = defaultdict(list)
@@ -53,13 +53,13 @@ def sort_groups(groups: Iterable[NodeGroup], prefix: str, type_names: Collection
         if group.name.startswith(of_types):
             name = _longest_whole_name(group.name.removeprefix(of_types), type_names)
             (strangers if name is None else by_type[name]).append(group)
-        elif _bears(group.name, of_management):
+        elif _has_whole_prefix(group.name, of_management):
             management.append(group)
-    return GroupsOfTypes(prefix, dict(by_type), management, strangers)
+    return NodeGroupsByType(prefix, dict(by_type), management, strangers)
 
 
 @dataclass(frozen=True, slots=True)
-class TypeNumbers:
+class PlannedAvailability:
     row: AvailabilityRow
     """`updated_at`: when the facts were true."""
     warnings: tuple[str, ...] = ()
@@ -68,15 +68,15 @@ class TypeNumbers:
 def plan_availability(
     gpu_type: GpuType,
     nodes: Sequence[Node],
-    holdings: Sequence[Holding],
-    groups: GroupsOfTypes | None,
+    allocations: Sequence[Allocation],
+    groups: NodeGroupsByType | None,
     *,
     at: datetime,
     by: str,
-) -> TypeNumbers:
+) -> PlannedAvailability:
     """`nodes` and `holdings` may be of any type, and must be all of them. `groups` None: there is no cloud to ask, so
     the nodes that the cluster knows are all there are."""
-    seen = availability(gpu_type, nodes, holdings)
+    seen = compute_availability(gpu_type, nodes, allocations)
     has_groups = groups is not None and gpu_type.name in groups.by_type
     running = groups.running(gpu_type.name) if groups is not None and has_groups else seen.running_instances
     row = AvailabilityRow(
@@ -91,14 +91,14 @@ def plan_availability(
         updated_at=at,
         updated_by=by,
     )
-    return TypeNumbers(row, () if groups is None else tuple(_warnings(gpu_type, groups, has_groups)))
+    return PlannedAvailability(row, () if groups is None else tuple(_warnings(gpu_type, groups, has_groups)))
 
 
-def stranger_warnings(groups: GroupsOfTypes) -> list[str]:
-    return [f"the group {group.name} is named after no GPU type and counts for none" for group in groups.strangers]
+def unmatched_warnings(groups: NodeGroupsByType) -> list[str]:
+    return [f"the group {group.name} is named after no GPU type and counts for none" for group in groups.unmatched]
 
 
-def changes_of(row: AvailabilityRow, before: AvailabilityRow | None) -> dict[str, tuple[int | None, int]]:
+def changed_columns(row: AvailabilityRow, before: AvailabilityRow | None) -> dict[str, tuple[int | None, int]]:
     """Column → (old, new), of those that differ."""
     return {
         name: (getattr(before, name) if before else None, getattr(row, name))
@@ -118,7 +118,7 @@ _NUMBERS = (
 )
 
 
-def _warnings(gpu_type: GpuType, groups: GroupsOfTypes, has_groups: bool) -> Iterable[str]:
+def _warnings(gpu_type: GpuType, groups: NodeGroupsByType, has_groups: bool) -> Iterable[str]:
     if has_groups or (gpu_type.is_cpu and groups.management):
         return
     pattern = group_pattern(groups.prefix, gpu_type.name)
@@ -126,9 +126,9 @@ def _warnings(gpu_type: GpuType, groups: GroupsOfTypes, has_groups: bool) -> Ite
 
 
 def _longest_whole_name(text: str, names: Collection[str]) -> str | None:
-    return max((name for name in names if _bears(text, name)), key=len, default=None)
+    return max((name for name in names if _has_whole_prefix(text, name)), key=len, default=None)
 
 
-def _bears(text: str, name: str) -> bool:
+def _has_whole_prefix(text: str, name: str) -> bool:
     """Whether it begins with the whole name: what follows is not a part of the same word."""
     return text.startswith(name) and not text[len(name) : len(name) + 1].isalnum()

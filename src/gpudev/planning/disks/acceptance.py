@@ -13,9 +13,7 @@ from gpudev.domain.disk_requests import (
     CreateDisk,
     DeleteDisk,
     DiskRequest,
-    KeepInUse,
     MakeReady,
-    PersonsRequest,
     PruneDisk,
     PurgeDisk,
     PutAway,
@@ -23,14 +21,16 @@ from gpudev.domain.disk_requests import (
     ResizeDisk,
     RestoreDisk,
     SnapshotDisk,
+    SnapshotDiskInUse,
     UndeleteDisk,
+    UserDiskRequest,
 )
 from gpudev.domain.disks.names import NO_DISK, check_disk_name
 from gpudev.domain.disks.operations import (
-    Changes,
     DiskSettings,
     DiskState,
     Operation,
+    OperationChanges,
     OperationId,
     OperationKind,
     RecordedSnapshotId,
@@ -42,54 +42,54 @@ from gpudev.domain.disks.operations import (
 from gpudev.domain.errors import Conflict, DiskHeld, Invalid, NotFound, Stale
 from gpudev.domain.ids import DiskId, ReservationId, short_id
 from gpudev.planning.disks.operation_context import is_whole
-from gpudev.planning.disks.quota import DiskHoldings, check_quota
-from gpudev.planning.disks.retention import prunable, relied_on
+from gpudev.planning.disks.quota import DiskUsage, check_quota
+from gpudev.planning.disks.retention import needed_snapshots, prunable
 
 
-def accept(
+def accept_request(
     request: DiskRequest, facts: UserDisks, operation_id: OperationId, now: datetime, settings: DiskSettings
-) -> Changes | None:
+) -> OperationChanges | None:
     """Raises Invalid, NotFound, Conflict, DiskHeld or LimitReached. None: there is nothing to do."""
-    desk = _Desk(facts, operation_id, now, settings)
+    desk = _Acceptance(facts, operation_id, now, settings)
     match request:
         case PurgeDisk():
             return desk.purge(request)
         case PruneDisk():
             return desk.prune(request)
-        case KeepInUse():
+        case SnapshotDiskInUse():
             return desk.keep_in_use(request)
         case MakeReady():
             return desk.make_ready(request)
         case PutAway():
             return desk.put_away(request)
         case _:
-            return _accept_persons(request, desk)
+            return _accept_user_request(request, desk)
 
 
-def _accept_persons(request: PersonsRequest, desk: "_Desk") -> Changes:
+def _accept_user_request(request: UserDiskRequest, acceptance: "_Acceptance") -> OperationChanges:
     match request:
         case CreateDisk():
-            return desk.create(request)
+            return acceptance.create(request)
         case SnapshotDisk():
-            return desk.snapshot(request)
+            return acceptance.snapshot(request)
         case RestoreDisk():
-            return desk.restore(request)
+            return acceptance.restore(request)
         case UndeleteDisk():
-            return desk.undelete(request)
+            return acceptance.undelete(request)
         case CloneDisk():
-            return desk.clone(request)
+            return acceptance.clone(request)
         case ResizeDisk():
-            return desk.resize(request)
+            return acceptance.resize(request)
         case RenameDisk():
-            return desk.rename(request)
+            return acceptance.rename(request)
         case DeleteDisk():
-            return desk.delete(request)
+            return acceptance.delete(request)
         case _:
             assert_never(request)
 
 
 @dataclass(frozen=True, slots=True)
-class _Desk:
+class _Acceptance:
     facts: UserDisks
     operation_id: OperationId
     now: datetime
@@ -97,44 +97,48 @@ class _Desk:
 
     # --- what people ask for ---------------------------------------------------------------------------------------
 
-    def create(self, request: CreateDisk) -> Changes:
-        size = self._size(request.size_gb or self.settings.default_size_gb)
+    def create(self, request: CreateDisk) -> OperationChanges:
+        size = self._check_size(request.size_gb or self.settings.default_size_gb)
         disk = self._new_disk(request.disk_id, request.name, size)
         operation = self._operation(OperationKind.CREATE, disk, zone=request.zone or self.settings.zone or None)
-        return Changes(operation, disk, event=f"created, {size} GB")
+        return OperationChanges(operation, disk, event=f"created, {size} GB")
 
-    def snapshot(self, request: SnapshotDisk) -> Changes:
-        disk = self._free(request.disk_id, "a snapshot", while_held=True)
+    def snapshot(self, request: SnapshotDisk) -> OperationChanges:
+        disk = self._get_free_disk(request.disk_id, "a snapshot", while_held=True)
         if disk.volume_id is None:
             raise Conflict(f"Nothing has been written to disk {disk.name!r} yet: there is nothing to keep.")
-        return Changes(self._operation(OperationKind.SNAPSHOT, disk), event="snapshot asked for")
+        return OperationChanges(self._operation(OperationKind.SNAPSHOT, disk), event="snapshot asked for")
 
-    def restore(self, request: RestoreDisk) -> Changes:
-        disk = self._free(request.disk_id, "restoring a snapshot")
-        chosen = self._snapshot(request.snapshot_id, disk)
+    def restore(self, request: RestoreDisk) -> OperationChanges:
+        disk = self._get_free_disk(request.disk_id, "restoring a snapshot")
+        chosen = self._get_snapshot(request.snapshot_id, disk)
         operation = self._operation(OperationKind.RESTORE, disk, snapshot_id=chosen.snapshot_id)
-        return Changes(operation, event=f"restoring the snapshot of {chosen.created_at:%Y-%m-%d %H:%M} UTC asked for")
+        return OperationChanges(
+            operation, event=f"restoring the snapshot of {chosen.created_at:%Y-%m-%d %H:%M} UTC asked for"
+        )
 
-    def undelete(self, request: UndeleteDisk) -> Changes:
-        disk = self._known(request.disk_id)
+    def undelete(self, request: UndeleteDisk) -> OperationChanges:
+        disk = self._get_disk(request.disk_id)
         if not disk.is_deleted:
             raise Conflict(f"Disk {disk.name!r} is not deleted.")
-        self._not_busy(disk, "having it back")
+        self._check_not_busy(disk, "having it back")
         if disk.purge_started_at is not None:
             raise Conflict(f"Disk {disk.name!r} was deleted too long ago: what was on it is being removed.")
         name = self._free_name(request.name or disk.name, "restore it under another name")
         self._within_quota(disk.size_gb or self.settings.default_size_gb)
         back = replace(disk, name=name, is_deleted=False, deleted_at=None)
-        return Changes(self._operation(OperationKind.UNDELETE, disk, name=name), back, event=f"restored as {name!r}")
+        return OperationChanges(
+            self._operation(OperationKind.UNDELETE, disk, name=name), back, event=f"restored as {name!r}"
+        )
 
-    def clone(self, request: CloneDisk) -> Changes:
+    def clone(self, request: CloneDisk) -> OperationChanges:
         # A snapshot stays as it is, whatever is done to its disk meanwhile.
-        source = self._free(request.source_id, "cloning it", while_held=request.snapshot_id is not None)
-        snapshot = None if request.snapshot_id is None else self._snapshot(request.snapshot_id, source)
+        source = self._get_free_disk(request.source_id, "cloning it", while_held=request.snapshot_id is not None)
+        snapshot = None if request.snapshot_id is None else self._get_snapshot(request.snapshot_id, source)
         if snapshot is None and source.volume_id is None and source.saved_as is None:
             raise Conflict(f"Nothing has been written to disk {source.name!r} yet: there is nothing to clone.")
         smallest = max(source.size_gb or 0, (snapshot and snapshot.size_gb) or 0, self.settings.min_size_gb)
-        size = self._size(request.size_gb or smallest)
+        size = self._check_size(request.size_gb or smallest)
         if size < smallest:
             raise Invalid(f"A clone of {source.name!r} needs at least {smallest} GB.", field="size_gb")
         disk = self._new_disk(request.disk_id, request.name, size)
@@ -143,90 +147,92 @@ class _Desk:
         )
         if request.snapshot_id is None:  # the source has to stay as it is until its snapshot has begun
             operation = replace(operation, blocks=frozenset({disk.disk_id, source.disk_id}))
-        return Changes(operation, disk, event=f"cloned from {source.name!r}")
+        return OperationChanges(operation, disk, event=f"cloned from {source.name!r}")
 
-    def resize(self, request: ResizeDisk) -> Changes:
-        disk = self._free(request.disk_id, "resizing it", while_held=True)
+    def resize(self, request: ResizeDisk) -> OperationChanges:
+        disk = self._get_free_disk(request.disk_id, "resizing it", while_held=True)
         now_gb = disk.size_gb or self.settings.default_size_gb
-        size = self._size(request.size_gb)
+        size = self._check_size(request.size_gb)
         if size <= now_gb:
             raise Invalid(f"Disks only grow: {disk.name!r} has {now_gb} GB already.", field="size_gb")
         self._within_quota(size - now_gb, count=0)
-        return Changes(self._operation(OperationKind.RESIZE, disk, size_gb=size), event=f"growing to {size} GB")
+        return OperationChanges(
+            self._operation(OperationKind.RESIZE, disk, size_gb=size), event=f"growing to {size} GB"
+        )
 
-    def rename(self, request: RenameDisk) -> Changes:
-        disk = self._free(request.disk_id, "renaming it")
+    def rename(self, request: RenameDisk) -> OperationChanges:
+        disk = self._get_free_disk(request.disk_id, "renaming it")
         name = self._free_name(request.name)
         operation = self._operation(OperationKind.RENAME, disk, name=name)
-        return Changes(operation, replace(disk, name=name), event=f"renamed from {disk.name!r} to {name!r}")
+        return OperationChanges(operation, replace(disk, name=name), event=f"renamed from {disk.name!r} to {name!r}")
 
-    def delete(self, request: DeleteDisk) -> Changes:
-        disk = self._free(request.disk_id, "deleting it")
+    def delete(self, request: DeleteDisk) -> OperationChanges:
+        disk = self._get_free_disk(request.disk_id, "deleting it")
         until = self.now + self.settings.retention
         gone = replace(disk, is_deleted=True, deleted_at=self.now)
-        return Changes(
+        return OperationChanges(
             self._operation(OperationKind.DELETE, disk), gone, event=f"deleted; can be restored until {until:%Y-%m-%d}"
         )
 
     # --- what the system does by itself ----------------------------------------------------------------------------
 
-    def purge(self, request: PurgeDisk) -> Changes | None:
+    def purge(self, request: PurgeDisk) -> OperationChanges | None:
         disk = self.facts.disks.get(request.disk_id)
         if disk is None or not disk.is_deleted or disk.deleted_at is None or disk.holder is not None:
             return None
-        if disk.deleted_at + self.settings.retention > self.now or self._touching(disk.disk_id):
+        if disk.deleted_at + self.settings.retention > self.now or self._operations_on(disk.disk_id):
             return None
         theirs = [one for one in self.facts.snapshots if one.disk_id == disk.disk_id]
         if self._needed_by_others(disk) & {one.snapshot_id for one in theirs}:
             return None
-        return Changes(
+        return OperationChanges(
             self._operation(OperationKind.PURGE, disk),
             replace(disk, purge_started_at=disk.purge_started_at or self.now),
             tuple(map(_to_be_removed, theirs)),
             event="its time to be restored is over; what was on it is being removed",
         )
 
-    def prune(self, request: PruneDisk) -> Changes | None:
+    def prune(self, request: PruneDisk) -> OperationChanges | None:
         disk = self.facts.disks.get(request.disk_id)
-        if disk is None or disk.purge_started_at is not None or self._touching(disk.disk_id):
+        if disk is None or disk.purge_started_at is not None or self._operations_on(disk.disk_id):
             return None
         theirs = [one for one in self.facts.snapshots if one.disk_id == disk.disk_id]
-        old = prunable(theirs, relied_on(self.facts), self.now, self.settings)
+        old = prunable(theirs, needed_snapshots(self.facts), self.now, self.settings)
         begun = [one for one in theirs if one.status is SnapshotStatus.REMOVING]
         if not (old or begun or self._is_replaced_and_saved(disk)):
             return None
         removing = tuple(map(_to_be_removed, (*begun, *old)))
         operation = replace(self._operation(OperationKind.PRUNE, disk), blocks=frozenset())
-        return Changes(operation, None, removing, event=f"removing {len(old)} old snapshots" if old else None)
+        return OperationChanges(operation, None, removing, event=f"removing {len(old)} old snapshots" if old else None)
 
-    def keep_in_use(self, request: KeepInUse) -> Changes | None:
+    def keep_in_use(self, request: SnapshotDiskInUse) -> OperationChanges | None:
         disk = self.facts.disks.get(request.disk_id)
         if disk is None or disk.holder != request.reservation_id or disk.volume_id is None:
             return None
         lately = self.now - self.settings.snapshot_every
         theirs = [one for one in self.facts.snapshots if one.disk_id == disk.disk_id]
-        if self._touching(disk.disk_id) or any(one.created_at > lately for one in theirs):
+        if self._operations_on(disk.disk_id) or any(one.created_at > lately for one in theirs):
             return None
-        return Changes(self._operation(OperationKind.SNAPSHOT, disk, reservation_id=request.reservation_id))
+        return OperationChanges(self._operation(OperationKind.SNAPSHOT, disk, reservation_id=request.reservation_id))
 
-    def make_ready(self, request: MakeReady) -> Changes:
+    def make_ready(self, request: MakeReady) -> OperationChanges:
         disk = self._living(request.disk_id)
         if disk.holder != request.reservation_id:
             raise DiskHeld(f"Disk {disk.name!r} is not held by reservation {short_id(request.reservation_id)}.")
         operation = self._operation(
             OperationKind.MAKE_READY, disk, reservation_id=request.reservation_id, zone=request.zone
         )
-        return Changes(operation)
+        return OperationChanges(operation)
 
-    def put_away(self, request: PutAway) -> Changes:
-        disk = self._known(request.disk_id)
+    def put_away(self, request: PutAway) -> OperationChanges:
+        disk = self._get_disk(request.disk_id)
         if disk.holder != request.reservation_id:
             # Asked by somebody who looked long ago: another may be writing to it by now.
             raise Stale(f"Disk {disk.name!r} is not held by reservation {short_id(request.reservation_id)} any more.")
         operation = self._operation(
             OperationKind.PUT_AWAY, disk, reservation_id=request.reservation_id, contents=request.contents
         )
-        return Changes(operation)
+        return OperationChanges(operation)
 
     # --- rules -----------------------------------------------------------------------------------------------------
 
@@ -259,35 +265,35 @@ class _Desk:
             contents=contents,
         )
 
-    def _known(self, disk_id: DiskId) -> DiskState:
+    def _get_disk(self, disk_id: DiskId) -> DiskState:
         disk = self.facts.disks.get(disk_id)
         if disk is None:
             raise NotFound("There is no such disk.")
         return disk
 
     def _living(self, disk_id: DiskId) -> DiskState:
-        disk = self._known(disk_id)
+        disk = self._get_disk(disk_id)
         if disk.is_deleted:
             raise Conflict(f"Disk {disk.name!r} is deleted. Restore it first.")
         return disk
 
-    def _free(self, disk_id: DiskId, what: str, *, while_held: bool = False) -> DiskState:
+    def _get_free_disk(self, disk_id: DiskId, what: str, *, while_held: bool = False) -> DiskState:
         """One that a person may do this to."""
         disk = self._living(disk_id)
         if disk.holder is not None and not while_held:
             raise DiskHeld(
                 f"Disk {disk.name!r} is held by reservation {short_id(disk.holder)}: {what} has to wait for its end."
             )
-        self._not_busy(disk, what)
+        self._check_not_busy(disk, what)
         return disk
 
-    def _not_busy(self, disk: DiskState, what: str) -> None:
-        for other in self._touching(disk.disk_id):
-            if not other.kind.is_ours:
-                under_way = f"{other.kind.words} is under way ({other.step})"
+    def _check_not_busy(self, disk: DiskState, what: str) -> None:
+        for other in self._operations_on(disk.disk_id):
+            if not other.kind.is_by_system:
+                under_way = f"{other.kind.label} is under way ({other.step})"
                 raise Conflict(f"Disk {disk.name!r}: {under_way}; {what} has to wait.")
 
-    def _touching(self, disk_id: DiskId) -> list[Operation]:
+    def _operations_on(self, disk_id: DiskId) -> list[Operation]:
         return [one for one in self.facts.unfinished if one.disk_id == disk_id or disk_id in one.blocks]
 
     def _is_replaced_and_saved(self, disk: DiskState) -> bool:
@@ -309,11 +315,11 @@ class _Desk:
         needed |= {one.saved_as for one in others if one.volume_id is None}
         return {one for one in needed if one is not None}
 
-    def _snapshot(self, snapshot_id: RecordedSnapshotId, disk: DiskState) -> SnapshotRecord:
+    def _get_snapshot(self, snapshot_id: RecordedSnapshotId, disk: DiskState) -> SnapshotRecord:
         """Only what we took and recorded of this very disk."""
         for one in self.facts.snapshots:
             if one.snapshot_id == snapshot_id and one.disk_id == disk.disk_id:
-                if not one.status.is_good:
+                if not one.status.is_usable:
                     raise Conflict(f"That snapshot of disk {disk.name!r} cannot be used: it is {one.status}.")
                 return one
         raise NotFound(f"Disk {disk.name!r} has no such snapshot.")
@@ -331,7 +337,7 @@ class _Desk:
             raise Conflict(f"You have a disk {name!r} already; {else_do}.")
         return name
 
-    def _size(self, size_gb: int) -> int:
+    def _check_size(self, size_gb: int) -> int:
         least, most = self.settings.min_size_gb, self.settings.max_size_gb
         if not least <= size_gb <= most:
             raise Invalid(f"A disk may have {least} to {most} GB, not {size_gb}.", field="size_gb")
@@ -342,7 +348,7 @@ class _Desk:
         wanted = {one.disk_id: one.size_gb for one in self.facts.unfinished if one.kind is OperationKind.RESIZE}
         usual = self.settings.default_size_gb  # of what is yet to be made
         taken = sum(max(one.size_gb or usual, wanted.get(one.disk_id) or 0) for one in living)
-        check_quota(DiskHoldings(len(living), taken), self.settings, more=count, more_gb=more_gb)
+        check_quota(DiskUsage(len(living), taken), self.settings, more=count, more_gb=more_gb)
 
 
 def _to_be_removed(snapshot: SnapshotRecord) -> SnapshotRecord:

@@ -27,30 +27,30 @@ _ID = re.compile(r"[0-9a-fA-F]{4,32}")
 _FAILURES_SHOWN_FOR = timedelta(days=7)
 
 
-def living_disk(disks: Iterable[DiskState], name: str) -> DiskState:
+def get_living_disk(disks: Iterable[DiskState], name: str) -> DiskState:
     """Raises NotFound, which tells of a deleted one where there is one."""
-    called_so = _called(disks, name)
+    called_so = _disks_named(disks, name)
     for disk in called_so:
         if not disk.is_deleted:
             return disk
-    raise NotFound(f"you have no disk {name!r}{_but_deleted(called_so)}")
+    raise NotFound(f"you have no disk {name!r}{_restore_hint(called_so)}")
 
 
-def living_or_deleted_disk(disks: Iterable[DiskState], name: str) -> DiskState:
+def get_living_or_deleted_disk(disks: Iterable[DiskState], name: str) -> DiskState:
     """The living one, else the one that was deleted last."""
-    called_so = _called(disks, name)
+    called_so = _disks_named(disks, name)
     if not called_so:
         raise NotFound(f"you have no disk {name!r}, and none of that name can be restored")
     return called_so[0]
 
 
-def deleted_disk(disks: Iterable[DiskState], name: str, disk_id: str | None = None) -> DiskState:
+def get_deleted_disk(disks: Iterable[DiskState], name: str, disk_id: str | None = None) -> DiskState:
     """The one that was deleted last, or the one with this id."""
-    called_so = _called(disks, name)
+    called_so = _disks_named(disks, name)
     deleted = [disk for disk in called_so if disk.is_deleted]
     if disk_id is not None:
         by_id = [(disk.disk_id, disk) for disk in deleted]
-        return _by_id(by_id, disk_id, "disk_id", f"none of your deleted disks {name!r} has the id")
+        return _get_by_id(by_id, disk_id, "disk_id", f"none of your deleted disks {name!r} has the id")
     if deleted:
         return deleted[0]
     if called_so:
@@ -58,17 +58,17 @@ def deleted_disk(disks: Iterable[DiskState], name: str, disk_id: str | None = No
     raise NotFound(f"you have no disk {name!r}, and none of that name can be restored")
 
 
-def snapshot_of(snapshots: Iterable[SnapshotRecord], disk: DiskState, text: str) -> SnapshotRecord:
-    theirs = [(one.snapshot_id, one) for one in snapshots if one.disk_id == disk.disk_id and is_shown(one)]
-    return _by_id(theirs, text, "snapshot_id", f"disk {disk.name!r} has no snapshot")
+def get_snapshot(snapshots: Iterable[SnapshotRecord], disk: DiskState, text: str) -> SnapshotRecord:
+    theirs = [(one.snapshot_id, one) for one in snapshots if one.disk_id == disk.disk_id and is_listed(one)]
+    return _get_by_id(theirs, text, "snapshot_id", f"disk {disk.name!r} has no snapshot")
 
 
-def operation_of(operations: Iterable[Operation], disk_name: str, text: str) -> Operation:
+def get_operation(operations: Iterable[Operation], disk_name: str, text: str) -> Operation:
     candidates = [(one.operation_id, one) for one in operations]
-    return _by_id(candidates, text, "operation_id", f"disk {disk_name!r} has no operation")
+    return _get_by_id(candidates, text, "operation_id", f"disk {disk_name!r} has no operation")
 
 
-def is_shown(snapshot: SnapshotRecord) -> bool:
+def is_listed(snapshot: SnapshotRecord) -> bool:
     """What is gone, or never became one, is no snapshot to its owner."""
     return snapshot.status not in (SnapshotStatus.FAILED, SnapshotStatus.REMOVING, SnapshotStatus.REMOVED)
 
@@ -81,7 +81,7 @@ def was_never_made(disk: DiskOverview) -> bool:
     return latest.kind in (OperationKind.CREATE, OperationKind.CLONE) and latest.state is OperationState.FAILED
 
 
-def failures(disks: Sequence[DiskOverview], now: datetime) -> list[DiskOverview]:
+def failed_creations(disks: Sequence[DiskOverview], now: datetime) -> list[DiskOverview]:
     """Disks that could not be made, the last of each name: for some days, or until there is one of that name."""
     living = {one.state.name for one in disks if not one.state.is_deleted}
     last: dict[str, DiskOverview] = {}
@@ -94,7 +94,7 @@ def failures(disks: Sequence[DiskOverview], now: datetime) -> list[DiskOverview]
     return list(last.values())
 
 
-def _called(disks: Iterable[DiskState], name: str) -> list[DiskState]:
+def _disks_named(disks: Iterable[DiskState], name: str) -> list[DiskState]:
     """The living one first, then those deleted, the last one first. None that is being purged."""
     check_disk_name(name)
     found = [disk for disk in disks if disk.name == name and disk.purge_started_at is None]
@@ -103,14 +103,14 @@ def _called(disks: Iterable[DiskState], name: str) -> list[DiskState]:
     return living + sorted(deleted, key=lambda disk: disk.deleted_at or disk.created_at, reverse=True)
 
 
-def _but_deleted(deleted: Sequence[DiskState]) -> str:
+def _restore_hint(deleted: Sequence[DiskState]) -> str:
     if not deleted or deleted[0].deleted_at is None:
         return ""
     day = deleted[0].deleted_at.date().isoformat()
     return f"; the one deleted on {day} can be restored: `gpu-dev disk restore {deleted[0].name}`"
 
 
-def _by_id(candidates: Sequence[tuple[UUID, _T]], text: str, field: str, nothing: str) -> _T:
+def _get_by_id(candidates: Sequence[tuple[UUID, _T]], text: str, field: str, nothing: str) -> _T:
     digits = text.replace("-", "").lower()
     if len(text) > 36 or not _ID.fullmatch(digits):
         raise Invalid(f"{text[:80]!r} is no id: give all of it, or its first 4 or more hex digits", field=field)

@@ -14,14 +14,23 @@ from gpudev.domain.disks.operations import (
     OperationFacts,
     OperationKind,
     RecordedSnapshotId,
+    SnapshotReason,
     SnapshotRecord,
     SnapshotStatus,
     VolumeRecord,
     VolumeStatus,
-    Why,
 )
 from gpudev.domain.ids import short_id
-from gpudev.planning.disk_calls import EnsureSnapshot, EnsureVolume, Fail, Record, RemoveVolume, Seen, Step, Wait
+from gpudev.planning.disk_calls import (
+    CloudState,
+    EnsureSnapshot,
+    EnsureVolume,
+    FailOperation,
+    OperationStep,
+    RemoveVolume,
+    WaitForCloud,
+    WriteRecords,
+)
 from gpudev.ports.cloud import DISK_ID_TAG, DISK_NAME_TAGS, OWNER_TAG, RECORDED_TAG, SnapshotState, Volume
 
 MOST_SNAPSHOTS = 2
@@ -29,9 +38,9 @@ MOST_SNAPSHOTS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class OperationContext:
     facts: OperationFacts
-    seen: Seen
+    cloud_state: CloudState
     now: datetime
     settings: DiskSettings
 
@@ -45,22 +54,22 @@ class Context:
 
     # --- what is there ---------------------------------------------------------------------------------------------
 
-    def volume_of(self, disk: DiskState) -> Volume | None:
+    def find_volume(self, disk: DiskState) -> Volume | None:
         """None: it never had one, or the cloud says that it is gone."""
-        return None if disk.volume_id is None else self.seen.volumes[disk.volume_id]
+        return None if disk.volume_id is None else self.cloud_state.volumes[disk.volume_id]
 
-    def snapshot(self, snapshot_id: RecordedSnapshotId | None) -> SnapshotRecord | None:
+    def find_snapshot(self, snapshot_id: RecordedSnapshotId | None) -> SnapshotRecord | None:
         return next((one for one in self.facts.snapshots if one.snapshot_id == snapshot_id), None)
 
-    def good(self, snapshot_id: RecordedSnapshotId | None) -> SnapshotRecord | None:
-        found = self.snapshot(snapshot_id)
-        return found if found is not None and found.status.is_good else None
+    def find_good_snapshot(self, snapshot_id: RecordedSnapshotId | None) -> SnapshotRecord | None:
+        found = self.find_snapshot(snapshot_id)
+        return found if found is not None and found.status.is_usable else None
 
-    def made_volume(self) -> VolumeRecord | None:
+    def find_made_volume(self) -> VolumeRecord | None:
         """The volume that this operation has made."""
         return next((one for one in self._own_volumes() if one.volume_id is not None), None)
 
-    def had_a_volume(self) -> bool:
+    def had_volume(self) -> bool:
         return any(one.volume_id is not None for one in self.facts.volumes)
 
     def tags(self, disk: DiskState) -> dict[str, str]:
@@ -68,19 +77,20 @@ class Context:
 
     # --- steps that come before all others -------------------------------------------------------------------------
 
-    def changed_snapshots(self) -> Step | None:
+    def record_changed_snapshots(self) -> OperationStep | None:
         """What became of snapshots since it was last written down."""
         changed = tuple(
             new
             for one in self.facts.snapshots
-            if one.cloud_id in self.seen.snapshots and (new := judge(one, self.seen)) != one
+            if one.cloud_id in self.cloud_state.snapshots
+            and (new := update_snapshot_record(one, self.cloud_state)) != one
         )
         if not changed:
             return None
-        wrong = [told for one in changed if (told := what_is_wrong(one)) is not None]
-        return Record("looking at snapshots", snapshots=changed, event="; ".join(wrong) or None)
+        wrong = [told for one in changed if (told := describe_problem(one)) is not None]
+        return WriteRecords("looking at snapshots", snapshots=changed, event="; ".join(wrong) or None)
 
-    def begun(self) -> Step | None:
+    def resume_begun(self) -> OperationStep | None:
         """What the cloud was asked for and may have made, though its answer was lost: it is asked for again before
         anything else is decided, so that nothing is made and forgotten."""
         for volume in self._own_volumes():
@@ -93,37 +103,37 @@ class Context:
 
     # --- parts -----------------------------------------------------------------------------------------------------
 
-    def until_detached(self, volume: Volume) -> Wait | None:
+    def until_detached(self, volume: Volume) -> WaitForCloud | None:
         if not volume.attached_to:
             return None
-        return self._look_again(f"volume {volume.volume_id} is still attached to {', '.join(volume.attached_to)}")
+        return self._poll_again(f"volume {volume.volume_id} is still attached to {', '.join(volume.attached_to)}")
 
-    def until_quiet(self, volume: Volume) -> Wait | None:
+    def until_quiet(self, volume: Volume) -> WaitForCloud | None:
         """Before anybody writes to it."""
-        return None if volume.busy is None else self._look_again(volume.busy)
+        return None if volume.busy_reason is None else self._poll_again(volume.busy_reason)
 
-    def until_complete(self, record: SnapshotRecord) -> Wait | None:
+    def until_complete(self, record: SnapshotRecord) -> WaitForCloud | None:
         if record.status is SnapshotStatus.COMPLETED:
             return None
-        return self._look_again("the snapshot is being taken")
+        return self._poll_again("the snapshot is being taken")
 
-    def save(self, disk: DiskState, why: Why) -> Step | SnapshotRecord:
+    def save(self, disk: DiskState, why: SnapshotReason) -> OperationStep | SnapshotRecord:
         """A snapshot of exactly what is on its volume, which nobody has: the one there is, or a new one. What a clone
         was made from does not count: it goes with the other disk."""
-        saved = self.good(disk.saved_as)
+        saved = self.find_good_snapshot(disk.saved_as)
         return saved if saved and saved.disk_id == disk.disk_id else self.own_snapshot(disk, why)
 
-    def own_snapshot(self, disk: DiskState, why: Why) -> Step | SnapshotRecord:
+    def own_snapshot(self, disk: DiskState, why: SnapshotReason) -> OperationStep | SnapshotRecord:
         own = [one for one in self._own_snapshots() if one.disk_id == disk.disk_id]
-        taken = next((one for one in own if one.status.is_good), None)
+        taken = next((one for one in own if one.status.is_usable), None)
         if taken is not None:
             return taken
         if len(own) >= MOST_SNAPSHOTS:
-            return Fail(f"no snapshot could be taken: {own[-1].error or own[-1].status}")
+            return FailOperation(f"no snapshot could be taken: {own[-1].error or own[-1].status}")
         assert disk.volume_id is not None  # nobody takes a snapshot of nothing
         operation = self.operation
         record = SnapshotRecord(
-            operation.token_of_snapshot(len(own)),
+            operation.snapshot_token(len(own)),
             disk.disk_id,
             operation.operation_id,
             disk.volume_id,
@@ -132,14 +142,14 @@ class Context:
             self.now,
             contents=operation.contents,
         )
-        return Record("taking a snapshot", snapshots=(record,))
+        return WriteRecords("taking a snapshot", snapshots=(record,))
 
-    def new_volume(self, base: SnapshotRecord | None, zone: str) -> Step:
+    def new_volume(self, base: SnapshotRecord | None, zone: str) -> OperationStep:
         """Written down before it is asked for; `begun` goes on from there."""
         operation, disk = self.operation, self.disk
         size = max(disk.size_gb or self.settings.default_size_gb, (base and base.size_gb) or 0)
         record = VolumeRecord(
-            operation.token_of_volume,
+            operation.volume_token,
             disk.disk_id,
             operation.operation_id,
             VolumeStatus.MAKING,
@@ -149,9 +159,9 @@ class Context:
             from_snapshot=None if base is None else base.snapshot_id,
         )
         how = "making a volume" if base is None else "restoring its snapshot"
-        return Record(f"{how} in {zone}", volumes=(record,))
+        return WriteRecords(f"{how} in {zone}", volumes=(record,))
 
-    def removal_of_replaced(self) -> Step | None:
+    def removal_of_replaced(self) -> OperationStep | None:
         """Volumes that others took the place of, once what was on them is in a finished snapshot of ours. What the
         cloud does not let go is left to the next pruning."""
         operation = self.operation
@@ -160,18 +170,18 @@ class Context:
                 continue
             if operation.kind is not OperationKind.PRUNE and volume.retired_by != operation.operation_id:
                 continue
-            there = None if volume.volume_id is None else self.seen.volumes[volume.volume_id]
+            there = None if volume.volume_id is None else self.cloud_state.volumes[volume.volume_id]
             if there is None:
-                return Record("removing the old volume", volumes=(replace(volume, status=VolumeStatus.REMOVED),))
-            saved = self.snapshot(volume.saved_in)
+                return WriteRecords("removing the old volume", volumes=(replace(volume, status=VolumeStatus.REMOVED),))
+            saved = self.find_snapshot(volume.saved_in)
             if saved is None or saved.disk_id != volume.disk_id or not is_whole(saved):
                 continue
-            if not there.attached_to and operation.refusals < self.settings.max_refusals:
+            if not there.attached_to and operation.rejections < self.settings.max_refusals:
                 return RemoveVolume(volume, there.volume_id)
         return None
 
-    def _look_again(self, why: str) -> Wait:
-        return Wait(self.now + self.settings.poll_every, why)
+    def _poll_again(self, why: str) -> WaitForCloud:
+        return WaitForCloud(self.now + self.settings.poll_every, why)
 
     def _own_volumes(self) -> Iterable[VolumeRecord]:
         mine = self.operation.operation_id
@@ -181,10 +191,10 @@ class Context:
         mine = [one for one in self.facts.snapshots if one.operation_id == self.operation.operation_id]
         return sorted(mine, key=lambda one: one.created_at)
 
-    def _ensure_volume(self, record: VolumeRecord) -> Step:
-        base = self.snapshot(record.from_snapshot)
+    def _ensure_volume(self, record: VolumeRecord) -> OperationStep:
+        base = self.find_snapshot(record.from_snapshot)
         if record.from_snapshot is not None and (base is None or base.cloud_id is None):
-            return Fail("the snapshot is gone")  # and never an empty volume in its place
+            return FailOperation("the snapshot is gone")  # and never an empty volume in its place
         return EnsureVolume(
             record.token,
             record.size_gb,
@@ -198,27 +208,27 @@ class Context:
         return EnsureSnapshot(record, {**self.tags(disk), RECORDED_TAG: str(record.snapshot_id)})
 
 
-def too_new_to_see(facts: OperationFacts, seen: Seen, since: datetime) -> str | None:
+def find_not_yet_visible(facts: OperationFacts, cloud_state: CloudState, since: datetime) -> str | None:
     """What was begun after `since` and is not shown, in words: that the cloud does not show it yet says nothing about
     it. Whoever made it knows better, but may have ended meanwhile."""
     for volume in facts.volumes:
-        if volume.made_at > since and volume.volume_id and seen.volumes.get(volume.volume_id, volume) is None:
+        if volume.made_at > since and volume.volume_id and cloud_state.volumes.get(volume.volume_id, volume) is None:
             return f"volume {volume.volume_id} cannot be seen yet"
     for snapshot in facts.snapshots:
         if (
             snapshot.created_at > since
             and snapshot.cloud_id
-            and seen.snapshots.get(snapshot.cloud_id, snapshot) is None
+            and cloud_state.snapshots.get(snapshot.cloud_id, snapshot) is None
         ):
             return f"snapshot {snapshot.cloud_id} cannot be seen yet"
     return None
 
 
-def judge(record: SnapshotRecord, seen: Seen) -> SnapshotRecord:
+def update_snapshot_record(record: SnapshotRecord, cloud_state: CloudState) -> SnapshotRecord:
     """A snapshot's record, as what was seen of it makes it."""
-    if record.cloud_id is None or not record.status.is_good:
+    if record.cloud_id is None or not record.status.is_usable:
         return record
-    found = seen.snapshots[record.cloud_id]
+    found = cloud_state.snapshots[record.cloud_id]
     if found is None:
         return replace(record, status=SnapshotStatus.LOST, error="the cloud says that it is gone")
     if found.state is SnapshotState.ERROR:
@@ -233,7 +243,7 @@ def is_whole(record: SnapshotRecord) -> bool:
     return record.status is SnapshotStatus.COMPLETED and record.lacks is None
 
 
-def what_it_lacks(record: SnapshotRecord) -> str | None:
+def describe_missing(record: SnapshotRecord) -> str | None:
     """In words. None: nothing, as far as is known."""
     if record.lacks is None:
         return None
@@ -242,8 +252,8 @@ def what_it_lacks(record: SnapshotRecord) -> str | None:
     )
 
 
-def what_is_wrong(record: SnapshotRecord) -> str | None:
+def describe_problem(record: SnapshotRecord) -> str | None:
     """With a snapshot that was begun: whoever counts on it should hear of it. None: nothing."""
     if record.status in (SnapshotStatus.FAILED, SnapshotStatus.LOST):
         return f"snapshot {short_id(record.snapshot_id)} came to nothing: {record.error}"
-    return what_it_lacks(record)
+    return describe_missing(record)

@@ -5,9 +5,9 @@ from datetime import datetime
 from typing import assert_never
 
 from gpudev.domain.disks.operations import (
-    Changes,
     DiskSettings,
     Operation,
+    OperationChanges,
     OperationFacts,
     OperationKind,
     OperationState,
@@ -16,43 +16,45 @@ from gpudev.domain.disks.operations import (
 )
 from gpudev.planning.disk_calls import (
     CloudCall,
+    CloudState,
     EnsureSnapshot,
     EnsureVolume,
-    Fail,
-    Finish,
+    FailOperation,
+    FinishOperation,
     GrowVolume,
-    Record,
     RemoveSnapshot,
     RemoveVolume,
-    Seen,
     TagVolume,
-    Wait,
+    WaitForCloud,
+    WriteRecords,
 )
-from gpudev.planning.disks.operation_context import what_it_lacks
+from gpudev.planning.disks.operation_context import describe_missing
 from gpudev.ports.cloud import Snapshot, SnapshotState, Volume
 
 _LONGEST_TEXT = 2000
 
 
-def conclude(facts: OperationFacts, step: Record | Wait | Finish | Fail, now: datetime) -> Changes:
+def conclude_step(
+    facts: OperationFacts, step: WriteRecords | WaitForCloud | FinishOperation | FailOperation, now: datetime
+) -> OperationChanges:
     operation = facts.operation
     match step:
-        case Record():
-            going_on = _going_on(operation, step.step)
+        case WriteRecords():
+            going_on = _continue(operation, step.step)
             if operation.kind is OperationKind.CLONE and step.volumes:  # of a snapshot: the source may change again
                 going_on = replace(going_on, blocks=frozenset({facts.disk.disk_id}))
-            return Changes(going_on, step.disk, step.snapshots, step.volumes, step.event)
-        case Wait():
+            return OperationChanges(going_on, step.disk, step.snapshots, step.volumes, step.event)
+        case WaitForCloud():
             state = OperationState.WAITING if facts.before is not None else OperationState.RUNNING
             waiting = replace(operation, state=state, step=step.why, next_attempt_at=step.until, attempts=0, error=None)
-            return Changes(waiting)
-        case Finish():
-            return Changes(
-                _over(operation, OperationState.DONE, now, result=step.result[:_LONGEST_TEXT]),
+            return OperationChanges(waiting)
+        case FinishOperation():
+            return OperationChanges(
+                _end(operation, OperationState.DONE, now, result=step.result[:_LONGEST_TEXT]),
                 step.disk,
-                event=_told(operation.kind, step.result),
+                event=_history_line(operation.kind, step.result),
             )
-        case Fail():
+        case FailOperation():
             return _fail(facts, step.reason, now)
         case _:
             assert_never(step)
@@ -60,72 +62,76 @@ def conclude(facts: OperationFacts, step: Record | Wait | Finish | Fail, now: da
 
 def after_call(
     facts: OperationFacts,
-    seen: Seen,
+    cloud_state: CloudState,
     call: CloudCall,
     answer: Volume | Snapshot | None,
     *,
     now: datetime,
     settings: DiskSettings,
-) -> Changes:
+) -> OperationChanges:
     operation, disk = facts.operation, facts.disk
     match call:
         case EnsureVolume():
             assert isinstance(answer, Volume)
-            return _linked(facts, call, answer)
+            return _volume_made(facts, call, answer)
         case EnsureSnapshot():
             assert isinstance(answer, Snapshot)
-            return _begun(facts, seen, call, answer)
+            return _snapshot_begun(facts, cloud_state, call, answer)
         case GrowVolume():
             assert isinstance(answer, Volume)
-            again = _going_on(operation, f"growing to {call.size_gb} GB")
+            again = _continue(operation, f"growing to {call.size_gb} GB")
             if answer.size_gb < call.size_gb:
                 again = replace(again, next_attempt_at=now + settings.poll_every)
-            return Changes(again)
+            return OperationChanges(again)
         case TagVolume():
-            return conclude(facts, Finish("done"), now)
+            return conclude_step(facts, FinishOperation("done"), now)
         case RemoveVolume():
             gone = replace(call.record, status=VolumeStatus.REMOVED)
             unlinked = replace(disk, volume_id=None) if disk.volume_id == call.volume_id else None
-            return Changes(_going_on(operation, "removed a volume"), unlinked, volumes=(gone,))
+            return OperationChanges(_continue(operation, "removed a volume"), unlinked, volumes=(gone,))
         case RemoveSnapshot():
             removed = replace(call.record, status=SnapshotStatus.REMOVED)
-            return Changes(_going_on(operation, "removing snapshots"), snapshots=(removed,))
+            return OperationChanges(_continue(operation, "removing snapshots"), snapshots=(removed,))
         case _:
             assert_never(call)
 
 
-def after_refusal(facts: OperationFacts, call: CloudCall, error: str, now: datetime, settings: DiskSettings) -> Changes:
+def after_rejection(
+    facts: OperationFacts, call: CloudCall, error: str, now: datetime, settings: DiskSettings
+) -> OperationChanges:
     """The cloud said no. Often that passes (a limit, a volume that is being changed), so it is asked a few times."""
     operation = facts.operation
-    again = _again(operation, error, now, settings)
-    again = replace(again, refusals=operation.refusals + 1)
-    if again.refusals < settings.max_refusals:
-        return Changes(again)
+    again = _retry(operation, error, now, settings)
+    again = replace(again, rejections=operation.rejections + 1)
+    if again.rejections < settings.max_refusals:
+        return OperationChanges(again)
     match call:
         case EnsureVolume() | GrowVolume():
             return _fail(facts, error, now)
         case EnsureSnapshot():
             failed = replace(call.record, status=SnapshotStatus.FAILED, error=error[:_LONGEST_TEXT])
-            return Changes(_going_on(operation, "no snapshot could be taken"), snapshots=(failed,))
+            return OperationChanges(_continue(operation, "no snapshot could be taken"), snapshots=(failed,))
         case TagVolume():
-            return conclude(facts, Finish(f"done, but the volume still carries the old name: {error}"), now)
+            return conclude_step(
+                facts, FinishOperation(f"done, but the volume still carries the old name: {error}"), now
+            )
         case RemoveSnapshot():  # the others go all the same
             refused = replace(call.record, error=error[:_LONGEST_TEXT])
-            return Changes(_going_on(operation, "removing snapshots"), snapshots=(refused,))
+            return OperationChanges(_continue(operation, "removing snapshots"), snapshots=(refused,))
         case RemoveVolume():
             if operation.kind in (OperationKind.PURGE, OperationKind.PRUNE):
                 return _fail(facts, error, now)
-            return Changes(again)  # what the operation is for is done; the next pruning removes the rest
+            return OperationChanges(again)  # what the operation is for is done; the next pruning removes the rest
         case _:
             assert_never(call)
 
 
-def after_silence(facts: OperationFacts, error: str, now: datetime, settings: DiskSettings) -> Changes:
+def after_no_answer(facts: OperationFacts, error: str, now: datetime, settings: DiskSettings) -> OperationChanges:
     """Unknown is unknown: it is asked again, without end, and everybody can read why it takes so long."""
-    return Changes(_again(facts.operation, error, now, settings))
+    return OperationChanges(_retry(facts.operation, error, now, settings))
 
 
-def _linked(facts: OperationFacts, call: EnsureVolume, volume: Volume) -> Changes:
+def _volume_made(facts: OperationFacts, call: EnsureVolume, volume: Volume) -> OperationChanges:
     """The disk is on its new volume; the old one is on its way out if it is ours, and otherwise just left."""
     operation, disk = facts.operation, facts.disk
     record = next(one for one in facts.volumes if one.token == call.token)
@@ -144,7 +150,7 @@ def _linked(facts: OperationFacts, call: EnsureVolume, volume: Volume) -> Change
     )
     left = f" instead of {disk.volume_id}" if disk.volume_id is not None else ""
     event = f"on volume {volume.volume_id} in {on_it.zone}{left}"
-    return Changes(_going_on(operation, "the volume is made"), on_it, volumes=(made, *replaced), event=event)
+    return OperationChanges(_continue(operation, "the volume is made"), on_it, volumes=(made, *replaced), event=event)
 
 
 _STATUS = {
@@ -154,7 +160,9 @@ _STATUS = {
 }
 
 
-def _begun(facts: OperationFacts, seen: Seen, call: EnsureSnapshot, snapshot: Snapshot) -> Changes:
+def _snapshot_begun(
+    facts: OperationFacts, cloud_state: CloudState, call: EnsureSnapshot, snapshot: Snapshot
+) -> OperationChanges:
     operation, disk, status = facts.operation, facts.disk, _STATUS[snapshot.state]
     record = replace(
         call.record,
@@ -164,29 +172,29 @@ def _begun(facts: OperationFacts, seen: Seen, call: EnsureSnapshot, snapshot: Sn
         error=(snapshot.error or "the cloud could not take it") if status is SnapshotStatus.FAILED else None,
         lacks=snapshot.lacks,
     )
-    going_on = _going_on(operation, "the snapshot is being taken")
+    going_on = _continue(operation, "the snapshot is being taken")
     if operation.kind is OperationKind.SNAPSHOT:
         going_on = replace(going_on, blocks=frozenset())  # what is written from now on is not in it
     elif operation.kind is OperationKind.CLONE:
         going_on = replace(going_on, blocks=frozenset({disk.disk_id}))
     saved = None
-    if status.is_good and record.disk_id == disk.disk_id and _nobody_writes(facts, seen):
+    if status.is_usable and record.disk_id == disk.disk_id and _is_unwritten(facts, cloud_state):
         saved = replace(disk, saved_as=record.snapshot_id)
-    trouble = record.error or what_it_lacks(record)
+    trouble = record.error or describe_missing(record)
     event = f"snapshot {snapshot.snapshot_id} ({record.why}){f': {trouble}' if trouble else ''}"
-    return Changes(going_on, saved, (record,), event=event if record.disk_id == disk.disk_id else None)
+    return OperationChanges(going_on, saved, (record,), event=event if record.disk_id == disk.disk_id else None)
 
 
-def _nobody_writes(facts: OperationFacts, seen: Seen) -> bool:
+def _is_unwritten(facts: OperationFacts, cloud_state: CloudState) -> bool:
     """No dev server could have written between the snapshot and now. One that was asked for may be of a disk in use."""
     volume_id = facts.disk.volume_id
-    volume = None if volume_id is None else seen.volumes.get(volume_id)
+    volume = None if volume_id is None else cloud_state.volumes.get(volume_id)
     if volume is None or volume.attached_to:
         return False
     return facts.operation.kind is not OperationKind.SNAPSHOT or facts.disk.holder is None
 
 
-def _fail(facts: OperationFacts, reason: str, now: datetime) -> Changes:
+def _fail(facts: OperationFacts, reason: str, now: datetime) -> OperationChanges:
     """Nothing is left half begun. A disk that was to be made and could not be gives its name back, and cannot be
     restored: it would be empty, and stand before one of that name that somebody did delete."""
     operation, disk = facts.operation, facts.disk
@@ -203,28 +211,28 @@ def _fail(facts: OperationFacts, reason: str, now: datetime) -> Changes:
     )
     never_was = operation.kind in (OperationKind.CREATE, OperationKind.CLONE) and disk.volume_id is None
     gone = replace(disk, is_deleted=True, deleted_at=now, purge_started_at=now) if never_was else None
-    failed = _over(operation, OperationState.FAILED, now, error=reason[:_LONGEST_TEXT])
-    return Changes(failed, gone, snapshots, volumes, event=f"{operation.kind.words} failed: {reason}")
+    failed = _end(operation, OperationState.FAILED, now, error=reason[:_LONGEST_TEXT])
+    return OperationChanges(failed, gone, snapshots, volumes, event=f"{operation.kind.label} failed: {reason}")
 
 
-def _told(kind: OperationKind, result: str) -> str:
+def _history_line(kind: OperationKind, result: str) -> str:
     """For the disk's history."""
-    return result if result.startswith(kind.words) else f"{kind.words}: {result}"
+    return result if result.startswith(kind.label) else f"{kind.label}: {result}"
 
 
-def _going_on(operation: Operation, step: str) -> Operation:
+def _continue(operation: Operation, step: str) -> Operation:
     return replace(
         operation,
         state=OperationState.RUNNING,
         step=step,
         attempts=0,
-        refusals=0,
+        rejections=0,
         next_attempt_at=None,
         error=None,
     )
 
 
-def _again(operation: Operation, error: str, now: datetime, settings: DiskSettings) -> Operation:
+def _retry(operation: Operation, error: str, now: datetime, settings: DiskSettings) -> Operation:
     # The exponent is bounded: numbers that no date can hold are no help to anybody.
     pause = min(settings.retry_backoff * 2 ** min(operation.attempts, 30), settings.longest_backoff)
     return replace(
@@ -236,7 +244,7 @@ def _again(operation: Operation, error: str, now: datetime, settings: DiskSettin
     )
 
 
-def _over(
+def _end(
     operation: Operation, state: OperationState, now: datetime, *, result: str | None = None, error: str | None = None
 ) -> Operation:
     return replace(

@@ -13,35 +13,35 @@ from gpudev.domain.disks.operations import (
     DiskSettings,
     OperationFacts,
     OperationKind,
+    SnapshotReason,
     SnapshotRecord,
     SnapshotStatus,
     VolumeRecord,
     VolumeStatus,
-    Why,
 )
 from gpudev.domain.ids import short_id
 from gpudev.planning.disk_calls import (
-    Fail,
-    Finish,
+    CloudQuery,
+    CloudState,
+    FailOperation,
+    FinishOperation,
     GrowVolume,
-    Look,
-    Record,
+    OperationStep,
     RemoveSnapshot,
     RemoveVolume,
-    Seen,
-    Step,
     TagVolume,
-    Wait,
+    WaitForCloud,
+    WriteRecords,
 )
-from gpudev.planning.disks.operation_context import Context
+from gpudev.planning.disks.operation_context import OperationContext
 
-_NEEDS_NO_LOOK = frozenset({OperationKind.DELETE, OperationKind.UNDELETE, OperationKind.CREATE})
+_NEEDS_NO_CLOUD_STATE = frozenset({OperationKind.DELETE, OperationKind.UNDELETE, OperationKind.CREATE})
 
 
-def what_to_look_at(facts: OperationFacts) -> Look:
+def plan_cloud_query(facts: OperationFacts) -> CloudQuery:
     operation = facts.operation
-    if operation.kind in _NEEDS_NO_LOOK or facts.before is not None:
-        return Look()
+    if operation.kind in _NEEDS_NO_CLOUD_STATE or facts.before is not None:
+        return CloudQuery()
     disks = [disk for disk in (facts.disk, facts.source) if disk is not None]
     retired = [one for one in facts.volumes if one.status is VolumeStatus.RETIRED]
     volumes = {disk.volume_id for disk in disks} | {one.volume_id for one in retired}
@@ -49,22 +49,22 @@ def what_to_look_at(facts: OperationFacts) -> Look:
     snapshots = {
         one.cloud_id
         for one in facts.snapshots
-        if one.status.is_good and (one.snapshot_id in wanted or one.operation_id == operation.operation_id)
+        if one.status.is_usable and (one.snapshot_id in wanted or one.operation_id == operation.operation_id)
     }
-    return Look(
+    return CloudQuery(
         frozenset(one for one in volumes if one is not None), frozenset(one for one in snapshots if one is not None)
     )
 
 
-def next_step(facts: OperationFacts, seen: Seen, now: datetime, settings: DiskSettings) -> Step:
+def next_step(facts: OperationFacts, cloud_state: CloudState, now: datetime, settings: DiskSettings) -> OperationStep:
     """For an operation that is not over, with all of `what_to_look_at` seen."""
     if facts.before is not None:
-        return Wait(now + settings.poll_every, f"waits for {facts.before.kind.words} ({facts.before.step})")
-    context = Context(facts, seen, now, settings)
-    return context.changed_snapshots() or context.begun() or _next_of_kind(context)
+        return WaitForCloud(now + settings.poll_every, f"waits for {facts.before.kind.label} ({facts.before.step})")
+    context = OperationContext(facts, cloud_state, now, settings)
+    return context.record_changed_snapshots() or context.resume_begun() or _next_of_kind(context)
 
 
-def _next_of_kind(context: Context) -> Step:
+def _next_of_kind(context: OperationContext) -> OperationStep:
     kind = context.operation.kind
     match kind:
         case OperationKind.CREATE:
@@ -86,48 +86,48 @@ def _next_of_kind(context: Context) -> Step:
         case OperationKind.PRUNE:
             return _prune(context)
         case OperationKind.RENAME | OperationKind.DELETE | OperationKind.UNDELETE:
-            return _only_said(context)
+            return _metadata_only(context)
         case _:
             assert_never(kind)
 
 
-def _create(context: Context) -> Step:
+def _create(context: OperationContext) -> OperationStep:
     disk, zone = context.disk, context.operation.zone
     if disk.volume_id is not None:
-        return Finish(f"{disk.size_gb} GB in {disk.zone}")
+        return FinishOperation(f"{disk.size_gb} GB in {disk.zone}")
     if zone is None:
-        return Finish("its volume is made when it is first used")
+        return FinishOperation("its volume is made when it is first used")
     return context.new_volume(None, zone)
 
 
-def _snapshot(context: Context) -> Step:
-    if context.volume_of(context.disk) is None:
-        return Fail("there is no volume to take a snapshot of")
+def _snapshot(context: OperationContext) -> OperationStep:
+    if context.find_volume(context.disk) is None:
+        return FailOperation("there is no volume to take a snapshot of")
     by_itself = context.operation.reservation_id is not None
-    taken = context.own_snapshot(context.disk, Why.SCHEDULED if by_itself else Why.ASKED)
+    taken = context.own_snapshot(context.disk, SnapshotReason.SCHEDULED if by_itself else SnapshotReason.ASKED)
     if not isinstance(taken, SnapshotRecord):
         return taken
     if by_itself:  # nobody waits for its end, and nobody should have to
-        return Finish(_taken(taken))
-    return context.until_complete(taken) or Finish(_taken(taken))
+        return FinishOperation(_snapshot_note(taken))
+    return context.until_complete(taken) or FinishOperation(_snapshot_note(taken))
 
 
-def _restore(context: Context) -> Step:
+def _restore(context: OperationContext) -> OperationStep:
     disk = context.disk
-    made = context.made_volume()
+    made = context.find_made_volume()
     if made is not None:
-        restored = f"restored in {made.zone}{_less(context, made)}"
-        return context.removal_of_replaced() or Finish(_and_left(context, restored))
-    chosen = context.good(context.operation.snapshot_id)
+        restored = f"restored in {made.zone}{_missing_note(context, made)}"
+        return context.removal_of_replaced() or FinishOperation(_with_leftover_note(context, restored))
+    chosen = context.find_good_snapshot(context.operation.snapshot_id)
     if chosen is None:
-        return Fail("the snapshot is gone")
+        return FailOperation("the snapshot is gone")
     if (waiting := context.until_complete(chosen)) is not None:
         return waiting
-    volume = context.volume_of(disk)
+    volume = context.find_volume(disk)
     if volume is not None:
         if (attached := context.until_detached(volume)) is not None:
             return attached
-        saved = context.save(disk, Why.BEFORE_RESTORE)
+        saved = context.save(disk, SnapshotReason.BEFORE_RESTORE)
         if not isinstance(saved, SnapshotRecord):
             return saved
         if (waiting := context.until_complete(saved)) is not None:
@@ -135,17 +135,17 @@ def _restore(context: Context) -> Step:
     zone = (volume and volume.zone) or disk.zone or context.settings.zone
     if not zone:
         later = replace(disk, volume_id=None, saved_as=chosen.snapshot_id)
-        return Finish("its volume is made from the snapshot when it is next used", later)
+        return FinishOperation("its volume is made from the snapshot when it is next used", later)
     return context.new_volume(chosen, zone)
 
 
-def _clone(context: Context) -> Step:
+def _clone(context: OperationContext) -> OperationStep:
     source, disk = context.facts.source, context.disk
-    made = context.made_volume()
+    made = context.find_made_volume()
     if made is not None:
-        return Finish(f"{made.size_gb} GB in {made.zone}{_less(context, made)}")
+        return FinishOperation(f"{made.size_gb} GB in {made.zone}{_missing_note(context, made)}")
     if source is None:
-        return Fail("the disk to clone is gone")
+        return FailOperation("the disk to clone is gone")
     base = _base_of_clone(context)
     if not isinstance(base, SnapshotRecord):
         return base
@@ -153,43 +153,43 @@ def _clone(context: Context) -> Step:
         return waiting
     zone = source.zone or context.settings.zone
     if not zone:
-        return Finish("its volume is made when it is first used", replace(disk, saved_as=base.snapshot_id))
+        return FinishOperation("its volume is made when it is first used", replace(disk, saved_as=base.snapshot_id))
     return context.new_volume(base, zone)
 
 
-def _base_of_clone(context: Context) -> Step | SnapshotRecord:
+def _base_of_clone(context: OperationContext) -> OperationStep | SnapshotRecord:
     source = context.facts.source
     assert source is not None  # the caller's concern
     if context.operation.snapshot_id is not None:
-        return context.good(context.operation.snapshot_id) or Fail("the snapshot is gone")
-    volume = context.volume_of(source)
+        return context.find_good_snapshot(context.operation.snapshot_id) or FailOperation("the snapshot is gone")
+    volume = context.find_volume(source)
     if volume is None:
-        return context.good(source.saved_as) or Fail(f"what was on disk {source.name!r} is gone")
-    return context.until_detached(volume) or context.save(source, Why.FOR_CLONE)
+        return context.find_good_snapshot(source.saved_as) or FailOperation(f"what was on disk {source.name!r} is gone")
+    return context.until_detached(volume) or context.save(source, SnapshotReason.FOR_CLONE)
 
 
-def _resize(context: Context) -> Step:
+def _resize(context: OperationContext) -> OperationStep:
     disk, size = context.disk, context.operation.size_gb
     assert size is not None  # of every resize
-    volume = context.volume_of(disk)
+    volume = context.find_volume(disk)
     if volume is None and disk.volume_id is not None:
-        return Fail(f"its volume {disk.volume_id} is gone")
+        return FailOperation(f"its volume {disk.volume_id} is gone")
     if volume is not None and volume.size_gb < size:
         return GrowVolume(volume.volume_id, size)
-    return Finish(f"{size} GB", replace(disk, size_gb=max(size, disk.size_gb or 0)))
+    return FinishOperation(f"{size} GB", replace(disk, size_gb=max(size, disk.size_gb or 0)))
 
 
-def _make_ready(context: Context) -> Step:
+def _make_ready(context: OperationContext) -> OperationStep:
     disk, operation = context.disk, context.operation
     if disk.is_deleted:
-        return Fail(f"disk {disk.name!r} is deleted")
+        return FailOperation(f"disk {disk.name!r} is deleted")
     if disk.holder != operation.reservation_id:  # no dev server has it, so whatever is saved stays so
-        return context.removal_of_replaced() or Finish("the reservation ended before it was ready")
-    made = context.made_volume()
+        return context.removal_of_replaced() or FinishOperation("the reservation ended before it was ready")
+    made = context.find_made_volume()
     if made is not None:
         how = "new" if made.from_snapshot is None else "from a snapshot"
         return context.removal_of_replaced() or _ready(context, made.zone, how)
-    volume = context.volume_of(disk)
+    volume = context.find_volume(disk)
     if volume is None:
         return _make_from_records(context)
     if (attached := context.until_detached(volume)) is not None:
@@ -198,125 +198,132 @@ def _make_ready(context: Context) -> Step:
         return busy
     if operation.zone is None or volume.zone is None or volume.zone == operation.zone:
         return _ready(context, volume.zone, "as it was left")
-    saved = context.save(disk, Why.BEFORE_MOVE)
+    saved = context.save(disk, SnapshotReason.BEFORE_MOVE)
     if not isinstance(saved, SnapshotRecord):
         return saved
     if (waiting := context.until_complete(saved)) is not None:
         return waiting
     if saved.lacks is not None:
-        return Fail(f"it cannot be moved to {operation.zone}: its snapshot lacks {saved.lacks}")
+        return FailOperation(f"it cannot be moved to {operation.zone}: its snapshot lacks {saved.lacks}")
     return context.new_volume(saved, operation.zone)
 
 
-def _make_from_records(context: Context) -> Step:
+def _make_from_records(context: OperationContext) -> OperationStep:
     """There is no volume: it was never made, or is gone by nobody's leave. Only a snapshot of exactly what was on it
     takes its place unasked: an empty volume instead of somebody's files would look like a loss, and soon be one."""
     disk = context.disk
-    base = context.good(disk.saved_as)
+    base = context.find_good_snapshot(disk.saved_as)
     if disk.volume_id is not None and (base is None or base.lacks is not None):
-        return Fail(
+        return FailOperation(
             f"the volume {disk.volume_id} of disk {disk.name!r} is gone, and no snapshot holds what was last on it; "
             "restore one of its snapshots to go on from there"
         )
-    if base is None and (disk.saved_as is not None or context.had_a_volume()):
-        return Fail(f"nobody knows where the files of disk {disk.name!r} are; an operator has to look")
+    if base is None and (disk.saved_as is not None or context.had_volume()):
+        return FailOperation(f"nobody knows where the files of disk {disk.name!r} are; an operator has to look")
     if base is not None and (waiting := context.until_complete(base)) is not None:
         return waiting
     zone = context.operation.zone or disk.zone or context.settings.zone
-    return context.new_volume(base, zone) if zone else Fail("nobody said in which zone its volume is to be made")
+    return (
+        context.new_volume(base, zone) if zone else FailOperation("nobody said in which zone its volume is to be made")
+    )
 
 
-def _ready(context: Context, zone: str | None, how: str) -> Step:
+def _ready(context: OperationContext, zone: str | None, how: str) -> OperationStep:
     """From here on a dev server may write, and no snapshot holds what is on it."""
     disk = replace(context.disk, saved_as=None, zone=zone or context.disk.zone)
-    return Finish(_and_left(context, f"volume {disk.volume_id} is ready, {how}"), disk)
+    return FinishOperation(_with_leftover_note(context, f"volume {disk.volume_id} is ready, {how}"), disk)
 
 
-def _put_away(context: Context) -> Step:
+def _put_away(context: OperationContext) -> OperationStep:
     """Also where the reservation was released meanwhile, which waits for the cloud only so long: whoever has the disk
     next comes after this, so nobody has written to it since."""
     disk = context.disk
-    volume = context.volume_of(disk)
+    volume = context.find_volume(disk)
     if volume is None:
         gone = "nothing was ever on it" if disk.volume_id is None else f"its volume {disk.volume_id} is gone"
-        return Finish(f"no snapshot: {gone}")
+        return FinishOperation(f"no snapshot: {gone}")
     if (attached := context.until_detached(volume)) is not None:
         return attached
-    saved = context.save(disk, Why.END_OF_RESERVATION)
-    if isinstance(saved, Fail):  # what is on the volume is there all the same, and the disk must become free
-        return Finish(f"no snapshot: {saved.reason}")
+    saved = context.save(disk, SnapshotReason.END_OF_RESERVATION)
+    if isinstance(saved, FailOperation):  # what is on the volume is there all the same, and the disk must become free
+        return FinishOperation(f"no snapshot: {saved.reason}")
     if not isinstance(saved, SnapshotRecord):
         return saved
     contents = context.operation.contents or disk.contents
-    return Finish(_taken(saved), replace(disk, contents=contents))
+    return FinishOperation(_snapshot_note(saved), replace(disk, contents=contents))
 
 
-def _prune(context: Context) -> Step:
-    return _removal_of_snapshots(context) or context.removal_of_replaced() or _what_stayed(context) or Finish("done")
+def _prune(context: OperationContext) -> OperationStep:
+    return (
+        _remove_snapshots(context)
+        or context.removal_of_replaced()
+        or _find_unremoved(context)
+        or FinishOperation("done")
+    )
 
 
-def _purge(context: Context) -> Step:
+def _purge(context: OperationContext) -> OperationStep:
     disk = context.disk
     if disk.purge_started_at is None:
-        return Fail("nobody said that it may be removed")
-    if (step := _removal_of_snapshots(context)) is not None:
+        return FailOperation("nobody said that it may be removed")
+    if (step := _remove_snapshots(context)) is not None:
         return step
     for volume in context.facts.volumes:
         if volume.status is not VolumeStatus.REMOVED:
             if volume.volume_id is None:
-                return Record("removing the volume", volumes=(replace(volume, status=VolumeStatus.REMOVED),))
+                return WriteRecords("removing the volume", volumes=(replace(volume, status=VolumeStatus.REMOVED),))
             return RemoveVolume(volume, volume.volume_id)
-    if (stayed := _what_stayed(context)) is not None:
+    if (stayed := _find_unremoved(context)) is not None:
         return stayed
     left = f"; volume {disk.volume_id} was not made here and is left" if disk.volume_id is not None else ""
-    return Finish(f"removed{left}", replace(disk, purged_at=context.now))
+    return FinishOperation(f"removed{left}", replace(disk, purged_at=context.now))
 
 
-def _removal_of_snapshots(context: Context) -> Step | None:
+def _remove_snapshots(context: OperationContext) -> OperationStep | None:
     """Those that accepting an operation has marked, and no others. One that the cloud refuses to let go (an image was
     made of it, say) keeps no other."""
     for record in _marked_snapshots(context):
         if record.error is None:
             if record.cloud_id is None:
-                return Record("removing snapshots", snapshots=(replace(record, status=SnapshotStatus.REMOVED),))
+                return WriteRecords("removing snapshots", snapshots=(replace(record, status=SnapshotStatus.REMOVED),))
             return RemoveSnapshot(record, record.cloud_id)
     return None
 
 
-def _what_stayed(context: Context) -> Fail | None:
+def _find_unremoved(context: OperationContext) -> FailOperation | None:
     """It is tried again by whoever prunes or purges next."""
     refused = [one for one in _marked_snapshots(context) if one.error is not None]
     if not refused:
         return None
     others = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
-    return Fail(f"snapshot {refused[0].cloud_id} could not be removed{others}: {refused[0].error}")
+    return FailOperation(f"snapshot {refused[0].cloud_id} could not be removed{others}: {refused[0].error}")
 
 
-def _marked_snapshots(context: Context) -> list[SnapshotRecord]:
+def _marked_snapshots(context: OperationContext) -> list[SnapshotRecord]:
     mine = [one for one in context.facts.snapshots if one.disk_id == context.disk.disk_id]
     return [one for one in mine if one.status is SnapshotStatus.REMOVING]
 
 
-def _only_said(context: Context) -> Step:
+def _metadata_only(context: OperationContext) -> OperationStep:
     """The records were changed when it was asked for; a new name is also written on the volume."""
     if context.operation.kind is OperationKind.RENAME:
-        volume, tags = context.volume_of(context.disk), context.tags(context.disk)
+        volume, tags = context.find_volume(context.disk), context.tags(context.disk)
         if volume is not None and not tags.items() <= volume.tags.items():
             return TagVolume(volume.volume_id, tags)
-    return Finish("done")
+    return FinishOperation("done")
 
 
-def _less(context: Context, made: VolumeRecord) -> str:
-    base = context.snapshot(made.from_snapshot)
+def _missing_note(context: OperationContext, made: VolumeRecord) -> str:
+    base = context.find_snapshot(made.from_snapshot)
     return "" if base is None or base.lacks is None else f", less {base.lacks}"
 
 
-def _taken(snapshot: SnapshotRecord) -> str:
+def _snapshot_note(snapshot: SnapshotRecord) -> str:
     lacks = "" if snapshot.lacks is None else f", which lacks {snapshot.lacks}"
     return f"snapshot {short_id(snapshot.snapshot_id)}{lacks}"
 
 
-def _and_left(context: Context, result: str) -> str:
+def _with_leftover_note(context: OperationContext, result: str) -> str:
     mine = context.operation.operation_id
     for one in context.facts.volumes:
         if one.retired_by == mine and one.status is VolumeStatus.RETIRED:

@@ -7,18 +7,18 @@ from gpudev.domain.errors import LimitReached
 
 
 @dataclass(frozen=True, slots=True)
-class DiskHoldings:
+class DiskUsage:
     """A user's living disks."""
 
     count: int
     size_gb: int
 
 
-def check_quota(has: DiskHoldings, settings: DiskSettings, *, more: int, more_gb: int) -> None:
+def check_quota(usage: DiskUsage, settings: DiskSettings, *, more: int, more_gb: int) -> None:
     """Raises LimitReached where so many more disks, or GB, would be too many."""
-    if has.count + more > settings.max_per_user:
-        raise LimitReached(f"You have {has.count} disks; {settings.max_per_user} is the limit.")
-    if has.size_gb + more_gb > settings.max_gb_per_user:
+    if usage.count + more > settings.max_per_user:
+        raise LimitReached(f"You have {usage.count} disks; {settings.max_per_user} is the limit.")
+    if usage.size_gb + more_gb > settings.max_gb_per_user:
         raise LimitReached(
-            f"Your disks have {has.size_gb} GB together; {more_gb} GB more would be over {settings.max_gb_per_user}."
+            f"Your disks have {usage.size_gb} GB together; {more_gb} GB more would be over {settings.max_gb_per_user}."
         )

@@ -20,7 +20,7 @@ _Key = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Duplicate:
+class DuplicateVolumes:
     """Volumes beside the one that counts, for an operator to sort out."""
 
     username: str
@@ -31,13 +31,13 @@ class Duplicate:
 
 
 @dataclass(frozen=True, slots=True)
-class Skipped:
+class SkippedVolume:
     volume_id: str
     reason: str
 
 
 @dataclass(slots=True)
-class Statistics:
+class ReconcileStatistics:
     aws_volumes: int = 0
     db_records: int = 0
     synced: int = 0
@@ -49,34 +49,34 @@ class Statistics:
 
 
 @dataclass(slots=True)
-class DiskPlan:
+class DiskReconcilePlan:
     writes: list[DiskWrite] = field(default_factory=list)
-    statistics: Statistics = field(default_factory=Statistics)
+    statistics: ReconcileStatistics = field(default_factory=ReconcileStatistics)
     """As far as they are known before writing: synced, volumes, records and orphans."""
-    duplicates: list[Duplicate] = field(default_factory=list)
-    skipped: list[Skipped] = field(default_factory=list)
+    duplicates: list[DuplicateVolumes] = field(default_factory=list)
+    skipped: list[SkippedVolume] = field(default_factory=list)
     """Volumes that lack a tag."""
     errors: list[str] = field(default_factory=list)
     left_alone: list[DiskRecord] = field(default_factory=list)
     """Being worked on."""
 
 
-def plan_disks(
+def plan_disk_writes(
     volumes: Sequence[Volume], snapshots: Sequence[Snapshot] | None, records: Sequence[DiskRecord]
-) -> DiskPlan:
+) -> DiskReconcilePlan:
     """`volumes` and `records` are complete. `snapshots` None: they could not be listed, and what is recorded about
     them stays."""
-    plan = DiskPlan()
+    plan = DiskReconcilePlan()
     plan.statistics.aws_volumes, plan.statistics.db_records = len(volumes), len(records)
-    matching = _match(volumes, records, plan)
+    matching = _match_volumes(volumes, records, plan)
     by_volume = None if snapshots is None else _by_volume(snapshots)
     for record in records:
         mine = matching.of_record.get(record.disk_id, [])
         _decide_record(record, mine, by_volume, plan)
     for (username, disk_name), unknown in matching.unknown.items():
         first, *others = unknown
-        plan.writes.append(_import(username, disk_name, first, by_volume))
-        _report(plan, username, disk_name, first, others)
+        plan.writes.append(_plan_import(username, disk_name, first, by_volume))
+        _add_duplicates(plan, username, disk_name, first, others)
     return plan
 
 
@@ -84,10 +84,10 @@ def _decide_record(
     record: DiskRecord,
     volumes: Sequence[Volume],
     snapshots: Mapping[str, Sequence[Snapshot]] | None,
-    plan: DiskPlan,
+    plan: DiskReconcilePlan,
 ) -> None:
-    volume = _chosen(record, volumes)
-    _report(plan, record.username, record.disk_name, volume, [one for one in volumes if one is not volume])
+    volume = _find_own_volume(record, volumes)
+    _add_duplicates(plan, record.username, record.disk_name, volume, [one for one in volumes if one is not volume])
     if volume is None:
         if record.is_deleted:
             plan.statistics.orphaned_db_deleted += 1
@@ -97,12 +97,12 @@ def _decide_record(
         plan.left_alone.append(record)
         return
     if volume is None:
-        _write(record, _without_volume(record), "its volume does not exist", plan)
-    elif not _write(record, _as_volume(record, volume, snapshots), f"as volume {volume.volume_id} is", plan):
+        _plan_write(record, _unlinked_fields(record), "its volume does not exist", plan)
+    elif not _plan_write(record, _volume_fields(record, volume, snapshots), f"as volume {volume.volume_id} is", plan):
         plan.statistics.synced += 1
 
 
-def _chosen(record: DiskRecord, volumes: Sequence[Volume]) -> Volume | None:
+def _find_own_volume(record: DiskRecord, volumes: Sequence[Volume]) -> Volume | None:
     """The one it is linked to; of a record without a link, the oldest that is called so. A link to a volume that is
     not there stays: another of the same name holds other files."""
     if record.volume_id is not None:
@@ -110,7 +110,7 @@ def _chosen(record: DiskRecord, volumes: Sequence[Volume]) -> Volume | None:
     return volumes[0] if volumes else None
 
 
-def _as_volume(
+def _volume_fields(
     record: DiskRecord, volume: Volume, snapshots: Mapping[str, Sequence[Snapshot]] | None
 ) -> dict[str, Any]:
     attached = bool(volume.attached_to)
@@ -126,7 +126,7 @@ def _as_volume(
     return found
 
 
-def _without_volume(record: DiskRecord) -> dict[str, Any]:
+def _unlinked_fields(record: DiskRecord) -> dict[str, Any]:
     return {"in_use": record.is_held, "reservation_id": record.reservation_id if record.is_held else None}
 
 
@@ -139,7 +139,7 @@ def _snapshot_fields(snapshots: Sequence[Snapshot]) -> dict[str, Any]:
     }
 
 
-def _import(
+def _plan_import(
     username: str, disk_name: str, volume: Volume, snapshots: Mapping[str, Sequence[Snapshot]] | None
 ) -> ImportDisk:
     fields: dict[str, Any] = {
@@ -154,7 +154,7 @@ def _import(
     return ImportDisk(username, disk_name, fields)
 
 
-def _write(record: DiskRecord, wanted: Mapping[str, Any], reason: str, plan: DiskPlan) -> bool:
+def _plan_write(record: DiskRecord, wanted: Mapping[str, Any], reason: str, plan: DiskReconcilePlan) -> bool:
     changes = {
         column: (old, new)
         for column, new in wanted.items()
@@ -175,17 +175,17 @@ class _Matching:
     """Of nobody we know, by whose and how they are called."""
 
 
-def _match(volumes: Iterable[Volume], records: Sequence[DiskRecord], plan: DiskPlan) -> _Matching:
+def _match_volumes(volumes: Iterable[Volume], records: Sequence[DiskRecord], plan: DiskReconcilePlan) -> _Matching:
     """Whose each volume is, the oldest first: by the recorded link, by our own id in its tags, or by its name."""
     matching = _Matching()
     known = _Records(records)
     for volume in sorted(volumes, key=lambda one: (one.created_at, one.volume_id)):
-        record = known.linked_to(volume)
+        record = known.find_linked(volume)
         if record is None:
-            key = _key(volume, plan)
+            key = _read_tags(volume, plan)
             if key is None:
                 continue
-            record = known.meant_by(volume, key)
+            record = known.find_by_tags(volume, key)
             if record is None:
                 matching.unknown[key].append(volume)
                 continue
@@ -206,19 +206,19 @@ class _Records:
             if one.is_deleted and one.volume_id is None:
                 self._deleted[one.username, one.disk_name].append(one)
 
-    def linked_to(self, volume: Volume) -> DiskRecord | None:
+    def find_linked(self, volume: Volume) -> DiskRecord | None:
         return self._by_link.get(volume.volume_id)
 
-    def meant_by(self, volume: Volume, key: _Key) -> DiskRecord | None:
+    def find_by_tags(self, volume: Volume, key: _Key) -> DiskRecord | None:
         tagged = self._by_id.get(volume.tags.get(DISK_ID_TAG, ""))
         if tagged is not None and tagged.username == key[0]:
-            self._take(tagged)
+            self._claim(tagged)
             return tagged
         if (living := self._living.get(key)) is not None or not self._deleted[key]:
             return living
-        return self._take(self._deleted[key][-1])
+        return self._claim(self._deleted[key][-1])
 
-    def _take(self, record: DiskRecord) -> DiskRecord:
+    def _claim(self, record: DiskRecord) -> DiskRecord:
         """It will be linked to this volume: the next of that name is another's, today as in the next pass."""
         unlinked = self._deleted[record.username, record.disk_name]
         if record in unlinked and not record.is_being_worked_on:
@@ -226,12 +226,12 @@ class _Records:
         return record
 
 
-def _key(volume: Volume, plan: DiskPlan) -> _Key | None:
+def _read_tags(volume: Volume, plan: DiskReconcilePlan) -> _Key | None:
     """Whose it is and how it is called; None: it does not say, or says what cannot be."""
     username, disk_name = volume.owner, volume.disk_name
     if not username or not disk_name:
         missing = f"the tag {OWNER_TAG}" if not username else f"a tag {' or '.join(DISK_NAME_TAGS)}"
-        plan.skipped.append(Skipped(volume.volume_id, f"it lacks {missing}"))
+        plan.skipped.append(SkippedVolume(volume.volume_id, f"it lacks {missing}"))
         return None
     try:
         return check_username(username), check_disk_name(disk_name)
@@ -240,10 +240,12 @@ def _key(volume: Volume, plan: DiskPlan) -> _Key | None:
         return None
 
 
-def _report(plan: DiskPlan, username: str, disk_name: str, linked: Volume | None, others: Sequence[Volume]) -> None:
+def _add_duplicates(
+    plan: DiskReconcilePlan, username: str, disk_name: str, linked: Volume | None, others: Sequence[Volume]
+) -> None:
     if others:
         ids = tuple(one.volume_id for one in others)
-        plan.duplicates.append(Duplicate(username, disk_name, linked.volume_id if linked else None, ids))
+        plan.duplicates.append(DuplicateVolumes(username, disk_name, linked.volume_id if linked else None, ids))
 
 
 def _by_volume(snapshots: Iterable[Snapshot]) -> Mapping[str, Sequence[Snapshot]]:

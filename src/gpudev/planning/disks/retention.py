@@ -9,11 +9,11 @@ from datetime import date, datetime, timedelta
 from gpudev.domain.disks.operations import (
     DiskSettings,
     RecordedSnapshotId,
+    SnapshotReason,
     SnapshotRecord,
     SnapshotStatus,
     UserDisks,
     VolumeStatus,
-    Why,
 )
 
 
@@ -27,13 +27,15 @@ def prunable(
     completed = sorted(
         (one for one in snapshots if one.status is SnapshotStatus.COMPLETED), key=lambda one: one.created_at
     )
-    automatic = [one for one in completed if one.why is not Why.ASKED]
+    automatic = [one for one in completed if one.why is not SnapshotReason.ASKED]
     whole = [one for one in completed if one.lacks is None]
     kept = {one.snapshot_id for one in (*completed[-1:], *whole[-1:])}
     kept |= {one.snapshot_id for one in automatic[max(0, len(automatic) - settings.keep_last) :]}
-    kept |= {one.snapshot_id for one in _daily(automatic, now, settings.keep_daily_days)}
+    kept |= {one.snapshot_id for one in _last_of_each_day(automatic, now, settings.keep_daily_days)}
     kept |= {
-        one.snapshot_id for one in completed if one.why is Why.ASKED and one.created_at > now - settings.keep_asked
+        one.snapshot_id
+        for one in completed
+        if one.why is SnapshotReason.ASKED and one.created_at > now - settings.keep_asked
     }
     old = [one for one in completed if one.snapshot_id not in kept]
     # What failed holds nothing, but the cloud may still keep and bill something by that id.
@@ -41,7 +43,7 @@ def prunable(
     return [one for one in (*failed, *old) if one.snapshot_id not in protected]
 
 
-def relied_on(facts: UserDisks) -> set[RecordedSnapshotId]:
+def needed_snapshots(facts: UserDisks) -> set[RecordedSnapshotId]:
     """Snapshots that a disk, a volume on its way out or an operation under way needs."""
     needed = {disk.saved_as for disk in facts.disks.values()}
     needed |= {volume.saved_in for volume in facts.volumes if volume.status is VolumeStatus.RETIRED}
@@ -52,7 +54,7 @@ def relied_on(facts: UserDisks) -> set[RecordedSnapshotId]:
     return {one for one in needed if one is not None}
 
 
-def _daily(snapshots: Iterable[SnapshotRecord], now: datetime, days: int) -> Iterable[SnapshotRecord]:
+def _last_of_each_day(snapshots: Iterable[SnapshotRecord], now: datetime, days: int) -> Iterable[SnapshotRecord]:
     """The last one of each day."""
     by_day: dict[date, SnapshotRecord] = {}
     for one in snapshots:

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.queue import Estimate, EstimateRecord, LateBecause
+from gpudev.domain.queue import DelayCause, Estimate, EstimateRecord
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation
 from gpudev.planning.queue.forecasting import Forecast
-from gpudev.planning.queue.plan import Start, Wait
-from gpudev.planning.queue.queue_input import Scene
+from gpudev.planning.queue.plan import Queued, Start
+from gpudev.planning.queue.queue_input import QueueInput
 from gpudev.planning.reservations.reconcile_reservations import Decisions
-from gpudev.planning.telling import is_delayed, is_due, is_newcomer, is_news, why_delayed
+from gpudev.planning.telling import explain_delay, is_delayed, is_newcomer, is_record_due, is_worth_writing
 from gpudev.ports.reservations import Change, NewEvent, QueueUpdate
 
 
@@ -24,99 +24,103 @@ from gpudev.ports.reservations import Change, NewEvent, QueueUpdate
 class QueueMemory:
     """What one GPU type's queue remembers from turn to turn."""
 
-    promises: dict[ReservationId, Wait] = field(default_factory=dict)
-    told: dict[ReservationId, EstimateRecord] = field(default_factory=dict)
+    promises: dict[ReservationId, Queued] = field(default_factory=dict)
+    recorded: dict[ReservationId, EstimateRecord] = field(default_factory=dict)
     """What was last kept for comparison."""
-    late: dict[ReservationId, LateBecause] = field(default_factory=dict)
+    delay_causes: dict[ReservationId, DelayCause] = field(default_factory=dict)
     """Why those who can be promised nothing at the moment were not: it goes with the next thing they are told."""
 
-    def only(self, waiting: Mapping[ReservationId, object]) -> "QueueMemory":
+    def only_waiting(self, waiting: Mapping[ReservationId, object]) -> "QueueMemory":
         """Of these alone; the memory is a new one."""
         return QueueMemory(
             {who: what for who, what in self.promises.items() if who in waiting},
-            {who: what for who, what in self.told.items() if who in waiting},
-            {who: what for who, what in self.late.items() if who in waiting},
+            {who: what for who, what in self.recorded.items() if who in waiting},
+            {who: what for who, what in self.delay_causes.items() if who in waiting},
         )
 
 
-class Teller:
+class EstimateUpdater:
     """Turns a plan's answers into decisions, and keeps the memory up to date."""
 
-    def __init__(self, scene: Scene, memory: QueueMemory) -> None:
-        self._scene = scene
-        self._clearing = scene.timing.teardown_margin
+    def __init__(self, queue_input: QueueInput, memory: QueueMemory) -> None:
+        self._queue_input = queue_input
+        self._teardown_margin = queue_input.timing.teardown_margin
         self.decisions = Decisions()
         self.memory = memory
 
-    def start(self, start: Start) -> None:
-        row = self._scene.waiting[start.reservation_id]
-        self.decisions.changes.append(_start(row, start, self._scene.now))
+    def add_start(self, start: Start) -> None:
+        row = self._queue_input.waiting[start.reservation_id]
+        self.decisions.changes.append(_start_change(row, start, self._queue_input.now))
         self.decisions.starts.append(row)
         # Until it is seen to have started: a start that was not written is still a promise.
         names = tuple(share.node for share in start.shares)
-        self.memory.promises[start.reservation_id] = Wait(start.reservation_id, 0, self._scene.now, names, "starts now")
+        self.memory.promises[start.reservation_id] = Queued(
+            start.reservation_id, 0, self._queue_input.now, names, "starts now"
+        )
 
-    def wait(self, wait: Wait, forecast: Forecast | None) -> Estimate:
-        row = self._scene.waiting[wait.reservation_id]
-        span = forecast.span if forecast else None
+    def add_queued(self, wait: Queued, forecast: Forecast | None) -> Estimate:
+        row = self._queue_input.waiting[wait.reservation_id]
+        span = forecast.interval if forecast else None
         estimate = Estimate(wait.position, wait.starts_at, span, wait.reason, wait.nodes)
-        because = self._tell(row, wait, estimate)
-        self._keep(row, estimate, forecast, because)
+        because = self._update_estimate(row, wait, estimate)
+        self._record_estimate(row, estimate, forecast, because)
         return estimate
 
-    def _tell(self, row: Reservation, wait: Wait, estimate: Estimate) -> LateBecause | None:
+    def _update_estimate(self, row: Reservation, wait: Queued, estimate: Estimate) -> DelayCause | None:
         """Answers why it is later than it was told, if it is."""
-        now, promises = self._scene.now, self.memory.promises
+        now, promises = self._queue_input.now, self.memory.promises
         promise = promises.get(row.reservation_id)
-        promises[row.reservation_id] = _kept(promise, wait)
+        promises[row.reservation_id] = _earlier_promise(promise, wait)
         if row.status is Status.PENDING:
-            self.decisions.changes.append(_queue(row, estimate, now, self._clearing))
+            self.decisions.changes.append(_queue_change(row, estimate, now, self._teardown_margin))
         elif promise is not None and is_delayed(promise, wait, row.created_at, now):
-            because, words = self._why_delayed(promise)
+            because, words = self._explain_delay(promise)
             promises[row.reservation_id] = wait
-            self.decisions.changes.append(_delay(row, _late(promise, estimate, words), estimate, now, self._clearing))
+            self.decisions.changes.append(
+                _delay_change(row, _delay_event(promise, estimate, words), estimate, now, self._teardown_margin)
+            )
             return because
-        elif is_news(row, estimate, now):
-            starts_at = _by_planned_ends(estimate, self._clearing)
+        elif is_worth_writing(row, estimate, now):
+            starts_at = _by_planned_ends(estimate, self._teardown_margin)
             self.decisions.updates.append(QueueUpdate(row.reservation_id, estimate, starts_at))
-        return self.memory.late.get(row.reservation_id)
+        return self.memory.delay_causes.get(row.reservation_id)
 
-    def _keep(
-        self, row: Reservation, estimate: Estimate, forecast: Forecast | None, because: LateBecause | None
+    def _record_estimate(
+        self, row: Reservation, estimate: Estimate, forecast: Forecast | None, because: DelayCause | None
     ) -> None:
         """What is to be compared with what happens."""
-        who, now = row.reservation_id, self._scene.now
+        who, now = row.reservation_id, self._queue_input.now
         if forecast is not None and estimate.latest is not None:
-            self.memory.late.pop(who, None)
-            if because or is_due(self.memory.told.get(who), now):
-                typical, is_new = forecast.told.typical, is_newcomer(row, now)
+            self.memory.delay_causes.pop(who, None)
+            if because or is_record_due(self.memory.recorded.get(who), now):
+                typical, is_new = forecast.prediction.typical, is_newcomer(row, now)
                 record = EstimateRecord(
-                    who, now, estimate.position, estimate.latest, forecast.span, typical, is_new, because
+                    who, now, estimate.position, estimate.latest, forecast.interval, typical, is_new, because
                 )
-                self.memory.told[who] = record
-                self.decisions.told.append(record)
+                self.memory.recorded[who] = record
+                self.decisions.estimates.append(record)
         elif because is not None:
-            self.memory.late[who] = because
+            self.memory.delay_causes[who] = because
 
-    def _why_delayed(self, promise: Wait) -> tuple[LateBecause, str]:
-        scene = self._scene
+    def _explain_delay(self, promise: Queued) -> tuple[DelayCause, str]:
+        scene = self._queue_input
         own = next(request for request in scene.requests if request.reservation_id == promise.reservation_id)
-        because, words = why_delayed(
+        because, words = explain_delay(
             promise,
             own,
             nodes=scene.nodes,
-            holdings=scene.holdings,
+            allocations=scene.allocations,
             preparing=scene.preparing(),
             queue=scene.requests,
             now=scene.now,
             preparing_margin=scene.timing.preparing_margin,
         )
-        if because is LateBecause.UNEXPLAINED and scene.is_fair_share:
-            return LateBecause.FAIR_SHARE, "others have used less and go first (fair share)"
+        if because is DelayCause.UNEXPLAINED and scene.is_fair_share:
+            return DelayCause.FAIR_SHARE, "others have used less and go first (fair share)"
         return because, words
 
 
-def _kept(promise: Wait | None, wait: Wait) -> Wait:
+def _earlier_promise(promise: Queued | None, wait: Queued) -> Queued:
     """What it is held to from now on: the earlier of what it was told and what is planned now."""
     if promise is None or promise.starts_at is None:
         return wait
@@ -125,7 +129,7 @@ def _kept(promise: Wait | None, wait: Wait) -> Wait:
     return promise
 
 
-def _start(reservation: Reservation, start: Start, now: datetime) -> Change:
+def _start_change(reservation: Reservation, start: Start, now: datetime) -> Change:
     unit = "GPU" if reservation.gpu_count else "CPU slot"
     places = ", ".join(f"{share.units} {unit}{'s' * (share.units > 1)} on {share.node}" for share in start.shares)
     return Change(
@@ -139,25 +143,25 @@ def _start(reservation: Reservation, start: Start, now: datetime) -> Change:
     )
 
 
-def _queue(row: Reservation, estimate: Estimate, now: datetime, clearing: timedelta) -> Change:
+def _queue_change(row: Reservation, estimate: Estimate, now: datetime, clearing: timedelta) -> Change:
     when = f", starts by {estimate.latest:%Y-%m-%d %H:%M} UTC at the latest" if estimate.latest else ""
     event = NewEvent("queued", f"waits at position {estimate.position}{when}: {estimate.reason}")
-    fields = _fields(estimate, now, clearing)
+    fields = _estimate_fields(estimate, now, clearing)
     return Change(row.reservation_id, row.status, row.version, event, to=Status.QUEUED, fields=fields)
 
 
-def _delay(row: Reservation, event: NewEvent, estimate: Estimate, now: datetime, clearing: timedelta) -> Change:
-    return Change(row.reservation_id, row.status, row.version, event, fields=_fields(estimate, now, clearing))
+def _delay_change(row: Reservation, event: NewEvent, estimate: Estimate, now: datetime, clearing: timedelta) -> Change:
+    return Change(row.reservation_id, row.status, row.version, event, fields=_estimate_fields(estimate, now, clearing))
 
 
-def _late(told: Wait, estimate: Estimate, why: str) -> NewEvent:
-    before = f" instead of {told.starts_at:%Y-%m-%d %H:%M}" if told.starts_at else ""
+def _delay_event(promise: Queued, estimate: Estimate, why: str) -> NewEvent:
+    before = f" instead of {promise.starts_at:%Y-%m-%d %H:%M}" if promise.starts_at else ""
     when = f"by {estimate.latest:%Y-%m-%d %H:%M} UTC{before}" if estimate.latest else "nobody can say when"
     return NewEvent("delayed", f"starts later than told, {when}: {why}")
 
 
-def _fields(estimate: Estimate, now: datetime, clearing: timedelta) -> dict[str, object]:
-    span = estimate.span
+def _estimate_fields(estimate: Estimate, now: datetime, clearing: timedelta) -> dict[str, object]:
+    span = estimate.interval
     starts_at = _by_planned_ends(estimate, clearing)
     awaited = span.expected if span else starts_at
     return {

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.queue import LateBecause, Outcome
+from gpudev.domain.queue import DelayCause, EstimateOutcome
 
-_A_BREATH = timedelta(seconds=1)
+_WRITE_DELAY = timedelta(seconds=1)
 """A start is written down a moment after it was decided."""
 
 
 @dataclass(frozen=True, slots=True)
-class Errors:
+class EstimateErrors:
     """Of absolute errors, in minutes. None: nobody has started."""
 
     median: float | None
@@ -25,12 +25,12 @@ class Errors:
 
 
 @dataclass(frozen=True, slots=True)
-class Breach:
+class BrokenGuarantee:
     reservation_id: ReservationId
     gpu_type: str
     latest: datetime
     started_at: datetime | None
-    cause: LateBecause
+    cause: DelayCause
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,77 +39,77 @@ class EtaReport:
     """None: all of them."""
     started: int
     """How many had to wait and have started."""
-    expected: Errors
-    latest: Errors
+    expected: EstimateErrors
+    latest: EstimateErrors
     in_interval: float | None
     """Which share of them started in the interval they were told."""
-    breaches: tuple[Breach, ...]
+    breaches: tuple[BrokenGuarantee, ...]
 
     def breaches_by_cause(self) -> dict[str, int]:
         counted = Counter(breach.cause for breach in self.breaches)
-        return {cause.value: counted[cause] for cause in LateBecause if counted[cause]}
+        return {cause.value: counted[cause] for cause in DelayCause if counted[cause]}
 
 
-def report(outcomes: Sequence[Outcome], now: datetime) -> list[EtaReport]:
+def make_eta_reports(outcomes: Sequence[EstimateOutcome], now: datetime) -> list[EtaReport]:
     """Over all types, then each by itself."""
     types = sorted({outcome.gpu_type for outcome in outcomes})
-    parts = [_report(None, outcomes, now)]
+    parts = [_make_report(None, outcomes, now)]
     for gpu_type in types:
-        parts.append(_report(gpu_type, [each for each in outcomes if each.gpu_type == gpu_type], now))
+        parts.append(_make_report(gpu_type, [each for each in outcomes if each.gpu_type == gpu_type], now))
     return parts
 
 
-def _report(gpu_type: str | None, outcomes: Sequence[Outcome], now: datetime) -> EtaReport:
+def _make_report(gpu_type: str | None, outcomes: Sequence[EstimateOutcome], now: datetime) -> EtaReport:
     told = _by_reservation(outcomes)
     first = [own[0] for own in told.values() if own[0].started_at is not None]
     return EtaReport(
         gpu_type,
         len(first),
-        _errors(_minutes(each.started_at, each.told.span.expected) for each in first),
-        _errors(_minutes(each.started_at, each.told.latest) for each in first),
-        sum(_is_true(each) for each in first) / len(first) if first else None,
-        tuple(breach for own in told.values() if (breach := _breach(own, now)) is not None),
+        _errors(_minutes(each.started_at, each.estimate.interval.expected) for each in first),
+        _errors(_minutes(each.started_at, each.estimate.latest) for each in first),
+        sum(_is_in_interval(each) for each in first) / len(first) if first else None,
+        tuple(breach for own in told.values() if (breach := _find_broken_guarantee(own, now)) is not None),
     )
 
 
-def _by_reservation(outcomes: Iterable[Outcome]) -> Mapping[ReservationId, list[Outcome]]:
-    told: dict[ReservationId, list[Outcome]] = {}
+def _by_reservation(outcomes: Iterable[EstimateOutcome]) -> Mapping[ReservationId, list[EstimateOutcome]]:
+    told: dict[ReservationId, list[EstimateOutcome]] = {}
     for outcome in outcomes:
-        told.setdefault(outcome.told.reservation_id, []).append(outcome)
+        told.setdefault(outcome.estimate.reservation_id, []).append(outcome)
     return told
 
 
-def _breach(own: Sequence[Outcome], now: datetime) -> Breach | None:
+def _find_broken_guarantee(own: Sequence[EstimateOutcome], now: datetime) -> BrokenGuarantee | None:
     """`own`: everything one reservation was told, in order."""
     started_at = own[0].started_at
-    late = [each for each in own if (started_at or now) > each.told.latest + _A_BREATH]
+    late = [each for each in own if (started_at or now) > each.estimate.latest + _WRITE_DELAY]
     if not late:
         return None
-    earliest = min(late, key=lambda each: each.told.latest)
-    causes = [each.told.worse_because for each in own if each.told.worse_because is not None]
-    return Breach(
-        earliest.told.reservation_id,
+    earliest = min(late, key=lambda each: each.estimate.latest)
+    causes = [each.estimate.delay_cause for each in own if each.estimate.delay_cause is not None]
+    return BrokenGuarantee(
+        earliest.estimate.reservation_id,
         earliest.gpu_type,
-        earliest.told.latest,
+        earliest.estimate.latest,
         started_at,
-        causes[0] if causes else LateBecause.UNEXPLAINED,
+        causes[0] if causes else DelayCause.UNEXPLAINED,
     )
 
 
-def _is_true(outcome: Outcome) -> bool:
-    span = outcome.told.span
+def _is_in_interval(outcome: EstimateOutcome) -> bool:
+    span = outcome.estimate.interval
     return outcome.started_at is not None and span.earliest <= outcome.started_at <= span.latest_likely
 
 
-def _minutes(happened: datetime | None, told: datetime) -> float:
-    return abs((happened - told).total_seconds()) / 60 if happened is not None else math.nan
+def _minutes(actual: datetime | None, estimated: datetime) -> float:
+    return abs((actual - estimated).total_seconds()) / 60 if actual is not None else math.nan
 
 
-def _errors(minutes: Iterable[float]) -> Errors:
+def _errors(minutes: Iterable[float]) -> EstimateErrors:
     ordered = sorted(minutes)
     if not ordered:
-        return Errors(None, None)
-    return Errors(_quantile(ordered, 0.5), _quantile(ordered, 0.9))
+        return EstimateErrors(None, None)
+    return EstimateErrors(_quantile(ordered, 0.5), _quantile(ordered, 0.9))
 
 
 def _quantile(ordered: Sequence[float], level: float) -> float:

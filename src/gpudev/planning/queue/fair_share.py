@@ -8,17 +8,17 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
-from gpudev.domain.access.users import Usage
+from gpudev.domain.access.users import FairShareUsage
 from gpudev.domain.ids import ReservationId, UserId
 from gpudev.domain.reservations.reservation import Reservation
 
-_NOTHING_USED = Usage(0.0)
+_NOTHING_USED = FairShareUsage(0.0)
 
 
-def fair_turns(
+def compute_fair_ranks(
     reservations: Sequence[Reservation],
     gpu_type: str,
-    usage: Mapping[UserId, Usage],
+    usage: Mapping[UserId, FairShareUsage],
     now: datetime,
     patience: timedelta,
 ) -> dict[ReservationId, int]:

@@ -21,14 +21,14 @@ _START_SHIFT = _RANK_BITS + _UNIT_BITS
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TimeSlot:
     """From `start` on, on the nodes of these ranks."""
 
     start: int
     ranks: tuple[int, ...]
 
 
-class Line:
+class NodeTimeline:
     """One node: a staircase of free units over time. `free[i]` holds from `times[i]` until `times[i + 1]`."""
 
     __slots__ = ("free", "rank", "taken", "times", "units", "windows")
@@ -70,7 +70,7 @@ class Line:
         if first and free[first] == free[first - 1]:
             del times[first], free[first]
 
-    def least_free(self, start: int, end: int) -> int:
+    def min_free(self, start: int, end: int) -> int:
         first = bisect_right(self.times, start) - 1
         last = bisect_left(self.times, end, first)
         return min(self.free[first:last])
@@ -78,14 +78,14 @@ class Line:
     def free_at(self, moment: int) -> int:
         return self.free[bisect_right(self.times, moment) - 1]
 
-    def room_from(self, moment: int, units: int) -> int:
+    def free_duration(self, moment: int, units: int) -> int:
         """How long so many units are free from that moment on."""
         for step in range(bisect_right(self.times, moment) - 1, len(self.times)):
             if self.free[step] < units:
                 return max(0, self.times[step] - moment)
         return FOREVER
 
-    def forget_before(self, moment: int) -> None:
+    def drop_before(self, moment: int) -> None:
         """What was is of no interest any more."""
         past = bisect_right(self.times, moment) - 1
         if past > 0:
@@ -121,24 +121,26 @@ class Line:
 
 
 class Timetable:
-    def __init__(self, lines: Sequence[Line], sizes: Iterable[int]) -> None:
+    def __init__(self, timelines: Sequence[NodeTimeline], sizes: Iterable[int]) -> None:
         """`lines` by rank, which is their order by name; `sizes`: the units per node that will be asked for."""
-        self.lines = lines
+        self.timelines = timelines
         self.now = 0
         """Nothing is found before it. It may be moved on: what opened meanwhile is open now."""
         self._sizes = sorted(set(sizes))
-        for line in lines:
+        for line in timelines:
             if line.taken:
                 line.windows = {size: line.find_windows(size) for size in self._sizes}
-        self._indexes = {size: WindowIndex(self._windows(size, lines)) for size in self._sizes}
-        self._among: dict[frozenset[int], dict[int, WindowIndex]] = {}
+        self._indexes = {size: WindowIndex(self._windows(size, timelines)) for size in self._sizes}
+        self._indexes_among: dict[frozenset[int], dict[int, WindowIndex]] = {}
         """The same for some of the nodes only, once somebody has asked for them."""
 
-    def _windows(self, size: int, lines: Iterable[Line]) -> Iterator[tuple[int, int]]:
-        for line in lines:
+    def _windows(self, size: int, timelines: Iterable[NodeTimeline]) -> Iterator[tuple[int, int]]:
+        for line in timelines:
             yield from line.windows[size].items() if line.windows else line.first_window(size)
 
-    def find(self, units: int, node_count: int, duration: int, ranks: frozenset[int] | None = None) -> Place | None:
+    def find_slot(
+        self, units: int, node_count: int, duration: int, ranks: frozenset[int] | None = None
+    ) -> TimeSlot | None:
         """The earliest place, or None when there will never be one. `ranks`: only on these nodes."""
         index = self._indexes[units] if ranks is None else self._index_among(ranks, units)
         if node_count > 1:
@@ -146,16 +148,16 @@ class Timetable:
         if self.now:
             return self._find_later(index, duration)
         key = index.first_at_least(duration)
-        return None if key is None else Place(key >> _START_SHIFT, (key & _RANK_MASK,))
+        return None if key is None else TimeSlot(key >> _START_SHIFT, (key & _RANK_MASK,))
 
     def _index_among(self, ranks: frozenset[int], size: int) -> WindowIndex:
-        indexes = self._among.setdefault(ranks, {})
+        indexes = self._indexes_among.setdefault(ranks, {})
         index = indexes.get(size)
         if index is None:
-            index = indexes[size] = WindowIndex(self._windows(size, [self.lines[rank] for rank in sorted(ranks)]))
+            index = indexes[size] = WindowIndex(self._windows(size, [self.timelines[rank] for rank in sorted(ranks)]))
         return index
 
-    def _find_later(self, index: WindowIndex, duration: int) -> Place | None:
+    def _find_later(self, index: WindowIndex, duration: int) -> TimeSlot | None:
         """The same when time has moved on: of windows that are open already only the rest counts, and which node is
         the fullest is seen at that moment."""
         now = self.now
@@ -164,22 +166,22 @@ class Timetable:
             start, rank = key >> _START_SHIFT, key & _RANK_MASK
             if start > now:
                 if fullest is None:
-                    return Place(start, (rank,))
+                    return TimeSlot(start, (rank,))
                 break
             if start + length >= now + duration:
-                candidate = (self.lines[rank].free_at(now), rank)
+                candidate = (self.timelines[rank].free_at(now), rank)
                 if fullest is None or candidate < fullest:
                     fullest = candidate
-        return None if fullest is None else Place(now, (fullest[1],))
+        return None if fullest is None else TimeSlot(now, (fullest[1],))
 
-    def open_now(self, units: int, duration: int) -> set[int]:
+    def whole_nodes_free_now(self, units: int, duration: int) -> set[int]:
         """The whole nodes of so many units that are free for so long from now on."""
         ranks = set()
         for key, length in self._indexes[units].all_at_least(duration):
             start, rank = key >> _START_SHIFT, key & _RANK_MASK
             if start > self.now:
                 break
-            if start + length >= self.now + duration and self.lines[rank].units == units:
+            if start + length >= self.now + duration and self.timelines[rank].units == units:
                 ranks.add(rank)
         return ranks
 
@@ -188,28 +190,28 @@ class Timetable:
         if size in self._indexes:
             return
         self._sizes = sorted([*self._sizes, size])
-        for line in self.lines:
+        for line in self.timelines:
             if line.windows:
                 line.windows[size] = line.find_windows(size)
-        self._indexes[size] = WindowIndex(self._windows(size, self.lines))
+        self._indexes[size] = WindowIndex(self._windows(size, self.timelines))
 
-    def is_free(self, place: Place, units: int, duration: int) -> bool:
+    def is_free(self, place: TimeSlot, units: int, duration: int) -> bool:
         end = place.start + duration
-        return all(self.lines[rank].least_free(place.start, end) >= units for rank in place.ranks)
+        return all(self.timelines[rank].min_free(place.start, end) >= units for rank in place.ranks)
 
-    def touches_room(self, place: Place, units: int) -> bool:
+    def has_free_units_before(self, place: TimeSlot, units: int) -> bool:
         """Whether there is room on one of its nodes right before it, which together with its own might make an
         earlier place."""
-        return any(self.lines[rank].free_before(place.start) >= units for rank in place.ranks)
+        return any(self.timelines[rank].free_before(place.start) >= units for rank in place.ranks)
 
-    def take(self, place: Place, units: int, duration: int) -> None:
+    def take(self, place: TimeSlot, units: int, duration: int) -> None:
         """Negative units give back what was taken there."""
         end = place.start + duration
         for rank in place.ranks:
-            line = self.lines[rank]
+            line = self.timelines[rank]
             if not line.windows:  # made only now: most lines of a short queue's plan are never taken from
                 line.windows = {size: line.find_windows(size) for size in self._sizes}
-            line.forget_before(self.now)
+            line.drop_before(self.now)
             line.take(place.start, end, units)
             self._reindex(line)
 
@@ -217,7 +219,7 @@ class Timetable:
         key = self._indexes[units].first_at_least(duration)
         return key is not None and key >> _START_SHIFT == 0
 
-    def _find_gang(self, index: WindowIndex, units: int, node_count: int, duration: int) -> Place | None:
+    def _find_gang(self, index: WindowIndex, units: int, node_count: int, duration: int) -> TimeSlot | None:
         """The earliest moment at which enough whole nodes are free together.
 
         A node's windows never overlap, so that those open at one moment belong to different nodes.
@@ -225,7 +227,7 @@ class Timetable:
         open_until: list[tuple[int, int]] = []  # (the last moment it could still begin, key)
         moment = self.now
         for key, length in index.all_at_least(duration):
-            if self.lines[key & _RANK_MASK].units != units:
+            if self.timelines[key & _RANK_MASK].units != units:
                 continue
             start = key >> _START_SHIFT
             if start + length < moment + duration:
@@ -242,22 +244,22 @@ class Timetable:
         if len(open_until) < node_count:
             return None
         ranks = sorted(key & _RANK_MASK for _, key in open_until)
-        return Place(moment, tuple(ranks[:node_count]))
+        return TimeSlot(moment, tuple(ranks[:node_count]))
 
-    def _reindex(self, line: Line) -> None:
+    def _reindex(self, line: NodeTimeline) -> None:
         for size, index in self._indexes.items():
             old = line.windows[size]
             new = line.find_windows(size)
             if old == new:
                 continue
-            _exchange(index, old, new)
-            for ranks, indexes in self._among.items():
+            _replace_windows(index, old, new)
+            for ranks, indexes in self._indexes_among.items():
                 if line.rank in ranks and size in indexes:
-                    _exchange(indexes[size], old, new)
+                    _replace_windows(indexes[size], old, new)
             line.windows[size] = new
 
 
-def _exchange(index: WindowIndex, old: dict[int, int], new: dict[int, int]) -> None:
+def _replace_windows(index: WindowIndex, old: dict[int, int], new: dict[int, int]) -> None:
     for key, length in old.items():
         if new.get(key) != length:
             index.remove(key)

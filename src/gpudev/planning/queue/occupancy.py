@@ -7,32 +7,32 @@ noticed. It refuses to know the queue.
 from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
 
-from gpudev.domain.cluster import Holding
+from gpudev.domain.cluster import Allocation
 from gpudev.domain.ids import ReservationId
-from gpudev.planning.facts import TypeFacts, lasting_units, microseconds
-from gpudev.planning.queue.node_timelines import Place, Timetable
+from gpudev.planning.facts import TypeFacts, reservable_units, to_microseconds
+from gpudev.planning.queue.node_timelines import TimeSlot, Timetable
 from gpudev.planning.queue.plan import Request
-from gpudev.planning.queue.wait_reasons import Ending
+from gpudev.planning.queue.wait_reasons import BlockingReservation
 
 
-class Room:
-    def __init__(self, facts: TypeFacts, timetable: Timetable, holdings: Sequence[Holding], margin: int) -> None:
+class Occupancy:
+    def __init__(self, facts: TypeFacts, timetable: Timetable, allocations: Sequence[Allocation], margin: int) -> None:
         self.origin = facts.now
         self.nodes = facts.nodes
         self.timetable = timetable
-        self.held = {holding.reservation_id: holding for holding in holdings}
+        self.allocations = {holding.reservation_id: holding for holding in allocations}
         self._ranks = {node.name: rank for rank, node in enumerate(facts.nodes)}
-        self._held_at: list[dict[ReservationId, tuple[int, int]]] = [{} for _ in facts.nodes]
+        self._held_on_node: list[dict[ReservationId, tuple[int, int]]] = [{} for _ in facts.nodes]
         """By rank: until when, and how many units."""
         for rank, there in enumerate(facts.held):
             for held in there:
-                _, units = self._held_at[rank].get(held.reservation_id, (0, 0))
-                self._held_at[rank][held.reservation_id] = (held.until, units + held.units)
+                _, units = self._held_on_node[rank].get(held.reservation_id, (0, 0))
+                self._held_on_node[rank][held.reservation_id] = (held.until, units + held.units)
         self._overdue = {held.reservation_id for there in facts.held for held in there if held.overdue}
         self._used = [sum(held.units for held in there) for there in facts.held]
         self._ends = [(held.until, held.reservation_id) for there in facts.held for held in there]
         heapify(self._ends)
-        self._lasting = [lasting_units(node) for node in facts.nodes]
+        self._reservable = [reservable_units(node) for node in facts.nodes]
         self._margin = max(1, margin)
 
     @property
@@ -43,77 +43,77 @@ class Room:
     def advance(self, to: int) -> None:
         self.timetable.now = max(self.now, to)
 
-    def keep_the_overdue(self) -> bool:
+    def extend_overdue(self) -> bool:
         """What should be free by now and is not will take a while. False: somebody else has a place there."""
         while self._ends and self._ends[0][0] < self.now:
             until, who = heappop(self._ends)
-            if any(self._held_at[rank][who][0] == until for rank in self._ranks_of(who)):
+            if any(self._held_on_node[rank][who][0] == until for rank in self._ranks_of(who)):
                 self._overdue.add(who)
-                if not self._keep_until(who, self.now + self._margin):
+                if not self._hold_until(who, self.now + self._margin):
                     return False
         return True
 
-    def really_free(self, rank: int) -> int:
-        return self._lasting[rank] - self._used[rank]
+    def unheld_units(self, rank: int) -> int:
+        return self._reservable[rank] - self._used[rank]
 
-    def fits_but_for(self, seat: Place, rank: int, units: int, duration: int) -> bool:
+    def fits_without(self, slot: TimeSlot, rank: int, units: int, duration: int) -> bool:
         """Whether there is room on that node from now on for whoever has that seat on it, if it gave the seat up."""
-        line, now = self.timetable.lines[rank], self.now
-        if self.really_free(rank) < units:
+        line, now = self.timetable.timelines[rank], self.now
+        if self.unheld_units(rank) < units:
             return False
-        opened, closes = max(now, seat.start), seat.start + duration
-        before = now >= opened or line.least_free(now, min(opened, now + duration)) >= units
-        beyond = now + duration <= closes or line.least_free(max(now, closes), now + duration) >= units
-        within = opened >= now + duration or line.least_free(opened, min(closes, now + duration)) >= 0
+        opened, closes = max(now, slot.start), slot.start + duration
+        before = now >= opened or line.min_free(now, min(opened, now + duration)) >= units
+        beyond = now + duration <= closes or line.min_free(max(now, closes), now + duration) >= units
+        within = opened >= now + duration or line.min_free(opened, min(closes, now + duration)) >= 0
         return before and beyond and within
 
-    def hold(self, holding: Holding, taken_until: int) -> None:
+    def add_allocation(self, allocation: Allocation, taken_until: int) -> None:
         """From now on. `taken_until`: how far the timetable has its units already; the rest must be free."""
-        assert holding.until is not None
-        self.held[holding.reservation_id] = holding
-        until = microseconds(holding.until - self.origin)
-        for share in holding.shares:
+        assert allocation.until is not None
+        self.allocations[allocation.reservation_id] = allocation
+        until = to_microseconds(allocation.until - self.origin)
+        for share in allocation.shares:
             rank = self._ranks[share.node]
-            self._held_at[rank][holding.reservation_id] = (until, share.units)
+            self._held_on_node[rank][allocation.reservation_id] = (until, share.units)
             self._used[rank] += share.units
             if until > taken_until:
-                self.timetable.take(Place(taken_until, (rank,)), share.units, until - taken_until)
-        heappush(self._ends, (until, holding.reservation_id))
+                self.timetable.take(TimeSlot(taken_until, (rank,)), share.units, until - taken_until)
+        heappush(self._ends, (until, allocation.reservation_id))
 
-    def release(self, reservation_id: ReservationId) -> Iterator[int]:
+    def remove_allocation(self, reservation_id: ReservationId) -> Iterator[int]:
         """The nodes on which there is more room now."""
         ranks = self._ranks_of(reservation_id)
-        self.held.pop(reservation_id, None)
+        self.allocations.pop(reservation_id, None)
         for rank in ranks:
-            until, units = self._held_at[rank].pop(reservation_id)
+            until, units = self._held_on_node[rank].pop(reservation_id)
             self._used[rank] -= units
             if until > self.now:
-                self.timetable.take(Place(self.now, (rank,)), -units, until - self.now)
+                self.timetable.take(TimeSlot(self.now, (rank,)), -units, until - self.now)
             yield rank
 
-    def move_end(self, holding: Holding) -> bool:
+    def move_end(self, allocation: Allocation) -> bool:
         """Somebody stays longer or less long than was known. False: longer, where somebody has a place."""
-        until = 0 if holding.until is None else microseconds(holding.until - self.origin)
+        until = 0 if allocation.until is None else to_microseconds(allocation.until - self.origin)
         if until <= self.now:  # it is being cleared away
             until = self.now + self._margin
-        if not self._keep_until(holding.reservation_id, until):
+        if not self._hold_until(allocation.reservation_id, until):
             return False
-        self.held[holding.reservation_id] = holding
+        self.allocations[allocation.reservation_id] = allocation
         return True
 
-    def give_back(self, seat: Place, units: int, duration: int) -> None:
-        start, end = max(seat.start, self.now), seat.start + duration
+    def free_slot(self, slot: TimeSlot, units: int, duration: int) -> None:
+        start, end = max(slot.start, self.now), slot.start + duration
         if start < end:
-            self.timetable.take(Place(start, seat.ranks), -units, end - start)
+            self.timetable.take(TimeSlot(start, slot.ranks), -units, end - start)
 
-    def choose(self, request: Request, rank: int) -> tuple[int, ...]:
+    def choose_gpus(self, request: Request, rank: int) -> tuple[int, ...]:
         """The lowest GPUs that are free; none for a slot."""
         if request.slots:
             return ()
         node = self.nodes[rank]
         taken = set(node.foreign_indices)
-        for who in self._held_at[rank]:
-            for share in self.held[who].shares:
+        for who in self._held_on_node[rank]:
+            for share in self.allocations[who].shares:
                 if share.node == node.name:
                     taken.update(share.gpu_indices)
         free = [index for index in range(node.units) if index not in taken]
@@ -122,7 +122,7 @@ class Room:
     def free_now(self, ranks: frozenset[int] | None = None) -> tuple[int, dict[int, int]]:
         """The most units on one node, and how many nodes of so many units are free altogether. `ranks`: of these."""
         most, whole = 0, dict[int, int]()
-        lines = self.timetable.lines
+        lines = self.timetable.timelines
         for line in lines if ranks is None else [lines[rank] for rank in ranks]:
             free = line.free_at(self.now)
             most = max(most, free)
@@ -130,30 +130,30 @@ class Room:
                 whole[free] = whole.get(free, 0) + 1
         return most, whole
 
-    def ending_at(self, rank: int, moment: int) -> Ending | None:
-        ending = [who for who, (until, _) in self._held_at[rank].items() if until == moment]
-        return Ending(min(ending), overdue=min(ending) in self._overdue) if ending else None
+    def find_blocker(self, rank: int, moment: int) -> BlockingReservation | None:
+        ending = [who for who, (until, _) in self._held_on_node[rank].items() if until == moment]
+        return BlockingReservation(min(ending), overdue=min(ending) in self._overdue) if ending else None
 
-    def _keep_until(self, reservation_id: ReservationId, until: int) -> bool:
+    def _hold_until(self, reservation_id: ReservationId, until: int) -> bool:
         ranks = self._ranks_of(reservation_id)
         for rank in ranks:
-            before, units = self._held_at[rank][reservation_id]
-            longer = Place(max(before, self.now), (rank,))
+            before, units = self._held_on_node[rank][reservation_id]
+            longer = TimeSlot(max(before, self.now), (rank,))
             if until > longer.start and not self.timetable.is_free(longer, units, until - longer.start):
                 return False
         for rank in ranks:
-            before, units = self._held_at[rank][reservation_id]
+            before, units = self._held_on_node[rank][reservation_id]
             before = max(before, self.now)
             if until > before:
-                self.timetable.take(Place(before, (rank,)), units, until - before)
+                self.timetable.take(TimeSlot(before, (rank,)), units, until - before)
             elif until < before:
-                self.timetable.take(Place(until, (rank,)), -units, before - until)
-            self._held_at[rank][reservation_id] = (until, units)
+                self.timetable.take(TimeSlot(until, (rank,)), -units, before - until)
+            self._held_on_node[rank][reservation_id] = (until, units)
         heappush(self._ends, (until, reservation_id))
         return True
 
     def _ranks_of(self, reservation_id: ReservationId) -> list[int]:
-        holding = self.held.get(reservation_id)
+        holding = self.allocations.get(reservation_id)
         shares = holding.shares if holding is not None else ()
         ranks = {self._ranks[share.node] for share in shares if share.node in self._ranks}
-        return sorted(rank for rank in ranks if reservation_id in self._held_at[rank])
+        return sorted(rank for rank in ranks if reservation_id in self._held_on_node[rank])

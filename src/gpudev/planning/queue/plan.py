@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from gpudev.domain.cluster import Anchor, Share
+from gpudev.domain.cluster import NodeShare, ZoneConstraint
 from gpudev.domain.ids import ReservationId
 
 
@@ -22,9 +22,9 @@ class Request:
     priority: int = 0
     slots: bool = False
     """True: a user slot of a CPU node, which has no GPU index."""
-    turn: int = 0
+    fair_rank: int = 0
     """Whose turn it is within a priority, where something else than arrival decides that."""
-    anchor: Anchor | None = None
+    zone_constraint: ZoneConstraint | None = None
     """None: any node will do."""
 
 
@@ -33,11 +33,11 @@ class Start:
     """Starts now, there."""
 
     reservation_id: ReservationId
-    shares: tuple[Share, ...]
+    shares: tuple[NodeShare, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class Queued:
     """Waits: its position among those of its type (1 is next), when it starts at the latest by the planned
     ends, where, and why not now."""
 
@@ -52,7 +52,7 @@ class Wait:
 @dataclass(frozen=True, slots=True)
 class Plan:
     starts: tuple[Start, ...]
-    waits: tuple[Wait, ...]
+    waits: tuple[Queued, ...]
 
-    def wait_of(self) -> Mapping[ReservationId, Wait]:
+    def wait_of(self) -> Mapping[ReservationId, Queued]:
         return {wait.reservation_id: wait for wait in self.waits}

@@ -12,13 +12,13 @@ were told, as long as the facts allow it (a node that was lost, or an end that w
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
-from gpudev.domain.cluster import Holding, Node, Share
+from gpudev.domain.cluster import Allocation, Node, NodeShare
 from gpudev.domain.ids import ReservationId
-from gpudev.planning.facts import TypeFacts, by_type, length_of, microseconds
-from gpudev.planning.queue.node_timelines import Line, Place, Timetable
-from gpudev.planning.queue.plan import Plan, Request, Start, Wait
-from gpudev.planning.queue.wait_reasons import Ending, why_never, why_not_now
-from gpudev.planning.queue.zone_constraints import Grounds, Ranks
+from gpudev.planning.facts import TypeFacts, duration_microseconds, split_by_type, to_microseconds
+from gpudev.planning.queue.node_timelines import NodeTimeline, TimeSlot, Timetable
+from gpudev.planning.queue.plan import Plan, Queued, Request, Start
+from gpudev.planning.queue.wait_reasons import BlockingReservation, explain_no_start, explain_wait
+from gpudev.planning.queue.zone_constraints import Ranks, ZoneFilter
 
 DEFAULT_MARGIN = timedelta(seconds=30)
 _STRIDE = 32
@@ -27,18 +27,18 @@ _STRIDE = 32
 
 def plan_queue(
     nodes: Sequence[Node],
-    holdings: Sequence[Holding],
+    allocations: Sequence[Allocation],
     queue: Sequence[Request],
     now: datetime,
     margin: timedelta = DEFAULT_MARGIN,
     *,
-    promises: Mapping[ReservationId, Wait] | None = None,
+    promises: Mapping[ReservationId, Queued] | None = None,
 ) -> Plan:
     """`margin`: how long what should have ended by now may still take to be freed. `promises`: what those who wait
     were told last."""
     starts: list[Start] = []
-    waits: list[Wait] = []
-    for facts, requests in by_type(nodes, holdings, queue, now, margin):
+    waits: list[Queued] = []
+    for facts, requests in split_by_type(nodes, allocations, queue, now, margin):
         for decision in plan_type(facts, requests, promises):
             if isinstance(decision, Start):
                 starts.append(decision)
@@ -49,28 +49,28 @@ def plan_queue(
 
 def plan_starts(
     nodes: Sequence[Node],
-    holdings: Sequence[Holding],
+    allocations: Sequence[Allocation],
     queue: Sequence[Request],
     now: datetime,
     margin: timedelta = DEFAULT_MARGIN,
 ) -> tuple[Start, ...]:
     """The starts of `plan_queue` and nothing else, for less: it ends when nobody left could start now."""
     starts: list[Start] = []
-    for facts, requests in by_type(nodes, holdings, queue, now, margin):
-        type_plan = TypePlan(facts, requests, in_words=False)
+    for facts, requests in split_by_type(nodes, allocations, queue, now, margin):
+        type_plan = TypePlanner(facts, requests, with_reasons=False)
         for first, shortest in _strides(requests):
             if not type_plan.can_any_start(shortest):
                 break
             for request in requests[first : first + _STRIDE]:
-                place = type_plan.place(request)
+                place = type_plan.assign_earliest(request)
                 if place is not None and place.start == 0:
-                    starts.append(type_plan.start(request, place))
+                    starts.append(type_plan.make_start(request, place))
     return tuple(starts)
 
 
 def plan_type(
-    facts: TypeFacts, requests: Sequence[Request], promises: Mapping[ReservationId, Wait] | None = None
-) -> Iterator[Start | Wait]:
+    facts: TypeFacts, requests: Sequence[Request], promises: Mapping[ReservationId, Queued] | None = None
+) -> Iterator[Start | Queued]:
     """In the queue's order, and lazily where nothing was promised: whoever asks for one answer pays for nothing
     behind it.
 
@@ -79,68 +79,72 @@ def plan_type(
     for an earlier one if there is any, until nobody finds one.
     """
     if promises:
-        yield from _decide(make_type_plan(facts, requests, promises), requests)
+        yield from _decide_in_order(make_type_plan(facts, requests, promises), requests)
     else:
-        yield from _decide(TypePlan(facts, requests), requests)
+        yield from _decide_in_order(TypePlanner(facts, requests), requests)
 
 
-def make_type_plan(facts: TypeFacts, requests: Sequence[Request], promises: Mapping[ReservationId, Wait]) -> "TypePlan":
+def make_type_plan(
+    facts: TypeFacts, requests: Sequence[Request], promises: Mapping[ReservationId, Queued]
+) -> "TypePlanner":
     """The plan of `plan_type` with everybody's place in it. A promise binds those of its own priority and below: who
     has a higher one is planned first, as if the others were not there."""
     priorities = sorted({request.priority for request in requests}, reverse=True)
-    bound: dict[ReservationId, Wait] = {}
+    bound: dict[ReservationId, Queued] = {}
     for priority in priorities[:-1]:
         first = [request for request in requests if request.priority >= priority]
         own = {who: promises[who] for who in (r.reservation_id for r in first) if who in promises and who not in bound}
-        bound |= _make(facts, first, own | bound).places(first)
-    return _make(facts, requests, {**promises, **bound} if bound else promises)
+        bound |= _plan_with_promises(facts, first, own | bound).make_promises(first)
+    return _plan_with_promises(facts, requests, {**promises, **bound} if bound else promises)
 
 
-def _make(facts: TypeFacts, requests: Sequence[Request], promises: Mapping[ReservationId, Wait]) -> "TypePlan":
-    from_the_facts = TypePlan(facts, requests)
+def _plan_with_promises(
+    facts: TypeFacts, requests: Sequence[Request], promises: Mapping[ReservationId, Queued]
+) -> "TypePlanner":
+    from_the_facts = TypePlanner(facts, requests)
     for request in requests:
-        place = from_the_facts.place(request)
+        place = from_the_facts.assign_earliest(request)
         told = promises.get(request.reservation_id)
         if told is not None and told.starts_at is not None:
-            most = max(0, microseconds(told.starts_at - facts.now))
+            most = max(0, to_microseconds(told.starts_at - facts.now))
             if place is None or place.start > most:
                 break
     else:
         return from_the_facts
-    keeping = TypePlan(facts, requests, promises)
-    keeping.settle(requests)
+    keeping = TypePlanner(facts, requests, promises)
+    keeping.move_all_up(requests)
     return keeping
 
 
-def _decide(type_plan: "TypePlan", requests: Sequence[Request]) -> Iterator[Start | Wait]:
+def _decide_in_order(type_plan: "TypePlanner", requests: Sequence[Request]) -> Iterator[Start | Queued]:
     position = 0
     for request in requests:
-        place = type_plan.place_of(request)
+        place = type_plan.ensure_slot(request)
         if place is not None and place.start == 0:
-            yield type_plan.start(request, place)
+            yield type_plan.make_start(request, place)
         else:
             position += 1
-            yield type_plan.wait(request, place, position)
+            yield type_plan.make_queued(request, place, position)
 
 
-def plan_last(facts: TypeFacts, requests: Sequence[Request]) -> Start | Wait:
+def plan_last(facts: TypeFacts, requests: Sequence[Request]) -> Start | Queued:
     """The last answer of `plan_type` for less: nobody else's is put into words."""
-    type_plan = TypePlan(facts, requests)
+    type_plan = TypePlanner(facts, requests)
     *ahead, last = requests
     position = 1
     for request in ahead:
-        place = type_plan.place_of(request)
+        place = type_plan.ensure_slot(request)
         if place is not None and place.start == 0:
-            type_plan.start(request, place)  # it takes the GPUs that the last one then cannot have
+            type_plan.make_start(request, place)  # it takes the GPUs that the last one then cannot have
         else:
             position += 1
-    place = type_plan.place_of(last)
+    place = type_plan.ensure_slot(last)
     if place is not None and place.start == 0:
-        return type_plan.start(last, place)
-    return type_plan.wait(last, place, position)
+        return type_plan.make_start(last, place)
+    return type_plan.make_queued(last, place, position)
 
 
-class TypePlan:
+class TypePlanner:
     """One type's plan in the making. Without promises requests are placed in the queue's order, one by one; with
     promises those who were promised a place have it from the beginning."""
 
@@ -148,46 +152,46 @@ class TypePlan:
         self,
         facts: TypeFacts,
         requests: Sequence[Request],
-        promises: Mapping[ReservationId, Wait] | None = None,
+        promises: Mapping[ReservationId, Queued] | None = None,
         *,
-        in_words: bool = True,
+        with_reasons: bool = True,
     ) -> None:
         """`in_words`: whether anybody will be told why they wait."""
         self._facts = facts
-        self._in_words = in_words
-        self._grounds = Grounds(facts.nodes)
-        lines = facts.lines()
-        self.seats: dict[ReservationId, Place] = {}
+        self._with_reasons = with_reasons
+        self._zone_filter = ZoneFilter(facts.nodes)
+        lines = facts.timelines()
+        self.planned_starts: dict[ReservationId, TimeSlot] = {}
         """Everybody's place: first the promised ones, each kept free for its owner, then whatever was found."""
         if promises:
-            self._keep_seats(lines, requests, promises)
+            self._reserve_promised(lines, requests, promises)
         self.timetable = Timetable(lines, (request.units_per_node for request in requests))
         self._taken_indices: dict[int, set[int]] = {}
         self._planned_ends: dict[tuple[int, int], ReservationId] = {}
         """(rank, time): who, of those ahead, ends there then."""
-        self._free_now: dict[Ranks | None, _FreeNow] = {}
+        self._free_now: dict[Ranks | None, _FreeUnits] = {}
         """Among all nodes, and among some of them once somebody waits for those."""
         self._count_among(None)
 
-    def place_of(self, request: Request) -> Place | None:
+    def ensure_slot(self, request: Request) -> TimeSlot | None:
         """Its seat, or else the earliest place that is left. Those ahead must have been asked for before."""
-        place = self.seats.get(request.reservation_id) or self.place(request)
+        place = self.planned_starts.get(request.reservation_id) or self.assign_earliest(request)
         if place is not None:
-            end = place.start + length_of(request)
+            end = place.start + duration_microseconds(request)
             for rank in place.ranks:
                 self._planned_ends.setdefault((rank, end), request.reservation_id)
         return place
 
-    def place(self, request: Request) -> Place | None:
+    def assign_earliest(self, request: Request) -> TimeSlot | None:
         """Give it the earliest place that is left, and keep it."""
-        duration = length_of(request)
-        place = self._grounds.find(self.timetable, request, duration)
+        duration = duration_microseconds(request)
+        place = self._zone_filter.find_slot(self.timetable, request, duration)
         if place is not None:
-            self._take(place, request.units_per_node, duration)
-            self.seats[request.reservation_id] = place
+            self._take_slot(place, request.units_per_node, duration)
+            self.planned_starts[request.reservation_id] = place
         return place
 
-    def settle(self, requests: Sequence[Request]) -> None:
+    def move_all_up(self, requests: Sequence[Request]) -> None:
         """In order, everybody gives up their seat for an earlier place, or finds one if they have none.
 
         Again and again, because whoever moves may leave room to somebody ahead. It ends: starts only become earlier,
@@ -197,56 +201,56 @@ class TypePlan:
         while moved:
             moved = False
             for request in requests:
-                seat = self.seats.get(request.reservation_id)
+                seat = self.planned_starts.get(request.reservation_id)
                 if seat is None:
-                    moved = self.place(request) is not None or moved
+                    moved = self.assign_earliest(request) is not None or moved
                 elif seat.start > 0:
                     moved = self._move_up(request, seat) or moved
 
-    def _move_up(self, request: Request, seat: Place) -> bool:
-        units, duration = request.units_per_node, length_of(request)
-        place = self._grounds.find(self.timetable, request, duration)
-        if (place is None or place.start >= seat.start) and not self.timetable.touches_room(seat, units):
+    def _move_up(self, request: Request, slot: TimeSlot) -> bool:
+        units, duration = request.units_per_node, duration_microseconds(request)
+        place = self._zone_filter.find_slot(self.timetable, request, duration)
+        if (place is None or place.start >= slot.start) and not self.timetable.has_free_units_before(slot, units):
             return False
-        self._take(seat, -units, duration)
-        place = self._grounds.find(self.timetable, request, duration)
-        better = place if place is not None and place.start < seat.start else seat
-        self._take(better, units, duration)
-        self.seats[request.reservation_id] = better
-        return better is not seat
+        self._take_slot(slot, -units, duration)
+        place = self._zone_filter.find_slot(self.timetable, request, duration)
+        better = place if place is not None and place.start < slot.start else slot
+        self._take_slot(better, units, duration)
+        self.planned_starts[request.reservation_id] = better
+        return better is not slot
 
-    def places(self, requests: Sequence[Request]) -> dict[ReservationId, Wait]:
+    def make_promises(self, requests: Sequence[Request]) -> dict[ReservationId, Queued]:
         """Everybody's place as a promise; what is said in words does not matter."""
         told = {}
         for request in requests:
-            place = self.place_of(request)
+            place = self.ensure_slot(request)
             if place is not None:
                 names = tuple(self._facts.nodes[rank].name for rank in place.ranks)
                 starts_at = self._facts.now + timedelta(microseconds=place.start)
-                told[request.reservation_id] = Wait(request.reservation_id, 0, starts_at, names, "")
+                told[request.reservation_id] = Queued(request.reservation_id, 0, starts_at, names, "")
         return told
 
-    def _keep_seats(
-        self, lines: Sequence[Line], requests: Sequence[Request], promises: Mapping[ReservationId, Wait]
+    def _reserve_promised(
+        self, timelines: Sequence[NodeTimeline], requests: Sequence[Request], promises: Mapping[ReservationId, Queued]
     ) -> None:
         ranks = {node.name: rank for rank, node in enumerate(self._facts.nodes)}
         for request in requests:
             told = promises.get(request.reservation_id)
             if told is None or told.starts_at is None or not all(name in ranks for name in told.nodes):
                 continue
-            start = max(0, microseconds(told.starts_at - self._facts.now))
-            end, units = start + length_of(request), request.units_per_node
-            seat = Place(start, tuple(ranks[name] for name in told.nodes))
-            if self._grounds.allow(request, seat.ranks) and all(
-                lines[rank].least_free(start, end) >= units for rank in seat.ranks
+            start = max(0, to_microseconds(told.starts_at - self._facts.now))
+            end, units = start + duration_microseconds(request), request.units_per_node
+            seat = TimeSlot(start, tuple(ranks[name] for name in told.nodes))
+            if self._zone_filter.allows(request, seat.ranks) and all(
+                timelines[rank].min_free(start, end) >= units for rank in seat.ranks
             ):
                 for rank in seat.ranks:
-                    lines[rank].take(start, end, units)
-                self.seats[request.reservation_id] = seat
+                    timelines[rank].take(start, end, units)
+                self.planned_starts[request.reservation_id] = seat
 
-    def _take(self, place: Place, units: int, duration: int) -> None:
+    def _take_slot(self, place: TimeSlot, units: int, duration: int) -> None:
         """Negative units give it back."""
-        now = place.start == 0 and self._in_words
+        now = place.start == 0 and self._with_reasons
         if now:
             for rank in place.ranks:
                 self._count_free(rank, -1)
@@ -255,36 +259,36 @@ class TypePlan:
             for rank in place.ranks:
                 self._count_free(rank, +1)
 
-    def start(self, request: Request, place: Place) -> Start:
+    def make_start(self, request: Request, place: TimeSlot) -> Start:
         shares = tuple(
-            Share(number, self._facts.nodes[rank].name, request.units_per_node, self._choose_indices(request, rank))
+            NodeShare(number, self._facts.nodes[rank].name, request.units_per_node, self._choose_indices(request, rank))
             for number, rank in enumerate(place.ranks)
         )
         return Start(request.reservation_id, shares)
 
-    def wait(self, request: Request, place: Place | None, position: int) -> Wait:
+    def make_queued(self, request: Request, place: TimeSlot | None, position: int) -> Queued:
         facts = self._facts
         if place is None:
-            reason = why_never(request, facts.known, facts.nodes)
-            return Wait(request.reservation_id, position, None, (), reason)
-        free = self._count_among(self._grounds.counted(request, place))
-        reason = why_not_now(
+            reason = explain_no_start(request, facts.all_nodes, facts.nodes)
+            return Queued(request.reservation_id, position, None, (), reason)
+        free = self._count_among(self._zone_filter.searched_ranks(request, place))
+        reason = explain_wait(
             request,
-            best=free.most(),
-            whole=free.whole.get(request.units_per_node, 0),
+            best=free.most_on_one_node(),
+            whole=free.whole_nodes.get(request.units_per_node, 0),
             ahead=position - 1,
-            ending=self._ending_before(place),
-            moves=self._grounds.is_away(request, place),
+            blocker=self._find_blocker(place),
+            moves=self._zone_filter.is_outside_zones(request, place),
         )
         starts_at = facts.now + timedelta(microseconds=place.start)
-        return Wait(
+        return Queued(
             request.reservation_id, position, starts_at, tuple(facts.nodes[rank].name for rank in place.ranks), reason
         )
 
     def can_any_start(self, shortest: Mapping[int, timedelta]) -> bool:
         """`shortest`: the least duration asked for, by units per node."""
         return any(
-            self.timetable.can_start_now(units, max(1, microseconds(least))) for units, least in shortest.items()
+            self.timetable.can_start_now(units, max(1, to_microseconds(least))) for units, least in shortest.items()
         )
 
     def _choose_indices(self, request: Request, rank: int) -> tuple[int, ...]:
@@ -303,50 +307,50 @@ class TypePlan:
         taken.update(chosen)
         return chosen
 
-    def _ending_before(self, place: Place) -> Ending | None:
+    def _find_blocker(self, place: TimeSlot) -> BlockingReservation | None:
         """Whose end opens the place: of those that run, the first by id; else one of those ahead."""
         for rank in place.ranks:
             ended = [held for held in self._facts.held[rank] if held.until == place.start]
             if ended:
                 first = min(ended, key=lambda held: held.reservation_id)
-                return Ending(first.reservation_id, overdue=first.overdue)
+                return BlockingReservation(first.reservation_id, overdue=first.overdue)
         for rank in place.ranks:
             ahead = self._planned_ends.get((rank, place.start))
             if ahead is not None:
-                return Ending(ahead, waiting=True)
+                return BlockingReservation(ahead, waiting=True)
         return None
 
     def _count_free(self, rank: int, change: int) -> None:
         for ranks, free in self._free_now.items():
             if ranks is None or rank in ranks:
-                free.count(self.timetable.lines[rank], change)
+                free.count(self.timetable.timelines[rank], change)
 
-    def _count_among(self, ranks: Ranks | None) -> "_FreeNow":
+    def _count_among(self, ranks: Ranks | None) -> "_FreeUnits":
         free = self._free_now.get(ranks)
         if free is None:
-            lines = self.timetable.lines
-            free = self._free_now[ranks] = _FreeNow(max((line.units for line in lines), default=0))
+            lines = self.timetable.timelines
+            free = self._free_now[ranks] = _FreeUnits(max((line.units for line in lines), default=0))
             for rank in range(len(lines)) if ranks is None else ranks:
                 free.count(lines[rank], +1)
         return free
 
 
-class _FreeNow:
+class _FreeUnits:
     def __init__(self, most: int) -> None:
         self._nodes = [0] * (1 + most)
         """How many nodes have so many units free now."""
-        self.whole: dict[int, int] = {}
+        self.whole_nodes: dict[int, int] = {}
         """How many nodes of so many units are free altogether now."""
 
-    def most(self) -> int:
+    def most_on_one_node(self) -> int:
         """On one node."""
         return next((free for free in range(len(self._nodes) - 1, 0, -1) if self._nodes[free]), 0)
 
-    def count(self, line: Line, change: int) -> None:
+    def count(self, line: NodeTimeline, change: int) -> None:
         free = max(0, line.free[0])
         self._nodes[free] += change
         if free == line.units:
-            self.whole[free] = self.whole.get(free, 0) + change
+            self.whole_nodes[free] = self.whole_nodes.get(free, 0) + change
 
 
 def _strides(requests: Sequence[Request]) -> list[tuple[int, dict[int, timedelta]]]:

@@ -7,12 +7,12 @@ from datetime import datetime
 
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.queue import Estimate, QueuePlan
-from gpudev.planning.queue.estimate_updates import QueueMemory, Teller
-from gpudev.planning.queue.forecasting import NOTHING_KNOWN, Experience, Forecast, Known, TypeForecast
-from gpudev.planning.queue.plan import Start, Wait
+from gpudev.planning.queue.estimate_updates import EstimateUpdater, QueueMemory
+from gpudev.planning.queue.forecasting import NO_EXPERIENCE, Experience, Forecast, ForecastModel, TypeForecast
+from gpudev.planning.queue.plan import Queued, Start
 from gpudev.planning.queue.planner import plan_type
-from gpudev.planning.queue.queue_input import Scene
-from gpudev.planning.queue.start_quotes import offers, sizes_of
+from gpudev.planning.queue.queue_input import QueueInput
+from gpudev.planning.queue.start_quotes import quote_starts, request_sizes
 from gpudev.planning.reservations.reconcile_reservations import Decisions
 
 _MANY_WAITING, _MANY_NODES = 200, 50
@@ -24,7 +24,7 @@ class PlanDraft:
 
     gpu_type: str
     made_at: datetime
-    is_dear: bool
+    is_expensive: bool
     """It may take so long to make that others should not wait for it."""
     mark: object
     """Two drafts with equal marks say the same (what is expected creeps with the time; that alone is no news)."""
@@ -32,92 +32,102 @@ class PlanDraft:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueTurn:
+class QueueCycleResult:
     decisions: Decisions
     draft: PlanDraft | None
     """None: the one published before is near enough."""
     memory: QueueMemory
 
 
-def decide_queue(scene: Scene, memory: QueueMemory | None = None, experience: Experience = NOTHING_KNOWN) -> QueueTurn:
+def decide_queue(
+    queue_input: QueueInput, memory: QueueMemory | None = None, experience: Experience = NO_EXPERIENCE
+) -> QueueCycleResult:
     """Everybody is planned anew: for queues of usual length."""
-    memory = (memory or QueueMemory()).only(scene.waiting)
-    bound = None if scene.is_fair_share else memory.promises
-    answers = list(plan_type(scene.facts(), scene.requests, bound)) if scene.requests else []
-    return tell_everybody(scene, answers, memory, experience)[0]
+    memory = (memory or QueueMemory()).only_waiting(queue_input.waiting)
+    bound = None if queue_input.is_fair_share else memory.promises
+    answers = list(plan_type(queue_input.facts(), queue_input.requests, bound)) if queue_input.requests else []
+    return update_all_estimates(queue_input, answers, memory, experience)[0]
 
 
-def tell_everybody(
-    scene: Scene, answers: Sequence[Start | Wait], memory: QueueMemory, experience: Experience
-) -> tuple[QueueTurn, "Forecasting"]:
+def update_all_estimates(
+    queue_input: QueueInput, answers: Sequence[Start | Queued], memory: QueueMemory, experience: Experience
+) -> tuple[QueueCycleResult, "LazyForecast"]:
     """`answers`: to everybody who waits, in the queue's order."""
-    forecasting = Forecasting(scene, experience)
-    waits = [each for each in answers if isinstance(each, Wait)]
+    forecasting = LazyForecast(queue_input, experience)
+    waits = [each for each in answers if isinstance(each, Queued)]
     forecasts: Mapping[ReservationId, Forecast] = {}
     if waits:
-        came = {who: row.created_at for who, row in scene.waiting.items()}
-        forecasts = forecasting.get().of_waiting({wait.reservation_id: wait.starts_at for wait in waits}, came)
-    teller = Teller(scene, memory)
+        came = {who: row.created_at for who, row in queue_input.waiting.items()}
+        forecasts = forecasting.get_forecast().forecast_waiting(
+            {wait.reservation_id: wait.starts_at for wait in waits}, came
+        )
+    teller = EstimateUpdater(queue_input, memory)
     estimates: dict[ReservationId, Estimate] = {}
     for each in answers:
         if isinstance(each, Start):
-            teller.start(each)
+            teller.add_start(each)
         else:
-            estimates[each.reservation_id] = teller.wait(each, forecasts.get(each.reservation_id))
-    draft = _draft(scene, answers, estimates, forecasting)
-    return QueueTurn(teller.decisions, draft, teller.memory), forecasting
+            estimates[each.reservation_id] = teller.add_queued(each, forecasts.get(each.reservation_id))
+    draft = _make_draft(queue_input, answers, estimates, forecasting)
+    return QueueCycleResult(teller.decisions, draft, teller.memory), forecasting
 
 
-class Forecasting:
+class LazyForecast:
     """The forecast of one moment, made when it is first asked for."""
 
-    def __init__(self, scene: Scene, experience: Experience) -> None:
-        self._scene = scene
+    def __init__(self, queue_input: QueueInput, experience: Experience) -> None:
+        self._queue_input = queue_input
         self.experience = experience
-        self.known = Known.of(experience)
+        self.model = ForecastModel.from_experience(experience)
         self._made: TypeForecast | None = None
 
-    def get(self) -> TypeForecast:
+    def get_forecast(self) -> TypeForecast:
         if self._made is None:
-            facts = self._scene.facts()
-            began = self._scene.began()
-            self._made = TypeForecast(facts, self._scene.requests, began, self.known, sizes_of(facts))
+            facts = self._queue_input.facts()
+            began = self._queue_input.launch_times()
+            self._made = TypeForecast(facts, self._queue_input.requests, began, self.model, request_sizes(facts))
         return self._made
 
 
-def _draft(
-    scene: Scene,
-    answers: Sequence[Start | Wait],
+def _make_draft(
+    queue_input: QueueInput,
+    answers: Sequence[Start | Queued],
     estimates: Mapping[ReservationId, Estimate],
-    forecasting: Forecasting,
+    forecasting: LazyForecast,
 ) -> PlanDraft:
-    planned_seq = max((row.seq for row in scene.waiting.values()), default=0)
+    planned_seq = max((row.seq for row in queue_input.waiting.values()), default=0)
 
     def make() -> QueuePlan:
         plan = {each.reservation_id: each for each in answers}
-        around = scene.timing.around_a_stay
+        around = queue_input.timing.reservation_overhead
         return QueuePlan(
-            scene.gpu_type,
-            scene.now,
+            queue_input.gpu_type,
+            queue_input.now,
             planned_seq,
             estimates,
-            tuple(offers(scene.facts(), plan, scene.requests, forecasting.get(), around)),
-            forecasting.experience.habits.counts,
-            forecasting.known.newcomers.factors,
-            {node.name: node.zone for node in scene.nodes if node.zone is not None},
-            {request.reservation_id: request.anchor for request in scene.requests if request.anchor is not None},
+            tuple(quote_starts(queue_input.facts(), plan, queue_input.requests, forecasting.get_forecast(), around)),
+            forecasting.experience.usage_ratios.counts,
+            forecasting.model.newcomers.factors,
+            {node.name: node.zone for node in queue_input.nodes if node.zone is not None},
+            {
+                request.reservation_id: request.zone_constraint
+                for request in queue_input.requests
+                if request.zone_constraint is not None
+            },
         )
 
     mark = (
         planned_seq,
         tuple((who, told.position, told.latest, told.reason) for who, told in estimates.items()),
-        tuple((holding.reservation_id, holding.until) for holding in scene.holdings),
-        tuple(scene.nodes),
+        tuple((holding.reservation_id, holding.until) for holding in queue_input.allocations),
+        tuple(queue_input.nodes),
     )
-    is_dear = len(estimates) > _MANY_WAITING or len(scene.nodes) > _MANY_NODES
-    return PlanDraft(scene.gpu_type, scene.now, is_dear, mark, make)
+    is_dear = len(estimates) > _MANY_WAITING or len(queue_input.nodes) > _MANY_NODES
+    return PlanDraft(queue_input.gpu_type, queue_input.now, is_dear, mark, make)
 
 
-def promises_of(plan: QueuePlan) -> dict[ReservationId, Wait]:
+def promises_of(plan: QueuePlan) -> dict[ReservationId, Queued]:
     """What a published plan promised: for a processor that takes over."""
-    return {rid: Wait(rid, told.position, told.latest, told.nodes, told.reason) for rid, told in plan.waits.items()}
+    return {
+        rid: Queued(rid, told.position, told.latest, told.nodes, told.reason) for rid, told in plan.estimates.items()
+    }

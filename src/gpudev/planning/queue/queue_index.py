@@ -7,42 +7,42 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 
 from gpudev.domain.ids import ReservationId
-from gpudev.planning.facts import length_of, queue_order
+from gpudev.planning.facts import duration_microseconds, queue_order
 from gpudev.planning.queue.plan import Request
 from gpudev.planning.windows import FOREVER, WindowIndex
 
-_LOW = 1 << 64
-_IDS = 1 << 128
+_FIELD_RANGE = 1 << 64
+_ID_RANGE = 1 << 128
 
 
-def order_of(request: Request) -> int:
+def order_key(request: Request) -> int:
     """The queue's order as one number: the smaller is first."""
     priority, turn, seq, reservation_id = queue_order(request)
-    return ((priority * _LOW + turn) * _LOW + seq) * _IDS + reservation_id.int
+    return ((priority * _FIELD_RANGE + turn) * _FIELD_RANGE + seq) * _ID_RANGE + reservation_id.int
 
 
-Alike = tuple[int, frozenset[str] | None]
+RequestShape = tuple[int, frozenset[str] | None]
 """Units of one node, and the zones in which; None: anywhere."""
 
 
-def _alike(request: Request) -> Alike:
-    return request.units_per_node, None if request.anchor is None else request.anchor.zones
+def _shape_of(request: Request) -> RequestShape:
+    return request.units_per_node, None if request.zone_constraint is None else request.zone_constraint.zones
 
 
-class Waiting:
+class QueueIndex:
     def __init__(self, requests: Iterable[Request]) -> None:
         self._by_id = {request.reservation_id: request for request in requests}
-        self._by_order = {order_of(request): request for request in self._by_id.values()}
+        self._by_order = {order_key(request): request for request in self._by_id.values()}
         self._orders = sorted(self._by_order)
         self._gangs = [order for order in self._orders if self._by_order[order].node_count > 1]
-        self._alike: dict[Alike, WindowIndex] = {}
+        self._by_shape: dict[RequestShape, WindowIndex] = {}
         """Of those who need one node, by units and zones: the shorter one stays, the more gaps will do."""
-        shortness: dict[Alike, list[tuple[int, int]]] = {}
+        shortness: dict[RequestShape, list[tuple[int, int]]] = {}
         for order, request in self._by_order.items():
             if request.node_count == 1:
-                shortness.setdefault(_alike(request), []).append((order, FOREVER - length_of(request)))
+                shortness.setdefault(_shape_of(request), []).append((order, FOREVER - duration_microseconds(request)))
         for alike, own in shortness.items():
-            self._alike[alike] = WindowIndex(own)
+            self._by_shape[alike] = WindowIndex(own)
 
     def __len__(self) -> int:
         return len(self._orders)
@@ -54,46 +54,46 @@ class Waiting:
     def __contains__(self, reservation_id: object) -> bool:
         return reservation_id in self._by_id
 
-    def find(self, reservation_id: ReservationId) -> Request | None:
+    def find_request(self, reservation_id: ReservationId) -> Request | None:
         return self._by_id.get(reservation_id)
 
-    def at(self, order: int) -> Request | None:
+    def find_by_order(self, order: int) -> Request | None:
         return self._by_order.get(order)
 
     def add(self, request: Request) -> None:
-        order = order_of(request)
+        order = order_key(request)
         self._by_id[request.reservation_id] = request
         self._by_order[order] = request
         insort(self._orders, order)
         if request.node_count > 1:
             insort(self._gangs, order)
         else:
-            index = self._alike.setdefault(_alike(request), WindowIndex(()))
-            index.add(order, FOREVER - length_of(request))
+            index = self._by_shape.setdefault(_shape_of(request), WindowIndex(()))
+            index.add(order, FOREVER - duration_microseconds(request))
 
     def remove(self, request: Request) -> None:
-        order = order_of(request)
+        order = order_key(request)
         del self._by_id[request.reservation_id], self._by_order[order]
         del self._orders[bisect_left(self._orders, order)]
         if request.node_count > 1:
             del self._gangs[bisect_left(self._gangs, order)]
         else:
-            self._alike[_alike(request)].remove(order)
+            self._by_shape[_shape_of(request)].remove(order)
 
     def position(self, request: Request) -> int:
-        return bisect_left(self._orders, order_of(request)) + 1
+        return bisect_left(self._orders, order_key(request)) + 1
 
-    def outranked_by(self, request: Request) -> bool:
+    def has_lower_priority(self, request: Request) -> bool:
         """Whether anybody waits whose priority is lower: its promise does not bind that one."""
         return bool(self._orders) and self._by_order[self._orders[-1]].priority < request.priority
 
-    def kinds(self) -> Iterable[Alike]:
+    def shapes(self) -> Iterable[RequestShape]:
         """What those ask for who need one node."""
-        return self._alike
+        return self._by_shape
 
-    def first_within(self, alike: Alike, room: int) -> int | None:
+    def first_fitting(self, shape: RequestShape, gap: int) -> int | None:
         """The order of the first who asks for that and for no longer."""
-        return self._alike[alike].first_at_least(FOREVER - min(room, FOREVER))
+        return self._by_shape[shape].first_at_least(FOREVER - min(gap, FOREVER))
 
     def gangs(self) -> Iterator[tuple[int, Request]]:
         return ((order, self._by_order[order]) for order in self._gangs)

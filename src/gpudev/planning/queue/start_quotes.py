@@ -6,67 +6,67 @@ from datetime import timedelta
 
 from gpudev.domain.gpu import MAX_NODES
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.queue import Offer
-from gpudev.planning.facts import TypeFacts, microseconds
+from gpudev.domain.queue import StartQuote
+from gpudev.planning.facts import TypeFacts, to_microseconds
 from gpudev.planning.queue.forecasting import TypeForecast
-from gpudev.planning.queue.node_timelines import Place, Timetable
-from gpudev.planning.queue.plan import Request, Start, Wait
+from gpudev.planning.queue.node_timelines import TimeSlot, Timetable
+from gpudev.planning.queue.plan import Queued, Request, Start
 from gpudev.planning.windows import FOREVER
 
-_HOURS = (0.5, 1, 2, 4, 8, 12, 24, 48)
+_QUOTED_HOURS = (0.5, 1, 2, 4, 8, 12, 24, 48)
 """Whoever asks for something between is told what the next longer one would be told."""
 
 
-def sizes_of(facts: TypeFacts) -> list[int]:
+def request_sizes(facts: TypeFacts) -> list[int]:
     """Units per node that can be asked for: powers of two, and whole nodes."""
     largest = max((node.units for node in facts.nodes), default=0)
     return sorted({size for size in (1, 2, 4, 8, 16) if size <= largest} | {largest} - {0})
 
 
-def offers(
+def quote_starts(
     facts: TypeFacts,
-    seats: Mapping[ReservationId, Start | Wait],
+    planned: Mapping[ReservationId, Start | Queued],
     requests: Sequence[Request],
     forecast: TypeForecast,
     around: timedelta,
-) -> Iterator[Offer]:
+) -> Iterator[StartQuote]:
     """`seats`: everybody's place as planned; `around`: what the plan adds to the hours that are asked for."""
-    sizes = sizes_of(facts)
+    sizes = request_sizes(facts)
     if not sizes:
         return
-    timetable = seated(facts, seats, requests, sizes)
+    timetable = build_timetable(facts, planned, requests, sizes)
     whole = sizes[-1]
     for units, node_count in [*((size, 1) for size in sizes), *((whole, count) for count in range(2, MAX_NODES + 1))]:
-        for duration in (*(timedelta(hours=hours) + around for hours in _HOURS), None):
-            place = timetable.find(units, node_count, FOREVER if duration is None else microseconds(duration))
+        for duration in (*(timedelta(hours=hours) + around for hours in _QUOTED_HOURS), None):
+            place = timetable.find_slot(units, node_count, FOREVER if duration is None else to_microseconds(duration))
             if place is None:
                 continue
             latest = facts.now + timedelta(microseconds=place.start)
-            told = None if duration is None else forecast.of_newcomer(units, node_count, duration, latest)
-            yield Offer(units, node_count, duration, latest, told.span if told else None)
+            told = None if duration is None else forecast.forecast_newcomer(units, node_count, duration, latest)
+            yield StartQuote(units, node_count, duration, latest, told.interval if told else None)
 
 
-def seated(
-    facts: TypeFacts, seats: Mapping[ReservationId, Start | Wait], requests: Sequence[Request], sizes: Sequence[int]
+def build_timetable(
+    facts: TypeFacts, planned: Mapping[ReservationId, Start | Queued], requests: Sequence[Request], sizes: Sequence[int]
 ) -> Timetable:
     """The nodes over time, with everybody in their place."""
-    timetable = Timetable(facts.lines(), [*sizes, *(request.units_per_node for request in requests)])
+    timetable = Timetable(facts.timelines(), [*sizes, *(request.units_per_node for request in requests)])
     ranks = {node.name: rank for rank, node in enumerate(facts.nodes)}
     for request in requests:
-        place = _place(facts, seats.get(request.reservation_id), ranks)
+        place = _slot_of(facts, planned.get(request.reservation_id), ranks)
         if place is not None:
-            timetable.take(place, request.units_per_node, max(1, microseconds(request.duration)))
+            timetable.take(place, request.units_per_node, max(1, to_microseconds(request.duration)))
     return timetable
 
 
-def _place(facts: TypeFacts, seat: Start | Wait | None, ranks: Mapping[str, int]) -> Place | None:
-    match seat:
+def _slot_of(facts: TypeFacts, decision: Start | Queued | None, ranks: Mapping[str, int]) -> TimeSlot | None:
+    match decision:
         case Start(_, shares):
             start, names = 0, tuple(share.node for share in shares)
-        case Wait(_, _, starts_at, names, _) if starts_at is not None:
-            start = max(0, microseconds(starts_at - facts.now))
+        case Queued(_, _, starts_at, names, _) if starts_at is not None:
+            start = max(0, to_microseconds(starts_at - facts.now))
         case _:
             return None
     if not names or not all(name in ranks for name in names):
         return None
-    return Place(start, tuple(ranks[name] for name in names))
+    return TimeSlot(start, tuple(ranks[name] for name in names))

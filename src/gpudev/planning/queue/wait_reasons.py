@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpudev.domain.cluster import Anchor, Node
+from gpudev.domain.cluster import Node, ZoneConstraint
 from gpudev.domain.ids import ReservationId, short_id
-from gpudev.planning.facts import lasting_units
+from gpudev.planning.facts import reservable_units
 from gpudev.planning.queue.plan import Request
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class BlockingReservation:
     """What must end before a request can start."""
 
     reservation_id: ReservationId
@@ -20,89 +20,97 @@ class Ending:
     """Its time is over; it is being cleared away."""
 
 
-def why_not_now(
-    request: Request, best: int, whole: int, ahead: int, ending: Ending | None, *, moves: bool = False
+def explain_wait(
+    request: Request, best: int, whole: int, ahead: int, blocker: BlockingReservation | None, *, moves: bool = False
 ) -> str:
     """`best`: the most units free on one node now; `whole`: the nodes that are free altogether; `ahead`: how many
     wait before it; `moves`: its disk is taken out of its zone then."""
     # A place that was told is kept also from those who now stand before its owner.
     to_whom = "those ahead" if ahead else "others"
-    parts = [] if request.anchor is None else [_moving(request.anchor) if moves else _staying(request.anchor)]
-    parts += [_gang_now(request, whole, to_whom) if request.node_count > 1 else _single_now(request, best, to_whom)]
+    parts = (
+        []
+        if request.zone_constraint is None
+        else [_disk_move_note(request.zone_constraint) if moves else _disk_zone_note(request.zone_constraint)]
+    )
+    parts += [
+        _gang_note(request, whole, to_whom) if request.node_count > 1 else _single_node_note(request, best, to_whom)
+    ]
     if ahead:
         parts.append(f"{ahead} {'request' if ahead == 1 else 'requests'} ahead")
-    if ending is not None:
-        parts.append(f"first fit when {_when(ending)}")
+    if blocker is not None:
+        parts.append(f"first fit when {_blocker_note(blocker)}")
     return "; ".join(parts)
 
 
-def why_never(request: Request, known: Sequence[Node], offering: Sequence[Node]) -> str:
-    anchor = request.anchor
-    if anchor is not None and anchor.move is None:
-        there = [[one for one in some if one.zone is None or one.zone in anchor.zones] for some in (known, offering)]
-        return f"{_staying(anchor)}; {_why_never_among(request, *there)}"
-    return _why_never_among(request, known, offering)
+def explain_no_start(request: Request, all_nodes: Sequence[Node], offering: Sequence[Node]) -> str:
+    anchor = request.zone_constraint
+    if anchor is not None and anchor.move_time is None:
+        there = [
+            [one for one in some if one.zone is None or one.zone in anchor.zones] for some in (all_nodes, offering)
+        ]
+        return f"{_disk_zone_note(anchor)}; {_explain_no_start_among(request, *there)}"
+    return _explain_no_start_among(request, all_nodes, offering)
 
 
-def _why_never_among(request: Request, known: Sequence[Node], offering: Sequence[Node]) -> str:
+def _explain_no_start_among(request: Request, all_nodes: Sequence[Node], offering: Sequence[Node]) -> str:
     gpu_type = request.gpu_type
-    if not known:
+    if not all_nodes:
         return f"there is no {gpu_type} node"
     if not offering:
-        if not any(node.ready for node in known):
+        if not any(node.ready for node in all_nodes):
             return f"no {gpu_type} node is ready"
-        return f"no {gpu_type} node is open for new work{_closed(known)}"
+        return f"no {gpu_type} node is open for new work{_closed_note(all_nodes)}"
     if request.node_count > 1:
-        whole = sum(1 for node in offering if node.units == request.units_per_node == lasting_units(node))
+        whole = sum(1 for node in offering if node.units == request.units_per_node == reservable_units(node))
         return f"waits for {request.node_count} whole free nodes; only {whole} {gpu_type} can be"
-    unit = _unit(request)
+    unit = _unit_name(request)
     largest = max(node.units for node in offering)
     if largest < request.units_per_node:
         return f"needs {request.units_per_node} {unit} on one node; the largest {gpu_type} node ready has {largest}"
-    best = max(lasting_units(node) for node in offering)
+    best = max(reservable_units(node) for node in offering)
     return f"foreign work leaves at most {max(0, best)} of {request.units_per_node} {unit} on any {gpu_type} node"
 
 
-def _closed(known: Sequence[Node]) -> str:
+def _closed_note(all_nodes: Sequence[Node]) -> str:
     """What operators say about it; a few of many nodes are enough."""
-    said = list(dict.fromkeys(node.closed_because for node in known if node.closed_because))
+    said = list(dict.fromkeys(node.closed_because for node in all_nodes if node.closed_because))
     return f" ({'; '.join(said[:3])})" if said else ""
 
 
-def _staying(anchor: Anchor) -> str:
-    return f"waits for {_zone(anchor)}, where disk {anchor.disk_name!r} is"
+def _disk_zone_note(zone_constraint: ZoneConstraint) -> str:
+    return f"waits for {_zone_names(zone_constraint)}, where disk {zone_constraint.disk_name!r} is"
 
 
-def _moving(anchor: Anchor) -> str:
-    return f"disk {anchor.disk_name!r} will be moved out of {_zone(anchor)}, where waiting would take longer"
+def _disk_move_note(zone_constraint: ZoneConstraint) -> str:
+    return f"disk {zone_constraint.disk_name!r} will be moved out of {_zone_names(zone_constraint)}, where waiting would take longer"
 
 
-def _zone(anchor: Anchor) -> str:
-    return f"zone{'s' * (len(anchor.zones) > 1)} {' or '.join(sorted(anchor.zones))}"
+def _zone_names(zone_constraint: ZoneConstraint) -> str:
+    return f"zone{'s' * (len(zone_constraint.zones) > 1)} {' or '.join(sorted(zone_constraint.zones))}"
 
 
-def _single_now(request: Request, best: int, to_whom: str) -> str:
+def _single_node_note(request: Request, best: int, to_whom: str) -> str:
     need = request.units_per_node
     if best >= need:
         are = "is" if need == 1 else "are"
-        return f"{need} {_unit(request)} free on one {request.gpu_type} node {are} promised to {to_whom}"
-    return f"{max(0, best)} of {need} {_unit(request)} free on any {request.gpu_type} node"
+        return f"{need} {_unit_name(request)} free on one {request.gpu_type} node {are} promised to {to_whom}"
+    return f"{max(0, best)} of {need} {_unit_name(request)} free on any {request.gpu_type} node"
 
 
-def _gang_now(request: Request, whole: int, to_whom: str) -> str:
+def _gang_note(request: Request, whole: int, to_whom: str) -> str:
     need = f"waits for {request.node_count} whole free nodes"
     if whole >= request.node_count:
         return f"{need}; those free now are promised to {to_whom}"
     return f"{need}; {whole} of {request.node_count} free now"
 
 
-def _when(ending: Ending) -> str:
-    name = f"reservation {short_id(ending.reservation_id)}"
-    if ending.waiting:
+def _blocker_note(blocker: BlockingReservation) -> str:
+    name = f"reservation {short_id(blocker.reservation_id)}"
+    if blocker.waiting:
         return f"{name}, which is ahead, has run"
-    return f"{name}, which is over, is cleared away" if ending.overdue else f"{name} ends"
+    return f"{name}, which is over, is cleared away" if blocker.overdue else f"{name} ends"
 
 
-def _unit(request: Request) -> str:
+def _unit_name(request: Request) -> str:
     unit = "slot" if request.slots else "GPU"
     return unit if request.units_per_node == 1 else f"{unit}s"

@@ -7,21 +7,21 @@ if being given a place there and waiting for the volume is faster than waiting f
 
 from collections.abc import Iterable, Sequence
 
-from gpudev.domain.cluster import Anchor, Node
-from gpudev.planning.facts import microseconds
-from gpudev.planning.queue.node_timelines import Place, Timetable
+from gpudev.domain.cluster import Node, ZoneConstraint
+from gpudev.planning.facts import to_microseconds
+from gpudev.planning.queue.node_timelines import TimeSlot, Timetable
 from gpudev.planning.queue.plan import Request
 
 Ranks = frozenset[int]
 
 
-class Grounds:
+class ZoneFilter:
     def __init__(self, nodes: Sequence[Node]) -> None:
         """`nodes` by rank."""
         self._nodes = nodes
         self._ranks: dict[frozenset[str], Ranks] = {}
 
-    def at_home(self, zones: frozenset[str]) -> Ranks:
+    def ranks_in_zones(self, zones: frozenset[str]) -> Ranks:
         """The nodes in these zones, and those to which zones mean nothing."""
         ranks = self._ranks.get(zones)
         if ranks is None:
@@ -29,34 +29,36 @@ class Grounds:
             self._ranks[zones] = ranks
         return ranks
 
-    def allow(self, request: Request, ranks: Iterable[int]) -> bool:
-        anchor = request.anchor
-        return anchor is None or anchor.move is not None or self.at_home(anchor.zones).issuperset(ranks)
+    def allows(self, request: Request, ranks: Iterable[int]) -> bool:
+        anchor = request.zone_constraint
+        return anchor is None or anchor.move_time is not None or self.ranks_in_zones(anchor.zones).issuperset(ranks)
 
-    def is_away(self, request: Request, place: Place | None) -> bool:
-        anchor = request.anchor
-        return anchor is not None and place is not None and not self.at_home(anchor.zones).issuperset(place.ranks)
+    def is_outside_zones(self, request: Request, place: TimeSlot | None) -> bool:
+        anchor = request.zone_constraint
+        return (
+            anchor is not None and place is not None and not self.ranks_in_zones(anchor.zones).issuperset(place.ranks)
+        )
 
-    def find(self, timetable: Timetable, request: Request, duration: int) -> Place | None:
+    def find_slot(self, timetable: Timetable, request: Request, duration: int) -> TimeSlot | None:
         """The earliest place, or the one by which it is ready the earliest. None: there will never be one."""
-        anchor, units, node_count = request.anchor, request.units_per_node, request.node_count
+        anchor, units, node_count = request.zone_constraint, request.units_per_node, request.node_count
         if anchor is None:
-            return timetable.find(units, node_count, duration)
-        home = timetable.find(units, node_count, duration, self.at_home(anchor.zones))
-        if anchor.move is None or (home is not None and home.start <= timetable.now):
+            return timetable.find_slot(units, node_count, duration)
+        home = timetable.find_slot(units, node_count, duration, self.ranks_in_zones(anchor.zones))
+        if anchor.move_time is None or (home is not None and home.start <= timetable.now):
             return home
-        away = timetable.find(units, node_count, duration)
-        return away if away is not None and is_faster(anchor, home, away) else home
+        away = timetable.find_slot(units, node_count, duration)
+        return away if away is not None and is_move_faster(anchor, home, away) else home
 
-    def counted(self, request: Request, place: Place | None) -> Ranks | None:
+    def searched_ranks(self, request: Request, place: TimeSlot | None) -> Ranks | None:
         """Among which nodes its place was looked for; None: all of them."""
-        if request.anchor is None or self.is_away(request, place):
+        if request.zone_constraint is None or self.is_outside_zones(request, place):
             return None
-        return self.at_home(request.anchor.zones)
+        return self.ranks_in_zones(request.zone_constraint.zones)
 
 
-def is_faster(anchor: Anchor, home: Place | None, away: Place) -> bool:
+def is_move_faster(zone_constraint: ZoneConstraint, home: TimeSlot | None, away: TimeSlot) -> bool:
     """Whether moving the disk takes less time than waiting for a place where it is."""
-    if anchor.move is None:
+    if zone_constraint.move_time is None:
         return False
-    return home is None or away.start + microseconds(anchor.move) < home.start
+    return home is None or away.start + to_microseconds(zone_constraint.move_time) < home.start

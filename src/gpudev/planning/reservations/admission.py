@@ -11,7 +11,7 @@ from datetime import timedelta
 
 from gpudev.domain.cluster import Node
 from gpudev.domain.gpu import MAX_NODES, Catalogue, GpuType
-from gpudev.settings import Limits
+from gpudev.settings import LimitSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Admitted:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class NotAdmitted:
     field: str
     """The request's field that is at fault, by its name on the wire."""
     reason: str
@@ -48,41 +48,41 @@ class Refused:
     """True: a limit of this user is reached, so the same request may be granted later."""
 
 
-def admit(
+def admit_request(
     request: AdmissionRequest,
     catalogue: Catalogue,
     nodes: Sequence[Node],
-    limits: Limits,
+    limits: LimitSettings,
     usage: UserUsage,
     *,
     fixed_cluster: bool = False,
-) -> Admitted | Refused:
+) -> Admitted | NotAdmitted:
     """`fixed_cluster`: no node will ever be added (one machine), so what its nodes cannot hold can never run."""
     gpu_type = _choose_type(request, catalogue, nodes)
-    if isinstance(gpu_type, Refused):
+    if isinstance(gpu_type, NotAdmitted):
         return gpu_type
-    duration = _duration(request.duration_hours, limits)
-    if isinstance(duration, Refused):
+    duration = _check_duration(request.duration_hours, limits)
+    if isinstance(duration, NotAdmitted):
         return duration
-    refused = _refuse_count(gpu_type, request.gpu_count)
+    refused = _check_count(gpu_type, request.gpu_count)
     if refused is None and fixed_cluster:
-        refused = _refuse_on_fixed_cluster(gpu_type, request.gpu_count, nodes)
+        refused = _check_fixed_cluster(gpu_type, request.gpu_count, nodes)
     if refused is None:
-        refused = _refuse_by_limits(request.gpu_count, limits, usage)
+        refused = _check_limits(request.gpu_count, limits, usage)
     if refused is not None:
         return refused
     node_count = gpu_type.node_count(request.gpu_count)
     return Admitted(gpu_type.name, request.gpu_count, node_count, duration)
 
 
-def _choose_type(request: AdmissionRequest, catalogue: Catalogue, nodes: Sequence[Node]) -> GpuType | Refused:
+def _choose_type(request: AdmissionRequest, catalogue: Catalogue, nodes: Sequence[Node]) -> GpuType | NotAdmitted:
     offered = [name for name, gpu_type in catalogue.items() if gpu_type.is_active]
     if request.gpu_type is not None:
         known = catalogue.get(request.gpu_type)
         if known is not None and known.is_active:
             return known
         what = "no GPU type here" if known is None else "not offered at present"
-        return Refused("gpu_type", f"{request.gpu_type[:50]!r} is {what}; known are {_list(offered)}")
+        return NotAdmitted("gpu_type", f"{request.gpu_type[:50]!r} is {what}; known are {_list(offered)}")
     wants_cpu = request.gpu_count == 0
     kind = "CPU" if wants_cpu else "GPU"
     of_kind = [name for name in offered if catalogue[name].is_cpu is wants_cpu]
@@ -90,71 +90,75 @@ def _choose_type(request: AdmissionRequest, catalogue: Catalogue, nodes: Sequenc
     if len(with_nodes) == 1:
         return catalogue[with_nodes[0]]
     if with_nodes:
-        return Refused("gpu_type", f"several {kind} types have nodes, so name one of {_list(with_nodes)}")
-    return Refused("gpu_type", f"no {kind} type has nodes right now, so name one of {_list(of_kind)}")
+        return NotAdmitted("gpu_type", f"several {kind} types have nodes, so name one of {_list(with_nodes)}")
+    return NotAdmitted("gpu_type", f"no {kind} type has nodes right now, so name one of {_list(of_kind)}")
 
 
-def _duration(hours: float | None, limits: Limits) -> timedelta | Refused:
+def _check_duration(hours: float | None, limits: LimitSettings) -> timedelta | NotAdmitted:
     hours = limits.default_hours if hours is None else hours
     if not math.isfinite(hours):
-        return Refused("duration_hours", "the duration must be a number of hours")
+        return NotAdmitted("duration_hours", "the duration must be a number of hours")
     if hours <= 0:
-        return Refused("duration_hours", "the duration must be more than 0 hours")
+        return NotAdmitted("duration_hours", "the duration must be more than 0 hours")
     if hours < limits.min_hours:
-        return Refused("duration_hours", f"{hours:g} hours is too short; the least is {limits.min_hours:g}")
+        return NotAdmitted("duration_hours", f"{hours:g} hours is too short; the least is {limits.min_hours:g}")
     if hours > limits.max_hours:
-        return Refused(
+        return NotAdmitted(
             "duration_hours",
             f"{hours:g} hours is too long; the most is {limits.max_hours:g}, and a running one can be extended",
         )
     return timedelta(hours=hours)
 
 
-def _refuse_count(gpu_type: GpuType, count: int) -> Refused | None:
+def _check_count(gpu_type: GpuType, count: int) -> NotAdmitted | None:
     allowed = gpu_type.allowed_counts()
     if count in allowed:
         return None
     if gpu_type.is_cpu:
-        return Refused("gpu_count", f"{gpu_type.name} has no GPUs; ask for 0")
+        return NotAdmitted("gpu_count", f"{gpu_type.name} has no GPUs; ask for 0")
     counts = _list(str(n) for n in allowed)
     if count == 0:
-        return Refused("gpu_count", f"{gpu_type.name} is a GPU type; ask for {counts} GPUs, or name a CPU type for 0")
-    if count > gpu_type.most_gpus:
-        return Refused("gpu_count", f"{count} GPUs are more than {gpu_type.name} can ever give: {_most(gpu_type)}")
+        return NotAdmitted(
+            "gpu_count", f"{gpu_type.name} is a GPU type; ask for {counts} GPUs, or name a CPU type for 0"
+        )
+    if count > gpu_type.max_gpus_per_reservation:
+        return NotAdmitted(
+            "gpu_count", f"{count} GPUs are more than {gpu_type.name} can ever give: {_most_gpus_note(gpu_type)}"
+        )
     if count > gpu_type.max_gpus:
         whole = f"above {gpu_type.max_gpus} GPUs only whole nodes are given"
-        return Refused("gpu_count", f"{count} GPUs of {gpu_type.name} cannot be given: {whole}; ask for {counts}")
-    return Refused("gpu_count", f"{count} is no GPU count for {gpu_type.name}; ask for {counts}")
+        return NotAdmitted("gpu_count", f"{count} GPUs of {gpu_type.name} cannot be given: {whole}; ask for {counts}")
+    return NotAdmitted("gpu_count", f"{count} is no GPU count for {gpu_type.name}; ask for {counts}")
 
 
-def _most(gpu_type: GpuType) -> str:
+def _most_gpus_note(gpu_type: GpuType) -> str:
     if gpu_type.multinode:
-        return f"at most {gpu_type.most_gpus}, as {MAX_NODES} whole nodes of {gpu_type.max_gpus}"
+        return f"at most {gpu_type.max_gpus_per_reservation}, as {MAX_NODES} whole nodes of {gpu_type.max_gpus}"
     return f"at most {gpu_type.max_gpus}, all of one node"
 
 
-def _refuse_on_fixed_cluster(gpu_type: GpuType, count: int, nodes: Sequence[Node]) -> Refused | None:
+def _check_fixed_cluster(gpu_type: GpuType, count: int, nodes: Sequence[Node]) -> NotAdmitted | None:
     """Nodes that are down may come back, and foreign work may end: only what is not there at all counts."""
     units = [node.units for node in nodes if node.gpu_type == gpu_type.name]
     if not units:
-        return Refused("gpu_type", f"there is no {gpu_type.name} node here; there is {_present(nodes)}")
+        return NotAdmitted("gpu_type", f"there is no {gpu_type.name} node here; there is {_present_types(nodes)}")
     needed_nodes = gpu_type.node_count(count)
     if needed_nodes > 1:
         whole = sum(1 for n in units if n == gpu_type.max_gpus)
         if whole < needed_nodes:
             need = f"{count} GPUs take {needed_nodes} whole {gpu_type.name} nodes of {gpu_type.max_gpus}"
-            return Refused("gpu_count", f"{need}; there {'is' if whole == 1 else 'are'} {whole} here")
+            return NotAdmitted("gpu_count", f"{need}; there {'is' if whole == 1 else 'are'} {whole} here")
         return None
     if count > max(units):
-        return Refused(
+        return NotAdmitted(
             "gpu_count", f"{count} GPUs fit on no node here; the largest {gpu_type.name} node has {max(units)}"
         )
     return None
 
 
-def _refuse_by_limits(count: int, limits: Limits, usage: UserUsage) -> Refused | None:
+def _check_limits(count: int, limits: LimitSettings, usage: UserUsage) -> NotAdmitted | None:
     if limits.max_queued_per_user is not None and usage.queued >= limits.max_queued_per_user:
-        return Refused(
+        return NotAdmitted(
             "gpu_count",
             f"you have {usage.queued} waiting requests and may have {limits.max_queued_per_user}; cancel one first",
             limit=True,
@@ -163,15 +167,15 @@ def _refuse_by_limits(count: int, limits: Limits, usage: UserUsage) -> Refused |
     if most is None or usage.gpus + count <= most:
         return None
     if count > most:
-        return Refused("gpu_count", f"{count} GPUs are more than the {most} one user may have at once")
-    return Refused(
+        return NotAdmitted("gpu_count", f"{count} GPUs are more than the {most} one user may have at once")
+    return NotAdmitted(
         "gpu_count",
         f"you have {usage.gpus} GPUs reserved or asked for and may have {most}; {most - usage.gpus} are left",
         limit=True,
     )
 
 
-def _present(nodes: Sequence[Node]) -> str:
+def _present_types(nodes: Sequence[Node]) -> str:
     return _list(sorted({node.gpu_type for node in nodes})) or "no node at all"
 
 

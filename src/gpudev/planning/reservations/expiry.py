@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation
-from gpudev.settings import Timing
+from gpudev.settings import TimingSettings
 
 TIME_IS_OVER = "its time is over"
 """What the history says then."""
@@ -25,16 +25,16 @@ class Warn:
 
 
 @dataclass(frozen=True, slots=True)
-class Nothing:
+class NotDue:
     next_at: datetime | None
     """When to look again at the latest; None: no time will change the answer."""
 
 
-def decide_expiry(reservation: Reservation, now: datetime, timing: Timing) -> Expire | Warn | Nothing:
+def decide_expiry(reservation: Reservation, now: datetime, timing: TimingSettings) -> Expire | Warn | NotDue:
     """One warning per threshold and expiry time. Of several that are due (short reservations, a processor that
     was away) only the smallest is given, so that nobody gets a burst."""
     if reservation.status is not Status.ACTIVE or reservation.expires_at is None:
-        return Nothing(None)
+        return NotDue(None)
     left = reservation.expires_at - now
     if left <= timedelta(0):
         return Expire()
@@ -42,7 +42,7 @@ def decide_expiry(reservation: Reservation, now: datetime, timing: Timing) -> Ex
     due = [m for m in open_thresholds if left <= timedelta(minutes=m)]
     if due:
         return Warn(min(due), left)
-    return Nothing(reservation.expires_at - timedelta(minutes=max(open_thresholds, default=0)))
+    return NotDue(reservation.expires_at - timedelta(minutes=max(open_thresholds, default=0)))
 
 
 def _is_open(minutes: int, warned: int | None) -> bool:

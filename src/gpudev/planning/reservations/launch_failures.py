@@ -9,35 +9,35 @@ from datetime import datetime
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation
 from gpudev.ports.reservations import Change, NewEvent
-from gpudev.settings import Timing
+from gpudev.settings import TimingSettings
 
-_WORDS = "cannot be started right now, trying again: "
+_STEP_PREFIX = "cannot be started right now, trying again: "
 _PAUSES_BETWEEN_TRIES = 5
 """How many pauses a try may be late, since it waits for a turn."""
 _NUMBERS = re.compile(r"\d+")
 
 
-def postponed_launch(reservation: Reservation, why: str, now: datetime, timing: Timing) -> Change:
+def postpone_launch(reservation: Reservation, why: str, now: datetime, timing: TimingSettings) -> Change:
     fields: dict[str, object] = {"next_attempt_at": now + timing.retry_backoff}
-    step, event = f"{_WORDS}{why}", None
+    step, event = f"{_STEP_PREFIX}{why}", None
     is_to_start = reservation.status is Status.PREPARING or reservation.step is not None
-    if is_to_start and not _say_the_same(reservation.step or "", step):
+    if is_to_start and not _is_same_text(reservation.step or "", step):
         event, fields["step"] = NewEvent("step", step), step
     return Change(reservation.reservation_id, reservation.status, reservation.version, event=event, fields=fields)
 
 
-def find_trouble(reservation: Reservation) -> str | None:
+def find_postponement(reservation: Reservation) -> str | None:
     """What its owner was told last, if it was that."""
-    return reservation.step if reservation.step is not None and reservation.step.startswith(_WORDS) else None
+    return reservation.step if reservation.step is not None and reservation.step.startswith(_STEP_PREFIX) else None
 
 
-def in_trouble_until(reservation: Reservation, timing: Timing) -> datetime | None:
+def postponed_until(reservation: Reservation, timing: TimingSettings) -> datetime | None:
     """By when the next try would have been told of, had it failed too; None: it is not postponed."""
-    if find_trouble(reservation) is None or reservation.next_attempt_at is None:
+    if find_postponement(reservation) is None or reservation.next_attempt_at is None:
         return None
     return reservation.next_attempt_at + _PAUSES_BETWEEN_TRIES * timing.retry_backoff
 
 
-def _say_the_same(one: str, other: str) -> bool:
+def _is_same_text(one: str, other: str) -> bool:
     """But for numbers: ports and times differ with every try."""
     return _NUMBERS.sub("", one) == _NUMBERS.sub("", other)

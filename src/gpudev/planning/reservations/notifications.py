@@ -7,62 +7,66 @@ since, is ready.
 from datetime import datetime, timedelta
 
 from gpudev.domain.ids import short_id
-from gpudev.domain.moments import utc_time
-from gpudev.domain.notifications import EVENT_KINDS, Notice, Occasion
+from gpudev.domain.moments import format_utc_time
+from gpudev.domain.notifications import HISTORY_KINDS, Notification, NotificationKind
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import Event, Reservation
+from gpudev.domain.reservations.reservation import Reservation, ReservationEvent
 from gpudev.planning.reservations.expiry import TIME_IS_OVER
 
 GIVE_UP_AFTER = timedelta(days=1)
 _FIRST_PAUSE = timedelta(seconds=30)
 _LONGEST_PAUSE = timedelta(hours=1)
 _LONGEST_REASON = 300
-_OCCASIONS = {kind: occasion for occasion, kinds in EVENT_KINDS.items() for kind in kinds}
+_OCCASIONS = {kind: occasion for occasion, kinds in HISTORY_KINDS.items() for kind in kinds}
 
 
-def compose(event: Event, reservation: Reservation, now: datetime) -> Notice | None:
+def compose_notification(event: ReservationEvent, reservation: Reservation, now: datetime) -> Notification | None:
     """None: it is no longer true, or nobody is told of such things."""
     match _OCCASIONS.get(event.kind):
-        case Occasion.READY:
+        case NotificationKind.READY:
             return _ready(reservation)
-        case Occasion.WARNING:
+        case NotificationKind.WARNING:
             return _warning(reservation, now)
-        case Occasion.FAILED:
+        case NotificationKind.FAILED:
             reason = _first_line(reservation.failure_reason or event.message)
-            return Notice(Occasion.FAILED, f"{_name(reservation)} failed", f"{_about(reservation)}. {reason}")
-        case Occasion.ENDED:
+            return Notification(
+                NotificationKind.FAILED, f"{_name(reservation)} failed", f"{_about(reservation)}. {reason}"
+            )
+        case NotificationKind.ENDED:
             how = "is over" if event.kind == "expired" else "was cancelled"
             why = "Its time has passed." if event.message == TIME_IS_OVER else _first_line(event.message)
-            return Notice(Occasion.ENDED, f"{_name(reservation)} {how}", f"{_about(reservation)}. {why}")
+            return Notification(NotificationKind.ENDED, f"{_name(reservation)} {how}", f"{_about(reservation)}. {why}")
         case None:
             return None
 
 
-def try_again_at(attempts: int, happened: datetime, now: datetime) -> datetime | None:
+def next_attempt_at(attempts: int, happened: datetime, now: datetime) -> datetime | None:
     """After so many failures; None: it is given up."""
     pause = min(_FIRST_PAUSE * 2 ** min(attempts - 1, 20), _LONGEST_PAUSE)
     return now + pause if now + pause <= happened + GIVE_UP_AFTER else None
 
 
-def _ready(reservation: Reservation) -> Notice | None:
+def _ready(reservation: Reservation) -> Notification | None:
     if reservation.status is not Status.ACTIVE or reservation.expires_at is None:
         return None
     until = f"until {reservation.expires_at:%Y-%m-%d %H:%M} UTC"
     text = f"{_about(reservation)}, {until}. To get in: gpu-dev connect {short_id(reservation.reservation_id)}"
-    return Notice(Occasion.READY, f"{_name(reservation)} is ready", text)
+    return Notification(NotificationKind.READY, f"{_name(reservation)} is ready", text)
 
 
-def _warning(reservation: Reservation, now: datetime) -> Notice | None:
+def _warning(reservation: Reservation, now: datetime) -> Notification | None:
     """Not once it has been extended since, or is over."""
     end = reservation.expires_at
     if reservation.status is not Status.ACTIVE or end is None or reservation.warned_minutes is None or end <= now:
         return None
     minutes = max(1, round((end - now).total_seconds() / 60))
     text = (
-        f"{_about(reservation)}, ends at {utc_time(end, now)}. "
+        f"{_about(reservation)}, ends at {format_utc_time(end, now)}. "
         f"To stay: gpu-dev extend {short_id(reservation.reservation_id)} --hours 1"
     )
-    return Notice(Occasion.WARNING, f"{_name(reservation)} ends in {minutes} minute{'' if minutes == 1 else 's'}", text)
+    return Notification(
+        NotificationKind.WARNING, f"{_name(reservation)} ends in {minutes} minute{'' if minutes == 1 else 's'}", text
+    )
 
 
 def _name(reservation: Reservation) -> str:

@@ -11,27 +11,27 @@ from typing import assert_never
 
 from gpudev.domain.cluster import Node
 from gpudev.domain.ids import ReservationId, short_id
-from gpudev.domain.moments import utc_time
+from gpudev.domain.moments import format_utc_time
 from gpudev.domain.queue import EstimateRecord
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation
-from gpudev.planning.own_setup import decide_setup
-from gpudev.planning.replacing import find_obstacle, units_held
+from gpudev.planning.own_setup import decide_personalization
+from gpudev.planning.replacing import count_held_units, find_placement_obstacle
 from gpudev.planning.reservations.expiry import TIME_IS_OVER, Expire, Warn, decide_expiry
-from gpudev.planning.reservations.expiry import Nothing as NotYet
+from gpudev.planning.reservations.expiry import NotDue as NotYet
 from gpudev.planning.reservations.readiness import (
     Activate,
-    Fail,
-    Finish,
-    Launch,
-    Nothing,
+    FailReservation,
+    FinishReservation,
+    LaunchServer,
+    NoChange,
     Progress,
     Reconnect,
     decide_readiness,
 )
-from gpudev.ports.cluster import ClusterSeen, Phase
+from gpudev.ports.cluster import ClusterState, ServerPhase
 from gpudev.ports.reservations import Change, NewEvent, QueueUpdate, connection_fields
-from gpudev.settings import Timing
+from gpudev.settings import TimingSettings
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class Decisions:
 
     changes: list[Change] = field(default_factory=list)
     updates: list[QueueUpdate] = field(default_factory=list)
-    told: list[EstimateRecord] = field(default_factory=list)
+    estimates: list[EstimateRecord] = field(default_factory=list)
     """Estimates to be kept, to be compared with what happens."""
     launches: list[Reservation] = field(default_factory=list)
     starts: list[Reservation] = field(default_factory=list)
@@ -56,49 +56,49 @@ class Decisions:
     def add(self, other: "Decisions") -> None:
         self.changes += other.changes
         self.updates += other.updates
-        self.told += other.told
+        self.estimates += other.estimates
         self.launches += other.launches
         self.starts += other.starts
         self.teardowns += other.teardowns
         self.withdrawals += other.withdrawals
         self.messages += other.messages
-        self.look_again(other.next_at)
+        self.recheck_at(other.next_at)
 
-    def look_again(self, at: datetime | None) -> None:
+    def recheck_at(self, at: datetime | None) -> None:
         if at is not None and (self.next_at is None or at < self.next_at):
             self.next_at = at
 
 
 def decide_running(
     reservations: Sequence[Reservation],
-    seen: ClusterSeen | None,
+    state: ClusterState | None,
     now: datetime,
-    timing: Timing,
-    may_lack: Callable[[Reservation], bool] = lambda _: False,
+    timing: TimingSettings,
+    is_launch_incomplete: Callable[[Reservation], bool] = lambda _: False,
 ) -> Decisions:
     """What time and the cluster mean for those that run, are being prepared or have ended. Without a view of
     the cluster only time decides: unknown is unknown. `may_lack`: of whom something may not have been made, because
     whoever began to launch it did not get to the end."""
     decisions = Decisions()
-    refused = _Refused.of(seen, reservations) if seen is not None else None
+    refused = _Rejections.from_state(state, reservations) if state is not None else None
     for reservation in reservations:
         if reservation.needs_teardown:
             _decide_ended(reservation, decisions)
-        elif reservation.is_leaving:
+        elif reservation.is_being_requeued:
             decisions.withdrawals.append(reservation)
         elif not reservation.status.holds_capacity or _decide_time(reservation, now, timing, decisions):
             pass
-        elif seen is not None and refused is not None and (why := refused.find(reservation)) is not None:
+        elif state is not None and refused is not None and (why := refused.find_reason(reservation)) is not None:
             decisions.changes.append(_requeue(reservation, why))
-        elif seen is not None and not _decide_lost(reservation, seen, decisions):
-            _decide_server(reservation, seen, now, timing, decisions)
-            if may_lack(reservation):
-                _decide_rest(reservation, now, decisions)
+        elif state is not None and not _decide_lost(reservation, state, decisions):
+            _decide_server(reservation, state, now, timing, decisions)
+            if is_launch_incomplete(reservation):
+                _complete_launch(reservation, now, decisions)
     return decisions
 
 
 @dataclass(frozen=True, slots=True)
-class _Refused:
+class _Rejections:
     """Who was placed and is refused there, for a reason that can be seen."""
 
     reasons: Mapping[ReservationId, str]
@@ -106,26 +106,30 @@ class _Refused:
     held: Mapping[str, int]
 
     @classmethod
-    def of(cls, seen: ClusterSeen, reservations: Iterable[Reservation]) -> "_Refused | None":
-        reasons = {rid: server.refused for rid, server in seen.servers.items() if server.refused is not None}
-        return cls(reasons, {node.name: node for node in seen.nodes}, units_held(reservations)) if reasons else None
+    def from_state(cls, state: ClusterState, reservations: Iterable[Reservation]) -> "_Rejections | None":
+        reasons = {rid: server.rejection for rid, server in state.servers.items() if server.rejection is not None}
+        return (
+            cls(reasons, {node.name: node for node in state.nodes}, count_held_units(reservations)) if reasons else None
+        )
 
-    def find(self, reservation: Reservation) -> str | None:
+    def find_reason(self, reservation: Reservation) -> str | None:
         reason = self.reasons.get(reservation.reservation_id)
         if reason is None or reservation.status is not Status.PREPARING:
             return None
-        obstacle = find_obstacle(reservation, self.nodes, self.held)
+        obstacle = find_placement_obstacle(reservation, self.nodes, self.held)
         return f"{obstacle} ({reason})" if obstacle is not None else None
 
 
-def failed_launch(reservation: Reservation, error: str, now: datetime, timing: Timing, most: int) -> Change:
+def failed_launch_change(
+    reservation: Reservation, error: str, now: datetime, timing: TimingSettings, max_attempts: int
+) -> Change:
     """A start that the cluster refused: again with backoff, and after `most` attempts the reservation fails."""
     attempts = reservation.launch_attempts + 1
-    if attempts < most:
+    if attempts < max_attempts:
         again = now + timing.retry_backoff * 2 ** (attempts - 1)
-        return _note(
+        return _update(
             reservation,
-            NewEvent("step", f"start failed (attempt {attempts} of {most}), trying again: {error}"),
+            NewEvent("step", f"start failed (attempt {attempts} of {max_attempts}), trying again: {error}"),
             {"launch_attempts": attempts, "next_attempt_at": again, "step": f"trying again: {error}"},
         )
     reason = f"its dev server could not be started ({attempts} attempts): {error}"
@@ -140,14 +144,14 @@ def failed_launch(reservation: Reservation, error: str, now: datetime, timing: T
     )
 
 
-def withdrawn(reservation: Reservation) -> Change:
+def withdrawal_change(reservation: Reservation) -> Change:
     """All it had in a place that was refused is gone: it may be placed anew."""
     return Change(reservation.reservation_id, reservation.status, reservation.version, event=None, shares=())
 
 
-def released(reservation: Reservation, of_its_disk: str | None = None) -> Change:
+def release_change(reservation: Reservation, disk_outcome: str | None = None) -> Change:
     """`of_its_disk`: what became of it, in words."""
-    told = "" if of_its_disk is None else f" (disk {reservation.disk_name!r}: {of_its_disk})"
+    told = "" if disk_outcome is None else f" (disk {reservation.disk_name!r}: {disk_outcome})"
     return Change(
         reservation.reservation_id,
         reservation.status,
@@ -161,10 +165,10 @@ def _decide_ended(reservation: Reservation, decisions: Decisions) -> None:
     if reservation.shares:
         decisions.teardowns.append(reservation)
     else:  # it never got as far as having anything
-        decisions.changes.append(released(reservation))
+        decisions.changes.append(release_change(reservation))
 
 
-def _decide_time(reservation: Reservation, now: datetime, timing: Timing, decisions: Decisions) -> bool:
+def _decide_time(reservation: Reservation, now: datetime, timing: TimingSettings, decisions: Decisions) -> bool:
     """True when time has the word this turn."""
     match decide_expiry(reservation, now, timing):
         case Expire():
@@ -172,26 +176,26 @@ def _decide_time(reservation: Reservation, now: datetime, timing: Timing, decisi
             return True
         case Warn(minutes, left):
             # With the time of day, because it also greets those who log in later.
-            end = utc_time(reservation.expires_at, now) if reservation.expires_at else "soon"
-            text = f"gpu-dev: this dev server ends at {end}, in {_minutes(left)} (gpu-dev extend {short(reservation)})"
+            end = format_utc_time(reservation.expires_at, now) if reservation.expires_at else "soon"
+            text = f"gpu-dev: this dev server ends at {end}, in {_minutes(left)} (gpu-dev extend {short_name(reservation)})"
             event = NewEvent("warning", f"ends in {_minutes(left)}")
-            decisions.changes.append(_note(reservation, event, {"warned_minutes": minutes}))
+            decisions.changes.append(_update(reservation, event, {"warned_minutes": minutes}))
             decisions.messages.append((reservation.reservation_id, text))
             return True
         case NotYet(next_at):
-            decisions.look_again(next_at)
+            decisions.recheck_at(next_at)
             return False
         case other:
             assert_never(other)
 
 
-def _decide_lost(reservation: Reservation, seen: ClusterSeen, decisions: Decisions) -> bool:
+def _decide_lost(reservation: Reservation, state: ClusterState, decisions: Decisions) -> bool:
     """True when nothing else is to be decided because a node of it is lost. Its owner is told once. The node may come
     back, so nothing is ended as long as the dev server itself is not known to be gone."""
-    nodes = {node.name: node for node in seen.nodes}
+    nodes = {node.name: node for node in state.nodes}
     lost = [s.node for s in reservation.shares if s.node not in nodes or not nodes[s.node].ready]
-    server = seen.servers.get(reservation.reservation_id)
-    if not lost or (server is not None and server.phase is Phase.DEAD):
+    server = state.servers.get(reservation.reservation_id)
+    if not lost or (server is not None and server.phase is ServerPhase.DEAD):
         return False
     names = " and ".join(f"node {name}" for name in lost)
     if server is None and reservation.status is Status.ACTIVE and not any(name in nodes for name in lost):
@@ -201,15 +205,15 @@ def _decide_lost(reservation: Reservation, seen: ClusterSeen, decisions: Decisio
     step = f"{names} does not answer"
     if reservation.step != step:
         event = NewEvent("node_lost", f"{step}; the dev server may not be reachable until it does")
-        decisions.changes.append(_note(reservation, event, {"step": step}))
+        decisions.changes.append(_update(reservation, event, {"step": step}))
         return True
     return reservation.status is Status.ACTIVE
 
 
 def _decide_server(
-    reservation: Reservation, seen: ClusterSeen, now: datetime, timing: Timing, decisions: Decisions
+    reservation: Reservation, state: ClusterState, now: datetime, timing: TimingSettings, decisions: Decisions
 ) -> None:
-    match decide_readiness(reservation, seen.servers.get(reservation.reservation_id), now, timing):
+    match decide_readiness(reservation, state.servers.get(reservation.reservation_id), now, timing):
         case Activate(connection):
             fields = connection_fields(connection) | {"step": None, "launched_at": now}
             fields |= {"expires_at": now + reservation.duration, "next_attempt_at": None, "launch_attempts": 0}
@@ -218,23 +222,23 @@ def _decide_server(
         case Reconnect(connection):
             event = NewEvent("reconnected", f"ready again: {connection.ssh_command}")
             fields = connection_fields(connection) | {"step": None, "next_attempt_at": None, "launch_attempts": 0}
-            decisions.changes.append(_note(reservation, event, fields))
-        case Fail(reason):
+            decisions.changes.append(_update(reservation, event, fields))
+        case FailReservation(reason):
             change = _end(reservation, Status.FAILED, reason, failure_reason=reason)
             decisions.changes.append(change)
-        case Finish(run_end):
-            failure = None if run_end.exit_code == 0 else run_end.sentence
-            decisions.changes.append(_end(reservation, Status.EXPIRED, run_end.words, failure_reason=failure))
+        case FinishReservation(run_end):
+            failure = None if run_end.exit_code == 0 else run_end.summary
+            decisions.changes.append(_end(reservation, Status.EXPIRED, run_end.message, failure_reason=failure))
         case Progress(step):
-            decisions.changes.append(_note(reservation, NewEvent("step", step), {"step": step}))
-        case Launch(restart):
+            decisions.changes.append(_update(reservation, NewEvent("step", step), {"step": step}))
+        case LaunchServer(restart):
             if restart and reservation.step is None:
                 event = NewEvent("restarted", "its dev server was lost; starting it again")
-                decisions.changes.append(_note(reservation, event, {"step": "starting again"}))
+                decisions.changes.append(_update(reservation, event, {"step": "starting again"}))
             decisions.launches.append(reservation)
-        case Nothing(next_at):
-            decisions.look_again(next_at)
-            told = decide_setup(reservation, seen.servers.get(reservation.reservation_id))
+        case NoChange(next_at):
+            decisions.recheck_at(next_at)
+            told = decide_personalization(reservation, state.servers.get(reservation.reservation_id))
             if told is not None:
                 decisions.changes.append(told)
         case other:
@@ -249,7 +253,7 @@ def _requeue(reservation: Reservation, why: str) -> Change:
     return _change(reservation, Status.QUEUED, event, fields)
 
 
-def _decide_rest(reservation: Reservation, now: datetime, decisions: Decisions) -> None:
+def _complete_launch(reservation: Reservation, now: datetime, decisions: Decisions) -> None:
     """Its launch is completed, however far the dev server is: what is there already stays as it is."""
     rid = reservation.reservation_id
     is_over = any(
@@ -261,14 +265,14 @@ def _decide_rest(reservation: Reservation, now: datetime, decisions: Decisions) 
     if reservation.next_attempt_at is None or reservation.next_attempt_at <= now:
         decisions.launches.append(reservation)
     else:
-        decisions.look_again(reservation.next_attempt_at)
+        decisions.recheck_at(reservation.next_attempt_at)
 
 
 def _change(reservation: Reservation, to: Status, event: NewEvent, fields: dict[str, object]) -> Change:
     return Change(reservation.reservation_id, reservation.status, reservation.version, event, to=to, fields=fields)
 
 
-def _note(reservation: Reservation, event: NewEvent, fields: dict[str, object]) -> Change:
+def _update(reservation: Reservation, event: NewEvent, fields: dict[str, object]) -> Change:
     return Change(reservation.reservation_id, reservation.status, reservation.version, event, fields=fields)
 
 
@@ -276,7 +280,7 @@ def _end(reservation: Reservation, to: Status, message: str, **fields: object) -
     return _change(reservation, to, NewEvent(to.value, message), fields | {"step": None})
 
 
-def short(reservation: Reservation) -> str:
+def short_name(reservation: Reservation) -> str:
     return short_id(reservation.reservation_id)
 
 

@@ -13,31 +13,31 @@ from typing import Any
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation
 from gpudev.planning.reservations.reconcile_reservations import Decisions
-from gpudev.ports.reconciling import Looks
+from gpudev.ports.reconciling import PlanningRecords
 from gpudev.ports.reservations import Change, NewEvent
 
-AT_WORK_WITHIN = timedelta(minutes=1)
+ALIVE_WITHIN = timedelta(minutes=1)
 """A processor that has not looked at anybody for so long (it may not see its cluster) is not at work."""
 
 
 @dataclass(frozen=True, slots=True)
-class SendAgain:
+class ResendRequest:
     change: Change
 
 
 @dataclass(frozen=True, slots=True)
-class GiveUp:
+class CancelStaleRequest:
     change: Change
 
 
-def decide_neglected(
-    reservations: Iterable[Reservation], looks: Looks, now: datetime, patience: timedelta
-) -> list[SendAgain | GiveUp]:
+def decide_stale_requests(
+    reservations: Iterable[Reservation], records: PlanningRecords, now: datetime, patience: timedelta
+) -> list[ResendRequest | CancelStaleRequest]:
     """Once unseen for `patience` it is sent again, and when that did not help for as long, it is given up."""
-    if looks.at is None or looks.since is None or now - looks.at > AT_WORK_WITHIN:
+    if records.at is None or records.since is None or now - records.at > ALIVE_WITHIN:
         return []
     waiting = (row for row in reservations if row.status.is_waiting)
-    found = (_decide(row, _unseen_since(row, looks, looks.since), now, patience) for row in waiting)
+    found = (_decide_request(row, _unexamined_since(row, records, records.since), now, patience) for row in waiting)
     return [decision for decision in found if decision is not None]
 
 
@@ -48,14 +48,14 @@ def decide_max_wait(reservations: Sequence[Reservation], now: datetime) -> Decis
         if not row.status.is_waiting or row.wait_until is None:
             continue
         if row.wait_until > now:
-            decisions.look_again(row.wait_until)
+            decisions.recheck_at(row.wait_until)
             continue
-        waited = _in_words(row.wait_until - row.created_at)
+        waited = _format_duration(row.wait_until - row.created_at)
         decisions.changes.append(_cancel(row, now, f"it waited {waited}, the longest it was to wait"))
     return decisions
 
 
-def still_waiting(reservations: Sequence[Reservation], given_up: Decisions) -> Sequence[Reservation]:
+def without_given_up(reservations: Sequence[Reservation], given_up: Decisions) -> Sequence[Reservation]:
     """Without those that are given up in this very turn; one that still holds something stays in sight."""
     gone = {change.reservation_id for change in given_up.changes}
     if not gone:
@@ -63,22 +63,26 @@ def still_waiting(reservations: Sequence[Reservation], given_up: Decisions) -> S
     return [row for row in reservations if row.reservation_id not in gone or row.shares]
 
 
-def _unseen_since(row: Reservation, looks: Looks, working_since: datetime) -> datetime:
-    looked_at, seqs = looks.by_type.get(row.gpu_type, (None, frozenset[int]()))
+def _unexamined_since(row: Reservation, records: PlanningRecords, working_since: datetime) -> datetime:
+    looked_at, seqs = records.by_type.get(row.gpu_type, (None, frozenset[int]()))
     seen_at = looked_at if looked_at is not None and row.seq in seqs else row.created_at
     return max(row.created_at, working_since, seen_at)
 
 
-def _decide(row: Reservation, unseen_since: datetime, now: datetime, patience: timedelta) -> SendAgain | GiveUp | None:
-    if now - unseen_since < patience:
+def _decide_request(
+    row: Reservation, unexamined_since: datetime, now: datetime, patience: timedelta
+) -> ResendRequest | CancelStaleRequest | None:
+    if now - unexamined_since < patience:
         return None
-    if row.resent_at is None or row.resent_at < unseen_since:
-        event = NewEvent("sent_again", f"nobody has looked at it for {_in_words(now - unseen_since)}; sent again")
-        return SendAgain(_note(row, event, {"resent_at": now}))
+    if row.resent_at is None or row.resent_at < unexamined_since:
+        event = NewEvent(
+            "sent_again", f"nobody has looked at it for {_format_duration(now - unexamined_since)}; sent again"
+        )
+        return ResendRequest(_update(row, event, {"resent_at": now}))
     if now - row.resent_at < patience:
         return None
-    reason = f"nobody has looked at it for {_in_words(now - unseen_since)}, not even after it was sent again"
-    return GiveUp(_cancel(row, now, f"{reason}; an operator can say why, and it may be asked for again"))
+    reason = f"nobody has looked at it for {_format_duration(now - unexamined_since)}, not even after it was sent again"
+    return CancelStaleRequest(_cancel(row, now, f"{reason}; an operator can say why, and it may be asked for again"))
 
 
 def _cancel(row: Reservation, now: datetime, reason: str) -> Change:
@@ -94,11 +98,11 @@ def _cancel(row: Reservation, now: datetime, reason: str) -> Change:
     )
 
 
-def _note(row: Reservation, event: NewEvent, fields: dict[str, Any]) -> Change:
+def _update(row: Reservation, event: NewEvent, fields: dict[str, Any]) -> Change:
     return Change(row.reservation_id, row.status, row.version, event, fields=fields)
 
 
-def _in_words(span: timedelta) -> str:
+def _format_duration(span: timedelta) -> str:
     minutes = max(1, round(span / timedelta(minutes=1)))
     if minutes < 120:
         return f"{minutes} minute{'' if minutes == 1 else 's'}"

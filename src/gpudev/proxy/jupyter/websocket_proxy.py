@@ -14,97 +14,97 @@ import h11
 import structlog
 from starlette.responses import Response
 
-from gpudev.adapters.ssh_tunnels import Reader, Writer
+from gpudev.adapters.ssh_tunnels import SshReader, SshWriter
 from gpudev.domain.errors import GpuDevError, NotFound, Unavailable
 from gpudev.domain.sessions.grants import Grant
-from gpudev.proxy.boundaries import PING, Boundaries
+from gpudev.proxy.boundaries import PING_FRAME, FrameBoundaryTracker
 from gpudev.proxy.jupyter import headers as door
 from gpudev.proxy.jupyter.headers import Headers
-from gpudev.proxy.jupyter.http_proxy import JupyterDoor, refused
+from gpudev.proxy.jupyter.http_proxy import JupyterAccess, jupyter_error_response
 from gpudev.settings import ProxySettings
-from gpudev.workflows.sessions.jupyter_access import Guest
-from gpudev.workflows.sessions.ssh_tokens import Proxying
+from gpudev.workflows.sessions.jupyter_access import AdmittedBrowser
+from gpudev.workflows.sessions.ssh_tokens import SshTokens
 
 log = structlog.get_logger(__name__)
 _HIGH_WATER, _LOW_WATER = 256 * 1024, 64 * 1024
-_PIECE = 64 * 1024
+_CHUNK_BYTES = 64 * 1024
 _UPGRADE = [(b"upgrade", b"websocket"), (b"connection", b"Upgrade")]
 
 
-class JupyterSockets:
+class JupyterWebSockets:
     """All of this process, and whether each may go on."""
 
-    def __init__(self, jupyter: JupyterDoor, proxying: Proxying, settings: ProxySettings) -> None:
-        self.door = jupyter
-        self._proxying = proxying
+    def __init__(self, jupyter: JupyterAccess, ssh_tokens: SshTokens, settings: ProxySettings) -> None:
+        self.access = jupyter
+        self._ssh_tokens = ssh_tokens
         self._settings = settings
-        self._open: dict[JupyterSocket, Grant] = {}
-        self._keeper: asyncio.Task[None] | None = None
+        self._open: dict[JupyterWebSocket, Grant] = {}
+        self._check_task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._keeper = asyncio.create_task(self._keep(), name="jupyter sockets")
+        self._check_task = asyncio.create_task(self._check_loop(), name="jupyter sockets")
 
     async def close(self) -> None:
-        if self._keeper is not None:
-            self._keeper.cancel()
+        if self._check_task is not None:
+            self._check_task.cancel()
             with suppress(asyncio.CancelledError):
-                await self._keeper
+                await self._check_task
         for socket in list(self._open):
             socket.abort()
 
-    def socket(self) -> "JupyterSocket":
-        return JupyterSocket(self)
+    def make_socket(self) -> "JupyterWebSocket":
+        return JupyterWebSocket(self)
 
-    def enter(self, socket: "JupyterSocket", grant: Grant) -> None:
+    def add(self, socket: "JupyterWebSocket", grant: Grant) -> None:
         if len(self._open) >= self._settings.most:
             raise Unavailable("the proxy has as many sessions as it can take; try again later")
         self._open[socket] = grant
 
-    def left(self, socket: "JupyterSocket") -> None:
+    def remove(self, socket: "JupyterWebSocket") -> None:
         self._open.pop(socket, None)
 
-    async def _keep(self) -> None:
+    async def _check_loop(self) -> None:
         """The one loop that goes on whatever happens. While the database is away nothing is known, and nothing
         ends."""
         while True:
             await asyncio.sleep(self._settings.look_every.total_seconds())
             try:
                 with suppress(Unavailable):
-                    await self.look()
-                self.ping()
+                    await self.end_expired()
+                self.ping_idle()
             except Exception:
                 log.exception("jupyter.keeper_failed")
 
-    async def look(self) -> None:
+    async def end_expired(self) -> None:
         grants = list(set(self._open.values()))
         if not grants:
             return
-        endings = await self._proxying.endings(grants)
+        endings = await self._ssh_tokens.find_ended(grants)
         for socket, grant in list(self._open.items()):
             if grant in endings:
                 socket.abort()
 
-    def ping(self) -> None:
+    def ping_idle(self) -> None:
         """Keeps every connection busy enough for what is on its way."""
         silent_since = asyncio.get_running_loop().time() - self._settings.ping_every.total_seconds()
         for socket in list(self._open):
             socket.ping(silent_since)
 
 
-class JupyterSocket(asyncio.Protocol):
+class JupyterWebSocket(asyncio.Protocol):
     """The browser's side of one."""
 
-    def __init__(self, sockets: JupyterSockets) -> None:
+    def __init__(self, sockets: JupyterWebSockets) -> None:
         self._sockets = sockets
         self._client: asyncio.Transport
-        self._early = b""
-        self._carrying: asyncio.Task[None] | None = None
-        self._writer: Writer | None = None
+        self._buffered = b""
+        self._proxy_task: asyncio.Task[None] | None = None
+        self._writer: SshWriter | None = None
         self._may_write = asyncio.Event()
         self._may_write.set()
         self._draining: asyncio.Task[None] | None = None
-        self._told = Boundaries()
-        self._told_at: float | None = None
+        self._sent_frames = FrameBoundaryTracker()
+        self._sent_at: float | None = None
         """When the browser last heard something in its WebSocket; None: it has none yet."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -112,19 +112,19 @@ class JupyterSocket(asyncio.Protocol):
         self._client.set_write_buffer_limits(_HIGH_WATER, _LOW_WATER)
 
     def data_received(self, data: bytes) -> None:
-        if self._carrying is None:
-            head, _, self._early = data.partition(b"\r\n\r\n")
+        if self._proxy_task is None:
+            head, _, self._buffered = data.partition(b"\r\n\r\n")
             self._client.pause_reading()
-            self._carrying = asyncio.get_running_loop().create_task(self._carry(head))
+            self._proxy_task = asyncio.get_running_loop().create_task(self._run_proxy(head))
         elif self._writer is None:
-            self._early += data  # not every event loop heeds it this early that we do not read
+            self._buffered += data  # not every event loop heeds it this early that we do not read
         else:
             self._writer.write(data)
             if self._draining is None:
                 self._client.pause_reading()
                 self._draining = asyncio.get_running_loop().create_task(self._drain(self._writer))
 
-    async def _drain(self, writer: Writer) -> None:
+    async def _drain(self, writer: SshWriter) -> None:
         with suppress(OSError):
             await writer.drain()
         self._draining = None
@@ -138,74 +138,74 @@ class JupyterSocket(asyncio.Protocol):
         self._may_write.set()
 
     def connection_lost(self, error: Exception | None) -> None:
-        for task in (self._carrying, self._draining):
+        for task in (self._proxy_task, self._draining):
             if task is not None:
                 task.cancel()
-        self._sockets.left(self)
+        self._sockets.remove(self)
 
     def abort(self) -> None:
         self._client.abort()
 
     def ping(self, silent_since: float) -> None:
         """If it has heard nothing since then. The answer goes to Jupyter, who is glad of any."""
-        if self._told_at is not None and self._told_at <= silent_since and self._told.has_room:
-            self._tell(PING)
+        if self._sent_at is not None and self._sent_at <= silent_since and self._sent_frames.is_at_boundary:
+            self._send_to_browser(PING_FRAME)
 
-    async def _carry(self, head: bytes) -> None:
-        method, target, headers = _read_head(head)
+    async def _run_proxy(self, head: bytes) -> None:
+        method, target, headers = _parse_head(head)
         peer = self._client.get_extra_info("peername")
-        guard = self._sockets.door.guard
-        visitor = guard.greet(peer[0] if isinstance(peer, tuple) else None, headers)
-        place = door.place_of(target.partition(b"?")[0].decode("latin-1"))
+        guard = self._sockets.access.guard
+        visitor = guard.identify_client(peer[0] if isinstance(peer, tuple) else None, headers)
+        place = door.find_jupyter_path(target.partition(b"?")[0].decode("latin-1"))
         try:
             if place is None:
                 raise NotFound("there is no WebSocket here")
-            guest = await self._sockets.door.admit(place, method, headers, visitor, is_websocket=True)
-            self._sockets.enter(self, guest.grant)
-            async with self._sockets.door.way(guest) as way:
-                way.writer.write(_opening(method, target, headers, guest) + self._early)
-                self._writer, self._early = way.writer, b""
+            guest = await self._sockets.access.admit(place, method, headers, visitor, is_websocket=True)
+            self._sockets.add(self, guest.grant)
+            async with self._sockets.access.connect(guest) as way:
+                way.writer.write(_upgrade_request(method, target, headers, guest) + self._buffered)
+                self._writer, self._buffered = way.writer, b""
                 if not self._client.is_closing():
                     self._client.resume_reading()
-                await self._bring_back(way.reader, place.path)
+                await self._forward_to_browser(way.reader, place.path)
         except GpuDevError as error:
             log.info("jupyter.refused", code=error.code, error=error.message, request_id=visitor.request_id)
-            guard.refused(visitor, error, method, "" if place is None else place.reservation_id)
-            self._client.write(_as_bytes(refused(error, visitor.request_id, as_page=False)))
+            guard.record_denied(visitor, error, method, "" if place is None else place.reservation_id)
+            self._client.write(_serialize_response(jupyter_error_response(error, visitor.request_id, as_page=False)))
         except OSError as error:
             log.info("jupyter.broken", error=str(error), request_id=visitor.request_id)
         except Exception:
             log.exception("jupyter.unforeseen", request_id=visitor.request_id)
         self._client.close()
 
-    async def _bring_back(self, reader: Reader, path: str) -> None:
-        told, data = await _agreement(reader, path)
-        self._client.write(_head(b"HTTP/1.1 101 Switching Protocols", [*_UPGRADE, *told]))
-        self._tell(data)
-        while data := await reader.read(_PIECE):
-            self._tell(data)
+    async def _forward_to_browser(self, reader: SshReader, path: str) -> None:
+        told, data = await _read_upgrade_response(reader, path)
+        self._client.write(_format_head(b"HTTP/1.1 101 Switching Protocols", [*_UPGRADE, *told]))
+        self._send_to_browser(data)
+        while data := await reader.read(_CHUNK_BYTES):
+            self._send_to_browser(data)
             await self._may_write.wait()
 
-    def _tell(self, data: bytes) -> None:
-        self._told.passed(data)
-        self._told_at = asyncio.get_running_loop().time()
+    def _send_to_browser(self, data: bytes) -> None:
+        self._sent_frames.advance(data)
+        self._sent_at = asyncio.get_running_loop().time()
         self._client.write(data)
 
 
-def _opening(method: str, target: bytes, headers: Headers, guest: Guest) -> bytes:
+def _upgrade_request(method: str, target: bytes, headers: Headers, session: AdmittedBrowser) -> bytes:
     """The request as Jupyter is told it."""
-    kept = [*_UPGRADE, *door.inwards(headers, guest.secrets.token)]
-    return _head(b"%s %s HTTP/1.1" % (method.encode("latin-1"), target), kept)
+    kept = [*_UPGRADE, *door.request_headers(headers, session.secrets.token)]
+    return _format_head(b"%s %s HTTP/1.1" % (method.encode("latin-1"), target), kept)
 
 
-async def _agreement(reader: Reader, path: str) -> tuple[Headers, bytes]:
+async def _read_upgrade_response(reader: SshReader, path: str) -> tuple[Headers, bytes]:
     """What Jupyter says to it as a browser may be told it, and what came after."""
     http = h11.Connection(h11.CLIENT)
     http.send(h11.Request(method="GET", target="/", headers=[(b"host", b"jupyter"), *_UPGRADE]))
     http.send(h11.EndOfMessage())
     try:
         while (event := http.next_event()) is h11.NEED_DATA:
-            http.receive_data(await reader.read(_PIECE))
+            http.receive_data(await reader.read(_CHUNK_BYTES))
     except h11.ProtocolError as error:
         raise Unavailable(f"what Jupyter says is no HTTP: {error}") from error
     if isinstance(event, h11.ConnectionClosed):
@@ -213,15 +213,15 @@ async def _agreement(reader: Reader, path: str) -> tuple[Headers, bytes]:
     if not isinstance(event, h11.InformationalResponse) or event.status_code != HTTPStatus.SWITCHING_PROTOCOLS:
         # Not agreed to; what Jupyter says instead is nothing that would reach beyond its path.
         raise NotFound("Jupyter opens no WebSocket here")
-    told = door.outwards([(bytes(name), bytes(value)) for name, value in event.headers], path)
+    told = door.response_headers([(bytes(name), bytes(value)) for name, value in event.headers], path)
     return told, http.trailing_data[0]
 
 
-def _head(first: bytes, headers: Headers) -> bytes:
+def _format_head(first: bytes, headers: Headers) -> bytes:
     return b"\r\n".join([first, *(b"%s: %s" % pair for pair in headers), b"", b""])
 
 
-def _read_head(head: bytes) -> tuple[str, bytes, Headers]:
+def _parse_head(head: bytes) -> tuple[str, bytes, Headers]:
     """As the web server wrote it down for us: one header for each line, names in small letters."""
     first, *lines = head.split(b"\r\n")
     method, target, _ = first.split(b" ", 2)
@@ -229,7 +229,7 @@ def _read_head(head: bytes) -> tuple[str, bytes, Headers]:
     return method.decode("latin-1"), target, headers
 
 
-def _as_bytes(response: Response) -> bytes:
+def _serialize_response(response: Response) -> bytes:
     phrase = HTTPStatus(response.status_code).phrase
     lines = [f"HTTP/1.1 {response.status_code} {phrase}".encode(), b"connection: close"]
     lines += [b"%s: %s" % pair for pair in response.raw_headers]

@@ -9,30 +9,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from gpudev.domain.errors import GpuDevError, TooOften, Unauthenticated
-from gpudev.domain.sessions.grants import Close, Ending
+from gpudev.domain.errors import GpuDevError, RateLimited, Unauthenticated
+from gpudev.domain.sessions.grants import CloseCode, SessionEnd
 from gpudev.http_edge.audit import AuditTrail
-from gpudev.http_edge.client_ip import ClientAddresses
-from gpudev.http_edge.error_responses import REFUSALS, status_of
-from gpudev.http_edge.rate_limits import TokenBuckets, neighbourhood
-from gpudev.ports.auditing import AuditEntry, harmless
+from gpudev.http_edge.client_ip import ClientIpResolver
+from gpudev.http_edge.error_responses import DENIED_STATUSES, http_status
+from gpudev.http_edge.rate_limits import TokenBuckets, rate_limit_key
+from gpudev.ports.auditing import AuditEntry, sanitize_text
 from gpudev.ports.clock import Clock
-from gpudev.settings import Guarding
-from gpudev.workflows.sessions.ssh_tokens import Admitted, Proxying
+from gpudev.settings import RequestGuardSettings
+from gpudev.workflows.sessions.ssh_tokens import AdmittedSession, SshTokens
 
-ASKED = "GET /v1/jobs/{job_id}/ssh"
+REQUEST_ACTION = "GET /v1/jobs/{job_id}/ssh"
 """As the API calls the same address."""
-OPENED, ENDED = "ssh session opened", "ssh session ended"
+OPENED_ACTION, ENDED_ACTION = "ssh session opened", "ssh session ended"
 
 
 @dataclass(frozen=True, slots=True)
-class Visitor:
+class ProxyClient:
     """Whoever asks to be let through, and is or is not."""
 
     address: str | None
     request_id: str
 
-    def entry(
+    def audit_entry(
         self,
         at: datetime,
         action: str,
@@ -56,50 +56,56 @@ class Visitor:
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
+class SessionTraffic:
     seconds: float
     received: int
     sent: int
 
 
 class SessionGuard:
-    def __init__(self, proxying: Proxying, trail: AuditTrail, clock: Clock, limits: Guarding) -> None:
-        self._proxying = proxying
+    def __init__(self, ssh_tokens: SshTokens, trail: AuditTrail, clock: Clock, limits: RequestGuardSettings) -> None:
+        self._ssh_tokens = ssh_tokens
         self._trail = trail
         self._clock = clock
-        self._addresses = ClientAddresses(limits.trusted_proxies)
+        self._addresses = ClientIpResolver(limits.trusted_proxies)
         self._wrong_tokens = TokenBuckets(limits.wrong_keys_burst, limits.wrong_keys_per_minute)
 
-    def greet(self, peer: str | None, forwarded_for: Sequence[str]) -> Visitor:
-        return Visitor(self._addresses.of(peer, forwarded_for), uuid.uuid4().hex)
+    def identify_client(self, peer: str | None, forwarded_for: Sequence[str]) -> ProxyClient:
+        return ProxyClient(self._addresses.resolve(peer, forwarded_for), uuid.uuid4().hex)
 
-    async def admit(self, visitor: Visitor, secret: str, asked: str) -> Admitted:
+    async def admit(self, client: ProxyClient, secret: str, asked: str) -> AdmittedSession:
         """Raises TooOften for an address that many wrong tokens came from, and what the workflow raises."""
-        whose = neighbourhood(visitor.address)
-        if wait := self._wrong_tokens.wait(whose):
-            raise TooOften("too many wrong tokens came from your address; wait a little", again_in_seconds=wait)
+        whose = rate_limit_key(client.address)
+        if wait := self._wrong_tokens.wait_seconds(whose):
+            raise RateLimited("too many wrong tokens came from your address; wait a little", retry_after_seconds=wait)
         try:
-            return await self._proxying.admit(secret, asked)
+            return await self._ssh_tokens.admit_session(secret, asked)
         except Unauthenticated:
             self._wrong_tokens.spend(whose)
             raise
 
-    def refused(self, visitor: Visitor, error: GpuDevError, asked: str | None) -> None:
-        status = status_of(error)
-        if status in REFUSALS:
-            target = asked and harmless(asked)
-            self._trail.note_refusal(visitor.entry(self._clock.now(), ASKED, error.code, target=target, status=status))
+    def record_denied(self, client: ProxyClient, error: GpuDevError, asked: str | None) -> None:
+        status = http_status(error)
+        if status in DENIED_STATUSES:
+            target = asked and sanitize_text(asked)
+            self._trail.record_denied(
+                client.audit_entry(self._clock.now(), REQUEST_ACTION, error.code, target=target, status=status)
+            )
 
-    def opened(self, visitor: Visitor, admitted: Admitted) -> None:
+    def record_opened(self, client: ProxyClient, admitted: AdmittedSession) -> None:
         target = str(admitted.grant.reservation_id)
         now = self._clock.now()
-        self._trail.note(visitor.entry(now, OPENED, "ok", username=admitted.username, target=target, status=101))
+        self._trail.record(
+            client.audit_entry(now, OPENED_ACTION, "ok", username=admitted.username, target=target, status=101)
+        )
 
-    def ended(self, visitor: Visitor, admitted: Admitted, ending: Ending, traffic: Traffic) -> None:
+    def record_ended(
+        self, client: ProxyClient, admitted: AdmittedSession, ending: SessionEnd, traffic: SessionTraffic
+    ) -> None:
         target = (
             f"{admitted.grant.reservation_id} after {traffic.seconds:.1f} s, "
             f"{traffic.received} bytes there, {traffic.sent} back"
         )
-        outcome = "ok" if ending.close is Close.DONE else ending.close.name.lower()
+        outcome = "ok" if ending.code is CloseCode.DONE else ending.code.name.lower()
         now = self._clock.now()
-        self._trail.note(visitor.entry(now, ENDED, outcome, username=admitted.username, target=target))
+        self._trail.record(client.audit_entry(now, ENDED_ACTION, outcome, username=admitted.username, target=target))

@@ -16,24 +16,24 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 
 from gpudev.domain.errors import GpuDevError
-from gpudev.domain.sessions.grants import Close, Ending
+from gpudev.domain.sessions.grants import CloseCode, SessionEnd
 from gpudev.proxy import door, websocket_frames
-from gpudev.proxy.ssh.handshake import Traffic, Visitor
-from gpudev.workflows.sessions.ssh_tokens import Admitted
+from gpudev.proxy.ssh.handshake import ProxyClient, SessionTraffic
+from gpudev.workflows.sessions.ssh_tokens import AdmittedSession
 
 if TYPE_CHECKING:
-    from gpudev.proxy.ssh.sessions import Sessions
+    from gpudev.proxy.ssh.sessions import SshSessions
 
 log = structlog.get_logger(__name__)
 _HIGH_WATER = 256 * 1024
 _LOW_WATER = 64 * 1024
-_LITTLE_ROOM = 8 * 1024
-_MUCH_ROOM = 256 * 1024
+_SMALL_BUFFER = 8 * 1024
+_LARGE_BUFFER = 256 * 1024
 """For what is read at once."""
 _LARGEST_MESSAGE = 1024
-_LAST_WORDS_SECONDS = 0.5
+_CLOSE_REASON_SECONDS = 0.5
 """How long a client whose time is over has to hear why."""
-_LAST_BYTES_SECONDS = 30.0
+_DRAIN_SECONDS = 30.0
 """How long one has to take what the dev server said last; it answers our goodbye as soon as it has."""
 _PONG = 0x8A
 """The first byte of an answer to a ping."""
@@ -42,29 +42,29 @@ _PONG = 0x8A
 class Tunnel(asyncio.BufferedProtocol):
     """The client's side; owns the other one."""
 
-    def __init__(self, sessions: "Sessions") -> None:
+    def __init__(self, sessions: "SshSessions") -> None:
         self._sessions = sessions
         self._websocket = ServerProtocol(max_size=_LARGEST_MESSAGE)
-        self._splitter = websocket_frames.Splitter()
+        self._splitter = websocket_frames.FrameSplitter()
         self._client: asyncio.Transport
         self._server: asyncio.Transport | None = None
         self._opening: asyncio.Task[None] | None = None
-        self._visitor: Visitor | None = None
-        self._admitted: Admitted | None = None
-        self._has_spoken = True
-        self._heard_at = 0.0
+        self._proxy_client: ProxyClient | None = None
+        self._admitted: AdmittedSession | None = None
+        self._has_received = True
+        self._received_at = 0.0
         self._began_at = 0.0
         self._is_lost = False
-        self._ending: Ending | None = None
+        self._ending: SessionEnd | None = None
         self._client_is_done = False
         self._server_is_done = False
-        self._early = b""
-        self._room = memoryview(b"")
-        self._room_wanted = _LITTLE_ROOM
+        self._buffered = b""
+        self._buffer = memoryview(b"")
+        self._buffer_size = _SMALL_BUFFER
         self._received = 0
         self._sent = 0
         self._is_full = False
-        self._owed_pong = b""
+        self._pending_pong = b""
         self._timers: list[asyncio.TimerHandle] = []
 
     # The client's connection
@@ -78,30 +78,30 @@ class Tunnel(asyncio.BufferedProtocol):
         """What was read last is passed on from where it lies: as long as some of it waits for the dev server, the next
         bytes go elsewhere."""
         is_waiting = self._server is not None and self._server.get_write_buffer_size() > 0
-        if is_waiting or len(self._room) != self._room_wanted:
-            self._room = memoryview(bytearray(self._room_wanted))
-        return self._room
+        if is_waiting or len(self._buffer) != self._buffer_size:
+            self._buffer = memoryview(bytearray(self._buffer_size))
+        return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         # Many sessions say little, and each has room of its own.
-        self._room_wanted = _MUCH_ROOM if nbytes > _LITTLE_ROOM // 2 else _LITTLE_ROOM
-        self.data_received(self._room[:nbytes])
+        self._buffer_size = _LARGE_BUFFER if nbytes > _SMALL_BUFFER // 2 else _SMALL_BUFFER
+        self.data_received(self._buffer[:nbytes])
 
     def data_received(self, data: bytes | memoryview) -> None:
-        self._has_spoken = True
+        self._has_received = True
         if self._websocket.state is State.CONNECTING:
-            self._understand(bytes(data))
+            self._handle_control(bytes(data))
             return
         for part in self._splitter.split(data):
             match part:
-                case websocket_frames.Data(payload):
-                    self._from_client(payload)
-                case websocket_frames.End():
-                    self._client_has_ended()
-                case websocket_frames.Other(raw):
-                    self._understand(raw)
+                case websocket_frames.DataPart(payload):
+                    self._forward_to_server(payload)
+                case websocket_frames.EndOfData():
+                    self._on_client_eof()
+                case websocket_frames.OtherFrame(raw):
+                    self._handle_control(raw)
 
-    def _understand(self, raw: bytes) -> None:
+    def _handle_control(self, raw: bytes) -> None:
         """Whatever is not simply bytes: the request at first, later pings, goodbyes and nonsense."""
         self._websocket.receive_data(raw)
         for event in self._websocket.events_received():
@@ -109,14 +109,14 @@ class Tunnel(asyncio.BufferedProtocol):
                 self._client.pause_reading()
                 self._opening = asyncio.get_running_loop().create_task(self._open(event))
             elif isinstance(event, Frame) and event.opcode is Opcode.CLOSE:
-                self._client_leaves()
+                self._on_client_close()
             elif isinstance(event, Frame) and event.opcode is Opcode.TEXT:
-                self.end(Ending(Close.UNSUPPORTED, "only binary messages mean something here"))
-        self._say_what_is_due()
+                self.end(SessionEnd(CloseCode.UNSUPPORTED, "only binary messages mean something here"))
+        self._send_pending()
 
     def eof_received(self) -> None:
         self._websocket.receive_eof()
-        self._hang_up()
+        self._close_client()
 
     def pause_writing(self) -> None:
         self._is_full = True
@@ -125,9 +125,9 @@ class Tunnel(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._is_full = False
-        if self._owed_pong and self._websocket.state is State.OPEN:
-            self._client.write(self._owed_pong)
-        self._owed_pong = b""
+        if self._pending_pong and self._websocket.state is State.OPEN:
+            self._client.write(self._pending_pong)
+        self._pending_pong = b""
         if self._server is not None and not self._server.is_closing():
             self._server.resume_reading()
 
@@ -135,24 +135,24 @@ class Tunnel(asyncio.BufferedProtocol):
         self._is_lost = True
         for timer in self._timers:
             timer.cancel()
-        self._ending = self._ending or Ending(Close.DONE, "the client has gone")
+        self._ending = self._ending or SessionEnd(CloseCode.DONE, "the client has gone")
         if self._opening is not None:
             self._opening.cancel()
         if self._server is not None:
             self._server.abort()
-        self._sessions.left(self)
+        self._sessions.remove(self)
         if self._admitted is not None:
-            self._tell_end(self._admitted, self._ending)
+            self._report_end(self._admitted, self._ending)
 
     # Opening
 
     async def _open(self, request: Request) -> None:
         response = self._websocket.accept(request)
-        visitor = self._visitor = self._sessions.greet(self._peer(), request)
+        visitor = self._proxy_client = self._sessions.identify_client(self._peer(), request)
         if response.status_code == 101:
             try:
-                self._admitted, self._server = await self._sessions.open(self, request, visitor)
-                log.info("proxy.opened", request_id=visitor.request_id, **_who(self._admitted))
+                self._admitted, self._server = await self._sessions.open_session(self, request, visitor)
+                log.info("proxy.opened", request_id=visitor.request_id, **_log_fields(self._admitted))
             except GpuDevError as error:
                 log.info(
                     "proxy.refused",
@@ -162,47 +162,47 @@ class Tunnel(asyncio.BufferedProtocol):
                     error=error.message,
                     cause=repr(error.__cause__),
                 )
-                response = door.refusal(error, visitor.request_id)
+                response = door.handshake_error(error, visitor.request_id)
             except Exception:
                 log.exception("proxy.unforeseen", request_id=visitor.request_id)
-                response = door.refusal(GpuDevError("something went wrong on our side"), visitor.request_id)
+                response = door.handshake_error(GpuDevError("something went wrong on our side"), visitor.request_id)
         if self._is_lost:
             return
         self._websocket.send_response(response)
-        self._say_what_is_due()
+        self._send_pending()
         if self._server is None:
-            self._hang_up()
+            self._close_client()
         elif self._ending is None:
-            self._begin(self._server)
+            self._start_forwarding(self._server)
 
-    def _begin(self, server: asyncio.Transport) -> None:
-        if self._early:
-            self.from_server(self._early)
-            self._early = b""
+    def _start_forwarding(self, server: asyncio.Transport) -> None:
+        if self._buffered:
+            self.forward_to_client(self._buffered)
+            self._buffered = b""
         if self._server_is_done:
-            self._pass_end_on()
+            self._forward_eof()
         else:
             server.resume_reading()
         self._client.resume_reading()
 
-    def far_side(self) -> asyncio.Protocol:
-        return _FarSide(self)
+    def make_server_side(self) -> asyncio.Protocol:
+        return _ServerSide(self)
 
     # Bytes from the client
 
-    def _client_leaves(self) -> None:
+    def _on_client_close(self) -> None:
         """The library has answered already."""
-        self._ending = self._ending or Ending(Close.DONE, "")
+        self._ending = self._ending or SessionEnd(CloseCode.DONE, "")
         if self._server is not None:
             self._server.close() if self._client_is_done else self._server.abort()
 
-    def _from_client(self, payload: bytes | memoryview) -> None:
+    def _forward_to_server(self, payload: bytes | memoryview) -> None:
         if self._server is None or self._client_is_done or self._server.is_closing():
             return
         self._received += len(payload)
         self._server.write(payload)
 
-    def _client_has_ended(self) -> None:
+    def _on_client_eof(self) -> None:
         if self._server is None or self._client_is_done or self._server.is_closing():
             return
         self._client_is_done = True
@@ -213,77 +213,79 @@ class Tunnel(asyncio.BufferedProtocol):
 
     # Bytes from the dev server
 
-    def from_server(self, data: bytes) -> None:
+    def forward_to_client(self, data: bytes) -> None:
         if self._websocket.state is State.CONNECTING:
-            self._early += data
+            self._buffered += data
         elif self._websocket.state is State.OPEN:
             self._sent += len(data)
-            self._client.writelines((websocket_frames.header(len(data)), data))
+            self._client.writelines((websocket_frames.data_frame_header(len(data)), data))
 
-    def server_is_done(self) -> None:
+    def on_server_eof(self) -> None:
         self._server_is_done = True
-        self._sessions.look_first(self._pass_end_on)
+        self._sessions.end_expired_first(self._forward_eof)
 
-    def _pass_end_on(self) -> None:
+    def _forward_eof(self) -> None:
         if self._client_is_done:
             self._finish()
         elif self._websocket.state is State.OPEN:
-            self._client.write(websocket_frames.header(0))
+            self._client.write(websocket_frames.data_frame_header(0))
 
-    def server_is_lost(self, error: Exception | None) -> None:
+    def on_server_lost(self, error: Exception | None) -> None:
         if error is not None or not self._server_is_done:
-            self._sessions.look_first(lambda: self.end(Ending(Close.BROKEN, "the dev server cut the connection")))
+            self._sessions.end_expired_first(
+                lambda: self.end(SessionEnd(CloseCode.BROKEN, "the dev server cut the connection"))
+            )
         else:
             self._finish()
 
-    def stop_reading_client(self) -> None:
+    def pause_client(self) -> None:
         if not self._client.is_closing():
             self._client.pause_reading()
 
-    def go_on_reading_client(self) -> None:
+    def resume_client(self) -> None:
         if not self._client.is_closing():
             self._client.resume_reading()
 
     # Ends
 
     def _finish(self) -> None:
-        self.end(Ending(Close.DONE, ""))
+        self.end(SessionEnd(CloseCode.DONE, ""))
 
-    def end(self, ending: Ending) -> None:
+    def end(self, ending: SessionEnd) -> None:
         """Nothing goes through from here on; the client is told why, and is gone shortly after."""
         if self._ending is not None or self._is_lost:
             return
         self._ending = ending
         if self._server is not None:
             # What was said in full still arrives; what is cut off is cut off now.
-            self._server.close() if ending.close is Close.DONE else self._server.abort()
+            self._server.close() if ending.code is CloseCode.DONE else self._server.abort()
         if self._websocket.state is State.OPEN:
-            self._websocket.send_close(ending.close, ending.reason)
-            self._say_what_is_due()
+            self._websocket.send_close(ending.code, ending.reason)
+            self._send_pending()
         if self._opening is not None and not self._opening.done():
-            self._hang_up()
+            self._close_client()
             return
-        self.go_on_reading_client()  # the answer to our goodbye
-        patience = _LAST_BYTES_SECONDS if ending.close in (Close.DONE, Close.BROKEN) else _LAST_WORDS_SECONDS
-        self._later(patience, self._client.close)
-        self._later(2 * patience, self._client.abort)
+        self.resume_client()  # the answer to our goodbye
+        patience = _DRAIN_SECONDS if ending.code in (CloseCode.DONE, CloseCode.BROKEN) else _CLOSE_REASON_SECONDS
+        self._call_later(patience, self._client.close)
+        self._call_later(2 * patience, self._client.abort)
 
-    def _hang_up(self) -> None:
+    def _close_client(self) -> None:
         """When what was said last has arrived; whoever does not take it keeps nothing open by that."""
         self._client.close()
-        self._later(_LAST_BYTES_SECONDS, self._client.abort)
+        self._call_later(_DRAIN_SECONDS, self._client.abort)
 
-    def _later(self, seconds: float, act: Callable[[], None]) -> None:
+    def _call_later(self, seconds: float, act: Callable[[], None]) -> None:
         self._timers.append(asyncio.get_running_loop().call_later(seconds, act))
 
-    def _say_what_is_due(self) -> None:
+    def _send_pending(self) -> None:
         """Answers to pings and goodbyes are the library's own; an empty text means that it is done. Of many pings that
         a client sends and hears no answer to, the last is answered when it listens again: nothing piles up."""
         for data in self._websocket.data_to_send():
             if not data:
-                self._hang_up()
+                self._close_client()
             elif self._is_full and data[0] == _PONG:
-                self._owed_pong = data
+                self._pending_pong = data
             else:
                 self._client.write(data)
 
@@ -293,40 +295,42 @@ class Tunnel(asyncio.BufferedProtocol):
                 self._websocket.send_ping(b"")
             except InvalidState:
                 return
-            self._say_what_is_due()
+            self._send_pending()
 
     def silent_for(self, now: float) -> float:
         """To be asked now and then: what was heard in between counts from the time of asking. A client that we do not
         listen to at the moment is not silent."""
-        if self._has_spoken or not self._client.is_reading():
-            self._has_spoken, self._heard_at = False, now
-        return now - self._heard_at
+        if self._has_received or not self._client.is_reading():
+            self._has_received, self._received_at = False, now
+        return now - self._received_at
 
     def _peer(self) -> str | None:
         peer = self._client.get_extra_info("peername")
         return str(peer[0]) if isinstance(peer, tuple) else None
 
-    def _tell_end(self, admitted: Admitted, ending: Ending) -> None:
-        assert self._visitor is not None
+    def _report_end(self, admitted: AdmittedSession, ending: SessionEnd) -> None:
+        assert self._proxy_client is not None
         seconds = asyncio.get_running_loop().time() - self._began_at
         log.info(
             "proxy.closed",
-            request_id=self._visitor.request_id,
-            **_who(admitted),
-            close=ending.close.value,
+            request_id=self._proxy_client.request_id,
+            **_log_fields(admitted),
+            close=ending.code.value,
             reason=ending.reason,
             seconds=round(seconds, 3),
             received=self._received,
             sent=self._sent,
         )
-        self._sessions.ended(self._visitor, admitted, ending, Traffic(seconds, self._received, self._sent))
+        self._sessions.record_ended(
+            self._proxy_client, admitted, ending, SessionTraffic(seconds, self._received, self._sent)
+        )
 
 
-def _who(admitted: Admitted) -> dict[str, str]:
+def _log_fields(admitted: AdmittedSession) -> dict[str, str]:
     return {"user": admitted.username, "reservation_id": str(admitted.grant.reservation_id)}
 
 
-class _FarSide(asyncio.Protocol):
+class _ServerSide(asyncio.Protocol):
     """The dev server's side."""
 
     def __init__(self, tunnel: Tunnel) -> None:
@@ -340,17 +344,17 @@ class _FarSide(asyncio.Protocol):
         server.pause_reading()
 
     def data_received(self, data: bytes) -> None:
-        self._tunnel.from_server(data)
+        self._tunnel.forward_to_client(data)
 
     def eof_received(self) -> bool:
-        self._tunnel.server_is_done()
+        self._tunnel.on_server_eof()
         return True  # the other direction stays open
 
     def pause_writing(self) -> None:
-        self._tunnel.stop_reading_client()
+        self._tunnel.pause_client()
 
     def resume_writing(self) -> None:
-        self._tunnel.go_on_reading_client()
+        self._tunnel.resume_client()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._tunnel.server_is_lost(error)
+        self._tunnel.on_server_lost(error)

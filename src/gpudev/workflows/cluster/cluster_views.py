@@ -8,19 +8,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from gpudev.domain.cluster import Holding, Node
+from gpudev.domain.cluster import Allocation, Node
 from gpudev.domain.gpu import GpuType
 from gpudev.domain.ids import new_reservation_id
 from gpudev.domain.queue import Estimate, QueuePlan
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation
-from gpudev.planning.cluster.availability import availability, free_units
+from gpudev.planning.cluster.availability import compute_availability, free_units
 from gpudev.planning.queue.plan import Request
 from gpudev.ports.clock import Clock
 from gpudev.ports.reservations import AvailabilityRow, CatalogueStore, NodeStore, PlanStore, UnreleasedView
-from gpudev.settings import Limits, Timing
+from gpudev.settings import LimitSettings, TimingSettings
 from gpudev.wire.cluster import AvailabilityList, ClosedNode, ClusterStatus, GpuAvailability, NodeView
-from gpudev.workflows.queue_position import holdings_of, stand
+from gpudev.workflows.queue_position import allocations_of, estimate_position
 from gpudev.workflows.reservation_views import minutes_until, wait_minutes
 
 _LAST_IN_LINE = 2**62
@@ -29,52 +29,52 @@ _LIVE_FOR = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class TypeStatusFacts:
     """Everything of one GPU type that its numbers follow from."""
 
     gpu_type: GpuType
     nodes: Sequence[Node]
     unreleased: Sequence[Reservation]
     plan: QueuePlan | None
-    seen_at: datetime | None
-    observed: AvailabilityRow | None
+    observed_at: datetime | None
+    recorded: AvailabilityRow | None
 
 
 @dataclass(frozen=True, slots=True)
-class Surveying:
+class ClusterStatusViews:
     unreleased: UnreleasedView
     nodes: NodeStore
     catalogue: CatalogueStore
     plans: PlanStore
     clock: Clock
-    limits: Limits
-    timing: Timing
+    limits: LimitSettings
+    timing: TimingSettings
 
     async def availability(self) -> AvailabilityList:
         catalogue = await self.catalogue.catalogue()
         observed = {row.gpu_type: row for row in await self.catalogue.availability()}
         nodes, seen_at = await self.nodes.nodes()
         plans = await self.plans.refresh()
-        unreleased = _by_type(await self.unreleased.refresh())
+        unreleased = _group_by_type(await self.unreleased.refresh())
         facts = [
-            Facts(
+            TypeStatusFacts(
                 gpu_type=gpu_type,
                 nodes=[node for node in nodes if node.gpu_type == gpu_type.name],
                 unreleased=unreleased[gpu_type.name],
                 plan=plans.get(gpu_type.name),
-                seen_at=seen_at,
-                observed=observed.get(gpu_type.name),
+                observed_at=seen_at,
+                recorded=observed.get(gpu_type.name),
             )
             for gpu_type in catalogue.values()
             if gpu_type.is_active
         ]
         now, duration = self.clock.now(), timedelta(hours=self.limits.default_hours)
-        return AvailabilityList(gpu_types=[describe(one, duration, now, self.timing) for one in facts])
+        return AvailabilityList(gpu_types=[describe_type(one, duration, now, self.timing) for one in facts])
 
     async def cluster_status(self, *, is_planning: bool) -> ClusterStatus:
         nodes, seen_at = await self.nodes.nodes()
         unreleased = await self.unreleased.refresh()
-        views = node_views(nodes, holdings_of(unreleased, self.clock.now(), self.timing))
+        views = node_views(nodes, allocations_of(unreleased, self.clock.now(), self.timing))
         catalogue = await self.catalogue.catalogue()
         with_gpus = [view for view in views if not _is_cpu(catalogue, view.gpu_type)]
         return ClusterStatus(
@@ -89,9 +89,11 @@ class Surveying:
         )
 
 
-def describe(facts: Facts, duration: timedelta, now: datetime, timing: Timing) -> GpuAvailability:
-    row = _freshest(facts, now, timing)
-    one_more = _one_more(facts, duration, now, timing)
+def describe_type(
+    facts: TypeStatusFacts, duration: timedelta, now: datetime, timing: TimingSettings
+) -> GpuAvailability:
+    row = _freshest_row(facts, now, timing)
+    one_more = _quote_one_unit(facts, duration, now, timing)
     waiting = sum(1 for one in facts.unreleased if one.status.is_waiting)
     return GpuAvailability(
         gpu_type=facts.gpu_type.name,
@@ -121,13 +123,13 @@ def describe(facts: Facts, duration: timedelta, now: datetime, timing: Timing) -
     )
 
 
-def _freshest(facts: Facts, now: datetime, timing: Timing) -> AvailabilityRow:
+def _freshest_row(facts: TypeStatusFacts, now: datetime, timing: TimingSettings) -> AvailabilityRow:
     """What the processor's live view says; what is recorded where that is newer (no processor runs, and somebody has
     looked once). What only a cloud knows is always as it was recorded."""
-    recorded = facts.observed if facts.observed is not None and facts.observed.updated_at is not None else None
-    if recorded is not None and not _is_live(facts.seen_at, recorded.updated_at):
+    recorded = facts.recorded if facts.recorded is not None and facts.recorded.updated_at is not None else None
+    if recorded is not None and not _is_live(facts.observed_at, recorded.updated_at):
         return recorded
-    live = availability(facts.gpu_type, facts.nodes, holdings_of(facts.unreleased, now, timing))
+    live = compute_availability(facts.gpu_type, facts.nodes, allocations_of(facts.unreleased, now, timing))
     return AvailabilityRow(
         gpu_type=live.gpu_type,
         total_cluster_gpus=live.total if facts.nodes or not recorded else recorded.total_cluster_gpus,
@@ -137,19 +139,19 @@ def _freshest(facts: Facts, now: datetime, timing: Timing) -> AvailabilityRow:
         running_instances=recorded.running_instances if recorded else live.running_instances,
         desired_capacity=recorded.desired_capacity if recorded else live.running_instances,
         max_per_node=live.max_per_node,
-        updated_at=facts.seen_at,
+        updated_at=facts.observed_at,
         updated_by=recorded.updated_by if recorded else None,
     )
 
 
-def _is_live(seen_at: datetime | None, recorded_at: datetime | None) -> bool:
-    return seen_at is not None and (recorded_at is None or recorded_at - seen_at <= _LIVE_FOR)
+def _is_live(observed_at: datetime | None, recorded_at: datetime | None) -> bool:
+    return observed_at is not None and (recorded_at is None or recorded_at - observed_at <= _LIVE_FOR)
 
 
-def node_views(nodes: Sequence[Node], holdings: Sequence[Holding]) -> list[NodeView]:
-    free = free_units(nodes, holdings)
+def node_views(nodes: Sequence[Node], allocations: Sequence[Allocation]) -> list[NodeView]:
+    free = free_units(nodes, allocations)
     used = {node.name: node.foreign_units for node in nodes}
-    for share in (share for holding in holdings for share in holding.shares):
+    for share in (share for holding in allocations for share in holding.shares):
         used[share.node] = used.get(share.node, 0) + share.units
     return [
         NodeView(
@@ -168,14 +170,16 @@ def node_views(nodes: Sequence[Node], holdings: Sequence[Holding]) -> list[NodeV
     ]
 
 
-def _by_type(reservations: Sequence[Reservation]) -> Mapping[str, list[Reservation]]:
+def _group_by_type(reservations: Sequence[Reservation]) -> Mapping[str, list[Reservation]]:
     by_type: defaultdict[str, list[Reservation]] = defaultdict(list)
     for one in reservations:
         by_type[one.gpu_type].append(one)
     return by_type
 
 
-def _one_more(facts: Facts, duration: timedelta, now: datetime, timing: Timing) -> Estimate | None:
+def _quote_one_unit(
+    facts: TypeStatusFacts, duration: timedelta, now: datetime, timing: TimingSettings
+) -> Estimate | None:
     """What somebody who asked for one GPU (or slot) now would be told; None: there is no node."""
     if not facts.nodes:
         return None
@@ -185,10 +189,10 @@ def _one_more(facts: Facts, duration: timedelta, now: datetime, timing: Timing) 
         gpu_type=facts.gpu_type.name,
         units_per_node=1,
         node_count=1,
-        duration=duration + timing.around_a_stay,
+        duration=duration + timing.reservation_overhead,
         slots=facts.gpu_type.is_cpu,
     )
-    return stand(newcomer, facts.nodes, facts.unreleased, facts.plan, now=now, timing=timing)
+    return estimate_position(newcomer, facts.nodes, facts.unreleased, facts.plan, now=now, timing=timing)
 
 
 def _is_cpu(catalogue: Mapping[str, GpuType], gpu_type: str) -> bool:

@@ -9,30 +9,30 @@ interrupted anywhere, and either step may be repeated: everything between them i
 from dataclasses import dataclass
 from datetime import timedelta
 
-from gpudev.domain.commands import Cause
+from gpudev.domain.commands import MessageCause
 from gpudev.domain.disks.names import NO_DISK
 from gpudev.domain.errors import Conflict, IdTaken, NotFound, Stale
 from gpudev.domain.ids import ReservationId, new_reservation_id, short_id
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import Draft, Reservation
-from gpudev.domain.sessions.personalization import OwnSetup
+from gpudev.domain.reservations.reservation import Reservation, ReservationDraft
+from gpudev.domain.sessions.personalization import Personalization
 from gpudev.ports.clock import Clock
 from gpudev.ports.moving import MoveStore
-from gpudev.ports.own_setups import SetupStore
+from gpudev.ports.own_setups import PersonalizationStore
 from gpudev.ports.reservations import Change, NewEvent, ReservationStore
 
-_MOVED = "moved"
+_MOVED_EVENT = "moved"
 """The kind of event that tells in its history that it goes on elsewhere."""
-_CONTINUES = "continues"
+_CONTINUES_EVENT = "continues"
 """And in the history of the one that it goes on as."""
-_ATTEMPTS = 5
-_PRIORITY = 10
+_EVICT_ATTEMPTS = 5
+_MOVED_PRIORITY = 10
 """They had their place already: whoever only waits comes after them."""
-_LEAST = timedelta(minutes=5)
+_SHORTEST_REST = timedelta(minutes=5)
 """Less is not worth a new start."""
 
 
-def keeps_its_files(reservation: Reservation) -> bool:
+def keeps_files(reservation: Reservation) -> bool:
     return reservation.disk_id is not None
 
 
@@ -44,9 +44,9 @@ def time_left(reservation: Reservation) -> timedelta:
 
 
 @dataclass(frozen=True, slots=True)
-class Evicting:
+class Eviction:
     reservations: ReservationStore
-    setups: SetupStore
+    personalizations: PersonalizationStore
     moves: MoveStore
     clock: Clock
 
@@ -54,69 +54,69 @@ class Evicting:
         """For good. One that has ended already stays as it is."""
         return await self._end(reservation_id, f"ended by an operator: {why}", moves=False)
 
-    async def leave(self, reservation_id: ReservationId, why: str) -> Reservation:
+    async def begin_move(self, reservation_id: ReservationId, why: str) -> Reservation:
         """The first step of moving. Conflict for one that is not placed."""
         return await self._end(reservation_id, f"ended to be moved: {why}", moves=True)
 
-    async def come_back(self, reservation_id: ReservationId) -> Reservation | None:
+    async def finish_move(self, reservation_id: ReservationId) -> Reservation | None:
         """The second, once the first has been cleared away (Conflict before). None: no time worth it was left."""
-        left = await self._get(reservation_id)
+        left = await self._get_reservation(reservation_id)
         if left.status is not Status.CANCELLED or not await self._was_moved(left):
             raise Conflict(f"{short_id(left.reservation_id)} was not moved")
         if not left.is_released:
             raise Conflict(f"{short_id(left.reservation_id)} is still being cleared away")
         rest = time_left(left)
-        if rest < _LEAST:
-            await self.moves.go_on(left.reservation_id, None, now=self.clock.now())
+        if rest < _SHORTEST_REST:
+            await self.moves.finish_move(left.reservation_id, None, now=self.clock.now())
             return None
-        again = await self._ask_again(left, rest, await self.setups.setup_of(left.reservation_id))
+        again = await self._resubmit(left, rest, await self.personalizations.load_personalization(left.reservation_id))
         await self._hand_over(left, again)
-        await self._tell_where(left, again)
+        await self._record_successor(left, again)
         return again
 
     async def _hand_over(self, left: Reservation, again: Reservation) -> None:
-        for attempt in range(1, _ATTEMPTS + 1):
-            event = NewEvent(_CONTINUES, f"goes on from {short_id(left.reservation_id)}, which was moved")
+        for attempt in range(1, _EVICT_ATTEMPTS + 1):
+            event = NewEvent(_CONTINUES_EVENT, f"goes on from {short_id(left.reservation_id)}, which was moved")
             change = Change(again.reservation_id, again.status, again.version, event)
             try:
-                await self.moves.go_on(left.reservation_id, change, now=self.clock.now())
+                await self.moves.finish_move(left.reservation_id, change, now=self.clock.now())
             except Stale:  # the processor has seen it by now
-                if attempt == _ATTEMPTS:
+                if attempt == _EVICT_ATTEMPTS:
                     raise
-                again = await self._get(again.reservation_id)
+                again = await self._get_reservation(again.reservation_id)
             else:
                 return
 
-    async def _tell_where(self, left: Reservation, again: Reservation) -> None:
-        event = NewEvent(_MOVED, f"goes on as {short_id(again.reservation_id)}")
+    async def _record_successor(self, left: Reservation, again: Reservation) -> None:
+        event = NewEvent(_MOVED_EVENT, f"goes on as {short_id(again.reservation_id)}")
         told = await self.reservations.events(left.reservation_id)
         if event.message not in {one.message for one in told}:
             change = Change(left.reservation_id, left.status, left.version, event)
-            await self.reservations.change(change, now=self.clock.now())
+            await self.reservations.apply_change(change, now=self.clock.now())
 
     async def _end(self, reservation_id: ReservationId, message: str, *, moves: bool) -> Reservation:
-        for attempt in range(1, _ATTEMPTS + 1):
-            found = await self._get(reservation_id)
+        for attempt in range(1, _EVICT_ATTEMPTS + 1):
+            found = await self._get_reservation(reservation_id)
             if found.status.is_terminal and (not moves or await self._was_moved(found)):
                 return found
             if not found.status.holds_capacity:
                 raise Conflict(f"{short_id(found.reservation_id)} is {found.status}: it has no place to leave")
             try:
                 if moves:
-                    found = await self._mark(found)
+                    found = await self._mark_moved(found)
                 return await self._cancel(found, message, moves=moves)
             except Stale:
-                if attempt == _ATTEMPTS:
+                if attempt == _EVICT_ATTEMPTS:
                     raise
         raise AssertionError("unreachable")
 
-    async def _mark(self, found: Reservation) -> Reservation:
+    async def _mark_moved(self, found: Reservation) -> Reservation:
         """Said before it is done, so that whoever finds it half done knows how it goes on."""
         if await self._was_moved(found):
             return found
-        event = NewEvent(_MOVED, "ends here and is asked for again with the time that is left")
+        event = NewEvent(_MOVED_EVENT, "ends here and is asked for again with the time that is left")
         change = Change(found.reservation_id, found.status, found.version, event)
-        return await self.reservations.change(change, now=self.clock.now())
+        return await self.reservations.apply_change(change, now=self.clock.now())
 
     async def _cancel(self, found: Reservation, message: str, *, moves: bool) -> Reservation:
         now = self.clock.now()
@@ -129,14 +129,14 @@ class Evicting:
             fields={"cancelled_at": now, "step": None},
         )
         if not moves:
-            return await self.reservations.change(change, now=now, cause=Cause.CANCELLED)
-        await self.moves.leave(change, now=now)
-        return await self._get(found.reservation_id)
+            return await self.reservations.apply_change(change, now=now, cause=MessageCause.CANCELLED)
+        await self.moves.begin_move(change, now=now)
+        return await self._get_reservation(found.reservation_id)
 
-    async def _ask_again(self, left: Reservation, rest: timedelta, setup: OwnSetup) -> Reservation:
+    async def _resubmit(self, left: Reservation, rest: timedelta, setup: Personalization) -> Reservation:
         key = f"moved-{left.reservation_id}"  # whoever repeats this gets the same one
-        for attempt in range(1, _ATTEMPTS + 1):
-            draft = Draft(
+        for attempt in range(1, _EVICT_ATTEMPTS + 1):
+            draft = ReservationDraft(
                 reservation_id=new_reservation_id(),
                 user_id=left.user_id,
                 username=left.username,
@@ -148,22 +148,22 @@ class Evicting:
                 github_user=left.github_user,
                 name=left.name,
                 image=left.image,
-                disk_name=left.disk_name if keeps_its_files(left) else NO_DISK,
-                priority=max(left.priority, _PRIORITY),
-                setup=setup,
+                disk_name=left.disk_name if keeps_files(left) else NO_DISK,
+                priority=max(left.priority, _MOVED_PRIORITY),
+                personalization=setup,
             )
             try:
                 return await self.reservations.submit(draft, idempotency_key=key, fingerprint=key, now=self.clock.now())
             except IdTaken:
-                if attempt == _ATTEMPTS:
+                if attempt == _EVICT_ATTEMPTS:
                     raise
         raise AssertionError("unreachable")
 
-    async def _get(self, reservation_id: ReservationId) -> Reservation:
-        found = await self.reservations.find(reservation_id)
+    async def _get_reservation(self, reservation_id: ReservationId) -> Reservation:
+        found = await self.reservations.find_reservation(reservation_id)
         if found is None:
             raise NotFound(f"there is no reservation {reservation_id}")
         return found
 
     async def _was_moved(self, reservation: Reservation) -> bool:
-        return any(event.kind == _MOVED for event in await self.reservations.events(reservation.reservation_id))
+        return any(event.kind == _MOVED_EVENT for event in await self.reservations.events(reservation.reservation_id))

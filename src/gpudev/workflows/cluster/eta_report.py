@@ -4,21 +4,21 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from gpudev.domain.queue import CONFIDENCE
-from gpudev.planning.queue.eta_report import EtaReport, report
+from gpudev.planning.queue.eta_report import EtaReport, make_eta_reports
 from gpudev.ports.clock import Clock
 from gpudev.ports.reservations import EstimateStore
 from gpudev.wire.queue import EtaBreach, EtaErrors, EtaReportView, EtaStatistics
 
 
 @dataclass(frozen=True, slots=True)
-class Judging:
+class EtaReports:
     estimates: EstimateStore
     clock: Clock
 
-    async def eta(self, days: float, gpu_type: str | None = None, *, name_breaches: bool) -> EtaReportView:
+    async def report_eta(self, days: float, gpu_type: str | None = None, *, name_breaches: bool) -> EtaReportView:
         now = self.clock.now()
         since = now - timedelta(days=days)
-        parts = report(await self.estimates.outcomes_since(since), now)
+        parts = make_eta_reports(await self.estimates.outcomes_since(since), now)
         if gpu_type is not None:
             parts = [part for part in parts if part.gpu_type == gpu_type]
         breaches = (parts[0].breaches if parts else ()) if name_breaches else ()

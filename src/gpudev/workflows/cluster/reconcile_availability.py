@@ -7,22 +7,22 @@ by one, and one that cannot be written stops no other.
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
-from gpudev.domain.cordon import close_nodes
+from gpudev.domain.cordon import apply_cordons
 from gpudev.domain.errors import GpuDevError
 from gpudev.domain.gpu import Catalogue
-from gpudev.planning.cluster.orphans import count_orphans
+from gpudev.planning.cluster.orphans import count_orphans_as_foreign
 from gpudev.planning.cluster.reconcile_availability import (
-    GroupsOfTypes,
-    changes_of,
+    NodeGroupsByType,
+    assign_groups,
+    changed_columns,
     group_prefix,
     plan_availability,
-    sort_groups,
-    stranger_warnings,
+    unmatched_warnings,
 )
 from gpudev.ports.clock import Clock
 from gpudev.ports.cloud import CloudView
-from gpudev.ports.cordons import CordonView
-from gpudev.ports.reconciling import AvailabilityStore, ClusterView
+from gpudev.ports.cordons import CordonReader
+from gpudev.ports.reconciling import AvailabilityStore, ClusterObserver
 from gpudev.ports.reservations import AvailabilityRow, UnreleasedView
 
 
@@ -41,9 +41,9 @@ class AvailabilityReport:
 
 
 @dataclass(frozen=True, slots=True)
-class ReconcilingAvailability:
-    cluster: ClusterView
-    cordons: CordonView
+class AvailabilityReconciliation:
+    cluster: ClusterObserver
+    cordons: CordonReader
     cloud: CloudView | None
     """None: no cloud, so the nodes that the cluster knows are all there are."""
     unreleased: UnreleasedView
@@ -72,11 +72,11 @@ class ReconcilingAvailability:
         # True at the latest when the first question was asked: what came to pass since may be missing.
         at = self.clock.now()
         groups = await self._groups(report)
-        seen = await self.cluster.look()
+        seen = await self.cluster.observe()
         unreleased = await self.unreleased.refresh()
-        seen = count_orphans(seen, {row.reservation_id for row in unreleased if row.shares})
-        offered = close_nodes(seen.nodes, await self.cordons.cordons())
-        holdings = [held for row in unreleased if (held := row.holding()) is not None]
+        seen = count_orphans_as_foreign(seen, {row.reservation_id for row in unreleased if row.shares})
+        offered = apply_cordons(seen.nodes, await self.cordons.cordons())
+        holdings = [held for row in unreleased if (held := row.allocation()) is not None]
         rows = []
         for gpu_type in (await self.catalogue()).values():
             nodes = [node for node in offered if node.gpu_type == gpu_type.name]
@@ -85,12 +85,12 @@ class ReconcilingAvailability:
             report.warnings += numbers.warnings
         return rows
 
-    async def _groups(self, report: AvailabilityReport) -> GroupsOfTypes | None:
+    async def _groups(self, report: AvailabilityReport) -> NodeGroupsByType | None:
         if self.cloud is None:
             return None
         found = await self.cloud.node_groups(group_prefix(self.prefix))
-        groups = sort_groups(found, self.prefix, await self.store.type_names())
-        report.warnings += stranger_warnings(groups)
+        groups = assign_groups(found, self.prefix, await self.store.type_names())
+        report.warnings += unmatched_warnings(groups)
         return groups
 
     async def _write(
@@ -101,4 +101,4 @@ class ReconcilingAvailability:
         if is_older or not (dry_run or await self.store.write_if_newer(row)):
             report.kept.append(row.gpu_type)
         else:
-            report.updated[row.gpu_type] = changes_of(row, before)
+            report.updated[row.gpu_type] = changed_columns(row, before)

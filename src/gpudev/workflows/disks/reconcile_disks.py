@@ -10,12 +10,18 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar, assert_never
 
 from gpudev.domain.errors import GpuDevError
-from gpudev.planning.disk_orphans import Orphan, find_orphans
-from gpudev.planning.disks.reconcile_disks import DiskPlan, Duplicate, Skipped, Statistics, plan_disks
+from gpudev.planning.disk_orphans import OrphanedStorage, find_orphaned_storage
+from gpudev.planning.disks.reconcile_disks import (
+    DiskReconcilePlan,
+    DuplicateVolumes,
+    ReconcileStatistics,
+    SkippedVolume,
+    plan_disk_writes,
+)
 from gpudev.ports.clock import Clock
 from gpudev.ports.cloud import CloudView, Snapshot, Volume
 from gpudev.ports.reconciling import DiskRecords, DiskWrite, ImportDisk, UpdateDisk
-from gpudev.settings import Reconciling
+from gpudev.settings import ReconcileSettings
 
 _T = TypeVar("_T")
 
@@ -30,11 +36,11 @@ class DiskChange:
 
 
 @dataclass(slots=True)
-class DisksReport:
-    statistics: Statistics = field(default_factory=Statistics)
+class DiskReconcileReport:
+    statistics: ReconcileStatistics = field(default_factory=ReconcileStatistics)
     changes: list[DiskChange] = field(default_factory=list)
-    duplicates: list[Duplicate] = field(default_factory=list)
-    skipped: list[Skipped] = field(default_factory=list)
+    duplicates: list[DuplicateVolumes] = field(default_factory=list)
+    skipped: list[SkippedVolume] = field(default_factory=list)
     left_alone: list[str] = field(default_factory=list)
     """Disks that something is being done to, or that somebody wrote while we looked."""
     errors: list[str] = field(default_factory=list)
@@ -45,59 +51,59 @@ class DisksReport:
 
 
 @dataclass(frozen=True, slots=True)
-class ReconcilingDisks:
+class DiskReconciliation:
     cloud: CloudView
     records: DiskRecords
     clock: Clock
     by: str
 
-    async def run(self, *, dry_run: bool = False) -> DisksReport:
-        report = DisksReport()
+    async def run(self, *, dry_run: bool = False) -> DiskReconcileReport:
+        report = DiskReconcileReport()
         try:
             # Records first: a disk that is made meanwhile shows as a volume without a record at worst, and making its
             # record again changes nothing. The other way round its record would show without its volume.
-            records = await self.records.records()
+            records = await self.records.list_records()
         except GpuDevError as error:
-            _fail(report, f"nothing was changed: {error}")
+            _add_error(report, f"nothing was changed: {error}")
             return report
-        volumes, snapshots = await self._listed()
+        volumes, snapshots = await self._list_cloud()
         if isinstance(volumes, GpuDevError):
-            _fail(report, f"nothing was changed: {volumes}")
+            _add_error(report, f"nothing was changed: {volumes}")
             return report
         if isinstance(snapshots, GpuDevError):
-            _fail(report, f"snapshots could not be listed, so what is recorded about them stays: {snapshots}")
-        plan = plan_disks(volumes, None if isinstance(snapshots, GpuDevError) else snapshots, records)
-        _take_over(plan, report)
+            _add_error(report, f"snapshots could not be listed, so what is recorded about them stays: {snapshots}")
+        plan = plan_disk_writes(volumes, None if isinstance(snapshots, GpuDevError) else snapshots, records)
+        _copy_plan(plan, report)
         if dry_run:
-            _count(plan.writes, report)
+            _count_writes(plan.writes, report)
         else:
             await self._write(plan.writes, report)
         return report
 
-    async def orphans(self, prices: Reconciling) -> list[Orphan]:
+    async def find_orphans(self, prices: ReconcileSettings) -> list[OrphanedStorage]:
         """Raises where anything cannot be listed: half a report would look like good news."""
         volumes, snapshots = await self.cloud.volumes(), await self.cloud.snapshots()
         # Afterwards: what was made before the listing is recorded by now.
-        records, ours = await self.records.records(), await self.records.ours()
-        return find_orphans(volumes, snapshots, records, prices, self.clock.now(), ours=ours)
+        records, ours = await self.records.list_records(), await self.records.list_owned_ids()
+        return find_orphaned_storage(volumes, snapshots, records, prices, self.clock.now(), ours=ours)
 
-    async def _listed(self) -> tuple[Sequence[Volume] | GpuDevError, Sequence[Snapshot] | GpuDevError]:
+    async def _list_cloud(self) -> tuple[Sequence[Volume] | GpuDevError, Sequence[Snapshot] | GpuDevError]:
         """Both at once: the cloud gathers pages of the one while those of the other are read."""
         async with asyncio.TaskGroup() as listings:
             volumes = listings.create_task(_or_error(self.cloud.volumes()))
             snapshots = listings.create_task(_or_error(self.cloud.snapshots()))
         return volumes.result(), snapshots.result()
 
-    async def _write(self, writes: Sequence[DiskWrite], report: DisksReport) -> None:
+    async def _write(self, writes: Sequence[DiskWrite], report: DiskReconcileReport) -> None:
         try:
-            written = await self.records.write(writes, now=self.clock.now(), by=self.by)
+            written = await self.records.write_records(writes, now=self.clock.now(), by=self.by)
         except GpuDevError as error:
-            _fail(report, f"not everything was written: {error}")
+            _add_error(report, f"not everything was written: {error}")
             return
-        _count(written.done, report)
+        _count_writes(written.done, report)
         report.left_alone += [f"{_name(write)}: somebody else wrote it meanwhile" for write in written.stale]
         for write, error_text in written.failed:
-            _fail(report, f"{_name(write)} was not written: {error_text}")
+            _add_error(report, f"{_name(write)} was not written: {error_text}")
 
 
 async def _or_error(listing: Awaitable[_T]) -> _T | GpuDevError:
@@ -108,7 +114,7 @@ async def _or_error(listing: Awaitable[_T]) -> _T | GpuDevError:
         return error
 
 
-def _take_over(plan: DiskPlan, report: DisksReport) -> None:
+def _copy_plan(plan: DiskReconcilePlan, report: DiskReconcileReport) -> None:
     errors_so_far = report.statistics.errors
     report.statistics = plan.statistics
     report.statistics.errors = errors_so_far
@@ -117,10 +123,10 @@ def _take_over(plan: DiskPlan, report: DisksReport) -> None:
         f"{one.username}/{one.disk_name}: operation {one.operation_id} is under way" for one in plan.left_alone
     ]
     for error in plan.errors:
-        _fail(report, error)
+        _add_error(report, error)
 
 
-def _count(writes: Sequence[DiskWrite], report: DisksReport) -> None:
+def _count_writes(writes: Sequence[DiskWrite], report: DiskReconcileReport) -> None:
     for write in writes:
         match write:
             case ImportDisk():
@@ -134,7 +140,7 @@ def _count(writes: Sequence[DiskWrite], report: DisksReport) -> None:
                 assert_never(write)
 
 
-def _fail(report: DisksReport, message: str) -> None:
+def _add_error(report: DiskReconcileReport, message: str) -> None:
     report.statistics.errors += 1
     report.errors.append(message)
 

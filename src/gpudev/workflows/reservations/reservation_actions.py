@@ -6,36 +6,44 @@ from datetime import datetime
 from typing import assert_never
 
 from gpudev.domain.access.users import User
-from gpudev.domain.commands import Cause
+from gpudev.domain.commands import MessageCause
 from gpudev.domain.errors import Conflict, Invalid, Stale
 from gpudev.domain.ids import short_id
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation
-from gpudev.planning.queue.extension import Granted, NotGranted, extend
+from gpudev.planning.queue.extension import ExtensionDenied, ExtensionGranted, decide_extension
 from gpudev.planning.queue.queue_cycle import promises_of
-from gpudev.planning.spans import held_by
+from gpudev.planning.spans import to_allocation
 from gpudev.ports.clock import Clock
-from gpudev.ports.reservations import Change, Extends, NewEvent, NodeStore, PlanStore, ReservationStore, UnreleasedView
-from gpudev.settings import Limits, Timing
-from gpudev.workflows.queue_position import holdings_of, nodes_in_zones, requests_of
+from gpudev.ports.reservations import (
+    Change,
+    ExtensionCount,
+    NewEvent,
+    NodeStore,
+    PlanStore,
+    ReservationStore,
+    UnreleasedView,
+)
+from gpudev.settings import LimitSettings, TimingSettings
+from gpudev.workflows.queue_position import allocations_of, queued_requests, with_zones
 from gpudev.workflows.reservation_views import find_job
 
-_ATTEMPTS = 5
+_EXTEND_ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Extending:
+class Extension:
     reservations: ReservationStore
     unreleased: UnreleasedView
     nodes: NodeStore
     plans: PlanStore
     clock: Clock
-    limits: Limits
-    timing: Timing
+    limits: LimitSettings
+    timing: TimingSettings
 
     async def extend(self, user: User, job_id: str, hours: float) -> Reservation:
         """Raises Conflict with the reason and how far it could go, Invalid when no state would allow it."""
-        for attempt in range(1, _ATTEMPTS + 1):
+        for attempt in range(1, _EXTEND_ATTEMPTS + 1):
             found = await find_job(self.reservations, user, job_id)
             now = self.clock.now()
             extends = await self.reservations.extensions(found.gpu_type)
@@ -43,12 +51,12 @@ class Extending:
             try:
                 return await self._write(found, hours, until, now, extends)
             except Stale:
-                if attempt == _ATTEMPTS:
+                if attempt == _EXTEND_ATTEMPTS:
                     raise
         raise AssertionError("unreachable")
 
     async def _decide(self, found: Reservation, hours: float, now: datetime) -> datetime:
-        holding = held_by(found, now, self.timing)
+        holding = to_allocation(found, now, self.timing)
         if found.status is not Status.ACTIVE or holding is None or found.launched_at is None:
             raise Conflict(
                 f"only an active reservation can be extended; {short_id(found.reservation_id)} is {found.status}"
@@ -58,31 +66,31 @@ class Extending:
         plan = (await self.plans.refresh()).get(found.gpu_type)
         # A long queue takes a while to plan: on a thread, so that nobody else waits for it.
         decision = await asyncio.to_thread(
-            extend,
+            decide_extension,
             found.reservation_id,
             holding,
             hours,
-            nodes=nodes_in_zones(nodes, plan),
-            holdings=holdings_of(unreleased, now, self.timing),
-            queue=requests_of(unreleased, plan, self.timing),
+            nodes=with_zones(nodes, plan),
+            allocations=allocations_of(unreleased, now, self.timing),
+            queue=queued_requests(unreleased, plan, self.timing),
             now=now,
             launched_at=found.launched_at,
             limits=self.limits,
-            clearing=self.timing.teardown_margin,
+            teardown_margin=self.timing.teardown_margin,
             promises=promises_of(plan) if plan else None,
         )
         match decision:
-            case Granted(until):
+            case ExtensionGranted(until):
                 return until
-            case NotGranted(reason, _, True):
+            case ExtensionDenied(reason, _, True):
                 raise Invalid(reason, field="extension_hours")
-            case NotGranted(reason, _, _):
+            case ExtensionDenied(reason, _, _):
                 raise Conflict(reason)
             case _:
                 assert_never(decision)
 
     async def _write(
-        self, found: Reservation, hours: float, until: datetime, now: datetime, extends: Extends
+        self, found: Reservation, hours: float, until: datetime, now: datetime, extends: ExtensionCount
     ) -> Reservation:
         change = Change(
             reservation_id=found.reservation_id,
@@ -91,4 +99,6 @@ class Extending:
             event=NewEvent("extended", f"extended by {hours:g} hours, until {until:%Y-%m-%d %H:%M} UTC"),
             fields={"expires_at": until, "warned_minutes": None},
         )
-        return await self.reservations.change(change, now=now, cause=Cause.EXTENDED, extends=extends)
+        return await self.reservations.apply_change(
+            change, now=now, cause=MessageCause.EXTENDED, extension_count=extends
+        )

@@ -11,21 +11,21 @@ from typing import Any
 
 from gpudev.domain.errors import Unavailable
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.reservations.reservation import Event, Reservation
+from gpudev.domain.reservations.reservation import Reservation, ReservationEvent
 from gpudev.ports.changes import ReservationChanges
 from gpudev.ports.reservations import ReservationStore
 from gpudev.wire.reservations import JobEvent, JobView
-from gpudev.workflows.reservation_views import Viewing, event_view
+from gpudev.workflows.reservation_views import ReservationViews, event_view
 
-LOOK_AGAIN_SECONDS = 5.0
+POLL_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Watching:
+class ReservationStream:
     reservations: ReservationStore
     changes: ReservationChanges
-    viewing: Viewing
-    look_again_seconds: float = LOOK_AGAIN_SECONDS
+    views: ReservationViews
+    poll_seconds: float = POLL_SECONDS
 
     async def watch(
         self, reservation_id: ReservationId, after: int = 0
@@ -35,18 +35,18 @@ class Watching:
         None says "nothing new, still here". Ends once the view of an ended reservation was given.
         """
         version, told = None, None
-        async with self.changes.subscribe(reservation_id) as wakes, _Bell(wakes) as bell:
+        async with self.changes.subscribe(reservation_id) as wakes, _Wakeups(wakes) as bell:
             while True:
                 try:
-                    now = await self._look(reservation_id, version, after)
+                    now = await self._load(reservation_id, version, after)
                 except Unavailable:
                     yield None
-                    await asyncio.sleep(self.look_again_seconds)
+                    await asyncio.sleep(self.poll_seconds)
                     continue
                 if now is None:
                     return
                 reservation, events = now
-                view = await self.viewing.view(reservation)
+                view = await self.views.view(reservation)
                 first = told is None
                 if first:
                     yield view
@@ -58,21 +58,21 @@ class Watching:
                 if reservation.status.is_terminal:
                     return
                 version, told = reservation.version, view
-                if not await bell.rings(self.look_again_seconds):
+                if not await bell.wait_for_next(self.poll_seconds):
                     yield None
 
-    async def _look(
+    async def _load(
         self, reservation_id: ReservationId, version: int | None, after: int
-    ) -> tuple[Reservation, list[Event]] | None:
+    ) -> tuple[Reservation, list[ReservationEvent]] | None:
         """How it is, then what happened: in this order, an ended one's last line is always among the events."""
-        reservation = await self.reservations.find(reservation_id)
+        reservation = await self.reservations.find_reservation(reservation_id)
         if reservation is None:
             return None
         moved = reservation.version != version
         return reservation, await self.reservations.events(reservation_id, after) if moved else []
 
 
-class _Bell:
+class _Wakeups:
     """Waiting for the next wake-up, at most so long, without ever cancelling the iterator that brings it: an
     asynchronous generator does not survive that."""
 
@@ -80,7 +80,7 @@ class _Bell:
         self._wakes = wakes
         self._next: asyncio.Task[Any] | None = None
 
-    async def __aenter__(self) -> "_Bell":
+    async def __aenter__(self) -> "_Wakeups":
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -88,9 +88,9 @@ class _Bell:
             self._next.cancel()
             await asyncio.wait({self._next})
 
-    async def rings(self, seconds: float) -> bool:
+    async def wait_for_next(self, seconds: float) -> bool:
         if self._next is None:
-            self._next = asyncio.ensure_future(_next(self._wakes))
+            self._next = asyncio.ensure_future(_has_next(self._wakes))
         done, _ = await asyncio.wait({self._next}, timeout=seconds)
         if not done:
             return False
@@ -101,7 +101,7 @@ class _Bell:
         return bool(more)
 
 
-async def _next(wakes: AsyncIterator[None]) -> bool:
+async def _has_next(wakes: AsyncIterator[None]) -> bool:
     try:
         await anext(wakes)
     except StopAsyncIteration:

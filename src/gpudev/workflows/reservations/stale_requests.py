@@ -3,46 +3,46 @@
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from gpudev.domain.commands import Cause
+from gpudev.domain.commands import MessageCause
 from gpudev.domain.errors import Stale
 from gpudev.domain.ids import short_id
-from gpudev.planning.reservations.stale_requests import GiveUp, SendAgain, decide_neglected
+from gpudev.planning.reservations.stale_requests import CancelStaleRequest, ResendRequest, decide_stale_requests
 from gpudev.ports.clock import Clock
-from gpudev.ports.reconciling import LookStore
+from gpudev.ports.reconciling import PlanningRecordStore
 from gpudev.ports.reservations import ReservationStore
-from gpudev.settings import Reconciling
+from gpudev.settings import ReconcileSettings
 
 
 @dataclass(slots=True)
-class NeglectReport:
+class StaleRequestReport:
     sent_again: list[str] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
-class NeglectedRequests:
+class StaleRequests:
     reservations: ReservationStore
-    looks: LookStore
+    records: PlanningRecordStore
     clock: Clock
-    settings: Reconciling
+    settings: ReconcileSettings
 
-    async def run(self, *, dry_run: bool = False) -> NeglectReport:
-        report = NeglectReport()
+    async def run(self, *, dry_run: bool = False) -> StaleRequestReport:
+        report = StaleRequestReport()
         # The rows first: whoever is looked at in between is then not taken for neglected.
         waiting = await self.reservations.unreleased()
-        looks, now = await self.looks.looks(), self.clock.now()
-        for decision in decide_neglected(waiting, looks, now, self.settings.stale_request_after):
+        looks, now = await self.records.load_planning_records(), self.clock.now()
+        for decision in decide_stale_requests(waiting, looks, now, self.settings.stale_request_after):
             try:
                 if not dry_run:
-                    cause = Cause.RESENT if isinstance(decision, SendAgain) else Cause.CANCELLED
-                    await self.reservations.change(decision.change, now=now, cause=cause)
+                    cause = MessageCause.RESENT if isinstance(decision, ResendRequest) else MessageCause.CANCELLED
+                    await self.reservations.apply_change(decision.change, now=now, cause=cause)
             except Stale:
                 continue  # somebody has looked at it
             name = short_id(decision.change.reservation_id)
             match decision:
-                case SendAgain():
+                case ResendRequest():
                     report.sent_again.append(name)
-                case GiveUp():
+                case CancelStaleRequest():
                     report.cancelled.append(name)
                 case _:
                     assert_never(decision)

@@ -13,7 +13,7 @@ from typing import assert_never
 
 from gpudev.domain.access.ssh_keys import check_github_user, parse_public_keys
 from gpudev.domain.access.users import User
-from gpudev.domain.cluster import Anchor, Node
+from gpudev.domain.cluster import Node, ZoneConstraint
 from gpudev.domain.disks.names import NO_DISK, check_disk_name
 from gpudev.domain.disks.operations import DiskSettings
 from gpudev.domain.errors import IdTaken, Invalid, LimitReached
@@ -21,18 +21,18 @@ from gpudev.domain.gpu import Catalogue
 from gpudev.domain.ids import new_reservation_id
 from gpudev.domain.queue import QueuePlan
 from gpudev.domain.reservations.lifecycle import LIVE
-from gpudev.domain.reservations.reservation import Draft, Reservation
-from gpudev.domain.sessions.personalization import OwnSetup, check_setup
-from gpudev.planning.disk_zones import anchors_of
-from gpudev.planning.reservations.admission import AdmissionRequest, Admitted, Refused, UserUsage, admit
-from gpudev.planning.spans import asked_by
-from gpudev.ports.access import KeySource
+from gpudev.domain.reservations.reservation import Reservation, ReservationDraft
+from gpudev.domain.sessions.personalization import Personalization, check_personalization
+from gpudev.planning.disk_zones import constrain_to_disks
+from gpudev.planning.reservations.admission import AdmissionRequest, Admitted, NotAdmitted, UserUsage, admit_request
+from gpudev.planning.spans import to_request
+from gpudev.ports.access import PublicKeySource
 from gpudev.ports.clock import Clock
-from gpudev.ports.disks import DiskPlaces
+from gpudev.ports.disks import DiskLocations
 from gpudev.ports.reservations import JobQuery, PlanStore, ReservationStore, UnreleasedView, UserLimits
-from gpudev.settings import Limits, Timing
+from gpudev.settings import LimitSettings, TimingSettings
 from gpudev.wire.reservations import SubmitRequest
-from gpudev.workflows.queue_position import LONG_LINE, stand, stand_in_long_line
+from gpudev.workflows.queue_position import LONG_QUEUE_AHEAD, estimate_in_long_queue, estimate_position
 
 _ID_ATTEMPTS = 3
 _MOST_LIVE_COUNTED = 10_000
@@ -53,17 +53,17 @@ class Submission:
     unreleased: UnreleasedView
     nodes: Callable[[], Awaitable[tuple[list[Node], datetime | None]]]
     catalogue: Callable[[], Awaitable[Catalogue]]
-    keys: KeySource
+    keys: PublicKeySource
     clock: Clock
-    limits: Limits
+    limits: LimitSettings
     plans: PlanStore
-    timing: Timing
+    timing: TimingSettings
     fixed_cluster: bool
     """True: no node will ever be added (one machine)."""
     has_disks: bool = True
     """False: every home is scratch space here, and whoever names a disk is told so instead of given one."""
     disk_limits: DiskSettings | None = None
-    disk_places: DiskPlaces | None = None
+    disk_locations: DiskLocations | None = None
     """None: it does not matter where disks are."""
 
     async def submit(self, user: User, request: SubmitRequest, idempotency_key: str | None) -> Submitted:
@@ -72,15 +72,17 @@ class Submission:
             # First of all: a repeated request gets its answer even if it would be refused by now.
             earlier = await self.reservations.find_submission(user.user_id, idempotency_key, fingerprint)
             if earlier is not None:
-                return Submitted(await self._with_place(earlier, (await self.nodes())[0]), replayed=True)
+                return Submitted(await self._with_estimate(earlier, (await self.nodes())[0]), replayed=True)
         _check_names(request)
-        setup = check_setup(OwnSetup(request.environment or {}, request.dotfiles, request.startup_script))
+        setup = check_personalization(
+            Personalization(request.environment or {}, request.dotfiles, request.startup_script)
+        )
         disk_name = self._disk_name(request)
         nodes, seen_at = await self.nodes()
         # Until a processor has looked, an empty list of nodes says nothing about what there is.
         admitted = await self._admit(user, request, nodes, fixed_cluster=self.fixed_cluster and seen_at is not None)
         keys = await self._login_keys(request)
-        draft = Draft(
+        draft = ReservationDraft(
             reservation_id=new_reservation_id(),
             user_id=user.user_id,
             username=user.username,
@@ -94,11 +96,11 @@ class Submission:
             image=request.image,
             disk_name=disk_name,
             max_wait=_max_wait(request),
-            setup=setup,
+            personalization=setup,
         )
         written = await self._write(draft, idempotency_key, fingerprint)
         replayed = written.reservation_id != draft.reservation_id
-        return Submitted(await self._with_place(written, nodes), replayed)
+        return Submitted(await self._with_estimate(written, nodes), replayed)
 
     def _disk_name(self, request: SubmitRequest) -> str | None:
         if self.has_disks or request.disk_name == NO_DISK:
@@ -113,7 +115,7 @@ class Submission:
     async def _admit(
         self, user: User, request: SubmitRequest, nodes: Sequence[Node], *, fixed_cluster: bool
     ) -> Admitted:
-        decision = admit(
+        decision = admit_request(
             AdmissionRequest(request.gpu_type, request.gpu_count, request.duration_hours),
             await self.catalogue(),
             nodes,
@@ -124,9 +126,9 @@ class Submission:
         match decision:
             case Admitted():
                 return decision
-            case Refused(_, reason, True):
+            case NotAdmitted(_, reason, True):
                 raise LimitReached(reason)
-            case Refused(field, reason, _):
+            case NotAdmitted(field, reason, _):
                 raise Invalid(reason, field=field)
             case _:
                 assert_never(decision)
@@ -149,7 +151,7 @@ class Submission:
             field="ssh_public_keys",
         )
 
-    async def _write(self, draft: Draft, idempotency_key: str | None, fingerprint: str) -> Reservation:
+    async def _write(self, draft: ReservationDraft, idempotency_key: str | None, fingerprint: str) -> Reservation:
         """A short id may be taken by an unreleased reservation; then another id is drawn."""
         now = self.clock.now()
         limits = UserLimits(self.limits.max_queued_per_user, self.limits.max_gpus_per_user, self.disk_limits)
@@ -164,36 +166,38 @@ class Submission:
                 draft = replace(draft, reservation_id=new_reservation_id())
         raise AssertionError("unreachable")
 
-    async def _with_place(self, reservation: Reservation, nodes: Sequence[Node]) -> Reservation:
+    async def _with_estimate(self, reservation: Reservation, nodes: Sequence[Node]) -> Reservation:
         """With the place the planner would give it now, as long as no processor has written one."""
         if not reservation.status.is_waiting or reservation.queue_position is not None:
             return reservation
         plan = (await self.plans.refresh()).get(reservation.gpu_type)
-        newcomer = asked_by(reservation, self.timing, anchor=await self._anchor(reservation, plan))
-        now = self.clock.now()
-        ahead = await self.reservations.ahead_of(
-            reservation, plan.planned_seq if plan else 0, self.timing.around_a_stay
+        newcomer = to_request(
+            reservation, self.timing, zone_constraint=await self._find_zone_constraint(reservation, plan)
         )
-        if ahead.count > LONG_LINE:
-            place = stand_in_long_line(newcomer, ahead, plan, now)
+        now = self.clock.now()
+        ahead = await self.reservations.count_ahead(
+            reservation, plan.planned_seq if plan else 0, self.timing.reservation_overhead
+        )
+        if ahead.count > LONG_QUEUE_AHEAD:
+            place = estimate_in_long_queue(newcomer, ahead, plan, now)
         else:
             same_type = [one for one in await self.unreleased.refresh() if one.gpu_type == reservation.gpu_type]
-            place = stand(newcomer, nodes, same_type, plan, now=now, timing=self.timing)
+            place = estimate_position(newcomer, nodes, same_type, plan, now=now, timing=self.timing)
         return replace(
             reservation,
             queue_position=place.position,
             latest_start_at=place.latest,
-            expected_start=place.span,
+            expected_start=place.interval,
             wait_reason=place.reason,
             last_queue_update=now,
         )
 
-    async def _anchor(self, reservation: Reservation, plan: QueuePlan | None) -> Anchor | None:
-        if self.disk_places is None or reservation.disk_id is None or plan is None or not plan.zones:
+    async def _find_zone_constraint(self, reservation: Reservation, plan: QueuePlan | None) -> ZoneConstraint | None:
+        if self.disk_locations is None or reservation.disk_id is None or plan is None or not plan.zones:
             return None
-        places = await self.disk_places.find([reservation.disk_id])
+        places = await self.disk_locations.find_locations([reservation.disk_id])
         move_takes = (self.disk_limits or DiskSettings()).move_takes
-        return anchors_of([reservation], places, move_takes).get(reservation.reservation_id)
+        return constrain_to_disks([reservation], places, move_takes).get(reservation.reservation_id)
 
 
 def _check_names(request: SubmitRequest) -> None:

@@ -11,11 +11,11 @@ from gpudev.domain.access.users import User
 from gpudev.domain.errors import Conflict, Invalid, NotFound, Stale, Unavailable
 from gpudev.domain.ids import short_id
 from gpudev.domain.reservations.reservation import Reservation
-from gpudev.domain.sessions.addons import MOST_USERS, ExtraUser, Interior
-from gpudev.ports.access import KeySource
+from gpudev.domain.sessions.addons import MAX_COLLABORATORS, Addons, Collaborator
+from gpudev.ports.access import PublicKeySource
 from gpudev.ports.clock import Clock
 from gpudev.ports.reservations import Change, NewEvent, ReservationStore
-from gpudev.ports.sessions import InteriorStore, JupyterSecrets
+from gpudev.ports.sessions import AddonStore, JupyterSecrets
 from gpudev.workflows.reservation_views import find_job
 
 _ATTEMPTS = 5
@@ -31,81 +31,81 @@ async def find_own_job(reservations: ReservationStore, user: User, job_id: str) 
 
 
 @dataclass(frozen=True, slots=True)
-class Furnishing:
+class AddonChanges:
     reservations: ReservationStore
-    interiors: InteriorStore
-    keys: KeySource
+    addons: AddonStore
+    keys: PublicKeySource
     clock: Clock
     new_key_pair: Callable[[], tuple[str, str]]
     """A private key and its public half, in OpenSSH's forms."""
 
-    async def interior(self, user: User, job_id: str) -> tuple[Reservation, Interior | None]:
+    async def find_addons(self, user: User, job_id: str) -> tuple[Reservation, Addons | None]:
         found = await find_job(self.reservations, user, job_id)
-        return found, await self.interiors.find(found.reservation_id)
+        return found, await self.addons.find_addons(found.reservation_id)
 
-    async def add_users(self, user: User, job_id: str, names: Sequence[str]) -> Interior:
+    async def add_users(self, user: User, job_id: str, names: Sequence[str]) -> Addons:
         """Raises Invalid for who has no keys, Unavailable when GitHub does not answer; then nobody is added."""
         found = await find_own_job(self.reservations, user, job_id)
-        _check_lives(found)
+        _check_not_ended(found)
         wanted = _check_names(names)
         keys = await asyncio.gather(*(self._keys_of(name) for name in wanted))
         now = self.clock.now()
-        users = [ExtraUser(name, tuple(own), user.username, now) for name, own in zip(wanted, keys, strict=True)]
+        users = [Collaborator(name, tuple(own), user.username, now) for name, own in zip(wanted, keys, strict=True)]
         event = NewEvent("users", f"{user.username} lets in {', '.join(one.github_user for one in users)}")
         return await self._write(
-            user, job_id, event, lambda change: self.interiors.add_users(change, users, now=self.clock.now())
+            user, job_id, event, lambda change: self.addons.add_users(change, users, now=self.clock.now())
         )
 
-    async def remove_user(self, user: User, job_id: str, name: str) -> Interior:
+    async def remove_user(self, user: User, job_id: str, name: str) -> Addons:
         """Removing twice is fine as long as somebody of that name was ever there to be removed."""
         wanted = check_github_user(name).lower()
-        found, interior = await self.interior(user, job_id)
-        _check_lives(found)
-        if interior is None or all(one.github_user != wanted for one in interior.users):
+        found, interior = await self.find_addons(user, job_id)
+        _check_not_ended(found)
+        if interior is None or all(one.github_user != wanted for one in interior.collaborators):
             raise NotFound(f"{name} was not let in to {short_id(found.reservation_id)} (or is removed already)")
         event = NewEvent("users", f"{user.username} removed {wanted}")
         return await self._write(
-            user, job_id, event, lambda change: self.interiors.remove_user(change, wanted, now=self.clock.now())
+            user, job_id, event, lambda change: self.addons.remove_user(change, wanted, now=self.clock.now())
         )
 
-    async def enable_jupyter(self, user: User, job_id: str) -> Interior:
+    async def enable_jupyter(self, user: User, job_id: str) -> Addons:
         """Again while it runs or starts: nothing is changed. Again after it failed: it is tried anew."""
         found = await find_own_job(self.reservations, user, job_id)
-        _check_lives(found)
-        interior = await self.interiors.find(found.reservation_id)
-        if interior is not None and interior.jupyter is not None and interior.jupyter.seen.reason is None:
+        _check_not_ended(found)
+        interior = await self.addons.find_addons(found.reservation_id)
+        if interior is not None and interior.jupyter is not None and interior.jupyter.status.reason is None:
             return interior
         private, public = self.new_key_pair()
         made = JupyterSecrets(secrets.token_urlsafe(_TOKEN_BYTES), public, private)
         event = NewEvent("jupyter", f"{user.username} enabled Jupyter")
         return await self._write(
-            user, job_id, event, lambda change: self.interiors.want_jupyter(change, made, now=self.clock.now())
+            user, job_id, event, lambda change: self.addons.enable_jupyter(change, made, now=self.clock.now())
         )
 
-    async def disable_jupyter(self, user: User, job_id: str) -> Interior | None:
-        found, interior = await self.interior(user, job_id)
+    async def disable_jupyter(self, user: User, job_id: str) -> Addons | None:
+        found, interior = await self.find_addons(user, job_id)
         if interior is None or interior.jupyter is None:
             return interior
-        _check_lives(found)
+        _check_not_ended(found)
         event = NewEvent("jupyter", f"{user.username} disabled Jupyter")
         return await self._write(
-            user, job_id, event, lambda change: self.interiors.drop_jupyter(change, now=self.clock.now())
+            user, job_id, event, lambda change: self.addons.disable_jupyter(change, now=self.clock.now())
         )
 
     async def _keys_of(self, name: str) -> Sequence[str]:
         try:
             return await self.keys.public_keys(name)
         except Invalid as error:
-            raise Invalid(_without_other_way_out(str(error)), field="github_users") from error
+            raise Invalid(_without_key_hint(str(error)), field="github_users") from error
         except Unavailable as error:
-            raise Unavailable(_without_other_way_out(str(error))) from error
+            raise Unavailable(_without_key_hint(str(error))) from error
 
     async def _write(
-        self, user: User, job_id: str, event: NewEvent, write: Callable[[Change], Awaitable[Interior]]
-    ) -> Interior:
+        self, user: User, job_id: str, event: NewEvent, write: Callable[[Change], Awaitable[Addons]]
+    ) -> Addons:
         for attempt in range(1, _ATTEMPTS + 1):
             found = await find_job(self.reservations, user, job_id)
-            _check_lives(found)
+            _check_not_ended(found)
             try:
                 return await write(Change(found.reservation_id, found.status, found.version, event))
             except Stale:
@@ -115,20 +115,20 @@ class Furnishing:
         raise AssertionError("unreachable")
 
 
-def _check_lives(reservation: Reservation) -> None:
+def _check_not_ended(reservation: Reservation) -> None:
     if reservation.status.is_terminal:
         raise Conflict(f"reservation {short_id(reservation.reservation_id)} has ended: it is {reservation.status}")
 
 
 def _check_names(names: Sequence[str]) -> list[str]:
-    if not 1 <= len(names) <= MOST_USERS:
-        raise Invalid(f"name 1 to {MOST_USERS} GitHub users", field="github_users")
+    if not 1 <= len(names) <= MAX_COLLABORATORS:
+        raise Invalid(f"name 1 to {MAX_COLLABORATORS} GitHub users", field="github_users")
     try:
         return list(dict.fromkeys(check_github_user(name).lower() for name in names))
     except Invalid as error:
         raise Invalid(str(error), field="github_users") from error
 
 
-def _without_other_way_out(sentence: str) -> str:
+def _without_key_hint(sentence: str) -> str:
     """Here nobody can send keys instead."""
     return sentence.replace(", or send ssh_public_keys", "")

@@ -11,8 +11,8 @@ from uuid import UUID
 from gpudev.domain.access.users import ApiKey
 from gpudev.domain.errors import Unauthenticated
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.reservations.reservation import Connection
-from gpudev.domain.sessions.grants import TOKEN_PREFIX, Ending, Grant
+from gpudev.domain.reservations.reservation import SshEndpoint
+from gpudev.domain.sessions.grants import TOKEN_PREFIX, Grant, SessionEnd
 from gpudev.planning import sessions as rules
 from gpudev.ports.clock import Clock
 from gpudev.ports.proxying import ProxyTokenStore
@@ -33,44 +33,44 @@ class IssuedToken:
 
 
 @dataclass(frozen=True, slots=True)
-class Admitted:
+class AdmittedSession:
     grant: Grant
     username: str
-    connection: Connection
+    connection: SshEndpoint
 
 
 @dataclass(frozen=True, slots=True)
-class Proxying:
+class SshTokens:
     reservations: ReservationStore
     tokens: ProxyTokenStore
     clock: Clock
     ttl: timedelta
 
-    async def issue(self, key: ApiKey, job_id: str) -> IssuedToken:
+    async def issue_token(self, key: ApiKey, job_id: str) -> IssuedToken:
         """Raises NotFound for what is not the caller's, Conflict for what is not active."""
         found = await find_job(self.reservations, key.user, job_id)
-        rules.connection_of(found.reservation_id, found.status, found.connection)
+        rules.get_connection(found.reservation_id, found.status, found.connection)
         now = self.clock.now()
         issued = IssuedToken(TOKEN_PREFIX + secrets.token_urlsafe(_RANDOM_BYTES), found.reservation_id, now + self.ttl)
         grant = Grant(found.reservation_id, key.user.user_id, key.key_id)
-        await self.tokens.keep(_digest(issued.secret), grant, ends_at=issued.ends_at, now=now)
+        await self.tokens.save_token(_digest(issued.secret), grant, ends_at=issued.ends_at, now=now)
         return issued
 
-    async def admit(self, secret: str, asked: str) -> Admitted:
+    async def admit_session(self, secret: str, asked: str) -> AdmittedSession:
         """A session to the reservation with this (whole) id. Raises Unauthenticated, Conflict and Unavailable."""
-        found = await self.tokens.find(_digest(secret)) if secret.startswith(TOKEN_PREFIX) else None
+        found = await self.tokens.find_token(_digest(secret)) if secret.startswith(TOKEN_PREFIX) else None
         if found is None:
             raise Unauthenticated("this needs a token of POST /v1/jobs/{job_id}/proxy-token, and that is none")
         grant, ends_at = found
-        standing = (await self.tokens.standings([grant])).get(grant)
-        connection = rules.admit(_identifier(asked), grant, ends_at, standing, self.clock.now())
+        standing = (await self.tokens.load_grant_states([grant])).get(grant)
+        connection = rules.admit_session(_parse_id(asked), grant, ends_at, standing, self.clock.now())
         assert standing is not None
-        return Admitted(grant, standing.username or "", connection)
+        return AdmittedSession(grant, standing.username or "", connection)
 
-    async def endings(self, grants: Sequence[Grant]) -> dict[Grant, Ending]:
+    async def find_ended(self, grants: Sequence[Grant]) -> dict[Grant, SessionEnd]:
         """Which of these must end now, and why."""
-        standings = await self.tokens.standings(grants)
-        found = ((grant, rules.why_ended(grant, standing)) for grant, standing in standings.items())
+        standings = await self.tokens.load_grant_states(grants)
+        found = ((grant, rules.find_session_end(grant, standing)) for grant, standing in standings.items())
         return {grant: ending for grant, ending in found if ending is not None}
 
 
@@ -79,7 +79,7 @@ def _digest(secret: str) -> bytes:
     return hashlib.sha256(secret.encode()).digest()
 
 
-def _identifier(text: str) -> ReservationId:
+def _parse_id(text: str) -> ReservationId:
     """What is no whole id is nobody's."""
     try:
         return ReservationId(UUID(text))

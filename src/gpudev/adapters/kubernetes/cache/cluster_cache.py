@@ -14,66 +14,80 @@ from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
 from typing import Any
 
-from gpudev.adapters.change_signal import Changes
+from gpudev.adapters.change_signal import ChangeSignal
 from gpudev.adapters.kubernetes.cache.object_records import (
     GonePod,
     NodeRecord,
+    PersistentVolumeRecord,
     PodRecord,
     ServerParts,
     ServiceRecord,
-    VolumeRecord,
-    trim_node,
-    trim_pod,
-    trim_service,
-    trim_volume,
+    to_node_record,
+    to_persistent_volume_record,
+    to_pod_record,
+    to_service_record,
 )
 from gpudev.adapters.kubernetes.cache.reflector import Reflector
-from gpudev.adapters.kubernetes.cache.store import Shelf
+from gpudev.adapters.kubernetes.cache.store import Store
 from gpudev.adapters.kubernetes.client.kubernetes_api import KubernetesApi
-from gpudev.adapters.kubernetes.client.resource_kinds import NODE, POD, SERVICE, VOLUME, Kind, Manifest, kind_of
+from gpudev.adapters.kubernetes.client.resource_kinds import (
+    NODE,
+    PERSISTENT_VOLUME,
+    POD,
+    SERVICE,
+    Manifest,
+    ResourceKind,
+    get_kind,
+)
 from gpudev.adapters.kubernetes.objects import labels
 from gpudev.domain.errors import Unavailable
 from gpudev.domain.ids import ReservationId
 from gpudev.ports.clock import Clock
 from gpudev.settings import KubernetesSettings
 
-_TRACES_LAST = timedelta(minutes=10)
+_LOST_POD_RETENTION = timedelta(minutes=10)
 
 
-class Mirror:
+class ClusterCache:
     def __init__(self, api: KubernetesApi, settings: KubernetesSettings, clock: Clock) -> None:
         self._settings = settings
         self._clock = clock
-        self._changes = Changes()
+        self._changes = ChangeSignal()
         self._nodes: dict[str, NodeRecord] = {}
-        self._by_node: dict[str, dict[str, PodRecord]] = {}
-        self._own: dict[ReservationId, dict[str, PodRecord]] = {}
-        self._gone: dict[ReservationId, dict[str, GonePod]] = {}
+        self._node_pods: dict[str, dict[str, PodRecord]] = {}
+        self._server_pods: dict[ReservationId, dict[str, PodRecord]] = {}
+        self._gone_pods: dict[ReservationId, dict[str, GonePod]] = {}
         self._services: dict[ReservationId, dict[str, ServiceRecord]] = {}
-        self._volumes: dict[ReservationId, dict[str, VolumeRecord]] = {}
+        self._volumes: dict[ReservationId, dict[str, PersistentVolumeRecord]] = {}
         self._parts: dict[ReservationId, ServerParts] = {}
-        self._on_node: dict[str, tuple[PodRecord, ...]] = {}
+        self._node_pod_tuples: dict[str, tuple[PodRecord, ...]] = {}
         """Both are made when asked for and thrown away when something in them changes: who gets the same object as
         before knows that nothing has."""
-        self._let_go: set[ReservationId] = set()
+        self._expected_removals: set[ReservationId] = set()
         self._tasks: list[asyncio.Task[None]] = []
-        self._node_shelf = Shelf(
-            lambda node: trim_node(node, settings.gpu_type_label, settings.gpu_resource, settings.whole_node_resources),
+        self._node_store = Store(
+            lambda node: to_node_record(
+                node, settings.gpu_type_label, settings.gpu_resource, settings.whole_node_resources
+            ),
             self._node_changed,
         )
-        self._pod_shelf = Shelf(lambda pod: trim_pod(pod, settings.namespace, settings.gpu_resource), self._pod_changed)
-        self._service_shelf = Shelf(trim_service, self._service_changed)
-        self._volume_shelf = Shelf(lambda volume: trim_volume(volume, settings.namespace), self._volume_changed)
-        ours = f"{labels.MANAGED_BY}={labels.OURS}"
+        self._pod_store = Store(
+            lambda pod: to_pod_record(pod, settings.namespace, settings.gpu_resource), self._pod_changed
+        )
+        self._service_store = Store(to_service_record, self._service_changed)
+        self._volume_store = Store(
+            lambda volume: to_persistent_volume_record(volume, settings.namespace), self._volume_changed
+        )
+        ours = f"{labels.MANAGED_BY}={labels.MANAGER}"
         timing: dict[str, Any] = {"watch_timeout": settings.watch_timeout, "stale_after": settings.stale_after}
-        of_volumes = Reflector(api, VOLUME, self._volume_shelf, clock, selector=ours, **timing)
+        of_volumes = Reflector(api, PERSISTENT_VOLUME, self._volume_store, clock, selector=ours, **timing)
         self.reflectors: tuple[Reflector[Any], ...] = (
-            Reflector(api, NODE, self._node_shelf, clock, **timing),
-            Reflector(api, POD, self._pod_shelf, clock, lost=self._pod_lost, **timing),
+            Reflector(api, NODE, self._node_store, clock, **timing),
+            Reflector(api, POD, self._pod_store, clock, on_deleted=self._record_gone_pod, **timing),
             Reflector(
                 api,
                 SERVICE,
-                self._service_shelf,
+                self._service_store,
                 clock,
                 namespace=settings.namespace,
                 selector=ours,
@@ -92,12 +106,12 @@ class Mirror:
         self._tasks = []
         self._changes.close()
 
-    async def wait_complete(self, patience: timedelta) -> None:
+    async def wait_until_listed(self, timeout: timedelta) -> None:
         """Until everything has been listed once. Raises Unavailable, with the reason, when that takes too long."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(patience.total_seconds()):
+            async with asyncio.timeout(timeout.total_seconds()):
                 for one in self.reflectors:
-                    await one.listed.wait()
+                    await one.first_listed.wait()
         self.check_fresh()
 
     # How far it can be relied on
@@ -115,7 +129,7 @@ class Mirror:
                 raise Unavailable(f"the cluster's {one.kind.plural} have not been heard of for {silence}{problem}")
         return min(one.fresh_at for one in self.reflectors if one.fresh_at is not None)
 
-    def fresh_at(self, kind: Kind) -> datetime | None:
+    def fresh_at(self, kind: ResourceKind) -> datetime | None:
         return next(one.fresh_at for one in self.reflectors if one.kind is kind)
 
     def staleness(self) -> dict[str, float]:
@@ -138,23 +152,23 @@ class Mirror:
 
     def pods_on(self, node: str) -> tuple[PodRecord, ...]:
         """Everybody's pods bound there that still hold something, and our own that have ended."""
-        found = self._on_node.get(node)
+        found = self._node_pod_tuples.get(node)
         if found is None:
-            found = self._on_node[node] = tuple(self._by_node.get(node, {}).values())
+            found = self._node_pod_tuples[node] = tuple(self._node_pods.get(node, {}).values())
         return found
 
-    def reservations(self) -> AbstractSet[ReservationId]:
+    def reservation_ids(self) -> AbstractSet[ReservationId]:
         """All that have, or had until they were lost, anything here."""
-        self._forget_old_traces()
-        return self._own.keys() | self._services.keys() | self._volumes.keys() | self._gone.keys()
+        self._drop_old_gone_pods()
+        return self._server_pods.keys() | self._services.keys() | self._volumes.keys() | self._gone_pods.keys()
 
-    def parts_of(self, reservation_id: ReservationId) -> ServerParts:
+    def get_server_parts(self, reservation_id: ReservationId) -> ServerParts:
         found = self._parts.get(reservation_id)
         if found is None:
             found = ServerParts(
                 reservation_id,
-                pods=tuple(self._own.get(reservation_id, {}).values()),
-                gone=tuple(self._gone.get(reservation_id, {}).values()),
+                pods=tuple(self._server_pods.get(reservation_id, {}).values()),
+                gone=tuple(self._gone_pods.get(reservation_id, {}).values()),
                 services=tuple(self._services.get(reservation_id, {}).values()),
                 volumes=tuple(self._volumes.get(reservation_id, {}).values()),
             )
@@ -162,35 +176,35 @@ class Mirror:
                 self._parts[reservation_id] = found
         return found
 
-    def sizes(self) -> dict[str, int]:
+    def object_counts(self) -> dict[str, int]:
         """How many objects are kept, by kind."""
         return {
-            NODE.plural: len(self._node_shelf),
-            POD.plural: len(self._pod_shelf),
-            SERVICE.plural: len(self._service_shelf),
-            VOLUME.plural: len(self._volume_shelf),
+            NODE.plural: len(self._node_store),
+            POD.plural: len(self._pod_store),
+            SERVICE.plural: len(self._service_store),
+            PERSISTENT_VOLUME.plural: len(self._volume_store),
         }
 
     # What its owner tells it
 
-    def saw(self, answer: Manifest) -> None:
+    def record_write_response(self, answer: Manifest) -> None:
         """The API server's answer to a write of ours: taken in at once, before the watch tells of it."""
-        shelves: dict[Kind, Shelf[Any]] = {
-            POD: self._pod_shelf,
-            SERVICE: self._service_shelf,
-            VOLUME: self._volume_shelf,
+        shelves: dict[ResourceKind, Store[Any]] = {
+            POD: self._pod_store,
+            SERVICE: self._service_store,
+            PERSISTENT_VOLUME: self._volume_store,
         }
-        shelf = shelves.get(kind_of(answer))
+        shelf = shelves.get(get_kind(answer))
         if shelf is not None:
-            shelf.put(answer, is_answer=True)
+            shelf.put(answer, is_write_response=True)
 
-    def let_go(self, reservation_id: ReservationId) -> None:
+    def expect_removal(self, reservation_id: ReservationId) -> None:
         """It is being taken down: what disappears from now on leaves no trace, and what has left one is forgotten."""
-        if reservation_id in self._own:
-            self._let_go.add(reservation_id)
-        if self._gone.pop(reservation_id, None) is not None:
+        if reservation_id in self._server_pods:
+            self._expected_removals.add(reservation_id)
+        if self._gone_pods.pop(reservation_id, None) is not None:
             self._parts.pop(reservation_id, None)
-            self._changes.tell()
+            self._changes.notify()
 
     # Keeping the indices
 
@@ -199,81 +213,83 @@ class Mirror:
             self._nodes.pop(name, None)
         else:
             self._nodes[name] = new
-        self._on_node.pop(name, None)
-        self._changes.tell()
+        self._node_pod_tuples.pop(name, None)
+        self._changes.notify()
 
     def _service_changed(self, name: str, old: ServiceRecord | None, new: ServiceRecord | None) -> None:
         if old is not None:
-            _take_out(self._services, old.reservation_id, name)
+            _remove_entry(self._services, old.reservation_id, name)
             self._parts.pop(old.reservation_id, None)
         if new is not None:
             self._services.setdefault(new.reservation_id, {})[name] = new
             self._parts.pop(new.reservation_id, None)
-        self._changes.tell()
+        self._changes.notify()
 
-    def _volume_changed(self, name: str, old: VolumeRecord | None, new: VolumeRecord | None) -> None:
+    def _volume_changed(
+        self, name: str, old: PersistentVolumeRecord | None, new: PersistentVolumeRecord | None
+    ) -> None:
         if old is not None:
-            _take_out(self._volumes, old.reservation_id, name)
+            _remove_entry(self._volumes, old.reservation_id, name)
             self._parts.pop(old.reservation_id, None)
         if new is not None:
             self._volumes.setdefault(new.reservation_id, {})[name] = new
             self._parts.pop(new.reservation_id, None)
-        self._changes.tell()
+        self._changes.notify()
 
     def _pod_changed(self, name: str, old: PodRecord | None, new: PodRecord | None) -> None:
         if old is not None:
             if old.node is not None:
-                _take_out(self._by_node, old.node, name)
-                self._on_node.pop(old.node, None)
-            if old.own is not None:
-                _take_out(self._own, old.own.reservation_id, name)
-                self._parts.pop(old.own.reservation_id, None)
+                _remove_entry(self._node_pods, old.node, name)
+                self._node_pod_tuples.pop(old.node, None)
+            if old.member is not None:
+                _remove_entry(self._server_pods, old.member.reservation_id, name)
+                self._parts.pop(old.member.reservation_id, None)
         if new is not None:
             if new.node is not None:
-                self._by_node.setdefault(new.node, {})[name] = new
-                self._on_node.pop(new.node, None)
-            if new.own is not None:
-                self._own.setdefault(new.own.reservation_id, {})[name] = new
-                self._parts.pop(new.own.reservation_id, None)
+                self._node_pods.setdefault(new.node, {})[name] = new
+                self._node_pod_tuples.pop(new.node, None)
+            if new.member is not None:
+                self._server_pods.setdefault(new.member.reservation_id, {})[name] = new
+                self._parts.pop(new.member.reservation_id, None)
                 if old is None or old.uid != new.uid:
-                    self._began_again(new.own.reservation_id, name)
-        if _matters(old) or _matters(new):
-            self._changes.tell()
+                    self._clear_gone_pod(new.member.reservation_id, name)
+        if _affects_state(old) or _affects_state(new):
+            self._changes.notify()
 
-    def _began_again(self, reservation_id: ReservationId, name: str) -> None:
-        _take_out(self._gone, reservation_id, name)
-        self._let_go.discard(reservation_id)
+    def _clear_gone_pod(self, reservation_id: ReservationId, name: str) -> None:
+        _remove_entry(self._gone_pods, reservation_id, name)
+        self._expected_removals.discard(reservation_id)
 
-    def _pod_lost(self, pod: PodRecord, was_seen: bool) -> None:
-        if pod.own is None:
+    def _record_gone_pod(self, pod: PodRecord, was_observed: bool) -> None:
+        if pod.member is None:
             return
-        reservation_id, name = pod.own.reservation_id, f"{pod.namespace}/{pod.name}"
-        if name in self._own.get(reservation_id, {}):
+        reservation_id, name = pod.member.reservation_id, f"{pod.namespace}/{pod.name}"
+        if name in self._server_pods.get(reservation_id, {}):
             return  # another has taken its place already
-        if reservation_id in self._let_go:
-            if reservation_id not in self._own:
-                self._let_go.discard(reservation_id)
+        if reservation_id in self._expected_removals:
+            if reservation_id not in self._server_pods:
+                self._expected_removals.discard(reservation_id)
             return
-        self._gone.setdefault(reservation_id, {})[name] = GonePod(pod, self._clock.now(), was_seen)
+        self._gone_pods.setdefault(reservation_id, {})[name] = GonePod(pod, self._clock.now(), was_observed)
         self._parts.pop(reservation_id, None)
-        self._changes.tell()
+        self._changes.notify()
 
-    def _forget_old_traces(self) -> None:
+    def _drop_old_gone_pods(self) -> None:
         """Whoever has to act on one does so within seconds; the others were another processor's business."""
-        oldest = self._clock.now() - _TRACES_LAST
+        oldest = self._clock.now() - _LOST_POD_RETENTION
         for reservation_id in [
-            rid for rid, pods in self._gone.items() if all(one.at < oldest for one in pods.values())
+            rid for rid, pods in self._gone_pods.items() if all(one.at < oldest for one in pods.values())
         ]:
-            del self._gone[reservation_id]
+            del self._gone_pods[reservation_id]
             self._parts.pop(reservation_id, None)
 
 
-def _matters(pod: PodRecord | None) -> bool:
+def _affects_state(pod: PodRecord | None) -> bool:
     """Whether facts speak of it: ours always, others' once they hold something somewhere."""
-    return pod is not None and (pod.own is not None or pod.node is not None)
+    return pod is not None and (pod.member is not None or pod.node is not None)
 
 
-def _take_out(index: dict[Any, dict[str, Any]], key: Any, name: str) -> None:
+def _remove_entry(index: dict[Any, dict[str, Any]], key: Any, name: str) -> None:
     entries = index.get(key)
     if entries is not None:
         entries.pop(name, None)

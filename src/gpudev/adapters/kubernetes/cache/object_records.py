@@ -13,24 +13,24 @@ from typing import Any
 
 from gpudev.adapters.kubernetes.client.resource_kinds import Manifest
 from gpudev.adapters.kubernetes.objects import labels
-from gpudev.adapters.kubernetes.objects.compute_resources import Demand, demand_of
-from gpudev.adapters.kubernetes.objects.pod_manifest import CONTAINER
-from gpudev.adapters.kubernetes.sizing import Room, room_of_node, whole_only
+from gpudev.adapters.kubernetes.objects.compute_resources import ResourceRequests, sum_pod_requests
+from gpudev.adapters.kubernetes.objects.pod_manifest import DEV_CONTAINER
+from gpudev.adapters.kubernetes.sizing import CpuMemory, parse_allocatable, parse_whole_node_resources
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.reservations.command_exit import RunEnd, parse_run_end
+from gpudev.domain.reservations.command_exit import CommandExit, parse_command_exit
 
-_ENDED = ("Succeeded", "Failed")
-_CLOSING = ("NoSchedule", "NoExecute")
-_INSTANCE_TYPE = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
-_PRODUCT = (
+_ENDED_PHASES = ("Succeeded", "Failed")
+_BLOCKING_EFFECTS = ("NoSchedule", "NoExecute")
+_INSTANCE_TYPE_LABELS = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
+_PRODUCT_LABELS = (
     "nvidia.com/gpu.product",
     "cloud.google.com/gke-accelerator",
     "karpenter.k8s.aws/instance-gpu-name",
     "eks.amazonaws.com/instance-gpu-name",
 )
-_STAYING = ("DaemonSet", "Node")
-_ZONE = ("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone")
-_LONGEST_MESSAGE = 600
+_NODE_BOUND_OWNERS = ("DaemonSet", "Node")
+_ZONE_LABELS = ("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone")
+_MAX_MESSAGE_LENGTH = 600
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,25 +49,25 @@ class NodeRecord:
     addresses: tuple[tuple[str, str], ...]
     """(kind, address) in the node's order."""
     gpus: int
-    room: Room | None
+    allocatable: CpuMemory | None
     """Processors and memory for pods; None where the node has not said."""
     zone: str | None = None
-    whole_only: tuple[tuple[str, str], ...] = ()
+    whole_node_resources: tuple[tuple[str, str], ...] = ()
     """(resource, amount) of what only who has the whole node can be given."""
     product: str | None = None
     """What others' labels call its GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class ContainerTermination:
     """How a container ended."""
 
     exit_code: int
     reason: str
     signal: int = 0
     message: str = ""
-    at: datetime | None = None
-    run_end: RunEnd | None = None
+    finished_at: datetime | None = None
+    command_exit: CommandExit | None = None
     """It ended with the command it was reserved for."""
 
 
@@ -77,28 +77,28 @@ class ContainerRecord:
     image: str
     ready: bool = False
     running_since: datetime | None = None
-    waiting: str | None = None
+    waiting_reason: str | None = None
     """Why it waits, in the kubelet's word; None: it does not."""
     waiting_message: str = ""
-    ended: Ending | None = None
-    last_ended: Ending | None = None
+    termination: ContainerTermination | None = None
+    last_termination: ContainerTermination | None = None
     restarts: int = 0
-    started: bool = False
+    has_status: bool = False
     """It has a state at all: the kubelet has looked at it."""
-    stays: bool = False
+    is_sidecar: bool = False
     """An init container that is to go on running beside the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConditionRecord:
-    holds: bool
+    is_true: bool
     reason: str
     message: str
     since: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
-class OwnRecord:
+class MemberRecord:
     """What is kept of our own pods only."""
 
     reservation_id: ReservationId
@@ -118,17 +118,17 @@ class OwnRecord:
     """Why the cluster ends it."""
     init_containers: tuple[ContainerRecord, ...]
     containers: tuple[ContainerRecord, ...]
-    has_setup: bool = False
+    has_personalization: bool = False
     """Its owner brings something that is run in it."""
 
     @property
-    def dev(self) -> ContainerRecord | None:
+    def dev_container(self) -> ContainerRecord | None:
         """The dev server itself: other people's webhooks may have added containers of their own."""
-        return next((one for one in self.containers if one.name == CONTAINER), None)
+        return next((one for one in self.containers if one.name == DEV_CONTAINER), None)
 
     @property
     def is_serving(self) -> bool:
-        return self.ready or (self.dev is not None and self.dev.ready)
+        return self.ready or (self.dev_container is not None and self.dev_container.ready)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,19 +137,19 @@ class PodRecord:
     name: str
     uid: str
     node: str | None
-    demand: Demand
-    ended: bool
+    requests: ResourceRequests
+    has_ended: bool
     """It ran and holds nothing any more."""
-    deleting: bool
-    own: OwnRecord | None = None
-    stays: bool = False
+    is_deleting: bool
+    member: MemberRecord | None = None
+    is_node_bound: bool = False
     """It belongs to its node: a DaemonSet's, or one that the kubelet runs by itself."""
 
     @property
     def is_over(self) -> bool:
         """Of one of ours: nobody is served any more, even if something that was added still runs and holds all."""
-        dev = self.own.dev if self.own is not None else None
-        return self.ended or (dev is not None and dev.ended is not None)
+        dev = self.member.dev_container if self.member is not None else None
+        return self.has_ended or (dev is not None and dev.termination is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ class ServiceRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class VolumeRecord:
+class PersistentVolumeRecord:
     """What stands for a disk's volume while a reservation has it."""
 
     name: str
@@ -179,7 +179,7 @@ class GonePod:
     pod: PodRecord
     """As last seen."""
     at: datetime
-    was_seen: bool
+    was_observed: bool
     """Its end was told by the watch; otherwise it was missing when we looked again."""
 
 
@@ -191,39 +191,39 @@ class ServerParts:
     pods: Sequence[PodRecord]
     gone: Sequence[GonePod] = ()
     services: Sequence[ServiceRecord] = ()
-    volumes: Sequence[VolumeRecord] = ()
+    volumes: Sequence[PersistentVolumeRecord] = ()
 
 
-def trim_node(node: Manifest, type_label: str, gpu_resource: str, unshared: Iterable[str] = ()) -> NodeRecord:
+def to_node_record(node: Manifest, type_label: str, gpu_resource: str, unshared: Iterable[str] = ()) -> NodeRecord:
     metadata, spec, status = node["metadata"], node.get("spec", {}), node.get("status", {})
     marks: Mapping[str, str] = metadata.get("labels") or {}
-    ready = _condition(status, "Ready")
+    ready = _find_condition(status, "Ready")
     allocatable = status.get("allocatable") or {}
     return NodeRecord(
         name=sys.intern(metadata["name"]),
         uid=metadata["uid"],
         type_label=marks.get(type_label),
-        instance_type=next((marks[key] for key in _INSTANCE_TYPE if key in marks), None),
-        ready=ready is not None and ready.holds,
+        instance_type=next((marks[key] for key in _INSTANCE_TYPE_LABELS if key in marks), None),
+        ready=ready is not None and ready.is_true,
         ready_since=None if ready is None else ready.since,
         cordoned=bool(spec.get("unschedulable")),
-        taints=tuple(taint["key"] for taint in spec.get("taints") or () if taint.get("effect") in _CLOSING),
+        taints=tuple(taint["key"] for taint in spec.get("taints") or () if taint.get("effect") in _BLOCKING_EFFECTS),
         addresses=tuple((one["type"], one["address"]) for one in status.get("addresses") or ()),
-        gpus=_whole(allocatable.get(gpu_resource)),
-        room=room_of_node(allocatable),
-        zone=next((marks[key] for key in _ZONE if marks.get(key)), None),
-        whole_only=whole_only(allocatable, unshared),
-        product=next((marks[key] for key in _PRODUCT if marks.get(key)), None),
+        gpus=_parse_count(allocatable.get(gpu_resource)),
+        allocatable=parse_allocatable(allocatable),
+        zone=next((marks[key] for key in _ZONE_LABELS if marks.get(key)), None),
+        whole_node_resources=parse_whole_node_resources(allocatable, unshared),
+        product=next((marks[key] for key in _PRODUCT_LABELS if marks.get(key)), None),
     )
 
 
-def trim_pod(pod: Manifest, namespace: str, gpu_resource: str) -> PodRecord | None:
+def to_pod_record(pod: Manifest, namespace: str, gpu_resource: str) -> PodRecord | None:
     """`namespace`: ours. What another installation runs elsewhere in this cluster is as foreign as anybody's.
     None: a foreign pod that holds nothing and never will again."""
     metadata, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
     is_inside = metadata["namespace"] == namespace
     reservation_id = labels.find_reservation_id(metadata.get("labels")) if is_inside else None
-    ended = status.get("phase") in _ENDED
+    ended = status.get("phase") in _ENDED_PHASES
     if ended and reservation_id is None:
         return None
     node = spec.get("nodeName")
@@ -232,19 +232,21 @@ def trim_pod(pod: Manifest, namespace: str, gpu_resource: str) -> PodRecord | No
         name=metadata["name"],
         uid=metadata["uid"],
         node=sys.intern(node) if node else None,
-        demand=demand_of(spec, gpu_resource),
-        ended=ended,
-        deleting="deletionTimestamp" in metadata,
-        own=None if reservation_id is None else _trim_own(reservation_id, metadata, spec, status),
-        stays=reservation_id is None and _stays(metadata),
+        requests=sum_pod_requests(spec, gpu_resource),
+        has_ended=ended,
+        is_deleting="deletionTimestamp" in metadata,
+        member=None if reservation_id is None else _to_member_record(reservation_id, metadata, spec, status),
+        is_node_bound=reservation_id is None and _is_node_bound(metadata),
     )
 
 
-def _stays(metadata: Manifest) -> bool:
-    return any(one.get("controller") and one["kind"] in _STAYING for one in metadata.get("ownerReferences") or ())
+def _is_node_bound(metadata: Manifest) -> bool:
+    return any(
+        one.get("controller") and one["kind"] in _NODE_BOUND_OWNERS for one in metadata.get("ownerReferences") or ()
+    )
 
 
-def trim_service(service: Manifest) -> ServiceRecord | None:
+def to_service_record(service: Manifest) -> ServiceRecord | None:
     """None: not made for a reservation."""
     metadata = service["metadata"]
     reservation_id = labels.find_reservation_id(metadata.get("labels"))
@@ -261,98 +263,98 @@ def trim_service(service: Manifest) -> ServiceRecord | None:
     )
 
 
-def trim_volume(volume: Manifest, namespace: str) -> VolumeRecord | None:
+def to_persistent_volume_record(volume: Manifest, namespace: str) -> PersistentVolumeRecord | None:
     """`namespace`: ours. None: not made for a reservation, or for one of another installation in this cluster."""
     metadata = volume["metadata"]
     reservation_id = labels.find_reservation_id(metadata.get("labels"))
     if reservation_id is None or volume["spec"].get("claimRef", {}).get("namespace") != namespace:
         return None
-    return VolumeRecord(metadata["name"], metadata["uid"], reservation_id)
+    return PersistentVolumeRecord(metadata["name"], metadata["uid"], reservation_id)
 
 
-def _trim_own(
+def _to_member_record(
     reservation_id: ReservationId, metadata: Manifest, spec: Manifest, status: Mapping[str, Any]
-) -> OwnRecord:
+) -> MemberRecord:
     marks, notes = metadata["labels"], metadata.get("annotations") or {}
-    ready = _condition(status, "Ready")
-    return OwnRecord(
+    ready = _find_condition(status, "Ready")
+    return MemberRecord(
         reservation_id=reservation_id,
-        rank=_whole(marks.get(labels.RANK)),
-        members=max(1, _whole(marks.get(labels.MEMBERS))),
+        rank=_parse_count(marks.get(labels.RANK)),
+        members=max(1, _parse_count(marks.get(labels.MEMBERS))),
         planned_node=notes.get(labels.PLANNED_NODE),
         host_key=notes.get(labels.HOST_KEY),
         phase=status.get("phase", "Pending"),
         reason=status.get("reason", ""),
-        message=_short(status.get("message", "")),
-        created_at=read_time(metadata.get("creationTimestamp")),
-        ready=ready is not None and ready.holds,
-        scheduled=_condition(status, "PodScheduled"),
-        sandbox=_condition(status, "PodReadyToStartContainers"),
-        disruption=_condition(status, "DisruptionTarget"),
-        init_containers=_containers(spec.get("initContainers"), status.get("initContainerStatuses")),
-        containers=_containers(spec.get("containers"), status.get("containerStatuses")),
-        has_setup=labels.SETUP in notes,
+        message=_truncate(status.get("message", "")),
+        created_at=parse_time(metadata.get("creationTimestamp")),
+        ready=ready is not None and ready.is_true,
+        scheduled=_find_condition(status, "PodScheduled"),
+        sandbox=_find_condition(status, "PodReadyToStartContainers"),
+        disruption=_find_condition(status, "DisruptionTarget"),
+        init_containers=_to_container_records(spec.get("initContainers"), status.get("initContainerStatuses")),
+        containers=_to_container_records(spec.get("containers"), status.get("containerStatuses")),
+        has_personalization=labels.PERSONALIZATION in notes,
     )
 
 
-def _containers(
+def _to_container_records(
     specified: Sequence[Manifest] | None, statuses: Iterable[Manifest] | None
 ) -> tuple[ContainerRecord, ...]:
     by_name = {status["name"]: status for status in statuses or ()}
-    return tuple(_container(one, by_name.get(one["name"])) for one in specified or ())
+    return tuple(_to_container_record(one, by_name.get(one["name"])) for one in specified or ())
 
 
-def _container(specified: Manifest, status: Manifest | None) -> ContainerRecord:
+def _to_container_record(specified: Manifest, status: Manifest | None) -> ContainerRecord:
     image, stays = specified.get("image", ""), specified.get("restartPolicy") == "Always"
     if status is None:
-        return ContainerRecord(specified["name"], image, stays=stays)
+        return ContainerRecord(specified["name"], image, is_sidecar=stays)
     state: Mapping[str, Any] = status.get("state") or {}
     waiting = state.get("waiting")
     return ContainerRecord(
         name=specified["name"],
         image=image,
         ready=bool(status.get("ready")),
-        running_since=read_time(state.get("running", {}).get("startedAt")),
-        waiting=None if waiting is None else waiting.get("reason", ""),
-        waiting_message=_short((waiting or {}).get("message", "")),
-        ended=_ending(state.get("terminated")),
-        last_ended=_ending((status.get("lastState") or {}).get("terminated")),
+        running_since=parse_time(state.get("running", {}).get("startedAt")),
+        waiting_reason=None if waiting is None else waiting.get("reason", ""),
+        waiting_message=_truncate((waiting or {}).get("message", "")),
+        termination=_to_termination(state.get("terminated")),
+        last_termination=_to_termination((status.get("lastState") or {}).get("terminated")),
         restarts=status.get("restartCount", 0),
-        started=True,
-        stays=stays,
+        has_status=True,
+        is_sidecar=stays,
     )
 
 
-def _ending(terminated: Manifest | None) -> Ending | None:
+def _to_termination(terminated: Manifest | None) -> ContainerTermination | None:
     if terminated is None:
         return None
-    return Ending(
+    return ContainerTermination(
         exit_code=terminated.get("exitCode", 0),
         reason=terminated.get("reason", ""),
         signal=terminated.get("signal", 0),
-        message=_short(terminated.get("message", "")),
-        at=read_time(terminated.get("finishedAt")),
-        run_end=parse_run_end(terminated.get("message", "")),
+        message=_truncate(terminated.get("message", "")),
+        finished_at=parse_time(terminated.get("finishedAt")),
+        command_exit=parse_command_exit(terminated.get("message", "")),
     )
 
 
-def _condition(status: Mapping[str, Any], name: str) -> ConditionRecord | None:
+def _find_condition(status: Mapping[str, Any], name: str) -> ConditionRecord | None:
     for condition in status.get("conditions") or ():
         if condition["type"] == name:
             return ConditionRecord(
-                holds=condition["status"] == "True",
+                is_true=condition["status"] == "True",
                 reason=condition.get("reason") or "",
-                message=_short(condition.get("message") or ""),
-                since=read_time(condition.get("lastTransitionTime")),
+                message=_truncate(condition.get("message") or ""),
+                since=parse_time(condition.get("lastTransitionTime")),
             )
     return None
 
 
-def read_time(text: str | None) -> datetime | None:
+def parse_time(text: str | None) -> datetime | None:
     return datetime.fromisoformat(text) if text else None
 
 
-def _whole(text: str | None) -> int:
+def _parse_count(text: str | None) -> int:
     """Counts are written as text; one that makes no sense counts for nothing."""
     try:
         return int(text or 0)
@@ -360,5 +362,5 @@ def _whole(text: str | None) -> int:
         return 0
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= _LONGEST_MESSAGE else text[:_LONGEST_MESSAGE] + "…"
+def _truncate(text: str) -> str:
+    return text if len(text) <= _MAX_MESSAGE_LENGTH else text[:_MAX_MESSAGE_LENGTH] + "…"

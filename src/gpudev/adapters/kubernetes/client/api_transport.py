@@ -15,25 +15,25 @@ import aiohttp
 import orjson
 from kubernetes_asyncio.client.rest import RESTClientObject
 
-from gpudev.adapters.kubernetes.client.cluster_credentials import Access, Credentials
+from gpudev.adapters.kubernetes.client.cluster_credentials import ApiCredentials, CredentialSource
 from gpudev.domain.errors import ClusterError, Unavailable
 
 _ATTEMPTS = 4
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 2.0
-_CONNECT_WITHIN_S = 5.0
-_ANSWER_WITHIN_S = 15.0
-_NO_ATTEMPT_AFTER_S = 10.0
+_CONNECT_TIMEOUT_S = 5.0
+_RESPONSE_TIMEOUT_S = 15.0
+_RETRY_WINDOW_S = 10.0
 """On a line that has fallen silent one attempt is enough: whoever asked will ask again."""
-_TOO_BUSY = 429
+_TOO_MANY_REQUESTS = 429
 _UNAUTHORIZED = 401
 _GONE = 410
-_REPEATABLE = ("GET", "PATCH", "DELETE")
+_IDEMPOTENT_METHODS = ("GET", "PATCH", "DELETE")
 
 Parameters = Mapping[str, str] | list[tuple[str, str]]
 
 
-class Refused(ClusterError):
+class ApiRejected(ClusterError):
     """The API server said no."""
 
     def __init__(self, message: str, *, status: int, reason: str) -> None:
@@ -43,22 +43,22 @@ class Refused(ClusterError):
         """In Kubernetes' word: NotFound, AlreadyExists, Conflict, Invalid, Forbidden …"""
 
 
-class Expired(Unavailable):
+class ResourceVersionExpired(Unavailable):
     """The API server no longer remembers the version we asked from; what is there must be listed anew."""
 
 
-class Transport:
-    def __init__(self, credentials: Credentials) -> None:
+class ApiTransport:
+    def __init__(self, credentials: CredentialSource) -> None:
         self._credentials = credentials
         self._client: RESTClientObject | None = None
-        self._made_with: tuple[object, ...] = ()
-        self._retired: set[asyncio.Task[None]] = set()
+        self._client_settings: tuple[object, ...] = ()
+        self._closing: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
         client, self._client = self._client, None
         if client is not None:
             await client.close()
-        await asyncio.gather(*self._retired)
+        await asyncio.gather(*self._closing)
 
     async def request(
         self,
@@ -70,7 +70,7 @@ class Transport:
     ) -> bytes:
         """The answer's body. Raises Unavailable, Refused, Expired."""
         data = None if body is None else orjson.dumps(body)
-        timeout = aiohttp.ClientTimeout(total=_ANSWER_WITHIN_S, sock_connect=_CONNECT_WITHIN_S)
+        timeout = aiohttp.ClientTimeout(total=_RESPONSE_TIMEOUT_S, sock_connect=_CONNECT_TIMEOUT_S)
         began_at = time.monotonic()
         for attempt in range(_ATTEMPTS):
             try:
@@ -78,48 +78,48 @@ class Transport:
                     method, path, params, timeout, data=data, content_type=content_type if data else None
                 ) as response:
                     return await response.read()
-            except _TryAgain as problem:
-                is_last = attempt == _ATTEMPTS - 1 or time.monotonic() - began_at > _NO_ATTEMPT_AFTER_S
-                if is_last or not (problem.never_done or method in _REPEATABLE):
-                    raise problem.meaning from problem.__cause__
-                await asyncio.sleep(problem.pause or _pause(attempt))
+            except _RetryableError as problem:
+                is_last = attempt == _ATTEMPTS - 1 or time.monotonic() - began_at > _RETRY_WINDOW_S
+                if is_last or not (problem.was_not_executed or method in _IDEMPOTENT_METHODS):
+                    raise problem.error from problem.__cause__
+                await asyncio.sleep(problem.pause or _backoff_s(attempt))
         raise AssertionError("the last attempt answers or raises")
 
     @contextlib.asynccontextmanager
-    async def stream(self, path: str, params: Parameters, silent_for_s: float) -> AsyncIterator[AsyncIterator[bytes]]:
+    async def stream(self, path: str, params: Parameters, idle_timeout_s: float) -> AsyncIterator[AsyncIterator[bytes]]:
         """Whatever comes, as it comes. Entered as soon as the API server has agreed; not repeated here. A silence of
         `silent_for_s` is taken for a dead connection."""
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_WITHIN_S, sock_read=silent_for_s)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S, sock_read=idle_timeout_s)
         try:
             async with self._exchange("GET", path, params, timeout) as response:
                 yield response.content.iter_any()
-        except _TryAgain as problem:
-            raise problem.meaning from problem.__cause__
+        except _RetryableError as problem:
+            raise problem.error from problem.__cause__
 
     @contextlib.asynccontextmanager
     async def websocket(
         self, path: str, params: Parameters, protocols: tuple[str, ...]
     ) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
-        access, client = await self._ready()
+        access, client = await self._ensure_client()
         try:
             async with client.pool_manager.ws_connect(
-                _address(access, path, "ws"),
+                _url(access, path, "ws"),
                 params=params,
                 headers=_headers(access),
                 protocols=protocols,
                 max_msg_size=0,
-                heartbeat=_CONNECT_WITHIN_S,
-                **_way(client),
+                heartbeat=_CONNECT_TIMEOUT_S,
+                **_connection_options(client),
             ) as socket:
                 yield socket
         except aiohttp.WSServerHandshakeError as error:
             # The API server's reason is in a body that the library does not read.
             message = f"the pod took no session: {error.message} ({error.status})"
-            if error.status >= 500 or error.status in (_TOO_BUSY, _UNAUTHORIZED):
+            if error.status >= 500 or error.status in (_TOO_MANY_REQUESTS, _UNAUTHORIZED):
                 raise Unavailable(message) from error
-            raise Refused(message, status=error.status, reason="") from error
+            raise ApiRejected(message, status=error.status, reason="") from error
         except (aiohttp.ClientError, OSError) as error:
-            raise Unavailable(f"the Kubernetes API server does not answer: {_words(error)}") from error
+            raise Unavailable(f"the Kubernetes API server does not answer: {_describe_error(error)}") from error
 
     @contextlib.asynccontextmanager
     async def _exchange(
@@ -133,55 +133,55 @@ class Transport:
         content_type: str | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """One attempt; with new credentials once more, if those we had are refused."""
-        access, client = await self._ready()
+        access, client = await self._ensure_client()
         for is_renewed in (False, True):
             try:
                 async with client.pool_manager.request(
                     method,
-                    _address(access, path),
+                    _url(access, path),
                     params=params,
                     data=data,
                     headers=_headers(access, content_type),
                     timeout=timeout,
-                    **_way(client),
+                    **_connection_options(client),
                 ) as response:
                     if response.status == _UNAUTHORIZED and not is_renewed:
-                        access, client = await self._ready(refused=access)
+                        access, client = await self._ensure_client(rejected=access)
                         continue
                     if response.status >= 400:
-                        _refuse(response.status, await response.read(), _retry_after(response))
+                        _raise_for_status(response.status, await response.read(), _parse_retry_after(response))
                     yield response
                     return
             except aiohttp.ClientConnectorError as error:
-                raise _TryAgain(_unreachable(error), never_done=True) from error
+                raise _RetryableError(_unreachable_error(error), was_not_executed=True) from error
             except (aiohttp.ClientError, OSError) as error:  # TimeoutError is an OSError
-                raise _TryAgain(_unreachable(error)) from error
+                raise _RetryableError(_unreachable_error(error)) from error
 
-    async def _ready(self, refused: Access | None = None) -> tuple[Access, RESTClientObject]:
-        access = await self._credentials.get(refused=refused)
-        if self._client is None or access.transport != self._made_with:
+    async def _ensure_client(self, rejected: ApiCredentials | None = None) -> tuple[ApiCredentials, RESTClientObject]:
+        access = await self._credentials.get_credentials(rejected=rejected)
+        if self._client is None or access.connection_settings != self._client_settings:
             if self._client is not None:  # what still goes over the old connections fails and is asked again
-                self._retire(self._client)
+                self._close_in_background(self._client)
             self._client = RESTClientObject(access.configuration)
-            self._made_with = access.transport
+            self._client_settings = access.connection_settings
         return access, self._client
 
-    def _retire(self, client: RESTClientObject) -> None:
+    def _close_in_background(self, client: RESTClientObject) -> None:
         task = asyncio.create_task(client.close())
-        self._retired.add(task)
-        task.add_done_callback(self._retired.discard)
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
 
 
-class _TryAgain(Exception):
-    def __init__(self, meaning: Unavailable, *, never_done: bool = False, pause: float | None = None) -> None:
+class _RetryableError(Exception):
+    def __init__(self, meaning: Unavailable, *, was_not_executed: bool = False, pause: float | None = None) -> None:
         super().__init__(str(meaning))
-        self.meaning = meaning
-        self.never_done = never_done
+        self.error = meaning
+        self.was_not_executed = was_not_executed
         """The API server certainly did not act on it."""
         self.pause = pause
 
 
-def _refuse(status: int, body: bytes, retry_after: float | None = None) -> None:
+def _raise_for_status(status: int, body: bytes, retry_after: float | None = None) -> None:
     try:
         answer = orjson.loads(body)
     except ValueError:
@@ -190,46 +190,48 @@ def _refuse(status: int, body: bytes, retry_after: float | None = None) -> None:
         answer = {}
     message, reason = answer.get("message") or f"status {status}", answer.get("reason") or ""
     if status == _GONE:
-        raise Expired(message)
-    if status == _TOO_BUSY:
+        raise ResourceVersionExpired(message)
+    if status == _TOO_MANY_REQUESTS:
         pause = None if retry_after is None else min(retry_after, _LONGEST_PAUSE_S)
-        raise _TryAgain(Unavailable(f"the Kubernetes API server is too busy: {message}"), never_done=True, pause=pause)
+        raise _RetryableError(
+            Unavailable(f"the Kubernetes API server is too busy: {message}"), was_not_executed=True, pause=pause
+        )
     if status >= 500:
-        raise _TryAgain(Unavailable(f"the Kubernetes API server failed ({status}): {message}"))
+        raise _RetryableError(Unavailable(f"the Kubernetes API server failed ({status}): {message}"))
     if status == _UNAUTHORIZED:
         raise Unavailable(f"the Kubernetes API server does not take our credentials: {message}")
-    raise Refused(message, status=status, reason=reason)
+    raise ApiRejected(message, status=status, reason=reason)
 
 
-def _unreachable(error: Exception) -> Unavailable:
-    return Unavailable(f"the Kubernetes API server does not answer: {_words(error)}")
+def _unreachable_error(error: Exception) -> Unavailable:
+    return Unavailable(f"the Kubernetes API server does not answer: {_describe_error(error)}")
 
 
-def _words(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def _retry_after(response: aiohttp.ClientResponse) -> float | None:
+def _parse_retry_after(response: aiohttp.ClientResponse) -> float | None:
     try:
         return float(response.headers["Retry-After"])
     except (KeyError, ValueError):
         return None
 
 
-def _pause(attempt: int) -> float:
+def _backoff_s(attempt: int) -> float:
     return _FIRST_PAUSE_S * 2.0**attempt * random.uniform(0.5, 1.5)
 
 
-def _address(access: Access, path: str, scheme: str = "http") -> str:
+def _url(access: ApiCredentials, path: str, scheme: str = "http") -> str:
     return str(access.configuration.host).rstrip("/").replace("http", scheme, 1) + path
 
 
-def _headers(access: Access, content_type: str | None = None) -> dict[str, str]:
+def _headers(access: ApiCredentials, content_type: str | None = None) -> dict[str, str]:
     said = {"Authorization": access.authorization, "Content-Type": content_type}
     return {name: value for name, value in said.items() if value}
 
 
-def _way(client: RESTClientObject) -> dict[str, Any]:
+def _connection_options(client: RESTClientObject) -> dict[str, Any]:
     """How connections are made where a kubeconfig says so."""
     said = {"proxy": client.proxy, "proxy_headers": client.proxy_headers, "server_hostname": client.server_hostname}
     return {name: value for name, value in said.items() if value}

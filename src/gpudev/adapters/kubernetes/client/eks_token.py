@@ -18,45 +18,47 @@ from typing import Any
 from gpudev.domain.errors import Unavailable
 
 _TOKEN_PREFIX = "k8s-aws-v1."
-_CLUSTER_HEADER = "x-k8s-aws-id"
-_SIGNATURE_IS_GOOD_FOR_S = 60
+_CLUSTER_NAME_HEADER = "x-k8s-aws-id"
+_SIGNATURE_LIFETIME_S = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
-    endpoint: str
+class EksEndpoint:
+    url: str
     ca_file: str
 
 
 class EksCluster:
-    token_is_good_for_s = 600.0
+    token_lifetime_s = 600.0
 
     def __init__(self, name: str, region: str) -> None:
         self.name = name
         self._region = region
         self._session: Any = None
-        self._described: Described | None = None
+        self._endpoint: EksEndpoint | None = None
 
-    async def describe(self) -> Described:
+    async def get_endpoint(self) -> EksEndpoint:
         """Raises Unavailable. Asked once: neither changes while the cluster lives."""
-        if self._described is None:
-            self._described = await asyncio.to_thread(self._describe)
-        return self._described
+        if self._endpoint is None:
+            self._endpoint = await asyncio.to_thread(self._describe_cluster)
+        return self._endpoint
 
-    async def new_token(self) -> str:
-        return await asyncio.to_thread(self._sign)
+    async def create_token(self) -> str:
+        return await asyncio.to_thread(self._sign_token)
 
-    def _describe(self) -> Described:
-        with self._aws() as session:
+    def _describe_cluster(self) -> EksEndpoint:
+        with self._aws_session() as session:
             client = session.create_client("eks", region_name=self._region or None)
             with contextlib.closing(client):
                 found = client.describe_cluster(name=self.name)["cluster"]
         if "endpoint" not in found:
             raise Unavailable(f"the EKS cluster {self.name} has no address yet: it is {found.get('status')}")
-        return Described(found["endpoint"], _keep(base64.b64decode(found["certificateAuthority"]["data"])))
+        return EksEndpoint(
+            found["endpoint"], _write_certificate_file(base64.b64decode(found["certificateAuthority"]["data"]))
+        )
 
-    def _sign(self) -> str:
-        with self._aws() as session:
+    def _sign_token(self) -> str:
+        with self._aws_session() as session:
             from botocore.model import ServiceId
             from botocore.signers import RequestSigner
 
@@ -71,19 +73,19 @@ class EksCluster:
             address = signer.generate_presigned_url(
                 {
                     "method": "GET",
-                    "url": f"https://sts.{region}.{_suffix(region)}/?Action=GetCallerIdentity&Version=2011-06-15",
+                    "url": f"https://sts.{region}.{_domain_suffix(region)}/?Action=GetCallerIdentity&Version=2011-06-15",
                     "body": {},
-                    "headers": {_CLUSTER_HEADER: self.name},
+                    "headers": {_CLUSTER_NAME_HEADER: self.name},
                     "context": {},
                 },
                 region_name=region,
-                expires_in=_SIGNATURE_IS_GOOD_FOR_S,
+                expires_in=_SIGNATURE_LIFETIME_S,
                 operation_name="",
             )
         return _TOKEN_PREFIX + base64.urlsafe_b64encode(address.encode()).decode().rstrip("=")
 
     @contextlib.contextmanager
-    def _aws(self) -> Iterator[Any]:
+    def _aws_session(self) -> Iterator[Any]:
         """AWS's library, and its errors in our words."""
         try:
             from botocore.exceptions import BotoCoreError, ClientError
@@ -98,11 +100,11 @@ class EksCluster:
             raise Unavailable(f"the EKS cluster {self.name} cannot be asked for: {error}") from error
 
 
-def _suffix(region: str) -> str:
+def _domain_suffix(region: str) -> str:
     return "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
 
 
-def _keep(certificate: bytes) -> str:
+def _write_certificate_file(certificate: bytes) -> str:
     """TLS wants certificates as a file. It holds nothing secret."""
     handle, name = tempfile.mkstemp(prefix="gpu-dev-eks-", suffix=".pem")
     os.close(handle)

@@ -8,25 +8,25 @@ from typing import Any
 import aiohttp
 import orjson
 
-from gpudev.adapters.kubernetes.client.api_transport import Transport
+from gpudev.adapters.kubernetes.client.api_transport import ApiTransport
 from gpudev.domain.errors import ClusterError, Unavailable
 
 _PROTOCOL = "v5.channel.k8s.io"
 """The first that can end standard input."""
 _STDIN, _STDOUT, _STDERR, _RESULT, _CLOSE = 0, 1, 2, 3, 255
-_PIECE = 16 * 1024
-MOST_BYTES = 1024 * 1024
+_CHUNK_BYTES = 16 * 1024
+MAX_OUTPUT_BYTES = 1024 * 1024
 
 
 async def run_in_pod(
-    transport: Transport,
+    transport: ApiTransport,
     path: str,
     container: str,
     argv: Sequence[str],
     *,
     stdin: bytes,
     timeout: timedelta,
-    most_bytes: int = MOST_BYTES,
+    max_bytes: int = MAX_OUTPUT_BYTES,
 ) -> bytes:
     """What it wrote. Whoever has the pod may write whatever they like in the command's place, without end."""
     params = [("container", container), ("stdout", "1"), ("stderr", "1")]
@@ -37,9 +37,9 @@ async def run_in_pod(
             if stdin and socket.protocol != _PROTOCOL:
                 raise ClusterError("this cluster cannot end a command's input: Kubernetes 1.30 or newer is needed")
             # At the same time: a command that answers while it reads would otherwise wait for us, and we for it.
-            sending = asyncio.create_task(_send(socket, stdin))
+            sending = asyncio.create_task(_send_stdin(socket, stdin))
             try:
-                return await _outcome(socket, most_bytes)
+                return await _read_result(socket, max_bytes)
             finally:
                 sending.cancel()
                 await asyncio.gather(sending, return_exceptions=True)
@@ -47,20 +47,20 @@ async def run_in_pod(
         raise Unavailable(f"a command in the pod did not end within {timeout.total_seconds():g} s") from error
 
 
-async def _send(socket: aiohttp.ClientWebSocketResponse, stdin: bytes) -> None:
-    for start in range(0, len(stdin), _PIECE):
-        await socket.send_bytes(bytes((_STDIN,)) + stdin[start : start + _PIECE])
+async def _send_stdin(socket: aiohttp.ClientWebSocketResponse, stdin: bytes) -> None:
+    for start in range(0, len(stdin), _CHUNK_BYTES):
+        await socket.send_bytes(bytes((_STDIN,)) + stdin[start : start + _CHUNK_BYTES])
     if stdin:
         await socket.send_bytes(bytes((_CLOSE, _STDIN)))
 
 
-async def _outcome(socket: aiohttp.ClientWebSocketResponse, most_bytes: int) -> bytes:
+async def _read_result(socket: aiohttp.ClientWebSocketResponse, max_bytes: int) -> bytes:
     written: dict[int, bytearray] = {_STDOUT: bytearray(), _STDERR: bytearray(), _RESULT: bytearray()}
     async for message in socket:
         if message.type is aiohttp.WSMsgType.BINARY and message.data and message.data[0] in written:
             written[message.data[0]] += message.data[1:]
-            if sum(map(len, written.values())) > most_bytes:
-                raise ClusterError(f"a command in the pod wrote more than {most_bytes} bytes")
+            if sum(map(len, written.values())) > max_bytes:
+                raise ClusterError(f"a command in the pod wrote more than {max_bytes} bytes")
     if not written[_RESULT]:
         raise Unavailable("the connection to the pod was cut before the command ended")
     result: dict[str, Any] = orjson.loads(bytes(written[_RESULT]))

@@ -9,31 +9,31 @@ Manifest = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ResourceKind:
     api_version: str
     name: str
     plural: str
-    namespaced: bool = True
+    is_namespaced: bool = True
 
     def path(self, namespace: str | None = None, name: str | None = None) -> str:
         """Namespace None: across all of them."""
         root = f"/api/{self.api_version}" if "/" not in self.api_version else f"/apis/{self.api_version}"
-        inside = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
+        inside = f"/namespaces/{namespace}" if self.is_namespaced and namespace else ""
         return f"{root}{inside}/{self.plural}" + (f"/{name}" if name else "")
 
 
-POD = Kind("v1", "Pod", "pods")
-SERVICE = Kind("v1", "Service", "services")
-SECRET = Kind("v1", "Secret", "secrets")
-CONFIG_MAP = Kind("v1", "ConfigMap", "configmaps")
-EVENT = Kind("v1", "Event", "events")
-CLAIM = Kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims")
-VOLUME = Kind("v1", "PersistentVolume", "persistentvolumes", namespaced=False)
-NODE = Kind("v1", "Node", "nodes", namespaced=False)
-NAMESPACE = Kind("v1", "Namespace", "namespaces", namespaced=False)
-SERVICE_ACCOUNT = Kind("v1", "ServiceAccount", "serviceaccounts")
-NETWORK_POLICY = Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies")
-STORAGE_CLASS = Kind("storage.k8s.io/v1", "StorageClass", "storageclasses", namespaced=False)
+POD = ResourceKind("v1", "Pod", "pods")
+SERVICE = ResourceKind("v1", "Service", "services")
+SECRET = ResourceKind("v1", "Secret", "secrets")
+CONFIG_MAP = ResourceKind("v1", "ConfigMap", "configmaps")
+EVENT = ResourceKind("v1", "Event", "events")
+VOLUME_CLAIM = ResourceKind("v1", "PersistentVolumeClaim", "persistentvolumeclaims")
+PERSISTENT_VOLUME = ResourceKind("v1", "PersistentVolume", "persistentvolumes", is_namespaced=False)
+NODE = ResourceKind("v1", "Node", "nodes", is_namespaced=False)
+NAMESPACE = ResourceKind("v1", "Namespace", "namespaces", is_namespaced=False)
+SERVICE_ACCOUNT = ResourceKind("v1", "ServiceAccount", "serviceaccounts")
+NETWORK_POLICY = ResourceKind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies")
+STORAGE_CLASS = ResourceKind("storage.k8s.io/v1", "StorageClass", "storageclasses", is_namespaced=False)
 
 _BY_NAME = {
     (kind.api_version, kind.name): kind
@@ -43,8 +43,8 @@ _BY_NAME = {
         SECRET,
         CONFIG_MAP,
         EVENT,
-        CLAIM,
-        VOLUME,
+        VOLUME_CLAIM,
+        PERSISTENT_VOLUME,
         NODE,
         NAMESPACE,
         SERVICE_ACCOUNT,
@@ -54,5 +54,5 @@ _BY_NAME = {
 }
 
 
-def kind_of(manifest: Manifest) -> Kind:
+def get_kind(manifest: Manifest) -> ResourceKind:
     return _BY_NAME[manifest["apiVersion"], manifest["kind"]]

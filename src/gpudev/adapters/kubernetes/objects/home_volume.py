@@ -7,24 +7,24 @@ from typing import Any
 
 from gpudev.adapters.kubernetes.client.resource_kinds import Manifest
 from gpudev.adapters.kubernetes.objects import labels as names
-from gpudev.adapters.kubernetes.objects.labels import home_name, label_value
-from gpudev.adapters.kubernetes.objects.pod_manifest import readable, server_labels
+from gpudev.adapters.kubernetes.objects.labels import home_volume_name, to_label_value
+from gpudev.adapters.kubernetes.objects.pod_manifest import server_labels, to_annotation_value
 from gpudev.domain.errors import ClusterError
 from gpudev.ports.cluster import HomeVolume, ServerSpec
 from gpudev.settings import KubernetesSettings
 
-_ONE_POD_SINCE = (1, 29)
+_READ_WRITE_ONCE_POD_SINCE = (1, 29)
 _VERSION = re.compile(r"v?(\d+)\.(\d+)")
 
 
-def access_mode(server_version: str) -> str:
+def choose_access_mode(server_version: str) -> str:
     """One pod at a time. Older API servers know only "one node at a time", and so do those that tell no version."""
     found = _VERSION.match(server_version)
     version = (int(found[1]), int(found[2])) if found else (0, 0)
-    return "ReadWriteOncePod" if version >= _ONE_POD_SINCE else "ReadWriteOnce"
+    return "ReadWriteOncePod" if version >= _READ_WRITE_ONCE_POD_SINCE else "ReadWriteOnce"
 
 
-def persistent_volume(
+def build_persistent_volume(
     spec: ServerSpec, volume: HomeVolume, settings: KubernetesSettings, access: str
 ) -> dict[str, Any]:
     """Retain: whatever becomes of this object, what is on the volume stays."""
@@ -34,12 +34,12 @@ def persistent_volume(
         "apiVersion": "v1",
         "kind": "PersistentVolume",
         "metadata": {
-            "name": home_name(spec.pod_name),
-            "labels": {**server_labels(spec), names.VOLUME_ID: label_value(volume.volume_id)},
+            "name": home_volume_name(spec.pod_name),
+            "labels": {**server_labels(spec), names.VOLUME_ID: to_label_value(volume.volume_id)},
             "annotations": _annotations(spec),
         },
         "spec": {
-            "capacity": {"storage": _size(volume)},
+            "capacity": {"storage": _capacity(volume)},
             "accessModes": [access],
             "persistentVolumeReclaimPolicy": "Retain",
             "storageClassName": "",
@@ -54,15 +54,15 @@ def persistent_volume(
                 "apiVersion": "v1",
                 "kind": "PersistentVolumeClaim",
                 "namespace": settings.namespace,
-                "name": home_name(spec.pod_name),
+                "name": home_volume_name(spec.pod_name),
             },
-            **_where(volume, settings),
+            **_zone_affinity(volume, settings),
         },
     }
 
 
-def home_claim(spec: ServerSpec, volume: HomeVolume, settings: KubernetesSettings, access: str) -> dict[str, Any]:
-    name = home_name(spec.pod_name)
+def build_home_claim(spec: ServerSpec, volume: HomeVolume, settings: KubernetesSettings, access: str) -> dict[str, Any]:
+    name = home_volume_name(spec.pod_name)
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -77,33 +77,33 @@ def home_claim(spec: ServerSpec, volume: HomeVolume, settings: KubernetesSetting
             "storageClassName": "",  # not the cluster's default one: nothing is to be provisioned
             "volumeMode": "Filesystem",
             "volumeName": name,
-            "resources": {"requests": {"storage": _size(volume)}},
+            "resources": {"requests": {"storage": _capacity(volume)}},
         },
     }
 
 
-def volumes_selector(volume: HomeVolume) -> str:
+def volume_selector(volume: HomeVolume) -> str:
     """Everything of ours that stands for this volume, whoever's it is."""
-    return f"{names.MANAGED_BY}={names.OURS},{names.VOLUME_ID}={label_value(volume.volume_id)}"
+    return f"{names.MANAGED_BY}={names.MANAGER},{names.VOLUME_ID}={to_label_value(volume.volume_id)}"
 
 
-def handle_of(persistent: Manifest) -> str | None:
+def find_volume_handle(persistent: Manifest) -> str | None:
     handle: str | None = persistent["spec"].get("csi", {}).get("volumeHandle")
     return handle
 
 
-def growth(persistent: Manifest, volume: HomeVolume) -> dict[str, Any] | None:
+def find_capacity_patch(persistent: Manifest, volume: HomeVolume) -> dict[str, Any] | None:
     """What has to be changed where the volume has grown since; None: nothing."""
-    if persistent["spec"].get("capacity", {}).get("storage") == _size(volume):
+    if persistent["spec"].get("capacity", {}).get("storage") == _capacity(volume):
         return None
-    return {"spec": {"capacity": {"storage": _size(volume)}}}
+    return {"spec": {"capacity": {"storage": _capacity(volume)}}}
 
 
-def _size(volume: HomeVolume) -> str:
+def _capacity(volume: HomeVolume) -> str:
     return f"{max(1, volume.size_gb)}Gi"
 
 
-def _where(volume: HomeVolume, settings: KubernetesSettings) -> dict[str, Any]:
+def _zone_affinity(volume: HomeVolume, settings: KubernetesSettings) -> dict[str, Any]:
     """The scheduler knows with this where the volume can be attached, and never tries it elsewhere."""
     if not volume.zone or not settings.disk_zone_label:
         return {}
@@ -112,7 +112,7 @@ def _where(volume: HomeVolume, settings: KubernetesSettings) -> dict[str, Any]:
 
 
 def _annotations(spec: ServerSpec) -> dict[str, str]:
-    notes = {names.USERNAME: readable(spec.username)}
+    notes = {names.USERNAME: to_annotation_value(spec.username)}
     if spec.disk_name is not None:
-        notes[names.DISK_NAME] = readable(spec.disk_name)
+        notes[names.DISK_NAME] = to_annotation_value(spec.disk_name)
     return notes

@@ -13,7 +13,7 @@ from uuid import UUID
 from gpudev.domain.ids import ReservationId
 
 MANAGED_BY = "app.kubernetes.io/managed-by"
-OURS = "gpu-dev"
+MANAGER = "gpu-dev"
 RESERVATION_ID = "gpu-dev/reservation-id"
 USER = "gpu-dev/user"
 GPU_TYPE = "gpu-dev/gpu-type"
@@ -24,7 +24,7 @@ MEMBERS = "gpu-dev/members"
 
 USERNAME = "gpu-dev/username"
 """Annotation: the exact user name."""
-NAME = "gpu-dev/name"
+RESERVATION_NAME = "gpu-dev/name"
 """Annotation: what the owner calls the reservation."""
 PLANNED_NODE = "gpu-dev/planned-node"
 """Annotation: where the plan put this member."""
@@ -34,25 +34,25 @@ VOLUME_ID = "gpu-dev/volume-id"
 """Which of the cloud's volumes a PersistentVolume stands for."""
 DISK_NAME = "gpu-dev/disk-name"
 """Annotation: what its owner calls the disk."""
-SETUP = "gpu-dev/own-setup"
+PERSONALIZATION = "gpu-dev/own-setup"
 """Annotation: its owner brings something that is run in it, and that it can be asked about."""
-HOSTS_MARK = "gpu-dev/hosts"
+HOSTS_DIGEST = "gpu-dev/hosts"
 """Annotation: changes when a gang's hosts file does."""
 
-_LABEL_LENGTH = 63
+_MAX_LABEL_LENGTH = 63
 _DIGEST_LENGTH = 16
-_NOT_IN_LABELS = re.compile(r"[^A-Za-z0-9._-]+")
-_NOT_IN_NAMES = re.compile(r"[^a-z0-9-]+")
+_INVALID_IN_LABELS = re.compile(r"[^A-Za-z0-9._-]+")
+_INVALID_IN_NAMES = re.compile(r"[^a-z0-9-]+")
 
 
-def selector(reservation_id: ReservationId) -> str:
+def reservation_selector(reservation_id: ReservationId) -> str:
     """Everything made for one reservation."""
-    return f"{MANAGED_BY}={OURS},{RESERVATION_ID}={reservation_id}"
+    return f"{MANAGED_BY}={MANAGER},{RESERVATION_ID}={reservation_id}"
 
 
 def find_reservation_id(labels: Mapping[str, str] | None) -> ReservationId | None:
     """Whose it is; None: not ours, or not a reservation's."""
-    if not labels or labels.get(MANAGED_BY) != OURS:
+    if not labels or labels.get(MANAGED_BY) != MANAGER:
         return None
     try:
         return ReservationId(UUID(labels.get(RESERVATION_ID, "")))
@@ -64,13 +64,13 @@ def belongs_to(manifest: Mapping[str, Any], reservation_id: ReservationId) -> bo
     return find_reservation_id(manifest["metadata"].get("labels")) == reservation_id
 
 
-def label_value(text: str) -> str:
+def to_label_value(text: str) -> str:
     """A label value that people recognise. Two texts that would look alike are kept apart by a digest."""
-    cleaned = _trim(_NOT_IN_LABELS.sub("_", text)[:_LABEL_LENGTH])
+    cleaned = _strip_punctuation(_INVALID_IN_LABELS.sub("_", text)[:_MAX_LABEL_LENGTH])
     if cleaned == text:
         return text
     digest = _digest(text)
-    readable = _trim(cleaned[: _LABEL_LENGTH - len(digest) - 1])
+    readable = _strip_punctuation(cleaned[: _MAX_LABEL_LENGTH - len(digest) - 1])
     return f"{readable}.{digest}" if readable else digest
 
 
@@ -83,18 +83,18 @@ def gang_service_name(pod_name: str) -> str:
     return f"{pod_name}-gang"
 
 
-def home_name(pod_name: str) -> str:
+def home_volume_name(pod_name: str) -> str:
     """Of the claim of a dev server's disk, and of what it claims."""
     return f"{pod_name}-home"
 
 
 def shared_claim_name(username: str) -> str:
     """A user's own shared storage. The digest is always there: nobody can choose a name that becomes another's."""
-    readable = _NOT_IN_NAMES.sub("-", username.lower())[:24].strip("-")
+    readable = _INVALID_IN_NAMES.sub("-", username.lower())[:24].strip("-")
     return "-".join(part for part in ("gpu-dev-shared", readable, _digest(username)) if part)
 
 
-def _trim(text: str) -> str:
+def _strip_punctuation(text: str) -> str:
     return text.strip("._-")
 
 

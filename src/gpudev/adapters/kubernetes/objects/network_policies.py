@@ -8,18 +8,18 @@ the private network dev servers may use (a package mirror, a file server) is nam
 from ipaddress import ip_network
 from typing import Any
 
-from gpudev.adapters.kubernetes.objects.labels import MANAGED_BY, OURS, RESERVATION_ID
+from gpudev.adapters.kubernetes.objects.labels import MANAGED_BY, MANAGER, RESERVATION_ID
 from gpudev.settings import KubernetesSettings
 
 SSH_PORT = 22
 PRIVATE_V4 = ("10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16")
 PRIVATE_V6 = ("::1/128", "fc00::/7", "fe80::/10")
 """fd00:ec2::254, the metadata address of some clouds, is among fc00::/7."""
-_DNS = [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]
-_OURS = {MANAGED_BY: OURS}
+_DNS_PORTS = [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]
+_MANAGED_LABELS = {MANAGED_BY: MANAGER}
 
 
-def namespace(settings: KubernetesSettings) -> dict[str, Any]:
+def build_namespace(settings: KubernetesSettings) -> dict[str, Any]:
     """The API server itself refuses pods here that ask for more than the `baseline` level: no host namespaces, no
     host folders, no privileged containers."""
     return {
@@ -27,26 +27,26 @@ def namespace(settings: KubernetesSettings) -> dict[str, Any]:
         "kind": "Namespace",
         "metadata": {
             "name": settings.namespace,
-            "labels": {**_OURS, "pod-security.kubernetes.io/enforce": "baseline"},
+            "labels": {**_MANAGED_LABELS, "pod-security.kubernetes.io/enforce": "baseline"},
         },
     }
 
 
-def dev_server_policy(settings: KubernetesSettings) -> dict[str, Any]:
+def build_dev_server_policy(settings: KubernetesSettings) -> dict[str, Any]:
     """For every dev server: in by ssh from anywhere, out to names and to the internet."""
-    return _policy(
+    return _build_policy(
         settings,
         "gpu-dev-servers",
-        _OURS,
-        _OURS,
+        _MANAGED_LABELS,
+        _MANAGED_LABELS,
         ingress=[{"ports": [{"protocol": "TCP", "port": SSH_PORT}]}],
         egress=[
             {
                 "to": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}}],
-                "ports": _DNS,
+                "ports": _DNS_PORTS,
             },
             # A DNS cache on the node answers at a link-local address.
-            {"to": [{"ipBlock": {"cidr": "169.254.20.10/32"}}], "ports": _DNS},
+            {"to": [{"ipBlock": {"cidr": "169.254.20.10/32"}}], "ports": _DNS_PORTS},
             {
                 "to": [
                     {"ipBlock": {"cidr": "0.0.0.0/0", "except": list(PRIVATE_V4)}},
@@ -58,14 +58,14 @@ def dev_server_policy(settings: KubernetesSettings) -> dict[str, Any]:
     )
 
 
-def gang_policy(settings: KubernetesSettings, name: str, labels: dict[str, str]) -> dict[str, Any]:
+def build_gang_policy(settings: KubernetesSettings, name: str, labels: dict[str, str]) -> dict[str, Any]:
     """For the members of one gang: everything, to and from each other."""
     members = {RESERVATION_ID: labels[RESERVATION_ID]}
     peers = [{"podSelector": {"matchLabels": members}}]
-    return _policy(settings, name, labels, members, ingress=[{"from": peers}], egress=[{"to": peers}])
+    return _build_policy(settings, name, labels, members, ingress=[{"from": peers}], egress=[{"to": peers}])
 
 
-def _policy(
+def _build_policy(
     settings: KubernetesSettings,
     name: str,
     labels: dict[str, str],

@@ -7,26 +7,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpudev.adapters.kubernetes.objects import labels as names
-from gpudev.adapters.kubernetes.objects.labels import gang_service_name, label_value, member_name
+from gpudev.adapters.kubernetes.objects.labels import gang_service_name, member_name, to_label_value
 from gpudev.adapters.kubernetes.objects.network_policies import SSH_PORT
-from gpudev.adapters.kubernetes.objects.secret_files import HOME, WORKSPACE, mounted_items, one_line
-from gpudev.adapters.kubernetes.sizing import Room
-from gpudev.domain.cluster import Share
+from gpudev.adapters.kubernetes.objects.secret_files import HOME, WORKSPACE, secret_mount_items, to_one_line
+from gpudev.adapters.kubernetes.sizing import CpuMemory
+from gpudev.domain.cluster import NodeShare
 from gpudev.ports.cluster import ServerSpec
 from gpudev.settings import KubernetesSettings
 
-CONTAINER = "dev"
-BINARY = "/gpudev/bin/gpudev-devserver"
-_BIN, _CONFIG = "/gpudev/bin", "/gpudev/config"
-_INIT = {"cpu": "100m", "memory": "64Mi"}
-_NOBODY = 65532
-_LONGEST_ANNOTATION = 1024
-_LEAVE_IT_THERE = {
+DEV_CONTAINER = "dev"
+DEVSERVER_BINARY = "/gpudev/bin/gpudev-devserver"
+_BIN_DIR, _CONFIG_DIR = "/gpudev/bin", "/gpudev/config"
+_INIT_RESOURCES = {"cpu": "100m", "memory": "64Mi"}
+_NONROOT_ID = 65532
+_MAX_ANNOTATION_LENGTH = 1024
+_DO_NOT_EVICT = {
     "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
     "karpenter.sh/do-not-disrupt": "true",
 }
 """Whoever saves nodes by moving pods would end somebody's work: a dev server cannot be moved."""
-_FAREWELL_S = 5
+_SHUTDOWN_MARGIN_S = 5
 """What our program itself needs after the people's processes have had their time."""
 
 CAPABILITIES = (
@@ -46,17 +46,17 @@ CAPABILITIES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MemberPlacement:
     """What one member gets."""
 
-    share: Share
-    room: Room
-    rest: tuple[tuple[str, str], ...] = ()
+    share: NodeShare
+    resources: CpuMemory
+    whole_node_resources: tuple[tuple[str, str], ...] = ()
     """(resource, amount) of what comes with a whole node."""
 
 
 @dataclass(frozen=True, slots=True)
-class Storage:
+class StorageClaims:
     """Claims that exist already. None: scratch that ends with the pod."""
 
     home_claim: str | None = None
@@ -67,22 +67,22 @@ class Storage:
 def server_labels(spec: ServerSpec) -> dict[str, str]:
     """What everything made for a reservation carries."""
     return {
-        names.MANAGED_BY: names.OURS,
+        names.MANAGED_BY: names.MANAGER,
         names.RESERVATION_ID: str(spec.reservation_id),
-        names.USER: label_value(spec.username),
-        names.GPU_TYPE: label_value(spec.gpu_type),
+        names.USER: to_label_value(spec.username),
+        names.GPU_TYPE: to_label_value(spec.gpu_type),
     }
 
 
 def server_annotations(spec: ServerSpec, host_key: str) -> dict[str, str]:
-    annotations = {names.USERNAME: readable(spec.username), names.HOST_KEY: host_key}
+    annotations = {names.USERNAME: to_annotation_value(spec.username), names.HOST_KEY: host_key}
     if spec.name is not None:
-        annotations[names.NAME] = readable(spec.name)
+        annotations[names.RESERVATION_NAME] = to_annotation_value(spec.name)
     return annotations
 
 
-def pod(
-    spec: ServerSpec, place: Place, settings: KubernetesSettings, storage: Storage, host_key: str
+def build_pod(
+    spec: ServerSpec, place: MemberPlacement, settings: KubernetesSettings, storage: StorageClaims, host_key: str
 ) -> dict[str, Any]:
     share = place.share
     name = member_name(spec.pod_name, share.rank)
@@ -98,9 +98,9 @@ def pod(
                 names.MEMBERS: str(len(spec.shares)),
             },
             "annotations": {
-                **_LEAVE_IT_THERE,
+                **_DO_NOT_EVICT,
                 **server_annotations(spec, host_key),
-                **({names.SETUP: "yes"} if (spec.dotfiles, spec.startup_script) != (None, None) else {}),
+                **({names.PERSONALIZATION: "yes"} if (spec.dotfiles, spec.startup_script) != (None, None) else {}),
                 names.PLANNED_NODE: share.node,
             },
         },
@@ -108,43 +108,43 @@ def pod(
             "restartPolicy": "Never",
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
-            "terminationGracePeriodSeconds": _grace(settings) + _FAREWELL_S,
-            "affinity": _exactly(share.node),
+            "terminationGracePeriodSeconds": _grace_seconds(settings) + _SHUTDOWN_MARGIN_S,
+            "affinity": _node_affinity(share.node),
             "tolerations": [{"key": key, "operator": "Exists"} for key in settings.tolerated_taints],
             "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
             "initContainers": [_init_container(settings)],
-            "containers": [_container(spec, place, settings)],
+            "containers": [_dev_container(spec, place, settings)],
             "volumes": _volumes(spec, place, settings, storage),
-            **_gang_names(spec, name, settings),
-            **_optional(settings),
+            **_gang_hostnames(spec, name, settings),
+            **_optional_fields(settings),
         },
     }
 
 
-def _grace(settings: KubernetesSettings) -> int:
+def _grace_seconds(settings: KubernetesSettings) -> int:
     return math.ceil(settings.termination_grace.total_seconds())
 
 
-def image_of(spec: ServerSpec, settings: KubernetesSettings) -> str:
-    return readable(spec.image or "") or settings.default_image
+def choose_image(spec: ServerSpec, settings: KubernetesSettings) -> str:
+    return to_annotation_value(spec.image or "") or settings.default_image
 
 
-_PINNED = re.compile(r"@sha256:[0-9a-f]{64}$|:(?!latest$)[^/:@]+$")
+_PINNED_IMAGE = re.compile(r"@sha256:[0-9a-f]{64}$|:(?!latest$)[^/:@]+$")
 
 
-def pull_policy(image: str, settings: KubernetesSettings) -> str:
+def choose_pull_policy(image: str, settings: KubernetesSettings) -> str:
     """A name that may mean another image tomorrow is asked for again every time."""
-    if settings.image_pull_policy == "IfNotPresent" and not _PINNED.search(image):
+    if settings.image_pull_policy == "IfNotPresent" and not _PINNED_IMAGE.search(image):
         return "Always"
     return settings.image_pull_policy
 
 
-def _exactly(node: str) -> dict[str, Any]:
+def _node_affinity(node: str) -> dict[str, Any]:
     term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
 
 
-def _gang_names(spec: ServerSpec, name: str, settings: KubernetesSettings) -> dict[str, Any]:
+def _gang_hostnames(spec: ServerSpec, name: str, settings: KubernetesSettings) -> dict[str, Any]:
     if len(spec.shares) == 1:
         return {}
     gang = gang_service_name(spec.pod_name)
@@ -153,7 +153,7 @@ def _gang_names(spec: ServerSpec, name: str, settings: KubernetesSettings) -> di
     return {"hostname": name, "subdomain": gang, "dnsConfig": {"searches": [search]}}
 
 
-def _optional(settings: KubernetesSettings) -> dict[str, Any]:
+def _optional_fields(settings: KubernetesSettings) -> dict[str, Any]:
     chosen: dict[str, Any] = {}
     if settings.runtime_class:
         chosen["runtimeClassName"] = settings.runtime_class
@@ -167,32 +167,32 @@ def _init_container(settings: KubernetesSettings) -> dict[str, Any]:
     return {
         "name": "install",
         "image": settings.init_image,
-        "imagePullPolicy": pull_policy(settings.init_image, settings),
-        "command": ["/gpudev-devserver", "install", "--to", _BIN],
-        "resources": {"requests": _INIT, "limits": _INIT},
+        "imagePullPolicy": choose_pull_policy(settings.init_image, settings),
+        "command": ["/gpudev-devserver", "install", "--to", _BIN_DIR],
+        "resources": {"requests": _INIT_RESOURCES, "limits": _INIT_RESOURCES},
         "securityContext": {
             "runAsNonRoot": True,
-            "runAsUser": _NOBODY,
-            "runAsGroup": _NOBODY,
+            "runAsUser": _NONROOT_ID,
+            "runAsGroup": _NONROOT_ID,
             "readOnlyRootFilesystem": True,
             "allowPrivilegeEscalation": False,
             "capabilities": {"drop": ["ALL"]},
         },
-        "volumeMounts": [{"name": "bin", "mountPath": _BIN}],
+        "volumeMounts": [{"name": "bin", "mountPath": _BIN_DIR}],
     }
 
 
-def _container(spec: ServerSpec, place: Place, settings: KubernetesSettings) -> dict[str, Any]:
-    image = image_of(spec, settings)
-    resources = {"cpu": place.room.cpu, "memory": place.room.memory}
+def _dev_container(spec: ServerSpec, place: MemberPlacement, settings: KubernetesSettings) -> dict[str, Any]:
+    image = choose_image(spec, settings)
+    resources = {"cpu": place.resources.cpu, "memory": place.resources.memory}
     if spec.gpu_count:
         resources[settings.gpu_resource] = str(place.share.units)
-        resources |= dict(place.rest)
+        resources |= dict(place.whole_node_resources)
     return {
-        "name": CONTAINER,
+        "name": DEV_CONTAINER,
         "image": image,
-        "imagePullPolicy": pull_policy(image, settings),
-        "command": [BINARY, "serve", "--grace", f"{_grace(settings)}s"],
+        "imagePullPolicy": choose_pull_policy(image, settings),
+        "command": [DEVSERVER_BINARY, "serve", "--grace", f"{_grace_seconds(settings)}s"],
         "workingDir": "/",
         "env": _container_environment(spec),
         # Requests and limits are the same, so it is among the last that a node in need takes memory from.
@@ -214,8 +214,8 @@ def _container(spec: ServerSpec, place: Place, settings: KubernetesSettings) -> 
             "capabilities": {"drop": ["ALL"], "add": list(CAPABILITIES)},
         },
         "volumeMounts": [
-            {"name": "bin", "mountPath": _BIN, "readOnly": True},
-            {"name": "config", "mountPath": _CONFIG, "readOnly": True},
+            {"name": "bin", "mountPath": _BIN_DIR, "readOnly": True},
+            {"name": "config", "mountPath": _CONFIG_DIR, "readOnly": True},
             {"name": "home", "mountPath": HOME},
             {"name": "workspace", "mountPath": WORKSPACE},
             {"name": "shm", "mountPath": "/dev/shm"},
@@ -231,21 +231,23 @@ def _container_environment(spec: ServerSpec) -> list[dict[str, str]]:
     return [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
 
 
-def _volumes(spec: ServerSpec, place: Place, settings: KubernetesSettings, storage: Storage) -> list[dict[str, Any]]:
-    secret = {"secretName": spec.pod_name, "defaultMode": 0o400, "items": mounted_items(spec, place.share.rank)}
+def _volumes(
+    spec: ServerSpec, place: MemberPlacement, settings: KubernetesSettings, storage: StorageClaims
+) -> list[dict[str, Any]]:
+    secret = {"secretName": spec.pod_name, "defaultMode": 0o400, "items": secret_mount_items(spec, place.share.rank)}
     return [
         {"name": "bin", "emptyDir": {"sizeLimit": "64Mi"}},
         {"name": "config", "secret": secret},
-        {"name": "home", **_claim_or(storage.home_claim if place.share.rank == 0 else None, {})},
-        {"name": "workspace", **_claim_or(storage.workspace_claim, {"sizeLimit": settings.workspace_size})},
-        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": place.room.shared_memory}},
+        {"name": "home", **_claim_or_scratch(storage.home_claim if place.share.rank == 0 else None, {})},
+        {"name": "workspace", **_claim_or_scratch(storage.workspace_claim, {"sizeLimit": settings.workspace_size})},
+        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": place.resources.shm_size}},
     ]
 
 
-def _claim_or(claim: str | None, scratch: dict[str, str]) -> dict[str, Any]:
+def _claim_or_scratch(claim: str | None, scratch: dict[str, str]) -> dict[str, Any]:
     return {"persistentVolumeClaim": {"claimName": claim}} if claim is not None else {"emptyDir": scratch}
 
 
-def readable(text: str) -> str:
+def to_annotation_value(text: str) -> str:
     """Something for people to read, whatever it was."""
-    return one_line(text).encode("utf-8", "replace").decode()[:_LONGEST_ANNOTATION]
+    return to_one_line(text).encode("utf-8", "replace").decode()[:_MAX_ANNOTATION_LENGTH]

@@ -14,31 +14,31 @@ from typing import Any
 
 from gpudev.adapters.kubernetes.objects.labels import gang_service_name, member_name
 from gpudev.adapters.kubernetes.ssh_keys import KeyPair
-from gpudev.domain.cluster import Share
+from gpudev.domain.cluster import NodeShare
 from gpudev.domain.ids import short_id
-from gpudev.domain.sessions.addons import JupyterWish
+from gpudev.domain.sessions.addons import JupyterSpec
 from gpudev.ports.cluster import ServerSpec
 
 HOST_KEY = "host_key"
 MESH_KEY = "mesh_key"
 AUTHORIZED_KEYS = "authorized_keys"
 ENVIRONMENT = "environment"
-GREETING = "greeting"
+BANNER = "greeting"
 HOSTS = "hosts"
 JUPYTER = "jupyter"
-OWN_VARIABLES = "own_variables"
+PERSONAL_VARIABLES = "own_variables"
 DOTFILES = "dotfiles"
 STARTUP_SCRIPT = "startup_script"
 MASTER_PORT = 29500
 HOME = "/home/dev"
 WORKSPACE = "/workspace"
 
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LINE_ENDS = re.compile(r"[\x00\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
+class ServerKeys:
     """Made once per reservation and kept, so that a restarted dev server is still the one people know."""
 
     host: KeyPair
@@ -46,33 +46,39 @@ class Keys:
     """By which the members of a gang reach each other; None: there is one member."""
 
 
-def secret_data(spec: ServerSpec, keys: Keys, home_is_kept: bool) -> dict[str, str]:
+def build_secret_data(spec: ServerSpec, keys: ServerKeys, home_is_kept: bool) -> dict[str, str]:
     """The members' addresses come later: nobody knows them yet."""
     files = {
         HOST_KEY: keys.host.private,
-        AUTHORIZED_KEYS: authorized_keys(spec.ssh_public_keys, keys),
-        JUPYTER: jupyter_text(spec.jupyter),
+        AUTHORIZED_KEYS: format_authorized_keys(spec.ssh_public_keys, keys),
+        JUPYTER: format_jupyter_spec(spec.jupyter),
         HOSTS: "",
     }
-    files |= _own_setup(spec)
+    files |= _personalization_files(spec)
     if keys.mesh is not None:
         files[MESH_KEY] = keys.mesh.private
     for share in spec.shares:
-        files[f"{ENVIRONMENT}-{share.rank}"] = _environment_file(spec, share)
-        files[f"{GREETING}-{share.rank}"] = _greeting(spec, share, home_is_kept)
-    return {name: encode(text) for name, text in files.items()}
+        files[f"{ENVIRONMENT}-{share.rank}"] = _format_environment(spec, share)
+        files[f"{BANNER}-{share.rank}"] = _format_banner(spec, share, home_is_kept)
+    return {name: encode_secret_value(text) for name, text in files.items()}
 
 
-def mounted_items(spec: ServerSpec, rank: int) -> list[dict[str, Any]]:
+def secret_mount_items(spec: ServerSpec, rank: int) -> list[dict[str, Any]]:
     """Which keys of the Secret one member finds, and under which file names."""
-    plain = [HOST_KEY, AUTHORIZED_KEYS, HOSTS, *_own_setup(spec), *([MESH_KEY] if len(spec.shares) > 1 else [])]
-    own = [{"key": f"{name}-{rank}", "path": name} for name in (ENVIRONMENT, GREETING)]
+    plain = [
+        HOST_KEY,
+        AUTHORIZED_KEYS,
+        HOSTS,
+        *_personalization_files(spec),
+        *([MESH_KEY] if len(spec.shares) > 1 else []),
+    ]
+    own = [{"key": f"{name}-{rank}", "path": name} for name in (ENVIRONMENT, BANNER)]
     if rank == 0:  # where people log in
         plain.append(JUPYTER)
     return [{"key": name, "path": name} for name in plain] + own
 
 
-def environment(spec: ServerSpec, share: Share) -> dict[str, str]:
+def build_environment(spec: ServerSpec, share: NodeShare) -> dict[str, str]:
     """What sessions find in their environment, beside what its owner brings. What we say wins over that."""
     values = {
         "GPU_DEV_RESERVATION_ID": str(spec.reservation_id),
@@ -89,44 +95,44 @@ def environment(spec: ServerSpec, share: Share) -> dict[str, str]:
         values["GPU_DEV_NAME"] = spec.name
     if len(spec.shares) > 1:
         values |= _gang_environment(spec, share)
-    return {name: one_line(value) for name, value in values.items() if _is_variable(name)}
+    return {name: to_one_line(value) for name, value in values.items() if _is_variable_name(name)}
 
 
-def member_host(name: str, rank: int) -> str:
+def member_hostname(name: str, rank: int) -> str:
     """The name by which the other members reach this one: resolved by the cluster's DNS through the headless Service,
     whatever the cluster's domain is called, and by the hosts file."""
     return f"{member_name(name, rank)}.{gang_service_name(name)}"
 
 
-def host_lines(name: str, addresses: Mapping[int, str]) -> str:
+def format_hosts(name: str, addresses: Mapping[int, str]) -> str:
     """Lines for /etc/hosts, by rank."""
     return "".join(
-        f"{address}\t{member_host(name, rank)}\t{member_name(name, rank)}\n"
+        f"{address}\t{member_hostname(name, rank)}\t{member_name(name, rank)}\n"
         for rank, address in sorted(addresses.items())
     )
 
 
-def encode(text: str) -> str:
+def encode_secret_value(text: str) -> str:
     """As a Secret carries it. What is no text at all (a lone surrogate) is replaced: it must not stop a start."""
     return base64.b64encode(text.encode("utf-8", "replace")).decode("ascii")
 
 
-def decode(data: str) -> str:
+def decode_secret_value(data: str) -> str:
     return base64.b64decode(data).decode("utf-8", "replace")
 
 
-def one_line(text: str) -> str:
+def to_one_line(text: str) -> str:
     """These files are read line by line; a line break in a value would begin another one."""
     return _LINE_ENDS.sub(" ", text)
 
 
-def _gang_environment(spec: ServerSpec, share: Share) -> dict[str, str]:
-    hosts = [member_host(spec.pod_name, other.rank) for other in spec.shares]
+def _gang_environment(spec: ServerSpec, share: NodeShare) -> dict[str, str]:
+    hosts = [member_hostname(spec.pod_name, other.rank) for other in spec.shares]
     return {
         "RANK": str(share.rank),
         "NODE_RANK": str(share.rank),
         "WORLD_SIZE": str(len(spec.shares)),
-        "MASTER_ADDR": member_host(spec.pod_name, 0),
+        "MASTER_ADDR": member_hostname(spec.pod_name, 0),
         "MASTER_PORT": str(MASTER_PORT),
         "GPU_DEV_NODE_COUNT": str(len(spec.shares)),
         "GPU_DEV_GPUS_PER_NODE": str(share.units),
@@ -134,40 +140,40 @@ def _gang_environment(spec: ServerSpec, share: Share) -> dict[str, str]:
     }
 
 
-def _own_setup(spec: ServerSpec) -> dict[str, str]:
+def _personalization_files(spec: ServerSpec) -> dict[str, str]:
     """What the owner brings. Variables are records that end with a NUL: a value may have several lines, and one that
     holds a NUL could be given to no process."""
-    records = {name: value for name, value in spec.environment.items() if "\0" not in value and _is_variable(name)}
+    records = {name: value for name, value in spec.environment.items() if "\0" not in value and _is_variable_name(name)}
     variables = "".join(f"{name}={value}\0" for name, value in records.items())
     files = {
-        OWN_VARIABLES: variables if spec.environment else None,
+        PERSONAL_VARIABLES: variables if spec.environment else None,
         DOTFILES: spec.dotfiles,
         STARTUP_SCRIPT: spec.startup_script,
     }
     return {name: text for name, text in files.items() if text is not None}
 
 
-def _is_variable(name: str) -> bool:
-    return _VARIABLE.fullmatch(name) is not None
+def _is_variable_name(name: str) -> bool:
+    return _VARIABLE_NAME.fullmatch(name) is not None
 
 
-def _environment_file(spec: ServerSpec, share: Share) -> str:
-    return "".join(f"{name}={value}\n" for name, value in environment(spec, share).items())
+def _format_environment(spec: ServerSpec, share: NodeShare) -> str:
+    return "".join(f"{name}={value}\n" for name, value in build_environment(spec, share).items())
 
 
-def authorized_keys(public_keys: Iterable[str], keys: Keys) -> str:
-    lines = [one_line(key).strip() for key in public_keys]
+def format_authorized_keys(public_keys: Iterable[str], keys: ServerKeys) -> str:
+    lines = [to_one_line(key).strip() for key in public_keys]
     if keys.mesh is not None:
         lines.append(f"{keys.mesh.public} gang")
     return "".join(f"{line}\n" for line in lines if line)
 
 
-def jupyter_text(wish: JupyterWish | None) -> str:
+def format_jupyter_spec(spec: JupyterSpec | None) -> str:
     """Empty: it shall not run."""
-    return "" if wish is None else json.dumps(asdict(wish))
+    return "" if spec is None else json.dumps(asdict(spec))
 
 
-def _greeting(spec: ServerSpec, share: Share, home_is_kept: bool) -> str:
+def _format_banner(spec: ServerSpec, share: NodeShare, home_is_kept: bool) -> str:
     gpus = f"{spec.gpu_count} × {spec.gpu_type}" if spec.gpu_count else spec.gpu_type
     until = f", until {spec.expires_at:%Y-%m-%d %H:%M} UTC" if spec.expires_at else ""
     disk, scratch = f"your disk {spec.disk_name or 'default'!r}", "scratch space that ends with the reservation"
@@ -180,11 +186,11 @@ def _greeting(spec: ServerSpec, share: Share, home_is_kept: bool) -> str:
     ]
     if len(spec.shares) > 1:
         lines.append(f"This is node {share.rank} of {len(spec.shares)}. On each of them:")
-        lines.append(f"  {torchrun_line(share)} train.py")
-    return "".join(f"{one_line(line)}\n" for line in lines)
+        lines.append(f"  {torchrun_command(share)} train.py")
+    return "".join(f"{to_one_line(line)}\n" for line in lines)
 
 
-def torchrun_line(share: Share) -> str:
+def torchrun_command(share: NodeShare) -> str:
     """For people to copy: the shell they paste it into fills the variables in."""
     return (
         f"torchrun --nnodes $WORLD_SIZE --nproc-per-node {share.units} --node-rank $NODE_RANK"

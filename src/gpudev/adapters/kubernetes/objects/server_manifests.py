@@ -4,27 +4,29 @@ objects as the API server takes them out."""
 from typing import Any
 
 from gpudev.adapters.kubernetes.objects import labels as names
-from gpudev.adapters.kubernetes.objects.labels import gang_service_name, label_value, shared_claim_name
-from gpudev.adapters.kubernetes.objects.network_policies import SSH_PORT, gang_policy
+from gpudev.adapters.kubernetes.objects.labels import gang_service_name, shared_claim_name, to_label_value
+from gpudev.adapters.kubernetes.objects.network_policies import SSH_PORT, build_gang_policy
 from gpudev.adapters.kubernetes.objects.pod_manifest import server_annotations, server_labels
-from gpudev.adapters.kubernetes.objects.secret_files import Keys, secret_data
+from gpudev.adapters.kubernetes.objects.secret_files import ServerKeys, build_secret_data
 from gpudev.ports.cluster import ServerSpec
 from gpudev.settings import KubernetesSettings
 
-EFS_CLASS = "gpu-dev-efs"
+EFS_STORAGE_CLASS = "gpu-dev-efs"
 
 
-def secret(spec: ServerSpec, keys: Keys, settings: KubernetesSettings, *, home_is_kept: bool) -> dict[str, Any]:
+def build_secret(
+    spec: ServerSpec, keys: ServerKeys, settings: KubernetesSettings, *, home_is_kept: bool
+) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": _metadata(spec, spec.pod_name, settings, keys.host.public),
         "type": "Opaque",
-        "data": secret_data(spec, keys, home_is_kept),
+        "data": build_secret_data(spec, keys, home_is_kept),
     }
 
 
-def ssh_service(spec: ServerSpec, settings: KubernetesSettings, host_key: str) -> dict[str, Any]:
+def build_ssh_service(spec: ServerSpec, settings: KubernetesSettings, host_key: str) -> dict[str, Any]:
     """The way in. The port on the nodes is the API server's to choose."""
     return {
         "apiVersion": "v1",
@@ -40,7 +42,7 @@ def ssh_service(spec: ServerSpec, settings: KubernetesSettings, host_key: str) -
     }
 
 
-def gang_objects(spec: ServerSpec, settings: KubernetesSettings, host_key: str) -> list[dict[str, Any]]:
+def build_gang_objects(spec: ServerSpec, settings: KubernetesSettings, host_key: str) -> list[dict[str, Any]]:
     """What lets the members of a gang find and reach each other; nothing for a single one."""
     if len(spec.shares) == 1:
         return []
@@ -57,13 +59,13 @@ def gang_objects(spec: ServerSpec, settings: KubernetesSettings, host_key: str) 
             "ports": [{"name": "ssh", "port": SSH_PORT, "targetPort": SSH_PORT, "protocol": "TCP"}],
         },
     }
-    return [headless, gang_policy(settings, name, server_labels(spec))]
+    return [headless, build_gang_policy(settings, name, server_labels(spec))]
 
 
-def shared_claim(username: str, settings: KubernetesSettings) -> dict[str, Any] | None:
+def build_shared_claim(username: str, settings: KubernetesSettings) -> dict[str, Any] | None:
     """The user's own shared storage: the same in every reservation and on every node of a gang. It carries no
     reservation's id, so no teardown finds it. None: not configured here."""
-    storage_class = settings.shared_storage_class or (EFS_CLASS if settings.efs_file_system_id else "")
+    storage_class = settings.shared_storage_class or (EFS_STORAGE_CLASS if settings.efs_file_system_id else "")
     if not storage_class:
         return None
     return {
@@ -72,7 +74,7 @@ def shared_claim(username: str, settings: KubernetesSettings) -> dict[str, Any] 
         "metadata": {
             "name": shared_claim_name(username),
             "namespace": settings.namespace,
-            "labels": {names.MANAGED_BY: names.OURS, names.USER: label_value(username)},
+            "labels": {names.MANAGED_BY: names.MANAGER, names.USER: to_label_value(username)},
             "annotations": {names.USERNAME: username.encode("utf-8", "replace").decode()},
         },
         "spec": {
@@ -83,14 +85,14 @@ def shared_claim(username: str, settings: KubernetesSettings) -> dict[str, Any] 
     }
 
 
-def efs_storage_class(settings: KubernetesSettings) -> dict[str, Any] | None:
+def build_efs_storage_class(settings: KubernetesSettings) -> dict[str, Any] | None:
     """One access point per claim on the file system that the settings name; what was stored outlives the claim."""
     if not settings.efs_file_system_id or settings.shared_storage_class:
         return None
     return {
         "apiVersion": "storage.k8s.io/v1",
         "kind": "StorageClass",
-        "metadata": {"name": EFS_CLASS, "labels": {names.MANAGED_BY: names.OURS}},
+        "metadata": {"name": EFS_STORAGE_CLASS, "labels": {names.MANAGED_BY: names.MANAGER}},
         "provisioner": "efs.csi.aws.com",
         "reclaimPolicy": "Retain",
         "volumeBindingMode": "Immediate",

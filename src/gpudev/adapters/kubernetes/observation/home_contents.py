@@ -14,78 +14,78 @@ import structlog
 
 from gpudev.adapters.kubernetes.cache.object_records import PodRecord, ServerParts
 from gpudev.adapters.kubernetes.client.kubernetes_api import KubernetesApi
-from gpudev.adapters.kubernetes.objects.pod_manifest import BINARY, CONTAINER
-from gpudev.domain.disks.contents import Contents, Entry, EntryKind
+from gpudev.adapters.kubernetes.objects.pod_manifest import DEV_CONTAINER, DEVSERVER_BINARY
+from gpudev.domain.disks.contents import Contents, DiskEntry, DiskEntryKind
 from gpudev.domain.errors import ClusterError, GpuDevError, Unavailable
 
 log = structlog.get_logger(__name__)
-MOST_ENTRIES = 1000
-_LOOKS_FOR_S = 5
-_ANSWERS_WITHIN = timedelta(seconds=_LOOKS_FOR_S + 3)
+MAX_ENTRIES = 1000
+_LIST_WITHIN_S = 5
+_EXEC_TIMEOUT = timedelta(seconds=_LIST_WITHIN_S + 3)
 """It ends by itself before; this is for one that does not answer."""
-HOME_LISTED = "home.listed "
+LISTING_LINE_PREFIX = "home.listed "
 """Begins the line in a dev server's log that has a listing: its own program writes the same."""
-_LAST_LINES = 10
-_MOST_BYTES = 4 * 1024 * 1024
-_LARGEST = 2**63
+_LOG_TAIL_LINES = 10
+_MAX_BYTES = 4 * 1024 * 1024
+_MAX_SIZE = 2**63
 
 
-async def list_home(api: KubernetesApi, parts: ServerParts) -> Contents | None:
+async def find_home_contents(api: KubernetesApi, parts: ServerParts) -> Contents | None:
     """None: nobody can tell."""
     pod = next((one for one in parts.pods if _has_disk(one)), None)
     if pod is None:
         return None
     try:
-        said = await (_ask_log(api, pod) if pod.is_over else _ask(api, pod))
-        return None if said is None else read_contents(said)
+        said = await (_find_listing_in_log(api, pod) if pod.is_over else _list_in_running_pod(api, pod))
+        return None if said is None else parse_contents(said)
     except GpuDevError as error:
         log.info("kubernetes.home_not_listed", pod=pod.name, error=str(error))
         return None
 
 
-async def _ask(api: KubernetesApi, pod: PodRecord) -> bytes | None:
-    if pod.node is None or pod.own is None or pod.own.phase != "Running":
+async def _list_in_running_pod(api: KubernetesApi, pod: PodRecord) -> bytes | None:
+    if pod.node is None or pod.member is None or pod.member.phase != "Running":
         return None
-    argv = [BINARY, "list", "--entries", str(MOST_ENTRIES), "--within", f"{_LOOKS_FOR_S}s"]
-    return await api.exec_in_pod(pod.name, CONTAINER, argv, timeout=_ANSWERS_WITHIN, most_bytes=_MOST_BYTES)
+    argv = [DEVSERVER_BINARY, "list", "--entries", str(MAX_ENTRIES), "--within", f"{_LIST_WITHIN_S}s"]
+    return await api.exec_in_pod(pod.name, DEV_CONTAINER, argv, timeout=_EXEC_TIMEOUT, max_bytes=_MAX_BYTES)
 
 
-async def _ask_log(api: KubernetesApi, pod: PodRecord) -> bytes | None:
+async def _find_listing_in_log(api: KubernetesApi, pod: PodRecord) -> bytes | None:
     """One whose command has ended writes it there last of all."""
     try:
-        async with asyncio.timeout(_ANSWERS_WITHIN.total_seconds()):
-            text = await api.pod_log(pod.name, CONTAINER, _LAST_LINES, most_bytes=_MOST_BYTES)
+        async with asyncio.timeout(_EXEC_TIMEOUT.total_seconds()):
+            text = await api.find_pod_log(pod.name, DEV_CONTAINER, _LOG_TAIL_LINES, max_bytes=_MAX_BYTES)
     except TimeoutError as error:
         raise Unavailable("its log was not there in time") from error
-    lines = [line for line in (text or "").splitlines() if line.startswith(HOME_LISTED)]
-    return lines[-1].removeprefix(HOME_LISTED).encode() if lines else None
+    lines = [line for line in (text or "").splitlines() if line.startswith(LISTING_LINE_PREFIX)]
+    return lines[-1].removeprefix(LISTING_LINE_PREFIX).encode() if lines else None
 
 
-def read_contents(said: bytes) -> Contents:
+def parse_contents(said: bytes) -> Contents:
     """Raises ClusterError where that is no listing."""
     try:
         data = orjson.loads(said)
-        entries = tuple(_entry(*one) for one in data["entries"])
-        if len(entries) > MOST_ENTRIES or not isinstance(data["counted"], bool):
+        entries = tuple(_parse_entry(*one) for one in data["entries"])
+        if len(entries) > MAX_ENTRIES or not isinstance(data["counted"], bool):
             raise ValueError("it is longer than was asked for, or does not say whether all was counted")
-        files, folders, size_bytes = (_size(data[name]) for name in ("files", "folders", "size_bytes"))
+        files, folders, size_bytes = (_parse_size(data[name]) for name in ("files", "folders", "size_bytes"))
         return Contents(files, folders, size_bytes, entries, data["counted"])
     except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise ClusterError(f"what the dev server says is no listing: {error}") from error
 
 
-def _entry(path: Any, kind: Any, size: Any, modified_at: Any) -> Entry:
+def _parse_entry(path: Any, kind: Any, size: Any, modified_at: Any) -> DiskEntry:
     if not isinstance(path, str) or "\0" in path:
         raise ValueError("a name is no name")
-    return Entry(path, EntryKind(kind), _size(size), datetime.fromisoformat(modified_at).astimezone(UTC))
+    return DiskEntry(path, DiskEntryKind(kind), _parse_size(size), datetime.fromisoformat(modified_at).astimezone(UTC))
 
 
-def _size(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _LARGEST:
+def _parse_size(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _MAX_SIZE:
         raise ValueError(f"{str(value)[:40]!r} is no size")
     return value
 
 
 def _has_disk(pod: PodRecord) -> bool:
     """The first member has it. One that was asked to go is on its way already."""
-    return pod.own is not None and pod.own.rank == 0 and not pod.deleting
+    return pod.member is not None and pod.member.rank == 0 and not pod.is_deleting

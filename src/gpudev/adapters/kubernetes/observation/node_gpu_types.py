@@ -15,7 +15,7 @@ from gpudev.domain.gpu import Catalogue, GpuType
 _WORD = re.compile(r"[a-z0-9]+")
 
 
-def find_type(
+def find_gpu_type(
     record: NodeRecord, catalogue: Catalogue, by_instance: Mapping[str, GpuType], label: str
 ) -> GpuType | str:
     """Its type, or why it has none, in words. A label that names no type is not overruled: somebody meant it."""
@@ -23,19 +23,19 @@ def find_type(
         known = catalogue.get(record.type_label) or catalogue.get(record.type_label.lower())
         return known or f"its label {label} says {record.type_label!r}, which is no GPU type"
     product = record.product
-    if product is not None and (how := _how_divided(product)) is not None:
+    if product is not None and (how := _describe_sharing(product)) is not None:
         return f"its GPUs are {how} ({product}); a label {label} makes them GPUs of a type all the same"
     if record.instance_type is not None and record.instance_type in by_instance:
         return by_instance[record.instance_type]
     if product is not None:
-        known = find_by_product(product, catalogue.values())
+        known = find_gpu_type_by_product(product, catalogue.values())
         return known or f"its GPU {product} is no GPU type's, and it has no label {label}"
     if record.instance_type is None:
         return f"it has neither a label {label} nor an instance type"
     return f"instance type {record.instance_type} is no GPU type's"
 
 
-def types_by_instance(catalogue: Catalogue) -> dict[str, GpuType]:
+def gpu_types_by_instance(catalogue: Catalogue) -> dict[str, GpuType]:
     """An instance type that several GPU types share tells nothing, unless one alone of them is offered. Neither does a
     CPU type's: the control plane's own nodes are of such types too, and only a label says that one is for users."""
     sharing: defaultdict[str, list[GpuType]] = defaultdict(list)
@@ -45,7 +45,7 @@ def types_by_instance(catalogue: Catalogue) -> dict[str, GpuType]:
     return {types[0].instance_type: types[0] for types in chosen if len(types) == 1 and not types[0].is_cpu}
 
 
-def find_by_product(product: str, types: Iterable[GpuType]) -> GpuType | None:
+def find_gpu_type_by_product(product: str, types: Iterable[GpuType]) -> GpuType | None:
     """Whose name's words are all in the product's ("NVIDIA-A100-SXM4-80GB"); of several the one that says most. None:
     nobody's, or two say the same."""
     words = _words(product)
@@ -56,7 +56,7 @@ def find_by_product(product: str, types: Iterable[GpuType]) -> GpuType | None:
     return best[0] if len(best) == 1 else None
 
 
-def _how_divided(product: str) -> str | None:
+def _describe_sharing(product: str) -> str | None:
     words = _words(product)
     if "mig" in words:
         return "cut into slices"

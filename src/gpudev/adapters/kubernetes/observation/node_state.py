@@ -14,16 +14,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpudev.adapters.kubernetes.cache.object_records import NodeRecord, PodRecord
-from gpudev.adapters.kubernetes.objects.compute_resources import Demand
-from gpudev.adapters.kubernetes.observation.node_gpu_types import find_type, types_by_instance
-from gpudev.adapters.kubernetes.sizing import Room, room_of_type, share_of
+from gpudev.adapters.kubernetes.objects.compute_resources import ResourceRequests
+from gpudev.adapters.kubernetes.observation.node_gpu_types import find_gpu_type, gpu_types_by_instance
+from gpudev.adapters.kubernetes.sizing import CpuMemory, catalogue_resources, compute_share
 from gpudev.domain.cluster import Node
 from gpudev.domain.gpu import Catalogue, GpuType
 from gpudev.settings import KubernetesSettings
 
 DEV_SERVER_PREFIX = "gpu-dev-"
 """Whoever's a pod of such a name is, it takes a user slot of a CPU node."""
-_ADDRESSES = {
+_ADDRESS_PREFERENCES = {
     "external": ("ExternalIP", "InternalIP", "Hostname"),
     "internal": ("InternalIP", "ExternalIP", "Hostname"),
     "hostname": ("Hostname", "ExternalDNS", "InternalDNS", "ExternalIP", "InternalIP"),
@@ -31,32 +31,34 @@ _ADDRESSES = {
 
 
 @dataclass(frozen=True, slots=True)
-class NodesSeen:
+class NodeStates:
     nodes: tuple[Node, ...]
     ignored: Mapping[str, str]
     """Nodes that are none of ours, each with the reason in words."""
 
 
-def see_nodes(
+def compute_node_states(
     nodes: Iterable[NodeRecord],
     pods_on: Callable[[str], Sequence[PodRecord]],
     catalogue: Catalogue,
     settings: KubernetesSettings,
-) -> NodesSeen:
+) -> NodeStates:
     """In the order of their names."""
-    by_instance = types_by_instance(catalogue)
+    by_instance = gpu_types_by_instance(catalogue)
     seen: list[Node] = []
     ignored: dict[str, str] = {}
     for record in sorted(nodes, key=lambda one: one.name):
-        found = find_type(record, catalogue, by_instance, settings.gpu_type_label)
+        found = find_gpu_type(record, catalogue, by_instance, settings.gpu_type_label)
         if isinstance(found, GpuType):
-            seen.append(see_node(record, found, pods_on(record.name), settings))
+            seen.append(compute_node_state(record, found, pods_on(record.name), settings))
         else:
             ignored[record.name] = found
-    return NodesSeen(tuple(seen), ignored)
+    return NodeStates(tuple(seen), ignored)
 
 
-def see_node(record: NodeRecord, gpu_type: GpuType, pods: Sequence[PodRecord], settings: KubernetesSettings) -> Node:
+def compute_node_state(
+    record: NodeRecord, gpu_type: GpuType, pods: Sequence[PodRecord], settings: KubernetesSettings
+) -> Node:
     units = gpu_type.units_per_node if gpu_type.is_cpu else record.gpus
     return Node(
         name=record.name,
@@ -65,33 +67,33 @@ def see_node(record: NodeRecord, gpu_type: GpuType, pods: Sequence[PodRecord], s
         ready=record.ready,
         schedulable=not record.cordoned and set(record.taints) <= set(settings.tolerated_taints),
         foreign_units=_foreign_units(record, gpu_type, units, pods),
-        address=address_of(record, settings.node_address),
+        address=choose_node_address(record, settings.node_address),
         zone=record.zone,
     )
 
 
-def address_of(record: NodeRecord, preference: str) -> str:
+def choose_node_address(record: NodeRecord, preference: str) -> str:
     by_kind = dict(reversed(record.addresses))  # of several of a kind, the first
-    return next((by_kind[kind] for kind in _ADDRESSES[preference] if kind in by_kind), "")
+    return next((by_kind[kind] for kind in _ADDRESS_PREFERENCES[preference] if kind in by_kind), "")
 
 
-def staying_on(pods: Iterable[PodRecord]) -> Demand:
+def sum_daemon_requests(pods: Iterable[PodRecord]) -> ResourceRequests:
     """What others' pods that belong to the node take, whoever comes and goes."""
-    return sum((pod.demand for pod in pods if pod.stays and not pod.ended), Demand())
+    return sum((pod.requests for pod in pods if pod.is_node_bound and not pod.has_ended), ResourceRequests())
 
 
 def _foreign_units(record: NodeRecord, gpu_type: GpuType, units: int, pods: Sequence[PodRecord]) -> int:
     """What foreign pods leave us too little of, counted in units."""
     if not units:
         return 0
-    room = record.room or room_of_type(gpu_type)
-    one = share_of(room, 1, units, staying_on(pods))
-    used, users = Demand(), 0
-    for pod in (each for each in pods if not each.ended):
-        if pod.own is not None:
-            used += _beyond(pod.demand, one)
+    room = record.allocatable or catalogue_resources(gpu_type)
+    one = compute_share(room, 1, units, sum_daemon_requests(pods))
+    used, users = ResourceRequests(), 0
+    for pod in (each for each in pods if not each.has_ended):
+        if pod.member is not None:
+            used += _excess_requests(pod.requests, one)
         else:
-            used += pod.demand
+            used += pod.requests
             users += pod.name.startswith(DEV_SERVER_PREFIX)
     left = min(
         units - users if gpu_type.is_cpu else units - used.gpus,
@@ -101,10 +103,10 @@ def _foreign_units(record: NodeRecord, gpu_type: GpuType, units: int, pods: Sequ
     return units - max(0, min(units, left))
 
 
-def _beyond(own: Demand, one: Room) -> Demand:
+def _excess_requests(own: ResourceRequests, one: CpuMemory) -> ResourceRequests:
     """What one of ours has beyond its units' share: it was made when there was more, or somebody added to it."""
     units = max(1, own.gpus)
-    return Demand(
+    return ResourceRequests(
         cpu_millis=max(0, own.cpu_millis - units * one.cpu_millis),
         memory_mib=max(0, own.memory_mib - units * one.memory_mib),
     )

@@ -8,17 +8,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from gpudev.adapters.kubernetes.cache.object_records import GonePod, NodeRecord, OwnRecord, PodRecord, ServerParts
-from gpudev.adapters.kubernetes.observation.node_state import address_of
-from gpudev.adapters.kubernetes.observation.pod_failures import find_death, is_pull_failing, taken_away
-from gpudev.adapters.kubernetes.refusals import why_refused
-from gpudev.domain.cluster import Share
-from gpudev.domain.reservations.command_exit import RunEnd
-from gpudev.domain.reservations.reservation import Connection
-from gpudev.ports.cluster import Phase, ServerSeen
+from gpudev.adapters.kubernetes.cache.object_records import GonePod, MemberRecord, NodeRecord, PodRecord, ServerParts
+from gpudev.adapters.kubernetes.observation.node_state import choose_node_address
+from gpudev.adapters.kubernetes.observation.pod_failures import explain_deletion, find_pod_failure, is_pull_failing
+from gpudev.adapters.kubernetes.refusals import find_rejection_reason
+from gpudev.domain.cluster import NodeShare
+from gpudev.domain.reservations.command_exit import CommandExit
+from gpudev.domain.reservations.reservation import SshEndpoint
+from gpudev.ports.cluster import ServerPhase, ServerState
 from gpudev.settings import KubernetesSettings
 
-LOGIN = "dev"
+LOGIN_USER = "dev"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,159 +32,165 @@ class LogSource:
 
 
 @dataclass(frozen=True, slots=True)
-class ServerFacts:
-    seen: ServerSeen
-    logs: LogSource | None = None
+class ServerObservation:
+    state: ServerState
+    log_source: LogSource | None = None
 
 
-def see_server(
+def compute_server_state(
     parts: ServerParts, nodes: Mapping[str, NodeRecord], now: datetime, settings: KubernetesSettings
-) -> ServerFacts:
-    members = sorted((_Member(pod, pod.own) for pod in parts.pods if pod.own is not None), key=lambda one: one.own.rank)
-    held = tuple(_held(member) for member in members if member.pod.node is not None and not member.pod.ended)
-    facts = _find_deaths(parts, members, nodes, now, settings)
+) -> ServerObservation:
+    members = sorted(
+        (_Member(pod, pod.member) for pod in parts.pods if pod.member is not None), key=lambda one: one.record.rank
+    )
+    held = tuple(
+        _to_node_share(member) for member in members if member.pod.node is not None and not member.pod.has_ended
+    )
+    facts = _find_failures(parts, members, nodes, now, settings)
     if facts is None:
-        facts = ServerFacts(_alive(parts, members, nodes, now, settings))
-    refused = next((why for one in members if (why := why_refused(one.pod)) is not None), None)
-    return replace(facts, seen=replace(facts.seen, held=held, refused=refused))
+        facts = ServerObservation(_starting_or_ready_state(parts, members, nodes, now, settings))
+    refused = next((why for one in members if (why := find_rejection_reason(one.pod)) is not None), None)
+    return replace(facts, state=replace(facts.state, node_shares=held, rejection=refused))
 
 
 @dataclass(frozen=True, slots=True)
 class _Member:
     pod: PodRecord
-    own: OwnRecord
+    record: MemberRecord
 
 
-def _find_deaths(
+def _find_failures(
     parts: ServerParts,
     members: Sequence[_Member],
     nodes: Mapping[str, NodeRecord],
     now: datetime,
     settings: KubernetesSettings,
-) -> ServerFacts | None:
+) -> ServerObservation | None:
     rid = parts.reservation_id
-    size = max((one.own.members for one in members), default=1)
+    size = max((one.record.members for one in members), default=1)
     reasons: list[str] = []
     logs: LogSource | None = None
     for gone in parts.gone:
-        if gone.pod.own is not None:
-            size = max(size, gone.pod.own.members)
-            reasons.append(_name(gone.pod.own, size) + _why_gone(gone, nodes, now, settings))
+        if gone.pod.member is not None:
+            size = max(size, gone.pod.member.members)
+            reasons.append(_member_prefix(gone.pod.member, size) + _explain_gone_pod(gone, nodes, now, settings))
     for member in members:
         node = nodes.get(member.pod.node) if member.pod.node is not None else None
-        death = find_death(member.pod, member.own, node, now, settings)
+        death = find_pod_failure(member.pod, member.record, node, now, settings)
         if death is not None:
-            reasons.append(_name(member.own, size) + death.reason)
+            reasons.append(_member_prefix(member.record, size) + death.reason)
             if logs is None and death.container is not None:
                 logs = LogSource(member.pod.name, member.pod.uid, death.container)
     if reasons:
-        run_end = _find_run_end(parts)
-        seen = ServerSeen(rid, Phase.DEAD, reason="\n".join(reasons), run_end=run_end)
-        return ServerFacts(seen, None if run_end is not None else logs)
-    missing = sorted(set(range(size)) - {one.own.rank for one in members})
+        run_end = _find_command_exit(parts)
+        seen = ServerState(rid, ServerPhase.DEAD, reason="\n".join(reasons), command_exit=run_end)
+        return ServerObservation(seen, None if run_end is not None else logs)
+    missing = sorted(set(range(size)) - {one.record.rank for one in members})
     if missing:
-        what = "its pod is" if size == 1 else f"the pods of members {_list(missing)} are"
+        what = "its pod is" if size == 1 else f"the pods of members {_join_numbers(missing)} are"
         reason = f"{what} not there, and nobody saw why"
-        return ServerFacts(ServerSeen(rid, Phase.DEAD, reason=reason, lost_unwatched=True))
+        return ServerObservation(ServerState(rid, ServerPhase.DEAD, reason=reason, is_restartable=True))
     return None
 
 
-def _find_run_end(parts: ServerParts) -> RunEnd | None:
+def _find_command_exit(parts: ServerParts) -> CommandExit | None:
     """Of those that were taken away since, too: whoever cleans up behind pods that have ended changes nothing."""
     pods = (*parts.pods, *(gone.pod for gone in parts.gone))
-    ends = (one.ended for pod in pods if pod.own is not None for one in pod.own.containers)
-    return next((end.run_end for end in ends if end is not None and end.run_end is not None), None)
+    ends = (one.termination for pod in pods if pod.member is not None for one in pod.member.containers)
+    return next((end.command_exit for end in ends if end is not None and end.command_exit is not None), None)
 
 
-def _why_gone(gone: GonePod, nodes: Mapping[str, NodeRecord], now: datetime, settings: KubernetesSettings) -> str:
+def _explain_gone_pod(
+    gone: GonePod, nodes: Mapping[str, NodeRecord], now: datetime, settings: KubernetesSettings
+) -> str:
     """What it died of before it was taken away, else who took it away."""
     pod = gone.pod
-    assert pod.own is not None
+    assert pod.member is not None
     node = nodes.get(pod.node) if pod.node is not None else None
-    death = find_death(pod, pod.own, node, now, settings)
-    if death is None and gone.was_seen:
-        death = taken_away(pod, pod.own, node)
+    death = find_pod_failure(pod, pod.member, node, now, settings)
+    if death is None and gone.was_observed:
+        death = explain_deletion(pod, pod.member, node)
     return death.reason if death is not None else "its pod went while the cluster was out of sight"
 
 
-def _alive(
+def _starting_or_ready_state(
     parts: ServerParts,
     members: Sequence[_Member],
     nodes: Mapping[str, NodeRecord],
     now: datetime,
     settings: KubernetesSettings,
-) -> ServerSeen:
+) -> ServerState:
     rid = parts.reservation_id
     for member in members:
         step = _find_step(member, nodes, now)
         if step is not None:
-            return ServerSeen(rid, Phase.STARTING, step=_name(member.own, len(members)) + step)
+            return ServerState(rid, ServerPhase.STARTING, step=_member_prefix(member.record, len(members)) + step)
     if not parts.services:
         # Its launch broke off, or somebody took it away: starting it again makes what is missing and nothing else.
         reason = "its service, the way to its ssh server, is not there"
-        return ServerSeen(rid, Phase.DEAD, reason=reason, lost_unwatched=True)
+        return ServerState(rid, ServerPhase.DEAD, reason=reason, is_restartable=True)
     connection = _find_connection(parts, members[0], nodes, settings)
     if connection is None:
-        return ServerSeen(rid, Phase.STARTING, step="opening the way to its ssh server")
-    return ServerSeen(rid, Phase.READY, connection=connection)
+        return ServerState(rid, ServerPhase.STARTING, step="opening the way to its ssh server")
+    return ServerState(rid, ServerPhase.READY, connection=connection)
 
 
 def _find_step(member: _Member, nodes: Mapping[str, NodeRecord], now: datetime) -> str | None:
     """What it is waiting for; None: for nothing, it is ready."""
-    pod, own = member.pod, member.own
+    pod, own = member.pod, member.record
     if pod.node is None:
-        said = own.scheduled.message if own.scheduled is not None and not own.scheduled.holds else ""
-        return f"waiting for its node{_said(said)}"
+        said = own.scheduled.message if own.scheduled is not None and not own.scheduled.is_true else ""
+        return f"waiting for its node{_detail_suffix(said)}"
     node = nodes.get(pod.node)
     if node is not None and not node.ready:
         return f"its node {pod.node} does not answer"
     if own.is_serving:
         return None
     begun_at = own.scheduled.since if own.scheduled is not None else own.created_at
-    if own.sandbox is not None and not own.sandbox.holds:
-        return f"setting up network and volumes on {pod.node}{_lasting(begun_at, now)}"
-    for container in (one for one in own.init_containers if not (one.stays and one.running_since)):
+    if own.sandbox is not None and not own.sandbox.is_true:
+        return f"setting up network and volumes on {pod.node}{_format_elapsed(begun_at, now)}"
+    for container in (one for one in own.init_containers if not (one.is_sidecar and one.running_since)):
         if container.running_since is not None:
             return "preparing the dev server"
-        if container.ended is None:
+        if container.termination is None:
             if is_pull_failing(container):
                 return f"pulling image {container.image} fails, trying again: {container.waiting_message}"
-            return f"pulling image {container.image}{_lasting(begun_at, now)}"
-        begun_at = container.ended.at or begun_at
-    for container in (own.dev,) if own.dev is not None else own.containers:
+            return f"pulling image {container.image}{_format_elapsed(begun_at, now)}"
+        begun_at = container.termination.finished_at or begun_at
+    for container in (own.dev_container,) if own.dev_container is not None else own.containers:
         if is_pull_failing(container):
             return f"pulling image {container.image} fails, trying again: {container.waiting_message}"
-        if container.waiting not in (None, "", "ContainerCreating", "PodInitializing"):
-            return f"starting its container: {container.waiting}{_said(container.waiting_message)}"
+        if container.waiting_reason not in (None, "", "ContainerCreating", "PodInitializing"):
+            return f"starting its container: {container.waiting_reason}{_detail_suffix(container.waiting_message)}"
         if container.running_since is None:
-            return f"pulling image {container.image}{_lasting(begun_at, now)}"
+            return f"pulling image {container.image}{_format_elapsed(begun_at, now)}"
     return "starting the ssh server"
 
 
 def _find_connection(
     parts: ServerParts, first: _Member, nodes: Mapping[str, NodeRecord], settings: KubernetesSettings
-) -> Connection | None:
+) -> SshEndpoint | None:
     service = next((one for one in parts.services if one.node_port is not None), None)
     node = nodes.get(first.pod.node) if first.pod.node is not None else None
     if service is None or service.node_port is None or node is None:
         return None
-    address = address_of(node, settings.node_address)
-    host_key = first.own.host_key or service.host_key
+    address = choose_node_address(node, settings.node_address)
+    host_key = first.record.host_key or service.host_key
     if not address or not host_key:
         return None
-    return Connection(address, service.node_port, LOGIN, host_key)
+    return SshEndpoint(address, service.node_port, LOGIN_USER, host_key)
 
 
-def _held(member: _Member) -> Share:
+def _to_node_share(member: _Member) -> NodeShare:
     assert member.pod.node is not None
-    return Share(member.own.rank, member.pod.node, max(1, member.pod.demand.gpus))
+    return NodeShare(member.record.rank, member.pod.node, max(1, member.pod.requests.gpus))
 
 
-def _name(own: OwnRecord, size: int) -> str:
+def _member_prefix(own: MemberRecord, size: int) -> str:
     return f"member {own.rank}: " if size > 1 else ""
 
 
-def _lasting(since: datetime | None, now: datetime) -> str:
+def _format_elapsed(since: datetime | None, now: datetime) -> str:
     """In steps that grow: each is told to people as news."""
     if since is None:
         return ""
@@ -194,9 +200,9 @@ def _lasting(since: datetime | None, now: datetime) -> str:
     return next((f", {step} s" for step in (40, 20, 10) if seconds >= step), "")
 
 
-def _said(message: str) -> str:
+def _detail_suffix(message: str) -> str:
     return f": {message.strip()}" if message.strip() else ""
 
 
-def _list(numbers: Sequence[int]) -> str:
+def _join_numbers(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers))

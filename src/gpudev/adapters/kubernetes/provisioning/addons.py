@@ -11,99 +11,102 @@ from gpudev.adapters.kubernetes.cache.object_records import PodRecord
 from gpudev.adapters.kubernetes.client.kubernetes_api import KubernetesApi
 from gpudev.adapters.kubernetes.client.resource_kinds import SECRET
 from gpudev.adapters.kubernetes.objects import labels
-from gpudev.adapters.kubernetes.objects.pod_manifest import BINARY, CONTAINER
+from gpudev.adapters.kubernetes.objects.pod_manifest import DEV_CONTAINER, DEVSERVER_BINARY
 from gpudev.adapters.kubernetes.objects.secret_files import (
     AUTHORIZED_KEYS,
     HOST_KEY,
     JUPYTER,
     MESH_KEY,
-    Keys,
-    authorized_keys,
-    decode,
-    encode,
-    jupyter_text,
+    ServerKeys,
+    decode_secret_value,
+    encode_secret_value,
+    format_authorized_keys,
+    format_jupyter_spec,
 )
-from gpudev.adapters.kubernetes.ssh_keys import key_pair_of
+from gpudev.adapters.kubernetes.ssh_keys import parse_key_pair
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.domain.ids import ReservationId, pod_name
-from gpudev.domain.sessions.addons import OUTDATED, JupyterSeen, JupyterState, JupyterWish
+from gpudev.domain.sessions.addons import OUTDATED_SERVER_ERROR, JupyterSpec, JupyterState, JupyterStatus
 
-_WITHIN = timedelta(seconds=10)
-_MOST_ANSWERED = 16 * 1024
-_LONGEST_REASON = 1000
-_USAGE = "usage: gpudev-devserver"
+_EXEC_TIMEOUT = timedelta(seconds=10)
+_MAX_RESPONSE_BYTES = 16 * 1024
+_MAX_REASON_LENGTH = 1000
+_USAGE_MESSAGE = "usage: gpudev-devserver"
 """What a program says that does not know the command."""
 
 
-class Furnisher:
+class AddonUpdater:
     def __init__(self, api: KubernetesApi) -> None:
         self._api = api
 
-    async def adjust(
+    async def apply_addons(
         self,
         reservation_id: ReservationId,
         pods: Sequence[PodRecord],
         ssh_public_keys: tuple[str, ...],
-        jupyter: JupyterWish | None,
-    ) -> JupyterSeen | None:
+        jupyter: JupyterSpec | None,
+    ) -> JupyterStatus | None:
         if not pods:
             raise Unavailable("the dev server does not run at the moment")
-        lines = await self._write(reservation_id, ssh_public_keys, jupyter)
-        answers = await asyncio.gather(*(self._tell(pod, lines, jupyter) for pod in pods))
+        lines = await self._write_secret(reservation_id, ssh_public_keys, jupyter)
+        answers = await asyncio.gather(*(self._send_to_pod(pod, lines, jupyter) for pod in pods))
         if jupyter is None:
             return None
         first = [answer for pod, answer in zip(pods, answers, strict=True) if _rank(pod) == 0]
-        return _seen(first[0]) if first else JupyterSeen(JupyterState.STARTING)
+        return _parse_jupyter_status(first[0]) if first else JupyterStatus(JupyterState.STARTING)
 
-    async def _write(
-        self, reservation_id: ReservationId, ssh_public_keys: tuple[str, ...], jupyter: JupyterWish | None
+    async def _write_secret(
+        self, reservation_id: ReservationId, ssh_public_keys: tuple[str, ...], jupyter: JupyterSpec | None
     ) -> str:
         """The list of those who may log in, as the Secret then has it."""
         name = pod_name(reservation_id)
-        secret = await self._api.get(SECRET, name)
+        secret = await self._api.find_object(SECRET, name)
         if secret is None:
             raise Unavailable(f"the Secret {name} is not there")
         if not labels.belongs_to(secret, reservation_id):
             raise ClusterError(f"the Secret {name} belongs to somebody else; it stays as it is")
         data = secret.get("data") or {}
-        lines = authorized_keys(ssh_public_keys, _keys(name, data))
-        wanted = {AUTHORIZED_KEYS: encode(lines), JUPYTER: encode(jupyter_text(jupyter))}
+        lines = format_authorized_keys(ssh_public_keys, _parse_keys(name, data))
+        wanted = {
+            AUTHORIZED_KEYS: encode_secret_value(lines),
+            JUPYTER: encode_secret_value(format_jupyter_spec(jupyter)),
+        }
         if any(data.get(key) != value for key, value in wanted.items()):
             # Only if it is still the one that was read.
             version = {"metadata": {"resourceVersion": secret["metadata"]["resourceVersion"]}}
             await self._api.patch(SECRET, name, {**version, "data": wanted})
         return lines
 
-    async def _tell(self, pod: PodRecord, lines: str, jupyter: JupyterWish | None) -> bytes:
+    async def _send_to_pod(self, pod: PodRecord, lines: str, jupyter: JupyterSpec | None) -> bytes:
         wish = {AUTHORIZED_KEYS: lines, JUPYTER: asdict(jupyter) if jupyter is not None and _rank(pod) == 0 else None}
         try:
             return await self._api.exec_in_pod(
                 pod.name,
-                CONTAINER,
-                [BINARY, "adjust"],
+                DEV_CONTAINER,
+                [DEVSERVER_BINARY, "adjust"],
                 json.dumps(wish).encode(),
-                timeout=_WITHIN,
-                most_bytes=_MOST_ANSWERED,
+                timeout=_EXEC_TIMEOUT,
+                max_bytes=_MAX_RESPONSE_BYTES,
             )
         except ClusterError as error:
-            if _USAGE in str(error):
-                raise ClusterError(OUTDATED) from error
+            if _USAGE_MESSAGE in str(error):
+                raise ClusterError(OUTDATED_SERVER_ERROR) from error
             raise
 
 
-def _keys(name: str, data: dict[str, Any]) -> Keys:
+def _parse_keys(name: str, data: dict[str, Any]) -> ServerKeys:
     try:
-        mesh = key_pair_of(decode(data[MESH_KEY])) if MESH_KEY in data else None
-        return Keys(key_pair_of(decode(data[HOST_KEY])), mesh)
+        mesh = parse_key_pair(decode_secret_value(data[MESH_KEY])) if MESH_KEY in data else None
+        return ServerKeys(parse_key_pair(decode_secret_value(data[HOST_KEY])), mesh)
     except (KeyError, ValueError) as error:
         raise ClusterError(f"the keys in the Secret {name} cannot be read") from error
 
 
 def _rank(pod: PodRecord) -> int | None:
-    return None if pod.own is None else pod.own.rank
+    return None if pod.member is None else pod.member.rank
 
 
-def _seen(answer: bytes) -> JupyterSeen:
+def _parse_jupyter_status(answer: bytes) -> JupyterStatus:
     """People have root in there: what comes out is a stranger's word."""
     try:
         told = json.loads(answer)["jupyter"]
@@ -112,6 +115,6 @@ def _seen(answer: bytes) -> JupyterSeen:
     except (ValueError, TypeError, KeyError) as error:
         raise ClusterError("the dev server's program does not say how Jupyter is") from error
     if state is not JupyterState.FAILED:
-        return JupyterSeen(state)
+        return JupyterStatus(state)
     words = "".join(letter for letter in reason or "it does not say why" if letter.isprintable())
-    return JupyterSeen(state, words[:_LONGEST_REASON])
+    return JupyterStatus(state, words[:_MAX_REASON_LENGTH])

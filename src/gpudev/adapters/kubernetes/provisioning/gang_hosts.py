@@ -14,63 +14,63 @@ from gpudev.adapters.kubernetes.cache.object_records import PodRecord, ServerPar
 from gpudev.adapters.kubernetes.client.kubernetes_api import KubernetesApi
 from gpudev.adapters.kubernetes.client.resource_kinds import POD, SECRET
 from gpudev.adapters.kubernetes.objects import labels
-from gpudev.adapters.kubernetes.objects.secret_files import HOSTS, encode, host_lines
+from gpudev.adapters.kubernetes.objects.secret_files import HOSTS, encode_secret_value, format_hosts
 from gpudev.domain.errors import GpuDevError
 from gpudev.domain.ids import ReservationId, pod_name
 
 log = structlog.get_logger(__name__)
 
 
-class GangHosts:
+class GangHostsPublisher:
     def __init__(self, api: KubernetesApi) -> None:
         self._api = api
-        self._told: dict[ReservationId, frozenset[str]] = {}
-        self._telling: dict[ReservationId, asyncio.Task[None]] = {}
+        self._published: dict[ReservationId, frozenset[str]] = {}
+        self._publishing: dict[ReservationId, asyncio.Task[None]] = {}
 
-    def consider(self, parts: ServerParts) -> None:
+    def publish_if_changed(self, parts: ServerParts) -> None:
         """Cheap: asked at every look."""
         rid = parts.reservation_id
         members = frozenset(pod.uid for pod in parts.pods)
-        if self._told.get(rid) == members or rid in self._telling or not _is_whole(parts):
+        if self._published.get(rid) == members or rid in self._publishing or not _is_complete(parts):
             return
-        self._telling[rid] = asyncio.create_task(self._tell(rid, parts.pods, members), name=f"hosts of {rid}")
+        self._publishing[rid] = asyncio.create_task(self._publish(rid, parts.pods, members), name=f"hosts of {rid}")
 
-    def forget(self, reservation_id: ReservationId) -> None:
-        self._told.pop(reservation_id, None)
+    def forget_reservation(self, reservation_id: ReservationId) -> None:
+        self._published.pop(reservation_id, None)
 
     async def close(self) -> None:
-        tasks = list(self._telling.values())
+        tasks = list(self._publishing.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _tell(self, rid: ReservationId, pods: Sequence[PodRecord], members: frozenset[str]) -> None:
+    async def _publish(self, rid: ReservationId, pods: Sequence[PodRecord], members: frozenset[str]) -> None:
         """What fails is tried again at a later look."""
         try:
-            addresses = await self._addresses(pods)
+            addresses = await self._fetch_addresses(pods)
             if len(addresses) == len(pods):
-                await self._write(pod_name(rid), pods, host_lines(pod_name(rid), addresses))
-                self._told[rid] = members
+                await self._write_hosts(pod_name(rid), pods, format_hosts(pod_name(rid), addresses))
+                self._published[rid] = members
         except GpuDevError as error:
             log.info("kubernetes.hosts_not_told", reservation_id=str(rid), error=str(error))
         finally:
-            self._telling.pop(rid, None)
+            self._publishing.pop(rid, None)
 
-    async def _addresses(self, pods: Sequence[PodRecord]) -> dict[int, str]:
-        found = await asyncio.gather(*(self._api.get(POD, pod.name) for pod in pods))
+    async def _fetch_addresses(self, pods: Sequence[PodRecord]) -> dict[int, str]:
+        found = await asyncio.gather(*(self._api.find_object(POD, pod.name) for pod in pods))
         return {
-            pod.own.rank: manifest["status"]["podIP"]
+            pod.member.rank: manifest["status"]["podIP"]
             for pod, manifest in zip(pods, found, strict=True)
-            if pod.own is not None and manifest is not None and manifest["status"].get("podIP")
+            if pod.member is not None and manifest is not None and manifest["status"].get("podIP")
         }
 
-    async def _write(self, secret: str, pods: Sequence[PodRecord], lines: str) -> None:
-        await self._api.patch(SECRET, secret, {"data": {HOSTS: encode(lines)}})
+    async def _write_hosts(self, secret: str, pods: Sequence[PodRecord], lines: str) -> None:
+        await self._api.patch(SECRET, secret, {"data": {HOSTS: encode_secret_value(lines)}})
         mark = hashlib.sha256(lines.encode()).hexdigest()[:16]
-        change = {"metadata": {"annotations": {labels.HOSTS_MARK: mark}}}
+        change = {"metadata": {"annotations": {labels.HOSTS_DIGEST: mark}}}
         await asyncio.gather(*(self._api.patch(POD, pod.name, change) for pod in pods))
 
 
-def _is_whole(parts: ServerParts) -> bool:
-    own = [pod.own for pod in parts.pods if pod.own is not None and not pod.deleting]
+def _is_complete(parts: ServerParts) -> bool:
+    own = [pod.member for pod in parts.pods if pod.member is not None and not pod.is_deleting]
     return len(own) > 1 and len(own) == own[0].members and all(one.phase == "Running" for one in own)

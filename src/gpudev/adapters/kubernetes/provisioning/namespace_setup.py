@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator
 
 import structlog
 
-from gpudev.adapters.kubernetes.client.kubernetes_api import KubernetesApi, Refused
-from gpudev.adapters.kubernetes.client.resource_kinds import NAMESPACE, Manifest, kind_of
+from gpudev.adapters.kubernetes.client.kubernetes_api import ApiRejected, KubernetesApi
+from gpudev.adapters.kubernetes.client.resource_kinds import NAMESPACE, Manifest, get_kind
 from gpudev.adapters.kubernetes.objects import network_policies, server_manifests
 from gpudev.domain.errors import ClusterError, GpuDevError, Unavailable
 from gpudev.settings import KubernetesSettings
@@ -22,60 +22,60 @@ log = structlog.get_logger(__name__)
 
 _FORBIDDEN = 403
 _NOT_FOUND = 404
-_LOOK_EVERY_S = 60.0
-_LOOK_AGAIN_S = 1.0
+_CHECK_INTERVAL_S = 60.0
+_RECHECK_INTERVAL_S = 1.0
 """While something is missing and somebody waits for it."""
-_NO_RIGHT = re.compile(r'forbidden: User ".*" cannot ')
-_TERMINATING = "because it is being terminated"
+_MISSING_PERMISSION = re.compile(r'forbidden: User ".*" cannot ')
+_TERMINATING_MESSAGE = "because it is being terminated"
 
 
-class Grounds:
+class NamespaceSetup:
     """Where dev servers stand."""
 
     def __init__(self, api: KubernetesApi, settings: KubernetesSettings) -> None:
         self._api = api
         self._settings = settings
         self._missing: str | None = None
-        self._looked_at = float("-inf")
-        self._keeping: asyncio.Task[None] | None = None
+        self._checked_at = float("-inf")
+        self._check_task: asyncio.Task[None] | None = None
 
-    async def prepare(self) -> None:
+    async def start(self) -> None:
         """Raises where something is missing that cannot be made."""
-        await furnish(self._api, self._settings)
-        self._keeping = asyncio.create_task(self._keep(), name="what dev servers need")
+        await ensure_namespace_objects(self._api, self._settings)
+        self._check_task = asyncio.create_task(self._check_periodically(), name="what dev servers need")
 
     async def close(self) -> None:
-        if self._keeping is not None:
-            self._keeping.cancel()
-            await asyncio.gather(self._keeping, return_exceptions=True)
+        if self._check_task is not None:
+            self._check_task.cancel()
+            await asyncio.gather(self._check_task, return_exceptions=True)
 
     @contextlib.asynccontextmanager
-    async def relied_on(self) -> AsyncIterator[None]:
+    async def guard_launch(self) -> AsyncIterator[None]:
         """While something is started. A refusal that says nothing about what was asked for, because our rights or the
         namespace were taken away, is an outage: whoever asked has done nothing wrong, and may ask again."""
-        if self._missing is not None and _now() - self._looked_at > _LOOK_AGAIN_S:
-            await self._look_after()  # a namespace that was on its way out is gone soon
+        if self._missing is not None and _now() - self._checked_at > _RECHECK_INTERVAL_S:
+            await self._check()  # a namespace that was on its way out is gone soon
         if self._missing is not None:
             raise Unavailable(self._missing)
         try:
             yield
-        except Refused as refused:
-            is_namespace = _is_of_namespace(refused)
-            if not is_namespace and not (refused.status == _FORBIDDEN and _NO_RIGHT.search(str(refused))):
+        except ApiRejected as refused:
+            is_namespace = _is_namespace_missing(refused)
+            if not is_namespace and not (refused.status == _FORBIDDEN and _MISSING_PERMISSION.search(str(refused))):
                 raise
             if is_namespace:
-                await self._look_after()
+                await self._check()
             raise Unavailable(str(refused)) from refused
 
-    async def _keep(self) -> None:
+    async def _check_periodically(self) -> None:
         while True:
-            await asyncio.sleep(_LOOK_EVERY_S)
-            await self._look_after()
+            await asyncio.sleep(_CHECK_INTERVAL_S)
+            await self._check()
 
-    async def _look_after(self) -> None:
-        self._looked_at = _now()
+    async def _check(self) -> None:
+        self._checked_at = _now()
         try:
-            await furnish(self._api, self._settings)
+            await ensure_namespace_objects(self._api, self._settings)
             self._missing = None
         except Unavailable as error:  # nothing is known
             log.info("kubernetes.grounds_not_seen", error=str(error))
@@ -88,29 +88,32 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def _is_of_namespace(refused: Refused) -> bool:
-    is_gone = refused.status == _NOT_FOUND and str(refused).startswith("namespaces ")
-    return is_gone or (refused.status == _FORBIDDEN and _TERMINATING in str(refused))
+def _is_namespace_missing(error: ApiRejected) -> bool:
+    is_gone = error.status == _NOT_FOUND and str(error).startswith("namespaces ")
+    return is_gone or (error.status == _FORBIDDEN and _TERMINATING_MESSAGE in str(error))
 
 
-async def furnish(api: KubernetesApi, settings: KubernetesSettings) -> None:
+async def ensure_namespace_objects(api: KubernetesApi, settings: KubernetesSettings) -> None:
     await _ensure_namespace(api, settings)
-    for manifest in (network_policies.dev_server_policy(settings), server_manifests.efs_storage_class(settings)):
+    for manifest in (
+        network_policies.build_dev_server_policy(settings),
+        server_manifests.build_efs_storage_class(settings),
+    ):
         if manifest is not None:
-            await _ensure(api, manifest)
+            await _ensure_object(api, manifest)
 
 
 async def _ensure_namespace(api: KubernetesApi, settings: KubernetesSettings) -> None:
     """One that is there stays as it is: it may be somebody's with labels of their own."""
     try:
-        if await api.get(NAMESPACE, settings.namespace) is not None:
+        if await api.find_object(NAMESPACE, settings.namespace) is not None:
             return
-    except Refused as refused:  # who may not look at it may still be allowed to make it
+    except ApiRejected as refused:  # who may not look at it may still be allowed to make it
         if refused.status != _FORBIDDEN:
             raise
     try:
-        await api.create(network_policies.namespace(settings))
-    except Refused as refused:
+        await api.create(network_policies.build_namespace(settings))
+    except ApiRejected as refused:
         if refused.reason == "AlreadyExists":
             return
         if refused.status != _FORBIDDEN:
@@ -118,16 +121,16 @@ async def _ensure_namespace(api: KubernetesApi, settings: KubernetesSettings) ->
         log.info("kubernetes.namespace_not_checked", namespace=settings.namespace, reason=str(refused))
 
 
-async def _ensure(api: KubernetesApi, manifest: Manifest) -> None:
-    kind, name = kind_of(manifest), manifest["metadata"]["name"]
+async def _ensure_object(api: KubernetesApi, manifest: Manifest) -> None:
+    kind, name = get_kind(manifest), manifest["metadata"]["name"]
     try:
         await api.apply(manifest)
-    except Refused as refused:
+    except ApiRejected as refused:
         if refused.status != _FORBIDDEN:
             raise
         try:
-            there = await api.get(kind, name)
-        except Refused:
+            there = await api.find_object(kind, name)
+        except ApiRejected:
             there = None
         if there is None:
             raise ClusterError(f"the {kind.name} {name} is missing and we may not make it: {refused}") from refused

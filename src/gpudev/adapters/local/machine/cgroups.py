@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpudev.adapters.local.machine.isolation import Mode
+from gpudev.adapters.local.machine.isolation import IsolationMode
 from gpudev.adapters.local.machine.nodes import LocalNode
 
 CGROUP_ROOT = Path("/sys/fs/cgroup")
@@ -24,7 +24,7 @@ _LEAST_CPUS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class FairShare:
+class ResourceLimits:
     cpus: float
     memory: int
     processes: int
@@ -32,9 +32,9 @@ class FairShare:
     """Who gets how much of a CPU when all want it: 1 to 10000."""
 
 
-def fair_share(node: LocalNode, units: int) -> FairShare:
+def resource_limits(node: LocalNode, units: int) -> ResourceLimits:
     part = min(1.0, units / node.units)
-    return FairShare(
+    return ResourceLimits(
         cpus=max(_LEAST_CPUS, node.cpus * part),
         memory=int(node.memory * part),
         processes=max(_LEAST_PROCESSES, int(_PROCESSES_OF_A_NODE * part)),
@@ -43,20 +43,20 @@ def fair_share(node: LocalNode, units: int) -> FairShare:
 
 
 @dataclass(frozen=True, slots=True)
-class Limiter:
+class CgroupLimiter:
     """`folder`: our cgroup, below which each dev server gets one; None: limits by cgroup are not to be had."""
 
     folder: Path | None
-    why_not: str = ""
+    unavailable_reason: str = ""
 
-    def in_words(self, mode: Mode) -> str:
+    def describe(self, mode: IsolationMode) -> str:
         if self.folder is not None:
             return "CPU, memory and process limits hold in proportion to the GPUs"
         if mode.has_own_uid:
-            return f"only the number of processes is limited ({self.why_not})"
-        return f"CPU, memory and processes are not limited ({self.why_not})"
+            return f"only the number of processes is limited ({self.unavailable_reason})"
+        return f"CPU, memory and processes are not limited ({self.unavailable_reason})"
 
-    def ensure_group(self, name: str, share: FairShare) -> Path | None:
+    def ensure_group(self, name: str, share: ResourceLimits) -> Path | None:
         if self.folder is None:
             return None
         group = self.folder / name
@@ -83,32 +83,32 @@ class Limiter:
                 time.sleep(0.01)
 
 
-def find_limiter(root: Path = CGROUP_ROOT, *, is_root: bool | None = None) -> Limiter:
+def find_cgroup_limiter(root: Path = CGROUP_ROOT, *, is_root: bool | None = None) -> CgroupLimiter:
     """Our cgroup, made ready, where this system lets us."""
     if not (os.geteuid() == 0 if is_root is None else is_root):
-        return Limiter(None, "only root can set limits")
+        return CgroupLimiter(None, "only root can set limits")
     if not sys.platform.startswith("linux"):
-        return Limiter(None, "this system has no cgroups")
+        return CgroupLimiter(None, "this system has no cgroups")
     if not (root / "cgroup.controllers").exists():
-        return Limiter(None, "this system's cgroups are of version 1, or there are none")
+        return CgroupLimiter(None, "this system's cgroups are of version 1, or there are none")
     missing = set(_CONTROLLERS) - set((root / "cgroup.controllers").read_text().split())
     if missing:
-        return Limiter(None, f"the cgroup controllers {', '.join(sorted(missing))} are not available")
+        return CgroupLimiter(None, f"the cgroup controllers {', '.join(sorted(missing))} are not available")
     ours = root / "gpu-dev"
     try:
-        _hand_down(root)
+        _enable_controllers(root)
         ours.mkdir(exist_ok=True)
-        _hand_down(ours)
+        _enable_controllers(ours)
         # That it is there does not say that groups can be made in it.
         trial = ours / f"trial-{secrets.token_hex(4)}"
         trial.mkdir()
         trial.rmdir()
     except OSError as error:
-        return Limiter(None, f"cgroups cannot be written here: {os.strerror(error.errno or 0)}")
-    return Limiter(ours)
+        return CgroupLimiter(None, f"cgroups cannot be written here: {os.strerror(error.errno or 0)}")
+    return CgroupLimiter(ours)
 
 
-def _hand_down(group: Path) -> None:
+def _enable_controllers(group: Path) -> None:
     """Let the groups below have the controllers."""
     control = group / "cgroup.subtree_control"
     have = set(control.read_text().split())

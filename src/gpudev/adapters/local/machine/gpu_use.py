@@ -15,80 +15,80 @@ from gpudev.adapters.local.machine.nodes import LocalNodes
 from gpudev.adapters.local.machine.processes import descends_from
 from gpudev.domain.errors import Unavailable
 
-_EVERY_S = 3.0
+_REFRESH_EVERY_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class ForeignUse:
+class UnmanagedUse:
     indices: dict[str, frozenset[int]] = field(default_factory=dict)
     """By node: the GPUs, by their numbers on the node, that foreign processes compute on."""
     driver_answers: bool = True
 
 
 @dataclass(frozen=True, slots=True)
-class OwnUse:
+class ManagedUse:
     pids: frozenset[int]
     """The dev servers' first processes; all below them are ours."""
     gpus: frozenset[tuple[str, int]]
     """What they hold, by node and number."""
 
 
-class ForeignWatch:
+class UnmanagedUseWatch:
     """`own` tells what our dev servers use. `changed` is called on the loop."""
 
-    def __init__(self, nodes: LocalNodes, own: Callable[[], OwnUse], changed: Callable[[], None]) -> None:
+    def __init__(self, nodes: LocalNodes, own: Callable[[], ManagedUse], changed: Callable[[], None]) -> None:
         self._nodes = nodes
-        self._own = own
+        self._managed = own
         self._changed = changed
-        self._seen = ForeignUse()
-        self._looked_at = float("-inf")
-        self._looking: asyncio.Task[None] | None = None
+        self._latest = UnmanagedUse()
+        self._refreshed_at = float("-inf")
+        self._refreshing: asyncio.Task[None] | None = None
 
     @property
-    def seen(self) -> ForeignUse:
-        return self._seen
+    def latest(self) -> UnmanagedUse:
+        return self._latest
 
     def refresh(self) -> "asyncio.Task[None] | None":
         """Look again if it is time, without waiting for the answer."""
         if not self._nodes.has_real_gpus:
             return None
-        if self._looking is None and time.monotonic() - self._looked_at >= _EVERY_S:
-            self._looking = asyncio.create_task(self._look())
-        return self._looking
+        if self._refreshing is None and time.monotonic() - self._refreshed_at >= _REFRESH_EVERY_S:
+            self._refreshing = asyncio.create_task(self._refresh_now())
+        return self._refreshing
 
     def close(self) -> None:
-        if self._looking is not None:
-            self._looking.cancel()
+        if self._refreshing is not None:
+            self._refreshing.cancel()
 
-    async def _look(self) -> None:
+    async def _refresh_now(self) -> None:
         try:
-            seen = await asyncio.to_thread(look, self._nodes, self._own())
+            seen = await asyncio.to_thread(find_unmanaged_use, self._nodes, self._managed())
         finally:
-            self._looked_at = time.monotonic()
-            self._looking = None
-        if seen != self._seen:
-            self._seen = seen
+            self._refreshed_at = time.monotonic()
+            self._refreshing = None
+        if seen != self._latest:
+            self._latest = seen
             self._changed()
 
 
-def look(nodes: LocalNodes, own: OwnUse) -> ForeignUse:
+def find_unmanaged_use(nodes: LocalNodes, own: ManagedUse) -> UnmanagedUse:
     try:
         pids = nvml.computing_pids()
     except Unavailable:
-        return ForeignUse(driver_answers=False)
-    return ForeignUse(
+        return UnmanagedUse(driver_answers=False)
+    return UnmanagedUse(
         {
             node.name: frozenset(
                 number
                 for number, index in enumerate(node.nvml)
-                if any(_is_foreign(pid, own, (node.name, number) in own.gpus) for pid in pids.get(index, ()))
+                if any(_is_unmanaged(pid, own, (node.name, number) in own.gpus) for pid in pids.get(index, ()))
             )
             for node in nodes.nodes
         }
     )
 
 
-def _is_foreign(pid: int, own: OwnUse, is_held: bool) -> bool:
+def _is_unmanaged(pid: int, own: ManagedUse, is_held: bool) -> bool:
     """In a container the driver may tell pids that do not exist here; on a GPU that a dev server holds, such a one
     is taken for the dev server's."""
     return not descends_from(pid, own.pids) and not (is_held and not psutil.pid_exists(pid))

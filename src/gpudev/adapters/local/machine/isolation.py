@@ -8,13 +8,13 @@ FIRST_UID = 600_000
 """A user's own uid is this plus the user's number: stable, so that a disk's files keep their owner."""
 _FIRST_UID_IN_CONTAINER = 30_000
 """Where the machine is itself a container with few uids (65,536 as a rule)."""
-USERS_FORESEEN = 30_000
+MAX_USERS = 30_000
 UID_INSIDE = 1_000
 """What an ordinary user's own uid is called inside a user namespace."""
 _UID_MAP = Path("/proc/self/uid_map")
 
 
-class Mode(StrEnum):
+class IsolationMode(StrEnum):
     ROOT = "root"
     """Started by root: own uid, own namespaces."""
     USER = "user"
@@ -26,66 +26,70 @@ class Mode(StrEnum):
 
     @property
     def has_namespaces(self) -> bool:
-        return self in (Mode.ROOT, Mode.USER)
+        return self in (IsolationMode.ROOT, IsolationMode.USER)
 
     @property
     def has_own_uid(self) -> bool:
-        return self in (Mode.ROOT, Mode.UIDS)
+        return self in (IsolationMode.ROOT, IsolationMode.UIDS)
 
 
-def candidates(is_root: bool, is_linux: bool) -> tuple[Mode, ...]:
+def candidate_modes(is_root: bool, is_linux: bool) -> tuple[IsolationMode, ...]:
     """The ways to try, best first; the last one always works."""
     if not is_linux:
-        return (Mode.PLAIN,)
-    return (Mode.ROOT, Mode.UIDS, Mode.PLAIN) if is_root else (Mode.USER, Mode.PLAIN)
+        return (IsolationMode.PLAIN,)
+    return (
+        (IsolationMode.ROOT, IsolationMode.UIDS, IsolationMode.PLAIN)
+        if is_root
+        else (IsolationMode.USER, IsolationMode.PLAIN)
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class IsolationResult:
     """What the trying out found: the best way that works, and why the better ones do not."""
 
-    mode: Mode
-    refused: tuple[str, ...] = ()
+    mode: IsolationMode
+    rejections: tuple[str, ...] = ()
 
 
-def describe(finding: Finding, limits: str) -> str:
+def describe_isolation(result: IsolationResult, limits: str) -> str:
     """One honest sentence for people; `limits` (what `Limiter.in_words` says) is a part of it."""
-    match finding.mode:
-        case Mode.ROOT:
+    match result.mode:
+        case IsolationMode.ROOT:
             kept = (
                 "Each dev server runs under its user's own uid in its own mount, process, IPC and host name "
                 "namespaces, with only its own GPUs' device files; the network is shared"
             )
-        case Mode.USER:
+        case IsolationMode.USER:
             kept = (
                 "Each dev server has its own mount, process, IPC and host name namespaces, with only its own GPUs' "
                 "device files, but all of them run under the uid of whoever started gpu-dev; the network is shared"
             )
-        case Mode.UIDS:
+        case IsolationMode.UIDS:
             kept = (
                 "Dev servers of different users are kept apart by uid and file permissions only (this system does "
                 "not allow namespaces): they see each other's processes and every GPU"
             )
-        case Mode.PLAIN:
+        case IsolationMode.PLAIN:
             kept = (
                 "Nothing keeps dev servers apart but separate folders: whoever logs in acts as the user who started "
                 "gpu-dev and can reach that user's files, processes and every GPU"
             )
-    why = f" ({'; '.join(finding.refused)})" if finding.refused else ""
+    why = f" ({'; '.join(result.rejections)})" if result.rejections else ""
     return f"{kept}{why}; {limits}." if limits else f"{kept}{why}."
 
 
-def uid_of(user_id: int, first_uid: int) -> int:
+def user_uid(user_id: int, first_uid: int) -> int:
     return first_uid + user_id
 
 
-def first_uid() -> int:
+def first_user_uid() -> int:
     """Where users' own uids begin: high up, unless this machine is a container that does not have such uids."""
     try:
         lines = [[int(number) for number in line.split()] for line in _UID_MAP.read_text().splitlines()]
     except FileNotFoundError:
         return FIRST_UID
-    last = FIRST_UID + USERS_FORESEEN
+    last = FIRST_UID + MAX_USERS
     if any(start <= FIRST_UID and last < start + count for start, _, count in lines):
         return FIRST_UID
     return _FIRST_UID_IN_CONTAINER

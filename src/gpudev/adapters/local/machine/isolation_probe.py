@@ -13,47 +13,47 @@ from pathlib import Path
 
 from gpudev.adapters.local.machine import linux, namespaces
 from gpudev.adapters.local.machine.isolation import (
+    MAX_USERS,
     UID_INSIDE,
-    USERS_FORESEEN,
-    Finding,
-    Mode,
-    candidates,
-    first_uid,
-    uid_of,
+    IsolationMode,
+    IsolationResult,
+    candidate_modes,
+    first_user_uid,
+    user_uid,
 )
-from gpudev.adapters.local.machine.launch_spec import Launch
+from gpudev.adapters.local.machine.launch_spec import LaunchSpec
 
 
-def find_mode(state_dir: Path, asked: Mode | None) -> Finding:
+def probe_isolation(state_dir: Path, requested: IsolationMode | None) -> IsolationResult:
     """The best way that works here; or the one asked for, when it works."""
     refused: list[str] = []
-    ways = (asked,) if asked is not None else candidates(os.geteuid() == 0, linux.IS_LINUX)
+    ways = (requested,) if requested is not None else candidate_modes(os.geteuid() == 0, linux.IS_LINUX)
     for mode in ways:
-        problem = try_out(mode, state_dir)
+        problem = probe_mode(mode, state_dir)
         if problem is None:
-            return Finding(mode, tuple(refused))
+            return IsolationResult(mode, tuple(refused))
         refused.append(problem)
-    raise OSError(f"dev servers cannot be started as asked ({asked}): {'; '.join(refused)}")
+    raise OSError(f"dev servers cannot be started as asked ({requested}): {'; '.join(refused)}")
 
 
-def try_out(mode: Mode, state_dir: Path) -> str | None:
+def probe_mode(mode: IsolationMode, state_dir: Path) -> str | None:
     """None when it works, else what was refused."""
-    if mode is Mode.PLAIN:
+    if mode is IsolationMode.PLAIN:
         return None
     folder = Path(tempfile.mkdtemp(prefix="probe-", dir=state_dir))
     try:
         for name in ("home", "workspace", "run", "root", "tmp", "var-tmp"):
             (folder / name).mkdir()
         folder.chmod(0o755)  # mkdtemp's 0700 is not what is tried out here
-        return _in_child(lambda: _live_through(_example(mode, folder), folder))
+        return _run_in_child(lambda: _enter_and_exec(_probe_launch(mode, folder), folder))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _example(mode: Mode, folder: Path) -> Launch:
-    return Launch(
+def _probe_launch(mode: IsolationMode, folder: Path) -> LaunchSpec:
+    return LaunchSpec(
         mode=mode,
-        uid=uid_of(USERS_FORESEEN, first_uid()) if mode.has_own_uid else UID_INSIDE,
+        uid=user_uid(MAX_USERS, first_user_uid()) if mode.has_own_uid else UID_INSIDE,
         hostname="probe",
         hostnames=("probe",),
         home=str(folder / "home"),
@@ -63,18 +63,18 @@ def _example(mode: Mode, folder: Path) -> Launch:
     )
 
 
-def _live_through(launch: Launch, folder: Path) -> None:
+def _enter_and_exec(launch: LaunchSpec, folder: Path) -> None:
     """All a dev server goes through, up to running a shell."""
-    if launch.mode is Mode.USER:
+    if launch.mode is IsolationMode.USER:
         namespaces.enter_user_namespace(launch.uid)
     if launch.mode.has_namespaces:
         namespaces.unshare_all()
-    problem = _in_child(lambda: _become_shell(launch, folder))
+    problem = _run_in_child(lambda: _become_shell(launch, folder))
     if problem is not None:
         raise OSError(problem)
 
 
-def _become_shell(launch: Launch, folder: Path) -> None:
+def _become_shell(launch: LaunchSpec, folder: Path) -> None:
     if launch.mode.has_namespaces:
         namespaces.build_root(launch, folder)
         namespaces.drop_privileges(launch)
@@ -92,7 +92,7 @@ def _check_reachable(folder: str) -> None:
         raise PermissionError(error.errno, "other uids cannot pass through to the state folder") from error
 
 
-def _in_child(act: Callable[[], None]) -> str | None:
+def _run_in_child(act: Callable[[], None]) -> str | None:
     """Do it in a forked process; what went wrong, in words."""
     sys.stdout.flush()
     sys.stderr.flush()

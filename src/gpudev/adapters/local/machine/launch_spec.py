@@ -9,17 +9,17 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from gpudev.adapters.local.machine.isolation import Mode
+from gpudev.adapters.local.machine.isolation import IsolationMode
 
 LOGIN = "dev"
 SHELL = "/bin/bash"
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class LaunchSpec:
     """All paths are the host's."""
 
-    mode: Mode
+    mode: IsolationMode
     uid: int
     """The uid sessions run under, as it is called inside."""
     hostname: str
@@ -46,21 +46,21 @@ class Launch:
     """The owner's own set-up, where it is to be run."""
 
     @property
-    def has_setup(self) -> bool:
+    def has_personalization(self) -> bool:
         return self.dotfiles is not None or self.startup_script is not None
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_json(cls, text: str) -> "Launch":
+    def from_json(cls, text: str) -> "LaunchSpec":
         data = json.loads(text)
         lists = ("hostnames", "devices", "hidden", "closed_ports")
-        return cls(**{**data, "mode": Mode(data["mode"]), **{name: tuple(data[name]) for name in lists}})
+        return cls(**{**data, "mode": IsolationMode(data["mode"]), **{name: tuple(data[name]) for name in lists}})
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class InsidePaths:
     """Where the folders are for those inside."""
 
     home: str
@@ -69,10 +69,10 @@ class View:
     tmp: str
 
 
-def view_of(mode: Mode, home: str, workspace: str, run: str, member: Path) -> View:
+def inside_paths(mode: IsolationMode, home: str, workspace: str, run: str, member: Path) -> InsidePaths:
     if mode.has_namespaces:
-        return View(home=f"/home/{LOGIN}", workspace="/workspace", run="/run/gpu-dev", tmp="/tmp")
-    return View(home=home, workspace=workspace, run=run, tmp=str(member / "tmp"))
+        return InsidePaths(home=f"/home/{LOGIN}", workspace="/workspace", run="/run/gpu-dev", tmp="/tmp")
+    return InsidePaths(home=home, workspace=workspace, run=run, tmp=str(member / "tmp"))
 
 
 def runtime_dir(uid: int) -> str:

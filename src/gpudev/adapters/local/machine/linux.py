@@ -71,7 +71,7 @@ def unmount(target: str, flags: int = 0) -> None:
     _check(_call().umount2(_bytes(target), ctypes.c_int(flags)), "umount", target)
 
 
-def bind(source: str, target: str, flags: int = 0) -> None:
+def bind_mount(source: str, target: str, flags: int = 0) -> None:
     """Show `source`, with all that is mounted below it, at `target`; `flags` (MS_RDONLY, MS_NOSUID …) hold for all.
 
     Always with the mounts below: in a user namespace the kernel refuses to leave them out.

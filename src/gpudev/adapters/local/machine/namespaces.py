@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from gpudev.adapters.local.machine import linux
-from gpudev.adapters.local.machine.isolation import Mode
-from gpudev.adapters.local.machine.launch_spec import LOGIN, SHELL, Launch, runtime_dir
+from gpudev.adapters.local.machine.isolation import IsolationMode
+from gpudev.adapters.local.machine.launch_spec import LOGIN, SHELL, LaunchSpec, runtime_dir
 
 _SYSTEM_TREES = ("usr", "opt", "etc", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "nix", "gnu")
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
@@ -34,13 +34,13 @@ def unshare_all() -> None:
     linux.unshare(linux.CLONE_NEWNS | linux.CLONE_NEWPID | linux.CLONE_NEWIPC | linux.CLONE_NEWUTS)
 
 
-def build_root(launch: Launch, member: Path) -> None:
+def build_root(launch: LaunchSpec, member: Path) -> None:
     """Replace everything this process sees by the dev server's own view."""
     linux.mount(None, "/", None, linux.MS_REC | linux.MS_PRIVATE)  # nothing may travel back to the host
     root = member / "root"
     linux.mount("tmpfs", str(root), "tmpfs", _OWN, "mode=755,size=16m")
     _show_system(root)
-    _write_names(root, launch)
+    _write_etc_files(root, launch)
     _show_own_folders(root, launch, member)
     _mount_kernel_views(root)
     _make_devices(root, launch.devices)
@@ -52,16 +52,16 @@ def build_root(launch: Launch, member: Path) -> None:
     linux.set_hostname(launch.hostname)
 
 
-def drop_privileges(launch: Launch) -> None:
+def drop_privileges(launch: LaunchSpec) -> None:
     """Become the dev server's user for good. Called in every process that will run user code."""
-    if launch.mode is not Mode.PLAIN:
+    if launch.mode is not IsolationMode.PLAIN:
         linux.leave_session_keyring()
     if launch.mode.has_own_uid:
         linux.empty_bounding_set()
         os.setgroups(_device_groups(launch.devices))
         os.setresgid(launch.uid, launch.uid, launch.uid)
         os.setresuid(launch.uid, launch.uid, launch.uid)
-    elif launch.mode is Mode.USER:
+    elif launch.mode is IsolationMode.USER:
         linux.empty_bounding_set()
         linux.keep_capabilities()
     if linux.IS_LINUX:
@@ -77,7 +77,7 @@ def _show_system(root: Path) -> None:
             inside.symlink_to(outside.readlink())
         elif outside.is_dir():
             inside.mkdir()
-            linux.bind(str(outside), str(inside), _READ_ONLY)
+            linux.bind_mount(str(outside), str(inside), _READ_ONLY)
     for link in _LINKED_INTO_ETC:
         _show_link_target(root, link)
 
@@ -90,10 +90,10 @@ def _show_link_target(root: Path, link: str) -> None:
         return
     inside.parent.mkdir(parents=True, exist_ok=True)
     inside.touch()
-    linux.bind(str(target), str(inside), _READ_ONLY)
+    linux.bind_mount(str(target), str(inside), _READ_ONLY)
 
 
-def _write_names(root: Path, launch: Launch) -> None:
+def _write_etc_files(root: Path, launch: LaunchSpec) -> None:
     """Who the users are and what this machine is called, laid over the host's files."""
     names = " ".join(launch.hostnames)
     files = {
@@ -113,10 +113,10 @@ def _write_names(root: Path, launch: Launch) -> None:
         # A link would be followed out of the new root; then the host's file has to do.
         if target.is_file() and not target.is_symlink():
             source.write_text(text)
-            linux.bind(str(source), str(target), _READ_ONLY)
+            linux.bind_mount(str(source), str(target), _READ_ONLY)
 
 
-def _show_own_folders(root: Path, launch: Launch, member: Path) -> None:
+def _show_own_folders(root: Path, launch: LaunchSpec, member: Path) -> None:
     folders = (
         (launch.home, f"home/{LOGIN}", _OWN),
         (launch.workspace, "workspace", _OWN),
@@ -127,7 +127,7 @@ def _show_own_folders(root: Path, launch: Launch, member: Path) -> None:
     for outside, name, flags in folders:
         inside = root / name
         inside.mkdir(parents=True, exist_ok=True)
-        linux.bind(outside, str(inside), flags)
+        linux.bind_mount(outside, str(inside), flags)
     for name in ("root", "mnt", "srv", "var/lib", "var/log", "var/cache"):
         (root / name).mkdir(parents=True, exist_ok=True)
     (root / "var/run").symlink_to("/run")
@@ -141,7 +141,7 @@ def _mount_kernel_views(root: Path) -> None:
     proc.mkdir()
     linux.mount("proc", str(proc), "proc", _OWN | linux.MS_NOEXEC)
     sys.mkdir()
-    linux.bind("/sys", str(sys), _READ_ONLY | linux.MS_NOEXEC)
+    linux.bind_mount("/sys", str(sys), _READ_ONLY | linux.MS_NOEXEC)
 
 
 def _make_devices(root: Path, devices: Iterable[str]) -> None:
@@ -152,7 +152,7 @@ def _make_devices(root: Path, devices: Iterable[str]) -> None:
         inside = root / path.lstrip("/")
         inside.parent.mkdir(parents=True, exist_ok=True)
         inside.touch()
-        linux.bind(path, str(inside))
+        linux.bind_mount(path, str(inside))
     (dev / "pts").mkdir()
     options = "newinstance,ptmxmode=0666,mode=620"
     linux.mount("devpts", str(dev / "pts"), "devpts", linux.MS_NOSUID | linux.MS_NOEXEC, options)

@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from gpudev.adapters.local.machine.nvml import Gpu, find_gpus
+from gpudev.adapters.local.machine.nvml import NvmlGpu, find_gpus
 from gpudev.domain.errors import Invalid
 from gpudev.domain.gpu import SLOTS_PER_CPU_NODE, GpuType, load_catalogue
 
@@ -58,11 +58,11 @@ class LocalNodes:
     def has_real_gpus(self) -> bool:
         return any(node.nvml for node in self.nodes)
 
-    def find(self, name: str) -> LocalNode | None:
+    def find_node(self, name: str) -> LocalNode | None:
         return next((node for node in self.nodes if node.name == name), None)
 
 
-def describe_nodes(nodes_file: Path | None) -> LocalNodes:
+def load_nodes(nodes_file: Path | None) -> LocalNodes:
     """The nodes of this machine. Raises Invalid, naming the place, when the file is not right.
 
     The file is TOML, one table per node; this machine plays all of them::
@@ -80,10 +80,10 @@ def describe_nodes(nodes_file: Path | None) -> LocalNodes:
         memory_gb = 64      # default: an equal part of this machine's
     """
     if nodes_file is not None:
-        return LocalNodes(_read(nodes_file), source=f"described in {nodes_file}")
+        return LocalNodes(_read_nodes_file(nodes_file), source=f"described in {nodes_file}")
     gpus = find_gpus()
     if gpus:
-        return LocalNodes(_detected(gpus), source="NVIDIA GPUs found through NVML")
+        return LocalNodes(_detected_nodes(gpus), source="NVIDIA GPUs found through NVML")
     cpus, memory = _machine_part(1)
     simulated = LocalNode("sim-1", SIMULATED_TYPE, SIMULATED_GPUS, simulated=True, cpus=cpus, memory=memory)
     return LocalNodes((simulated,), source="simulated: no NVIDIA GPU was found on this machine")
@@ -109,7 +109,7 @@ def gpu_types(nodes: LocalNodes) -> list[GpuType]:
     return list(types.values())
 
 
-def type_name(device_name: str) -> str:
+def gpu_type_name(device_name: str) -> str:
     """The catalogue's name for what NVML calls a device; a short name of its own for any other."""
     words = re.findall(r"[a-z0-9]+", device_name.lower())
     for word in words:
@@ -119,11 +119,11 @@ def type_name(device_name: str) -> str:
     return "-".join(word for word in words if word not in maker)[:32].strip("-") or "gpu"
 
 
-def _detected(gpus: Sequence[Gpu]) -> tuple[LocalNode, ...]:
+def _detected_nodes(gpus: Sequence[NvmlGpu]) -> tuple[LocalNode, ...]:
     """One node per type: a node's GPUs are all alike."""
-    by_type: dict[str, list[Gpu]] = {}
+    by_type: dict[str, list[NvmlGpu]] = {}
     for gpu in gpus:
-        by_type.setdefault(type_name(gpu.name), []).append(gpu)
+        by_type.setdefault(gpu_type_name(gpu.name), []).append(gpu)
     host = re.sub(r"[^a-z0-9-]+", "-", socket.gethostname().split(".")[0].lower()).strip("-")[:40] or "node"
     cpus, memory = _machine_part(len(by_type))
     return tuple(
@@ -141,7 +141,7 @@ def _detected(gpus: Sequence[Gpu]) -> tuple[LocalNode, ...]:
     )
 
 
-def _read(path: Path) -> tuple[LocalNode, ...]:
+def _read_nodes_file(path: Path) -> tuple[LocalNode, ...]:
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -157,28 +157,28 @@ def _read(path: Path) -> tuple[LocalNode, ...]:
     nodes: list[LocalNode] = []
     for number, table in enumerate(tables, start=1):
         try:
-            node = _node(table, part, real)
-            _check_beside(node, nodes)
+            node = _parse_node(table, part, real)
+            _check_distinct(node, nodes)
         except Invalid as error:
             raise Invalid(f"{path}, node {number}: {error}", field=error.field) from error
         nodes.append(node)
     return tuple(nodes)
 
 
-def _node(table: dict[str, Any], part: tuple[int, int], real: dict[int, Gpu]) -> LocalNode:
+def _parse_node(table: dict[str, Any], part: tuple[int, int], real: dict[int, NvmlGpu]) -> LocalNode:
     unknown = sorted(table.keys() - _FIELDS)
     if unknown:
         raise Invalid(f"there is no field {unknown[0]!r}; there are {', '.join(sorted(_FIELDS))}", field=unknown[0])
-    gpu_type = _text(table, "gpu_type", _TYPE_NAME)
+    gpu_type = _parse_name(table, "gpu_type", _TYPE_NAME)
     known = load_catalogue().get(gpu_type)
-    nvml = _nvml(table, real)
+    nvml = _parse_nvml(table, real)
     node = LocalNode(
-        name=_text(table, "name", _NODE_NAME),
+        name=_parse_name(table, "name", _NODE_NAME),
         gpu_type=gpu_type,
-        gpus=_number(table, "gpus", 0, _MOST_GPUS, known.max_gpus if known and not nvml else len(nvml)),
+        gpus=_parse_number(table, "gpus", 0, _MOST_GPUS, known.max_gpus if known and not nvml else len(nvml)),
         simulated=False,
-        cpus=_number(table, "cpus", 1, 4096, part[0]),
-        memory=_number(table, "memory_gb", 1, 65536, 0) * _GB or part[1],
+        cpus=_parse_number(table, "cpus", 1, 4096, part[0]),
+        memory=_parse_number(table, "memory_gb", 1, 65536, 0) * _GB or part[1],
         devices=tuple(real[index].device_files for index in nvml),
         nvml=nvml,
     )
@@ -191,7 +191,7 @@ def _node(table: dict[str, Any], part: tuple[int, int], real: dict[int, Gpu]) ->
     return replace(node, simulated=node.gpus > 0 and not nvml)
 
 
-def _check_beside(node: LocalNode, others: Sequence[LocalNode]) -> None:
+def _check_distinct(node: LocalNode, others: Sequence[LocalNode]) -> None:
     for other in others:
         if other.name == node.name:
             raise Invalid(f"the name {node.name!r} is taken", field="name")
@@ -203,7 +203,7 @@ def _check_beside(node: LocalNode, others: Sequence[LocalNode]) -> None:
             raise Invalid(f"a GPU of node {other.name!r} is named again", field="nvml")
 
 
-def _nvml(table: dict[str, Any], real: dict[int, Gpu]) -> tuple[int, ...]:
+def _parse_nvml(table: dict[str, Any], real: dict[int, NvmlGpu]) -> tuple[int, ...]:
     value = table.get("nvml", [])
     if not isinstance(value, list) or not all(type(index) is int for index in value) or len(set(value)) != len(value):
         raise Invalid("nvml must be a list of different numbers, such as [0, 1]", field="nvml")
@@ -213,14 +213,14 @@ def _nvml(table: dict[str, Any], real: dict[int, Gpu]) -> tuple[int, ...]:
     return tuple(value)
 
 
-def _text(table: dict[str, Any], field: str, pattern: re.Pattern[str]) -> str:
+def _parse_name(table: dict[str, Any], field: str, pattern: re.Pattern[str]) -> str:
     value = table.get(field)
     if not isinstance(value, str) or not pattern.fullmatch(value):
         raise Invalid(f"{field} must be lower-case letters, digits and '-', not {str(value)[:80]!r}", field=field)
     return value
 
 
-def _number(table: dict[str, Any], field: str, least: int, most: int, default: int) -> int:
+def _parse_number(table: dict[str, Any], field: str, least: int, most: int, default: int) -> int:
     if field not in table:
         return default
     value = table[field]

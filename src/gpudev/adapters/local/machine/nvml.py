@@ -14,21 +14,21 @@ CONTROL_DEVICES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools",
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
+class NvmlGpu:
     index: int
     name: str
     device_files: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class GpuMeasurement:
     index: int
     busy: float
     memory_used: int
     memory_total: int
 
 
-def find_gpus() -> list[Gpu]:
+def find_gpus() -> list[NvmlGpu]:
     nvml = _library()
     if nvml is None:
         return []
@@ -52,7 +52,7 @@ def computing_pids() -> dict[int, frozenset[int]]:
         raise Unavailable(f"the NVIDIA driver does not answer: {error}") from error
 
 
-def measure() -> list[Measured]:
+def measure_gpus() -> list[GpuMeasurement]:
     """How busy each GPU is right now. Nothing where no driver answers; a GPU that cannot say is left out."""
     nvml = _library()
     if nvml is None:
@@ -69,11 +69,11 @@ def measure() -> list[Measured]:
             busy = nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
         except nvml.NVMLError:
             continue
-        measured.append(Measured(index, busy, int(memory.used), int(memory.total)))
+        measured.append(GpuMeasurement(index, busy, int(memory.used), int(memory.total)))
     return measured
 
 
-def _gpu(nvml: Any, index: int) -> Gpu:
+def _gpu(nvml: Any, index: int) -> NvmlGpu:
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     name = nvml.nvmlDeviceGetName(handle)
     try:
@@ -82,7 +82,7 @@ def _gpu(nvml: Any, index: int) -> Gpu:
     except nvml.NVMLError:
         device = ""
     files = (device,) if device and Path(device).exists() else ()
-    return Gpu(index, name.decode() if isinstance(name, bytes) else name, files)
+    return NvmlGpu(index, name.decode() if isinstance(name, bytes) else name, files)
 
 
 def _pids(nvml: Any, index: int) -> frozenset[int]:

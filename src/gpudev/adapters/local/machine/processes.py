@@ -37,7 +37,7 @@ def boot_id() -> str:
 
 def identify(pid: int) -> ProcessIdentity | None:
     """Who has this pid now; None when nobody does, or only a zombie."""
-    started = _start_of(pid)
+    started = _start_time(pid)
     return None if started is None else ProcessIdentity(pid, started, boot_id())
 
 
@@ -51,7 +51,7 @@ def identify_self() -> ProcessIdentity:
 
 
 def is_alive(process: ProcessIdentity) -> bool:
-    return process.boot == boot_id() and _start_of(process.pid) == process.started
+    return process.boot == boot_id() and _start_time(process.pid) == process.started
 
 
 def open_pidfd(process: ProcessIdentity) -> int | None:
@@ -130,21 +130,21 @@ def descends_from(pid: int, ancestors: frozenset[int]) -> bool:
     return False
 
 
-def find_marked(variable: str, value: str) -> list[ProcessIdentity]:
+def find_processes_by_variable(variable: str, value: str) -> list[ProcessIdentity]:
     """Live processes that were started with this in their environment, as far as we may look."""
-    is_marked = _is_marked_in_proc if _IS_LINUX else _is_marked
+    is_marked = _has_variable_in_proc if _IS_LINUX else _has_variable
     found = [identify(pid) for pid in psutil.pids() if is_marked(pid, variable, value)]
     return [identity for identity in found if identity is not None]
 
 
-def _is_marked(pid: int, variable: str, value: str) -> bool:
+def _has_variable(pid: int, variable: str, value: str) -> bool:
     try:
         return psutil.Process(pid).environ().get(variable) == value
     except (psutil.Error, OSError):
         return False
 
 
-def _is_marked_in_proc(pid: int, variable: str, value: str) -> bool:
+def _has_variable_in_proc(pid: int, variable: str, value: str) -> bool:
     """The same for a tenth of the work: all processes of a machine are asked, and again until the last has ended."""
     try:
         with open(f"/proc/{pid}/environ", "rb", buffering=0) as file:
@@ -153,7 +153,7 @@ def _is_marked_in_proc(pid: int, variable: str, value: str) -> bool:
         return False
 
 
-def describe_end(status: int) -> str:
+def describe_exit_status(status: int) -> str:
     """A wait status in words."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
@@ -173,7 +173,7 @@ def _boot_session() -> str | None:
     return text.value.decode() if result == 0 else None
 
 
-def _start_of(pid: int) -> str | None:
+def _start_time(pid: int) -> str | None:
     if not _IS_LINUX:
         return _start_by_psutil(pid)
     try:

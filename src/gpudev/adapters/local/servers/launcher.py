@@ -14,17 +14,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpudev.adapters.local.environment import Gang, environment_for, greeting, member_hostname
+from gpudev.adapters.local.environment import GangAddresses, login_banner, member_hostname, server_environment
 from gpudev.adapters.local.hostkeys import ensure_host_key
-from gpudev.adapters.local.jupyter_papers import wish_to_text
-from gpudev.adapters.local.machine.cgroups import Limiter, fair_share
-from gpudev.adapters.local.machine.isolation import UID_INSIDE, Mode, first_uid, uid_of
-from gpudev.adapters.local.machine.launch_spec import Launch, view_of
+from gpudev.adapters.local.jupyter_papers import jupyter_spec_to_text
+from gpudev.adapters.local.machine.cgroups import CgroupLimiter, resource_limits
+from gpudev.adapters.local.machine.isolation import UID_INSIDE, IsolationMode, first_user_uid, user_uid
+from gpudev.adapters.local.machine.launch_spec import LaunchSpec, inside_paths
 from gpudev.adapters.local.machine.nodes import LocalNode, LocalNodes
 from gpudev.adapters.local.machine.nvml import CONTROL_DEVICES
-from gpudev.adapters.local.records import BadRecord, Record
+from gpudev.adapters.local.records import InvalidServerRecord, ServerRecord
 from gpudev.adapters.local.servers.state_folder import MemberFolder, ServerFolder, StateFolder
-from gpudev.domain.cluster import Share
+from gpudev.domain.cluster import NodeShare
 from gpudev.domain.errors import ClusterError
 from gpudev.domain.ids import ReservationId
 from gpudev.ports.cluster import ServerSpec
@@ -34,33 +34,33 @@ _MASTER_PORTS = range(20_000, 30_000)
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    record: Record
+class PreparedServer:
+    record: ServerRecord
     host_key: str
     """The public half."""
     listeners: tuple[socket.socket, ...]
     """By rank; each to be handed on and closed."""
 
     def close(self) -> None:
-        _close(self.listeners)
+        _close_all(self.listeners)
 
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
     state: StateFolder
     nodes: LocalNodes
-    mode: Mode
-    limiter: Limiter
+    mode: IsolationMode
+    limiter: CgroupLimiter
     ssh_host: str
     closed_ports: tuple[int, ...] = ()
 
-    def check(self, spec: ServerSpec, others: Iterable[ServerSpec]) -> None:
+    def check_spec(self, spec: ServerSpec, others: Iterable[ServerSpec]) -> None:
         """Raises ClusterError for what this machine cannot run, or not beside those that run."""
         if sorted(share.rank for share in spec.shares) != list(range(len(spec.shares))) or not spec.shares:
             raise ClusterError("a dev server needs shares with the ranks 0, 1, …")
         held = {(share.node, gpu): other for other in others for share in other.shares for gpu in share.gpu_indices}
         for share in spec.shares:
-            node = self.nodes.find(share.node)
+            node = self.nodes.find_node(share.node)
             if node is None:
                 raise ClusterError(f"this machine has no node {share.node!r}")
             if node.gpus and (len(share.gpu_indices) != share.units or len(set(share.gpu_indices)) != share.units):
@@ -71,35 +71,35 @@ class Launcher:
                 if holder := held.get((share.node, gpu)):
                     raise ClusterError(f"GPU {gpu} of node {share.node} is in use by {holder.pod_name}")
 
-    def prepare(self, spec: ServerSpec) -> Prepared:
+    def prepare_server(self, spec: ServerSpec) -> PreparedServer:
         """Blocks: call it in a thread. What was there before (home, host key, ports) is used again."""
         folder = self.state.server(spec.reservation_id)
         uid = self._uid(spec)
         folder.prepare(uid, self.folder_mode)
         home = self._ensure_home(spec, folder, uid)
         host_key = ensure_host_key(folder.host_key)
-        before = _earlier_record(folder)
+        before = _find_earlier_record(folder)
         listeners = self._listen(len(spec.shares), before.ports if before else ())
         try:
-            record = Record(
+            record = ServerRecord(
                 spec=spec,
                 ports=tuple(listener.getsockname()[1] for listener in listeners),
                 master_port=_master_port(spec, before) if len(spec.shares) > 1 else None,
                 host=self.ssh_host,
             )
-            self.furnish(folder, spec)
+            self.write_addons(folder, spec)
             for share in spec.shares:
                 self._prepare_member(folder, record, share, home, uid)
             folder.write_record(record)
         except BaseException:
-            _close(listeners)
+            _close_all(listeners)
             raise
-        return Prepared(record, host_key, listeners)
+        return PreparedServer(record, host_key, listeners)
 
-    def furnish(self, folder: ServerFolder, spec: ServerSpec) -> None:
+    def write_addons(self, folder: ServerFolder, spec: ServerSpec) -> None:
         """What may change while it runs: who is let in, and Jupyter."""
         folder.write_keys(spec.ssh_public_keys)
-        folder.write_jupyter(wish_to_text(spec.jupyter), self._uid(spec))
+        folder.write_jupyter(jupyter_spec_to_text(spec.jupyter), self._uid(spec))
 
     def _ensure_home(self, spec: ServerSpec, folder: ServerFolder, uid: int) -> Path:
         if spec.volume is not None:
@@ -109,56 +109,58 @@ class Launcher:
     @property
     def folder_mode(self) -> int:
         """Users with an own uid but no own root must pass through our folders, and see nothing on the way."""
-        return 0o711 if self.mode is Mode.UIDS else 0o700
+        return 0o711 if self.mode is IsolationMode.UIDS else 0o700
 
     def remove_groups(self, reservation_id: ReservationId, ranks: Iterable[int]) -> None:
         for rank in ranks:
             self.limiter.remove_group(_group_name(reservation_id, rank))
 
-    def _prepare_member(self, folder: ServerFolder, record: Record, share: Share, home: Path, uid: int) -> None:
+    def _prepare_member(
+        self, folder: ServerFolder, record: ServerRecord, share: NodeShare, home: Path, uid: int
+    ) -> None:
         spec = record.spec
-        node = self._node(share)
+        node = self._get_node(share)
         member = folder.member(share.rank)
         member.prepare(self.folder_mode)
-        view = view_of(self.mode, str(home), str(folder.workspace), str(folder.run), member.path)
+        view = inside_paths(self.mode, str(home), str(folder.workspace), str(folder.run), member.path)
         if share.rank == 0:
-            folder.write_greeting(greeting(spec, node, view))
-        gang = None if record.master_port is None else Gang("127.0.0.1", record.master_port, record.ports)
-        share_of_node = fair_share(node, share.units)
+            folder.write_banner(login_banner(spec, node, view))
+        gang = None if record.master_port is None else GangAddresses("127.0.0.1", record.master_port, record.ports)
+        share_of_node = resource_limits(node, share.units)
         cgroup = self.limiter.ensure_group(_group_name(spec.reservation_id, share.rank), share_of_node)
-        launch = Launch(
+        launch = LaunchSpec(
             mode=self.mode,
             uid=uid,
             hostname=member_hostname(spec, share.rank),
             hostnames=tuple(member_hostname(spec, other.rank) for other in spec.shares),
             # One by itself stays unseen: what it binds to its own name is for itself.
-            address=_numeric(self.ssh_host) if gang is not None else "127.0.0.1",
+            address=_numeric_address(self.ssh_host) if gang is not None else "127.0.0.1",
             home=str(home),
             workspace=str(folder.workspace),
             run=str(folder.run),
             host_key=str(folder.host_key),
-            devices=_devices(node, share),
-            hidden=_hidden(self.state.path),
+            devices=_device_files(node, share),
+            hidden=_hidden_paths(self.state.path),
             closed_ports=self.closed_ports,
             cgroup=None if cgroup is None else str(cgroup),
             max_processes=share_of_node.processes if cgroup is None and self.mode.has_own_uid else None,
-            environment=environment_for(spec, share, node, mode=self.mode, uid=uid, view=view, gang=gang),
+            environment=server_environment(spec, share, node, mode=self.mode, uid=uid, view=view, gang=gang),
             # Members share the home, so that once is enough.
             dotfiles=spec.dotfiles if share.rank == 0 else None,
             startup_script=spec.startup_script if share.rank == 0 else None,
         )
         member.write_launch(launch)
 
-    def _node(self, share: Share) -> LocalNode:
-        node = self.nodes.find(share.node)
+    def _get_node(self, share: NodeShare) -> LocalNode:
+        node = self.nodes.find_node(share.node)
         if node is None:
             raise ClusterError(f"this machine has no node {share.node!r}")
         return node
 
     def _uid(self, spec: ServerSpec) -> int:
         if self.mode.has_own_uid:
-            return uid_of(spec.user_id, first_uid())
-        return UID_INSIDE if self.mode is Mode.USER else os.getuid()
+            return user_uid(spec.user_id, first_user_uid())
+        return UID_INSIDE if self.mode is IsolationMode.USER else os.getuid()
 
     def _listen(self, count: int, wanted: tuple[int, ...]) -> tuple[socket.socket, ...]:
         """A listening socket per member: on the port it had before, if that is free, else on any."""
@@ -167,7 +169,7 @@ class Launcher:
             for rank in range(count):
                 listeners.append(_listen(self.ssh_host, wanted[rank] if rank < len(wanted) else 0))
         except OSError as error:
-            _close(listeners)
+            _close_all(listeners)
             raise ClusterError(f"no ssh server can listen on {self.ssh_host}: {error.strerror}") from error
         return tuple(listeners)
 
@@ -184,7 +186,7 @@ def _group_name(reservation_id: ReservationId, rank: int) -> str:
     return f"{reservation_id}-{rank}"
 
 
-def _close(listeners: Iterable[socket.socket]) -> None:
+def _close_all(listeners: Iterable[socket.socket]) -> None:
     for listener in listeners:
         listener.close()
 
@@ -204,7 +206,7 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _numeric(host: str) -> str:
+def _numeric_address(host: str) -> str:
     """As a file of names has it. What cannot be looked up is refused when its socket is made."""
     try:
         return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
@@ -212,7 +214,7 @@ def _numeric(host: str) -> str:
         return "127.0.0.1"
 
 
-def _master_port(spec: ServerSpec, before: Record | None) -> int:
+def _master_port(spec: ServerSpec, before: ServerRecord | None) -> int:
     """Nobody holds it for the gang, so it is one that others are unlikely to take, and the same after a restart."""
     if before is not None and before.master_port is not None:
         return before.master_port
@@ -228,19 +230,19 @@ def _master_port(spec: ServerSpec, before: Record | None) -> int:
     raise ClusterError("no port is free for the members to find each other")
 
 
-def _earlier_record(folder: ServerFolder) -> Record | None:
+def _find_earlier_record(folder: ServerFolder) -> ServerRecord | None:
     try:
         return folder.find_record()
-    except BadRecord:
+    except InvalidServerRecord:
         return None  # about to be written anew
 
 
-def _devices(node: LocalNode, share: Share) -> tuple[str, ...]:
+def _device_files(node: LocalNode, share: NodeShare) -> tuple[str, ...]:
     own = [path for index in share.gpu_indices if index < len(node.devices) for path in node.devices[index]]
     return (*own, *(path for path in CONTROL_DEVICES if Path(path).exists())) if own else ()
 
 
-def _hidden(state_dir: Path) -> tuple[str, ...]:
+def _hidden_paths(state_dir: Path) -> tuple[str, ...]:
     """Our own state, and the home of whoever started us where it is really theirs."""
     try:
         home = Path(pwd.getpwuid(os.getuid()).pw_dir)
@@ -250,7 +252,7 @@ def _hidden(state_dir: Path) -> tuple[str, ...]:
     return (str(state_dir), str(home)) if is_theirs else (str(state_dir),)
 
 
-def member_folders(folder: ServerFolder, record: Record | None) -> list[MemberFolder]:
+def member_folders(folder: ServerFolder, record: ServerRecord | None) -> list[MemberFolder]:
     """Those the record speaks of; without one, those there are."""
     if record is None:
         return folder.members()

@@ -14,30 +14,30 @@ from gpudev.adapters.local.machine.process_exit import wait_until_ended
 from gpudev.adapters.local.machine.processes import (
     ProcessIdentity,
     boot_id,
-    describe_end,
-    find_marked,
+    describe_exit_status,
+    find_processes_by_variable,
     is_alive,
     open_pidfd,
     send_signal,
 )
-from gpudev.adapters.local.records import Ended
-from gpudev.adapters.local.servers.pid1_reports import Report
+from gpudev.adapters.local.records import MemberExit
+from gpudev.adapters.local.servers.pid1_reports import Pid1Report
 from gpudev.adapters.local.servers.state_folder import MemberFolder
-from gpudev.domain.reservations.command_exit import RunEnd
+from gpudev.domain.reservations.command_exit import CommandExit
 
 _READY_POLL_S = 0.05
 _SETUP_POLL_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class MemberFacts:
+class MemberState:
     rank: int
     step: str
     ready: bool
-    ended: Ended | None
-    setup: str | None = None
+    ended: MemberExit | None
+    personalization: str | None = None
     """What became of the owner's own set-up, so far."""
-    run_end: RunEnd | None = None
+    command_exit: CommandExit | None = None
     """Once it has ended, and if it did so with the command it was reserved for."""
 
 
@@ -48,24 +48,26 @@ class Member:
         self,
         folder: MemberFolder,
         changed: Callable[[], None],
-        end_status: Callable[[int], Awaitable[int | None]],
+        exit_status: Callable[[int], Awaitable[int | None]],
     ) -> None:
         self.folder = folder
         self.process: ProcessIdentity | None = None
         self._changed = changed
-        self._end_status = end_status
+        self._exit_status = exit_status
         self._step = "being started"
         self._ready = False
-        self._ended: Ended | None = None
-        self._setup: str | None = None
-        self._run_end: RunEnd | None = None
+        self._ended: MemberExit | None = None
+        self._personalization: str | None = None
+        self._command_exit: CommandExit | None = None
         self._pipe: int | None = None
         self._unread = b""
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
-    def facts(self) -> MemberFacts:
-        return MemberFacts(self.folder.rank, self._step, self._ready, self._ended, self._setup, self._run_end)
+    def state(self) -> MemberState:
+        return MemberState(
+            self.folder.rank, self._step, self._ready, self._ended, self._personalization, self._command_exit
+        )
 
     def watch_started(self, process: ProcessIdentity, pipe: int) -> None:
         """A process we just started; it reports through `pipe`, which is ours from now on."""
@@ -73,9 +75,9 @@ class Member:
         self._pipe = pipe
         os.set_blocking(pipe, False)
         asyncio.get_running_loop().add_reader(pipe, self._read_reports)
-        self._start(self._watch_end(process))
+        self._start_task(self._watch_exit(process))
 
-    async def adopt(self) -> None:
+    async def resume_watching(self) -> None:
         """Find out what became of a member that an earlier control plane started."""
         process = await self._find_process()
         self.process = process
@@ -83,15 +85,15 @@ class Member:
         if process is not None and is_alive(process):
             if not self._ready:
                 self._step = "starting the ssh server"
-                self._start(self._poll_ready())
+                self._start_task(self._poll_ready())
             else:
-                self._start(self._poll_setup())
-            self._start(self._watch_end(process))
+                self._start_task(self._poll_personalization())
+            self._start_task(self._watch_exit(process))
             return
-        self._ended = await asyncio.to_thread(self.folder.find_ended)
+        self._ended = await asyncio.to_thread(self.folder.find_exit)
         if self._ended is None:
-            self._ended = await asyncio.to_thread(_lost, self.folder, process)
-        self._run_end = await asyncio.to_thread(self.folder.find_run_end)
+            self._ended = await asyncio.to_thread(_record_lost, self.folder, process)
+        self._command_exit = await asyncio.to_thread(self.folder.find_command_exit)
 
     async def _find_process(self) -> ProcessIdentity | None:
         """Who it is. While the lock is held it may be about to say so: the one who asked for it has gone since."""
@@ -106,17 +108,17 @@ class Member:
             task.cancel()
         self._close_pipe()
 
-    def _start(self, work: Awaitable[None]) -> None:
+    def _start_task(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _watch_end(self, process: ProcessIdentity) -> None:
+    async def _watch_exit(self, process: ProcessIdentity) -> None:
         await wait_until_ended(process)
         self._read_reports()  # what it said last may still lie in the pipe
-        status = await self._end_status(process.pid)
-        self._run_end = await asyncio.to_thread(self.folder.find_run_end)
-        self._ended = await asyncio.to_thread(_note_end, self.folder, status)
+        status = await self._exit_status(process.pid)
+        self._command_exit = await asyncio.to_thread(self.folder.find_command_exit)
+        self._ended = await asyncio.to_thread(_record_exit, self.folder, status)
         self._changed()
 
     async def _poll_ready(self) -> None:
@@ -125,13 +127,13 @@ class Member:
             await asyncio.sleep(_READY_POLL_S)
         self._ready = True
         self._changed()
-        self._start(self._poll_setup())
+        self._start_task(self._poll_personalization())
 
-    async def _poll_setup(self) -> None:
+    async def _poll_personalization(self) -> None:
         """Until it has come to its end: those who write it have none of our descriptors but that file."""
-        while self._ended is None and (told := await asyncio.to_thread(self.folder.find_setup)) is not None:
-            if told.words is not None and told.words != self._setup:
-                self._setup = told.words
+        while self._ended is None and (told := await asyncio.to_thread(self.folder.find_personalization)) is not None:
+            if told.words is not None and told.words != self._personalization:
+                self._personalization = told.words
                 self._changed()
             if told.is_final:
                 return
@@ -149,10 +151,10 @@ class Member:
             return
         *lines, self._unread = (self._unread + data).split(b"\n")
         for line in lines:
-            report = Report.parse(line)
+            report = Pid1Report.parse(line)
             if report.ready and not self._ready:
                 self._ready = True
-                self._start(self._poll_setup())
+                self._start_task(self._poll_personalization())
             self._step = report.step or self._step
         self._changed()
 
@@ -163,7 +165,7 @@ class Member:
             os.close(pipe)
 
 
-async def end_process(process: ProcessIdentity, number: signal.Signals, within_s: float) -> bool:
+async def stop_process(process: ProcessIdentity, number: signal.Signals, within_s: float) -> bool:
     """Signal it and wait for its end; False when it does not end in time."""
     try:
         pidfd = open_pidfd(process)
@@ -180,11 +182,11 @@ async def end_process(process: ProcessIdentity, number: signal.Signals, within_s
     return not is_alive(process)
 
 
-def end_marked(variable: str, value: str, rounds: int = 20) -> bool:
+def kill_processes_by_variable(variable: str, value: str, rounds: int = 20) -> bool:
     """Kill what carries this mark in its environment until none is found. For those that got away when the process
     they should have come to was killed; as good as can be had without a pid namespace."""
     for _ in range(rounds):
-        found = find_marked(variable, value)
+        found = find_processes_by_variable(variable, value)
         if not found:
             return True
         for process in found:
@@ -193,25 +195,25 @@ def end_marked(variable: str, value: str, rounds: int = 20) -> bool:
     return False
 
 
-def _note_end(folder: MemberFolder, status: int | None) -> Ended:
-    how = "its first process is gone" if status is None else f"its first process was {describe_end(status)}"
-    ended = Ended(_with_log(folder.failure() or how, folder), watched=True)
-    folder.write_ended(ended)
+def _record_exit(folder: MemberFolder, status: int | None) -> MemberExit:
+    how = "its first process is gone" if status is None else f"its first process was {describe_exit_status(status)}"
+    ended = MemberExit(_append_log(folder.find_failure() or how, folder), watched=True)
+    folder.write_exit(ended)
     return ended
 
 
-def _lost(folder: MemberFolder, process: ProcessIdentity | None) -> Ended:
+def _record_lost(folder: MemberFolder, process: ProcessIdentity | None) -> MemberExit:
     if process is None:
         why = "the control plane ended while it was being started"
     elif process.boot != boot_id():
         why = "the machine was restarted"
     else:
-        why = folder.failure() or "it ended while the control plane was down"
-    ended = Ended(_with_log(why, folder), watched=False)
-    folder.write_ended(ended)
+        why = folder.find_failure() or "it ended while the control plane was down"
+    ended = MemberExit(_append_log(why, folder), watched=False)
+    folder.write_exit(ended)
     return ended
 
 
-def _with_log(why: str, folder: MemberFolder) -> str:
+def _append_log(why: str, folder: MemberFolder) -> str:
     lines = folder.last_log_lines()
     return why if not lines else "\n".join((f"{why}; its last log lines:", *lines))

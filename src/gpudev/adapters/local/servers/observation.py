@@ -2,21 +2,21 @@
 
 from collections.abc import Sequence
 
-from gpudev.adapters.local.machine.gpu_use import ForeignUse
+from gpudev.adapters.local.machine.gpu_use import UnmanagedUse
 from gpudev.adapters.local.machine.nodes import LocalNode
-from gpudev.adapters.local.servers.member_process import MemberFacts
+from gpudev.adapters.local.servers.member_process import MemberState
 from gpudev.domain.cluster import Node
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.reservations.reservation import Connection
-from gpudev.ports.cluster import Phase, ServerSeen
+from gpudev.domain.reservations.reservation import SshEndpoint
+from gpudev.ports.cluster import ServerPhase, ServerState
 
 
-def server_seen(
+def server_state(
     reservation_id: ReservationId,
-    members: Sequence[MemberFacts],
-    connection: Connection | None,
+    members: Sequence[MemberState],
+    connection: SshEndpoint | None,
     preparing: str | None = None,
-) -> ServerSeen:
+) -> ServerState:
     """`preparing`: what is done before members exist."""
     ended = [member for member in members if member.ended is not None]
     if ended:
@@ -24,29 +24,29 @@ def server_seen(
             f"member {m.rank}: {m.ended.reason}" if len(members) > 1 else m.ended.reason for m in ended if m.ended
         ]
         unwatched = all(member.ended is not None and not member.ended.watched for member in ended)
-        run_end = next((member.run_end for member in ended if member.run_end is not None), None)
-        return ServerSeen(
-            reservation_id, Phase.DEAD, reason="\n".join(reasons), lost_unwatched=unwatched, run_end=run_end
+        run_end = next((member.command_exit for member in ended if member.command_exit is not None), None)
+        return ServerState(
+            reservation_id, ServerPhase.DEAD, reason="\n".join(reasons), is_restartable=unwatched, command_exit=run_end
         )
     if preparing is not None:
-        return ServerSeen(reservation_id, Phase.STARTING, step=preparing)
+        return ServerState(reservation_id, ServerPhase.STARTING, step=preparing)
     if not members:
-        return ServerSeen(reservation_id, Phase.STARTING, step="being prepared")
+        return ServerState(reservation_id, ServerPhase.STARTING, step="being prepared")
     waiting = next((member for member in members if not member.ready), None)
     if waiting is not None:
-        return ServerSeen(reservation_id, Phase.STARTING, step=waiting.step)
-    setup = next((member.setup for member in members if member.rank == 0), None)
-    return ServerSeen(reservation_id, Phase.READY, connection=connection, setup=setup)
+        return ServerState(reservation_id, ServerPhase.STARTING, step=waiting.step)
+    setup = next((member.personalization for member in members if member.rank == 0), None)
+    return ServerState(reservation_id, ServerPhase.READY, connection=connection, setup_outcome=setup)
 
 
-def node_seen(node: LocalNode, foreign: ForeignUse, address: str) -> Node:
-    indices = foreign.indices.get(node.name, frozenset())
+def node_state(node: LocalNode, unmanaged: UnmanagedUse, address: str) -> Node:
+    indices = unmanaged.indices.get(node.name, frozenset())
     return Node(
         name=node.name,
         gpu_type=node.gpu_type,
         units=node.units,
         # A driver that does not answer offers nothing; a simulated or CPU node does not need one.
-        ready=foreign.driver_answers or not node.nvml,
+        ready=unmanaged.driver_answers or not node.nvml,
         foreign_units=len(indices),
         foreign_indices=indices,
         simulated=node.simulated,

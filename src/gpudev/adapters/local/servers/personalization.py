@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpudev.adapters.local.machine import linux, namespaces
-from gpudev.adapters.local.machine.launch_spec import Launch
+from gpudev.adapters.local.machine.launch_spec import LaunchSpec
 from gpudev.adapters.local.sshd.child_process import reset_signals
 from gpudev.adapters.local.sshd.environment import session_environment
 from gpudev.adapters.local.sshd.sshd_config import SshdConfig
@@ -44,7 +44,9 @@ _GIT = {
 }
 
 
-def fork_runner(launch: Launch, config: SshdConfig, report: int, close_others: Callable[[set[int]], None]) -> None:
+def fork_personalization(
+    launch: LaunchSpec, config: SshdConfig, report: int, close_others: Callable[[set[int]], None]
+) -> None:
     """Begin. `report`: the file that hears what became of it."""
     this = os.getpid()
     if os.fork():
@@ -61,51 +63,51 @@ def fork_runner(launch: Launch, config: SshdConfig, report: int, close_others: C
         # An own uid may have no entry among the users, and libraries ask where home is.
         os.environ.update(HOME=config.home, LANG="C.UTF-8", PATH=os.defpath)
         os.chdir("/")
-        _run(launch, config, Report(report))
+        _personalize(launch, config, PersonalizationReporter(report))
     except BaseException:  # noqa: BLE001 - a forked process must never run on in its parent's code
         traceback.print_exc()
         os._exit(1)
     os._exit(0)
 
 
-class Report:
+class PersonalizationReporter:
     """How far it is, written where the control plane looks, who reads it as a stranger's text."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
-    def tell(self, words: str, *, is_final: bool) -> None:
+    def write(self, words: str, *, is_final: bool) -> None:
         text = json.dumps({"words": words, "final": is_final}).encode()
         os.pwrite(self._descriptor, text, 0)
         os.ftruncate(self._descriptor, len(text))
 
 
-def _run(launch: Launch, config: SshdConfig, report: Report) -> None:
+def _personalize(launch: LaunchSpec, config: SshdConfig, report: PersonalizationReporter) -> None:
     shell = config.shell if os.access(config.shell, os.X_OK) else "/bin/sh"
     environment = session_environment(config, shell, {}, {})
     try:
-        runner = Runner(Path(config.home), shell, environment, _open_log(Path(config.home)))
+        runner = PersonalizationRunner(Path(config.home), shell, environment, _open_log(Path(config.home)))
     except OSError as error:  # a full disk, or a home that is closed to its owner
-        report.tell(f"nothing was set up: the home cannot be written to ({error.strerror})", is_final=True)
+        report.write(f"nothing was set up: the home cannot be written to ({error.strerror})", is_final=True)
         return
     said: list[str] = []
     if launch.dotfiles is not None:
-        said += runner.dotfiles(launch.dotfiles)
+        said += runner.install_dotfiles(launch.dotfiles)
     if launch.startup_script is not None:
-        report.tell("; ".join([*said, f"start-up script: {_RUNNING}"]), is_final=False)
-        said.append(runner.script(launch.startup_script))
+        report.write("; ".join([*said, f"start-up script: {_RUNNING}"]), is_final=False)
+        said.append(runner.run_startup_script(launch.startup_script))
     failed = any(": " in one and not one.endswith((": done", ": cloned", ": up to date")) for one in said)
-    report.tell("; ".join(said) + (f" (~/{LOG} has more)" if failed else ""), is_final=True)
+    report.write("; ".join(said) + (f" (~/{LOG} has more)" if failed else ""), is_final=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Runner:
+class PersonalizationRunner:
     home: Path
     shell: str
     environment: Mapping[bytes, bytes]
     log: int
 
-    def dotfiles(self, url: str) -> list[str]:
+    def install_dotfiles(self, url: str) -> list[str]:
         """What was done, in words."""
         folder = self.home / DOTFILES
         git = shutil.which("git", path=os.fsdecode(self.environment[b"PATH"]))
@@ -114,21 +116,21 @@ class Runner:
         if not os.path.lexists(folder):
             end = self._clone(git, url, folder)
             told = "dotfiles: cloned" if end is None else f"dotfiles: git clone {end}"
-        elif self._origin(git, folder) != url:
+        elif self._origin_url(git, folder) != url:
             return [f"dotfiles: ~/{DOTFILES} is not a clone of this repository; it stays as it is"]
         else:
             end = self._execute([git, "-C", str(folder), "pull", "--ff-only"], CLONE_WITHIN_S, more=_GIT)
             told = "dotfiles: up to date" if end is None else f"dotfiles: git pull {end}"
         return [told, *self._install(folder)] if end is None else [told]
 
-    def script(self, text: str) -> str:
+    def run_startup_script(self, text: str) -> str:
         """From a file of its own, which only its user may read and which is gone afterwards."""
         folder = self.environment.get(b"XDG_RUNTIME_DIR") or self.environment.get(b"TMPDIR") or b"/tmp"
         path = Path(os.fsdecode(folder), f"gpu-dev-startup-{secrets.token_hex(8)}")
         try:
             with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o700), "w", encoding="utf-8") as file:
                 file.write(text)
-            end = self._execute(self._program(path), SCRIPT_WITHIN_S)
+            end = self._execute(self._command_for(path), SCRIPT_WITHIN_S)
         except OSError as error:
             return f"start-up script: it could not be written ({error.strerror})"
         finally:
@@ -147,7 +149,7 @@ class Runner:
             shutil.rmtree(draft, ignore_errors=True)
         return end
 
-    def _origin(self, git: str, folder: Path) -> str | None:
+    def _origin_url(self, git: str, folder: Path) -> str | None:
         try:
             asked = subprocess.run(
                 [git, "-C", str(folder), "config", "--local", "--get", "remote.origin.url"],
@@ -165,11 +167,11 @@ class Runner:
         for name in INSTALLERS:
             path = folder / name
             if path.is_file():
-                end = self._execute(self._program(path), INSTALL_WITHIN_S, folder=folder)
+                end = self._execute(self._command_for(path), INSTALL_WITHIN_S, folder=folder)
                 return [f"{name}: done" if end is None else f"{name}: {end}"]
         return []
 
-    def _program(self, path: Path) -> list[str]:
+    def _command_for(self, path: Path) -> list[str]:
         """A file that says what it wants to be run by is run so; any other is a shell's."""
         with path.open("rb") as file:
             speaks = file.read(2) == b"#!"

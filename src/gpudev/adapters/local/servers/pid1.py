@@ -18,23 +18,23 @@ from pathlib import Path
 from typing import NoReturn
 
 from gpudev.adapters.local.machine import linux, namespaces
-from gpudev.adapters.local.machine.isolation import Mode
-from gpudev.adapters.local.machine.launch_spec import LOGIN, SHELL, Launch, view_of
-from gpudev.adapters.local.machine.processes import children_of, descendants_of, describe_end, identify_self
+from gpudev.adapters.local.machine.isolation import IsolationMode
+from gpudev.adapters.local.machine.launch_spec import LOGIN, SHELL, LaunchSpec, inside_paths
+from gpudev.adapters.local.machine.processes import children_of, descendants_of, describe_exit_status, identify_self
 from gpudev.adapters.local.servers import personalization
 from gpudev.adapters.local.servers.pid1_reports import (
     LOG_FILE,
-    Reporter,
+    Pid1Reporter,
+    open_command_exit_report,
     open_jupyter_report,
-    open_run_end_report,
-    open_setup_report,
+    open_personalization_report,
 )
-from gpudev.adapters.local.sshd.command_exit import ENDED_WITH_IT
-from gpudev.adapters.local.sshd.server import run as run_sshd
+from gpudev.adapters.local.sshd.command_exit import EXIT_COMMAND_ENDED
+from gpudev.adapters.local.sshd.server import run_sshd as run_sshd
 from gpudev.adapters.local.sshd.sshd_config import SshdConfig
 
-FAILED = 70
-NOT_ALL_ENDED = 71
+EXIT_FAILED = 70
+EXIT_KILL_INCOMPLETE = 71
 _LIVED_WELL_S = 5.0
 _TRIES = 3
 _LONGEST_PAUSE_S = 2.0
@@ -42,28 +42,28 @@ _END_WITHIN_S = 2.0
 _ANSWER_STEP_S = 0.02
 
 
-def main(launch: Launch, member: Path, listener: socket.socket, pipe: int, lock: int) -> NoReturn:
+def main(launch: LaunchSpec, member: Path, listener: socket.socket, pipe: int, lock: int) -> NoReturn:
     """Never returns: the process ends when the dev server does."""
     os.umask(0o022)
-    reporter = Reporter(member, pipe)
+    reporter = Pid1Reporter(member, pipe)
     # First of all, so that whoever finds this process later can tell it from any other.
-    reporter.here_i_am(identify_self())
+    reporter.report_process(identify_self())
     try:
-        _stand_alone(member, keep=(listener.fileno(), lock, *reporter.descriptors))
+        _detach_from_zygote(member, keep=(listener.fileno(), lock, *reporter.descriptors))
         config = _sshd_config(launch, member)
-        settle_in = _settling_in(launch, config, member)
-        reporter.step("building the file system")
-        _settle(launch, member)
-        reporter.step("starting the ssh server")
-        if _supervise(lambda: _fork_sshd(config, launch, listener), listener, reporter, settle_in):
-            _end_well(launch)
+        settle_in = _personalization_starter(launch, config, member)
+        reporter.report_step("building the file system")
+        _isolate_self(launch, member)
+        reporter.report_step("starting the ssh server")
+        if _supervise_sshd(lambda: _fork_sshd(config, launch, listener), listener, reporter, settle_in):
+            _exit_successfully(launch)
     except Exception as error:  # noqa: BLE001 - the last one to see it: told, then the process ends
         traceback.print_exc()
-        reporter.failed(f"{type(error).__name__}: {error}")
-    os._exit(FAILED)
+        reporter.report_failure(f"{type(error).__name__}: {error}")
+    os._exit(EXIT_FAILED)
 
 
-def _stand_alone(member: Path, keep: tuple[int, ...]) -> None:
+def _detach_from_zygote(member: Path, keep: tuple[int, ...]) -> None:
     """Let go of everything that was the warm process's."""
     os.setsid()
     os.environ.clear()
@@ -77,8 +77,8 @@ def _stand_alone(member: Path, keep: tuple[int, ...]) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def _sshd_config(launch: Launch, member: Path) -> SshdConfig:
-    view = view_of(launch.mode, launch.home, launch.workspace, launch.run, member)
+def _sshd_config(launch: LaunchSpec, member: Path) -> SshdConfig:
+    view = inside_paths(launch.mode, launch.home, launch.workspace, launch.run, member)
     return SshdConfig(
         host_key=Path(launch.host_key).read_text(),
         authorized_keys_path=f"{view.run}/authorized_keys",
@@ -88,53 +88,53 @@ def _sshd_config(launch: Launch, member: Path) -> SshdConfig:
         # People log in to rank 0, so that is where it runs.
         jupyter_path=f"{view.run}/jupyter" if member.name == "0" else None,
         jupyter_report=open_jupyter_report(member),
-        run_end_report=open_run_end_report(member) if member.name == "0" else None,
+        command_exit_report=open_command_exit_report(member) if member.name == "0" else None,
         username=LOGIN,
         shell=SHELL,
         environment=launch.environment,
-        lifeline=None if linux.IS_LINUX else _lifeline(),
+        lifeline=None if linux.IS_LINUX else _open_lifeline(),
         refuse_forward_ports=frozenset(launch.closed_ports),
     )
 
 
-def _settling_in(launch: Launch, config: SshdConfig, member: Path) -> Callable[[], None]:
+def _personalization_starter(launch: LaunchSpec, config: SshdConfig, member: Path) -> Callable[[], None]:
     """What its owner wants done when it is ready; the file that hears of it is opened while its path can be seen."""
-    if not launch.has_setup:
+    if not launch.has_personalization:
         return lambda: None
-    report = open_setup_report(member)
+    report = open_personalization_report(member)
 
     def begin() -> None:
-        personalization.fork_runner(launch, config, report, close_descriptors)
+        personalization.fork_personalization(launch, config, report, close_descriptors)
         os.close(report)
 
     return begin
 
 
-def _settle(launch: Launch, member: Path) -> None:
+def _isolate_self(launch: LaunchSpec, member: Path) -> None:
     """Take the place this process will have for the rest of its life."""
     if linux.IS_LINUX:
         linux.set_process_name("gpu-dev-init")
     if launch.mode.has_namespaces:
         namespaces.build_root(launch, member)
-        _find_no_more_modules()
+        _disable_imports()
         linux.set_dumpable(False)
-        if launch.mode is Mode.ROOT:
+        if launch.mode is IsolationMode.ROOT:
             linux.keep_capabilities((linux.CAP_KILL, linux.CAP_SETGID, linux.CAP_SETUID, linux.CAP_SETPCAP))
         return
     if linux.IS_LINUX:
         linux.become_subreaper()
-    signal.signal(signal.SIGTERM, lambda *_: _end_everything())
+    signal.signal(signal.SIGTERM, lambda *_: _kill_everything())
 
 
-def _find_no_more_modules() -> None:
+def _disable_imports() -> None:
     """From here on a module's path may lead into a user's folder, and this process may be root."""
     sys.path.clear()
     sys.path_importer_cache.clear()
     sys.meta_path[:] = [BuiltinImporter, FrozenImporter]
 
 
-def _supervise(
-    start: Callable[[], int], listener: socket.socket, reporter: Reporter, when_ready: Callable[[], None]
+def _supervise_sshd(
+    start: Callable[[], int], listener: socket.socket, reporter: Pid1Reporter, when_ready: Callable[[], None]
 ) -> bool:
     """Keep the SSH server running; `when_ready` is called once. Returns when all is to end: True when it came up and
     what it was for is done."""
@@ -142,33 +142,33 @@ def _supervise(
     while True:
         began = time.monotonic()
         child = start()
-        status = None if is_ready else _wait_for_hello(listener, child)
+        status = None if is_ready else _wait_for_ssh_banner(listener, child)
         if status is None:
             if not is_ready:
                 is_ready = True
-                reporter.ready()
+                reporter.report_ready()
                 when_ready()
-            status = _wait_for(child)
-        if is_ready and os.waitstatus_to_exitcode(status) == ENDED_WITH_IT:
+            status = _wait_for_child(child)
+        if is_ready and os.waitstatus_to_exitcode(status) == EXIT_COMMAND_ENDED:
             return True
-        end = describe_end(status)
+        end = describe_exit_status(status)
         sys.stderr.write(f"the ssh server was {end}; starting it again\n")
         failures = 0 if time.monotonic() - began > _LIVED_WELL_S else failures + 1
         if not is_ready and failures >= _TRIES:
-            reporter.failed(f"the ssh server did not start: {end}")
+            reporter.report_failure(f"the ssh server did not start: {end}")
             return False
         if failures > 1:
             time.sleep(min(0.05 * 2**failures, _LONGEST_PAUSE_S))
 
 
-def _fork_sshd(config: SshdConfig, launch: Launch, listener: socket.socket) -> int:
+def _fork_sshd(config: SshdConfig, launch: LaunchSpec, listener: socket.socket) -> int:
     this = os.getpid()
     child = os.fork()
     if child:
         return child
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        kept = _given(config.jupyter_report, config.run_end_report, config.lifeline)
+        kept = _not_none(config.jupyter_report, config.command_exit_report, config.lifeline)
         close_descriptors({0, 1, 2, listener.fileno(), *kept})
         if launch.max_processes is not None:
             resource.setrlimit(resource.RLIMIT_NPROC, (launch.max_processes, launch.max_processes))
@@ -184,17 +184,17 @@ def _fork_sshd(config: SshdConfig, launch: Launch, listener: socket.socket) -> i
     os._exit(1)
 
 
-def _lifeline() -> int:
+def _open_lifeline() -> int:
     """What reaches its end with this process: nobody closes the other end before, and nobody else has it."""
     reading, _ = os.pipe()
     return reading
 
 
-def _given(*descriptors: int | None) -> tuple[int, ...]:
+def _not_none(*descriptors: int | None) -> tuple[int, ...]:
     return tuple(descriptor for descriptor in descriptors if descriptor is not None)
 
 
-def _wait_for_hello(listener: socket.socket, child: int) -> int | None:
+def _wait_for_ssh_banner(listener: socket.socket, child: int) -> int | None:
     """None once the SSH server greets whoever connects; its wait status when it ended before it did."""
     with socket.socket(listener.family, socket.SOCK_STREAM) as client:
         host, port, *more = listener.getsockname()
@@ -205,16 +205,16 @@ def _wait_for_hello(listener: socket.socket, child: int) -> int | None:
             try:
                 if client.recv(4) == b"SSH-":
                     return None
-                return _wait_for(child)  # it took the connection and hung up: it is on its way out
+                return _wait_for_child(child)  # it took the connection and hung up: it is on its way out
             except TimeoutError:
                 pid, status = os.waitpid(child, os.WNOHANG)
                 if pid == child:
                     return status
             except ConnectionError:
-                return _wait_for(child)
+                return _wait_for_child(child)
 
 
-def _wait_for(child: int) -> int:
+def _wait_for_child(child: int) -> int:
     """Collect orphans until this child ends; its wait status."""
     while True:
         pid, status = os.waitpid(-1, 0)
@@ -222,13 +222,13 @@ def _wait_for(child: int) -> int:
             return status
 
 
-def _end_well(launch: Launch) -> NoReturn:
+def _exit_successfully(launch: LaunchSpec) -> NoReturn:
     if not launch.mode.has_namespaces:
-        _end_everything()
+        _kill_everything()
     os._exit(0)
 
 
-def _end_everything() -> NoReturn:
+def _kill_everything() -> NoReturn:
     """Kill everything below this process, then end: without a pid namespace nobody else would.
 
     Direct children only: whoever loses a parent comes to this process and is one in the next round, and the pid of an
@@ -247,7 +247,7 @@ def _end_everything() -> NoReturn:
                 pass
     except ChildProcessError:
         os._exit(0)
-    os._exit(NOT_ALL_ENDED)
+    os._exit(EXIT_KILL_INCOMPLETE)
 
 
 def close_descriptors(keep: set[int]) -> None:

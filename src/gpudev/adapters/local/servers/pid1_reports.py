@@ -18,13 +18,13 @@ FAILURE_FILE = "failure"
 LOG_FILE = "log"
 LOCK_FILE = "lock"
 LAUNCH_FILE = "launch.json"
-SETUP_FILE = "setup.json"
+PERSONALIZATION_FILE = "setup.json"
 JUPYTER_FILE = "jupyter.json"
-RUN_END_FILE = "run-end.json"
+COMMAND_EXIT_FILE = "run-end.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class Pid1Report:
     """One line of the pipe."""
 
     step: str | None = None
@@ -32,11 +32,11 @@ class Report:
     failure: str | None = None
 
     @classmethod
-    def parse(cls, line: bytes) -> "Report":
+    def parse(cls, line: bytes) -> "Pid1Report":
         return cls(**json.loads(line))
 
 
-class Reporter:
+class Pid1Reporter:
     def __init__(self, member: Path, pipe: int) -> None:
         self._folder = os.open(member, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._pipe: int | None = pipe
@@ -45,21 +45,21 @@ class Reporter:
     def descriptors(self) -> tuple[int, ...]:
         return (self._folder,) if self._pipe is None else (self._folder, self._pipe)
 
-    def here_i_am(self, process: ProcessIdentity) -> None:
+    def report_process(self, process: ProcessIdentity) -> None:
         write_atomically(PROCESS_FILE, json.dumps(asdict(process)), folder=self._folder)
 
-    def step(self, words: str) -> None:
-        self._send(Report(step=words))
+    def report_step(self, words: str) -> None:
+        self._send(Pid1Report(step=words))
 
-    def ready(self) -> None:
+    def report_ready(self) -> None:
         write_atomically(READY_FILE, "", folder=self._folder)
-        self._send(Report(ready=True))
+        self._send(Pid1Report(ready=True))
 
-    def failed(self, reason: str) -> None:
+    def report_failure(self, reason: str) -> None:
         write_atomically(FAILURE_FILE, reason, folder=self._folder)
-        self._send(Report(failure=reason))
+        self._send(Pid1Report(failure=reason))
 
-    def _send(self, report: Report) -> None:
+    def _send(self, report: Pid1Report) -> None:
         if self._pipe is None:
             return
         try:
@@ -75,14 +75,18 @@ def open_jupyter_report(member: Path) -> int:
     return os.open(member / JUPYTER_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 
-def open_setup_report(member: Path) -> int:
+def open_personalization_report(member: Path) -> int:
     """What the user's own processes write there is read as a stranger's text."""
-    return os.open(member / SETUP_FILE, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    return os.open(
+        member / PERSONALIZATION_FILE, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+    )
 
 
-def open_run_end_report(member: Path) -> int:
+def open_command_exit_report(member: Path) -> int:
     """Where its SSH server says, with the user's rights, that the command it was reserved for has ended."""
-    return os.open(member / RUN_END_FILE, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    return os.open(
+        member / COMMAND_EXIT_FILE, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+    )
 
 
 def write_atomically(

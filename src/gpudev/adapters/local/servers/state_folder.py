@@ -20,32 +20,38 @@ from dataclasses import asdict
 from pathlib import Path
 from uuid import UUID
 
-from gpudev.adapters.local.machine.isolation import Mode
-from gpudev.adapters.local.machine.launch_spec import Launch
+from gpudev.adapters.local.machine.isolation import IsolationMode
+from gpudev.adapters.local.machine.launch_spec import LaunchSpec
 from gpudev.adapters.local.machine.processes import ProcessIdentity, is_alive
-from gpudev.adapters.local.records import Ended, Record, SetupReport, record_from_json, record_to_json
+from gpudev.adapters.local.records import (
+    MemberExit,
+    MemberPersonalization,
+    ServerRecord,
+    server_record_from_json,
+    server_record_to_json,
+)
 from gpudev.adapters.local.servers.pid1_reports import (
+    COMMAND_EXIT_FILE,
     FAILURE_FILE,
     JUPYTER_FILE,
     LAUNCH_FILE,
     LOCK_FILE,
     LOG_FILE,
+    PERSONALIZATION_FILE,
     PROCESS_FILE,
     READY_FILE,
-    RUN_END_FILE,
-    SETUP_FILE,
     write_atomically,
 )
 from gpudev.domain.errors import ClusterError
 from gpudev.domain.ids import DiskId, ReservationId
-from gpudev.domain.reservations.command_exit import RunEnd, parse_run_end
+from gpudev.domain.reservations.command_exit import CommandExit, parse_command_exit
 
 _SKELETON = Path("/etc/skel")
-_ENDED_FILE = "ended.json"
+_EXIT_FILE = "ended.json"
 _LOG_TAIL = 4096
-_LONGEST_SETUP_REPORT = 1000
-_LONGEST_REPORT = 4096
-_LONGEST_RUN_END = 64 * 1024
+_LONGEST_PERSONALIZATION = 1000
+_LONGEST_JUPYTER_REPORT = 4096
+_LONGEST_COMMAND_EXIT = 64 * 1024
 _DAMAGED = (ValueError, TypeError, KeyError)
 """What reading a file raises that a loss of power cut short: most are not worth waiting for the disk."""
 
@@ -62,23 +68,31 @@ class MemberFolder:
         """Ready for a new start: nothing is left of what an earlier one reported."""
         self.path.mkdir(parents=True, exist_ok=True)
         self.path.chmod(folder_mode)
-        reports = (READY_FILE, FAILURE_FILE, _ENDED_FILE, LOG_FILE, JUPYTER_FILE, SETUP_FILE, RUN_END_FILE)
+        reports = (
+            READY_FILE,
+            FAILURE_FILE,
+            _EXIT_FILE,
+            LOG_FILE,
+            JUPYTER_FILE,
+            PERSONALIZATION_FILE,
+            COMMAND_EXIT_FILE,
+        )
         for name in (PROCESS_FILE, *reports):
             (self.path / name).unlink(missing_ok=True)
         for name, mode in (("root", 0o755), ("tmp", 0o1777), ("var-tmp", 0o1777)):
             (self.path / name).mkdir(exist_ok=True)
             (self.path / name).chmod(mode)
 
-    def write_launch(self, launch: Launch) -> None:
+    def write_launch(self, launch: LaunchSpec) -> None:
         write_atomically(self.path / LAUNCH_FILE, launch.to_json())
 
-    def find_mode(self) -> Mode | None:
+    def find_isolation_mode(self) -> IsolationMode | None:
         """How it was started, which need not be how one would be started now."""
-        text = _read(self.path / LAUNCH_FILE)
+        text = _read_text(self.path / LAUNCH_FILE)
         try:
-            return None if text is None else Launch.from_json(text).mode
+            return None if text is None else LaunchSpec.from_json(text).mode
         except _DAMAGED:
-            return Mode.PLAIN  # for its end, the way that takes the least for granted
+            return IsolationMode.PLAIN  # for its end, the way that takes the least for granted
 
     def take_lock(self) -> int | None:
         """The lock as a descriptor; None while anybody has it. It is handed on to the member's first process and
@@ -102,7 +116,7 @@ class MemberFolder:
     def find_process(self) -> ProcessIdentity | None:
         """Its first process, as it has written down itself. In a copy of this folder that is another's: the lock of
         the copy is nobody's."""
-        text = _read(self.path / PROCESS_FILE)
+        text = _read_text(self.path / PROCESS_FILE)
         try:
             process = None if text is None else ProcessIdentity(**json.loads(text))
         except _DAMAGED:
@@ -114,48 +128,48 @@ class MemberFolder:
     def is_ready(self) -> bool:
         return (self.path / READY_FILE).exists()
 
-    def failure(self) -> str | None:
-        return _read(self.path / FAILURE_FILE)
+    def find_failure(self) -> str | None:
+        return _read_text(self.path / FAILURE_FILE)
 
-    def find_ended(self) -> Ended | None:
-        text = _read(self.path / _ENDED_FILE)
+    def find_exit(self) -> MemberExit | None:
+        text = _read_text(self.path / _EXIT_FILE)
         try:
-            return None if text is None else Ended(**json.loads(text))
+            return None if text is None else MemberExit(**json.loads(text))
         except _DAMAGED:
             return None
 
-    def jupyter_report(self) -> str | None:
+    def read_jupyter_report(self) -> str | None:
         """What the dev server says of Jupyter: a stranger's text, of which no more is read than we would write.
         None: it was started by a version that knew nothing of it."""
         try:
             with (self.path / JUPYTER_FILE).open("rb") as report:
-                return report.read(_LONGEST_REPORT).decode(errors="replace")
+                return report.read(_LONGEST_JUPYTER_REPORT).decode(errors="replace")
         except FileNotFoundError:
             return None
 
-    def find_setup(self) -> SetupReport | None:
+    def find_personalization(self) -> MemberPersonalization | None:
         """How far the owner's own set-up is; None: there is none. A stranger's text, of which little is believed."""
         try:
-            with (self.path / SETUP_FILE).open("rb") as report:
-                told = json.loads(report.read(_LONGEST_SETUP_REPORT))
+            with (self.path / PERSONALIZATION_FILE).open("rb") as report:
+                told = json.loads(report.read(_LONGEST_PERSONALIZATION))
             words = "".join(letter for letter in str(told["words"]) if letter.isprintable())
-            return SetupReport(words or None, bool(told["final"]))
+            return MemberPersonalization(words or None, bool(told["final"]))
         except FileNotFoundError:
             return None
         except _DAMAGED:
-            return SetupReport(None, False)  # it has not begun, or is being written at this moment
+            return MemberPersonalization(None, False)  # it has not begun, or is being written at this moment
 
-    def find_run_end(self) -> RunEnd | None:
+    def find_command_exit(self) -> CommandExit | None:
         """The end of the command it was reserved for, if it ended with that: a stranger's text."""
         try:
-            with (self.path / RUN_END_FILE).open("rb") as report:
-                return parse_run_end(report.read(_LONGEST_RUN_END))
+            with (self.path / COMMAND_EXIT_FILE).open("rb") as report:
+                return parse_command_exit(report.read(_LONGEST_COMMAND_EXIT))
         except FileNotFoundError:
             return None
 
-    def write_ended(self, ended: Ended) -> None:
+    def write_exit(self, ended: MemberExit) -> None:
         if self.path.is_dir():
-            write_atomically(self.path / _ENDED_FILE, json.dumps(asdict(ended)))
+            write_atomically(self.path / _EXIT_FILE, json.dumps(asdict(ended)))
 
     def last_log_lines(self, count: int = 8) -> list[str]:
         try:
@@ -219,13 +233,13 @@ class ServerFolder:
         ensure_home(self.scratch_home, uid)
         return self.scratch_home
 
-    def write_record(self, record: Record) -> None:
-        write_atomically(self.path / "record.json", record_to_json(record), durable=True)
+    def write_record(self, record: ServerRecord) -> None:
+        write_atomically(self.path / "record.json", server_record_to_json(record), durable=True)
 
-    def find_record(self) -> Record | None:
+    def find_record(self) -> ServerRecord | None:
         """Raises BadRecord when there is one that cannot be read."""
-        text = _read(self.path / "record.json")
-        return None if text is None else record_from_json(text)
+        text = _read_text(self.path / "record.json")
+        return None if text is None else server_record_from_json(text)
 
     def write_keys(self, keys: tuple[str, ...]) -> None:
         """One key per line; what would make two lines of one is no key."""
@@ -240,7 +254,7 @@ class ServerFolder:
             return
         write_atomically(path, text, owner=uid if os.geteuid() == 0 else None)
 
-    def write_greeting(self, text: str) -> None:
+    def write_banner(self, text: str) -> None:
         write_atomically(self.run / "motd", text, mode=0o644)
 
 
@@ -270,7 +284,7 @@ class StateFolder:
         return ServerFolder(self.servers / str(reservation_id))
 
     def list_servers(self) -> set[ReservationId]:
-        return {found for path in self.servers.iterdir() if (found := _as_id(path.name)) is not None}
+        return {found for path in self.servers.iterdir() if (found := _parse_id(path.name)) is not None}
 
     def ensure_disk(self, disk_id: DiskId, uid: int) -> Path:
         path = self.path / "disks" / str(disk_id)
@@ -279,18 +293,18 @@ class StateFolder:
 
     def open_volume(self, volume_id: str, uid: int) -> Path:
         """One that there is: an empty folder in its place would look like a loss, and soon be one."""
-        found = _as_id(volume_id)
+        found = _parse_id(volume_id)
         path = self.path / "disks" / str(found)
         if found is None or not path.is_dir() or path.is_symlink():
             raise ClusterError(f"the folder of volume {volume_id} is gone")
         ensure_owner(path, uid)
         return path
 
-    def discard(self, folder: ServerFolder) -> Path | None:
+    def move_to_trash(self, folder: ServerFolder) -> Path | None:
         """Out of the way at once; emptying it may take long and comes later."""
         return self._move(folder, self.trash)
 
-    def put_aside(self, folder: ServerFolder) -> Path | None:
+    def move_to_lost(self, folder: ServerFolder) -> Path | None:
         """Out of the way, and kept: nobody knows whose it was, so nobody may remove it but a person."""
         return self._move(folder, self.lost)
 
@@ -358,14 +372,14 @@ def remove_tree(path: Path) -> None:
         shutil.rmtree(path)
 
 
-def _read(path: Path) -> str | None:
+def _read_text(path: Path) -> str | None:
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return None
 
 
-def _as_id(name: str) -> ReservationId | None:
+def _parse_id(name: str) -> ReservationId | None:
     try:
         found = UUID(name)
     except ValueError:

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from gpudev.adapters.local.machine import linux, namespaces
-from gpudev.adapters.local.machine.isolation import Mode
-from gpudev.adapters.local.machine.isolation_probe import find_mode
-from gpudev.adapters.local.machine.launch_spec import Launch
+from gpudev.adapters.local.machine.isolation import IsolationMode
+from gpudev.adapters.local.machine.isolation_probe import probe_isolation
+from gpudev.adapters.local.machine.launch_spec import LaunchSpec
 from gpudev.adapters.local.machine.processes import identify
 from gpudev.adapters.local.servers import pid1
 from gpudev.adapters.local.servers.pid1_reports import LAUNCH_FILE
@@ -39,21 +39,21 @@ _DESCRIPTORS = 3
 def main(arguments: list[str]) -> int:
     control = socket.socket(fileno=int(arguments[0]))
     control.set_inheritable(False)
-    asked = Mode(arguments[2]) if len(arguments) > 2 else None
+    asked = IsolationMode(arguments[2]) if len(arguments) > 2 else None
     preload()
     try:
-        finding = find_mode(Path(arguments[1]), asked)
+        finding = probe_isolation(Path(arguments[1]), asked)
     except OSError as error:
-        _answer(control, {"error": str(error)})
+        _send_answer(control, {"error": str(error)})
         return 1
     zygote = Zygote(control)
     if linux.IS_LINUX:
         linux.set_process_name("gpu-dev-zygote")
         linux.become_subreaper()  # so that how a dev server ended can be told
-    signal.signal(signal.SIGCHLD, lambda *_: zygote.collect())
+    signal.signal(signal.SIGCHLD, lambda *_: zygote.reap_children())
     gc.collect()
     gc.freeze()  # so that collecting garbage in a child does not copy the pages it shares with us
-    _answer(control, {"mode": finding.mode, "refused": finding.refused})
+    _send_answer(control, {"mode": finding.mode, "refused": finding.rejections})
     zygote.serve()
     return 0
 
@@ -75,9 +75,9 @@ class Zygote:
             while b"\n" in pending:
                 line, _, pending = pending.partition(b"\n")
                 given, descriptors = descriptors, []
-                _answer(self._control, self._obey(json.loads(line), given))
+                _send_answer(self._control, self._handle_request(json.loads(line), given))
 
-    def collect(self) -> None:
+    def reap_children(self) -> None:
         """Note how children ended; theirs come to us too, as orphans."""
         try:
             while True:
@@ -90,9 +90,9 @@ class Zygote:
         except ChildProcessError:
             return
 
-    def _obey(self, request: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
+    def _handle_request(self, request: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
         if "status" in request:
-            self.collect()
+            self.reap_children()
             return {"status": self._statuses.pop(request["status"], None)}
         try:
             return self._spawn(Path(request["spawn"]), descriptors)
@@ -108,7 +108,7 @@ class Zygote:
         if os.fork() == 0:
             os.close(reading)
             self._control.close()
-            _between(member, socket.socket(fileno=listener), pipe, lock, writing)
+            _start_first_process(member, socket.socket(fileno=listener), pipe, lock, writing)
         os.close(writing)
         with os.fdopen(reading, "rb") as answer:
             told: dict[str, Any] = json.loads(answer.read() or '{"error": "the warm process could not start it"}')
@@ -118,16 +118,16 @@ class Zygote:
         return {"process": None if identity is None else asdict(identity)}
 
 
-def _between(member: Path, listener: socket.socket, pipe: int, lock: int, writing: int) -> NoReturn:
+def _start_first_process(member: Path, listener: socket.socket, pipe: int, lock: int, writing: int) -> NoReturn:
     """The process in between: it enters the new namespaces, forks the first process there, and ends. Without namespaces
     it is the first process itself, so that we hear of its end also where orphans come to somebody else."""
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         gc.disable()
-        launch = Launch.from_json((member / LAUNCH_FILE).read_text())
+        launch = LaunchSpec.from_json((member / LAUNCH_FILE).read_text())
         if launch.cgroup is not None:
             Path(launch.cgroup, "cgroup.procs").write_text("0")
-        if launch.mode is Mode.USER:
+        if launch.mode is IsolationMode.USER:
             namespaces.enter_user_namespace(launch.uid)
         if launch.mode.has_namespaces:
             namespaces.unshare_all()
@@ -135,24 +135,24 @@ def _between(member: Path, listener: socket.socket, pipe: int, lock: int, writin
         if first == 0:
             try:
                 if not launch.mode.has_namespaces:
-                    _tell_pid(writing, os.getpid())
+                    _send_pid(writing, os.getpid())
                 os.close(writing)
                 gc.enable()
                 pid1.main(launch, member, listener, pipe, lock)
             finally:
-                os._exit(pid1.FAILED)
-        _tell_pid(writing, first)
+                os._exit(pid1.EXIT_FAILED)
+        _send_pid(writing, first)
     except BaseException as error:  # noqa: BLE001 - a forked process must never run on in its parent's code
         traceback.print_exc()
         os.write(writing, json.dumps({"error": str(error)}).encode())
     os._exit(0)
 
 
-def _tell_pid(writing: int, pid: int) -> None:
+def _send_pid(writing: int, pid: int) -> None:
     os.write(writing, json.dumps({"pid": pid}).encode())
 
 
-def _answer(control: socket.socket, answer: dict[str, Any]) -> None:
+def _send_answer(control: socket.socket, answer: dict[str, Any]) -> None:
     control.sendall(json.dumps(answer).encode() + b"\n")
 
 

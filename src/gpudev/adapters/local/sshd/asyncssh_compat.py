@@ -8,7 +8,7 @@ from typing import cast
 import asyncssh
 from asyncssh.packet import SSHPacket, SSHPacketLogger
 
-VERSION = "OpenSSH_9.2 gpu-dev"
+SERVER_VERSION = "OpenSSH_9.2 gpu-dev"
 """The client says when it stops reading (`ssh host yes | head -1`) only to servers of this name."""
 
 _MOST_AUTH_FAILURES = 30
@@ -20,17 +20,17 @@ _PIECE = 32 * 1024
 _QUICK_ACKNOWLEDGEMENT: int | None = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
 
 
-class Session(asyncssh.SSHServerSession[bytes]):
+class OpenSshSession(asyncssh.SSHServerSession[bytes]):
     """What a channel of ours tells its session beyond what asyncssh does."""
 
     def output_unwanted(self) -> None:
         """The client will read no more of the standard output."""
 
-    def congested(self, now: bool) -> None:
+    def congestion_changed(self, now: bool) -> None:
         """The connection as a whole cannot take more, or can again."""
 
 
-class Channel(asyncssh.SSHServerChannel[bytes]):
+class OpenSshChannel(asyncssh.SSHServerChannel[bytes]):
     def _process_exec_request(self, packet: SSHPacket) -> bool:
         """A command is bytes; it need not be UTF-8."""
         command = packet.get_string()
@@ -39,16 +39,16 @@ class Channel(asyncssh.SSHServerChannel[bytes]):
 
     def _process_eow_at_openssh_dot_com_request(self, packet: SSHPacket) -> bool:
         packet.check_end()
-        if isinstance(self._session, Session):
+        if isinstance(self._session, OpenSshSession):
             self._session.output_unwanted()
         return True
 
-    def tell_congestion(self, now: bool) -> None:
-        if isinstance(self._session, Session):
-            self._session.congested(now)
+    def notify_congestion(self, now: bool) -> None:
+        if isinstance(self._session, OpenSshSession):
+            self._session.congestion_changed(now)
 
 
-class Connection(asyncssh.SSHServerConnection):
+class OpenSshConnection(asyncssh.SSHServerConnection):
     _auth_failures = 0
     key_data: bytes | None = None
     """The key with which it logged in."""
@@ -96,7 +96,7 @@ class Connection(asyncssh.SSHServerConnection):
         self, encoding: str | None = "", errors: str = "", window: int = 0, max_pktsize: int = 0
     ) -> asyncssh.SSHServerChannel[bytes]:
         self._update_recv_pktlen(max_pktsize or self._max_pktsize)
-        return Channel(
+        return OpenSshChannel(
             self,
             self._loop,
             allow_pty=True,
@@ -111,12 +111,12 @@ class Connection(asyncssh.SSHServerConnection):
         )
 
     def pause_writing(self) -> None:
-        self._tell_congestion(True)
+        self._notify_congestion(True)
 
     def resume_writing(self) -> None:
-        self._tell_congestion(False)
+        self._notify_congestion(False)
 
-    def _tell_congestion(self, now: bool) -> None:
+    def _notify_congestion(self, now: bool) -> None:
         for channel in list(self._channels.values()):
-            if isinstance(channel, Channel):
-                channel.tell_congestion(now)
+            if isinstance(channel, OpenSshChannel):
+                channel.notify_congestion(now)

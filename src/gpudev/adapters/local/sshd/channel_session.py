@@ -14,13 +14,13 @@ from pathlib import Path
 import asyncssh
 
 from gpudev.adapters.local.sshd import asyncssh_compat
-from gpudev.adapters.local.sshd.child_process import Children, execute, spawn
+from gpudev.adapters.local.sshd.child_process import ChildWatcher, execute, spawn
 from gpudev.adapters.local.sshd.environment import session_environment
 from gpudev.adapters.local.sshd.sftp import find_sftp_server, serve_sftp
 from gpudev.adapters.local.sshd.sshd_config import SshdConfig
-from gpudev.adapters.local.sshd.streams import Inlet, Outlet
+from gpudev.adapters.local.sshd.streams import ChildInput, ChildOutput
 from gpudev.adapters.local.sshd.terminal import Size, Terminal, open_terminal, resize, send_break
-from gpudev.adapters.local.sshd.terminal_messages import MessageBoard
+from gpudev.adapters.local.sshd.terminal_messages import TerminalMessages
 
 _Channel = asyncssh.SSHServerChannel[bytes]
 
@@ -31,27 +31,27 @@ _PORTABLE_SIGNALS = {"ABRT", "ALRM", "FPE", "HUP", "ILL", "INT", "KILL", "PIPE",
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class SshdContext:
     """What all sessions of a server share."""
 
     config: SshdConfig
-    messages: MessageBoard
-    children: Children
+    messages: TerminalMessages
+    children: ChildWatcher
 
 
-class Session(asyncssh_compat.Session):
-    def __init__(self, host: Host) -> None:
-        self._host = host
+class ChannelSession(asyncssh_compat.OpenSshSession):
+    def __init__(self, host: SshdContext) -> None:
+        self._context = host
         self._channel: _Channel
         self._terminal: Terminal | None = None
         self._command: bytes | None = None
         self._is_sftp = False
         self._pid: int | None = None
         self._wait_status: int | None = None
-        self._inlet: Inlet | None = None
-        self._outlets: dict[Outlet, int | None] = {}
-        self._held_up_by: set[str] = set()
-        self._is_listed = False
+        self._input: ChildInput | None = None
+        self._outputs: dict[ChildOutput, int | None] = {}
+        self._paused_by: set[str] = set()
+        self._receives_messages = False
 
     # What the client asks for
 
@@ -83,7 +83,7 @@ class Session(asyncssh_compat.Session):
             else:
                 self._start_on_pipes()
         except OSError as error:  # no process or descriptor to be had: the user's own limits
-            self._let_go()
+            self._close_streams()
             self._channel.write_stderr(f"gpu-dev: cannot start a process: {error.strerror}\r\n".encode())
             self._channel.exit(_CANNOT_START)
 
@@ -91,7 +91,7 @@ class Session(asyncssh_compat.Session):
 
     def _start_on_terminal(self, terminal: Terminal) -> None:
         if self._command is None:
-            self._greet()
+            self._write_banner()
         # Two descriptors, so that each direction closes its own; the terminal hangs up when both are closed.
         incoming = os.dup(terminal.master)
         try:
@@ -100,10 +100,10 @@ class Session(asyncssh_compat.Session):
             os.close(incoming)
             raise
         os.close(terminal.slave)
-        self._inlet = Inlet(incoming, self._let_client_send)
-        self._add_outlet(terminal.master, None)
-        self._host.messages.attach(self._show)
-        self._is_listed = True
+        self._input = ChildInput(incoming, self._let_client_send)
+        self._add_output(terminal.master, None)
+        self._context.messages.attach(self._show_message)
+        self._receives_messages = True
 
     def _start_on_pipes(self) -> None:
         with ExitStack() as theirs, ExitStack() as ours:
@@ -112,23 +112,23 @@ class Session(asyncssh_compat.Session):
             our_err, their_err = _pipe(ours, theirs)
             self._start((their_in, their_out, their_err), on_terminal=False)
             ours.pop_all()  # from here on they belong to the inlet and the outlets
-        self._inlet = Inlet(our_in, self._let_client_send)
-        self._add_outlet(our_out, None)
-        self._add_outlet(our_err, asyncssh.EXTENDED_DATA_STDERR)
+        self._input = ChildInput(our_in, self._let_client_send)
+        self._add_output(our_out, None)
+        self._add_output(our_err, asyncssh.EXTENDED_DATA_STDERR)
 
     def _start(self, stdio: tuple[int, int, int], *, on_terminal: bool) -> None:
-        self._pid = spawn(self._work(), stdio, home=self._host.config.home, on_terminal=on_terminal)
-        self._host.children.watch(self._pid, self._child_ended)
+        self._pid = spawn(self._child_action(), stdio, home=self._context.config.home, on_terminal=on_terminal)
+        self._context.children.watch(self._pid, self._child_ended)
 
-    def _work(self) -> Callable[[], object]:
+    def _child_action(self) -> Callable[[], object]:
         """What the child does once it is alone."""
-        shell = shell_of(self._host.config)
+        shell = choose_shell(self._context.config)
         environment = session_environment(
-            self._host.config, shell, self._channel.get_environment_bytes(), self._facts()
+            self._context.config, shell, self._channel.get_environment_bytes(), self._session_variables()
         )
         name = Path(shell).name.encode()
         if self._is_sftp:
-            program = find_sftp_server(self._host.config.sftp_servers)
+            program = find_sftp_server(self._context.config.sftp_servers)
             if program is None:
                 return partial(serve_sftp, str(self._channel.get_extra_info("client_version", "")))
             return partial(execute, program, [program.encode()], environment)
@@ -136,7 +136,7 @@ class Session(asyncssh_compat.Session):
             return partial(execute, shell, [name, b"-c", self._command], environment)
         return partial(execute, shell, [b"-" + name], environment)
 
-    def _facts(self) -> dict[str, str]:
+    def _session_variables(self) -> dict[str, str]:
         facts = {}
         peer, here = self._channel.get_extra_info("peername"), self._channel.get_extra_info("sockname")
         if peer and here:
@@ -149,60 +149,60 @@ class Session(asyncssh_compat.Session):
             facts["TERM"] = self._terminal.kind or "dumb"
         return facts
 
-    def _greet(self) -> None:
-        config = self._host.config
+    def _write_banner(self) -> None:
+        config = self._context.config
         with suppress(OSError):
             if config.motd_path and not Path(config.home, ".hushlogin").exists():
                 self._channel.write(Path(config.motd_path).read_bytes().replace(b"\n", b"\r\n"))
-        self._channel.write(self._host.messages.greeting())
+        self._channel.write(self._context.messages.banner())
 
     # From the child to the client
 
-    def _add_outlet(self, fd: int, datatype: int | None) -> None:
-        outlet = Outlet(fd, partial(self._deliver, datatype), self._outlet_ended)
-        self._outlets[outlet] = datatype
-        if self._held_up_by:
+    def _add_output(self, fd: int, datatype: int | None) -> None:
+        outlet = ChildOutput(fd, partial(self._write_output, datatype), self._output_ended)
+        self._outputs[outlet] = datatype
+        if self._paused_by:
             outlet.pause()
 
-    def _deliver(self, datatype: int | None, data: bytes) -> None:
+    def _write_output(self, datatype: int | None, data: bytes) -> None:
         with suppress(BrokenPipeError):  # the client has just closed the channel
             self._channel.write(data, datatype)
 
-    def _show(self, message: bytes) -> None:
-        self._deliver(None, message)
+    def _show_message(self, message: bytes) -> None:
+        self._write_output(None, message)
 
     def pause_writing(self) -> None:
-        self._hold_up("channel", True)
+        self._set_paused("channel", True)
 
     def resume_writing(self) -> None:
-        self._hold_up("channel", False)
+        self._set_paused("channel", False)
 
-    def congested(self, now: bool) -> None:
-        self._hold_up("connection", now)
+    def congestion_changed(self, now: bool) -> None:
+        self._set_paused("connection", now)
 
-    def _hold_up(self, what: str, now: bool) -> None:
+    def _set_paused(self, what: str, now: bool) -> None:
         """The outlets stand still while the channel's window or the connection is full."""
-        was_held_up = bool(self._held_up_by)
-        (self._held_up_by.add if now else self._held_up_by.discard)(what)
-        if bool(self._held_up_by) != was_held_up:
-            for outlet in self._outlets:
+        was_held_up = bool(self._paused_by)
+        (self._paused_by.add if now else self._paused_by.discard)(what)
+        if bool(self._paused_by) != was_held_up:
+            for outlet in self._outputs:
                 outlet.pause() if now else outlet.resume()
 
     def output_unwanted(self) -> None:
         if self._terminal is None:
-            for outlet in [outlet for outlet, datatype in self._outlets.items() if datatype is None]:
+            for outlet in [outlet for outlet, datatype in self._outputs.items() if datatype is None]:
                 outlet.close()
-                self._outlet_ended(outlet)
+                self._output_ended(outlet)
 
     # From the client to the child
 
     def data_received(self, data: bytes, datatype: int | None) -> None:
-        if self._inlet:
-            self._inlet.feed(data)
+        if self._input:
+            self._input.feed(data)
 
     def eof_received(self) -> bool:
-        if self._inlet:
-            self._inlet.finish()
+        if self._input:
+            self._input.finish()
         return True  # the other direction stays open: the answer to all this input may be yet to come
 
     def _let_client_send(self, now: bool) -> None:
@@ -212,11 +212,11 @@ class Session(asyncssh_compat.Session):
             self._channel.pause_reading()
 
     def terminal_size_changed(self, width: int, height: int, pixwidth: int, pixheight: int) -> None:
-        if self._terminal and self._outlets:
+        if self._terminal and self._outputs:
             resize(self._terminal.master, (width, height, pixwidth, pixheight))
 
     def break_received(self, msec: int) -> bool:
-        if self._terminal and self._outlets:
+        if self._terminal and self._outputs:
             send_break(self._terminal.master)
             return True
         return False
@@ -232,22 +232,22 @@ class Session(asyncssh_compat.Session):
 
     # Ending
 
-    def _outlet_ended(self, outlet: Outlet) -> None:
-        self._outlets.pop(outlet, None)
+    def _output_ended(self, outlet: ChildOutput) -> None:
+        self._outputs.pop(outlet, None)
         self._end_if_complete()
 
     def _child_ended(self, wait_status: int) -> None:
         self._wait_status = wait_status
         if self._terminal:  # a job that still holds the terminal is about to lose it
-            for outlet in self._outlets:
+            for outlet in self._outputs:
                 outlet.end_when_empty()
         self._end_if_complete()
 
     def _end_if_complete(self) -> None:
-        if self._wait_status is None or self._outlets:
+        if self._wait_status is None or self._outputs:
             return
         status = self._wait_status
-        self._let_go()
+        self._close_streams()
         if os.WIFSIGNALED(status):
             self._channel.exit_with_signal(signal_name(os.WTERMSIG(status)), os.WCOREDUMP(status))
         else:
@@ -256,26 +256,26 @@ class Session(asyncssh_compat.Session):
     def connection_lost(self, exc: Exception | None) -> None:
         """A child on a terminal is hung up on; one on pipes may go on, as long as it neither reads nor writes. Only
         sftp has nothing left to do, and may be stuck in a file where it would never notice."""
-        self._let_go()
+        self._close_streams()
         if self._is_sftp:
             self._signal_child(signal.SIGTERM)
 
-    def _let_go(self) -> None:
-        if self._inlet:
-            self._inlet.close()
-        for outlet in list(self._outlets):
+    def _close_streams(self) -> None:
+        if self._input:
+            self._input.close()
+        for outlet in list(self._outputs):
             outlet.close()
-        self._outlets.clear()
+        self._outputs.clear()
         if self._terminal and self._pid is None:  # nothing was ever started on it
             os.close(self._terminal.master)
             os.close(self._terminal.slave)
             self._terminal = None
-        if self._is_listed:
-            self._is_listed = False
-            self._host.messages.detach(self._show)
+        if self._receives_messages:
+            self._receives_messages = False
+            self._context.messages.detach(self._show_message)
 
 
-def shell_of(config: SshdConfig) -> str:
+def choose_shell(config: SshdConfig) -> str:
     return config.shell if os.access(config.shell, os.X_OK) else _LAST_RESORT_SHELL
 
 

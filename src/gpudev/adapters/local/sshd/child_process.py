@@ -21,7 +21,7 @@ _FIRST_FREE_FD = 3
 _MOST_FDS = 1 << 20
 
 
-class Children:
+class ChildWatcher:
     """Tells when a child has ended. One handler for all of them works on every system; pidfds are Linux only."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ def spawn(work: Callable[[], object], stdio: tuple[int, int, int], *, home: str,
         _become_child(stdio, home, on_terminal)
         work()
     except BaseException as error:  # noqa: BLE001 - a fork must never return into its parent's frames
-        _complain(error)
+        _write_error(error)
         os._exit(_CANNOT_RUN)
     os._exit(0)
 
@@ -75,9 +75,9 @@ def _become_child(stdio: tuple[int, int, int], home: str, on_terminal: bool) -> 
     if on_terminal:
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     os.closerange(_FIRST_FREE_FD, _fd_limit())
-    rlimits.allow_as_before()
+    rlimits.restore_open_files_limit()
     os.umask(0o022)
-    enter(home)
+    enter_home(home)
 
 
 def _fd_limit() -> int:
@@ -85,13 +85,13 @@ def _fd_limit() -> int:
     return min(soft, _MOST_FDS) if soft > 0 else _MOST_FDS  # negative: unlimited
 
 
-def enter(home: str) -> None:
+def enter_home(home: str) -> None:
     try:
         os.chdir(home)
     except OSError:
         os.chdir("/")
 
 
-def _complain(error: BaseException) -> None:
+def _write_error(error: BaseException) -> None:
     with suppress(OSError):
         os.write(2, f"cannot start: {error}\r\n".encode(errors="replace"))

@@ -12,43 +12,50 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpudev.adapters.local.sshd.sshd_config import SshdConfig
-from gpudev.domain.reservations.command_exit import ENDS, EXIT, FOLDER, OUTPUT, PROCESS, last_lines
+from gpudev.domain.reservations.command_exit import (
+    EXIT_FILE,
+    OUTPUT_FILE,
+    PID_FILE,
+    RESERVATION_FILE,
+    RUN_FOLDER,
+    clean_last_lines,
+)
 
-ENDED_WITH_IT = 86
+EXIT_COMMAND_ENDED = 86
 """The SSH server's exit code then."""
-_LINGERS_S = 3.0
+_LINGER_S = 3.0
 """So long whoever follows its output can read the last of it, and its exit code."""
 _TAIL = 16 * 1024
 _SHORT = 256
 
 
-class RunWatch:
+class CommandExitWatch:
     def __init__(self, config: SshdConfig) -> None:
-        self._folder = Path(config.home, FOLDER)
+        self._folder = Path(config.home, RUN_FOLDER)
         self._reservation_id = config.environment.get("GPU_DEV_RESERVATION_ID", "")
-        self._report = config.run_end_report
-        self._over_since: float | None = None
+        self._report = config.command_exit_report
+        self._ended_since: float | None = None
 
-    def look(self, now: float) -> None:
+    def check(self, now: float) -> None:
         """Now and then. Does not return once it is over."""
-        if self._report is None or not self.is_over():
-            self._over_since = None
+        if self._report is None or not self.has_ended():
+            self._ended_since = None
             return
-        if self._over_since is None:
-            self._over_since = now
-        if now - self._over_since >= _LINGERS_S:
-            self._tell(self._report)
-            os._exit(ENDED_WITH_IT)
+        if self._ended_since is None:
+            self._ended_since = now
+        if now - self._ended_since >= _LINGER_S:
+            self._write_report(self._report)
+            os._exit(EXIT_COMMAND_ENDED)
 
-    def is_over(self) -> bool:
-        if not self._reservation_id or self._read(ENDS).strip() != self._reservation_id.encode():
+    def has_ended(self) -> bool:
+        if not self._reservation_id or self._read(RESERVATION_FILE).strip() != self._reservation_id.encode():
             return False  # none was begun, another reservation's on this disk, or one that keeps it
-        return bool(self._read(EXIT)) or not _is_running(self._read(PROCESS))
+        return bool(self._read(EXIT_FILE)) or not _is_running(self._read(PID_FILE))
 
-    def _tell(self, report: int) -> None:
-        code = self._read(EXIT).strip()
-        written = self._read(OUTPUT, _TAIL).decode(errors="replace")
-        told = {"exit_code": int(code) if code.isdigit() else None, "last": "\n".join(last_lines(written))}
+    def _write_report(self, report: int) -> None:
+        code = self._read(EXIT_FILE).strip()
+        written = self._read(OUTPUT_FILE, _TAIL).decode(errors="replace")
+        told = {"exit_code": int(code) if code.isdigit() else None, "last": "\n".join(clean_last_lines(written))}
         text = json.dumps(told).encode()
         os.pwrite(report, text, 0)
         os.ftruncate(report, len(text))
@@ -76,7 +83,7 @@ def _is_running(process: bytes) -> bool:
     except (ProcessLookupError, PermissionError, OverflowError):
         return False
     try:
-        return FOLDER.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return RUN_FOLDER.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
     except FileNotFoundError:
         return not Path("/proc/self").exists()  # no such thing on this system
     except OSError:

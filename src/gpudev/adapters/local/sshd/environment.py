@@ -26,13 +26,13 @@ def session_environment(
     }
     return {
         **_encoded(ours),
-        **{name: value for name, value in from_client.items() if _is_welcome(name, value)},
+        **{name: value for name, value in from_client.items() if _is_allowed_from_client(name, value)},
         **_encoded(config.environment),
         **_encoded(facts),
     }
 
 
-def _is_welcome(name: bytes, value: bytes) -> bool:
+def _is_allowed_from_client(name: bytes, value: bytes) -> bool:
     return _FROM_CLIENT.fullmatch(name) is not None and len(value) <= _LONGEST_VALUE and b"\0" not in value
 
 

@@ -17,23 +17,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpudev.adapters.local.machine import linux
-from gpudev.adapters.local.sshd.child_process import Children, execute, spawn
+from gpudev.adapters.local.sshd.child_process import ChildWatcher, execute, spawn
 from gpudev.adapters.local.sshd.environment import session_environment
-from gpudev.adapters.local.sshd.files import ChangingFile
+from gpudev.adapters.local.sshd.files import WatchedFile
 from gpudev.adapters.local.sshd.sshd_config import SshdConfig
 
-LOGIN = "jupyter"
+JUPYTER_LOGIN = "jupyter"
 """Under this name the control plane comes, with a key for this alone."""
 _LOG = ".cache/gpu-dev/jupyter.log"
-_NOT_THERE = 127
+_EXIT_NOT_INSTALLED = 127
 _READY_WITHIN_S = 90.0
-_LOOK_AGAIN_S = 0.25
+_POLL_S = 0.25
 _ANSWERS_WITHIN_S = 5.0
-_LIVED_WELL_S = 60.0
+_HEALTHY_AFTER_S = 60.0
 _TRIES = 3
 _END_WITHIN_S = 5.0
 _LOG_TAIL = 2048
-MISSING = (
+JUPYTER_MISSING = (
     "there is no JupyterLab in this dev server; install it there (`pip install jupyterlab`, so that a login shell "
     "finds `jupyter-lab`), then enable Jupyter again"
 )
@@ -41,18 +41,18 @@ MISSING = (
 _START = (
     'if command -v jupyter-lab >/dev/null 2>&1; then exec jupyter-lab "$@"; fi; '
     "if python3 -c 'import jupyterlab' 2>/dev/null; then exec python3 -m jupyterlab \"$@\"; fi; "
-    f"exit {_NOT_THERE}"
+    f"exit {_EXIT_NOT_INSTALLED}"
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class JupyterOptions:
     token: str
     public_key: str
     base_url: str
 
     @classmethod
-    def parse(cls, text: str) -> "Wish | None":
+    def parse(cls, text: str) -> "JupyterOptions | None":
         """None: it is not wanted. What cannot be read was not written by us, and is not wanted either."""
         try:
             fields = json.loads(text)
@@ -61,17 +61,17 @@ class Wish:
             return None
 
 
-class JupyterKeeper:
-    def __init__(self, config: SshdConfig, shell: Callable[[], str], children: Children) -> None:
+class JupyterSupervisor:
+    def __init__(self, config: SshdConfig, shell: Callable[[], str], children: ChildWatcher) -> None:
         self._config = config
         self._shell = shell
         self._children = children
-        self._file = ChangingFile(config.jupyter_path or "")
+        self._file = WatchedFile(config.jupyter_path or "")
         self._text = ""
-        self._wish: Wish | None = None
+        self._options: JupyterOptions | None = None
         self._port: int | None = None
         self._pid: int | None = None
-        self._keeping: asyncio.Task[None] | None = None
+        self._supervising: asyncio.Task[None] | None = None
 
     @property
     def port(self) -> int | None:
@@ -81,75 +81,75 @@ class JupyterKeeper:
     @property
     def public_key(self) -> str | None:
         """Who may go there."""
-        return None if self._wish is None else self._wish.public_key
+        return None if self._options is None else self._options.public_key
 
-    def look(self) -> None:
+    def reload(self) -> None:
         if self._config.jupyter_path is None:
             return
         text = self._file.read_if_changed()
         if text is None or text == self._text:
             return
-        before = self._keeping
-        self._text, self._wish, self._port = text, Wish.parse(text), None
+        before = self._supervising
+        self._text, self._options, self._port = text, JupyterOptions.parse(text), None
         if before is not None:
             before.cancel()
-        self._keeping = asyncio.create_task(self._keep(self._wish, before), name="jupyter")
+        self._supervising = asyncio.create_task(self._supervise(self._options, before), name="jupyter")
 
-    async def _keep(self, wish: Wish | None, before: "asyncio.Task[None] | None") -> None:
+    async def _supervise(self, options: JupyterOptions | None, before: "asyncio.Task[None] | None") -> None:
         """One wish for as long as it holds, after whatever ran for the one before has ended."""
         if before is not None:
             await asyncio.wait({before})
-        if wish is None:
+        if options is None:
             return
         failures = 0
         while True:
             self._report("starting")
             began = time.monotonic()
-            reason = await self._run_once(wish)
-            failures = 0 if time.monotonic() - began > _LIVED_WELL_S else failures + 1
-            if failures >= _TRIES or reason == MISSING:
+            reason = await self._run_once(options)
+            failures = 0 if time.monotonic() - began > _HEALTHY_AFTER_S else failures + 1
+            if failures >= _TRIES or reason == JUPYTER_MISSING:
                 self._report("failed", reason)
                 return
-            await asyncio.sleep(_LOOK_AGAIN_S * 2**failures)
+            await asyncio.sleep(_POLL_S * 2**failures)
 
-    async def _run_once(self, wish: Wish) -> str:
+    async def _run_once(self, options: JupyterOptions) -> str:
         """Until it has ended; why it did, in words."""
         port = _free_port()
         ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         try:
-            self._pid = pid = self._start(wish, port)
+            self._pid = pid = self._start(options, port)
         except OSError as error:
             return f"no process could be started: {error.strerror}"
         self._children.watch(pid, lambda status: None if ended.done() else ended.set_result(status))
         try:
-            if not await self._wait_until_ready(wish, port, ended):
-                return f"it did not answer within {_READY_WITHIN_S:g} s{self._last_words()}"
+            if not await self._wait_until_ready(options, port, ended):
+                return f"it did not answer within {_READY_WITHIN_S:g} s{self._last_log_line()}"
             if not ended.done():
                 self._port = port
                 self._report("ready")
             await asyncio.wait({ended})  # not itself: whoever cancels us would cancel it
         finally:
             self._port = None
-            await asyncio.shield(_end(pid, ended))
+            await asyncio.shield(_stop_jupyter(pid, ended))
         code = os.waitstatus_to_exitcode(ended.result())
-        if code == _NOT_THERE:
-            return MISSING
+        if code == _EXIT_NOT_INSTALLED:
+            return JUPYTER_MISSING
         how = f"it was killed by signal {-code}" if code < 0 else f"it ended with exit code {code}"
-        return how + self._last_words()
+        return how + self._last_log_line()
 
-    async def _wait_until_ready(self, wish: Wish, port: int, ended: "asyncio.Future[int]") -> bool:
+    async def _wait_until_ready(self, options: JupyterOptions, port: int, ended: "asyncio.Future[int]") -> bool:
         """False: not in time. Also True when it ended meanwhile."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_READY_WITHIN_S):
-                while not ended.done() and not await _answers(wish, port):  # noqa: ASYNC110 - nobody tells
-                    await asyncio.sleep(_LOOK_AGAIN_S)
+                while not ended.done() and not await _is_answering(options, port):  # noqa: ASYNC110 - nobody tells
+                    await asyncio.sleep(_POLL_S)
                 return True
         return False
 
-    def _start(self, wish: Wish, port: int) -> int:
+    def _start(self, options: JupyterOptions, port: int) -> int:
         shell, home, this = self._shell(), self._config.home, os.getpid()
-        environment = session_environment(self._config, shell, {}, {"JUPYTER_TOKEN": wish.token, "TERM": "xterm"})
-        arguments = [shell, "-lc", _START, "gpu-dev-jupyter", *arguments_for(wish, port, home)]
+        environment = session_environment(self._config, shell, {}, {"JUPYTER_TOKEN": options.token, "TERM": "xterm"})
+        arguments = [shell, "-lc", _START, "gpu-dev-jupyter", *jupyter_arguments(options, port, home)]
         argv = [argument.encode() for argument in arguments]
 
         def work() -> None:
@@ -172,7 +172,7 @@ class JupyterKeeper:
         except OSError:  # a home that is full or closed: Jupyter's own words will tell in the end
             return os.open(os.devnull, os.O_WRONLY)
 
-    def _last_words(self) -> str:
+    def _last_log_line(self) -> str:
         try:
             with Path(self._config.home, _LOG).open("rb") as log:
                 log.seek(max(0, log.seek(0, os.SEEK_END) - _LOG_TAIL))
@@ -197,14 +197,14 @@ def fingerprint(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def arguments_for(wish: Wish, port: int, home: str) -> list[str]:
+def jupyter_arguments(options: JupyterOptions, port: int, home: str) -> list[str]:
     """The token is no argument: those can be read by everybody on a machine."""
     arguments = [
         "--no-browser",
         "--ServerApp.ip=127.0.0.1",
         f"--ServerApp.port={port}",
         "--ServerApp.port_retries=0",
-        f"--ServerApp.base_url={wish.base_url}",
+        f"--ServerApp.base_url={options.base_url}",
         f"--ServerApp.root_dir={home}",
         "--ServerApp.open_browser=False",
         # It is reached through us, under whatever name people know us by.
@@ -213,14 +213,14 @@ def arguments_for(wish: Wish, port: int, home: str) -> list[str]:
     return [*arguments, "--ServerApp.allow_root=True"] if os.geteuid() == 0 else arguments
 
 
-async def _answers(wish: Wish, port: int) -> bool:
+async def _is_answering(options: JupyterOptions, port: int) -> bool:
     try:
         async with asyncio.timeout(_ANSWERS_WITHIN_S):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             try:
                 writer.write(
-                    f"GET {wish.base_url}api/status HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n"
-                    f"Authorization: token {wish.token}\r\n\r\n".encode()
+                    f"GET {options.base_url}api/status HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n"
+                    f"Authorization: token {options.token}\r\n\r\n".encode()
                 )
                 return b" 200 " in await reader.readline()
             finally:
@@ -229,7 +229,7 @@ async def _answers(wish: Wish, port: int) -> bool:
         return False
 
 
-async def _end(pid: int, ended: "asyncio.Future[int]") -> None:
+async def _stop_jupyter(pid: int, ended: "asyncio.Future[int]") -> None:
     for number in (signal.SIGTERM, signal.SIGKILL):
         if ended.done():
             return

@@ -8,17 +8,17 @@ from typing import Any, cast
 
 import asyncssh
 
-from gpudev.domain.addresses import is_metadata, plain
+from gpudev.domain.addresses import is_metadata_address, parse_address
 
 LOOPBACK = "127.0.0.1"
 
 
-async def connect_where_allowed(host: str, port: int, closed_ports: frozenset[int]) -> asyncssh.SSHTCPSession[bytes]:
+async def connect_if_allowed(host: str, port: int, closed_ports: frozenset[int]) -> asyncssh.SSHTCPSession[bytes]:
     """Forward to wherever the client wants, but never to where clouds tell secrets and not to this machine's closed
     ports. A name is looked up once and the addresses found are used, so that it cannot mean one thing when asked and
     another when connected."""
     try:
-        found = await _look_up(host, port)
+        found = await _resolve(host, port)
     except (OSError, UnicodeError) as error:
         raise asyncssh.ChannelOpenError(asyncssh.OPEN_CONNECT_FAILED, str(error)) from error
     failure = asyncssh.ChannelOpenError(asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED, "no connection is made to there")
@@ -32,7 +32,7 @@ async def connect_where_allowed(host: str, port: int, closed_ports: frozenset[in
     raise failure
 
 
-async def _look_up(host: str, port: int) -> Sequence[tuple[Any, ...]]:
+async def _resolve(host: str, port: int) -> Sequence[tuple[Any, ...]]:
     """A number, however it is spelt, is known at once; only names are asked for, on a thread."""
     try:
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
@@ -41,7 +41,7 @@ async def _look_up(host: str, port: int) -> Sequence[tuple[Any, ...]]:
 
 
 def _is_closed(family: int, address: str, port: int, closed_ports: frozenset[int]) -> bool:
-    return is_metadata(plain(address)) or (port in closed_ports and is_this_machine(family, address))
+    return is_metadata_address(parse_address(address)) or (port in closed_ports and is_this_machine(family, address))
 
 
 async def connect_to_jupyter(port: int | None) -> asyncssh.SSHTCPSession[bytes]:
@@ -89,11 +89,11 @@ async def listen_on_path(connection: asyncssh.SSHServerConnection, path: str) ->
     if await _is_in_use(path):
         return False
     listener = await connection.forward_local_path(path, path)
-    _keep_from_others(path)
+    _restrict_to_owner(path)
     return listener
 
 
-def _keep_from_others(path: str) -> None:
+def _restrict_to_owner(path: str) -> None:
     Path(path).chmod(0o600)
 
 

@@ -17,23 +17,23 @@ import asyncssh
 
 from gpudev import rlimits
 from gpudev.adapters.local.sshd import asyncssh_compat, port_forwarding
-from gpudev.adapters.local.sshd.channel_session import Host, Session, shell_of
-from gpudev.adapters.local.sshd.child_process import Children, enter, reset_signals
-from gpudev.adapters.local.sshd.command_exit import RunWatch
-from gpudev.adapters.local.sshd.jupyter import LOGIN as JUPYTER_LOGIN
-from gpudev.adapters.local.sshd.jupyter import JupyterKeeper
-from gpudev.adapters.local.sshd.regulars import Regulars
+from gpudev.adapters.local.sshd.channel_session import ChannelSession, SshdContext, choose_shell
+from gpudev.adapters.local.sshd.child_process import ChildWatcher, enter_home, reset_signals
+from gpudev.adapters.local.sshd.command_exit import CommandExitWatch
+from gpudev.adapters.local.sshd.jupyter import JUPYTER_LOGIN as JUPYTER_LOGIN
+from gpudev.adapters.local.sshd.jupyter import JupyterSupervisor
+from gpudev.adapters.local.sshd.regulars import KeySessions
 from gpudev.adapters.local.sshd.sshd_config import SshdConfig
-from gpudev.adapters.local.sshd.terminal_messages import MessageBoard
+from gpudev.adapters.local.sshd.terminal_messages import TerminalMessages
 
 _MOST_LOGGING_IN = 500
 """Far more than a crowd that comes at once."""
 _KEEPALIVES_UNANSWERED = 10
 _BACKLOG = 1024
 _COLLECT_AFTER_SECONDS = 0.5
-_LOOK_EVERY_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 _YOUNG_GARBAGE = 1
-_KEEPER_GONE = 1
+_EXIT_PARENT_GONE = 1
 # chacha20-poly1305, which OpenSSH would otherwise choose, moves a third as many bytes a second in Python.
 _CIPHERS = ["aes256-gcm@openssh.com", "aes128-gcm@openssh.com", "aes256-ctr", "aes192-ctr", "aes128-ctr"]
 _LATE_IMPORTS = ("encodings.idna", "encodings.ascii", "concurrent.futures.thread", "pwd", "grp", "stringprep")
@@ -49,23 +49,23 @@ def preload() -> None:
         socket.getaddrinfo("localhost", 0)  # the C library, too, loads parts of itself late
 
 
-def run(config: SshdConfig, listener: socket.socket) -> None:
+def run_sshd(config: SshdConfig, listener: socket.socket) -> None:
     """Serve on a socket that already listens, until killed. Takes the whole process: call it in a fork of its own."""
-    _settle(config)
+    _reset_process(config)
     asyncio.run(_serve(config, listener))
 
 
-def _settle(config: SshdConfig) -> None:
+def _reset_process(config: SshdConfig) -> None:
     """Shed what the process we were forked from was."""
     for fd in (0, 1, 2):
         _ensure_open(fd)
-    rlimits.allow_many()
+    rlimits.raise_open_files_limit()
     reset_signals()
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     warnings.simplefilter("ignore")
     os.umask(0o022)
-    enter(config.home)
+    enter_home(config.home)
     tempfile.tempdir = config.environment.get("TMPDIR", "/tmp")
 
 
@@ -80,13 +80,13 @@ def _ensure_open(fd: int) -> None:
 async def _serve(config: SshdConfig, listener: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     if config.lifeline is not None:
-        loop.add_reader(config.lifeline, os._exit, _KEEPER_GONE)
-    host = Host(config, MessageBoard(config.messages_path), Children())
-    logins, regulars = Logins(), Regulars(config.authorized_keys_path)
-    jupyter = JupyterKeeper(config, lambda: shell_of(config), host.children)
+        loop.add_reader(config.lifeline, os._exit, _EXIT_PARENT_GONE)
+    host = SshdContext(config, TerminalMessages(config.messages_path), ChildWatcher())
+    logins, regulars = PendingLogins(), KeySessions(config.authorized_keys_path)
+    jupyter = JupyterSupervisor(config, lambda: choose_shell(config), host.children)
     options = asyncssh.SSHServerConnectionOptions(
-        server_factory=lambda: Gate(host, logins, regulars, jupyter),
-        server_version=asyncssh_compat.VERSION,
+        server_factory=lambda: ConnectionPolicy(host, logins, regulars, jupyter),
+        server_version=asyncssh_compat.SERVER_VERSION,
         server_host_keys=[asyncssh.import_private_key(config.host_key)],
         encryption_algs=_CIPHERS,
         password_auth=False,
@@ -102,56 +102,58 @@ async def _serve(config: SshdConfig, listener: socket.socket) -> None:
         keepalive_count_max=_KEEPALIVES_UNANSWERED,
     )
     server = await loop.create_server(
-        lambda: asyncssh_compat.Connection(loop, options), sock=listener, backlog=_BACKLOG
+        lambda: asyncssh_compat.OpenSshConnection(loop, options), sock=listener, backlog=_BACKLOG
     )
-    looking = asyncio.create_task(_look_now_and_then(regulars, jupyter, RunWatch(config)))
+    looking = asyncio.create_task(_poll_forever(regulars, jupyter, CommandExitWatch(config)))
     await asyncio.gather(server.serve_forever(), looking)
 
 
-async def _look_now_and_then(regulars: Regulars, jupyter: JupyterKeeper, run: RunWatch) -> None:
+async def _poll_forever(key_sessions: KeySessions, jupyter: JupyterSupervisor, run: CommandExitWatch) -> None:
     while True:
-        regulars.look()
-        jupyter.look()
-        run.look(time.monotonic())
-        await asyncio.sleep(_LOOK_EVERY_SECONDS)
+        key_sessions.disconnect_revoked()
+        jupyter.reload()
+        run.check(time.monotonic())
+        await asyncio.sleep(_POLL_SECONDS)
 
 
-class Logins:
+class PendingLogins:
     """Connections that have not logged in yet. They are few: the oldest makes room for a new one, so that somebody
     who only holds connections open keeps nobody out."""
 
     def __init__(self) -> None:
-        self._waiting: dict[asyncssh.SSHServerConnection, None] = {}
+        self._connections: dict[asyncssh.SSHServerConnection, None] = {}
 
-    def began(self, connection: asyncssh.SSHServerConnection) -> None:
-        if len(self._waiting) >= _MOST_LOGGING_IN:
-            oldest = next(iter(self._waiting))
-            del self._waiting[oldest]
+    def add_connection(self, connection: asyncssh.SSHServerConnection) -> None:
+        if len(self._connections) >= _MOST_LOGGING_IN:
+            oldest = next(iter(self._connections))
+            del self._connections[oldest]
             oldest.abort()
-        self._waiting[connection] = None
+        self._connections[connection] = None
 
-    def ended(self, connection: asyncssh.SSHServerConnection) -> None:
-        self._waiting.pop(connection, None)
+    def remove_connection(self, connection: asyncssh.SSHServerConnection) -> None:
+        self._connections.pop(connection, None)
 
 
-class Gate(asyncssh.SSHServer):
+class ConnectionPolicy(asyncssh.SSHServer):
     """Answers for one connection."""
 
-    def __init__(self, host: Host, logins: Logins, regulars: Regulars, jupyter: JupyterKeeper) -> None:
+    def __init__(
+        self, host: SshdContext, logins: PendingLogins, key_sessions: KeySessions, jupyter: JupyterSupervisor
+    ) -> None:
         self._host = host
         self._logins = logins
-        self._regulars = regulars
+        self._key_sessions = key_sessions
         self._jupyter = jupyter
         self._is_for_jupyter = False
         self._connection: asyncssh.SSHServerConnection
 
     def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
         self._connection = conn
-        self._logins.began(conn)
+        self._logins.add_connection(conn)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._logins.ended(self._connection)
-        self._regulars.left(self._connection)
+        self._logins.remove_connection(self._connection)
+        self._key_sessions.remove_connection(self._connection)
         # A forwarded connection that asyncio accepts just as its listener closes is forgotten with its socket open:
         # its peer would wait until the garbage is collected, and an idle server collects none.
         asyncio.get_running_loop().call_later(_COLLECT_AFTER_SECONDS, gc.collect, _YOUNG_GARBAGE)
@@ -168,16 +170,16 @@ class Gate(asyncssh.SSHServer):
         return True
 
     def auth_completed(self) -> None:
-        self._logins.ended(self._connection)
-        key = self._connection.key_data if isinstance(self._connection, asyncssh_compat.Connection) else None
+        self._logins.remove_connection(self._connection)
+        key = self._connection.key_data if isinstance(self._connection, asyncssh_compat.OpenSshConnection) else None
         if key is not None and not self._is_for_jupyter:
-            self._regulars.came(self._connection, key)
+            self._key_sessions.add_connection(self._connection, key)
 
     def public_key_auth_supported(self) -> bool:
         return True
 
-    def session_requested(self) -> Session | bool:
-        return False if self._is_for_jupyter else Session(self._host)
+    def session_requested(self) -> ChannelSession | bool:
+        return False if self._is_for_jupyter else ChannelSession(self._host)
 
     def connection_requested(
         self, dest_host: str, dest_port: int, orig_host: str, orig_port: int
@@ -186,7 +188,7 @@ class Gate(asyncssh.SSHServer):
             # Wherever it wants to go: there is one place it may go to.
             return port_forwarding.connect_to_jupyter(self._jupyter.port)
         closed_ports = self._host.config.refuse_forward_ports
-        return port_forwarding.connect_where_allowed(dest_host, dest_port, closed_ports)
+        return port_forwarding.connect_if_allowed(dest_host, dest_port, closed_ports)
 
     def server_requested(self, listen_host: str, listen_port: int) -> bool | Awaitable[asyncssh.SSHListener]:
         return (

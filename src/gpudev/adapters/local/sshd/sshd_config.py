@@ -32,7 +32,7 @@ class SshdConfig:
     """Says whether Jupyter shall run, and who may go to it; looked at now and then. None: it never does here."""
     jupyter_report: int | None = None
     """A descriptor of the file where it is written how Jupyter is."""
-    run_end_report: int | None = None
+    command_exit_report: int | None = None
     """A descriptor of the file where it is written that the command it was reserved for has ended. None: nobody
     listens, and it goes on."""
     lifeline: int | None = None

@@ -14,17 +14,17 @@ _FULL = 256 * 1024
 _DRAINED = 64 * 1024
 
 
-class Outlet:
+class ChildOutput:
     """What the child writes. Ends by itself when nobody can write to it any more."""
 
-    def __init__(self, fd: int, deliver: Callable[[bytes], None], ended: Callable[["Outlet"], None]) -> None:
+    def __init__(self, fd: int, deliver: Callable[[bytes], None], ended: Callable[["ChildOutput"], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._fd = fd
         self._deliver = deliver
         self._ended = ended
         self._open = True
         self._paused = False
-        self._still_wanted: int | None = None
+        self._bytes_until_close: int | None = None
         os.set_blocking(fd, False)
         self._loop.add_reader(fd, self._readable)
 
@@ -37,12 +37,12 @@ class Outlet:
         if self._open:
             self._paused = False
             self._loop.add_reader(self._fd, self._readable)
-            if self._still_wanted is not None:
+            if self._bytes_until_close is not None:
                 self._loop.call_soon(self._readable)
 
     def end_when_empty(self) -> None:
         """Deliver what has been written by now; whoever goes on writing is not waited for."""
-        self._still_wanted = CHUNK  # more than any terminal holds
+        self._bytes_until_close = CHUNK  # more than any terminal holds
         self._loop.call_soon(self._readable)
 
     def close(self) -> None:
@@ -58,9 +58,9 @@ class Outlet:
         data, at_end = self._read()
         if data:
             self._deliver(data)
-        if self._still_wanted is not None:
-            self._still_wanted -= len(data)
-            at_end = at_end or not data or self._still_wanted <= 0
+        if self._bytes_until_close is not None:
+            self._bytes_until_close -= len(data)
+            at_end = at_end or not data or self._bytes_until_close <= 0
         if at_end and self._open:
             self.close()
             self._ended(self)
@@ -86,7 +86,7 @@ class Outlet:
         return (parts[0] if len(parts) == 1 else b"".join(parts)), at_end
 
 
-class Inlet:
+class ChildInput:
     """What the child reads. `flow(False)` asks the sender to stop, `flow(True)` to go on."""
 
     def __init__(self, fd: int, flow: Callable[[bool], None]) -> None:
@@ -110,7 +110,7 @@ class Inlet:
             self._write()
             if self._open and self._waiting:
                 self._loop.add_writer(self._fd, self._write)
-        self._regulate()
+        self._update_flow()
 
     def finish(self) -> None:
         """No more will come; the end follows what is still waiting."""
@@ -125,7 +125,7 @@ class Inlet:
             os.close(self._fd)
             self._waiting.clear()
             self._size = 0
-            self._regulate()
+            self._update_flow()
 
     def _write(self) -> None:
         try:
@@ -146,9 +146,9 @@ class Inlet:
             self._loop.remove_writer(self._fd)
             if self._at_end:
                 self.close()
-        self._regulate()
+        self._update_flow()
 
-    def _regulate(self) -> None:
+    def _update_flow(self) -> None:
         if self._flowing and self._size > _FULL:
             self._flowing = False
             self._flow(False)

@@ -14,21 +14,21 @@ from pathlib import Path
 
 from gpudev.ports.clock import Clock, SystemClock
 
-_LOOK_EVERY = 0.5
+_POLL_S = 0.5
 _MOST_READ = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class TerminalMessage:
     text: str
     valid_until: datetime | None = None
     """Until then it also greets whoever opens a new shell; None: for ever."""
 
-    def holds_at(self, now: datetime) -> bool:
+    def is_valid_at(self, now: datetime) -> bool:
         return self.valid_until is None or now < self.valid_until
 
 
-def append_message(path: str, message: Message) -> None:
+def append_message(path: str, message: TerminalMessage) -> None:
     """Add a message for all open terminals. One write, so that a reader never sees the lines of two writers mixed."""
     valid_until = message.valid_until.isoformat() if message.valid_until else None
     line = json.dumps({"text": message.text, "valid_until": valid_until}) + "\n"
@@ -39,33 +39,33 @@ def append_message(path: str, message: Message) -> None:
         os.close(fd)
 
 
-def parse_messages(lines: Iterable[bytes]) -> tuple[Message, ...]:
+def parse_messages(lines: Iterable[bytes]) -> tuple[TerminalMessage, ...]:
     """What cannot be read as a message is passed over: a damaged line must not silence those after it."""
     return tuple(message for line in lines if (message := _parse(line)) is not None)
 
 
-def _parse(line: bytes) -> Message | None:
+def _parse(line: bytes) -> TerminalMessage | None:
     try:
         fields = json.loads(line)
         text, valid_until = fields["text"], fields.get("valid_until")
         if not isinstance(text, str):
             return None
-        return Message(text, _aware(datetime.fromisoformat(valid_until)) if valid_until else None)
+        return TerminalMessage(text, _ensure_aware(datetime.fromisoformat(valid_until)) if valid_until else None)
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
 
 
-def _aware(time: datetime) -> datetime:
+def _ensure_aware(time: datetime) -> datetime:
     return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
-def for_terminal(message: Message) -> bytes:
+def format_for_terminal(message: TerminalMessage) -> bytes:
     """On lines of its own, with nothing in it that a terminal would obey."""
     lines = ["".join(c if c.isprintable() else " " for c in line) for line in message.text.splitlines()]
     return "".join(f"\r\n*** {line} ***" for line in lines if line.strip()).encode() + b"\r\n"
 
 
-class MessageBoard:
+class TerminalMessages:
     """Shows new messages in the terminals that are open, and looks at the file only while there are any."""
 
     def __init__(self, path: str, clock: Clock | None = None) -> None:
@@ -75,18 +75,18 @@ class MessageBoard:
         self._position = 0
         self._timer: asyncio.TimerHandle | None = None
 
-    def greeting(self) -> bytes:
+    def banner(self) -> bytes:
         """The last message that still holds, as a terminal shows it; empty when there is none."""
         now = self._clock.now()
         for message in reversed(parse_messages(self._read(max(0, self._size() - _MOST_READ))[0])):
-            if message.holds_at(now):
-                return for_terminal(message)
+            if message.is_valid_at(now):
+                return format_for_terminal(message)
         return b""
 
     def attach(self, show: Callable[[bytes], None]) -> None:
         if self._timer is None:
             self._position = self._size()
-            self._look_later()
+            self._schedule_poll()
         self._terminals.append(show)
 
     def detach(self, show: Callable[[bytes], None]) -> None:
@@ -95,11 +95,11 @@ class MessageBoard:
             self._timer.cancel()
             self._timer = None
 
-    def _look_later(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(_LOOK_EVERY, self._look)
+    def _schedule_poll(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(_POLL_S, self._poll)
 
-    def _look(self) -> None:
-        self._look_later()
+    def _poll(self) -> None:
+        self._schedule_poll()
         size = self._size()
         if size == self._position:
             return
@@ -108,8 +108,8 @@ class MessageBoard:
         lines, self._position = self._read(self._position)
         now = self._clock.now()
         for message in parse_messages(lines):
-            if message.holds_at(now):
-                shown = for_terminal(message)
+            if message.is_valid_at(now):
+                shown = format_for_terminal(message)
                 for show in list(self._terminals):
                     show(shown)
 

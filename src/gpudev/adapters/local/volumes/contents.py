@@ -10,15 +10,15 @@ from bisect import insort
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from gpudev.adapters.local.volumes.tree_walk import Trail
-from gpudev.domain.disks.contents import Contents, Entry, EntryKind
+from gpudev.adapters.local.volumes.tree_walk import TreeWalk
+from gpudev.domain.disks.contents import Contents, DiskEntry, DiskEntryKind
 
 MOST_ENTRIES = 1000
 _LONGEST_PATH = 1000
 """What is deeper is counted, not named: a thousand names of a tree without end would be more than anybody can store."""
 
 
-class ContentsCount:
+class ContentsCounter:
     """Contents in the making."""
 
     def __init__(self, most_entries: int = MOST_ENTRIES) -> None:
@@ -43,9 +43,9 @@ class ContentsCount:
             insort(self._nearest, (depth, path, found.st_mode, found.st_size, found.st_mtime_ns))
             del self._nearest[self._most :]
 
-    def total(self) -> Contents:
+    def to_contents(self) -> Contents:
         entries = tuple(
-            Entry(_readable(path), _kind(mode), size if stat.S_ISREG(mode) else 0, _moment(mtime_ns))
+            DiskEntry(_printable_path(path), _entry_kind(mode), size if stat.S_ISREG(mode) else 0, _utc_time(mtime_ns))
             for _, path, mode, size, mtime_ns in self._nearest
         )
         return Contents(self._files, self._folders, self._bytes, entries)
@@ -53,8 +53,8 @@ class ContentsCount:
 
 def list_contents(top: int, most_entries: int = MOST_ENTRIES, check: Callable[[], None] = lambda: None) -> Contents:
     """`top`: the open folder. `check` is called for every entry; what it raises breaks the work off."""
-    count = ContentsCount(most_entries)
-    trail = Trail(top)
+    count = ContentsCounter(most_entries)
+    trail = TreeWalk(top)
     try:
         way = [_count_files(trail, count, check)]
         while way:
@@ -67,10 +67,10 @@ def list_contents(top: int, most_entries: int = MOST_ENTRIES, check: Callable[[]
                 way.append(_count_files(trail, count, check))
     finally:
         trail.close()
-    return count.total()
+    return count.to_contents()
 
 
-def _count_files(trail: Trail, count: ContentsCount, check: Callable[[], None]) -> list[str]:
+def _count_files(trail: TreeWalk, count: ContentsCounter, check: Callable[[], None]) -> list[str]:
     """All but the folders, which are named: they are only looked at when they are entered, because something may be
     mounted there that never answers."""
     folders: list[str] = []
@@ -87,7 +87,7 @@ def _count_files(trail: Trail, count: ContentsCount, check: Callable[[], None]) 
     return folders
 
 
-def _enter(trail: Trail, name: str) -> os.stat_result | None:
+def _enter(trail: TreeWalk, name: str) -> os.stat_result | None:
     """None: taken away, no folder any more, or closed to us."""
     try:
         return trail.enter(name)
@@ -95,15 +95,15 @@ def _enter(trail: Trail, name: str) -> os.stat_result | None:
         return None
 
 
-def _kind(mode: int) -> EntryKind:
+def _entry_kind(mode: int) -> DiskEntryKind:
     if stat.S_ISREG(mode):
-        return EntryKind.FILE
+        return DiskEntryKind.FILE
     if stat.S_ISDIR(mode):
-        return EntryKind.FOLDER
-    return EntryKind.LINK if stat.S_ISLNK(mode) else EntryKind.OTHER
+        return DiskEntryKind.FOLDER
+    return DiskEntryKind.LINK if stat.S_ISLNK(mode) else DiskEntryKind.OTHER
 
 
-def _moment(mtime_ns: int) -> datetime:
+def _utc_time(mtime_ns: int) -> datetime:
     """A user may have set it to anything."""
     try:
         return datetime.fromtimestamp(mtime_ns // 10**9, UTC)
@@ -111,6 +111,6 @@ def _moment(mtime_ns: int) -> datetime:
         return datetime.fromtimestamp(0, UTC)
 
 
-def _readable(path: str) -> str:
+def _printable_path(path: str) -> str:
     """File names are bytes; what is no UTF-8 in them is shown as such."""
     return os.fsencode(path).decode(errors="replace")

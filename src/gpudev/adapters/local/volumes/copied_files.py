@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-_AT_ONCE = 2000
+_BATCH_ROWS = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class KnownFile:
+class CopiedFile:
     path: str
     """In the copy, from its top."""
     ctime_ns: int
@@ -28,18 +28,18 @@ class KnownFile:
     settled: bool
     """Nothing could change it any more without changing its ctime. Not so of what was being written just then."""
 
-    def is_still(self, stat: os.stat_result) -> bool:
+    def is_unchanged(self, stat: os.stat_result) -> bool:
         found = (_signed(stat.st_ctime_ns), _signed(stat.st_mtime_ns), stat.st_size)
         return (self.ctime_ns, self.mtime_ns, self.size) == found
 
 
-class KnownFiles:
+class CopiedFileTable:
     """For one thread. Loses its last entries with the process, as the copy that it belongs to is begun again then."""
 
     def __init__(self, path: Path, *, create: bool = False) -> None:
         mode = "rwc" if create else "ro"
-        self._fresh: dict[int, KnownFile] = {}
-        with _as_the_system_tells():
+        self._fresh: dict[int, CopiedFile] = {}
+        with _sqlite_errors_as_os_errors():
             self._table = sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, isolation_level=None)
         if create:
             try:
@@ -48,19 +48,19 @@ class KnownFiles:
                 self._table.close()
                 raise
 
-    def add(self, stat: os.stat_result, path: str, *, settled: bool) -> None:
+    def add_file(self, stat: os.stat_result, path: str, *, settled: bool) -> None:
         ctime_ns, mtime_ns = _signed(stat.st_ctime_ns), _signed(stat.st_mtime_ns)
-        self._fresh[stat.st_ino] = KnownFile(path, ctime_ns, mtime_ns, stat.st_size, settled)
-        if len(self._fresh) >= _AT_ONCE:
+        self._fresh[stat.st_ino] = CopiedFile(path, ctime_ns, mtime_ns, stat.st_size, settled)
+        if len(self._fresh) >= _BATCH_ROWS:
             self._write()
 
-    def find(self, inode: int) -> KnownFile | None:
+    def find_file(self, inode: int) -> CopiedFile | None:
         if found := self._fresh.get(inode):
             return found
         asking = "SELECT path, ctime_ns, mtime_ns, size, settled FROM files WHERE inode = ?"
-        with _as_the_system_tells():
+        with _sqlite_errors_as_os_errors():
             row = self._table.execute(asking, (_signed(inode),)).fetchone()
-        return None if row is None else KnownFile(os.fsdecode(row[0]), row[1], row[2], row[3], bool(row[4]))
+        return None if row is None else CopiedFile(os.fsdecode(row[0]), row[1], row[2], row[3], bool(row[4]))
 
     def finish(self) -> None:
         """Write down all that was added. What is closed without it is a table of a copy that came to nothing."""
@@ -71,7 +71,7 @@ class KnownFiles:
         self._table.close()
 
     def _create(self) -> None:
-        with _as_the_system_tells():
+        with _sqlite_errors_as_os_errors():
             self._table.execute("PRAGMA journal_mode = OFF")
             self._table.execute("PRAGMA synchronous = OFF")  # the whole file system is synced when the copy is done
             self._table.execute(
@@ -84,7 +84,7 @@ class KnownFiles:
             (_signed(inode), os.fsencode(file.path), file.ctime_ns, file.mtime_ns, file.size, int(file.settled))
             for inode, file in self._fresh.items()
         ]
-        with _as_the_system_tells():
+        with _sqlite_errors_as_os_errors():
             self._table.execute("BEGIN")
             self._table.executemany("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?)", rows)
             self._table.execute("COMMIT")
@@ -97,7 +97,7 @@ def _signed(number: int) -> int:
 
 
 @contextlib.contextmanager
-def _as_the_system_tells() -> Iterator[None]:
+def _sqlite_errors_as_os_errors() -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:

@@ -18,8 +18,8 @@ _RESOLVE_NO_SYMLINKS = 0x04
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _HOW = (ctypes.c_uint64 * 3)(_FOLDER, 0, _RESOLVE_NO_XDEV | _RESOLVE_NO_SYMLINKS)
 _CANNOT_CLONE = (errno.EOPNOTSUPP, errno.ENOTTY, errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EPERM, errno.ETXTBSY)
-_NOT_COPIED_BY_KERNEL = (errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF)
-_KNOWS_NO_HOLES = (errno.EINVAL, errno.ENOTTY, errno.ENOTSUP)  # Linux; macOS
+_KERNEL_COPY_UNSUPPORTED = (errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF)
+_HOLES_UNSUPPORTED = (errno.EINVAL, errno.ENOTTY, errno.ENOTSUP)  # Linux; macOS
 _CHUNK = 16 * 1024 * 1024
 """At most so much between two looks at whether to stop."""
 _BUFFER = 1024 * 1024
@@ -73,7 +73,7 @@ def copy_bytes(source: int, target: int, start: int, end: int) -> int:
         try:
             return os.copy_file_range(source, target, count, start, start)
         except OSError as error:
-            if error.errno not in _NOT_COPIED_BY_KERNEL:
+            if error.errno not in _KERNEL_COPY_UNSUPPORTED:
                 raise
     data = os.pread(source, min(count, _BUFFER), start)
     done = 0
@@ -90,7 +90,7 @@ def next_data(fd: int, start: int, end: int) -> tuple[int, int] | None:
     except OSError as error:
         if error.errno == errno.ENXIO:
             return None
-        if error.errno in _KNOWS_NO_HOLES:
+        if error.errno in _HOLES_UNSUPPORTED:
             return start, end
         raise
 
@@ -114,7 +114,7 @@ def sync_folder(path: Path) -> None:
         os.close(fd)
 
 
-def kind_of(fd: int) -> str | None:
+def filesystem_type(fd: int) -> str | None:
     """The file system's kind (ext4, btrfs, …), where it can be found out."""
     device = os.fstat(fd).st_dev
     wanted = f"{os.major(device)}:{os.minor(device)}"

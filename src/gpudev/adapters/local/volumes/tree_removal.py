@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from gpudev.adapters.local.volumes.tree_walk import NOT_A_FOLDER, Trail
+from gpudev.adapters.local.volumes.tree_walk import NOT_A_FOLDER, TreeWalk
 
 _MOST_PASSES = 5
 """Of one folder: somebody may be filling it as fast as it is emptied."""
@@ -20,7 +20,7 @@ def remove_folder(path: Path, check: Callable[[], None] = lambda: None) -> None:
         if path.is_symlink() or not path.is_dir():
             path.unlink(missing_ok=True)
             return
-        _open_up(path.name, None, path)
+        _make_writable(path.name, None, path)
         top = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
         return
@@ -33,7 +33,7 @@ def remove_folder(path: Path, check: Callable[[], None] = lambda: None) -> None:
 
 
 def empty_folder(top: int, check: Callable[[], None] = lambda: None) -> None:
-    trail = Trail(top)
+    trail = TreeWalk(top)
     try:
         way = [("", _remove_files(trail.fd, check))]
         while way:
@@ -75,8 +75,8 @@ def _remove_files(folder: int, check: Callable[[], None]) -> list[str]:
     return folders
 
 
-def _enter(trail: Trail, name: str) -> bool:
-    _open_up(name, trail.fd, None)
+def _enter(trail: TreeWalk, name: str) -> bool:
+    _make_writable(name, trail.fd, None)
     try:
         trail.enter(name)
     except OSError as error:
@@ -88,7 +88,7 @@ def _enter(trail: Trail, name: str) -> bool:
     return True
 
 
-def _open_up(name: str, folder: int | None, path: Path | None) -> None:
+def _make_writable(name: str, folder: int | None, path: Path | None) -> None:
     """An ordinary user may have closed a folder to themselves. Root passes anyway, and must not change the mode of
     what a link might point to."""
     if os.geteuid() != 0:

@@ -22,35 +22,35 @@ class _Step:
     identity: tuple[int, int]
 
 
-class Trail:
+class TreeWalk:
     def __init__(self, top: int) -> None:
         """`top` stays the caller's; it must be open as long as this is used."""
         self._top = top
-        self._here = os.dup(top)
-        self._way = [_Step("", _identity(top))]
+        self._fd = os.dup(top)
+        self._steps = [_Step("", _file_identity(top))]
         self._path: str | None = ""
 
     @property
     def fd(self) -> int:
         """The folder it stands in, until it moves on."""
-        return self._here
+        return self._fd
 
     @property
     def depth(self) -> int:
         """0 at the top."""
-        return len(self._way) - 1
+        return len(self._steps) - 1
 
     @property
     def path(self) -> str:
         """From the top; empty there."""
         if self._path is None:
-            self._path = "/".join(step.name for step in self._way[1:])
+            self._path = "/".join(step.name for step in self._steps[1:])
         return self._path
 
     def enter(self, name: str) -> os.stat_result:
-        fd = open_folder(name, self._here)
+        fd = open_folder(name, self._fd)
         stat = os.fstat(fd)
-        self._way.append(_Step(name, (stat.st_dev, stat.st_ino)))
+        self._steps.append(_Step(name, (stat.st_dev, stat.st_ino)))
         self._move(fd)
         return stat
 
@@ -59,30 +59,30 @@ class Trail:
         back is gone. The top is always found."""
         levels = 0
         while True:
-            self._way.pop()
+            self._steps.pop()
             levels += 1
-            if self._try_up() or self._try_again():
+            if self._try_parent() or self._try_from_top():
                 return levels
 
     def close(self) -> None:
-        os.close(self._here)
+        os.close(self._fd)
 
-    def _try_up(self) -> bool:
+    def _try_parent(self) -> bool:
         """By "..": it may lead anywhere by now, but is not gone into unless it is the one."""
         try:
-            fd = os.open("..", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._here)
+            fd = os.open("..", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._fd)
         except OSError:
             return False
-        if _identity(fd) != self._way[-1].identity:
+        if _file_identity(fd) != self._steps[-1].identity:
             os.close(fd)
             return False
         self._move(fd)
         return True
 
-    def _try_again(self) -> bool:
+    def _try_from_top(self) -> bool:
         """From the top, by the names of the way."""
         fd = os.dup(self._top)
-        for step in self._way[1:]:
+        for step in self._steps[1:]:
             inner = -1
             with contextlib.suppress(OSError):
                 inner = open_folder(step.name, fd)
@@ -90,18 +90,18 @@ class Trail:
             if inner < 0:
                 return False
             fd = inner
-            if _identity(fd) != step.identity:
+            if _file_identity(fd) != step.identity:
                 os.close(fd)
                 return False
         self._move(fd)
         return True
 
     def _move(self, fd: int) -> None:
-        os.close(self._here)
-        self._here = fd
+        os.close(self._fd)
+        self._fd = fd
         self._path = None
 
 
-def _identity(fd: int) -> tuple[int, int]:
+def _file_identity(fd: int) -> tuple[int, int]:
     stat = os.fstat(fd)
     return stat.st_dev, stat.st_ino

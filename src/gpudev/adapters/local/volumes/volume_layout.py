@@ -24,7 +24,7 @@ from pathlib import Path
 from uuid import UUID
 
 from gpudev.adapters.local.servers.pid1_reports import write_atomically
-from gpudev.adapters.local.volume_records import SnapshotRecord, VolumeRecord
+from gpudev.adapters.local.volume_records import LocalSnapshotRecord, LocalVolumeRecord
 from gpudev.adapters.local.volumes.filesystem import sync_folder
 from gpudev.adapters.local.volumes.tree_removal import remove_folder
 from gpudev.domain.errors import Unavailable
@@ -32,7 +32,7 @@ from gpudev.domain.errors import Unavailable
 _ID_LENGTH = 36
 
 
-class Busy(Unavailable):
+class VolumeBusy(Unavailable):
     """Somebody else is at it, here or in another process."""
 
 
@@ -44,14 +44,14 @@ def is_id(text: str) -> bool:
         return False
 
 
-class Thing(StrEnum):
+class VolumeOrSnapshot(StrEnum):
     """One token may name one of each."""
 
     VOLUME = "volume"
     SNAPSHOT = "snapshot"
 
 
-class VolumeFolders:
+class VolumeLayout:
     def __init__(self, disks: Path) -> None:
         self.disks = disks
         self.records = disks / ".volumes"
@@ -77,48 +77,48 @@ class VolumeFolders:
             mark.touch(mode=0o600)
             sync_folder(mark.parent)
 
-    def place(self, thing: Thing, thing_id: str) -> Path:
-        return self.volume(thing_id) if thing is Thing.VOLUME else self.snapshot(thing_id)
+    def path_of(self, thing: VolumeOrSnapshot, thing_id: str) -> Path:
+        return self.volume_path(thing_id) if thing is VolumeOrSnapshot.VOLUME else self.snapshot_path(thing_id)
 
     # Volumes
 
-    def volume(self, volume_id: str) -> Path:
+    def volume_path(self, volume_id: str) -> Path:
         return self.disks / volume_id
 
     def volume_ids(self) -> list[str]:
         return sorted(name for name in os.listdir(self.disks) if is_id(name))  # noqa: PTH208 - half the time
 
-    def find_volume_record(self, volume_id: str) -> VolumeRecord | None:
+    def find_volume_record(self, volume_id: str) -> LocalVolumeRecord | None:
         """Raises BadVolumeRecord when there is one that cannot be read."""
-        text = _read(self._volume_record(volume_id))
-        return None if text is None else VolumeRecord.from_json(text)
+        text = _read_record(self._volume_record_path(volume_id))
+        return None if text is None else LocalVolumeRecord.from_json(text)
 
-    def write_volume_record(self, volume_id: str, record: VolumeRecord) -> None:
-        self._write(self._volume_record(volume_id), record.to_json())
+    def write_volume_record(self, volume_id: str, record: LocalVolumeRecord) -> None:
+        self._write_record(self._volume_record_path(volume_id), record.to_json())
 
     def remove_volume_record(self, volume_id: str) -> None:
-        self._volume_record(volume_id).unlink(missing_ok=True)
+        self._volume_record_path(volume_id).unlink(missing_ok=True)
         sync_folder(self.records)
 
-    def _volume_record(self, volume_id: str) -> Path:
+    def _volume_record_path(self, volume_id: str) -> Path:
         return self.records / f"{volume_id}.json"
 
     # Snapshots
 
-    def snapshot(self, snapshot_id: str) -> Path:
+    def snapshot_path(self, snapshot_id: str) -> Path:
         return self.snapshots / snapshot_id
 
     def snapshot_ids(self) -> list[str]:
         return sorted(name for name in os.listdir(self.snapshots) if is_id(name))  # noqa: PTH208
 
-    def find_snapshot_record(self, snapshot_id: str) -> SnapshotRecord | None:
-        text = _read(self.snapshot(snapshot_id) / "record.json")
-        return None if text is None else SnapshotRecord.from_json(text)
+    def find_snapshot_record(self, snapshot_id: str) -> LocalSnapshotRecord | None:
+        text = _read_record(self.snapshot_path(snapshot_id) / "record.json")
+        return None if text is None else LocalSnapshotRecord.from_json(text)
 
-    def write_snapshot_record(self, folder: Path, record: SnapshotRecord) -> None:
-        self._write(folder / "record.json", record.to_json())
+    def write_snapshot_record(self, folder: Path, record: LocalSnapshotRecord) -> None:
+        self._write_record(folder / "record.json", record.to_json())
 
-    def _write(self, path: Path, text: str) -> None:
+    def _write_record(self, path: Path, text: str) -> None:
         """A draft of it that was left behind by a process that was killed is replaced, not added to."""
         for left in path.parent.glob(f"{path.name}.*.new"):
             left.unlink(missing_ok=True)
@@ -127,25 +127,25 @@ class VolumeFolders:
 
     # Moving
 
-    def draft(self, thing: Thing, thing_id: str) -> Path:
+    def draft_path(self, thing: VolumeOrSnapshot, thing_id: str) -> Path:
         return self.drafts / f"{thing}-{thing_id}"
 
-    def drafts_left(self) -> list[tuple[Thing, str]]:
+    def list_drafts(self) -> list[tuple[VolumeOrSnapshot, str]]:
         names = [name.split("-", 1) for name in sorted(os.listdir(self.drafts))]  # noqa: PTH208
-        return [(Thing(kind), thing_id[:_ID_LENGTH]) for kind, thing_id in names]
+        return [(VolumeOrSnapshot(kind), thing_id[:_ID_LENGTH]) for kind, thing_id in names]
 
-    def remove_drafts(self, thing: Thing, thing_id: str, check: Callable[[], None] = lambda: None) -> None:
+    def remove_drafts(self, thing: VolumeOrSnapshot, thing_id: str, check: Callable[[], None] = lambda: None) -> None:
         """The draft and what stands beside it."""
         for path in self.drafts.glob(f"{thing}-{thing_id}*"):
             remove_folder(path, check)
 
-    def put(self, draft: Path, place: Path) -> None:
+    def move_into_place(self, draft: Path, place: Path) -> None:
         """What is whole gets its name. Its bytes are on the device already."""
         _rename(draft, place)
         sync_folder(place.parent)
         sync_folder(draft.parent)
 
-    def throw_away(self, path: Path) -> Path | None:
+    def move_to_trash(self, path: Path) -> Path | None:
         """Gone from its place at once; None: it was not there."""
         target = self.trash / f"{path.name}.{secrets.token_hex(4)}"
         try:
@@ -156,40 +156,42 @@ class VolumeFolders:
         sync_folder(path.parent)
         return target
 
-    def clean(self, check: Callable[[], None]) -> None:
+    def remove_leftovers(self, check: Callable[[], None]) -> None:
         """Remove what was left behind by work that ended with its process. What is worked on now is locked."""
         for path in sorted(self.trash.iterdir()):
             remove_folder(path, check)
-        for thing, thing_id in self.drafts_left():
-            with contextlib.suppress(Busy), self.hold(thing, thing_id, patience_s=0):
+        for thing, thing_id in self.list_drafts():
+            with contextlib.suppress(VolumeBusy), self.lock(thing, thing_id, timeout_s=0):
                 self.remove_drafts(thing, thing_id, check)
         for path in sorted(self.records.iterdir()):
             volume_id = path.name[:_ID_LENGTH]
-            with contextlib.suppress(Busy), self.hold(Thing.VOLUME, volume_id, patience_s=0):
-                if path.suffix != ".json" or not self.volume(volume_id).exists():
+            with contextlib.suppress(VolumeBusy), self.lock(VolumeOrSnapshot.VOLUME, volume_id, timeout_s=0):
+                if path.suffix != ".json" or not self.volume_path(volume_id).exists():
                     path.unlink(missing_ok=True)
         for path in sorted(self.locks.iterdir()):
             kind, _, thing_id = path.name.partition("-")
-            if not self.place(Thing(kind), thing_id).exists():
-                with contextlib.suppress(Busy), self.hold(Thing(kind), thing_id, patience_s=0):
+            if not self.path_of(VolumeOrSnapshot(kind), thing_id).exists():
+                with contextlib.suppress(VolumeBusy), self.lock(VolumeOrSnapshot(kind), thing_id, timeout_s=0):
                     pass  # letting go of it removes it
 
     # Locking
 
     @contextlib.contextmanager
-    def hold(self, thing: Thing, thing_id: str, *, shared: bool = False, patience_s: float = 5.0) -> Iterator[None]:
+    def lock(
+        self, thing: VolumeOrSnapshot, thing_id: str, *, shared: bool = False, timeout_s: float = 5.0
+    ) -> Iterator[None]:
         """Raises Busy when somebody else keeps it longer."""
         path = self.locks / f"{thing}-{thing_id}"
-        fd = _lock(path, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, time.monotonic() + patience_s)
+        fd = _acquire_lock(path, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, time.monotonic() + timeout_s)
         try:
             yield
         finally:
-            if not shared and not self.place(thing, thing_id).exists():
+            if not shared and not self.path_of(thing, thing_id).exists():
                 path.unlink(missing_ok=True)  # whoever waits for it notices
             os.close(fd)
 
 
-def _lock(path: Path, kind: int, deadline: float) -> int:
+def _acquire_lock(path: Path, kind: int, deadline: float) -> int:
     while True:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
@@ -199,7 +201,7 @@ def _lock(path: Path, kind: int, deadline: float) -> int:
         except BlockingIOError:
             if time.monotonic() >= deadline:
                 os.close(fd)
-                raise Busy(f"the {path.name.replace('-', ' ', 1)} is being worked on") from None
+                raise VolumeBusy(f"the {path.name.replace('-', ' ', 1)} is being worked on") from None
             time.sleep(0.01)
         os.close(fd)
 
@@ -215,7 +217,7 @@ def _rename(source: Path, target: Path) -> None:
         target.chmod(mode)
 
 
-def _read(path: Path) -> str | None:
+def _read_record(path: Path) -> str | None:
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -28,7 +28,7 @@ class PostgresAuditLog:
                 *(list(column) for column in zip(*rows, strict=True)),
             )
 
-    async def find(self, query: AuditQuery) -> list[AuditEntry]:
+    async def find_entries(self, query: AuditQuery) -> list[AuditEntry]:
         async with self._pool.acquire() as connection:
             found = await connection.fetch(
                 """
@@ -50,8 +50,8 @@ class PostgresAuditLog:
                 query.after,
                 query.limit,
             )
-        return [_entry(row) for row in found]
+        return [_entry_from_row(row) for row in found]
 
 
-def _entry(row: asyncpg.Record) -> AuditEntry:
+def _entry_from_row(row: asyncpg.Record) -> AuditEntry:
     return AuditEntry(**dict(row))

@@ -10,7 +10,7 @@ from gpudev.adapters.postgres.database.pool import Connection, Pool
 from gpudev.domain.access.invitations import Invitation
 from gpudev.domain.access.users import Role, check_username
 from gpudev.domain.errors import Conflict, NotFound
-from gpudev.ports.invitations import INVITATION, NewInvitation
+from gpudev.ports.invitations import INVITATION_PROVIDER, NewInvitation
 
 _SECRET_BYTES = 32
 
@@ -28,7 +28,7 @@ class PostgresInvitations:
             ):
                 if row["username"] != username:
                     raise Conflict(f"there is a user {row['username']!r} already; invite them by that very name")
-                if row["identity_provider"] not in (None, INVITATION):
+                if row["identity_provider"] not in (None, INVITATION_PROVIDER):
                     raise Conflict(f"{username} logs in through {row['identity_provider']} and needs no invitation")
                 if not row["is_active"]:
                     raise Conflict(f"{username} is disabled; enable them first")
@@ -39,22 +39,24 @@ class PostgresInvitations:
                         f"if that is meant, say so with --role {row['role']}"
                     )
                 await connection.execute(
-                    "UPDATE api_users SET identity_provider = $2 WHERE user_id = $1", row["user_id"], INVITATION
+                    "UPDATE api_users SET identity_provider = $2 WHERE user_id = $1",
+                    row["user_id"],
+                    INVITATION_PROVIDER,
                 )
-            await _revoke(connection, username, now)
+            await _revoke_open(connection, username, now)
             made = await connection.fetchrow(
                 """
                 INSERT INTO invitations (secret_hash, username, role, created_at, expires_at)
                 VALUES ($1, $2, $3, $4, $5) RETURNING *
                 """,
-                _hash(secret),
+                _hash_secret(secret),
                 username,
                 role.value if role else None,
                 now,
                 now + ttl,
             )
         assert made is not None
-        return NewInvitation(_invitation(made), secret)
+        return NewInvitation(_invitation_from_row(made), secret)
 
     async def accept(self, secret: str, *, now: datetime) -> Invitation | None:
         # One statement: of two who come at once, the second waits for the first and then finds it used.
@@ -65,14 +67,14 @@ class PostgresInvitations:
                 WHERE secret_hash = $1 AND used_at IS NULL AND revoked_at IS NULL AND expires_at > $2
                 RETURNING *
                 """,
-                _hash(secret),
+                _hash_secret(secret),
                 now,
             )
-        return None if row is None else _invitation(row)
+        return None if row is None else _invitation_from_row(row)
 
     async def revoke(self, username: str, *, now: datetime) -> int:
         async with self._pool.acquire() as connection:
-            revoked = await _revoke(connection, username, now)
+            revoked = await _revoke_open(connection, username, now)
         if not revoked:
             raise NotFound(f"there is no open invitation for {username!r}")
         return revoked
@@ -80,7 +82,7 @@ class PostgresInvitations:
     async def list_invitations(self) -> list[Invitation]:
         async with self._pool.acquire() as connection:
             found = await connection.fetch("SELECT * FROM invitations ORDER BY invitation_id")
-        return [_invitation(row) for row in found]
+        return [_invitation_from_row(row) for row in found]
 
 
 class PostgresUsedTokens:
@@ -98,7 +100,7 @@ class PostgresUsedTokens:
         return bool(first)
 
 
-async def _revoke(connection: Connection, username: str, now: datetime) -> int:
+async def _revoke_open(connection: Connection, username: str, now: datetime) -> int:
     revoked = await connection.fetch(
         """
         UPDATE invitations SET revoked_at = $2
@@ -111,12 +113,12 @@ async def _revoke(connection: Connection, username: str, now: datetime) -> int:
     return len(revoked)
 
 
-def _hash(secret: str) -> bytes:
+def _hash_secret(secret: str) -> bytes:
     """A plain hash is enough: the secret holds 256 random bits, so there is nothing to guess."""
     return hashlib.sha256(secret.encode()).digest()
 
 
-def _invitation(row: asyncpg.Record) -> Invitation:
+def _invitation_from_row(row: asyncpg.Record) -> Invitation:
     return Invitation(
         invitation_id=row["invitation_id"],
         username=row["username"],

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 import asyncpg
 import structlog
 
-from gpudev.adapters.postgres.access.users import user_of
+from gpudev.adapters.postgres.access.users import user_from_row
 from gpudev.adapters.postgres.administering import is_last_admin, lock_admins
 from gpudev.adapters.postgres.database.pool import Connection, Pool
 from gpudev.domain.access.users import Role, User
@@ -15,7 +15,7 @@ from gpudev.ports.access import Nonce, Person
 
 log = structlog.get_logger(__name__)
 _NONCE_BYTES = 24
-MOST_NONCES = 20_000
+MAX_NONCES = 20_000
 """Asking for one costs nothing, so they are counted. At so many unspent ones somebody is not logging in."""
 
 
@@ -28,7 +28,7 @@ class PostgresAccounts:
         async with self._pool.transaction() as connection:
             if is_no_admin:
                 await lock_admins(connection)
-            row = await _find_or_make(connection, person)
+            row = await _ensure_user(connection, person)
             if not row["is_active"]:
                 raise Forbidden(f"the user {row['username']} is disabled; ask an operator")
             role = person.role
@@ -49,9 +49,9 @@ class PostgresAccounts:
                 came_from,
             )
         assert seen is not None  # the row is locked
-        return user_of(seen)
+        return user_from_row(seen)
 
-    async def expect(self, username: str, provider: str) -> None:
+    async def expect_login(self, username: str, provider: str) -> None:
         async with self._pool.transaction() as connection:
             row = await connection.fetchrow("SELECT * FROM api_users WHERE username = $1 FOR UPDATE", username)
             if row is None:
@@ -63,7 +63,7 @@ class PostgresAccounts:
             )
 
 
-async def _find_or_make(connection: Connection, person: Person) -> asyncpg.Record:
+async def _ensure_user(connection: Connection, person: Person) -> asyncpg.Record:
     # Two logins at once of somebody new: the second waits and finds what the first made.
     for lock in (f"identity {person.provider} {person.subject}", f"username {person.username.lower()}"):
         await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", lock)
@@ -100,9 +100,9 @@ async def _find_or_make(connection: Connection, person: Person) -> asyncpg.Recor
 
 
 class PostgresNonces:
-    def __init__(self, pool: Pool, most: int = MOST_NONCES) -> None:
+    def __init__(self, pool: Pool, limit: int = MAX_NONCES) -> None:
         self._pool = pool
-        self._most = most
+        self._limit = limit
 
     async def issue(self, ttl: timedelta, *, now: datetime) -> Nonce:
         nonce = Nonce(secrets.token_urlsafe(_NONCE_BYTES), now + ttl)
@@ -115,7 +115,7 @@ class PostgresNonces:
                 """,
                 nonce.value,
                 nonce.expires_at,
-                self._most,
+                self._limit,
             )
         if not made:
             raise LimitReached("too many logins were begun and not finished; try again in a few minutes")

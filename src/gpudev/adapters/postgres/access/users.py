@@ -7,13 +7,13 @@ from datetime import datetime, timedelta
 import asyncpg
 
 from gpudev.adapters.postgres.database.pool import Connection, Pool
-from gpudev.domain.access.users import ApiKey, IssuedKey, Role, Usage, User, check_username
+from gpudev.domain.access.users import ApiKey, FairShareUsage, IssuedKey, Role, User, check_username
 from gpudev.domain.errors import Conflict, Forbidden, NotFound, Unauthenticated
 from gpudev.domain.ids import UserId
 
 KEY_PREFIX = "gpudev_"
 _RANDOM_BYTES = 32
-_HALF_LIVES_THAT_COUNT = 10
+_COUNTED_HALF_LIVES = 10
 """What is longer ago is less than a thousandth."""
 
 
@@ -31,16 +31,16 @@ class PostgresUsers:
             )
         if row is None:
             raise Conflict(f"there is already a user {username!r}")
-        return user_of(row)
+        return user_from_row(row)
 
     async def find_user(self, username: str) -> User | None:
         async with self._pool.acquire() as connection:
             row = await connection.fetchrow("SELECT * FROM api_users WHERE username = $1", username)
-        return None if row is None else user_of(row)
+        return None if row is None else user_from_row(row)
 
     async def list_users(self) -> list[User]:
         async with self._pool.acquire() as connection:
-            return [user_of(row) for row in await connection.fetch("SELECT * FROM api_users ORDER BY username")]
+            return [user_from_row(row) for row in await connection.fetch("SELECT * FROM api_users ORDER BY username")]
 
     async def set_weight(self, username: str, weight: float) -> None:
         async with self._pool.acquire() as connection:
@@ -50,7 +50,7 @@ class PostgresUsers:
         if done is None:
             raise NotFound(f"there is no user {username!r}")
 
-    async def usage(self, now: datetime, half_life: timedelta) -> dict[UserId, Usage]:
+    async def usage(self, now: datetime, half_life: timedelta) -> dict[UserId, FairShareUsage]:
         async with self._pool.acquire() as connection:
             found = await connection.fetch(
                 """
@@ -67,13 +67,13 @@ class PostgresUsers:
                 """,
                 now,
                 half_life.total_seconds(),
-                half_life * _HALF_LIVES_THAT_COUNT,
+                half_life * _COUNTED_HALF_LIVES,
             )
-        return {UserId(row["user_id"]): Usage(row["gpu_hours"], row["weight"]) for row in found}
+        return {UserId(row["user_id"]): FairShareUsage(row["gpu_hours"], row["weight"]) for row in found}
 
     async def issue_key(self, user_id: UserId, ttl: timedelta | None, description: str) -> IssuedKey:
         async with self._pool.acquire() as connection:
-            return await _issue(connection, user_id, ttl, description)
+            return await _issue_key(connection, user_id, ttl, description)
 
     async def find_key(self, secret: str) -> ApiKey | None:
         async with self._pool.acquire() as connection:
@@ -120,7 +120,7 @@ class PostgresUsers:
                 raise Unauthenticated("this key was revoked; log in again")
             # Whoever vouched for them is asked again when the time is over: rotating buys no more of it.
             latest = old["expires_at"] if old["vouched_for"] else None
-            return await _issue(connection, UserId(old["user_id"]), ttl, "rotated", no_later_than=latest)
+            return await _issue_key(connection, UserId(old["user_id"]), ttl, "rotated", no_later_than=latest)
 
     async def revoke_key(self, key_id: int) -> bool:
         async with self._pool.acquire() as connection:
@@ -135,7 +135,7 @@ def hash_key(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
-async def _issue(
+async def _issue_key(
     connection: Connection,
     user_id: UserId,
     ttl: timedelta | None,
@@ -165,5 +165,5 @@ async def _issue(
     return IssuedKey(secret, made["expires_at"])
 
 
-def user_of(row: asyncpg.Record) -> User:
+def user_from_row(row: asyncpg.Record) -> User:
     return User(UserId(row["user_id"]), row["username"], Role(row["role"]), row["is_active"], row["email"])

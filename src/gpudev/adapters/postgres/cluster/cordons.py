@@ -7,7 +7,7 @@ from gpudev.adapters.postgres.database.pool import Connection, Pool
 from gpudev.domain.cordon import Cordon
 from gpudev.domain.errors import NotFound
 from gpudev.domain.ids import ReservationId
-from gpudev.ports.cordons import AwayNode
+from gpudev.ports.cordons import AbsentNode
 
 
 class PostgresCordons:
@@ -23,7 +23,7 @@ class PostgresCordons:
 
     async def cordon(self, node: str, by: str, reason: str, *, now: datetime) -> Cordon:
         async with self._pool.transaction() as connection:
-            await _check_known(connection, node)
+            await _check_node_known(connection, node)
             await connection.execute(
                 """
                 INSERT INTO node_cordons (node, cordoned_by, reason, cordoned_at) VALUES ($1, $2, $3, $4)
@@ -39,10 +39,10 @@ class PostgresCordons:
 
     async def uncordon(self, node: str) -> None:
         async with self._pool.transaction() as connection:
-            await _check_known(connection, node)
+            await _check_node_known(connection, node)
             await connection.execute("DELETE FROM node_cordons WHERE node = $1", node)
 
-    async def has_been_heard(self, nodes: Sequence[str]) -> bool:
+    async def has_taken_effect(self, nodes: Sequence[str]) -> bool:
         async with self._pool.acquire() as connection:
             # What the processor publishes at the end of a turn is what it has planned with.
             found = await connection.fetchval(
@@ -50,10 +50,10 @@ class PostgresCordons:
             )
         return not found
 
-    async def away(self) -> Sequence[AwayNode]:
+    async def list_absent_nodes(self) -> Sequence[AbsentNode]:
         async with self._pool.acquire() as connection:
             found = await connection.fetch("SELECT name, gpu_type, seen_at FROM nodes_away ORDER BY name")
-        return [AwayNode(**dict(row)) for row in found]
+        return [AbsentNode(**dict(row)) for row in found]
 
     async def add_notice(self, reservation_id: ReservationId, message: str) -> None:
         async with self._pool.acquire() as connection:
@@ -70,7 +70,7 @@ class PostgresCordons:
         return [(ReservationId(row["reservation_id"]), row["message"]) for row in by_age]
 
 
-async def _check_known(connection: Connection, node: str) -> None:
+async def _check_node_known(connection: Connection, node: str) -> None:
     known = await connection.fetchval(
         """
         SELECT EXISTS (SELECT FROM cluster_nodes WHERE name = $1)

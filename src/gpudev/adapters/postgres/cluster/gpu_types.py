@@ -14,17 +14,17 @@ from gpudev.domain.errors import NotFound
 from gpudev.domain.gpu import Catalogue, GpuType
 from gpudev.ports.reservations import AvailabilityRow, Lease
 
-_AWAY_KNOWN = timedelta(days=30)
+_ABSENT_RETENTION = timedelta(days=30)
 
 
 class PostgresNodes:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
-    async def publish(self, lease: Lease, nodes: Sequence[Node], seen_at: datetime) -> None:
+    async def publish_nodes(self, lease: Lease, nodes: Sequence[Node], observed_at: datetime) -> None:
         async with self._pool.transaction() as connection:
             await check_epoch(connection, lease)
-            await _note_away(connection, [node.name for node in nodes], seen_at)
+            await _record_absent_nodes(connection, [node.name for node in nodes], observed_at)
             await connection.executemany(
                 """
                 INSERT INTO cluster_nodes (name, gpu_type, units, ready, schedulable, foreign_units, foreign_indices,
@@ -47,7 +47,7 @@ class PostgresNodes:
                         sorted(n.foreign_indices),
                         n.simulated,
                         n.address,
-                        seen_at,
+                        observed_at,
                     )
                     for n in nodes
                 ],
@@ -65,10 +65,12 @@ class PostgresNodes:
                 """,
                 gpu_type,
             )
-        return [reservation_rows.node(row) for row in found], max((row["seen_at"] for row in found), default=None)
+        return [reservation_rows.node_from_row(row) for row in found], max(
+            (row["seen_at"] for row in found), default=None
+        )
 
 
-async def _note_away(connection: Connection, present: Sequence[str], now: datetime) -> None:
+async def _record_absent_nodes(connection: Connection, present: Sequence[str], now: datetime) -> None:
     """Those that are gone are known for a while, so that one can be closed before it comes back."""
     await connection.execute(
         """
@@ -79,7 +81,7 @@ async def _note_away(connection: Connection, present: Sequence[str], now: dateti
         present,
     )
     await connection.execute(
-        "DELETE FROM nodes_away WHERE name = ANY($1::text[]) OR seen_at < $2", present, now - _AWAY_KNOWN
+        "DELETE FROM nodes_away WHERE name = ANY($1::text[]) OR seen_at < $2", present, now - _ABSENT_RETENTION
     )
 
 
@@ -90,9 +92,9 @@ class PostgresCatalogue:
     async def catalogue(self) -> Catalogue:
         async with self._pool.acquire() as connection:
             found = await connection.fetch("SELECT * FROM gpu_types ORDER BY gpu_type")
-        return {row["gpu_type"]: _gpu_type(row) for row in found}
+        return {row["gpu_type"]: _gpu_type_from_row(row) for row in found}
 
-    async def revise(self, name: str, *, is_active: bool | None, description: str | None) -> GpuType:
+    async def update_gpu_type(self, name: str, *, is_active: bool | None, description: str | None) -> GpuType:
         async with self._pool.acquire() as connection:
             row = await connection.fetchrow(
                 """
@@ -105,9 +107,9 @@ class PostgresCatalogue:
             )
         if row is None:
             raise NotFound(f"there is no GPU type {name!r}")
-        return _gpu_type(row)
+        return _gpu_type_from_row(row)
 
-    async def describe(self, types: Sequence[GpuType]) -> None:
+    async def save_gpu_types(self, types: Sequence[GpuType]) -> None:
         """What this machine knows of its own types goes before the seed."""
         async with self._pool.transaction() as connection:
             await seed_gpu_types(connection, list(types), overwrite=True)
@@ -160,7 +162,7 @@ class PostgresCatalogue:
             )
 
 
-def _gpu_type(row: asyncpg.Record) -> GpuType:
+def _gpu_type_from_row(row: asyncpg.Record) -> GpuType:
     return GpuType(
         row["gpu_type"],
         row["instance_type"],

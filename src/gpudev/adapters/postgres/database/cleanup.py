@@ -8,14 +8,14 @@ from datetime import timedelta
 
 from gpudev.adapters.postgres.database.pool import Pool
 
-IDEMPOTENCY_KEPT = timedelta(days=7)
-ENDED_KEYS_KEPT = timedelta(days=30)
-NOTIFICATIONS_KEPT = timedelta(days=7)
-UNFINISHED_MOVES_KEPT = timedelta(days=7)
+IDEMPOTENCY_KEY_RETENTION = timedelta(days=7)
+ENDED_KEY_RETENTION = timedelta(days=30)
+NOTIFICATION_RETENTION = timedelta(days=7)
+UNFINISHED_MOVE_RETENTION = timedelta(days=7)
 """What goes along with those that have left their place and did not go on elsewhere."""
 
 
-async def forget_what_is_over(pool: Pool) -> tuple[int, int]:
+async def delete_old_rows(pool: Pool) -> tuple[int, int]:
     """By the database's clock; safe to run twice and from several places. Answers how many of each went."""
     async with pool.transaction() as connection:
         requests = await connection.fetchval(
@@ -23,7 +23,7 @@ async def forget_what_is_over(pool: Pool) -> tuple[int, int]:
             WITH gone AS (DELETE FROM idempotency_keys WHERE created_at < now() - $1::interval RETURNING 1)
             SELECT count(*) FROM gone
             """,
-            IDEMPOTENCY_KEPT,
+            IDEMPOTENCY_KEY_RETENTION,
         )
         keys = await connection.fetchval(
             """
@@ -34,10 +34,11 @@ async def forget_what_is_over(pool: Pool) -> tuple[int, int]:
             )
             SELECT count(*) FROM gone
             """,
-            ENDED_KEYS_KEPT,
+            ENDED_KEY_RETENTION,
         )
         await connection.execute(
-            "DELETE FROM notifications WHERE state <> 'waiting' AND next_at < now() - $1::interval", NOTIFICATIONS_KEPT
+            "DELETE FROM notifications WHERE state <> 'waiting' AND next_at < now() - $1::interval",
+            NOTIFICATION_RETENTION,
         )
         # Its secrets open nothing any more once its dev server is gone.
         await connection.execute(
@@ -47,7 +48,7 @@ async def forget_what_is_over(pool: Pool) -> tuple[int, int]:
               AND NOT EXISTS (SELECT FROM reservation_moves m WHERE m.reservation_id = j.reservation_id
                               AND NOT m.done AND m.begun_at >= now() - $1::interval)
             """,
-            UNFINISHED_MOVES_KEPT,
+            UNFINISHED_MOVE_RETENTION,
         )
         # Nobody finishes a move that long after it was begun.
         await connection.execute(
@@ -55,6 +56,6 @@ async def forget_what_is_over(pool: Pool) -> tuple[int, int]:
             DELETE FROM reservation_setups s USING reservation_moves m
             WHERE m.reservation_id = s.reservation_id AND m.begun_at < now() - $1::interval
             """,
-            UNFINISHED_MOVES_KEPT,
+            UNFINISHED_MOVE_RETENTION,
         )
     return requests, keys

@@ -12,7 +12,7 @@ from datetime import timedelta
 
 import asyncpg
 
-from gpudev.adapters.postgres.database.pool import UNREACHABLE, Connection, Pool, connect, translated
+from gpudev.adapters.postgres.database.pool import UNREACHABLE, Connection, Pool, connect, translate_errors
 from gpudev.domain.errors import LeaseLost
 from gpudev.ports.reservations import Lease
 
@@ -24,9 +24,11 @@ class PostgresLeases:
         self._locked: set[str] = set()
 
     async def acquire(self, name: str, holder: str, ttl: timedelta) -> Lease | None:
-        with translated():
+        with translate_errors():
             session = await self._own_session()
-            if name not in self._locked and await session.fetchval("SELECT pg_try_advisory_lock($1)", _lock_key(name)):
+            if name not in self._locked and await session.fetchval(
+                "SELECT pg_try_advisory_lock($1)", _lease_lock_key(name)
+            ):
                 self._locked.add(name)
             epoch = await session.fetchval(
                 """
@@ -89,5 +91,5 @@ async def check_epoch(connection: Connection, lease: Lease) -> None:
         raise LeaseLost(f"the {lease.name} lease is held by another processor now")
 
 
-def _lock_key(name: str) -> int:
+def _lease_lock_key(name: str) -> int:
     return zlib.crc32(f"gpu-dev lease {name}".encode())

@@ -15,26 +15,26 @@ import structlog
 from gpudev.adapters.postgres.database.pool import UNREACHABLE, Connection, connect
 from gpudev.domain.errors import Unavailable
 from gpudev.ports.changes import AccessChange
-from gpudev.settings import Database
+from gpudev.settings import DatabaseSettings
 
 log = structlog.get_logger(__name__)
 OnConnect = Callable[[Connection], Awaitable[None]]
-CHANGES_CHANNEL = "reservation_changes"
-ACCESS_CHANNEL = "access_changes"
+RESERVATION_CHANGES_CHANNEL = "reservation_changes"
+ACCESS_CHANGES_CHANNEL = "access_changes"
 _FIRST_DELAY_S = 0.05
 _HEALTHY_AFTER_S = 5.0
 
 
-class Pulse:
+class LivenessProbe:
     """How often a listening connection is asked whether it lives, and who wants to know. The answer comes after all
     that was said before the question, so it also proves that nothing said until then is still on its way."""
 
-    every_s = 10.0
+    interval_s = 10.0
 
     def is_due(self) -> bool:
         return True
 
-    def answered(self, asked_at: float) -> None:
+    def record_answer(self, asked_at: float) -> None:
         return None
 
 
@@ -43,16 +43,16 @@ class Listener:
 
     def __init__(
         self,
-        database: Database,
+        database: DatabaseSettings,
         channel: str,
-        heard: Callable[[str | None], None],
+        on_payload: Callable[[str | None], None],
         on_connect: OnConnect | None = None,
-        pulse: "Pulse | None" = None,
+        probe: "LivenessProbe | None" = None,
     ) -> None:
-        self._pulse = pulse or Pulse()
+        self._probe = probe or LivenessProbe()
         self._database = database
         self._channel = channel
-        self._heard = heard
+        self._on_payload = on_payload
         self._on_connect = on_connect
         self._task: asyncio.Task[None] | None = None
 
@@ -88,25 +88,25 @@ class Listener:
             connection.add_termination_listener(lambda _: ended.set())
             if self._on_connect is not None:
                 await self._on_connect(connection)
-            await connection.add_listener(self._channel, lambda *args: self._heard(str(args[3])))
-            self._heard(None)
+            await connection.add_listener(self._channel, lambda *args: self._on_payload(str(args[3])))
+            self._on_payload(None)
             while not ended.is_set():
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._pulse.every_s):
+                    async with asyncio.timeout(self._probe.interval_s):
                         await ended.wait()
-                if not ended.is_set() and self._pulse.is_due():
+                if not ended.is_set() and self._probe.is_due():
                     asked_at = time.monotonic()
                     await connection.execute("SELECT 1", timeout=5)
-                    self._pulse.answered(asked_at)
+                    self._probe.record_answer(asked_at)
         finally:
             connection.terminate()
 
 
-class ReservationChanges:
+class PostgresReservationChanges:
     """Wakes whoever watches a reservation. Fulfils `ports.changes.ReservationChanges`."""
 
-    def __init__(self, database: Database) -> None:
-        self._listener = Listener(database, CHANGES_CHANNEL, self._heard)
+    def __init__(self, database: DatabaseSettings) -> None:
+        self._listener = Listener(database, RESERVATION_CHANGES_CHANNEL, self._wake_watchers)
         self._watchers: dict[UUID, set[asyncio.Event]] = {}
 
     def start(self) -> None:
@@ -120,20 +120,20 @@ class ReservationChanges:
         woken = asyncio.Event()
         self._watchers.setdefault(reservation_id, set()).add(woken)
         try:
-            yield self._wakes(woken)
+            yield self._wait_for_changes(woken)
         finally:
             watchers = self._watchers[reservation_id]
             watchers.discard(woken)
             if not watchers:
                 del self._watchers[reservation_id]
 
-    async def _wakes(self, woken: asyncio.Event) -> AsyncIterator[None]:
+    async def _wait_for_changes(self, woken: asyncio.Event) -> AsyncIterator[None]:
         while True:
             await woken.wait()
             woken.clear()
             yield
 
-    def _heard(self, payload: str | None) -> None:
+    def _wake_watchers(self, payload: str | None) -> None:
         if payload is None:
             chosen = [event for watchers in self._watchers.values() for event in watchers]
         else:
@@ -142,37 +142,37 @@ class ReservationChanges:
             event.set()
 
 
-class AccessPulse(Pulse):
+class AccessLivenessProbe(LivenessProbe):
     """Quick while somebody asks for it, and slow otherwise: a machine that rests is left alone."""
 
-    every_s = 0.25
-    _TRUSTED_S = 0.9
+    interval_s = 0.25
+    _ANSWER_LIFETIME_S = 0.9
     """How long a connection that died right after an answer is believed to hear; a second is promised."""
-    _RESTING_S = 10.0
+    _IDLE_INTERVAL_S = 10.0
 
     def __init__(self) -> None:
-        self._wanted = False
+        self._is_requested = False
         self._asked_at = float("-inf")
 
     def is_due(self) -> bool:
-        return self._wanted or time.monotonic() - self._asked_at > self._RESTING_S
+        return self._is_requested or time.monotonic() - self._asked_at > self._IDLE_INTERVAL_S
 
-    def answered(self, asked_at: float) -> None:
-        self._wanted = False
+    def record_answer(self, asked_at: float) -> None:
+        self._is_requested = False
         self._asked_at = asked_at
 
     def is_fresh(self) -> bool:
-        self._wanted = True
-        return time.monotonic() - self._asked_at < self._TRUSTED_S
+        self._is_requested = True
+        return time.monotonic() - self._asked_at < self._ANSWER_LIFETIME_S
 
 
-class AccessChanges:
+class PostgresAccessChanges:
     """Tells which keys and users changed. Fulfils `ports.changes.AccessChanges`."""
 
-    def __init__(self, database: Database) -> None:
-        self._pulse = AccessPulse()
-        self._listener = Listener(database, ACCESS_CHANNEL, self._heard, pulse=self._pulse)
-        self._attached: list[Callable[[AccessChange], None]] = []
+    def __init__(self, database: DatabaseSettings) -> None:
+        self._probe = AccessLivenessProbe()
+        self._listener = Listener(database, ACCESS_CHANGES_CHANNEL, self._publish_change, probe=self._probe)
+        self._callbacks: list[Callable[[AccessChange], None]] = []
 
     def start(self) -> None:
         self._listener.start()
@@ -180,18 +180,18 @@ class AccessChanges:
     async def close(self) -> None:
         await self._listener.close()
 
-    def attach(self, heard: Callable[[AccessChange], None]) -> None:
-        self._attached.append(heard)
+    def attach(self, on_change: Callable[[AccessChange], None]) -> None:
+        self._callbacks.append(on_change)
 
     def is_fresh(self) -> bool:
-        return self._pulse.is_fresh()
+        return self._probe.is_fresh()
 
-    def _heard(self, payload: str | None) -> None:
+    def _publish_change(self, payload: str | None) -> None:
         kind, _, number = (payload or "").partition(":")
         change = AccessChange()  # also for what a later version may say
         if kind == "key" and number.isdigit():
             change = AccessChange(key_id=int(number))
         elif kind == "user" and number.isdigit():
             change = AccessChange(user_id=int(number))
-        for heard in self._attached:
+        for heard in self._callbacks:
             heard(change)

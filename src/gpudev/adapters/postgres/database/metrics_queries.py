@@ -12,14 +12,14 @@ from uuid import UUID
 import asyncpg
 
 from gpudev.adapters.postgres.database.pool import Connection, Pool
-from gpudev.domain.commands import PLANNING_LEASE, QUEUES, dead_letter_queue
-from gpudev.metrics.event_counters import DiskCorrected, DiskOperationEnded, Happened, ReservationStep
-from gpudev.metrics.system_state import Picture, QueuePicture, TypePicture
+from gpudev.domain.commands import MESSAGE_QUEUES, PLANNING_LEASE, dead_letter_queue
+from gpudev.metrics.event_counters import CountedEvent, DiskCorrection, DiskOperationEnded, ReservationTransition
+from gpudev.metrics.system_state import GpuTypeState, MessageQueueState, SystemState
 
-_LOOKED_AT_AGAIN = 300
-_MOST_AT_ONCE = 20_000
+_OVERLAP_ROWS = 300
+_MAX_ROWS = 20_000
 
-_TYPES = """
+_SELECT_TYPES = """
     SELECT gpu_type, total_cluster_gpus, available_gpus, last_availability_update
     FROM gpu_types WHERE is_active OR total_cluster_gpus > 0
 """
@@ -28,7 +28,7 @@ _RESERVATIONS = """
            count(*) AS count, sum(greatest(gpu_count, 1)) AS units, min(created_at) AS oldest
     FROM reservations WHERE released_at IS NULL GROUP BY 1, 2
 """
-_HELD = """
+_SELECT_ALLOCATED = """
     SELECT r.gpu_type, sum(s.units) AS units FROM reservations r JOIN reservation_shares s USING (reservation_id)
     WHERE r.released_at IS NULL GROUP BY 1
 """
@@ -64,11 +64,11 @@ _OPERATIONS = """
 """
 
 
-class PostgresPicture:
+class PostgresSystemState:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
-    async def take(self, now: datetime) -> Picture:
+    async def load_state(self, now: datetime) -> SystemState:
         """Raises Unavailable."""
         async with self._pool.acquire() as connection:
             operations = await connection.fetch(_DISK_OPERATIONS)
@@ -76,50 +76,52 @@ class PostgresPicture:
                 "SELECT expires_at > clock_timestamp() AS is_held, looked_at FROM leases WHERE name = $1",
                 PLANNING_LEASE,
             )
-            return Picture(
+            return SystemState(
                 at=now,
-                types=await _types(connection, now),
-                queues=await _queues(connection),
+                types=await _load_types(connection, now),
+                queues=await _load_queues(connection),
                 users_served=await connection.fetchval(_USERS),
                 disks={row["state"]: row["count"] for row in await connection.fetch(_DISKS)},
                 disk_operations={(row["kind"], row["state"]): row["count"] for row in operations},
-                oldest_disk_operation_seconds=max((_age(row["oldest"], now) for row in operations), default=0.0),
+                oldest_disk_operation_seconds=max(
+                    (_age_seconds(row["oldest"], now) for row in operations), default=0.0
+                ),
                 is_planning=bool(lease and lease["is_held"]),
-                looked_seconds_ago=_age(lease["looked_at"], now) if lease and lease["looked_at"] else None,
+                examined_seconds_ago=_age_seconds(lease["looked_at"], now) if lease and lease["looked_at"] else None,
             )
 
 
-class _Follower:
+class _RowTracker:
     """Numbers of rows, each told once."""
 
     def __init__(self) -> None:
-        self._seen: set[int] = set()
+        self._counted: set[int] = set()
         self._newest = 0
 
     def begin(self, newest: int | None) -> None:
         """All there are so far have been told."""
         self._newest = newest or 0
-        self._seen = set(range(max(0, self._newest - _LOOKED_AT_AGAIN) + 1, self._newest + 1))
+        self._counted = set(range(max(0, self._newest - _OVERLAP_ROWS) + 1, self._newest + 1))
 
     @property
-    def since(self) -> int:
-        return max(0, self._newest - _LOOKED_AT_AGAIN)
+    def lower_bound(self) -> int:
+        return max(0, self._newest - _OVERLAP_ROWS)
 
     def is_new(self, number: int) -> bool:
-        if number in self._seen:
+        if number in self._counted:
             return False
-        self._seen.add(number)
+        self._counted.add(number)
         self._newest = max(self._newest, number)
         return True
 
-    def forget(self) -> None:
-        self._seen = {number for number in self._seen if number > self.since}
+    def drop_old(self) -> None:
+        self._counted = {number for number in self._counted if number > self.lower_bound}
 
 
-class PostgresHistory:
+class PostgresEventHistory:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._steps, self._corrections = _Follower(), _Follower()
+        self._steps, self._corrections = _RowTracker(), _RowTracker()
         self._newest_operation = 0
         self._open_operations: set[UUID] = set()
 
@@ -132,24 +134,24 @@ class PostgresHistory:
             unfinished = await connection.fetch("SELECT operation_id FROM disk_operations WHERE finished_at IS NULL")
             self._open_operations = {row["operation_id"] for row in unfinished}
 
-    async def since_last_time(self) -> list[Happened]:
+    async def since_last_time(self) -> list[CountedEvent]:
         """Raises Unavailable; nothing is lost by that."""
         async with self._pool.acquire() as connection:
-            steps = await connection.fetch(_STEPS, self._steps.since, _MOST_AT_ONCE)
-            events = await connection.fetch(_CORRECTIONS, self._corrections.since, _MOST_AT_ONCE)
+            steps = await connection.fetch(_STEPS, self._steps.lower_bound, _MAX_ROWS)
+            events = await connection.fetch(_CORRECTIONS, self._corrections.lower_bound, _MAX_ROWS)
             operations = await connection.fetch(
-                _OPERATIONS, self._newest_operation, list(self._open_operations), _MOST_AT_ONCE
+                _OPERATIONS, self._newest_operation, list(self._open_operations), _MAX_ROWS
             )
-        happened: list[Happened] = [_step(row) for row in steps if self._steps.is_new(row["event_id"])]
+        happened: list[CountedEvent] = [_step_from_row(row) for row in steps if self._steps.is_new(row["event_id"])]
         for row in events:
             if self._corrections.is_new(row["event_id"]) and row["kind"] in ("imported", "reconciled"):
-                happened.append(DiskCorrected(row["kind"]))
-        self._steps.forget()
-        self._corrections.forget()
-        return [*happened, *self._ended(operations)]
+                happened.append(DiskCorrection(row["kind"]))
+        self._steps.drop_old()
+        self._corrections.drop_old()
+        return [*happened, *self._ended_operations(operations)]
 
-    def _ended(self, rows: Sequence[asyncpg.Record]) -> list[Happened]:
-        ended: list[Happened] = []
+    def _ended_operations(self, rows: Sequence[asyncpg.Record]) -> list[CountedEvent]:
+        ended: list[CountedEvent] = []
         for row in rows:
             self._newest_operation = max(self._newest_operation, row["seq"])
             if row["finished_at"] is None:
@@ -160,8 +162,8 @@ class PostgresHistory:
         return ended
 
 
-def _step(row: asyncpg.Record) -> ReservationStep:
-    return ReservationStep(
+def _step_from_row(row: asyncpg.Record) -> ReservationTransition:
+    return ReservationTransition(
         kind=row["kind"],
         gpu_type=row["gpu_type"],
         at=row["at"],
@@ -172,21 +174,21 @@ def _step(row: asyncpg.Record) -> ReservationStep:
     )
 
 
-async def _types(connection: Connection, now: datetime) -> tuple[TypePicture, ...]:
+async def _load_types(connection: Connection, now: datetime) -> tuple[GpuTypeState, ...]:
     by_status: defaultdict[str, dict[str, asyncpg.Record]] = defaultdict(dict)
     for row in await connection.fetch(_RESERVATIONS):
         by_status[row["gpu_type"]][row["status"]] = row
-    held = {row["gpu_type"]: row["units"] for row in await connection.fetch(_HELD)}
+    held = {row["gpu_type"]: row["units"] for row in await connection.fetch(_SELECT_ALLOCATED)}
     nodes: defaultdict[str, dict[str, int]] = defaultdict(dict)
     for row in await connection.fetch(_NODES):
         nodes[row["gpu_type"]][row["state"]] = row["count"]
     pictures = []
-    for row in await connection.fetch(_TYPES):
+    for row in await connection.fetch(_SELECT_TYPES):
         name, statuses = row["gpu_type"], by_status[row["gpu_type"]]
         waiting = [statuses[status] for status in ("pending", "queued") if status in statuses]
         seen_at = row["last_availability_update"]
         pictures.append(
-            TypePicture(
+            GpuTypeState(
                 gpu_type=name,
                 capacity=row["total_cluster_gpus"],
                 used=held.get(name, 0),
@@ -198,25 +200,25 @@ async def _types(connection: Connection, now: datetime) -> tuple[TypePicture, ..
                 },
                 queue_length=sum(one["count"] for one in waiting),
                 queue_units=sum(one["units"] for one in waiting),
-                oldest_wait_seconds=max((_age(one["oldest"], now) for one in waiting), default=0.0),
-                availability_age_seconds=None if seen_at is None else _age(seen_at, now),
+                oldest_wait_seconds=max((_age_seconds(one["oldest"], now) for one in waiting), default=0.0),
+                availability_age_seconds=None if seen_at is None else _age_seconds(seen_at, now),
             )
         )
     return tuple(pictures)
 
 
-async def _queues(connection: Connection) -> tuple[QueuePicture, ...]:
+async def _load_queues(connection: Connection) -> tuple[MessageQueueState, ...]:
     found = []
-    for queue in QUEUES:
+    for queue in MESSAGE_QUEUES:
         # A queue is a table of its own; its name comes from our own list, never from outside.
         alive = await connection.fetchrow(
             f"SELECT count(*) AS count, extract(epoch FROM now() - min(enqueued_at)) AS age FROM pgmq.q_{queue}"  # noqa: S608
         )
         dead = await connection.fetchval(f"SELECT count(*) FROM pgmq.q_{dead_letter_queue(queue)}")  # noqa: S608
         assert alive is not None  # aggregates answer one row
-        found.append(QueuePicture(queue, alive["count"], max(0.0, float(alive["age"] or 0)), dead))
+        found.append(MessageQueueState(queue, alive["count"], max(0.0, float(alive["age"] or 0)), dead))
     return tuple(found)
 
 
-def _age(at: datetime, now: datetime) -> float:
+def _age_seconds(at: datetime, now: datetime) -> float:
     return max(timedelta(0), now - at).total_seconds()

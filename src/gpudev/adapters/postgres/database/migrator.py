@@ -14,10 +14,10 @@ from importlib.resources import files
 import asyncpg
 
 from gpudev.adapters.postgres.database.pool import Connection, connect
-from gpudev.adapters.postgres.database.roles import ensure_roles, grant
+from gpudev.adapters.postgres.database.roles import ensure_roles, grant_privileges
 from gpudev.domain.errors import Conflict
 from gpudev.domain.gpu import GpuType, load_catalogue
-from gpudev.settings import Database
+from gpudev.settings import DatabaseSettings
 
 _LOCK = 0x67707564  # "gpud"
 _FILE = re.compile(r"(\d{4})_(\w+)\.sql")
@@ -48,7 +48,7 @@ class ChecksumMismatch(Conflict):
 
 
 @functools.cache
-def migrations() -> list[Migration]:
+def list_migrations() -> list[Migration]:
     """Those of this program, as it was started: new files beside a running service are those of the next one."""
     folder = files("gpudev.adapters.postgres").joinpath("migrations")
     found = []
@@ -64,24 +64,24 @@ class NewerSchema(Conflict):
     code = "newer_schema"
 
 
-async def migrate(database: Database, *, roles: bool = False, refuse_newer: bool = False) -> list[Migration]:
+async def migrate(database: DatabaseSettings, *, roles: bool = False, refuse_newer: bool = False) -> list[Migration]:
     """Apply what is missing; answer what was applied. `roles`: make the services' roles, too. Those that are there,
     whoever made them, may then do what they need. `refuse_newer`: touch nothing that a later version has left."""
     connection = await connect(database)
     try:
         await connection.execute("SELECT pg_advisory_lock($1)", _LOCK)
         if refuse_newer:
-            await _refuse_newer(connection)
+            await _check_not_newer(connection)
         if roles:
             await ensure_roles(connection)
-        await _ensure_bookkeeping(connection)
+        await _ensure_migrations_table(connection)
         await _ensure_pgmq(connection)
-        applied = await _applied(connection)
+        applied = await _applied_migrations(connection)
         done = []
-        for migration in migrations():
+        for migration in list_migrations():
             known = applied.get(migration.number)
             if known is None:
-                await _apply(connection, migration)
+                await _apply_migration(connection, migration)
                 done.append(migration)
             elif known["checksum"] != migration.checksum:
                 raise ChecksumMismatch(
@@ -89,18 +89,18 @@ async def migrate(database: Database, *, roles: bool = False, refuse_newer: bool
                 )
         await seed_gpu_types(connection, list(load_catalogue().values()), overwrite=False)
         await ensure_queue_notifications(connection)
-        await grant(connection)
+        await grant_privileges(connection)
         return done
     finally:
         await connection.close()
 
 
-async def status(database: Database) -> list[MigrationState]:
+async def list_migration_states(database: DatabaseSettings) -> list[MigrationState]:
     connection = await connect(database)
     try:
         exists = await connection.fetchval("SELECT to_regclass('schema_migrations') IS NOT NULL")
-        applied = await _applied(connection) if exists else {}
-        known = {migration.number: migration.name for migration in migrations()}
+        applied = await _applied_migrations(connection) if exists else {}
+        known = {migration.number: migration.name for migration in list_migrations()}
         known.update({number: row["name"] for number, row in applied.items()})
         return [
             MigrationState(number, name, applied[number]["applied_at"] if number in applied else None)
@@ -110,12 +110,12 @@ async def status(database: Database) -> list[MigrationState]:
         await connection.close()
 
 
-async def is_current(connection: Connection) -> bool:
+async def is_schema_current(connection: Connection) -> bool:
     """Whether every migration this program knows is applied: services wait for the schema they need. What may not be
     looked at yet is not there yet: a service's role is granted its rights at the end."""
     if not await connection.fetchval("SELECT has_table_privilege(to_regclass('schema_migrations'), 'SELECT')"):
         return False
-    return {migration.number for migration in migrations()} <= set(await _applied(connection))
+    return {migration.number for migration in list_migrations()} <= set(await _applied_migrations(connection))
 
 
 async def seed_gpu_types(connection: Connection, types: list[GpuType], *, overwrite: bool) -> None:
@@ -146,7 +146,7 @@ async def ensure_queue_notifications(connection: Connection) -> None:
     await connection.execute("SELECT enable_queue_notifications()")
 
 
-async def _apply(connection: Connection, migration: Migration) -> None:
+async def _apply_migration(connection: Connection, migration: Migration) -> None:
     async with connection.transaction():
         await connection.execute(migration.sql)
         await connection.execute(
@@ -157,11 +157,11 @@ async def _apply(connection: Connection, migration: Migration) -> None:
         )
 
 
-async def _refuse_newer(connection: Connection) -> None:
+async def _check_not_newer(connection: Connection) -> None:
     if not await connection.fetchval("SELECT to_regclass('schema_migrations') IS NOT NULL"):
         return
-    known = {migration.number for migration in migrations()}
-    if unknown := [row for number, row in (await _applied(connection)).items() if number not in known]:
+    known = {migration.number for migration in list_migrations()}
+    if unknown := [row for number, row in (await _applied_migrations(connection)).items() if number not in known]:
         newest = max(unknown, key=lambda row: int(row["number"]))
         raise NewerSchema(
             f"a later version of gpu-dev has used this state (migration {newest['number']:04}, {newest['name']}, of "
@@ -169,12 +169,12 @@ async def _refuse_newer(connection: Connection) -> None:
         )
 
 
-async def _applied(connection: Connection) -> dict[int, asyncpg.Record]:
+async def _applied_migrations(connection: Connection) -> dict[int, asyncpg.Record]:
     rows = await connection.fetch("SELECT number, name, checksum, applied_at FROM schema_migrations")
     return {row["number"]: row for row in rows}
 
 
-async def _ensure_bookkeeping(connection: Connection) -> None:
+async def _ensure_migrations_table(connection: Connection) -> None:
     await connection.execute(
         """
         CREATE TABLE IF NOT EXISTS schema_migrations (

@@ -16,12 +16,12 @@ import orjson
 from asyncpg.pool import PoolConnectionProxy
 
 from gpudev.domain.errors import Unavailable
-from gpudev.settings import Database
+from gpudev.settings import DatabaseSettings
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record] | PoolConnectionProxy[asyncpg.Record]"
 UNREACHABLE = (OSError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError, TimeoutError)
 """What asyncpg raises when the server is not there (or went away in the middle of a call)."""
-_FAREWELL_SECONDS = 1.0
+_RELEASE_TIMEOUT_SECONDS = 1.0
 SHUTTING_DOWN = (
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
@@ -30,11 +30,11 @@ SHUTTING_DOWN = (
 )
 
 
-async def connect(database: Database, **kwargs: Any) -> asyncpg.Connection[asyncpg.Record]:
+async def connect(database: DatabaseSettings, **kwargs: Any) -> asyncpg.Connection[asyncpg.Record]:
     """One connection outside the pool, for what must stay on it: listening, locks, migrations."""
-    with translated():
-        connection: asyncpg.Connection[asyncpg.Record] = await asyncpg.connect(**_address(database), **kwargs)
-        await prepare(connection)
+    with translate_errors():
+        connection: asyncpg.Connection[asyncpg.Record] = await asyncpg.connect(**_connect_arguments(database), **kwargs)
+        await set_json_codecs(connection)
         return connection
 
 
@@ -45,28 +45,28 @@ class Pool:
     not there. One that hangs takes connections and never answers, so that nothing but time tells.
     """
 
-    def __init__(self, database: Database, *, max_size: int = 8, patience: float = 30.0) -> None:
+    def __init__(self, database: DatabaseSettings, *, max_size: int = 8, timeout_seconds: float = 30.0) -> None:
         self._database = database
         self._max_size = max_size
-        self._patience = patience
+        self._timeout_seconds = timeout_seconds
         self._pool: asyncpg.Pool[asyncpg.Record] | None = None
-        self._opening = asyncio.Lock()
+        self._open_lock = asyncio.Lock()
 
     @property
-    def database(self) -> Database:
+    def database(self) -> DatabaseSettings:
         return self._database
 
     async def open(self) -> asyncpg.Pool[asyncpg.Record]:
         if self._pool is None:
-            async with self._opening:
+            async with self._open_lock:
                 if self._pool is None:
                     self._pool = await asyncpg.create_pool(
-                        **_address(self._database),
+                        **_connect_arguments(self._database),
                         min_size=1,
                         max_size=self._max_size,
-                        command_timeout=self._patience,
-                        init=prepare,
-                        reset=_leave_as_it_is,
+                        command_timeout=self._timeout_seconds,
+                        init=set_json_codecs,
+                        reset=_skip_reset,
                     )
         return self._pool
 
@@ -81,8 +81,8 @@ class Pool:
 
     @contextlib.asynccontextmanager
     async def acquire(self) -> AsyncIterator[Connection]:
-        with translated():
-            async with asyncio.timeout(self._patience):
+        with translate_errors():
+            async with asyncio.timeout(self._timeout_seconds):
                 pool = await self.open()
                 connection = await pool.acquire()
             try:
@@ -91,7 +91,7 @@ class Pool:
                 # A statement that was given up is waited for until the server confirms it. One that hangs confirms
                 # nothing: the connection is then dropped, and whoever gave up has learned all there is to learn.
                 with contextlib.suppress(TimeoutError):
-                    await pool.release(connection, timeout=_FAREWELL_SECONDS)
+                    await pool.release(connection, timeout=_RELEASE_TIMEOUT_SECONDS)
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
@@ -103,7 +103,7 @@ class Pool:
             await connection.fetchval("SELECT 1")
 
 
-class translated:  # noqa: N801 - reads as a phrase where it is used
+class translate_errors:  # noqa: N801 - reads as a phrase where it is used
     """`with translated(): …` turns "the server is not there" into Unavailable, and nothing else into anything."""
 
     def __enter__(self) -> None:
@@ -112,27 +112,27 @@ class translated:  # noqa: N801 - reads as a phrase where it is used
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         if isinstance(error, Unavailable):
             return
-        if isinstance(error, UNREACHABLE + SHUTTING_DOWN) or _was_said_goodbye_to(error):
+        if isinstance(error, UNREACHABLE + SHUTTING_DOWN) or _is_closed_by_server(error):
             raise Unavailable(f"the database does not answer: {str(error) or type(error).__name__}") from error
 
 
-def _was_said_goodbye_to(error: BaseException | None) -> bool:
+def _is_closed_by_server(error: BaseException | None) -> bool:
     """The server has said that it ends this session, which nobody was using, and the library waits for more words of
     its (state 2) that never come. Who asks then is told of its own confusion."""
     return isinstance(error, asyncpg.InternalClientError) and "another operation (2)" in str(error)
 
 
-async def prepare(connection: Connection) -> None:
-    await connection.set_type_codec("jsonb", schema="pg_catalog", encoder=_dump, decoder=orjson.loads)
-    await connection.set_type_codec("json", schema="pg_catalog", encoder=_dump, decoder=orjson.loads)
+async def set_json_codecs(connection: Connection) -> None:
+    await connection.set_type_codec("jsonb", schema="pg_catalog", encoder=_dump_json, decoder=orjson.loads)
+    await connection.set_type_codec("json", schema="pg_catalog", encoder=_dump_json, decoder=orjson.loads)
 
 
-async def _leave_as_it_is(_connection: Connection) -> None:
+async def _skip_reset(_connection: Connection) -> None:
     """Pooled connections carry no session state (no SET, LISTEN or session locks; those have connections of their
     own), so there is nothing to reset: half of all round trips are saved. Open transactions are ended anyway."""
 
 
-def _address(database: Database) -> dict[str, Any]:
+def _connect_arguments(database: DatabaseSettings) -> dict[str, Any]:
     return {
         "host": database.host,
         "port": database.port,
@@ -143,4 +143,4 @@ def _address(database: Database) -> dict[str, Any]:
     }
 
 
-_dump: Callable[[Any], str] = lambda value: orjson.dumps(value).decode()  # noqa: E731
+_dump_json: Callable[[Any], str] = lambda value: orjson.dumps(value).decode()  # noqa: E731

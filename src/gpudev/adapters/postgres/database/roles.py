@@ -15,31 +15,31 @@ from gpudev.domain.errors import Forbidden
 from gpudev.settings import API_ROLE, MIGRATOR_ROLE, PROCESSOR_ROLE, RECONCILER_ROLE
 
 API, PROCESSOR, RECONCILER, MIGRATOR = API_ROLE, PROCESSOR_ROLE, RECONCILER_ROLE, MIGRATOR_ROLE
-SERVICES = (API, PROCESSOR, RECONCILER)
+SERVICE_ROLES = (API, PROCESSOR, RECONCILER)
 
 _READ = "SELECT"
-_ADD = "SELECT, INSERT"
-_KEEP = "SELECT, INSERT, UPDATE"
+_APPEND = "SELECT, INSERT"
+_WRITE = "SELECT, INSERT, UPDATE"
 _ALL = "SELECT, INSERT, UPDATE, DELETE"
 _QUEUES = ("gpu_reservations", "disk_operations")
-_OF_PGMQ = tuple(f"pgmq.{kind}_{queue}{dead}" for queue in _QUEUES for dead in ("", "_dlq") for kind in ("q", "a"))
-_AUDITED = "at, username, key_prefix, action, target, address, outcome, status, request_id"
+_PGMQ_TABLES = tuple(f"pgmq.{kind}_{queue}{dead}" for queue in _QUEUES for dead in ("", "_dlq") for kind in ("q", "a"))
+_AUDIT_COLUMNS = "at, username, key_prefix, action, target, address, outcome, status, request_id"
 """All but its number: whoever chooses that can write before others' lines, or so far behind them that none follows."""
 _JUPYTER_WITHOUT_KEYS = "SELECT (reservation_id, token, public_key, state, reason, since)"
 _KEYS_WITHOUT_HASHES = "SELECT (key_id, user_id, is_active, created_at, expires_at)"
 
-_EVERY_SERVICE = {"schema_migrations": _READ, "pgmq.meta": _READ, "pgmq.notify_insert_throttle": "SELECT, UPDATE"}
-_PLANNING = {
+_COMMON_GRANTS = {"schema_migrations": _READ, "pgmq.meta": _READ, "pgmq.notify_insert_throttle": "SELECT, UPDATE"}
+_PLANNING_GRANTS = {
     "reservations": "SELECT, UPDATE",
-    "reservation_events": _ADD,
+    "reservation_events": _APPEND,
     "reservation_shares": _ALL,
-    "reservation_estimates": _ADD,
+    "reservation_estimates": _APPEND,
     "reservation_setups": "SELECT (reservation_id), DELETE",
     "reservation_moves": _READ,
     "notify_targets": _READ,
     "notifications": "INSERT",
     "held_gpus": _ALL,
-    "gpu_types": _KEEP,
+    "gpu_types": _WRITE,
     "cluster_nodes": _ALL,
     "nodes_away": _ALL,
     "node_cordons": _READ,
@@ -48,37 +48,37 @@ _PLANNING = {
     "reservation_users": _READ,
     "jupyter_servers": f"{_JUPYTER_WITHOUT_KEYS}, UPDATE (state, reason), DELETE",
     "leases": _ALL,
-    "queue_plans": _KEEP,
+    "queue_plans": _WRITE,
     "queue_looks": _ALL,
     "orphans_seen": _ALL,
-    "disks": _KEEP,
-    "disk_events": _ADD,
-    "disk_operations": _KEEP,
-    "disk_snapshots": _KEEP,
-    "disk_volumes": _KEEP,
+    "disks": _WRITE,
+    "disk_events": _APPEND,
+    "disk_operations": _WRITE,
+    "disk_snapshots": _WRITE,
+    "disk_volumes": _WRITE,
     "disk_contents": _ALL,
     "disk_listings": _ALL,
     "api_users": _READ,
-    **dict.fromkeys(_OF_PGMQ, _ALL),
+    **dict.fromkeys(_PGMQ_TABLES, _ALL),
 }
 
 GRANTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         API: {
-            **_EVERY_SERVICE,
-            "api_users": _KEEP,
-            "api_keys": _KEEP,
+            **_COMMON_GRANTS,
+            "api_users": _WRITE,
+            "api_keys": _WRITE,
             "login_nonces": _ALL,
             "invitations": "SELECT, UPDATE",
             "used_id_tokens": _ALL,
             "proxy_tokens": _ALL,
-            "interiors": _KEEP,
+            "interiors": _WRITE,
             "reservation_users": _ALL,
             "jupyter_servers": _ALL,
-            "audit_log": f"SELECT, INSERT ({_AUDITED})",
+            "audit_log": f"SELECT, INSERT ({_AUDIT_COLUMNS})",
             "gpu_types": "SELECT, UPDATE (extensions, is_active, description)",
-            "reservations": _KEEP,
-            "reservation_events": _ADD,
+            "reservations": _WRITE,
+            "reservation_events": _APPEND,
             "reservation_shares": "SELECT, DELETE",
             "reservation_estimates": _READ,
             # Written and removed, never read: nothing the API answers can hold somebody's secrets.
@@ -88,15 +88,15 @@ GRANTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "notify_targets": _READ,
             "notifications": "INSERT",
             "held_gpus": "SELECT, DELETE",
-            "idempotency_keys": _ADD,
+            "idempotency_keys": _APPEND,
             "cluster_nodes": _READ,
             "nodes_away": _READ,
             "node_cordons": _ALL,
             "leases": _READ,
             "queue_plans": _READ,
-            "disks": _KEEP,
-            "disk_events": _ADD,
-            "disk_operations": _KEEP,
+            "disks": _WRITE,
+            "disk_events": _APPEND,
+            "disk_operations": _WRITE,
             "disk_snapshots": _READ,
             "disk_volumes": _READ,
             "disk_contents": _READ,
@@ -104,8 +104,8 @@ GRANTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "pgmq.q_disk_operations": "SELECT, INSERT",
         },
         PROCESSOR: {
-            **_EVERY_SERVICE,
-            **_PLANNING,
+            **_COMMON_GRANTS,
+            **_PLANNING_GRANTS,
             # It starts dev servers, and so hands over what their owners bring.
             "reservation_setups": "SELECT, DELETE",
             "notify_targets": _ALL,
@@ -119,7 +119,7 @@ GRANTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "proxy_tokens": "SELECT, DELETE",
         },
         # `expire` does what a stopped processor would have done, so it needs what that one needs to plan.
-        RECONCILER: {**_EVERY_SERVICE, **_PLANNING},
+        RECONCILER: {**_COMMON_GRANTS, **_PLANNING_GRANTS},
     }
 )
 _SEQUENCES: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -137,8 +137,8 @@ _FUNCTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 async def ensure_roles(connection: Connection) -> None:
     """Makes the roles, and lets the migrator own what it makes. Raises Forbidden where we may not make roles."""
     try:
-        for role in (*SERVICES, MIGRATOR):
-            if not await _exists(connection, role):
+        for role in (*SERVICE_ROLES, MIGRATOR):
+            if not await _role_exists(connection, role):
                 await connection.execute(f'CREATE ROLE "{role}" LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE')
         database = await connection.fetchval("SELECT quote_ident(current_database())")
         await connection.execute(f'GRANT CREATE ON DATABASE {database} TO "{MIGRATOR}"')
@@ -149,9 +149,9 @@ async def ensure_roles(connection: Connection) -> None:
         raise Forbidden("making roles needs a database user who may (CREATEROLE, and the database's owner)") from error
 
 
-async def grant(connection: Connection) -> None:
+async def grant_privileges(connection: Connection) -> None:
     """Gives every role that is there exactly what the tables above say: what they say no longer is taken away."""
-    present = [role for role in SERVICES if await _exists(connection, role)]
+    present = [role for role in SERVICE_ROLES if await _role_exists(connection, role)]
     if not present:
         return
     async with connection.transaction():
@@ -168,5 +168,5 @@ async def grant(connection: Connection) -> None:
                 await connection.execute(f'GRANT EXECUTE ON FUNCTION {function} TO "{role}"')
 
 
-async def _exists(connection: Connection, role: str) -> bool:
+async def _role_exists(connection: Connection, role: str) -> bool:
     return bool(await connection.fetchval("SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = $1)", role))

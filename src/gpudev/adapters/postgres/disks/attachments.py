@@ -5,25 +5,25 @@ from datetime import datetime, timedelta
 from gpudev.adapters.postgres.database.pool import Pool
 from gpudev.adapters.postgres.disks import disk_rows
 from gpudev.domain.disks.contents import Contents
-from gpudev.domain.disks.operations import Changes, OperationKind, RecordedSnapshotId, SnapshotRecord
+from gpudev.domain.disks.operations import OperationChanges, OperationKind, RecordedSnapshotId, SnapshotRecord
 from gpudev.domain.ids import DiskId, ReservationId
-from gpudev.ports.disks import HeldDisk
+from gpudev.ports.disks import DiskAttachment
 
-_OPERATIONS = """
+_LATEST_OPERATIONS = """
     SELECT DISTINCT ON (kind) *, count(*) OVER (PARTITION BY kind) AS times
     FROM disk_operations WHERE reservation_id = $1 AND disk_id = $2 ORDER BY kind, seq DESC
 """
-_MISSING = """
+_SELECT_UNLISTED = """
     SELECT s.* FROM disk_snapshots s
     WHERE s.status = 'completed' AND s.cloud_id IS NOT NULL
       AND NOT EXISTS (SELECT FROM disk_contents c WHERE c.snapshot_id = s.snapshot_id)
     ORDER BY s.created_at DESC LIMIT $1
 """
-_HEAR = """
+_SAVE_REPORTED = """
     INSERT INTO disk_listings (reservation_id, disk_id, listed_at, contents) VALUES ($1, $2, $3, $4)
     ON CONFLICT (reservation_id) DO UPDATE SET listed_at = EXCLUDED.listed_at, contents = EXCLUDED.contents
 """
-_KEEP_HEARD = """
+_KEEP_REPORTED = """
     INSERT INTO disk_contents (snapshot_id, kept_at, as_of, contents)
     SELECT s.snapshot_id, $1, l.listed_at, l.contents
     FROM disk_listings l JOIN disk_operations o USING (reservation_id, disk_id)
@@ -32,17 +32,17 @@ _KEEP_HEARD = """
     ON CONFLICT DO NOTHING
 """
 # What became of the snapshot is known, or will never be.
-_FORGET_HEARD = """
+_DELETE_REPORTED = """
     DELETE FROM disk_listings l
     WHERE l.listed_at < $2
        OR EXISTS (SELECT FROM disk_operations o WHERE o.reservation_id = l.reservation_id AND o.disk_id = l.disk_id
                      AND o.kind = 'put_away' AND o.finished_at < $1)
 """
-_HEARD_FOR = timedelta(days=7)
+_REPORTED_RETENTION = timedelta(days=7)
 
 # One statement, so that a dev server waits for one answer. Whoever asks for something else at the same moment writes
 # the disk's row too, and then this writes nothing.
-_AT_ONCE = """
+_WRITE_FINISHED = """
     WITH disk AS (
         UPDATE disks d
         SET saved_as = $3, zone = $4, operation_id = $5, operation_error = NULL, operation_status = 'completed'
@@ -60,33 +60,33 @@ _AT_ONCE = """
 """
 
 
-class PostgresHeldDisks:
+class PostgresAttachments:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
-    async def find(self, disk_id: DiskId, reservation_id: ReservationId) -> HeldDisk | None:
+    async def find_attachment(self, disk_id: DiskId, reservation_id: ReservationId) -> DiskAttachment | None:
         """The disk is read last: what an operation that is over has made of it is seen."""
         async with self._pool.acquire() as connection:
-            found = await connection.fetch(_OPERATIONS, reservation_id, disk_id)
+            found = await connection.fetch(_LATEST_OPERATIONS, reservation_id, disk_id)
             row = await connection.fetchrow(disk_rows.SELECT_DISK + "WHERE d.disk_id = $1", disk_id)
         if row is None:
             return None
         operations = {one["kind"]: one for one in found}
         ready = operations.get(OperationKind.MAKE_READY)
         away = operations.get(OperationKind.PUT_AWAY)
-        return HeldDisk(
-            disk_rows.disk(row),
-            ready=None if ready is None else disk_rows.operation(ready),
-            readied=0 if ready is None else ready["times"],
-            away=None if away is None else disk_rows.operation(away),
+        return DiskAttachment(
+            disk_rows.disk_from_row(row),
+            ready_operation=None if ready is None else disk_rows.operation_from_row(ready),
+            ready_count=0 if ready is None else ready["times"],
+            away_operation=None if away is None else disk_rows.operation_from_row(away),
         )
 
-    async def write_at_once(self, changes: Changes, key: str, *, now: datetime, by: str) -> bool:
+    async def write_finished_operation(self, changes: OperationChanges, key: str, *, now: datetime, by: str) -> bool:
         operation, disk = changes.operation, changes.disk
         assert disk is not None  # it is made ready
         async with self._pool.acquire() as connection:
             written = await connection.fetchval(
-                _AT_ONCE,
+                _WRITE_FINISHED,
                 disk.disk_id,
                 disk.mark,
                 disk.saved_as,
@@ -111,12 +111,12 @@ class PostgresDiskContents:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
-    async def find(self, snapshot_id: RecordedSnapshotId) -> Contents | None:
+    async def find_contents(self, snapshot_id: RecordedSnapshotId) -> Contents | None:
         async with self._pool.acquire() as connection:
             found = await connection.fetchval("SELECT contents FROM disk_contents WHERE snapshot_id = $1", snapshot_id)
         return None if found is None else Contents.from_json(found)
 
-    async def keep(self, snapshot_id: RecordedSnapshotId, contents: Contents, *, now: datetime) -> None:
+    async def save_contents(self, snapshot_id: RecordedSnapshotId, contents: Contents, *, now: datetime) -> None:
         async with self._pool.acquire() as connection:
             await connection.execute(
                 "INSERT INTO disk_contents (snapshot_id, kept_at, contents) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
@@ -125,22 +125,24 @@ class PostgresDiskContents:
                 contents.to_json(),
             )
 
-    async def forget_removed(self) -> None:
+    async def delete_removed_contents(self) -> None:
         async with self._pool.acquire() as connection:
             await connection.execute(
                 "DELETE FROM disk_contents c USING disk_snapshots s "
                 "WHERE s.snapshot_id = c.snapshot_id AND s.status = 'removed'"
             )
 
-    async def hear(self, reservation_id: ReservationId, disk_id: DiskId, contents: Contents, *, now: datetime) -> None:
+    async def save_reported_contents(
+        self, reservation_id: ReservationId, disk_id: DiskId, contents: Contents, *, now: datetime
+    ) -> None:
         async with self._pool.acquire() as connection:
-            await connection.execute(_HEAR, reservation_id, disk_id, now, contents.to_json())
+            await connection.execute(_SAVE_REPORTED, reservation_id, disk_id, now, contents.to_json())
 
-    async def keep_heard(self, *, now: datetime) -> None:
+    async def assign_reported_contents(self, *, now: datetime) -> None:
         async with self._pool.transaction() as connection:
-            await connection.execute(_KEEP_HEARD, now)
-            await connection.execute(_FORGET_HEARD, now, now - _HEARD_FOR)
+            await connection.execute(_KEEP_REPORTED, now)
+            await connection.execute(_DELETE_REPORTED, now, now - _REPORTED_RETENTION)
 
-    async def missing(self, limit: int = 1000) -> list[SnapshotRecord]:
+    async def list_snapshots_without_contents(self, limit: int = 1000) -> list[SnapshotRecord]:
         async with self._pool.acquire() as connection:
-            return [disk_rows.snapshot(row) for row in await connection.fetch(_MISSING, limit)]
+            return [disk_rows.snapshot_from_row(row) for row in await connection.fetch(_SELECT_UNLISTED, limit)]

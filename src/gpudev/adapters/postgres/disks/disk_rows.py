@@ -11,11 +11,11 @@ from gpudev.domain.disks.operations import (
     OperationKind,
     OperationState,
     RecordedSnapshotId,
+    SnapshotReason,
     SnapshotRecord,
     SnapshotStatus,
     VolumeRecord,
     VolumeStatus,
-    Why,
 )
 from gpudev.domain.ids import DiskId, ReservationId, UserId
 
@@ -78,7 +78,7 @@ WRITE_VOLUME = """
 """
 
 
-def disk_update(disk: DiskState) -> tuple[Any, ...]:
+def disk_update_values(disk: DiskState) -> tuple[Any, ...]:
     return (
         disk.disk_id,
         disk.mark,
@@ -95,7 +95,7 @@ def disk_update(disk: DiskState) -> tuple[Any, ...]:
     )
 
 
-def new_operation(operation: Operation, key: str | None) -> tuple[Any, ...]:
+def operation_insert_values(operation: Operation, key: str | None) -> tuple[Any, ...]:
     return (
         operation.operation_id,
         operation.kind,
@@ -116,7 +116,7 @@ def new_operation(operation: Operation, key: str | None) -> tuple[Any, ...]:
     )
 
 
-def operation_update(operation: Operation) -> tuple[Any, ...]:
+def operation_update_values(operation: Operation) -> tuple[Any, ...]:
     return (
         operation.operation_id,
         operation.version,
@@ -124,7 +124,7 @@ def operation_update(operation: Operation) -> tuple[Any, ...]:
         operation.step,
         list(operation.blocks),
         operation.attempts,
-        operation.refusals,
+        operation.rejections,
         operation.next_attempt_at,
         operation.error,
         operation.result,
@@ -165,7 +165,7 @@ def volume_values(one: VolumeRecord) -> tuple[Any, ...]:
     )
 
 
-def disk(row: asyncpg.Record) -> DiskState:
+def disk_from_row(row: asyncpg.Record) -> DiskState:
     return DiskState(
         disk_id=DiskId(row["disk_id"]),
         user_id=UserId(row["user_id"]),
@@ -186,7 +186,7 @@ def disk(row: asyncpg.Record) -> DiskState:
     )
 
 
-def operation(row: asyncpg.Record) -> Operation:
+def operation_from_row(row: asyncpg.Record) -> Operation:
     return Operation(
         operation_id=OperationId(row["operation_id"]),
         kind=OperationKind(row["kind"]),
@@ -197,7 +197,7 @@ def operation(row: asyncpg.Record) -> Operation:
         step=row["step"],
         blocks=frozenset(DiskId(one) for one in row["blocks"]),
         attempts=row["attempts"],
-        refusals=row["refusals"],
+        rejections=row["refusals"],
         next_attempt_at=row["next_attempt_at"],
         error=row["error"],
         result=row["result"],
@@ -214,13 +214,13 @@ def operation(row: asyncpg.Record) -> Operation:
     )
 
 
-def snapshot(row: asyncpg.Record) -> SnapshotRecord:
+def snapshot_from_row(row: asyncpg.Record) -> SnapshotRecord:
     return SnapshotRecord(
         snapshot_id=RecordedSnapshotId(row["snapshot_id"]),
         disk_id=DiskId(row["disk_id"]),
         operation_id=OperationId(row["operation_id"]),
         volume_id=row["volume_id"],
-        why=Why(row["why"]),
+        why=SnapshotReason(row["why"]),
         status=SnapshotStatus(row["status"]),
         created_at=row["created_at"],
         cloud_id=row["cloud_id"],
@@ -231,7 +231,7 @@ def snapshot(row: asyncpg.Record) -> SnapshotRecord:
     )
 
 
-def volume(row: asyncpg.Record) -> VolumeRecord:
+def volume_from_row(row: asyncpg.Record) -> VolumeRecord:
     return VolumeRecord(
         token=row["token"],
         disk_id=DiskId(row["disk_id"]),

@@ -11,12 +11,12 @@ import asyncpg
 
 from gpudev.adapters.postgres.database.pool import Connection, Pool
 from gpudev.adapters.postgres.disks import disk_rows
-from gpudev.adapters.postgres.disks.quota import take_turns
+from gpudev.adapters.postgres.disks.quota import lock_user_disks
 from gpudev.domain.commands import DISK_QUEUE
 from gpudev.domain.disks.operations import (
-    Changes,
     DiskState,
     Operation,
+    OperationChanges,
     OperationFacts,
     OperationId,
     SnapshotRecord,
@@ -24,29 +24,29 @@ from gpudev.domain.disks.operations import (
 )
 from gpudev.domain.errors import Conflict, NotFound, Stale
 from gpudev.domain.ids import DiskId, ReservationId, UserId
-from gpudev.ports.disks import Decide, InUse, Upkeep
+from gpudev.ports.disks import Decide, DiskInUse, DiskMaintenance
 
-CHANGES_CHANNEL = "disk_operation_changes"
+DISK_OPERATION_CHANGES_CHANNEL = "disk_operation_changes"
 """Where every new operation and every step of one is told, by its id."""
-_MOST_DEADLOCKS = 3
-_EARLIER_ON_THE_SAME = """
+_MAX_DEADLOCKS = 3
+_SELECT_BLOCKER = """
     SELECT o.* FROM disk_operations o
     WHERE o.finished_at IS NULL AND o.seq < $1 AND o.blocks && $2::uuid[]
     ORDER BY o.seq LIMIT 1
 """
-_SNAPSHOTS_IN_SIGHT = """
+_SELECT_RELATED_SNAPSHOTS = """
     SELECT * FROM disk_snapshots
     WHERE disk_id = $1 OR operation_id = $2 OR snapshot_id = ANY($3::uuid[])
     ORDER BY created_at, snapshot_id
 """
-_WAKE_THOSE_BEHIND = """
+_WAKE_BLOCKED = """
     UPDATE disk_operations SET next_attempt_at = NULL
     WHERE operation_id IN (
         SELECT operation_id FROM disk_operations
         WHERE finished_at IS NULL AND seq > $1 AND blocks && $2::uuid[] AND next_attempt_at IS NOT NULL
         FOR UPDATE SKIP LOCKED)  -- one that is being written is looked at soon anyway
 """
-_UNKEPT = """
+_SELECT_WITHOUT_SNAPSHOT = """
     SELECT d.user_id, d.disk_id, r.reservation_id FROM reservations r JOIN disks d USING (disk_id)
     WHERE r.released_at IS NULL AND r.status = 'active' AND r.launched_at <= $1 AND d.ebs_volume_id IS NOT NULL
       AND NOT EXISTS (SELECT FROM disk_snapshots s WHERE s.disk_id = d.disk_id AND s.created_at > $1)
@@ -55,7 +55,7 @@ _UNKEPT = """
     ORDER BY r.launched_at, d.disk_id
 """
 # The newest operation under way, or else the one that was just written.
-_SAY_WHO_IS_AT_WORK = """
+_UPDATE_DISK_STATUS = """
     UPDATE disks d
     SET operation_id = o.operation_id, operation_error = o.error,
         operation_status = CASE o.state WHEN 'done' THEN 'completed' ELSE o.state END
@@ -75,7 +75,7 @@ class PostgresDiskOperations:
     async def accept(
         self, user_id: UserId, decide: Decide, *, now: datetime, by: str, key: str | None = None
     ) -> Operation | None:
-        for _ in range(_MOST_DEADLOCKS):
+        for _ in range(_MAX_DEADLOCKS):
             with contextlib.suppress(asyncpg.DeadlockDetectedError):  # with whoever writes records of many disks
                 return await self._accept(user_id, decide, now, by, key)
         return await self._accept(user_id, decide, now, by, key)
@@ -84,33 +84,33 @@ class PostgresDiskOperations:
         self, user_id: UserId, decide: Decide, now: datetime, by: str, key: str | None
     ) -> Operation | None:
         async with self._pool.transaction() as connection:
-            await take_turns(connection, user_id)
-            if key is not None and (earlier := await _find_by_key(connection, user_id, key)) is not None:
+            await lock_user_disks(connection, user_id)
+            if key is not None and (earlier := await _find_operation_by_key(connection, user_id, key)) is not None:
                 return earlier
-            changes = decide(await _everything_of(connection, user_id))
-            return None if changes is None else await _insert(connection, changes, key, now, by)
+            changes = decide(await _load_user_disks(connection, user_id))
+            return None if changes is None else await _insert_operation(connection, changes, key, now, by)
 
-    async def load(self, operation_id: OperationId) -> OperationFacts | None:
+    async def load_facts(self, operation_id: OperationId) -> OperationFacts | None:
         async with (
             self._pool.acquire() as connection,
             connection.transaction(isolation="repeatable_read", readonly=True),
         ):
-            operation = await _find(connection, operation_id)
-            return None if operation is None else await _facts(connection, operation)
+            operation = await _find_operation(connection, operation_id)
+            return None if operation is None else await _load_operation_facts(connection, operation)
 
-    async def write(self, changes: Changes, *, now: datetime, by: str) -> Operation:
+    async def write_changes(self, changes: OperationChanges, *, now: datetime, by: str) -> Operation:
         operation = changes.operation
         async with self._pool.transaction() as connection:
-            row = await connection.fetchrow(disk_rows.UPDATE_OPERATION, *disk_rows.operation_update(operation))
+            row = await connection.fetchrow(disk_rows.UPDATE_OPERATION, *disk_rows.operation_update_values(operation))
             if row is None:
                 raise Stale("the operation went on meanwhile")
             if changes.disk is not None:
                 await _update_disk(connection, changes.disk)
-            await _write_rest(connection, changes, now, by)
+            await _write_snapshots_and_volumes(connection, changes, now, by)
             freed = set(row["blocked"]) - set(operation.blocks)
             if freed:
-                await connection.execute(_WAKE_THOSE_BEHIND, row["seq"], list(freed))
-            return disk_rows.operation(row)
+                await connection.execute(_WAKE_BLOCKED, row["seq"], list(freed))
+            return disk_rows.operation_from_row(row)
 
     async def due(self, now: datetime, limit: int = 100) -> list[OperationId]:
         async with self._pool.acquire() as connection:
@@ -132,7 +132,7 @@ class PostgresDiskOperations:
             )
         return found
 
-    async def unsettled(self, limit: int = 1000) -> list[SnapshotRecord]:
+    async def list_pending_snapshots(self, limit: int = 1000) -> list[SnapshotRecord]:
         async with self._pool.acquire() as connection:
             rows = await connection.fetch(
                 """
@@ -141,9 +141,9 @@ class PostgresDiskOperations:
                 """,
                 limit,
             )
-        return [disk_rows.snapshot(row) for row in rows]
+        return [disk_rows.snapshot_from_row(row) for row in rows]
 
-    async def settle(self, record: SnapshotRecord, *, now: datetime, event: str | None = None) -> bool:
+    async def finish_snapshot(self, record: SnapshotRecord, *, now: datetime, event: str | None = None) -> bool:
         async with self._pool.acquire() as connection:
             settled = await connection.fetchval(
                 disk_rows.SETTLE_SNAPSHOT,
@@ -157,7 +157,7 @@ class PostgresDiskOperations:
             )
         return settled is not None
 
-    async def deleted_before(self, moment: datetime) -> list[Upkeep]:
+    async def list_deleted_before(self, moment: datetime) -> list[DiskMaintenance]:
         async with self._pool.acquire() as connection:
             rows = await connection.fetch(
                 """
@@ -166,9 +166,9 @@ class PostgresDiskOperations:
                 """,
                 moment,
             )
-        return _upkeep(rows)
+        return _upkeep_from_rows(rows)
 
-    async def with_snapshots(self) -> list[Upkeep]:
+    async def list_with_snapshots(self) -> list[DiskMaintenance]:
         async with self._pool.acquire() as connection:
             rows = await connection.fetch(
                 """
@@ -179,25 +179,26 @@ class PostgresDiskOperations:
                 ORDER BY d.created_at, d.disk_id
                 """
             )
-        return _upkeep(rows)
+        return _upkeep_from_rows(rows)
 
-    async def unkept_since(self, moment: datetime) -> list[InUse]:
+    async def list_without_snapshot_since(self, moment: datetime) -> list[DiskInUse]:
         async with self._pool.acquire() as connection:
-            rows = await connection.fetch(_UNKEPT, moment)
+            rows = await connection.fetch(_SELECT_WITHOUT_SNAPSHOT, moment)
         return [
-            InUse(UserId(row["user_id"]), DiskId(row["disk_id"]), ReservationId(row["reservation_id"])) for row in rows
+            DiskInUse(UserId(row["user_id"]), DiskId(row["disk_id"]), ReservationId(row["reservation_id"]))
+            for row in rows
         ]
 
     async def find_operation(self, operation_id: OperationId) -> Operation | None:
         async with self._pool.acquire() as connection:
-            return await _find(connection, operation_id)
+            return await _find_operation(connection, operation_id)
 
     async def operations(self, disk_id: DiskId, limit: int = 50) -> list[Operation]:
         async with self._pool.acquire() as connection:
             rows = await connection.fetch(
                 "SELECT * FROM disk_operations WHERE disk_id = $1 ORDER BY seq DESC LIMIT $2", disk_id, limit
             )
-        return [disk_rows.operation(row) for row in rows]
+        return [disk_rows.operation_from_row(row) for row in rows]
 
     async def disks(self, user_id: UserId) -> list[DiskState]:
         async with self._pool.acquire() as connection:
@@ -206,29 +207,29 @@ class PostgresDiskOperations:
                 + "WHERE d.user_id = $1 AND d.purged_at IS NULL ORDER BY d.disk_name, d.created_at, d.disk_id",
                 user_id,
             )
-        return [disk_rows.disk(row) for row in rows]
+        return [disk_rows.disk_from_row(row) for row in rows]
 
     async def snapshots(self, disk_id: DiskId) -> list[SnapshotRecord]:
         async with self._pool.acquire() as connection:
             rows = await connection.fetch(
                 "SELECT * FROM disk_snapshots WHERE disk_id = $1 ORDER BY created_at DESC, snapshot_id", disk_id
             )
-        return [disk_rows.snapshot(row) for row in rows]
+        return [disk_rows.snapshot_from_row(row) for row in rows]
 
 
-async def _find(connection: Connection, operation_id: OperationId) -> Operation | None:
+async def _find_operation(connection: Connection, operation_id: OperationId) -> Operation | None:
     row = await connection.fetchrow("SELECT * FROM disk_operations WHERE operation_id = $1", operation_id)
-    return None if row is None else disk_rows.operation(row)
+    return None if row is None else disk_rows.operation_from_row(row)
 
 
-async def _find_by_key(connection: Connection, user_id: UserId, key: str) -> Operation | None:
+async def _find_operation_by_key(connection: Connection, user_id: UserId, key: str) -> Operation | None:
     row = await connection.fetchrow(
         "SELECT * FROM disk_operations WHERE user_id = $1 AND request_key = $2", user_id, key
     )
-    return None if row is None else disk_rows.operation(row)
+    return None if row is None else disk_rows.operation_from_row(row)
 
 
-async def _everything_of(connection: Connection, user_id: UserId) -> UserDisks:
+async def _load_user_disks(connection: Connection, user_id: UserId) -> UserDisks:
     username = await connection.fetchval("SELECT username FROM api_users WHERE user_id = $1", user_id)
     if username is None:
         raise NotFound("There is no such user.")
@@ -248,34 +249,36 @@ async def _everything_of(connection: Connection, user_id: UserId) -> UserDisks:
     return UserDisks(
         user_id,
         username,
-        {one.disk_id: one for one in map(disk_rows.disk, disks)},
-        tuple(map(disk_rows.operation, unfinished)),
-        tuple(map(disk_rows.snapshot, snapshots)),
-        tuple(map(disk_rows.volume, volumes)),
+        {one.disk_id: one for one in map(disk_rows.disk_from_row, disks)},
+        tuple(map(disk_rows.operation_from_row, unfinished)),
+        tuple(map(disk_rows.snapshot_from_row, snapshots)),
+        tuple(map(disk_rows.volume_from_row, volumes)),
     )
 
 
-async def _facts(connection: Connection, operation: Operation) -> OperationFacts:
+async def _load_operation_facts(connection: Connection, operation: Operation) -> OperationFacts:
     row = await connection.fetchrow(disk_rows.SELECT_DISK + "WHERE d.disk_id = $1", operation.disk_id)
     assert row is not None  # the operation refers to it
-    disk, source = disk_rows.disk(row), None
+    disk, source = disk_rows.disk_from_row(row), None
     if operation.source_id is not None:
         row = await connection.fetchrow(disk_rows.SELECT_DISK + "WHERE d.disk_id = $1", operation.source_id)
-        source = None if row is None else disk_rows.disk(row)
+        source = None if row is None else disk_rows.disk_from_row(row)
     rows = await connection.fetch("SELECT * FROM disk_volumes WHERE disk_id = $1 ORDER BY made_at, token", disk.disk_id)
-    volumes = tuple(disk_rows.volume(row) for row in rows)
+    volumes = tuple(disk_rows.volume_from_row(row) for row in rows)
     named = {operation.snapshot_id, disk.saved_as, None if source is None else source.saved_as}
     named |= {one.saved_in for one in volumes} | {one.from_snapshot for one in volumes}
     rows = await connection.fetch(
-        _SNAPSHOTS_IN_SIGHT, disk.disk_id, operation.operation_id, [one for one in named if one is not None]
+        _SELECT_RELATED_SNAPSHOTS, disk.disk_id, operation.operation_id, [one for one in named if one is not None]
     )
-    snapshots = tuple(disk_rows.snapshot(row) for row in rows)
-    row = await connection.fetchrow(_EARLIER_ON_THE_SAME, operation.seq, list(operation.blocks))
-    before = None if row is None else disk_rows.operation(row)
+    snapshots = tuple(disk_rows.snapshot_from_row(row) for row in rows)
+    row = await connection.fetchrow(_SELECT_BLOCKER, operation.seq, list(operation.blocks))
+    before = None if row is None else disk_rows.operation_from_row(row)
     return OperationFacts(operation, disk, source, snapshots, volumes, before)
 
 
-async def _insert(connection: Connection, changes: Changes, key: str | None, now: datetime, by: str) -> Operation:
+async def _insert_operation(
+    connection: Connection, changes: OperationChanges, key: str | None, now: datetime, by: str
+) -> Operation:
     disk = changes.disk
     if disk is not None:
         try:
@@ -294,28 +297,32 @@ async def _insert(connection: Connection, changes: Changes, key: str | None, now
         except asyncpg.UniqueViolationError as error:
             # A submit made one of that name after we looked.
             raise Conflict(f"You have a disk {disk.name!r} already.") from error
-    row = await connection.fetchrow(disk_rows.INSERT_OPERATION, *disk_rows.new_operation(changes.operation, key))
+    row = await connection.fetchrow(
+        disk_rows.INSERT_OPERATION, *disk_rows.operation_insert_values(changes.operation, key)
+    )
     assert row is not None
-    await _write_rest(connection, changes, now, by)
+    await _write_snapshots_and_volumes(connection, changes, now, by)
     # Last: PGMQ's notification locks a row of its own until the commit.
     body = {"operation_id": str(changes.operation.operation_id), "cause": "asked"}
     await connection.execute("SELECT pgmq.send($1, $2::jsonb)", DISK_QUEUE, body)
-    return disk_rows.operation(row)
+    return disk_rows.operation_from_row(row)
 
 
 async def _update_disk(connection: Connection, disk: DiskState) -> None:
-    if await connection.fetchval(disk_rows.UPDATE_DISK, *disk_rows.disk_update(disk)) is None:
+    if await connection.fetchval(disk_rows.UPDATE_DISK, *disk_rows.disk_update_values(disk)) is None:
         raise Stale("the disk was changed meanwhile")
 
 
-async def _write_rest(connection: Connection, changes: Changes, now: datetime, by: str) -> None:
+async def _write_snapshots_and_volumes(
+    connection: Connection, changes: OperationChanges, now: datetime, by: str
+) -> None:
     operation = changes.operation
     # Most steps have neither, and a dev server may wait for them.
     for snapshot in changes.snapshots:
         await connection.execute(disk_rows.WRITE_SNAPSHOT, *disk_rows.snapshot_values(snapshot))
     for volume in changes.volumes:
         await connection.execute(disk_rows.WRITE_VOLUME, *disk_rows.volume_values(volume))
-    await connection.execute(_SAY_WHO_IS_AT_WORK, operation.disk_id, operation.operation_id)
+    await connection.execute(_UPDATE_DISK_STATUS, operation.disk_id, operation.operation_id)
     if changes.event is not None:
         await connection.execute(
             "INSERT INTO disk_events (disk_id, at, kind, message, by) VALUES ($1, $2, $3, $4, $5)",
@@ -327,5 +334,5 @@ async def _write_rest(connection: Connection, changes: Changes, now: datetime, b
         )
 
 
-def _upkeep(rows: Iterable[asyncpg.Record]) -> list[Upkeep]:
-    return [Upkeep(UserId(row["user_id"]), DiskId(row["disk_id"])) for row in rows]
+def _upkeep_from_rows(rows: Iterable[asyncpg.Record]) -> list[DiskMaintenance]:
+    return [DiskMaintenance(UserId(row["user_id"]), DiskId(row["disk_id"])) for row in rows]

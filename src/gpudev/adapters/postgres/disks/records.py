@@ -12,11 +12,11 @@ import asyncpg
 
 from gpudev.adapters.postgres.database.pool import Connection, Pool
 from gpudev.domain.ids import DiskId, ReservationId, UserId, new_disk_id
-from gpudev.ports.reconciling import DiskRecord, DiskWrite, ImportDisk, UpdateDisk, Written
+from gpudev.ports.reconciling import DiskRecord, DiskWrite, DiskWriteResult, ImportDisk, UpdateDisk
 
-_AT_ONCE = 200
+_BATCH_SIZE = 200
 
-_RECORDS = """
+_SELECT_RECORDS = """
     SELECT d.*, d.xmin::text::bigint AS mark, u.username, u.is_active AS user_is_active,
            EXISTS (SELECT FROM reservations r WHERE r.released_at IS NULL AND r.disk_id = d.disk_id)
            OR EXISTS (SELECT FROM reservations r WHERE r.released_at IS NULL AND r.reservation_id = d.reservation_id)
@@ -24,7 +24,7 @@ _RECORDS = """
     FROM disks d JOIN api_users u USING (user_id)
     ORDER BY d.created_at, d.disk_id
 """
-_OURS = """
+_SELECT_RECORDED_CLOUD_IDS = """
     SELECT s.cloud_id FROM disk_snapshots s JOIN disks d USING (disk_id)
     WHERE s.cloud_id IS NOT NULL AND s.status <> 'removed' AND d.purged_at IS NULL
     UNION ALL
@@ -32,7 +32,7 @@ _OURS = """
     WHERE v.volume_id IS NOT NULL AND v.status = 'retired' AND d.purged_at IS NULL
 """
 # The columns that reconciling may set, and no others.
-_UPDATE = """
+_UPDATE_DISK = """
     UPDATE disks d
     SET (ebs_volume_id, zone, size_gb, in_use, reservation_id, snapshot_count, is_backing_up, last_snapshot_at)
       = (SELECT n.ebs_volume_id, n.zone, n.size_gb, n.in_use, n.reservation_id, n.snapshot_count, n.is_backing_up,
@@ -41,7 +41,7 @@ _UPDATE = """
     WHERE d.disk_id = $1 AND d.xmin::text::bigint = $2
     RETURNING d.disk_id
 """
-_RECONCILED = frozenset(
+_RECONCILED_COLUMNS = frozenset(
     {
         "ebs_volume_id",
         "zone",
@@ -53,7 +53,7 @@ _RECONCILED = frozenset(
         "last_snapshot_at",
     }
 )
-_IMPORT = """
+_IMPORT_DISK = """
     INSERT INTO disks (disk_id, user_id, disk_name, created_at, ebs_volume_id, size_gb, in_use, snapshot_count,
                        is_backing_up, last_snapshot_at, zone)
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
@@ -65,27 +65,27 @@ class PostgresDiskRecords:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
-    async def records(self) -> list[DiskRecord]:
+    async def list_records(self) -> list[DiskRecord]:
         async with self._pool.acquire() as connection:
-            return [_record(row) for row in await connection.fetch(_RECORDS)]
+            return [_record_from_row(row) for row in await connection.fetch(_SELECT_RECORDS)]
 
-    async def ours(self) -> AbstractSet[str]:
+    async def list_owned_ids(self) -> AbstractSet[str]:
         async with self._pool.acquire() as connection:
-            return {row["cloud_id"] for row in await connection.fetch(_OURS)}
+            return {row["cloud_id"] for row in await connection.fetch(_SELECT_RECORDED_CLOUD_IDS)}
 
-    async def write(self, writes: Sequence[DiskWrite], *, now: datetime, by: str) -> Written:
+    async def write_records(self, writes: Sequence[DiskWrite], *, now: datetime, by: str) -> DiskWriteResult:
         """Many in one transaction; where one of them is refused, each by itself, so that it stops no other."""
         done: list[DiskWrite] = []
         stale: list[DiskWrite] = []
         failed: list[tuple[DiskWrite, str]] = []
-        for first in range(0, len(writes), _AT_ONCE):
-            some = writes[first : first + _AT_ONCE]
+        for first in range(0, len(writes), _BATCH_SIZE):
+            some = writes[first : first + _BATCH_SIZE]
             try:
-                taken = await self._write_all(some, now, by)
+                taken = await self._apply_all(some, now, by)
             except asyncpg.PostgresError:
                 for write in some:
                     try:
-                        (was_taken,) = await self._write_all([write], now, by)
+                        (was_taken,) = await self._apply_all([write], now, by)
                     except asyncpg.PostgresError as error:
                         failed.append((write, str(error)))
                     else:
@@ -93,7 +93,7 @@ class PostgresDiskRecords:
                 continue
             for write, was_taken in zip(some, taken, strict=True):
                 (done if was_taken else stale).append(write)
-        return Written(done, stale, failed)
+        return DiskWriteResult(done, stale, failed)
 
     async def history(self, disk_id: DiskId) -> list[Mapping[str, Any]]:
         """What happened to it, the oldest first."""
@@ -103,26 +103,26 @@ class PostgresDiskRecords:
             )
         return [dict(row) for row in found]
 
-    async def _write_all(self, writes: Sequence[DiskWrite], now: datetime, by: str) -> list[bool]:
+    async def _apply_all(self, writes: Sequence[DiskWrite], now: datetime, by: str) -> list[bool]:
         async with self._pool.transaction() as connection:
-            return [await _write(connection, write, now, by) for write in writes]
+            return [await _apply_write(connection, write, now, by) for write in writes]
 
 
-async def _write(connection: Connection, write: DiskWrite, now: datetime, by: str) -> bool:
+async def _apply_write(connection: Connection, write: DiskWrite, now: datetime, by: str) -> bool:
     match write:
         case ImportDisk():
-            return await _import(connection, write, now, by)
+            return await _import_disk(connection, write, now, by)
         case UpdateDisk():
-            return await _update(connection, write, now, by)
+            return await _update_disk(connection, write, now, by)
         case _:
             assert_never(write)
 
 
-async def _import(connection: Connection, write: ImportDisk, now: datetime, by: str) -> bool:
+async def _import_disk(connection: Connection, write: ImportDisk, now: datetime, by: str) -> bool:
     user_id, is_new_user = await _ensure_owner(connection, write.username)
     fields = write.fields
     disk_id = await connection.fetchval(
-        _IMPORT,
+        _IMPORT_DISK,
         new_disk_id(),
         user_id,
         write.disk_name,
@@ -140,7 +140,7 @@ async def _import(connection: Connection, write: ImportDisk, now: datetime, by: 
     owner = "; nobody was called so, and the new user is inactive" if is_new_user else ""
     message = f"imported volume {fields['ebs_volume_id']} of {write.username}{owner}"
     new = {column: (None, value) for column, value in fields.items()}
-    await _note(connection, disk_id, at=now, kind="imported", message=message, by=by, changes=new)
+    await _insert_event(connection, disk_id, at=now, kind="imported", message=message, by=by, changes=new)
     return True
 
 
@@ -156,20 +156,20 @@ async def _ensure_owner(connection: Connection, username: str) -> tuple[UserId, 
     return UserId(found), False
 
 
-async def _update(connection: Connection, write: UpdateDisk, now: datetime, by: str) -> bool:
-    unknown = write.changes.keys() - _RECONCILED
+async def _update_disk(connection: Connection, write: UpdateDisk, now: datetime, by: str) -> bool:
+    unknown = write.changes.keys() - _RECONCILED_COLUMNS
     if unknown:
         raise ValueError(f"reconciling does not set {', '.join(sorted(unknown))}")
     columns = {column: _jsonable(new) for column, (_, new) in write.changes.items()}
-    if await connection.fetchval(_UPDATE, write.disk_id, write.mark, columns) is None:
+    if await connection.fetchval(_UPDATE_DISK, write.disk_id, write.mark, columns) is None:
         return False
-    await _note(
+    await _insert_event(
         connection, write.disk_id, at=now, kind="reconciled", message=write.reason, by=by, changes=write.changes
     )
     return True
 
 
-async def _note(
+async def _insert_event(
     connection: Connection,
     disk_id: UUID,
     *,
@@ -197,7 +197,7 @@ def _jsonable(value: Any) -> Any:
     return str(value) if isinstance(value, UUID) else value
 
 
-def _record(row: asyncpg.Record) -> DiskRecord:
+def _record_from_row(row: asyncpg.Record) -> DiskRecord:
     return DiskRecord(
         disk_id=DiskId(row["disk_id"]),
         user_id=UserId(row["user_id"]),

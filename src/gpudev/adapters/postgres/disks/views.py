@@ -7,18 +7,18 @@ from gpudev.adapters.postgres.disks import disk_rows
 from gpudev.domain.disks.contents import Contents
 from gpudev.domain.disks.operations import RecordedSnapshotId
 from gpudev.domain.ids import DiskId, UserId
-from gpudev.ports.disks import DiskEvent, DiskOverview, Listing, Totals
+from gpudev.ports.disks import ContentsTotals, DiskEvent, DiskOverview, SnapshotContents
 
-_OF_USER = "WHERE d.user_id = $1 AND d.purged_at IS NULL ORDER BY d.disk_name, d.created_at, d.disk_id"
+_WHERE_USER = "WHERE d.user_id = $1 AND d.purged_at IS NULL ORDER BY d.disk_name, d.created_at, d.disk_id"
 # Our own records are counted: the disk's row has the cloud's view, of which copies made by others are a part.
-_SNAPSHOTS = """
+_COUNT_SNAPSHOTS = """
     SELECT disk_id,
            count(*) FILTER (WHERE status IN ('pending', 'completed')) AS usable,
            max(created_at) FILTER (WHERE status IN ('pending', 'completed')) AS newest,
            bool_or(status IN ('beginning', 'pending')) AS is_backing_up
     FROM disk_snapshots WHERE disk_id = ANY($1::uuid[]) GROUP BY disk_id
 """
-_LATEST = """
+_LATEST_OPERATIONS = """
     SELECT DISTINCT ON (disk_id) * FROM disk_operations WHERE disk_id = ANY($1::uuid[])
     ORDER BY disk_id, finished_at IS NULL DESC, seq DESC
 """
@@ -47,48 +47,50 @@ class PostgresDiskViews:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
-    async def of_user(self, user_id: UserId) -> list[DiskOverview]:
-        return await self._overviews(_OF_USER, user_id)
+    async def list_user_disks(self, user_id: UserId) -> list[DiskOverview]:
+        return await self._load_overviews(_WHERE_USER, user_id)
 
-    async def find(self, disk_id: DiskId) -> DiskOverview | None:
-        found = await self._overviews("WHERE d.disk_id = $1", disk_id)
+    async def find_disk(self, disk_id: DiskId) -> DiskOverview | None:
+        found = await self._load_overviews("WHERE d.disk_id = $1", disk_id)
         return found[0] if found else None
 
-    async def history(self, disk_id: DiskId, limit: int = 100) -> list[DiskEvent]:
+    async def list_disk_events(self, disk_id: DiskId, limit: int = 100) -> list[DiskEvent]:
         async with self._pool.acquire() as connection:
             rows = await connection.fetch(_HISTORY, disk_id, limit)
         return [DiskEvent(row["at"], row["kind"], row["message"], row["by"]) for row in rows]
 
-    async def listing(self, disk_id: DiskId, snapshot_id: RecordedSnapshotId | None = None) -> Listing | None:
+    async def find_snapshot_contents(
+        self, disk_id: DiskId, snapshot_id: RecordedSnapshotId | None = None
+    ) -> SnapshotContents | None:
         async with self._pool.acquire() as connection:
             row = await connection.fetchrow(_LISTING, disk_id, snapshot_id)
         if row is None:
             return None
         contents = Contents.from_json(row["contents"])
-        return Listing(RecordedSnapshotId(row["snapshot_id"]), row["as_of"], contents, row["is_latest"])
+        return SnapshotContents(RecordedSnapshotId(row["snapshot_id"]), row["as_of"], contents, row["is_latest"])
 
-    async def totals(self, disk_id: DiskId) -> dict[RecordedSnapshotId, Totals]:
+    async def load_contents_totals(self, disk_id: DiskId) -> dict[RecordedSnapshotId, ContentsTotals]:
         async with self._pool.acquire() as connection:
             rows = await connection.fetch(_TOTALS, disk_id)
-        return {RecordedSnapshotId(row["snapshot_id"]): Totals(row["files"], row["size_bytes"]) for row in rows}
+        return {RecordedSnapshotId(row["snapshot_id"]): ContentsTotals(row["files"], row["size_bytes"]) for row in rows}
 
-    async def _overviews(self, which: str, argument: Any) -> list[DiskOverview]:
+    async def _load_overviews(self, which: str, argument: Any) -> list[DiskOverview]:
         async with (
             self._pool.acquire() as connection,
             connection.transaction(isolation="repeatable_read", readonly=True),
         ):
             disks = await connection.fetch(disk_rows.SELECT_DISK + which, argument)
             ids = [row["disk_id"] for row in disks]
-            counted = {row["disk_id"]: row for row in await connection.fetch(_SNAPSHOTS, ids)}
-            latest = {row["disk_id"]: row for row in await connection.fetch(_LATEST, ids)}
+            counted = {row["disk_id"]: row for row in await connection.fetch(_COUNT_SNAPSHOTS, ids)}
+            latest = {row["disk_id"]: row for row in await connection.fetch(_LATEST_OPERATIONS, ids)}
         return [
             DiskOverview(
-                state=disk_rows.disk(row),
+                state=disk_rows.disk_from_row(row),
                 last_used=row["last_used"],
                 snapshot_count=count["usable"] if (count := counted.get(row["disk_id"])) else 0,
                 last_snapshot_at=count["newest"] if count else None,
                 is_backing_up=count["is_backing_up"] if count else False,
-                latest=disk_rows.operation(last) if (last := latest.get(row["disk_id"])) else None,
+                latest=disk_rows.operation_from_row(last) if (last := latest.get(row["disk_id"])) else None,
             )
             for row in disks
         ]

@@ -13,16 +13,16 @@ import orjson
 
 from gpudev.adapters.postgres.database.leases import check_epoch
 from gpudev.adapters.postgres.database.pool import Pool
-from gpudev.domain.cluster import Anchor
+from gpudev.domain.cluster import ZoneConstraint
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.queue import Estimate, Offer, QueuePlan, Span
+from gpudev.domain.queue import Estimate, QueuePlan, StartQuote, TimeInterval
 from gpudev.ports.reservations import Lease
 
 PLANS_CHANNEL = "queue_plans"
 _MICROSECOND = timedelta(microseconds=1)
 
 
-class PostgresPlans:
+class PostgresQueuePlans:
     """Keeps what it read: asking again costs a look at the versions."""
 
     def __init__(self, pool: Pool) -> None:
@@ -30,8 +30,8 @@ class PostgresPlans:
         self._newest = 0
         self._plans: dict[str, QueuePlan] = {}
 
-    async def publish(self, lease: Lease, plans: Sequence[QueuePlan]) -> None:
-        packed = [(plan.gpu_type, plan.made_at, pack(plan)) for plan in plans]
+    async def publish_plans(self, lease: Lease, plans: Sequence[QueuePlan]) -> None:
+        packed = [(plan.gpu_type, plan.made_at, pack_plan(plan)) for plan in plans]
         async with self._pool.transaction() as connection:
             await check_epoch(connection, lease)
             await connection.executemany(
@@ -49,29 +49,29 @@ class PostgresPlans:
             # Only the planning processor writes, one transaction after the other: versions appear in their order.
             found = await connection.fetch("SELECT * FROM queue_plans WHERE version > $1", self._newest)
         for row in found:
-            self._plans[row["gpu_type"]] = unpack(row["gpu_type"], row["made_at"], row["body"])
+            self._plans[row["gpu_type"]] = unpack_plan(row["gpu_type"], row["made_at"], row["body"])
             self._newest = max(self._newest, row["version"])
         return self._plans
 
 
-def pack(plan: QueuePlan) -> bytes:
-    names = sorted({name for told in plan.waits.values() for name in told.nodes})
+def pack_plan(plan: QueuePlan) -> bytes:
+    names = sorted({name for told in plan.estimates.values() for name in told.nodes})
     number = {name: at for at, name in enumerate(names)}
     body = {
         "seq": plan.planned_seq,
-        "habits": plan.habits,
-        "factors": plan.factors,
+        "habits": plan.usage_ratios,
+        "factors": plan.correction_factors,
         "names": names,
-        "ids": [reservation_id.hex for reservation_id in plan.waits],
+        "ids": [reservation_id.hex for reservation_id in plan.estimates],
         "waits": [
             [
                 told.position,
                 _microseconds(told.latest, plan.made_at),
-                _span(told.span, plan.made_at),
+                _pack_interval(told.interval, plan.made_at),
                 told.reason,
                 [number[name] for name in told.nodes],
             ]
-            for told in plan.waits.values()
+            for told in plan.estimates.values()
         ],
         "offers": [
             [
@@ -79,33 +79,33 @@ def pack(plan: QueuePlan) -> bytes:
                 offer.node_count,
                 None if offer.duration is None else offer.duration // _MICROSECOND,
                 _microseconds(offer.latest, plan.made_at),
-                _span(offer.span, plan.made_at),
+                _pack_interval(offer.interval, plan.made_at),
             ]
-            for offer in plan.offers
+            for offer in plan.quotes
         ],
-        "zones": _by_zone(plan.zones),
+        "zones": _nodes_by_zone(plan.zones),
         "anchors": [
             [
                 who.hex,
                 anchor.disk_name,
                 sorted(anchor.zones),
-                None if anchor.move is None else anchor.move // _MICROSECOND,
+                None if anchor.move_time is None else anchor.move_time // _MICROSECOND,
             ]
-            for who, anchor in plan.anchors.items()
+            for who, anchor in plan.zone_constraints.items()
         ],
     }
     return zlib.compress(orjson.dumps(body), 1)
 
 
-def unpack(gpu_type: str, made_at: datetime, packed: bytes) -> QueuePlan:
+def unpack_plan(gpu_type: str, made_at: datetime, packed: bytes) -> QueuePlan:
     body = orjson.loads(zlib.decompress(packed))
     offers = tuple(
-        Offer(
+        StartQuote(
             units,
             node_count,
             None if duration is None else duration * _MICROSECOND,
             made_at + latest * _MICROSECOND,
-            _read_span(span, made_at),
+            _unpack_interval(span, made_at),
         )
         for units, node_count, duration, latest, span in body["offers"]
     )
@@ -114,58 +114,60 @@ def unpack(gpu_type: str, made_at: datetime, packed: bytes) -> QueuePlan:
         gpu_type,
         made_at,
         body["seq"],
-        _PackedWaits(body, made_at),
+        _PackedEstimates(body, made_at),
         offers,
-        habits=None if habits is None else tuple(habits),
-        factors=None if factors is None else tuple((low, middle, high) for low, middle, high in factors),
+        usage_ratios=None if habits is None else tuple(habits),
+        correction_factors=None if factors is None else tuple((low, middle, high) for low, middle, high in factors),
         # A processor of an older version tells neither.
         zones={name: zone for zone, names in body.get("zones", {}).items() for name in names},
-        anchors={
-            ReservationId(UUID(who)): Anchor(disk, frozenset(zones), None if move is None else move * _MICROSECOND)
+        zone_constraints={
+            ReservationId(UUID(who)): ZoneConstraint(
+                disk, frozenset(zones), None if move is None else move * _MICROSECOND
+            )
             for who, disk, zones, move in body.get("anchors", ())
         },
     )
 
 
-def _by_zone(zones: Mapping[str, str]) -> dict[str, list[str]]:
+def _nodes_by_zone(zones: Mapping[str, str]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for name, zone in zones.items():
         found.setdefault(zone, []).append(name)
     return found
 
 
-class _PackedWaits(Mapping[ReservationId, Estimate]):
+class _PackedEstimates(Mapping[ReservationId, Estimate]):
     def __init__(self, body: dict[str, Any], made_at: datetime) -> None:
-        self._at = {identifier: at for at, identifier in enumerate(body["ids"])}
+        self._index = {identifier: at for at, identifier in enumerate(body["ids"])}
         self._waits: list[Any] = body["waits"]
         self._names: list[str] = body["names"]
         self._made_at = made_at
 
     def __getitem__(self, reservation_id: ReservationId) -> Estimate:
-        return self._unpack(self._at[reservation_id.hex])
+        return self._unpack_estimate(self._index[reservation_id.hex])
 
     def __contains__(self, reservation_id: object) -> bool:
-        return isinstance(reservation_id, UUID) and reservation_id.hex in self._at
+        return isinstance(reservation_id, UUID) and reservation_id.hex in self._index
 
     def get(self, reservation_id: ReservationId, default: Any = None) -> Any:
-        at = self._at.get(reservation_id.hex)
-        return default if at is None else self._unpack(at)
+        at = self._index.get(reservation_id.hex)
+        return default if at is None else self._unpack_estimate(at)
 
-    def _unpack(self, at: int) -> Estimate:
+    def _unpack_estimate(self, at: int) -> Estimate:
         position, latest, span, reason, nodes = self._waits[at]
         return Estimate(
             position,
             None if latest is None else self._made_at + latest * _MICROSECOND,
-            _read_span(span, self._made_at),
+            _unpack_interval(span, self._made_at),
             reason,
             tuple(self._names[node] for node in nodes),
         )
 
     def __iter__(self) -> Iterator[ReservationId]:
-        return (ReservationId(UUID(identifier)) for identifier in self._at)
+        return (ReservationId(UUID(identifier)) for identifier in self._index)
 
     def __len__(self) -> int:
-        return len(self._at)
+        return len(self._index)
 
 
 def _microseconds(at: datetime | None, since: datetime) -> int | None:
@@ -173,11 +175,11 @@ def _microseconds(at: datetime | None, since: datetime) -> int | None:
     return None if at is None else (at - since) // _MICROSECOND
 
 
-def _span(span: Span | None, since: datetime) -> list[int | None] | None:
+def _pack_interval(span: TimeInterval | None, since: datetime) -> list[int | None] | None:
     if span is None:
         return None
     return [_microseconds(at, since) for at in (span.expected, span.earliest, span.latest_likely)]
 
 
-def _read_span(parts: list[int] | None, since: datetime) -> Span | None:
-    return None if parts is None else Span(*(since + part * _MICROSECOND for part in parts))
+def _unpack_interval(parts: list[int] | None, since: datetime) -> TimeInterval | None:
+    return None if parts is None else TimeInterval(*(since + part * _MICROSECOND for part in parts))

@@ -11,17 +11,17 @@ import asyncpg
 from gpudev.adapters.postgres.database.pool import Connection, Pool
 from gpudev.adapters.postgres.reservations import reservation_rows
 from gpudev.adapters.postgres.reservations.guarded_writes import write_changes
-from gpudev.domain.commands import MAX_FAILURES, QUEUES, RESERVATION_QUEUE, dead_letter_queue
+from gpudev.domain.commands import MAX_MESSAGE_FAILURES, MESSAGE_QUEUES, RESERVATION_QUEUE, dead_letter_queue
 from gpudev.domain.errors import NotFound
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.ports.reservations import Change, NewEvent, QueueMessage
 
-NOTIFY_CHANNEL = "pgmq.q_gpu_reservations.INSERT"
+QUEUE_INSERT_CHANNEL = "pgmq.q_gpu_reservations.INSERT"
 
 
 @dataclass(frozen=True, slots=True)
-class QueueState:
+class PgmqMetrics:
     queue: str
     length: int
     visible: int
@@ -29,7 +29,7 @@ class QueueState:
     total: int
 
 
-class PostgresQueue:
+class PostgresMessageQueue:
     def __init__(self, pool: Pool, backoff: timedelta = timedelta(seconds=2)) -> None:
         self._pool = pool
         self._backoff = backoff
@@ -42,7 +42,7 @@ class PostgresQueue:
                 int(lease_for.total_seconds()),
                 limit,
             )
-        return [_message(row) for row in found]
+        return [_message_from_row(row) for row in found]
 
     async def fail(self, queue: str, message: QueueMessage, error: str, *, now: datetime) -> bool:
         failures = int(message.body.get("failures", 0)) + 1
@@ -51,7 +51,7 @@ class PostgresQueue:
             deleted = await connection.fetchval("SELECT pgmq.delete($1, $2::bigint)", queue, message.msg_id)
             if not deleted:
                 return False
-            if failures < MAX_FAILURES:
+            if failures < MAX_MESSAGE_FAILURES:
                 delay = now + self._backoff * 2 ** (failures - 1)
                 await connection.execute("SELECT pgmq.send($1, $2::jsonb, $3::timestamptz)", queue, body, delay)
                 return False
@@ -64,7 +64,7 @@ class PostgresQueue:
         async with self._pool.acquire() as connection:
             await connection.execute("SELECT pgmq.delete($1, $2::bigint[])", queue, list(messages))
 
-    async def states(self) -> list[QueueState]:
+    async def list_queue_metrics(self) -> list[PgmqMetrics]:
         """All our queues, for operators."""
         async with self._pool.acquire() as connection:
             found = []
@@ -72,7 +72,7 @@ class PostgresQueue:
                 row = await connection.fetchrow("SELECT * FROM pgmq.metrics($1)", queue)
                 assert row is not None  # metrics answers one row or raises
                 found.append(
-                    QueueState(
+                    PgmqMetrics(
                         queue,
                         row["queue_length"],
                         row["queue_visible_length"],
@@ -82,54 +82,54 @@ class PostgresQueue:
                 )
         return found
 
-    async def peek(self, queue: str, limit: int = 100) -> list[QueueMessage]:
+    async def peek_messages(self, queue: str, limit: int = 100) -> list[QueueMessage]:
         """Look without leasing."""
-        statement = _STATEMENTS[_known(queue)].peek
+        statement = _STATEMENTS[_check_queue_name(queue)].peek
         async with self._pool.acquire() as connection:
-            return [_message(row) for row in await connection.fetch(statement, limit)]
+            return [_message_from_row(row) for row in await connection.fetch(statement, limit)]
 
-    async def retry(self, queue: str, msg_id: int) -> None:
+    async def retry_dead_letter(self, queue: str, msg_id: int) -> None:
         """Send a dead letter back to where it came from, with its failures forgotten."""
         letters = dead_letter_queue(queue)
         async with self._pool.transaction() as connection:
-            body = await _take(connection, letters, msg_id)
+            body = await _take_message(connection, letters, msg_id)
             body = {name: value for name, value in body.items() if name not in ("failures", "error")}
             await connection.execute("SELECT pgmq.send($1, $2::jsonb)", queue, {**body, "cause": "retried"})
 
-    async def drop(self, queue: str, msg_id: int) -> None:
+    async def drop_message(self, queue: str, msg_id: int) -> None:
         async with self._pool.transaction() as connection:
-            await _take(connection, _known(queue), msg_id)
+            await _take_message(connection, _check_queue_name(queue), msg_id)
 
 
 @dataclass(frozen=True, slots=True)
-class _Statements:
+class _QueueStatements:
     peek: str
     take: str
 
 
-def _statements(queue: str) -> _Statements:
+def _queue_statements(queue: str) -> _QueueStatements:
     # A queue is a table of its own; its name comes from our own list, never from outside.
     table = f"pgmq.q_{queue}"
-    return _Statements(
+    return _QueueStatements(
         peek=f"SELECT msg_id, read_ct, enqueued_at, message FROM {table} ORDER BY msg_id LIMIT $1",  # noqa: S608
         take=f"DELETE FROM {table} WHERE msg_id = $1 RETURNING message",  # noqa: S608
     )
 
 
 def _all_queues() -> list[str]:
-    return [name for queue in QUEUES for name in (queue, dead_letter_queue(queue))]
+    return [name for queue in MESSAGE_QUEUES for name in (queue, dead_letter_queue(queue))]
 
 
-_STATEMENTS = {queue: _statements(queue) for queue in _all_queues()}
+_STATEMENTS = {queue: _queue_statements(queue) for queue in _all_queues()}
 
 
-def _known(queue: str) -> str:
+def _check_queue_name(queue: str) -> str:
     if queue not in _STATEMENTS:
         raise NotFound(f"there is no queue {queue!r}; there are {', '.join(_STATEMENTS)}")
     return queue
 
 
-def _message(row: asyncpg.Record) -> QueueMessage:
+def _message_from_row(row: asyncpg.Record) -> QueueMessage:
     body = row["message"]
     # Anybody may have put anything there; what is no object names nothing.
     return QueueMessage(
@@ -137,8 +137,8 @@ def _message(row: asyncpg.Record) -> QueueMessage:
     )
 
 
-async def _take(connection: Connection, queue: str, msg_id: int) -> dict[str, Any]:
-    body: dict[str, Any] | None = await connection.fetchval(_STATEMENTS[_known(queue)].take, msg_id)
+async def _take_message(connection: Connection, queue: str, msg_id: int) -> dict[str, Any]:
+    body: dict[str, Any] | None = await connection.fetchval(_STATEMENTS[_check_queue_name(queue)].take, msg_id)
     if body is None:
         raise NotFound(f"queue {queue!r} has no message {msg_id}")
     return body
@@ -153,7 +153,7 @@ async def _fail_reservation(connection: Connection, body: dict[str, Any], error:
     row = await connection.fetchrow(reservation_rows.SELECT_RESERVATION + "WHERE r.reservation_id = $1", reservation_id)
     if row is None or Status(row["status"]).is_terminal:
         return
-    reason = f"it could not be processed ({MAX_FAILURES} attempts): {error}"
+    reason = f"it could not be processed ({MAX_MESSAGE_FAILURES} attempts): {error}"
     changes: Sequence[Change] = [
         Change(
             reservation_id,

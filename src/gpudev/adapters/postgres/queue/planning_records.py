@@ -6,17 +6,17 @@ from datetime import datetime, timedelta
 from gpudev.adapters.postgres.database.pool import Pool
 from gpudev.domain.commands import PLANNING_LEASE
 from gpudev.domain.ids import ReservationId
-from gpudev.ports.reconciling import Looks
+from gpudev.ports.reconciling import PlanningRecords
 from gpudev.ports.reservations import Lease
 
-_LONG_BREAK = timedelta(minutes=1)
+_LONGEST_PAUSE = timedelta(minutes=1)
 
 
-class PostgresLooks:
+class PostgresPlanningRecords:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
-    async def note(self, lease: Lease, by_type: Mapping[str, Sequence[int]], now: datetime) -> None:
+    async def record_examined(self, lease: Lease, by_type: Mapping[str, Sequence[int]], now: datetime) -> None:
         async with self._pool.transaction() as connection:
             ours = await connection.fetchval(
                 """
@@ -29,7 +29,7 @@ class PostgresLooks:
                 lease.holder,
                 lease.epoch,
                 now,
-                _LONG_BREAK,
+                _LONGEST_PAUSE,
             )
             if ours:
                 await connection.executemany(
@@ -40,22 +40,22 @@ class PostgresLooks:
                     [(gpu_type, now, list(seqs)) for gpu_type, seqs in by_type.items()],
                 )
 
-    async def orphans_seen(self) -> Mapping[ReservationId, datetime]:
+    async def load_orphans(self) -> Mapping[ReservationId, datetime]:
         async with self._pool.acquire() as connection:
             found = await connection.fetch("SELECT reservation_id, first_seen FROM orphans_seen")
         return {ReservationId(row["reservation_id"]): row["first_seen"] for row in found}
 
-    async def set_orphans_seen(self, first_seen: Mapping[ReservationId, datetime]) -> None:
+    async def save_orphans(self, first_observed: Mapping[ReservationId, datetime]) -> None:
         async with self._pool.transaction() as connection:
             await connection.execute(
-                "DELETE FROM orphans_seen WHERE reservation_id <> ALL($1::uuid[])", list(first_seen)
+                "DELETE FROM orphans_seen WHERE reservation_id <> ALL($1::uuid[])", list(first_observed)
             )
             await connection.executemany(
                 "INSERT INTO orphans_seen (reservation_id, first_seen) VALUES ($1, $2) ON CONFLICT DO NOTHING",
-                list(first_seen.items()),
+                list(first_observed.items()),
             )
 
-    async def looks(self) -> Looks:
+    async def load_planning_records(self) -> PlanningRecords:
         async with self._pool.acquire() as connection:
             planner = await connection.fetchrow(
                 "SELECT looked_at, looking_since FROM leases WHERE name = $1 AND expires_at > clock_timestamp()",
@@ -64,5 +64,5 @@ class PostgresLooks:
             found = await connection.fetch("SELECT gpu_type, looked_at, seqs FROM queue_looks")
         by_type = {row["gpu_type"]: (row["looked_at"], frozenset(row["seqs"])) for row in found}
         if planner is None:
-            return Looks(None, None, by_type)
-        return Looks(planner["looked_at"], planner["looking_since"], by_type)
+            return PlanningRecords(None, None, by_type)
+        return PlanningRecords(planner["looked_at"], planner["looking_since"], by_type)

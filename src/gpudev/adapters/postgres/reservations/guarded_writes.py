@@ -11,8 +11,8 @@ from typing import Any
 import structlog
 
 from gpudev.adapters.postgres.database.pool import Connection
-from gpudev.adapters.postgres.sessions.personalization import forget_setups
-from gpudev.domain.commands import RESERVATION_QUEUE, Cause, dead_letter_queue
+from gpudev.adapters.postgres.sessions.personalization import delete_personalizations
+from gpudev.domain.commands import RESERVATION_QUEUE, MessageCause, dead_letter_queue
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.queue import EstimateRecord
 from gpudev.ports.reservations import Change, QueueUpdate
@@ -37,7 +37,7 @@ _GUARDED_UPDATE = """
     WHERE r.reservation_id = c.id AND r.status = c.status AND r.version = c.version
     RETURNING r.reservation_id
 """
-_SETTABLE = frozenset(
+_SETTABLE_COLUMNS = frozenset(
     {
         "expires_at",
         "node_ip",
@@ -70,7 +70,7 @@ _SETTABLE = frozenset(
 )
 
 
-_OF_THE_WAITING = (
+_QUEUE_COLUMNS = (
     "queue_position",
     "estimated_wait_minutes",
     "estimated_start_at",
@@ -92,12 +92,12 @@ async def write_changes(connection: Connection, changes: Sequence[Change], now: 
         [change.reservation_id for change in changes],
         [change.status for change in changes],
         [change.version for change in changes],
-        [_columns(change, now) for change in changes],
+        [_changed_columns(change, now) for change in changes],
     )
     done = frozenset(ReservationId(row["reservation_id"]) for row in rows)
     kept = [change for change in changes if change.reservation_id in done]
     await _write_shares(connection, [change for change in kept if change.shares is not None])
-    await _release(connection, [change.reservation_id for change in kept if change.release])
+    await _release_reservations(connection, [change.reservation_id for change in kept if change.release])
     await _write_events(connection, kept, now)
     for change in kept:
         if change.dead_letter is not None:
@@ -110,7 +110,7 @@ async def write_queue_updates(connection: Connection, updates: Sequence[QueueUpd
     if not updates:
         return
     told = [update.estimate for update in updates]
-    spans = [estimate.span for estimate in told]
+    spans = [estimate.interval for estimate in told]
     await connection.execute(
         """
         WITH moved AS (
@@ -140,9 +140,9 @@ async def write_queue_updates(connection: Connection, updates: Sequence[QueueUpd
     )
 
 
-async def write_estimates(connection: Connection, told: Sequence[EstimateRecord]) -> None:
+async def write_estimates(connection: Connection, estimates: Sequence[EstimateRecord]) -> None:
     """What people were told, to be compared with what happens."""
-    if not told:
+    if not estimates:
         return
     await connection.executemany(
         """
@@ -156,28 +156,28 @@ async def write_estimates(connection: Connection, told: Sequence[EstimateRecord]
                 one.made_at,
                 one.position,
                 one.latest,
-                one.span.expected,
-                one.span.earliest,
-                one.span.latest_likely,
+                one.interval.expected,
+                one.interval.earliest,
+                one.interval.latest_likely,
                 one.typical_seconds,
                 one.is_newcomer,
-                one.worse_because,
+                one.delay_cause,
             )
-            for one in told
+            for one in estimates
         ],
     )
 
 
-async def send_message(connection: Connection, reservation_id: ReservationId, cause: Cause) -> None:
+async def send_message(connection: Connection, reservation_id: ReservationId, cause: MessageCause) -> None:
     """Last in its transaction: PGMQ's notification locks one row of its own until the commit."""
     body = {"reservation_id": str(reservation_id), "cause": cause.value}
-    request_id = present_request()
+    request_id = current_request_id()
     if request_id is not None:  # for the log of whoever reads it
         body["request_id"] = request_id
     await connection.execute("SELECT pgmq.send($1, $2::jsonb)", RESERVATION_QUEUE, body)
 
 
-def present_request() -> str | None:
+def current_request_id() -> str | None:
     """The id of the request that is being answered, where there is one."""
     request_id: str | None = structlog.contextvars.get_contextvars().get("request_id")
     return request_id
@@ -188,8 +188,8 @@ async def send_dead_letter(connection: Connection, reservation_id: ReservationId
     await connection.execute("SELECT pgmq.send($1, $2::jsonb)", dead_letter_queue(RESERVATION_QUEUE), body)
 
 
-def _columns(change: Change, now: datetime) -> dict[str, Any]:
-    unknown = change.fields.keys() - _SETTABLE
+def _changed_columns(change: Change, now: datetime) -> dict[str, Any]:
+    unknown = change.fields.keys() - _SETTABLE_COLUMNS
     if unknown:
         raise ValueError(f"a change cannot set {', '.join(sorted(unknown))}")
     columns: dict[str, Any] = dict(change.fields)
@@ -198,7 +198,7 @@ def _columns(change: Change, now: datetime) -> dict[str, Any]:
         if change.to.is_terminal:
             columns["reservation_ended"] = now
     if not (change.to or change.status).is_waiting:
-        columns |= dict.fromkeys(_OF_THE_WAITING)
+        columns |= dict.fromkeys(_QUEUE_COLUMNS)
     if change.release:
         columns["released_at"] = now
     return {name: _jsonable(value) for name, value in columns.items()}
@@ -211,7 +211,7 @@ def _jsonable(value: Any) -> Any:
 async def _write_shares(connection: Connection, changes: Sequence[Change]) -> None:
     if not changes:
         return
-    await _free(connection, [change.reservation_id for change in changes], forget_shares=True)
+    await _free_gpus(connection, [change.reservation_id for change in changes], forget_shares=True)
     rows = [
         (change.reservation_id, share.rank, share.node, share.units, list(share.gpu_indices))
         for change in changes
@@ -228,17 +228,17 @@ async def _write_shares(connection: Connection, changes: Sequence[Change]) -> No
     )
 
 
-async def _release(connection: Connection, ids: Sequence[ReservationId]) -> None:
+async def _release_reservations(connection: Connection, ids: Sequence[ReservationId]) -> None:
     if not ids:
         return
-    await _free(connection, ids, forget_shares=False)
-    await forget_setups(connection, ids)
+    await _free_gpus(connection, ids, forget_shares=False)
+    await delete_personalizations(connection, ids)
     await connection.execute(
         "UPDATE disks SET reservation_id = NULL, in_use = false WHERE reservation_id = ANY($1::uuid[])", list(ids)
     )
 
 
-async def _free(connection: Connection, ids: Sequence[ReservationId], *, forget_shares: bool) -> None:
+async def _free_gpus(connection: Connection, ids: Sequence[ReservationId], *, forget_shares: bool) -> None:
     await connection.execute("DELETE FROM held_gpus WHERE reservation_id = ANY($1::uuid[])", list(ids))
     if forget_shares:
         await connection.execute("DELETE FROM reservation_shares WHERE reservation_id = ANY($1::uuid[])", list(ids))

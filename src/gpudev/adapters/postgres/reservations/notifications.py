@@ -7,7 +7,7 @@ from gpudev.adapters.postgres.database.pool import Pool
 from gpudev.adapters.postgres.reservations import reservation_rows
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.notifications import Recipient
-from gpudev.ports.notifications import WaitingNotice
+from gpudev.ports.notifications import QueuedNotification
 
 
 class PostgresNotifications:
@@ -33,7 +33,7 @@ class PostgresNotifications:
                 list(targets),
             )
 
-    async def claim(self, now: datetime, lease: timedelta, limit: int) -> list[WaitingNotice]:
+    async def claim(self, now: datetime, lease: timedelta, limit: int) -> list[QueuedNotification]:
         async with self._pool.transaction() as connection:
             claimed = await connection.fetch(
                 """
@@ -63,8 +63,8 @@ class PostgresNotifications:
                 "SELECT user_id, email FROM api_users WHERE user_id = ANY ($1::int[])",
                 [row["user_id"] for row in found],
             )
-        by_event = {row["event_id"]: reservation_rows.event(row) for row in events}
-        by_id = {ReservationId(row["reservation_id"]): reservation_rows.reservation(row) for row in found}
+        by_event = {row["event_id"]: reservation_rows.event_from_row(row) for row in events}
+        by_id = {ReservationId(row["reservation_id"]): reservation_rows.reservation_from_row(row) for row in found}
         email_of = {row["user_id"]: row["email"] for row in emails}
         waiting = []
         for row in sorted(claimed, key=lambda row: int(row["notification_id"])):
@@ -72,11 +72,13 @@ class PostgresNotifications:
             reservation = by_id[event.reservation_id]
             recipient = Recipient(reservation.username, email_of.get(reservation.user_id))
             waiting.append(
-                WaitingNotice(row["notification_id"], row["target"], row["attempts"], event, reservation, recipient)
+                QueuedNotification(
+                    row["notification_id"], row["target"], row["attempts"], event, reservation, recipient
+                )
             )
         return waiting
 
-    async def settle(self, notification_id: int, state: str, error: str | None = None) -> None:
+    async def finish_notification(self, notification_id: int, state: str, error: str | None = None) -> None:
         async with self._pool.acquire() as connection:
             await connection.execute(
                 "UPDATE notifications SET state = $2, error = $3 WHERE notification_id = $1 AND state = 'waiting'",

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from gpudev.adapters.postgres.database.pool import Connection, Pool
 from gpudev.adapters.postgres.reservations.guarded_writes import send_message, write_changes
-from gpudev.domain.commands import Cause
+from gpudev.domain.commands import MessageCause
 from gpudev.domain.errors import Stale
 from gpudev.domain.ids import ReservationId
 from gpudev.ports.reservations import Change
@@ -15,24 +15,24 @@ class PostgresMoves:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
-    async def leave(self, change: Change, *, now: datetime) -> None:
+    async def begin_move(self, change: Change, *, now: datetime) -> None:
         async with self._pool.transaction() as connection:
-            await _write(connection, change, now)
+            await _write_change(connection, change, now)
             await connection.execute(
                 "INSERT INTO reservation_moves (reservation_id, begun_at) VALUES ($1, $2) ON CONFLICT DO NOTHING",
                 change.reservation_id,
                 now,
             )
-            await send_message(connection, change.reservation_id, Cause.CANCELLED)
+            await send_message(connection, change.reservation_id, MessageCause.CANCELLED)
 
-    async def unfinished(self) -> Sequence[ReservationId]:
+    async def list_unfinished_moves(self) -> Sequence[ReservationId]:
         async with self._pool.acquire() as connection:
             rows = await connection.fetch(
                 "SELECT reservation_id FROM reservation_moves WHERE NOT done ORDER BY begun_at, reservation_id"
             )
         return [ReservationId(row["reservation_id"]) for row in rows]
 
-    async def go_on(self, left: ReservationId, change: Change | None, *, now: datetime) -> None:
+    async def finish_move(self, left: ReservationId, change: Change | None, *, now: datetime) -> None:
         async with self._pool.transaction() as connection:
             is_ours = await connection.fetchval(
                 "UPDATE reservation_moves SET done = TRUE WHERE reservation_id = $1 AND NOT done RETURNING TRUE", left
@@ -40,18 +40,18 @@ class PostgresMoves:
             if not is_ours:
                 return
             if change is not None:
-                await _write(connection, change, now)
-                await _hand_over(connection, left, change.reservation_id, now)
+                await _write_change(connection, change, now)
+                await _copy_addons(connection, left, change.reservation_id, now)
             await connection.execute("DELETE FROM reservation_setups WHERE reservation_id = $1", left)
             await connection.execute("DELETE FROM jupyter_servers WHERE reservation_id = $1", left)
 
 
-async def _write(connection: Connection, change: Change, now: datetime) -> None:
+async def _write_change(connection: Connection, change: Change, now: datetime) -> None:
     if not await write_changes(connection, [change], now):
         raise Stale("the reservation changed in the meantime; look again")
 
 
-async def _hand_over(connection: Connection, left: ReservationId, again: ReservationId, now: datetime) -> None:
+async def _copy_addons(connection: Connection, left: ReservationId, again: ReservationId, now: datetime) -> None:
     """What was changed there meanwhile is stronger."""
     is_furnished = await connection.fetchval(
         """

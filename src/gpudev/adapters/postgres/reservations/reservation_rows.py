@@ -4,11 +4,11 @@ from datetime import timedelta
 
 import asyncpg
 
-from gpudev.domain.cluster import Node, Share
+from gpudev.domain.cluster import Node, NodeShare
 from gpudev.domain.ids import DiskId, ReservationId, UserId
-from gpudev.domain.queue import EstimateRecord, LateBecause, Outcome, Span
+from gpudev.domain.queue import DelayCause, EstimateOutcome, EstimateRecord, TimeInterval
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import Connection, Event, Reservation
+from gpudev.domain.reservations.reservation import Reservation, ReservationEvent, SshEndpoint
 
 SELECT_RESERVATION = """
     SELECT r.*, u.username,
@@ -18,7 +18,7 @@ SELECT_RESERVATION = """
 """
 
 
-def reservation(row: asyncpg.Record) -> Reservation:
+def reservation_from_row(row: asyncpg.Record) -> Reservation:
     return Reservation(
         reservation_id=ReservationId(row["reservation_id"]),
         seq=row["seq"],
@@ -48,7 +48,7 @@ def reservation(row: asyncpg.Record) -> Reservation:
         queue_position=row["queue_position"],
         estimated_start_at=row["estimated_start_at"],
         latest_start_at=row["latest_start_at"],
-        expected_start=_span(row),
+        expected_start=_expected_start_from_row(row),
         wait_reason=row["wait_reason"],
         last_queue_update=row["last_queue_update"],
         step=row["step"],
@@ -59,15 +59,17 @@ def reservation(row: asyncpg.Record) -> Reservation:
         wait_until=row["wait_until"],
         resent_at=row["resent_at"],
         setup_outcome=row["setup_outcome"],
-        furnished=row["furnished"],
+        has_addons=row["furnished"],
         request_id=row["request_id"],
-        connection=connection_of(row),
-        shares=tuple(Share(rank, node, units, tuple(indices)) for rank, node, units, indices in row["shares"] or ()),
+        connection=connection_from_row(row),
+        shares=tuple(
+            NodeShare(rank, node, units, tuple(indices)) for rank, node, units, indices in row["shares"] or ()
+        ),
     )
 
 
-def event(row: asyncpg.Record) -> Event:
-    return Event(
+def event_from_row(row: asyncpg.Record) -> ReservationEvent:
+    return ReservationEvent(
         event_id=row["event_id"],
         reservation_id=ReservationId(row["reservation_id"]),
         at=row["at"],
@@ -78,21 +80,21 @@ def event(row: asyncpg.Record) -> Event:
     )
 
 
-def outcome(row: asyncpg.Record) -> Outcome:
+def outcome_from_row(row: asyncpg.Record) -> EstimateOutcome:
     told = EstimateRecord(
         reservation_id=ReservationId(row["reservation_id"]),
         made_at=row["made_at"],
         position=row["queue_position"],
         latest=row["latest"],
-        span=Span(row["expected"], row["earliest"], row["latest_likely"]),
+        interval=TimeInterval(row["expected"], row["earliest"], row["latest_likely"]),
         typical_seconds=row["typical_seconds"],
         is_newcomer=row["is_newcomer"],
-        worse_because=None if row["worse_because"] is None else LateBecause(row["worse_because"]),
+        delay_cause=None if row["worse_because"] is None else DelayCause(row["worse_because"]),
     )
-    return Outcome(row["gpu_type"], told, row["preparing_at"])
+    return EstimateOutcome(row["gpu_type"], told, row["preparing_at"])
 
 
-def node(row: asyncpg.Record) -> Node:
+def node_from_row(row: asyncpg.Record) -> Node:
     return Node(
         name=row["name"],
         gpu_type=row["gpu_type"],
@@ -107,12 +109,12 @@ def node(row: asyncpg.Record) -> Node:
     )
 
 
-def _span(row: asyncpg.Record) -> Span | None:
+def _expected_start_from_row(row: asyncpg.Record) -> TimeInterval | None:
     expected = row["expected_start_at"]
-    return None if expected is None else Span(expected, row["expected_earliest_at"], row["expected_latest_at"])
+    return None if expected is None else TimeInterval(expected, row["expected_earliest_at"], row["expected_latest_at"])
 
 
-def connection_of(row: asyncpg.Record) -> Connection | None:
+def connection_from_row(row: asyncpg.Record) -> SshEndpoint | None:
     if row["node_port"] is None:
         return None
-    return Connection(row["node_ip"], row["node_port"], row["ssh_user"], row["ssh_host_key"] or "")
+    return SshEndpoint(row["node_ip"], row["node_port"], row["ssh_user"], row["ssh_host_key"] or "")

@@ -9,24 +9,33 @@ import asyncpg
 
 from gpudev.adapters.postgres.database.leases import check_epoch
 from gpudev.adapters.postgres.database.pool import Connection, Pool
-from gpudev.adapters.postgres.disks.quota import may_make_a_disk, with_room_for_its_disk
+from gpudev.adapters.postgres.disks.quota import apply_disk_quota, may_create_disk
 from gpudev.adapters.postgres.reservations import reservation_rows
 from gpudev.adapters.postgres.reservations.guarded_writes import (
-    present_request,
+    current_request_id,
     send_message,
     write_changes,
     write_estimates,
     write_queue_updates,
 )
-from gpudev.adapters.postgres.sessions.personalization import forget_setups, write_setup
-from gpudev.domain.commands import RESERVATION_QUEUE, Cause
+from gpudev.adapters.postgres.sessions.personalization import delete_personalizations, insert_personalization
+from gpudev.domain.commands import RESERVATION_QUEUE, MessageCause
 from gpudev.domain.disks.names import DEFAULT_DISK, NO_DISK
 from gpudev.domain.errors import DiskHeld, IdempotencyMismatch, IdTaken, LimitReached, NotFound, Stale
 from gpudev.domain.ids import DiskId, ReservationId, UserId, new_disk_id, pod_name, short_id
 from gpudev.domain.queue import EstimateRecord
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import Draft, Event, Reservation
-from gpudev.ports.reservations import NO_LIMITS, Ahead, Change, Extends, JobQuery, Lease, QueueUpdate, UserLimits
+from gpudev.domain.reservations.reservation import Reservation, ReservationDraft, ReservationEvent
+from gpudev.ports.reservations import (
+    NO_LIMITS,
+    Change,
+    ExtensionCount,
+    JobQuery,
+    Lease,
+    QueueAhead,
+    QueueUpdate,
+    UserLimits,
+)
 
 # The request's id, as the last value, is told beside the arguments. An argument needs
 # that to have been done, so it comes before the call.
@@ -53,42 +62,44 @@ class PostgresReservations:
 
     async def submit(
         self,
-        draft: Draft,
+        draft: ReservationDraft,
         *,
         idempotency_key: str | None,
         fingerprint: str,
         now: datetime,
         limits: UserLimits = NO_LIMITS,
     ) -> Reservation:
-        async with self._connection_for(draft, limits) as (connection, allowed):
-            if not allowed.setup.is_empty:  # first: after the submit nobody shall wait for us
-                await write_setup(connection, allowed.reservation_id, allowed.setup)
+        async with self._submit_connection(draft, limits) as (connection, allowed):
+            if not allowed.personalization.is_empty:  # first: after the submit nobody shall wait for us
+                await insert_personalization(connection, allowed.reservation_id, allowed.personalization)
             written = await _submit(connection, allowed, idempotency_key, fingerprint, now=now, limits=limits)
             if not written["is_new"]:
-                if not allowed.setup.is_empty:
-                    await forget_setups(connection, [allowed.reservation_id])
-                return await _get(connection, ReservationId(written["reservation_id"]))
-            return _just_submitted(allowed, written, now)
+                if not allowed.personalization.is_empty:
+                    await delete_personalizations(connection, [allowed.reservation_id])
+                return await _get_reservation(connection, ReservationId(written["reservation_id"]))
+            return _new_reservation(allowed, written, now)
 
     @contextlib.asynccontextmanager
-    async def _connection_for(self, draft: Draft, limits: UserLimits) -> AsyncIterator[tuple[Connection, Draft]]:
+    async def _submit_connection(
+        self, draft: ReservationDraft, limits: UserLimits
+    ) -> AsyncIterator[tuple[Connection, ReservationDraft]]:
         """One statement needs no transaction. With a disk that may have to be made, its quota is held meanwhile."""
         async with self._pool.acquire() as connection:
-            disks = limits.disks if limits.disks and await may_make_a_disk(connection, draft) else None
-            if disks is None and draft.setup.is_empty:
+            disks = limits.disks if limits.disks and await may_create_disk(connection, draft) else None
+            if disks is None and draft.personalization.is_empty:
                 yield connection, draft
                 return
             async with connection.transaction():
-                yield connection, draft if disks is None else await with_room_for_its_disk(connection, draft, disks)
+                yield connection, draft if disks is None else await apply_disk_quota(connection, draft, disks)
 
     async def find_submission(self, user_id: UserId, idempotency_key: str, fingerprint: str) -> Reservation | None:
         async with self._pool.acquire() as connection:
-            earlier = await _find_key(connection, user_id, idempotency_key, fingerprint)
-            return None if earlier is None else await _get(connection, earlier)
+            earlier = await _find_idempotency_key(connection, user_id, idempotency_key, fingerprint)
+            return None if earlier is None else await _get_reservation(connection, earlier)
 
-    async def find(self, reservation_id: ReservationId) -> Reservation | None:
+    async def find_reservation(self, reservation_id: ReservationId) -> Reservation | None:
         async with self._pool.acquire() as connection:
-            return await _find(connection, reservation_id)
+            return await _find_reservation(connection, reservation_id)
 
     async def find_by_prefix(self, prefix: str, user_id: UserId | None, limit: int = 5) -> list[Reservation]:
         digits = prefix.replace("-", "")
@@ -105,7 +116,7 @@ class PostgresReservations:
                 user_id,
                 limit,
             )
-        return [reservation_rows.reservation(row) for row in found]
+        return [reservation_rows.reservation_from_row(row) for row in found]
 
     async def list_jobs(self, query: JobQuery) -> list[Reservation]:
         async with self._pool.acquire() as connection:
@@ -128,7 +139,7 @@ class PostgresReservations:
                 query.before_seq,
                 query.limit,
             )
-        return [reservation_rows.reservation(row) for row in found]
+        return [reservation_rows.reservation_from_row(row) for row in found]
 
     async def unreleased(self, gpu_type: str | None = None) -> list[Reservation]:
         async with self._pool.acquire() as connection:
@@ -137,9 +148,9 @@ class PostgresReservations:
                 + "WHERE r.released_at IS NULL AND ($1::text IS NULL OR r.gpu_type = $1) ORDER BY r.seq",
                 gpu_type,
             )
-        return [reservation_rows.reservation(row) for row in found]
+        return [reservation_rows.reservation_from_row(row) for row in found]
 
-    async def ahead_of(self, reservation: Reservation, planned_seq: int, around: timedelta) -> Ahead:
+    async def count_ahead(self, reservation: Reservation, planned_seq: int, around: timedelta) -> QueueAhead:
         async with self._pool.acquire() as connection:
             row = await connection.fetchrow(
                 """
@@ -155,28 +166,33 @@ class PostgresReservations:
                 planned_seq,
             )
         assert row is not None
-        return Ahead(row["count"], row["new"], timedelta(hours=row["new_hours"]) + row["new"] * around)
+        return QueueAhead(row["count"], row["new"], timedelta(hours=row["new_hours"]) + row["new"] * around)
 
-    async def extensions(self, gpu_type: str) -> Extends:
+    async def extensions(self, gpu_type: str) -> ExtensionCount:
         async with self._pool.acquire() as connection:
             count = await connection.fetchval("SELECT extensions FROM gpu_types WHERE gpu_type = $1", gpu_type)
-        return Extends(gpu_type, count or 0)
+        return ExtensionCount(gpu_type, count or 0)
 
-    async def change(
-        self, change: Change, *, now: datetime, cause: Cause | None = None, extends: Extends | None = None
+    async def apply_change(
+        self,
+        change: Change,
+        *,
+        now: datetime,
+        cause: MessageCause | None = None,
+        extension_count: ExtensionCount | None = None,
     ) -> Reservation:
         async with self._pool.transaction() as connection:
-            if extends is not None:
-                await _count_extension(connection, extends)
+            if extension_count is not None:
+                await _count_extension(connection, extension_count)
             done = await write_changes(connection, [change], now)
             if not done:
                 raise Stale("the reservation changed in the meantime; look again")
-            changed = await _get(connection, change.reservation_id)
+            changed = await _get_reservation(connection, change.reservation_id)
             if cause is not None:
                 await send_message(connection, change.reservation_id, cause)
             return changed
 
-    async def apply(
+    async def apply_decisions(
         self,
         lease: Lease,
         changes: Sequence[Change],
@@ -184,28 +200,28 @@ class PostgresReservations:
         acknowledge: Sequence[int],
         *,
         now: datetime,
-        told: Sequence[EstimateRecord] = (),
+        estimates: Sequence[EstimateRecord] = (),
     ) -> frozenset[ReservationId]:
         async with self._pool.transaction() as connection:
             await check_epoch(connection, lease)
             done = await write_changes(connection, changes, now)
             await write_queue_updates(connection, updates, now)
-            await write_estimates(connection, told)
+            await write_estimates(connection, estimates)
             if acknowledge:
                 await connection.execute("SELECT pgmq.delete($1, $2::bigint[])", RESERVATION_QUEUE, list(acknowledge))
             return done
 
-    async def events(self, reservation_id: ReservationId, after: int = 0) -> list[Event]:
+    async def events(self, reservation_id: ReservationId, after: int = 0) -> list[ReservationEvent]:
         async with self._pool.acquire() as connection:
             found = await connection.fetch(
                 "SELECT * FROM reservation_events WHERE reservation_id = $1 AND event_id > $2 ORDER BY event_id",
                 reservation_id,
                 after,
             )
-        return [reservation_rows.event(row) for row in found]
+        return [reservation_rows.event_from_row(row) for row in found]
 
 
-async def _count_extension(connection: Connection, extends: Extends) -> None:
+async def _count_extension(connection: Connection, extends: ExtensionCount) -> None:
     counted = await connection.fetchval(
         "UPDATE gpu_types SET extensions = extensions + 1 WHERE gpu_type = $1 AND extensions = $2 RETURNING extensions",
         extends.gpu_type,
@@ -215,19 +231,21 @@ async def _count_extension(connection: Connection, extends: Extends) -> None:
         raise Stale("another reservation was extended in the meantime; look again")
 
 
-async def _find(connection: Connection, reservation_id: ReservationId) -> Reservation | None:
+async def _find_reservation(connection: Connection, reservation_id: ReservationId) -> Reservation | None:
     row = await connection.fetchrow(reservation_rows.SELECT_RESERVATION + "WHERE r.reservation_id = $1", reservation_id)
-    return None if row is None else reservation_rows.reservation(row)
+    return None if row is None else reservation_rows.reservation_from_row(row)
 
 
-async def _get(connection: Connection, reservation_id: ReservationId) -> Reservation:
-    found = await _find(connection, reservation_id)
+async def _get_reservation(connection: Connection, reservation_id: ReservationId) -> Reservation:
+    found = await _find_reservation(connection, reservation_id)
     if found is None:
         raise NotFound(f"there is no reservation {short_id(reservation_id)}")
     return found
 
 
-async def _find_key(connection: Connection, user_id: UserId, key: str, fingerprint: str) -> ReservationId | None:
+async def _find_idempotency_key(
+    connection: Connection, user_id: UserId, key: str, fingerprint: str
+) -> ReservationId | None:
     earlier = await connection.fetchrow(
         "SELECT fingerprint, reservation_id FROM idempotency_keys WHERE user_id = $1 AND key = $2", user_id, key
     )
@@ -240,7 +258,7 @@ async def _find_key(connection: Connection, user_id: UserId, key: str, fingerpri
 
 async def _submit(
     connection: Connection,
-    draft: Draft,
+    draft: ReservationDraft,
     idempotency_key: str | None,
     fingerprint: str,
     *,
@@ -251,9 +269,9 @@ async def _submit(
     statement, first = _SUBMIT, tuple[object, ...]()
     if draft.max_wait is not None:
         statement = _SUBMIT_WITH_MAX_WAIT
-        first = (now + draft.max_wait, limits.most_queued, limits.most_gpus)
-    elif (limits.most_queued, limits.most_gpus) != (None, None):
-        statement, first = _SUBMIT_WITHIN_LIMITS, (limits.most_queued, limits.most_gpus)
+        first = (now + draft.max_wait, limits.max_queued, limits.max_gpus)
+    elif (limits.max_queued, limits.max_gpus) != (None, None):
+        statement, first = _SUBMIT_WITHIN_LIMITS, (limits.max_queued, limits.max_gpus)
     try:
         written = await connection.fetchrow(
             statement,
@@ -277,16 +295,16 @@ async def _submit(
             idempotency_key,
             fingerprint,
             now,
-            present_request() or "",
+            current_request_id() or "",
         )
     except asyncpg.PostgresError as error:
-        _translate_refusal(error, draft)
+        _translate_submit_error(error, draft)
         raise
     assert written is not None  # a function with OUT parameters answers one row
     return written
 
 
-def _just_submitted(draft: Draft, written: asyncpg.Record, now: datetime) -> Reservation:
+def _new_reservation(draft: ReservationDraft, written: asyncpg.Record, now: datetime) -> Reservation:
     """The row that was just written, without reading it back."""
     disk_id = written["disk_id"]
     return Reservation(
@@ -309,11 +327,11 @@ def _just_submitted(draft: Draft, written: asyncpg.Record, now: datetime) -> Res
         disk_id=None if disk_id is None else DiskId(disk_id),
         disk_name=None if disk_id is None else draft.disk_name or DEFAULT_DISK,
         wait_until=None if draft.max_wait is None else now + draft.max_wait,
-        request_id=present_request(),
+        request_id=current_request_id(),
     )
 
 
-def _translate_refusal(error: asyncpg.PostgresError, draft: Draft) -> None:
+def _translate_submit_error(error: asyncpg.PostgresError, draft: ReservationDraft) -> None:
     """What `submit_reservation` refuses, in our words; anything else is not ours to answer."""
     name = draft.disk_name or DEFAULT_DISK
     if isinstance(error, asyncpg.UniqueViolationError):

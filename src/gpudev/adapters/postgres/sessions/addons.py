@@ -10,32 +10,32 @@ from gpudev.adapters.postgres.reservations.guarded_writes import write_changes
 from gpudev.domain.errors import LimitReached, Stale
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.sessions.addons import (
-    MOST_USERS,
-    ExtraUser,
-    Interior,
-    Jupyter,
-    JupyterSeen,
+    MAX_COLLABORATORS,
+    Addons,
+    Collaborator,
+    JupyterAddon,
+    JupyterSpec,
     JupyterState,
-    JupyterWish,
+    JupyterStatus,
     jupyter_path,
 )
 from gpudev.ports.reservations import Change
-from gpudev.ports.sessions import JupyterSecrets, Noted
+from gpudev.ports.sessions import AddonResult, JupyterSecrets
 
 
-class PostgresInteriors:
+class PostgresAddons:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
-    async def find(self, reservation_id: ReservationId) -> Interior | None:
+    async def find_addons(self, reservation_id: ReservationId) -> Addons | None:
         async with self._pool.acquire() as connection:
-            return await _find(connection, reservation_id)
+            return await _find_addons(connection, reservation_id)
 
     # --- for the API -----------------------------------------------------------------------------------------------
 
-    async def add_users(self, change: Change, users: Sequence[ExtraUser], *, now: datetime) -> Interior:
+    async def add_users(self, change: Change, users: Sequence[Collaborator], *, now: datetime) -> Addons:
         async with self._pool.transaction() as connection:
-            await _want(connection, change, now)
+            await _write_and_count_generation(connection, change, now)
             await connection.executemany(
                 """
                 INSERT INTO reservation_users (reservation_id, github_user, ssh_public_keys, added_by, added_at)
@@ -47,24 +47,26 @@ class PostgresInteriors:
                     for user in users
                 ],
             )
-            written = await _get(connection, change.reservation_id)
-            if len(written.users) > MOST_USERS:
-                raise LimitReached(f"at most {MOST_USERS} others can be let in to one dev server; remove some first")
+            written = await _get_addons(connection, change.reservation_id)
+            if len(written.collaborators) > MAX_COLLABORATORS:
+                raise LimitReached(
+                    f"at most {MAX_COLLABORATORS} others can be let in to one dev server; remove some first"
+                )
             return written
 
-    async def remove_user(self, change: Change, github_user: str, *, now: datetime) -> Interior:
+    async def remove_user(self, change: Change, github_user: str, *, now: datetime) -> Addons:
         async with self._pool.transaction() as connection:
-            await _want(connection, change, now)
+            await _write_and_count_generation(connection, change, now)
             await connection.execute(
                 "DELETE FROM reservation_users WHERE reservation_id = $1 AND github_user = $2",
                 change.reservation_id,
                 github_user,
             )
-            return await _get(connection, change.reservation_id)
+            return await _get_addons(connection, change.reservation_id)
 
-    async def want_jupyter(self, change: Change, secrets: JupyterSecrets, *, now: datetime) -> Interior:
+    async def enable_jupyter(self, change: Change, secrets: JupyterSecrets, *, now: datetime) -> Addons:
         async with self._pool.transaction() as connection:
-            await _want(connection, change, now)
+            await _write_and_count_generation(connection, change, now)
             await connection.execute(
                 """
                 INSERT INTO jupyter_servers (reservation_id, token, public_key, private_key, since)
@@ -79,13 +81,13 @@ class PostgresInteriors:
                 secrets.private_key,
                 now,
             )
-            return await _get(connection, change.reservation_id)
+            return await _get_addons(connection, change.reservation_id)
 
-    async def drop_jupyter(self, change: Change, *, now: datetime) -> Interior:
+    async def disable_jupyter(self, change: Change, *, now: datetime) -> Addons:
         async with self._pool.transaction() as connection:
-            await _want(connection, change, now)
+            await _write_and_count_generation(connection, change, now)
             await connection.execute("DELETE FROM jupyter_servers WHERE reservation_id = $1", change.reservation_id)
-            return await _get(connection, change.reservation_id)
+            return await _get_addons(connection, change.reservation_id)
 
     async def find_secrets(self, reservation_id: ReservationId) -> JupyterSecrets | None:
         async with self._pool.acquire() as connection:
@@ -118,7 +120,7 @@ class PostgresInteriors:
             )
         return moment
 
-    async def note(self, noted: Noted, *, now: datetime) -> None:
+    async def record_result(self, noted: AddonResult, *, now: datetime) -> None:
         async with self._pool.transaction() as connection:
             current = await connection.fetchrow(
                 """
@@ -131,12 +133,12 @@ class PostgresInteriors:
                 RETURNING wanted
                 """,
                 noted.reservation_id,
-                noted.wanted,
-                noted.trouble,
+                noted.generation,
+                noted.error,
                 noted.due_at,
                 now,
             )
-            if current is not None and current["wanted"] == noted.wanted and noted.jupyter is not None:
+            if current is not None and current["wanted"] == noted.generation and noted.jupyter is not None:
                 await connection.execute(
                     "UPDATE jupyter_servers SET state = $2, reason = $3 WHERE reservation_id = $1",
                     noted.reservation_id,
@@ -144,12 +146,12 @@ class PostgresInteriors:
                     noted.jupyter.reason,
                 )
 
-    async def look_again(self, reservation_id: ReservationId, *, now: datetime) -> None:
+    async def mark_due(self, reservation_id: ReservationId, *, now: datetime) -> None:
         async with self._pool.acquire() as connection:
             await connection.execute("UPDATE interiors SET due_at = $2 WHERE reservation_id = $1", reservation_id, now)
 
 
-async def _want(connection: Connection, change: Change, now: datetime) -> None:
+async def _write_and_count_generation(connection: Connection, change: Change, now: datetime) -> None:
     if not await write_changes(connection, [change], now):
         raise Stale("the reservation changed in the meantime; look again")
     await connection.execute(
@@ -162,13 +164,13 @@ async def _want(connection: Connection, change: Change, now: datetime) -> None:
     )
 
 
-async def _get(connection: Connection, reservation_id: ReservationId) -> Interior:
-    found = await _find(connection, reservation_id)
+async def _get_addons(connection: Connection, reservation_id: ReservationId) -> Addons:
+    found = await _find_addons(connection, reservation_id)
     assert found is not None  # written in this transaction
     return found
 
 
-async def _find(connection: Connection, reservation_id: ReservationId) -> Interior | None:
+async def _find_addons(connection: Connection, reservation_id: ReservationId) -> Addons | None:
     row = await connection.fetchrow(
         """
         SELECT i.*, j.token, j.public_key, j.state, j.reason
@@ -181,22 +183,22 @@ async def _find(connection: Connection, reservation_id: ReservationId) -> Interi
     users = await connection.fetch(
         "SELECT * FROM reservation_users WHERE reservation_id = $1 ORDER BY added_at, github_user", reservation_id
     )
-    return Interior(
+    return Addons(
         reservation_id=reservation_id,
-        wanted=row["wanted"],
-        applied=row["applied"],
+        generation=row["wanted"],
+        observed_generation=row["applied"],
         attempts=row["attempts"],
-        trouble=row["trouble"],
-        users=tuple(
-            ExtraUser(user["github_user"], tuple(user["ssh_public_keys"]), user["added_by"], user["added_at"])
+        error=row["trouble"],
+        collaborators=tuple(
+            Collaborator(user["github_user"], tuple(user["ssh_public_keys"]), user["added_by"], user["added_at"])
             for user in users
         ),
-        jupyter=_jupyter(reservation_id, row),
+        jupyter=_jupyter_from_row(reservation_id, row),
     )
 
 
-def _jupyter(reservation_id: ReservationId, row: asyncpg.Record) -> Jupyter | None:
+def _jupyter_from_row(reservation_id: ReservationId, row: asyncpg.Record) -> JupyterAddon | None:
     if row["token"] is None:
         return None
-    wish = JupyterWish(row["token"], row["public_key"], jupyter_path(reservation_id))
-    return Jupyter(wish, JupyterSeen(JupyterState(row["state"]), row["reason"]))
+    wish = JupyterSpec(row["token"], row["public_key"], jupyter_path(reservation_id))
+    return JupyterAddon(wish, JupyterStatus(JupyterState(row["state"]), row["reason"]))

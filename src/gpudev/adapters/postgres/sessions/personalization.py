@@ -7,23 +7,27 @@ from collections.abc import Sequence
 
 from gpudev.adapters.postgres.database.pool import Connection, Pool
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.sessions.personalization import NO_SETUP, OwnSetup
+from gpudev.domain.sessions.personalization import NO_PERSONALIZATION, Personalization
 
 
-class PostgresOwnSetups:
+class PostgresPersonalizations:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
-    async def setup_of(self, reservation_id: ReservationId) -> OwnSetup:
+    async def load_personalization(self, reservation_id: ReservationId) -> Personalization:
         async with self._pool.acquire() as connection:
             row = await connection.fetchrow(
                 "SELECT environment, dotfiles, startup_script FROM reservation_setups WHERE reservation_id = $1",
                 reservation_id,
             )
-        return NO_SETUP if row is None else OwnSetup(row["environment"], row["dotfiles"], row["startup_script"])
+        return (
+            NO_PERSONALIZATION
+            if row is None
+            else Personalization(row["environment"], row["dotfiles"], row["startup_script"])
+        )
 
 
-async def write_setup(connection: Connection, reservation_id: ReservationId, setup: OwnSetup) -> None:
+async def insert_personalization(connection: Connection, reservation_id: ReservationId, setup: Personalization) -> None:
     """Inside the transaction of the submit."""
     await connection.execute(
         """
@@ -37,7 +41,7 @@ async def write_setup(connection: Connection, reservation_id: ReservationId, set
     )
 
 
-async def forget_setups(connection: Connection, ids: Sequence[ReservationId]) -> None:
+async def delete_personalizations(connection: Connection, ids: Sequence[ReservationId]) -> None:
     """But for those that are being moved, which take them along."""
     await connection.execute(
         """

@@ -6,12 +6,12 @@ from datetime import datetime
 import asyncpg
 
 from gpudev.adapters.postgres.database.pool import Pool
-from gpudev.adapters.postgres.reservations.reservation_rows import connection_of
+from gpudev.adapters.postgres.reservations.reservation_rows import connection_from_row
 from gpudev.domain.ids import ReservationId, UserId
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.sessions.grants import Grant, Purpose, Standing
+from gpudev.domain.sessions.grants import Grant, GrantState, TokenPurpose
 
-_STANDINGS = """
+_SELECT_GRANT_STATES = """
     SELECT g.reservation_id, g.user_id, g.key_id,
            u.username, coalesce(u.is_active, false) AS user_is_active, coalesce(k.is_active, false) AS key_is_active,
            coalesce(r.user_id = g.user_id OR u.role IN ('operator', 'admin'), false) AS may_enter,
@@ -27,8 +27,8 @@ class PostgresProxyTokens:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
-    async def keep(
-        self, digest: bytes, grant: Grant, *, ends_at: datetime, now: datetime, purpose: Purpose = Purpose.SSH
+    async def save_token(
+        self, digest: bytes, grant: Grant, *, ends_at: datetime, now: datetime, purpose: TokenPurpose = TokenPurpose.SSH
     ) -> None:
         async with self._pool.acquire() as connection:
             await connection.execute(
@@ -50,42 +50,44 @@ class PostgresProxyTokens:
                 purpose.value,
             )
 
-    async def find(self, digest: bytes, purpose: Purpose = Purpose.SSH) -> tuple[Grant, datetime] | None:
+    async def find_token(
+        self, digest: bytes, purpose: TokenPurpose = TokenPurpose.SSH
+    ) -> tuple[Grant, datetime] | None:
         async with self._pool.acquire() as connection:
             row = await connection.fetchrow(
                 "SELECT * FROM proxy_tokens WHERE token_hash = $1 AND purpose = $2", digest, purpose.value
             )
-        return None if row is None else (_grant(row), row["expires_at"])
+        return None if row is None else (_grant_from_row(row), row["expires_at"])
 
-    async def take(self, digest: bytes, purpose: Purpose) -> tuple[Grant, datetime] | None:
+    async def consume_token(self, digest: bytes, purpose: TokenPurpose) -> tuple[Grant, datetime] | None:
         async with self._pool.acquire() as connection:
             row = await connection.fetchrow(
                 "DELETE FROM proxy_tokens WHERE token_hash = $1 AND purpose = $2 RETURNING *", digest, purpose.value
             )
-        return None if row is None else (_grant(row), row["expires_at"])
+        return None if row is None else (_grant_from_row(row), row["expires_at"])
 
-    async def standings(self, grants: Sequence[Grant]) -> dict[Grant, Standing]:
+    async def load_grant_states(self, grants: Sequence[Grant]) -> dict[Grant, GrantState]:
         async with self._pool.acquire() as connection:
             rows = await connection.fetch(
-                _STANDINGS,
+                _SELECT_GRANT_STATES,
                 [grant.reservation_id for grant in grants],
                 [grant.user_id for grant in grants],
                 [grant.key_id for grant in grants],
             )
-        return {_grant(row): _standing(row) for row in rows}
+        return {_grant_from_row(row): _grant_state_from_row(row) for row in rows}
 
 
-def _grant(row: asyncpg.Record) -> Grant:
+def _grant_from_row(row: asyncpg.Record) -> Grant:
     return Grant(ReservationId(row["reservation_id"]), UserId(row["user_id"]), row["key_id"])
 
 
-def _standing(row: asyncpg.Record) -> Standing:
+def _grant_state_from_row(row: asyncpg.Record) -> GrantState:
     known = row["status"] is not None
-    return Standing(
+    return GrantState(
         username=row["username"],
         user_is_active=row["user_is_active"],
         key_is_active=row["key_is_active"],
         may_enter=row["may_enter"],
         status=Status(row["status"]) if known else None,
-        connection=connection_of(row) if known else None,
+        connection=connection_from_row(row) if known else None,
     )
