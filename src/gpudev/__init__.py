@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         Unreachable,
         UsageError,
     )
-    from gpudev.sdk.servers import AsyncServer, Server
+    from gpudev.sdk.resources.dev_servers import AsyncServer, Server
     from gpudev.wire.reservations import JobView
 
 __version__ = "0.1.0"

@@ -12,10 +12,10 @@ from typing import cast
 import httpx2
 
 from api.proxy_place import QUICK, Proxy, closed, greeting, proxy_of
-from gpudev.cli import shortcut
+from gpudev.cli import proxy_tunnel
 from gpudev.proxy.ssh.sessions import SshSessions
 from gpudev.proxy.ssh.tunnel import Tunnel
-from gpudev.sdk import websocket
+from gpudev.sdk.http import websocket
 from gpudev.settings import RequestGuardSettings
 from support.api import Api, until
 
@@ -59,8 +59,8 @@ async def test_a_dev_server_that_takes_its_time_gets_every_byte_as_it_was(
 
     proxy.handler = take_its_time
     await proxy.reserve(ada)
-    env = {"HOME": str(tmp_path), shortcut.KEY_VARIABLE: ada.headers["Authorization"].split()[1]}
-    line = await asyncio.to_thread(shortcut.open_line, proxy.job["job_id"], f"http://{proxy.address}", env)
+    env = {"HOME": str(tmp_path), proxy_tunnel.KEY_VARIABLE: ada.headers["Authorization"].split()[1]}
+    line = await asyncio.to_thread(proxy_tunnel.open_line, proxy.job["job_id"], f"http://{proxy.address}", env)
     assert line is not None
     said = hashlib.sha256()
 
@@ -187,8 +187,8 @@ async def test_the_short_way_of_the_client_needs_one_connection_and_no_other_way
     proxy: Proxy, ada: httpx2.AsyncClient, tmp_path: Path
 ) -> None:
     await proxy.reserve(ada)
-    env = {"HOME": str(tmp_path), shortcut.KEY_VARIABLE: ada.headers["Authorization"].split()[1]}
-    line = await asyncio.to_thread(shortcut.open_line, proxy.job["job_id"], f"http://{proxy.address}", env)
+    env = {"HOME": str(tmp_path), proxy_tunnel.KEY_VARIABLE: ada.headers["Authorization"].split()[1]}
+    line = await asyncio.to_thread(proxy_tunnel.open_line, proxy.job["job_id"], f"http://{proxy.address}", env)
     assert line is not None
     with line.socket:
         await until(lambda: len(proxy.sessions) == 1)

@@ -17,7 +17,7 @@ from gpudev.adapters import tls
 from gpudev.adapters.tls import CertificateFiles, ensure_certificate, ensure_self_signed
 from gpudev.domain.errors import Invalid
 from gpudev.domain.listening import is_loopback_host, parse_listen_address
-from gpudev.sdk import pinning
+from gpudev.sdk.http import certificate_pins
 from gpudev.settings import Settings
 
 NOW = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
@@ -82,7 +82,7 @@ def test_a_given_certificate_is_used_as_it_is_and_comes_with_its_key(tmp_path: P
 
 def test_the_client_finds_the_fingerprint_the_server_told(tmp_path: Path) -> None:
     files = ensure_self_signed(tmp_path, "192.0.2.7", NOW)
-    assert pinning.fingerprint_of(read(files).public_bytes(Encoding.DER)) == files.fingerprint()
+    assert certificate_pins.fingerprint_of(read(files).public_bytes(Encoding.DER)) == files.fingerprint()
 
 
 @pytest.mark.parametrize("kind", ["rsa", "ed25519", "p384", "large"])
@@ -107,20 +107,22 @@ def test_keys_of_every_kind_have_the_same_fingerprint_to_both(kind: str, tmp_pat
     )
     path = tmp_path / "cert.pem"
     path.write_bytes(made.public_bytes(Encoding.PEM))
-    assert pinning.fingerprint_of(made.public_bytes(Encoding.DER)) == CertificateFiles(path, path).fingerprint()
+    assert (
+        certificate_pins.fingerprint_of(made.public_bytes(Encoding.DER)) == CertificateFiles(path, path).fingerprint()
+    )
 
 
 @given(st.binary(max_size=200))
 def test_what_is_no_certificate_shows_no_key(noise: bytes) -> None:
-    assert not pinning.shows(noise, "f" * 43)
+    assert not certificate_pins.shows(noise, "f" * 43)
 
 
 def test_every_cut_certificate_shows_no_key(tmp_path: Path) -> None:
     files = ensure_self_signed(tmp_path, "192.0.2.7", NOW)
     whole = ssl.PEM_cert_to_DER_cert(files.certificate.read_text())
-    assert pinning.shows(whole, files.fingerprint())
-    assert not pinning.shows(None, files.fingerprint())
-    assert not any(pinning.shows(whole[:length], files.fingerprint()) for length in range(len(whole)))
+    assert certificate_pins.shows(whole, files.fingerprint())
+    assert not certificate_pins.shows(None, files.fingerprint())
+    assert not any(certificate_pins.shows(whole[:length], files.fingerprint()) for length in range(len(whole)))
 
 
 # Addresses

@@ -18,8 +18,8 @@ from gpudev.bootstrap.listeners import serve_tls_listener
 from gpudev.domain.errors import Invalid, Unavailable
 from gpudev.domain.listening import ListenAddress
 from gpudev.sdk.errors import Unreachable
-from gpudev.sdk.pinning import find_pin, store_pin
-from gpudev.sdk.transport import Request, Transport
+from gpudev.sdk.http.certificate_pins import find_pin, store_pin
+from gpudev.sdk.http.transport import Request, Transport
 from gpudev.settings import Settings
 from support.api import until
 from support.clock import ManualClock

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import pytest
 
 from auth.issuing import METADATA, TestIssuer
-from gpudev.cli.oidc import browser, device, login
-from gpudev.cli.oidc.issuer import Client, Endpoints, Refused, Tokens, checked, discover
+from gpudev.cli.commands.access import oidc_browser, oidc_device, oidc_login
+from gpudev.cli.commands.access.oidc_issuer import Client, Endpoints, Refused, Tokens, checked, discover
 from gpudev.sdk.errors import ClientError
 
 CLIENT = Client("https://id.example.org", "gpu-dev")
@@ -19,7 +19,7 @@ CLIENT = Client("https://id.example.org", "gpu-dev")
 
 def test_the_challenge_is_the_one_of_the_specification() -> None:
     verifier = "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk"  # RFC 7636, appendix B
-    assert browser.challenge_of(verifier) == "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM"
+    assert oidc_browser.challenge_of(verifier) == "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM"
 
 
 @pytest.mark.parametrize(
@@ -32,26 +32,26 @@ def test_the_challenge_is_the_one_of_the_specification() -> None:
 )
 def test_without_a_screen_another_device_is_used(env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.platform", "linux")
-    assert login.has_no_browser(env)
-    assert not login.has_no_browser({**env, "BROWSER": "firefox"})
+    assert oidc_login.has_no_browser(env)
+    assert not oidc_login.has_no_browser({**env, "BROWSER": "firefox"})
 
 
 def test_with_a_screen_the_browser_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.platform", "linux")
-    assert not login.has_no_browser({"DISPLAY": ":0"})
-    assert not login.has_no_browser({"WAYLAND_DISPLAY": "wayland-0"})
+    assert not oidc_login.has_no_browser({"DISPLAY": ":0"})
+    assert not oidc_login.has_no_browser({"WAYLAND_DISPLAY": "wayland-0"})
     monkeypatch.setattr("sys.platform", "darwin")
-    assert not login.has_no_browser({})
+    assert not oidc_login.has_no_browser({})
 
 
 def test_a_token_that_answers_another_login_is_refused() -> None:
     def token(claims: object) -> str:
         return f"x.{base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip('=')}.x"
 
-    login.check_nonce(token({"nonce": "mine"}), "mine")
+    oidc_login.check_nonce(token({"nonce": "mine"}), "mine")
     for bad in (token({"nonce": "other"}), token({}), token([]), "x", "x.!.x", "x.e30.x"):
         with pytest.raises(ClientError, match="another login"):
-            login.check_nonce(bad, "mine")
+            oidc_login.check_nonce(bad, "mine")
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_what_the_browser_brings_must_be_this_issuers(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr("webbrowser.open", answering(denied))
     with pytest.raises(Refused, match="access_denied"):
-        browser.log_in(CLIENT, endpoints, "api")
+        oidc_browser.log_in(CLIENT, endpoints, "api")
     (question,) = asked
     assert question["code_challenge_method"] == "S256"
     assert question["redirect_uri"].startswith("http://127.0.0.1:")
@@ -106,15 +106,17 @@ def test_what_the_browser_brings_must_be_this_issuers(monkeypatch: pytest.Monkey
     mixed_up = {"code": "x", "iss": "https://evil.example"}
     monkeypatch.setattr("webbrowser.open", answering(lambda question: {"state": question["state"], **mixed_up}))
     with pytest.raises(ClientError, match="not the issuer's"):
-        browser.log_in(CLIENT, endpoints, "api")
+        oidc_browser.log_in(CLIENT, endpoints, "api")
     _join_browsers()
 
 
 def test_nobody_is_waited_for_forever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("webbrowser.open", lambda _address: True)
-    monkeypatch.setattr(browser, "PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(oidc_browser, "PATIENCE_SECONDS", 0.05)
     with pytest.raises(ClientError, match="in time"):
-        browser.log_in(CLIENT, Endpoints("https://id.example.org/auth", "https://id.example.org/token", None), "api")
+        oidc_browser.log_in(
+            CLIENT, Endpoints("https://id.example.org/auth", "https://id.example.org/token", None), "api"
+        )
 
 
 class DeviceIssuer:
@@ -133,10 +135,10 @@ class DeviceIssuer:
         return Tokens("id", "refresh")
 
     def log_in(self, monkeypatch: pytest.MonkeyPatch) -> Tokens:
-        monkeypatch.setattr(device, "post", self.post)
-        monkeypatch.setattr(device, "ask_for_tokens", self.ask)
+        monkeypatch.setattr(oidc_device, "post", self.post)
+        monkeypatch.setattr(oidc_device, "ask_for_tokens", self.ask)
         endpoints = Endpoints("https://x", "https://x", "https://id.example.org/device")
-        return device.log_in(CLIENT, endpoints, self.pauses.append)
+        return oidc_device.log_in(CLIENT, endpoints, self.pauses.append)
 
 
 def test_a_device_login_waits_as_the_issuer_asks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +155,7 @@ def test_a_device_login_that_fails_says_why(code: str, why: str, monkeypatch: py
 
 def test_an_issuer_without_device_logins_says_what_to_do() -> None:
     with pytest.raises(ClientError) as refusal:
-        device.log_in(CLIENT, Endpoints("https://x", "https://x", None))
+        oidc_device.log_in(CLIENT, Endpoints("https://x", "https://x", None))
     assert "--browser" in refusal.value.next_step
 
 

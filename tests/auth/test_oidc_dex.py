@@ -12,8 +12,8 @@ import pytest
 
 from auth.commanding import Cli
 from auth.person import Person
-from gpudev.cli.oidc import browser
-from gpudev.cli.oidc.issuer import Client, discover
+from gpudev.cli.commands.access import oidc_browser
+from gpudev.cli.commands.access.oidc_issuer import Client, discover
 from gpudev.ports.clock import SystemClock
 from gpudev.settings import OidcSettings
 from support.api import refused
@@ -101,7 +101,7 @@ async def test_a_token_that_dex_gave_to_another_program_is_not_taken(
 
     async def token_for(name: str) -> tuple[str, str]:
         program = Client(dex.issuer, name, scopes=SCOPES)
-        tokens, nonce = await asyncio.to_thread(browser.log_in, program, discover(dex.issuer), "api")
+        tokens, nonce = await asyncio.to_thread(oidc_browser.log_in, program, discover(dex.issuer), "api")
         return tokens.id_token, nonce
 
     for name, status in ((OTHER_CLIENT, 401), (CLIENT, 200)):

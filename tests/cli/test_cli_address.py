@@ -2,9 +2,9 @@
 
 import pytest
 
-from gpudev.cli.exits import Exit, exit_of
-from gpudev.cli.preferences import Preferences
-from gpudev.sdk.address import check_url, choose, is_loopback, region_of
+from gpudev.cli.config import Preferences
+from gpudev.cli.exit_codes import Exit, exit_of
+from gpudev.sdk.api_address import check_url, choose, is_loopback, region_of
 from gpudev.sdk.errors import ClientError
 
 EAST, WEST, EMBEDDED = "https://east.example.com", "https://west.example.com", "http://127.0.0.1:7480"

@@ -9,7 +9,7 @@ import pytest
 from cli.fake_api import FakeApi, Trouble
 from cli.fake_disks import make_contents, make_line, make_operation, make_snapshot
 from cli.harness import Cli
-from gpudev.cli import disk_wording
+from gpudev.cli.commands.disks import disk_formatting
 from gpudev.wire.reservations import JobView
 
 pytestmark = pytest.mark.slow
@@ -354,7 +354,7 @@ def test_a_disk_that_is_held_is_refused_with_a_way_out(cli: Cli, api: FakeApi) -
     ],
 )
 def test_sizes_are_told_in_a_few_digits(size: int, words: str) -> None:
-    assert disk_wording.volume_of_data(size) == words
+    assert disk_formatting.volume_of_data(size) == words
 
 
 def test_contents_that_may_have_changed_since_or_were_not_all_counted_are_told_as_such(cli: Cli, api: FakeApi) -> None:

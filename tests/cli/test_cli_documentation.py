@@ -7,8 +7,8 @@ import click
 
 from gpudev.cli import overview
 from gpudev.cli.app import root
-from gpudev.cli.exits import Exit
-from gpudev.cli.preferences import NAMES
+from gpudev.cli.config import NAMES
+from gpudev.cli.exit_codes import Exit
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from gpudev.cli.exits import CliError, Exit
-from gpudev.cli.interrupting import ending_like_ctrl_c, undisturbed
-from gpudev.cli.reserving import submit
+from gpudev.cli.commands.reservations.reserve import submit
+from gpudev.cli.commands.reservations.signals import ending_like_ctrl_c, undisturbed
+from gpudev.cli.exit_codes import CliError, Exit
 from gpudev.wire.reservations import SubmitRequest
 
 _ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

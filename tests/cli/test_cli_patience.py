@@ -2,10 +2,10 @@
 
 import pytest
 
-from gpudev.sdk.core import PAUSES, send_patiently
 from gpudev.sdk.effects import Pause, Send
 from gpudev.sdk.errors import Unreachable
-from gpudev.sdk.transport import Answer, Request
+from gpudev.sdk.http.api_client import PAUSES, send_patiently
+from gpudev.sdk.http.transport import Answer, Request
 
 READING = Request("GET", "/v1/jobs", repeatable=True)
 AWAY = Answer(503, b"", "application/problem+json")

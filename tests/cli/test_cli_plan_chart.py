@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cli.foreseen import make_node, make_start
 from cli.zones import zone
-from gpudev.cli.plan_chart import ASCII, BLOCKS, Chart
+from gpudev.cli.commands.cluster.plan_chart import ASCII, BLOCKS, Chart
 from gpudev.cli.timeline import peaks, ruler, slots_between
 from gpudev.wire.cluster import ClusterPlan, PlannedStart, PlanNode, PlanStep, TypePlan
 

@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpudev.adapters.tls import ensure_certificate
-from gpudev.cli import piping
+from gpudev.cli import stdio_pipe
 from gpudev.ports.clock import SystemClock
 from gpudev.proxy import websocket_frames
-from gpudev.sdk import websocket
 from gpudev.sdk.errors import Unreachable
-from gpudev.sdk.transport import Line, Request, Transport
+from gpudev.sdk.http import websocket
+from gpudev.sdk.http.transport import Line, Request, Transport
 from gpudev.settings import Settings
 
 PAYLOADS = st.lists(st.one_of(st.binary(max_size=300), st.sampled_from([b"x" * 126, b"y" * 65_536])), max_size=8)
@@ -103,7 +103,7 @@ class Talk:
 
     def _run(self, line: socket.socket, source: int, sink: int) -> None:
         try:
-            self.result = piping.Pipe(line, piping.Framed(), source, sink).run()
+            self.result = stdio_pipe.Pipe(line, stdio_pipe.Framed(), source, sink).run()
         except Unreachable as error:
             self.result = error
         finally:
@@ -253,7 +253,7 @@ def test_a_pipe_whose_other_end_has_gone_waits_for_its_own_without_being_busy() 
     closing = threading.Timer(0.6, os.close, (ours,))
     closing.start()
     before = time.thread_time()
-    piping.Pipe(line, piping.Plain(), source, sink).run()
+    stdio_pipe.Pipe(line, stdio_pipe.Plain(), source, sink).run()
     assert time.thread_time() - before < 0.2
     closing.join()
     line.close()

@@ -9,7 +9,7 @@ import pytest
 from cli.fake_api import active, make_job
 from cli.foreseen import make_eta
 from cli.zones import zone
-from gpudev.cli import wording
+from gpudev.cli import formatting
 from gpudev.sdk.standing import has_ended
 
 NOW = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
@@ -40,27 +40,27 @@ def in_tokyo() -> Iterator[None]:
     ],
 )
 def test_spans_are_as_exact_as_matters(seconds: float, text: str) -> None:
-    assert wording.span(seconds) == text
+    assert formatting.span(seconds) == text
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(-1, "0:00:00"), (5, "0:00:05"), (65, "0:01:05"), (3723, "1:02:03")])
 def test_a_countdown_shows_hours_minutes_and_seconds(seconds: float, text: str) -> None:
-    assert wording.clock(seconds) == text
+    assert formatting.clock(seconds) == text
 
 
 def test_times_are_local_and_name_their_zone() -> None:
-    assert wording.local_time(NOW, NOW) == "18:00 JST"
+    assert formatting.local_time(NOW, NOW) == "18:00 JST"
 
 
 def test_another_day_is_named_by_the_readers_calendar() -> None:
-    assert wording.local_time(NOW + timedelta(hours=6), NOW) == "2026-03-03 00:00 JST"
-    assert wording.local_time(NOW - timedelta(hours=10), NOW) == "2026-03-02 08:00 JST"[11:]
+    assert formatting.local_time(NOW + timedelta(hours=6), NOW) == "2026-03-03 00:00 JST"
+    assert formatting.local_time(NOW - timedelta(hours=10), NOW) == "2026-03-02 08:00 JST"[11:]
 
 
 def test_the_last_day_there_is_can_be_told_too() -> None:
     """A file may bear it, and in Tokyo it is already the day after."""
     last = datetime(9999, 12, 31, 23, 59, tzinfo=UTC)
-    assert wording.local_time(last, NOW) == "9999-12-31 23:59 UTC"
+    assert formatting.local_time(last, NOW) == "9999-12-31 23:59 UTC"
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_the_last_day_there_is_can_be_told_too() -> None:
     ],
 )
 def test_the_situation_says_what_matters_in_each_status(changes: dict[str, Any], text: str) -> None:
-    assert wording.situation(make_job(**changes), NOW) == text
+    assert formatting.situation(make_job(**changes), NOW) == text
 
 
 @pytest.mark.parametrize(
@@ -108,32 +108,32 @@ def test_the_situation_says_what_matters_in_each_status(changes: dict[str, Any],
 )
 def test_both_starts_are_told_with_the_stated_error(minutes: tuple[float | None, ...], text: str) -> None:
     job = make_job(status="queued", queue_position=3, eta=make_eta(NOW, *minutes), wait_reason="all is full")
-    assert wording.situation(job, NOW) == f"position 3, {text}; all is full"
+    assert formatting.situation(job, NOW) == f"position 3, {text}; all is full"
 
 
 def test_the_stated_start_goes_before_the_one_of_older_servers() -> None:
     job = make_job(status="queued", eta=make_eta(NOW, 40, 20, 90, 125), estimated_start_at=NOW + timedelta(hours=9))
-    assert "starts about" not in wording.situation(job, NOW)
+    assert "starts about" not in formatting.situation(job, NOW)
 
 
 def test_hardware_is_named_by_count_and_type_and_a_cpu_type_by_itself() -> None:
-    assert wording.hardware(make_job(gpu_count=2, gpu_type="a100")) == "2 x a100"
-    assert wording.hardware(make_job(gpu_count=16, gpu_type="h100", node_count=2)) == "16 x h100 on 2 nodes"
-    assert wording.hardware(make_job(gpu_count=0, gpu_type="cpu-x86")) == "cpu-x86"
+    assert formatting.hardware(make_job(gpu_count=2, gpu_type="a100")) == "2 x a100"
+    assert formatting.hardware(make_job(gpu_count=16, gpu_type="h100", node_count=2)) == "16 x h100 on 2 nodes"
+    assert formatting.hardware(make_job(gpu_count=0, gpu_type="cpu-x86")) == "cpu-x86"
 
 
 def test_an_unknown_status_counts_as_one_that_goes_on() -> None:
     job = make_job(status="hibernating")
     assert not has_ended(job)
-    assert wording.situation(job, NOW) == ""
-    assert wording.colour_of(job.status) == "dim"
+    assert formatting.situation(job, NOW) == ""
+    assert formatting.colour_of(job.status) == "dim"
 
 
 def test_every_ending_says_which_reservation_and_why() -> None:
     job = make_job(reservation_id="3f2a9c1e-0000-4000-8000-000000000000")
     failed = make_job(reservation_id=job.reservation_id, status="failed", failure_reason="no disk")
-    assert wording.ending(failed) == "reservation 3f2a9c1e failed: no disk"
-    assert "was cancelled" in wording.ending(make_job(status="cancelled"))
-    assert "has expired" in wording.ending(
+    assert formatting.ending(failed) == "reservation 3f2a9c1e failed: no disk"
+    assert "was cancelled" in formatting.ending(make_job(status="cancelled"))
+    assert "has expired" in formatting.ending(
         make_job(status="expired", **{k: v for k, v in active(job).items() if k != "status"})
     )

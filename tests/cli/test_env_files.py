@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from gpudev.cli import preferences
-from gpudev.cli.exits import CliError
+from gpudev.cli import config
+from gpudev.cli.commands.reservations.personalization import gather, parse_env_file
+from gpudev.cli.exit_codes import CliError
 from gpudev.sdk.errors import LocalError, UsageError
-from gpudev.sdk.own_setup import gather, parse_env_file
 
 
 @pytest.mark.parametrize(
@@ -71,5 +71,5 @@ def test_later_files_win_and_variables_win_over_files(tmp_path: Path) -> None:
 )
 def test_a_setting_that_cannot_work_is_refused(name: str, value: str) -> None:
     with pytest.raises(CliError) as refused:
-        preferences.parse(name, value)
+        config.parse(name, value)
     assert "planted" not in str(refused.value)

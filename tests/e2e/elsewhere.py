@@ -2,9 +2,9 @@
 
 import sys
 
-from gpudev.cli import piping
-from gpudev.cli.session import Session
-from gpudev.sdk.transport import Line, Request, Transport
+from gpudev.cli import stdio_pipe
+from gpudev.cli.command_session import Session
+from gpudev.sdk.http.transport import Line, Request, Transport
 from gpudev.wire.proxy import ProxyToken
 
 url, job_id = sys.argv[1:]
@@ -12,4 +12,4 @@ token = Session().api.post(ProxyToken, f"/v1/jobs/{job_id}/proxy-token").value
 headers = {"Authorization": f"Bearer {token.token}"}
 opened = Transport(url).open_websocket(Request("GET", f"/v1/jobs/{job_id}/ssh", headers=headers))
 assert isinstance(opened, Line), opened
-piping.Pipe(opened.socket, piping.Framed()).run(opened.first)
+stdio_pipe.Pipe(opened.socket, stdio_pipe.Framed()).run(opened.first)

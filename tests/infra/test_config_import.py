@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from gpudev import paths
-from gpudev.cli import preferences
+from gpudev.cli import config as preferences
 from gpudev.cli.app import root
 from infra.tofu import Tofu
 

@@ -13,7 +13,7 @@ from gpudev.adapters.dcgm.reading import parse_exporter
 from gpudev.adapters.dcgm_exporter import DcgmUsage
 from gpudev.adapters.local import gpu_usage
 from gpudev.adapters.local.machine import nvml
-from gpudev.cli import wording
+from gpudev.cli import formatting
 from gpudev.domain.cluster import NodeShare
 from gpudev.domain.errors import Invalid
 from gpudev.domain.ids import ReservationId
@@ -192,9 +192,9 @@ async def test_a_reservation_is_shown_with_its_gpus_use_while_it_is_active(
     try:
         viewing = ReservationViews(None, clock, load_settings({}).timing, usage=usage)  # type: ignore[arg-type]  # nobody waits
         view = await viewing.view_with_usage(held)
-        assert wording.gpu_use(view) == "GPU 0 87 %, 62 of 80 GB; GPU 1 0 %"
+        assert formatting.gpu_use(view) == "GPU 0 87 %, 62 of 80 GB; GPU 1 0 %"
         ended = await viewing.view_with_usage(replace(held, status=Status.EXPIRED, shares=()))
-        assert ended.gpus is None and wording.gpu_use(ended) == ""
+        assert ended.gpus is None and formatting.gpu_use(ended) == ""
     finally:
         await usage.close()
 
@@ -207,7 +207,7 @@ def test_gpus_of_several_nodes_are_told_with_their_nodes(clock: ManualClock) -> 
 
     view = JobView.__new__(JobView)
     view.gpus = [use("a"), use("b")]
-    assert wording.gpu_use(view) == "a GPU 0 ?, 1 GB; b GPU 0 ?, 1 GB"
+    assert formatting.gpu_use(view) == "a GPU 0 ?, 1 GB; b GPU 0 ?, 1 GB"
 
 
 @pytest.mark.parametrize("text", ["exporter:9400", "https://x/metrics", "http://user@x/metrics", "http://x"])

@@ -21,7 +21,7 @@ from gpudev.domain.errors import ClusterError
 from gpudev.domain.trace_context import new_trace_id, trace_headers
 from gpudev.domain.tracing import Span, SpanRef, parse_traceparent
 from gpudev.ports.tracing import NO_TRACER
-from gpudev.sdk.session import Session
+from gpudev.sdk.client_session import Session
 from gpudev.settings import Settings, load_settings
 from support.api import Api, PublishedKeys, api_services, submit
 from support.clock import ManualClock

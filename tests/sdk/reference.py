@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from gpudev.sdk import client, cluster, disks, errors, interiors, jobs, servers, wishes
+from gpudev.sdk import client, errors, reserve_options
 from gpudev.sdk.offering import offered, streamed
+from gpudev.sdk.resources import addons, cluster, dev_servers, disks, jobs
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "sdk-reference.md"
 _HEAD = """# SDK reference
@@ -27,12 +28,12 @@ For type annotations `gpudev` also has `Server`, `AsyncServer` and `JobView`; th
 GROUPS: tuple[tuple[str, type], ...] = (
     ("client.jobs", jobs.JobMethods),
     ("client.disks", disks.DiskMethods),
-    ("client.users", interiors.UserMethods),
-    ("client.jupyter", interiors.JupyterMethods),
+    ("client.users", addons.UserMethods),
+    ("client.jupyter", addons.JupyterMethods),
     ("client.cluster", cluster.ClusterMethods),
     ("client.keys", cluster.KeyMethods),
     ("client.stats", cluster.StatisticsMethods),
-    ("server", servers.ServerMethods),
+    ("server", dev_servers.ServerMethods),
 )
 
 
@@ -82,8 +83,8 @@ def _entry(call: str, returned: str, doc: str) -> list[str]:
 
 
 def _wishes() -> str:
-    notes = _notes(wishes.Wishes)
-    hints = typing.get_type_hints(wishes.Wishes)
+    notes = _notes(reserve_options.Wishes)
+    hints = typing.get_type_hints(reserve_options.Wishes)
     rows = [f"| `{name}` | `{_plain(hint)}` | {notes[name]} |" for name, hint in hints.items()]
     head = "What `reserve` and `submit` take, all of it by name; all may be left out."
     return "\n".join(["## Wishes", head, "", "| name | type | meaning |", "|---|---|---|", *rows])

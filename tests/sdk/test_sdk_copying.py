@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gpudev.sdk.copying import list_bare_folders, list_files, usual_target
 from gpudev.sdk.errors import LocalError
+from gpudev.sdk.remote.upload import list_bare_folders, list_files, usual_target
 
 
 def git(folder: Path, *arguments: str) -> None:

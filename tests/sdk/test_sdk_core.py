@@ -8,8 +8,6 @@ import pytest
 
 from cli.fake_api import make_job
 from gpudev import AsyncGpuDev, GpuDev
-from gpudev.sdk import calls
-from gpudev.sdk.core import PAUSES, Core
 from gpudev.sdk.effects import Do, Pause, Send
 from gpudev.sdk.errors import (
     ClientError,
@@ -22,15 +20,17 @@ from gpudev.sdk.errors import (
     Unreachable,
     UsageError,
 )
-from gpudev.sdk.transport import Answer
+from gpudev.sdk.http import endpoints
+from gpudev.sdk.http.api_client import PAUSES, Core
+from gpudev.sdk.http.transport import Answer
 from gpudev.wire import codec
 from gpudev.wire.reservations import ExtendRequest, JobView, SubmitRequest
 from sdk.driving import drive
 
 CUT = Unreachable("cut", sent=True)
 NEVER_SENT = Unreachable("refused", sent=False)
-READ = calls.reading(JobView, "/v1/jobs/3f2a")
-EXTEND = calls.extend("3f2a", ExtendRequest(extension_hours=1.0))
+READ = endpoints.reading(JobView, "/v1/jobs/3f2a")
+EXTEND = endpoints.extend("3f2a", ExtendRequest(extension_hours=1.0))
 
 
 def answer(status: int = 200, body: Any = None, **more: Any) -> Answer:
@@ -60,7 +60,7 @@ def test_what_may_be_said_twice_is_said_until_it_is_heard() -> None:
 @pytest.mark.parametrize("hours", [float("inf"), float("nan")])
 def test_what_is_no_number_is_not_sent(hours: float) -> None:
     with pytest.raises(UsageError, match="infinite"):
-        drive(core().ask(calls.extend("3f2a", ExtendRequest(extension_hours=hours))), [])
+        drive(core().ask(endpoints.extend("3f2a", ExtendRequest(extension_hours=hours))), [])
 
 
 def test_the_last_failure_is_the_one_that_is_told() -> None:
@@ -86,7 +86,7 @@ def test_a_server_that_asks_for_time_gets_it() -> None:
 
 
 def test_every_submission_has_its_own_idempotency_key_and_keeps_it() -> None:
-    first, second = calls.submit(SubmitRequest()), calls.submit(SubmitRequest())
+    first, second = endpoints.submit(SubmitRequest()), endpoints.submit(SubmitRequest())
     assert first.headers["Idempotency-Key"] != second.headers["Idempotency-Key"]
     _, effects = drive(core().ask(first), [CUT, None, answer()])
     assert len({send.request.headers["Idempotency-Key"] for send in sends(effects)}) == 1

@@ -24,7 +24,7 @@ from gpudev import (
 )
 from gpudev.sdk import credentials
 from gpudev.sdk.credentials import Credential
-from gpudev.sdk.stays import Stay
+from gpudev.sdk.resources.reservation_context import Stay
 
 KEYS = ["ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ9zYkq7cbRyXc1fC2Fz0pWmYk3n0k1n5vYt3m1kQX9a ada"]
 

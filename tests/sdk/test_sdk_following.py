@@ -7,12 +7,12 @@ from typing import Any, cast
 import pytest
 
 from cli.fake_api import make_job
-from gpudev.sdk.core import Core
 from gpudev.sdk.effects import Close, NextLine, Open, Pause, Send, Tell
 from gpudev.sdk.errors import NotInTime, Unauthenticated, Unavailable, Unreachable
-from gpudev.sdk.following import Following, Lost, Seen, wait_until_ready
 from gpudev.sdk.histories import History
-from gpudev.sdk.transport import Answer, Stream
+from gpudev.sdk.http.api_client import Core
+from gpudev.sdk.http.event_stream import Following, Lost, Seen, wait_until_ready
+from gpudev.sdk.http.transport import Answer, Stream
 from gpudev.wire import codec
 from gpudev.wire.reservations import JobEvent, JobView
 from sdk.driving import drive

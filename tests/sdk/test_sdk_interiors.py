@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from gpudev.sdk.blocking import BlockingDriver
+from gpudev.sdk.client_session import Session
 from gpudev.sdk.errors import NotInTime, Refused
-from gpudev.sdk.interiors import Jupyter, JupyterMethods
-from gpudev.sdk.session import Session
-from gpudev.sdk.transport import Answer
+from gpudev.sdk.http.routines import BlockingDriver
+from gpudev.sdk.http.transport import Answer
+from gpudev.sdk.resources.addons import Jupyter, JupyterMethods
 from sdk.driving import drive
 
 

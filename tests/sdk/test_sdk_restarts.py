@@ -13,8 +13,8 @@ from gpudev import GpuDev, Unreachable, paths
 from gpudev.adapters.local.machine.processes import identify_self
 from gpudev.embedded import pidfiles
 from gpudev.embedded.layout import Layout
-from gpudev.sdk.core import PAUSES
-from gpudev.sdk.session import Session
+from gpudev.sdk.client_session import Session
+from gpudev.sdk.http.api_client import PAUSES
 
 
 @pytest.fixture

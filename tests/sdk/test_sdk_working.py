@@ -10,7 +10,7 @@ import pytest
 
 from cli.fake_api import make_job
 from gpudev import AsyncGpuDev, CommandFailed, GpuDev, NotFound, NotInTime, Refused, ReservationEnded, UsageError
-from gpudev.sdk import copying, remote_runs
+from gpudev.sdk.remote import remote_commands, upload
 from gpudev.wire.reservations import JobView
 from support.system import System
 
@@ -170,13 +170,13 @@ def test_without_an_rsync_that_can_do_it_the_files_go_as_one_stream(
 def test_files_go_nowhere_but_below_the_home_there(client: GpuDev, tmp_path: Path, target: str) -> None:
     job = make_job(status="active")
     with pytest.raises(UsageError):
-        copying.copy_folder(job, {}, None, tmp_path, target)
+        upload.copy_folder(job, {}, None, tmp_path, target)
 
 
 def test_a_command_that_was_begun_goes_on_by_itself(client: GpuDev) -> None:
     with client.reserve(gpus=1, disk="none") as server:
         nothing = server.output()
-        assert nothing.exit_code == remote_runs.NOTHING_RAN
+        assert nothing.exit_code == remote_commands.NOTHING_RAN
         script = 'echo "$1"; until [ -e ~/go ]; do sleep 0.1; done; echo done; exit 5'
         server.start(["sh", "-c", script, "sh", "it's $HOME"])
         with pytest.raises(CommandFailed, match="runs here already"):

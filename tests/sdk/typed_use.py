@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Generator, Sequence
 from typing import assert_type
 
 from gpudev import AsyncGpuDev, AsyncServer, GpuDev, JobView, Server
-from gpudev.sdk.servers import Result
+from gpudev.sdk.resources.dev_servers import Result
 from gpudev.wire.disks import DiskView, OperationView
 from gpudev.wire.reservations import JobEvent
 

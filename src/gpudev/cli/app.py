@@ -13,7 +13,7 @@ import click
 
 from gpudev import __version__
 from gpudev.cli import output, overview
-from gpudev.cli.exits import CliError, Exit, as_json, as_text, exit_of
+from gpudev.cli.exit_codes import CliError, Exit, as_json, as_text, exit_of
 from gpudev.cli.main import COMPLETION_VARIABLE
 from gpudev.sdk.errors import ClientError
 

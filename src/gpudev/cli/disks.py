@@ -2,9 +2,9 @@
 
 from typing import TypeVar
 
-from gpudev.cli.api import Api, Reply
-from gpudev.sdk.calls import Call
+from gpudev.cli.api_calls import Api, Reply
 from gpudev.sdk.errors import NotFound, Unreachable
+from gpudev.sdk.http.endpoints import Call
 
 _T = TypeVar("_T")
 

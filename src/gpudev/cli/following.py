@@ -4,11 +4,11 @@ import queue
 import threading
 from typing import NamedTuple
 
-from gpudev.cli.api import Api
-from gpudev.cli.exits import CliError, Exit
-from gpudev.sdk import following
+from gpudev.cli.api_calls import Api
+from gpudev.cli.exit_codes import CliError, Exit
 from gpudev.sdk.errors import ClientError
-from gpudev.sdk.following import Lost, Seen
+from gpudev.sdk.http import event_stream
+from gpudev.sdk.http.event_stream import Lost, Seen
 from gpudev.sdk.standing import has_ended
 
 
@@ -25,7 +25,7 @@ class Following:
     def __init__(self, api: Api, job_id: str, *, patience: float) -> None:
         """`api` is this one's alone."""
         self._api = api
-        self._followed = following.Following(api.core, job_id, patience=patience)
+        self._followed = event_stream.Following(api.core, job_id, patience=patience)
         self._news: queue.SimpleQueue[News] = queue.SimpleQueue()
         self._stopped = threading.Event()
         threading.Thread(target=self._run, name="following", daemon=True).start()

@@ -3,7 +3,7 @@
 import click
 
 from gpudev.cli import output
-from gpudev.cli.session import Session
+from gpudev.cli.command_session import Session
 from gpudev.domain.disks.names import NO_DISK
 from gpudev.sdk.errors import NotFound
 
@@ -24,10 +24,10 @@ def is_agreed(session: Session, name: str | None, *, may_ask: bool, quiet: bool)
 
 def _why_it_is_not_there(session: Session, name: str) -> str | None:
     """In the API's own words, which also tell of one that was deleted. None: it is there."""
-    from gpudev.sdk import disk_calls
+    from gpudev.sdk.http import disk_endpoints
 
     try:
-        found = session.api.ask(disk_calls.get_disk(name)).value
+        found = session.api.ask(disk_endpoints.get_disk(name)).value
     except NotFound as error:
         return error.message[:1].upper() + error.message[1:]
     if found.state != "failed":

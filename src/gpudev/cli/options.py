@@ -30,7 +30,7 @@ class ReservationId(click.ParamType):  # type: ignore[type-arg]  # only later ve
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
         from click.shell_completion import CompletionItem
 
-        from gpudev.cli.completing import reservation_ids
+        from gpudev.cli.shell_completion import reservation_ids
 
         return [CompletionItem(short, help=text) for short, text in reservation_ids(incomplete)]
 
@@ -50,7 +50,7 @@ class DiskName(click.ParamType):  # type: ignore[type-arg]
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
         from click.shell_completion import CompletionItem
 
-        from gpudev.cli.completing import disk_names
+        from gpudev.cli.shell_completion import disk_names
 
         deleted = ctx.info_name == "restore"
         return [CompletionItem(name, help=text) for name, text in disk_names(incomplete, deleted=deleted)]

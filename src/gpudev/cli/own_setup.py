@@ -6,9 +6,9 @@ from typing import Any, TypeVar
 
 import click
 
-from gpudev.cli.session import Session
+from gpudev.cli.command_session import Session
+from gpudev.cli.commands.reservations import personalization
 from gpudev.domain.sessions.personalization import Personalization
-from gpudev.sdk import own_setup
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -49,11 +49,11 @@ def chosen(
 ) -> Personalization:
     usual = session.preferences
     files = [usual.env_file, *env_files]
-    if own_setup.NONE in env_files:
+    if personalization.NONE in env_files:
         files = list(env_files)
     script = startup_script or usual.startup_script
-    return own_setup.gather(
-        env_files=[Path(name) for name in files if name is not None and name != own_setup.NONE],
+    return personalization.gather(
+        env_files=[Path(name) for name in files if name is not None and name != personalization.NONE],
         variables=variables,
         dotfiles=_unless_none(dotfiles or usual.dotfiles),
         startup_script=None if _unless_none(script) is None else Path(str(script)),
@@ -62,4 +62,4 @@ def chosen(
 
 
 def _unless_none(text: str | None) -> str | None:
-    return None if text == own_setup.NONE else text
+    return None if text == personalization.NONE else text

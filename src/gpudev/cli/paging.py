@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from gpudev.cli.api import Api, Reply
+from gpudev.cli.api_calls import Api, Reply
 from gpudev.wire.reservations import JobList
 
 _LARGEST_PAGE = 200

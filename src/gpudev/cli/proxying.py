@@ -5,8 +5,8 @@ import re
 import socket
 from collections.abc import Sequence
 
-from gpudev.cli import output, piping, shortcut
-from gpudev.cli.exits import CliError, Exit
+from gpudev.cli import output, proxy_tunnel, stdio_pipe
+from gpudev.cli.exit_codes import CliError, Exit
 
 _ENDED, _ACCESS_ENDED = 4001, 4003
 _DONE = (1000, 1005)
@@ -32,12 +32,12 @@ def quick(arguments: Sequence[str]) -> int | None:
 
 def carry(job_id: str, *, auto: bool, api_url: str | None) -> None:
     """Standard input and output to the dev server's ssh server, until either has ended."""
-    line, first = shortcut.open_line(job_id, api_url, auto=auto) or _open_line(job_id, auto, api_url)
+    line, first = proxy_tunnel.open_line(job_id, api_url, auto=auto) or _open_line(job_id, auto, api_url)
     if first is None:
-        piping.Pipe(line, piping.Plain()).run()
+        stdio_pipe.Pipe(line, stdio_pipe.Plain()).run()
         return
-    closed = piping.Pipe(line, piping.Framed()).run(first)
-    piping.say_goodbye(line)
+    closed = stdio_pipe.Pipe(line, stdio_pipe.Framed()).run(first)
+    stdio_pipe.say_goodbye(line)
     if closed is not None and closed.code not in _DONE:
         code = _EXITS.get(closed.code, Exit.UNREACHABLE)
         raise CliError(code, f"the connection was ended: {closed.reason or f'code {closed.code}'}")
@@ -46,13 +46,13 @@ def carry(job_id: str, *, auto: bool, api_url: str | None) -> None:
 def _open_line(job_id: str, auto: bool, api_url: str | None) -> "tuple[socket.socket, bytes | None]":
     """By the whole client. A WebSocket, and what came through it already; None in its place: straight to the dev
     server."""
-    from gpudev.cli.session import Session
+    from gpudev.cli.command_session import Session
 
     session = Session(api_url)
     if auto:
-        from gpudev.sdk import reaching
+        from gpudev.sdk.remote import ssh_route
 
-        straight = reaching.straight_to(session.api.get(job_id).value)
+        straight = ssh_route.straight_to(session.api.get(job_id).value)
         if straight is not None:
             return straight, None
     return session.api.open_tunnel(job_id)

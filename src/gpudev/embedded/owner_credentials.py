@@ -11,7 +11,7 @@ from gpudev.domain.errors import Unavailable
 from gpudev.embedded import api_probe
 from gpudev.embedded.system import server_command
 from gpudev.sdk import credentials
-from gpudev.sdk.owner import name
+from gpudev.sdk.automatic_login import name
 
 
 def ensure_owner_key(api_url: str, environment: Mapping[str, str]) -> credentials.Credential:

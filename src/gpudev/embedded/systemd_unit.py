@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gpudev import settings
 from gpudev.embedded.progress_output import StepFailed
-from gpudev.sdk.owner import name
+from gpudev.sdk.automatic_login import name
 
 UNIT = "gpu-dev.service"
 _STEP = "Start at boot"

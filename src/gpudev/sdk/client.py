@@ -3,17 +3,17 @@
 from collections.abc import Mapping
 from typing import Unpack
 
-from gpudev.sdk.awaiting import AwaitingDriver
-from gpudev.sdk.blocking import BlockingDriver
-from gpudev.sdk.cluster import AsyncCluster, AsyncKeys, AsyncStatistics, Cluster, Keys, Statistics
-from gpudev.sdk.disks import AsyncDisks, Disks
-from gpudev.sdk.interiors import AsyncJupyter, AsyncUsers, Jupyter, Users
-from gpudev.sdk.jobs import AsyncJobs, Jobs, OnChange
+from gpudev.sdk.client_session import Session
+from gpudev.sdk.http.routines import BlockingDriver
 from gpudev.sdk.offering import Awaiting, Blocking
-from gpudev.sdk.servers import AsyncServer, Server
-from gpudev.sdk.session import Session
-from gpudev.sdk.stays import AsyncStay, Stay, Terms
-from gpudev.sdk.wishes import Wishes, checked
+from gpudev.sdk.reserve_options import Wishes, checked
+from gpudev.sdk.resources.addons import AsyncJupyter, AsyncUsers, Jupyter, Users
+from gpudev.sdk.resources.cluster import AsyncCluster, AsyncKeys, AsyncStatistics, Cluster, Keys, Statistics
+from gpudev.sdk.resources.dev_servers import AsyncServer, Server
+from gpudev.sdk.resources.disks import AsyncDisks, Disks
+from gpudev.sdk.resources.jobs import AsyncJobs, Jobs, OnChange
+from gpudev.sdk.resources.reservation_context import AsyncStay, Stay, Terms
+from gpudev.sdk.resources.sync_async import AwaitingDriver
 
 
 class GpuDev(Blocking):

@@ -5,7 +5,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from gpudev.sdk import files
+from gpudev.sdk import json_files
 
 
 class Credential(NamedTuple):
@@ -19,7 +19,7 @@ class Credential(NamedTuple):
 
 
 def find(path: Path, api_url: str) -> Credential | None:
-    entry = files.read_object(path, private=True).get(api_url)
+    entry = json_files.read_object(path, private=True).get(api_url)
     if not isinstance(entry, dict) or not isinstance(entry.get("api_key"), str):
         return None
     login = entry.get("login")
@@ -30,13 +30,13 @@ def find(path: Path, api_url: str) -> Credential | None:
 
 def store(path: Path, api_url: str, credential: Credential) -> None:
     """Keep every other entry."""
-    with files.changing(path):
+    with json_files.changing(path):
         store_locked(path, api_url, credential)
 
 
 def store_locked(path: Path, api_url: str, credential: Credential) -> None:
     """Within `files.changing`."""
-    entries = files.read_object(path, private=True)
+    entries = json_files.read_object(path, private=True)
     entries[api_url] = {
         "api_key": credential.api_key,
         "username": credential.username,
@@ -44,12 +44,12 @@ def store_locked(path: Path, api_url: str, credential: Credential) -> None:
     }
     if credential.login:
         entries[api_url]["login"] = dict(credential.login)
-    files.write_object(path, entries)
+    json_files.write_object(path, entries)
 
 
 def forget(path: Path, api_url: str) -> None:
     """Keep every other entry."""
-    with files.changing(path):
-        entries = files.read_object(path, private=True)
+    with json_files.changing(path):
+        entries = json_files.read_object(path, private=True)
         if entries.pop(api_url, None) is not None:
-            files.write_object(path, entries)
+            json_files.write_object(path, entries)

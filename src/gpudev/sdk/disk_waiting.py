@@ -3,11 +3,11 @@
 import time
 from collections.abc import Callable
 
-from gpudev.sdk.calls import Reply
-from gpudev.sdk.core import Core
-from gpudev.sdk.disk_calls import operation
 from gpudev.sdk.effects import Pause, Routine, Tell
 from gpudev.sdk.errors import OperationFailed, Unreachable
+from gpudev.sdk.http.api_client import Core
+from gpudev.sdk.http.disk_endpoints import operation
+from gpudev.sdk.http.endpoints import Reply
 from gpudev.wire.disks import OperationView
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0

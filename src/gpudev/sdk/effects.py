@@ -8,7 +8,7 @@ written once and knows neither threads nor event loops.
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from gpudev.sdk.transport import Request, Stream
+from gpudev.sdk.http.transport import Request, Stream
 
 _T = TypeVar("_T")
 

@@ -8,11 +8,11 @@ import json
 from typing import TypeVar
 
 from gpudev.sdk import sse
-from gpudev.sdk.core import Core
 from gpudev.sdk.effects import Close, NextLine, Pause, Routine
 from gpudev.sdk.errors import Unavailable, Unreachable
+from gpudev.sdk.http.api_client import Core
+from gpudev.sdk.http.transport import SILENCE_SECONDS, Stream
 from gpudev.sdk.standing import has_ended
-from gpudev.sdk.transport import SILENCE_SECONDS, Stream
 from gpudev.wire import codec
 from gpudev.wire.reservations import JobEvent, JobView
 

@@ -8,11 +8,11 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from functools import update_wrapper
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
-from gpudev.sdk.awaiting import AwaitingDriver
-from gpudev.sdk.blocking import BlockingDriver
-from gpudev.sdk.core import Core
+from gpudev.sdk.client_session import Session
 from gpudev.sdk.effects import Routine
-from gpudev.sdk.session import Session
+from gpudev.sdk.http.api_client import Core
+from gpudev.sdk.http.routines import BlockingDriver
+from gpudev.sdk.resources.sync_async import AwaitingDriver
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")

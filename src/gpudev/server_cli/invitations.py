@@ -15,7 +15,7 @@ from gpudev.embedded.layout import Layout, read_json
 from gpudev.embedded.listen_options import listen_warnings
 from gpudev.ports.clock import SystemClock
 from gpudev.ports.invitations import NewInvitation
-from gpudev.sdk.address import check_url
+from gpudev.sdk.api_address import check_url
 from gpudev.sdk.errors import ClientError
 from gpudev.server_cli.command_runtime import load_server_settings, run_with_stores
 from gpudev.server_cli.recording import record_command

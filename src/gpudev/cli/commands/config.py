@@ -8,11 +8,12 @@ from typing import IO
 import click
 
 from gpudev import paths
-from gpudev.cli import output, preferences
-from gpudev.cli.exits import CliError, Exit, usage_error
-from gpudev.cli.preferences import API_URL, Preferences
-from gpudev.cli.session import Session
-from gpudev.sdk.address import region_of
+from gpudev.cli import config as preferences
+from gpudev.cli import output
+from gpudev.cli.command_session import Session
+from gpudev.cli.config import API_URL, Preferences
+from gpudev.cli.exit_codes import CliError, Exit, usage_error
+from gpudev.sdk.api_address import region_of
 from gpudev.sdk.errors import ClientError
 
 _region_option = click.option("--region", help="The region whose api_url is meant (default: the current one).")

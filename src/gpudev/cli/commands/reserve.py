@@ -4,11 +4,12 @@ from typing import Any
 
 import click
 
-from gpudev.cli import new_disks, output, ssh_config, wording
+from gpudev.cli import formatting, new_disks, output
+from gpudev.cli.command_session import Session
+from gpudev.cli.commands.reservations.progress import check_ready, wait_until_ready
+from gpudev.cli.commands.reservations.reserve import request_from, reservation_options, submit
+from gpudev.cli.commands.sessions import ssh_config
 from gpudev.cli.options import api_options
-from gpudev.cli.reserving import request_from, reservation_options, submit
-from gpudev.cli.session import Session
-from gpudev.cli.waiting import check_ready, wait_until_ready
 from gpudev.wire.reservations import JobView
 
 
@@ -38,16 +39,16 @@ def reserve(*, no_wait: bool, yes: bool, as_json: bool, api_url: str | None, **w
     written = None
     if not no_wait:
         check_ready(reply.value)
-        written = ssh_config.keep_up(session, reply.value, wording.utc_now())
+        written = ssh_config.keep_up(session, reply.value, formatting.utc_now())
     if not as_json:
         output.say(_accepted(reply.value) if no_wait else ready_text(reply.value, written))
 
 
 def ready_text(job: JobView, written: ssh_config.Written | None = None) -> str:
-    short = wording.short_id(job.reservation_id)
+    short = formatting.short_id(job.reservation_id)
     name = written.names.get(job.reservation_id) if written else None
     lines = [
-        f": {wording.hardware(job)}, {wording.remaining(job, wording.utc_now())}",
+        f": {formatting.hardware(job)}, {formatting.remaining(job, formatting.utc_now())}",
         f"  gpu-dev connect {short}",
         f"  ssh {name}" if name else f"  {job.ssh_command}",
     ]
@@ -59,8 +60,8 @@ def ready_text(job: JobView, written: ssh_config.Written | None = None) -> str:
 
 
 def _accepted(job: JobView) -> str:
-    short = wording.short_id(job.reservation_id)
-    now_is = wording.situation(job, wording.utc_now())
-    label = output.clean(f"Reserved: {short} ({wording.hardware(job)}), {job.status}: ")
+    short = formatting.short_id(job.reservation_id)
+    now_is = formatting.situation(job, formatting.utc_now())
+    label = output.clean(f"Reserved: {short} ({formatting.hardware(job)}), {job.status}: ")
     told = output.hang(label, output.clean(now_is), len("Reserved: "))
     return f"{told}\n  gpu-dev status {short}\n  gpu-dev connect {short}"

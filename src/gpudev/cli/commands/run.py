@@ -5,13 +5,14 @@ from typing import Any
 
 import click
 
-from gpudev.cli import new_disks, output, running, wording
-from gpudev.cli.connecting import ThenCommand, way_options
-from gpudev.cli.exits import CliError, Exit, local_error, usage_error
-from gpudev.cli.interrupting import ending_like_ctrl_c
-from gpudev.cli.reserving import request_from, reservation_options, submit
-from gpudev.cli.session import Session
-from gpudev.sdk import copying, ssh
+from gpudev.cli import formatting, new_disks, output
+from gpudev.cli.command_session import Session
+from gpudev.cli.commands.reservations import run as running
+from gpudev.cli.commands.reservations.reserve import request_from, reservation_options, submit
+from gpudev.cli.commands.reservations.signals import ending_like_ctrl_c
+from gpudev.cli.commands.sessions.connection_setup import ThenCommand, way_options
+from gpudev.cli.exit_codes import CliError, Exit, local_error, usage_error
+from gpudev.sdk.remote import openssh, upload
 
 
 @click.command(cls=ThenCommand, options_metavar="[OPTIONS] -- COMMAND...")
@@ -61,7 +62,7 @@ def run(
         raise usage_error("--folder is copied, and with --no-copy nothing is: give one of them")
     copied = None if no_copy else _check_folder((folder or _current_folder()).resolve())
     wanted = running.Run(command, copied, direct, proxy, keep)
-    ssh.find_program()
+    openssh.find_program()
     session = Session(api_url)
     request = request_from(session, **wishes)
     may_ask = output.can_ask() and not yes
@@ -71,7 +72,7 @@ def run(
         reserved = submit(session, request, counted=wishes["gpus"] is not None, may_ask=may_ask, keeps=False)
         if not detach:
             click.get_current_context().exit(running.attend(session, reserved, wanted))
-        short = wording.short_id(running.let_go(session, reserved, wanted).reservation_id)
+        short = formatting.short_id(running.let_go(session, reserved, wanted).reservation_id)
     ends = "Nobody releases it before its end but you:" if keep else "It is released when the command has ended:"
     output.tell(f"Begun on {short}. {ends}")
     output.tell(f"  gpu-dev logs {short} --follow\n  gpu-dev cancel {short}")
@@ -90,5 +91,5 @@ def _check_folder(folder: Path) -> Path:
         raise usage_error(
             f"{folder} is more than anybody means to copy", "Go to your project's folder, or give --folder or --no-copy"
         )
-    copying.check_can_list(folder)
+    upload.check_can_list(folder)
     return folder

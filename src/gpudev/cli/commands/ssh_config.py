@@ -5,9 +5,10 @@ import os
 
 import click
 
-from gpudev.cli import output, ssh_config, wording
-from gpudev.cli.exits import usage_error
-from gpudev.cli.session import Session
+from gpudev.cli import formatting, output
+from gpudev.cli.command_session import Session
+from gpudev.cli.commands.sessions import ssh_config
+from gpudev.cli.exit_codes import usage_error
 
 
 @click.command("ssh-config")
@@ -27,13 +28,13 @@ def configure(remove: bool, as_json: bool, api_url: str | None) -> None:
         output.say("Removed." if gone else "There was nothing of ours.")
         return
     session = Session(api_url)
-    written = ssh_config.refresh(session, wording.utc_now())
+    written = ssh_config.refresh(session, formatting.utc_now())
     if as_json:
         output.say(json.dumps(written.names))
         return
     if written.included_now:
         output.tell(f"{ssh_config.users_file(session.env)} now includes {ssh_config.own_file(session.env)}")
     for job_id, name in written.names.items():
-        output.say(f"{wording.short_id(job_id)}  ssh {name}")
+        output.say(f"{formatting.short_id(job_id)}  ssh {name}")
     if not written.names:
         output.say("You have no dev server at the moment.")

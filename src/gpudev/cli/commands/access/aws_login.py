@@ -1,0 +1,131 @@
+"""Logging in with AWS credentials: "who am I?" is signed here and asked by the server.
+
+What leaves this machine is the signed question and the session's token, never the secret key. It is signed for this
+server, by the name we reach it by (what the server calls itself proves nothing), and for one login.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from gpudev.cli import output
+from gpudev.cli.commands.access.login_methods import Options, credential_from
+from gpudev.cli.exit_codes import CliError, Exit, local_error
+from gpudev.domain.access import login as aws_login
+from gpudev.domain.errors import Invalid
+from gpudev.sdk.credentials import Credential
+from gpudev.wire import codec
+from gpudev.wire.access import AwsLoginRequest, LoginMethod, LoginView, NonceView
+
+if TYPE_CHECKING:
+    from gpudev.cli.command_session import Session
+
+_INSTALL = "pip install 'gpu-dev[aws-login]'"
+
+
+def log_in(session: "Session", method: LoginMethod, options: Options) -> Credential:
+    if session.address.url.startswith("http:") and not session.address.is_local:
+        output.tell(f"Note: {session.address.url} is not encrypted; whoever listens on the way can take your key.")
+    return _log_in(session, method, options.profile)
+
+
+def log_in_again(session: "Session", method: LoginMethod, login: Mapping[str, str]) -> Credential:
+    return _log_in(session, method, login.get("profile"))
+
+
+def _log_in(session: "Session", method: LoginMethod, profile: str | None) -> Credential:
+    name = _check_name(session.address.url, method)
+    # Credentials first: they may take a while to get, and a nonce does not last.
+    signer = _Signer(profile, method)
+    api = session.anonymous_api()
+    nonce = api.post(NonceView, "/v1/auth/nonce", repeatable=True).value.nonce
+    signed = signer.sign(name, nonce)
+    view = api.post(LoginView, "/v1/auth/aws-login", codec.encode_model(signed)).value
+    login = {"method": "aws"} | ({"profile": profile} if profile else {})
+    return credential_from(view, login)
+
+
+def _check_name(url: str, method: LoginMethod) -> str:
+    name = aws_login.server_name(url)
+    if name not in (method.server_names or []):
+        names = ", ".join(method.server_names or []) or "nothing"
+        raise CliError(
+            Exit.AUTH,
+            f"you reach this server as {name}, but it takes logins for {names} only",
+            "Use that address (`gpu-dev config set api_url URL`), or ask its operator to add this one",
+        )
+    return name
+
+
+class _Signer:
+    """Somebody's AWS credentials, found as every AWS program finds them."""
+
+    def __init__(self, profile: str | None, method: LoginMethod) -> None:
+        self._library = _library()
+        self._roles = " or ".join(method.roles or []) or "it names"
+        try:
+            aws = self._library.session.Session(profile=profile)
+            found = aws.get_credentials()
+            self._credentials = found.get_frozen_credentials() if found else None
+            region = aws.get_config_variable("region")
+        except self._library.exceptions.BotoCoreError as error:
+            raise self._failed(error, profile) from error
+        if self._credentials is None:
+            raise CliError(
+                Exit.AUTH,
+                f"there are no AWS credentials here; {self._needed()}",
+                "Log in to AWS first (`aws sso login --profile NAME`, then `gpu-dev login --profile NAME`)",
+            )
+        if not self._credentials.token:
+            raise CliError(
+                Exit.AUTH,
+                f"the AWS credentials found here are no role's; {self._needed()}",
+                "Choose the profile that has it: `gpu-dev login --profile NAME`",
+            )
+        self._endpoint = _endpoint(method, region)
+
+    def sign(self, server_name: str, nonce: str) -> AwsLoginRequest:
+        headers = {
+            "Host": self._endpoint.host,
+            "Content-Type": aws_login.STS_CONTENT_TYPE,
+            aws_login.SERVER_HEADER: server_name,
+            aws_login.NONCE_HEADER: nonce,
+        }
+        request = self._library.awsrequest.AWSRequest(
+            aws_login.STS_METHOD, self._endpoint.url, data=aws_login.STS_BODY, headers=headers
+        )
+        self._library.auth.SigV4Auth(self._credentials, "sts", self._endpoint.region).add_auth(request)
+        return AwsLoginRequest(
+            method=aws_login.STS_METHOD,
+            url=self._endpoint.url,
+            headers={str(name): str(value) for name, value in request.headers.items()},
+            body=aws_login.STS_BODY,
+        )
+
+    def _needed(self) -> str:
+        return f"this server wants the role {self._roles}"
+
+    def _failed(self, error: Exception, profile: str | None) -> CliError:
+        named = f" --profile {profile}" if profile else ""
+        return CliError(
+            Exit.AUTH, f"your AWS credentials cannot be had: {error}", f"With SSO, run `aws sso login{named}`"
+        )
+
+
+def _endpoint(method: LoginMethod, own_region: str | None) -> aws_login.StsEndpoint:
+    """In the person's own region if the server takes that, else in the first that it takes."""
+    regions = method.regions or []
+    try:
+        return aws_login.get_sts_endpoint(own_region if own_region in regions else regions[0])
+    except (Invalid, IndexError) as error:
+        raise CliError(Exit.UNREACHABLE, "the server does not say for which AWS region to sign") from error
+
+
+def _library() -> Any:
+    try:
+        import botocore.auth
+        import botocore.awsrequest
+        import botocore.exceptions
+        import botocore.session
+    except ImportError as error:
+        raise local_error("logging in with AWS needs AWS's library", f"Install it: {_INSTALL}") from error
+    return botocore

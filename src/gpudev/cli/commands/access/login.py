@@ -1,0 +1,132 @@
+"""`gpu-dev login` and `gpu-dev logout`."""
+
+import json
+import sys
+
+import click
+
+from gpudev import paths
+from gpudev.cli import output
+from gpudev.cli.command_session import KEY_VARIABLE, Session, check_key
+from gpudev.cli.exit_codes import CliError, Exit, usage_error
+from gpudev.sdk import credentials
+from gpudev.sdk.credentials import Credential
+from gpudev.sdk.errors import Forbidden, Unauthenticated
+
+_LONGEST_KEY = 4096
+
+
+@click.command()
+@click.argument("link", required=False)
+@click.option("--profile", metavar="NAME", help="Log in with this profile of your AWS configuration.")
+@click.option("--method", type=click.Choice(["aws", "oidc"]), help="Of the ways the server offers, take this one.")
+@click.option("--device/--browser", "by_device", default=None, help="OIDC: with a code on another device, or here.")
+@click.option("--key-stdin", is_flag=True, help="Store a key you were given; it is read from standard input.")
+@click.option("--rotate", is_flag=True, help="Replace the key you have; the old one ends at once.")
+@click.option("--again", is_flag=True, help="In the way you last did; nobody is asked anything.")
+@click.option("--api-url", metavar="URL", help="Address of the API, above all settings.")
+@click.option("--json", "as_json", is_flag=True, help="Print who you are as JSON.")
+def login(
+    *,
+    link: str | None,
+    profile: str | None,
+    method: str | None,
+    by_device: bool | None,
+    key_stdin: bool,
+    rotate: bool,
+    again: bool,
+    api_url: str | None,
+    as_json: bool,
+) -> None:
+    """Get an API key in the way the server offers, or with the LINK of an invitation, or store one you were given.
+
+    An invitation also says where the API is and how to know it; `-` reads it from standard input.
+
+    Where the server lets people in by their AWS credentials, these are found as every AWS program finds them; only a
+    signed request leaves this machine, never the secret key. When the key ends, commands get the next one by
+    themselves.
+    """
+    chosen = bool(profile or method or by_device is not None)
+    if sum((key_stdin, rotate, again, chosen, link is not None)) > 1:
+        raise usage_error("--key-stdin, --rotate, --again, an invitation and a way to log in do not go together")
+    session = Session(api_url)
+    if link is not None:
+        from gpudev.cli.commands.access import invitation_login
+
+        session, credential = invitation_login.accept(link, api_url)
+    elif key_stdin:
+        credential = _store_given_key(session)
+    elif rotate:
+        credential = _rotate(session)
+    elif again and (stored := session.stored()) is not None and stored.login:
+        credential = session.log_in_again(stored)
+    elif session.address.embedded and not chosen:
+        credential = session.log_in_as_owner()
+    elif again:
+        raise CliError(Exit.AUTH, f"nothing is known of how you log in to {session.address.url}", "Run `gpu-dev login`")
+    else:
+        from gpudev.cli.commands.access import login_methods
+
+        credential = session.keep(login_methods.log_in(session, login_methods.Options(method, profile, by_device)))
+    if as_json:
+        about = {"api_url": session.address.url, "username": credential.username, "expires_at": credential.expires_at}
+        output.say(json.dumps(about))
+    else:
+        name = f" as {output.clean(credential.username)}" if credential.username else ""
+        output.say(f"Logged in to {session.address.url}{name}.")
+    _mention_variable(session)
+
+
+@click.command()
+@click.option("--api-url", metavar="URL", help="Address of the API, above all settings.")
+def logout(api_url: str | None) -> None:
+    """End the stored API key, at the server and here."""
+    session = Session(api_url)
+    stored = session.stored()
+    if stored is None:
+        output.say(f"There is no key for {session.address.url} here.")
+        _mention_variable(session)
+        return
+    try:
+        session.api_with(stored.api_key).revoke_key()
+    finally:
+        # Whatever the server says: who logs out wants no key lying here.
+        credentials.forget(paths.credentials_file(session.env), session.address.url)
+    output.say(f"Logged out of {session.address.url}.")
+    _mention_variable(session)
+
+
+def _rotate(session: Session) -> Credential:
+    from gpudev.wire.cluster import KeyView
+
+    stored = session.stored()
+    if stored is None:
+        raise CliError(Exit.AUTH, f"there is no key for {session.address.url} here", "Run `gpu-dev login`")
+    view = session.api_with(stored.api_key).post(KeyView, "/v1/keys/rotate").value
+    ends = view.expires_at.isoformat() if view.expires_at else None
+    return session.keep(stored._replace(api_key=view.api_key, username=view.username, expires_at=ends))
+
+
+def _store_given_key(session: Session) -> Credential:
+    """Only a key that works is kept."""
+    key = check_key(_read_key(), "what was given")
+    try:
+        session.api_with(key).list_page({"limit": 1})
+    except (Unauthenticated, Forbidden) as error:
+        raise CliError(
+            Exit.AUTH, f"{session.address.url} does not take this key", "Ask its operator for another"
+        ) from error
+    return session.keep(Credential(key))
+
+
+def _read_key() -> str:
+    if sys.stdin is None:
+        return ""
+    if sys.stdin.isatty():
+        return str(click.prompt("API key", hide_input=True, err=True))
+    return sys.stdin.readline(_LONGEST_KEY)
+
+
+def _mention_variable(session: Session) -> None:
+    if session.env.get(KEY_VARIABLE):
+        output.tell(f"Note: {KEY_VARIABLE} is set and goes before the stored key.")

@@ -1,0 +1,98 @@
+"""How a person gets a key from a server: by one of the ways it offers, and in the same way again when the key ends.
+
+A way is a module with two functions: `log_in(session, method, options)` asks whatever it must; `log_in_again(session,
+method, login)` asks nobody, and knows from the first time what is in `login`. Each answers a Credential, whose `login`
+begins with `method`, or raises CliError. WAYS names them.
+"""
+
+from collections.abc import Mapping
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from gpudev.cli.command_session import Session
+from gpudev.cli.exit_codes import CliError, Exit
+from gpudev.domain.errors import RateLimited
+from gpudev.sdk.credentials import Credential
+from gpudev.sdk.errors import ClientError, Forbidden, NotFound, Unauthenticated, Unreachable
+from gpudev.wire.access import LoginMethod, LoginMethods, LoginView
+
+WAYS: Mapping[str, str] = MappingProxyType(
+    {
+        "aws": "gpudev.cli.commands.access.aws_login",
+        "oidc": "gpudev.cli.commands.access.oidc_login",
+        "invitation": "gpudev.cli.commands.access.invitation_login",
+    }
+)
+
+
+class Options(NamedTuple):
+    """What the person said."""
+
+    method: str | None = None
+    profile: str | None = None
+    """aws: of their AWS configuration."""
+    by_device: bool | None = None
+    """oidc: with a code on another device; None: whatever suits this machine."""
+
+
+def log_in(session: Session, options: Options) -> Credential:
+    """By the way that was asked for, else by the first that the server offers and we know."""
+    offered = _offered(session)
+    wanted = options.method or ("aws" if options.profile else "oidc" if options.by_device is not None else None)
+    for method in offered:
+        if method.kind in WAYS and wanted in (None, method.kind):
+            credential: Credential = _way(method.kind).log_in(session, method, options)
+            return credential
+    if wanted is not None:
+        kinds = ", ".join(method.kind for method in offered) or "none that is known"
+        raise CliError(Exit.AUTH, f"{session.address.url} does not let people in by {wanted}", f"It offers: {kinds}")
+    raise CliError(
+        Exit.AUTH,
+        f"{session.address.url} hands out no keys to this machine",
+        "Ask its operator for one (`gpu-dev-server users add NAME`) and store it with `gpu-dev login --key-stdin`",
+    )
+
+
+def log_in_again(session: Session, stored: Credential) -> Credential:
+    """Without a word to anybody. Raises Unreachable when it may work a little later."""
+    try:
+        credential = _log_in_again(session, stored)
+    except ClientError as error:
+        if error.code == RateLimited.code:
+            raise Unreachable(error.message, sent=True, next_step=error.next_step) from error
+        raise
+    if stored.username and credential.username != stored.username:
+        session.api_with(credential.api_key).revoke_key()
+        raise CliError(
+            Exit.AUTH,
+            f"your key for {session.address.url} has ended, and who is logged in to {stored.login['method']} now is "
+            f"{credential.username}, not {stored.username}",
+            "Run `gpu-dev login` to go on as somebody else",
+        )
+    return credential
+
+
+def _log_in_again(session: Session, stored: Credential) -> Credential:
+    kind = stored.login.get("method", "")
+    method = next((each for each in _offered(session) if each.kind == kind), None)
+    if kind not in WAYS or method is None:
+        raise CliError(Exit.AUTH, f"your key for {session.address.url} has ended", "Run `gpu-dev login`")
+    credential: Credential = _way(kind).log_in_again(session, method, stored.login)
+    return credential
+
+
+def credential_from(view: LoginView, login: Mapping[str, str]) -> Credential:
+    ends = view.expires_at.isoformat() if view.expires_at else None
+    return Credential(view.api_key, view.username, ends, login)
+
+
+def _offered(session: Session) -> list[LoginMethod]:
+    try:
+        return session.anonymous_api().read(LoginMethods, "/v1/auth/methods").value.methods
+    except (NotFound, Unauthenticated, Forbidden):
+        return []  # a server of an earlier version, which knows only keys
+
+
+def _way(kind: str) -> Any:
+    return import_module(WAYS[kind])

@@ -1,0 +1,150 @@
+"""Logging in with the browser on this machine: authorization code with PKCE, brought back to a port of our own.
+
+Whoever else on this machine talks to that port changes nothing: only an answer with our state counts, and what it
+brings is worth nothing without the verifier, which is said to the issuer alone.
+"""
+
+import base64
+import hashlib
+import secrets
+import threading
+import time
+import webbrowser
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import NamedTuple
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+from gpudev.cli import output
+from gpudev.cli.commands.access.oidc_issuer import Client, Endpoints, Refused, Tokens, ask_for_tokens
+from gpudev.cli.exit_codes import CliError, Exit
+from gpudev.domain.oidc_login import bind_nonce
+
+PATIENCE_SECONDS = 300.0
+_PATH = "/callback"
+_ONE_REQUEST_SECONDS = 10.0
+_PAGE = (
+    "<!doctype html><meta charset=utf-8><title>gpu-dev</title>"
+    "<body style='font-family:sans-serif;margin:4em'><h1>{}</h1><p>You can close this window."
+)
+
+
+class Answered(NamedTuple):
+    code: str | None
+    error: str | None
+    issuer: str | None
+
+
+def log_in(client: Client, endpoints: Endpoints, server: str) -> tuple[Tokens, str]:
+    """The tokens, and the nonce the ID token answers to, which says that they are for this server."""
+    state, random, verifier = (secrets.token_urlsafe(32) for _ in range(3))
+    nonce = bind_nonce(random, server)
+    with _Waiting(state) as waiting:
+        question = {
+            "response_type": "code",
+            "client_id": client.client_id,
+            "redirect_uri": waiting.address,
+            "scope": " ".join(client.scopes),
+            "state": state,
+            "nonce": nonce,
+            "code_challenge": challenge_of(verifier),
+            "code_challenge_method": "S256",
+        }
+        address = _with_query(endpoints.authorization, question)
+        output.tell(f"Log in with your browser; if it does not open, go to\n  {address}")
+        # Some browsers are waited for until they end.
+        threading.Thread(target=_open, args=(address,), daemon=True).start()
+        answered = waiting.wait()
+        if answered.error is not None:
+            raise Refused(answered.error, f"the issuer refused the login ({output.clean(answered.error)[:200]})")
+        if answered.code is None or answered.issuer not in (None, client.issuer):
+            raise CliError(Exit.AUTH, "the answer that the browser brought is not the issuer's", "Try again")
+        fields = {
+            "grant_type": "authorization_code",
+            "code": answered.code,
+            "redirect_uri": waiting.address,
+            "code_verifier": verifier,
+        }
+        return ask_for_tokens(endpoints.token, client, fields), nonce
+
+
+def challenge_of(verifier: str) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).decode().rstrip("=")
+
+
+def _with_query(address: str, question: dict[str, str]) -> str:
+    return f"{address}{'&' if urlsplit(address).query else '?'}{urlencode(question)}"
+
+
+def _open(address: str) -> None:
+    try:
+        webbrowser.open(address)
+    except (OSError, webbrowser.Error):
+        return  # the address stands on the screen
+
+
+class _Waiting:
+    """A port on this machine to which the browser is sent back."""
+
+    def __init__(self, state: str) -> None:
+        self._state = state
+        self._server = HTTPServer(("127.0.0.1", 0), self._handler())
+        self._answered: Answered | None = None
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_port}{_PATH}"
+
+    def __enter__(self) -> "_Waiting":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.server_close()
+
+    def wait(self) -> Answered:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while self._answered is None:
+            self._server.timeout = deadline - time.monotonic()
+            if self._server.timeout <= 0:
+                raise CliError(Exit.AUTH, "nobody logged in in the browser in time", "Try again: `gpu-dev login`")
+            self._server.handle_request()
+        return self._answered
+
+    def take(self, path: str) -> bool:
+        """Whether this request was the answer we wait for."""
+        parts = urlsplit(path)
+        given = parse_qs(parts.query, max_num_fields=20)
+        if parts.path != _PATH or not secrets.compare_digest(_one(given, "state") or "", self._state):
+            return False
+        self._answered = Answered(_one(given, "code"), _one(given, "error"), _one(given, "iss"))
+        return True
+
+    def _handler(waiting) -> type[BaseHTTPRequestHandler]:  # noqa: N805 - the handler has a self of its own
+        class Handler(BaseHTTPRequestHandler):
+            timeout = _ONE_REQUEST_SECONDS
+
+            def do_GET(self) -> None:
+                try:
+                    taken = waiting.take(self.path)
+                except ValueError:
+                    taken = False
+                good = taken and waiting._answered is not None and waiting._answered.code is not None
+                words = "You are logged in." if good else "Not logged in." if taken else "This is not your login."
+                page = _PAGE.format(words).encode()
+                self.send_response(200 if taken else 400)
+                self.send_header("Content-Type", "text/html; charset=utf-8")
+                self.send_header("Content-Length", str(len(page)))
+                self.send_header("Cache-Control", "no-store")
+                self.send_header("Connection", "close")
+                self.end_headers()
+                self.wfile.write(page)
+
+            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the library's name
+                """It would write the code onto the screen."""
+
+        return Handler
+
+
+def _one(given: dict[str, list[str]], name: str) -> str | None:
+    """What was said once; said twice it is nobody's answer."""
+    values = given.get(name, [])
+    return values[0] if len(values) == 1 and values[0].isascii() else None

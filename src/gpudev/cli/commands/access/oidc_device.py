@@ -1,0 +1,72 @@
+"""Logging in where there is no browser: a code that is typed in on another device (RFC 8628)."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from gpudev.cli import output
+from gpudev.cli.commands.access.oidc_issuer import Client, Endpoints, Refused, Tokens, ask_for_tokens, checked, post
+from gpudev.cli.exit_codes import CliError, Exit
+from gpudev.sdk.errors import Unreachable
+
+_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
+_USUAL_PAUSE = 5.0
+_LONGEST_PAUSE = 60.0
+_SLOW_DOWN_BY = 5.0
+_LONGEST_WAIT = 1800.0
+
+
+def log_in(client: Client, endpoints: Endpoints, sleep: Callable[[float], None] = time.sleep) -> Tokens:
+    if endpoints.device is None:
+        raise CliError(
+            Exit.AUTH,
+            f"{client.issuer} has no login for machines without a browser",
+            "Run `gpu-dev login --browser` where there is one",
+        )
+    begun = post(endpoints.device, {**client.said(), "scope": " ".join(client.scopes)})
+    _show(begun)
+    fields = {"grant_type": _GRANT, "device_code": _text(begun, "device_code")}
+    pause = min(max(_number(begun, "interval", _USUAL_PAUSE), 1.0), _LONGEST_PAUSE)
+    deadline = time.monotonic() + min(_number(begun, "expires_in", _LONGEST_WAIT), _LONGEST_WAIT)
+    while time.monotonic() < deadline:
+        sleep(pause)
+        try:
+            return ask_for_tokens(endpoints.token, client, fields)
+        except Refused as refused:
+            match refused.oauth_code:
+                case "authorization_pending":
+                    continue
+                case "slow_down":
+                    pause = min(pause + _SLOW_DOWN_BY, _LONGEST_PAUSE)
+                case "expired_token":
+                    break
+                case "access_denied":
+                    raise CliError(Exit.AUTH, "the login was refused on the other device") from refused
+                case _:
+                    raise
+        except Unreachable as lost:
+            if lost.final:
+                raise
+            pause = min(pause * 2, _LONGEST_PAUSE)
+    raise CliError(Exit.AUTH, "nobody entered the code in time", "Try again: `gpu-dev login`")
+
+
+def _show(begun: dict[str, Any]) -> None:
+    address, code = checked(begun.get("verification_uri"), "its device login"), _text(begun, "user_code")
+    complete = begun.get("verification_uri_complete")
+    lines = ["Log in on any device: open", f"  {address}", f"and enter the code  {output.clean(code)}"]
+    if isinstance(complete, str) and complete:
+        lines.append(f"(or open {checked(complete, 'its device login')} and compare the code)")
+    output.tell("\n".join(lines))
+
+
+def _text(begun: dict[str, Any], name: str) -> str:
+    value = begun.get(name)
+    if not isinstance(value, str) or not value:
+        raise CliError(Exit.UNREACHABLE, f"the issuer began the login without a {name}", "Ask the API's operator")
+    return value
+
+
+def _number(begun: dict[str, Any], name: str, otherwise: float) -> float:
+    value = begun.get(name)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and value > 0 else otherwise

@@ -1,0 +1,121 @@
+"""What is said to the issuer: where its endpoints are, and tokens for codes.
+
+Nothing is believed that came another way than TLS (or from this machine), and no redirect is followed.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+from urllib.parse import urlencode, urlsplit
+
+from gpudev.cli.exit_codes import CliError, Exit
+from gpudev.sdk.api_address import is_loopback
+from gpudev.sdk.errors import Unreachable
+from gpudev.sdk.http.api_client import send_patiently
+from gpudev.sdk.http.routines import BlockingDriver
+from gpudev.sdk.http.transport import Answer, Request, Transport
+
+
+class Client(NamedTuple):
+    """Who we are to the issuer: the same for everybody who uses this API."""
+
+    issuer: str
+    client_id: str
+    client_secret: str | None = None
+    scopes: tuple[str, ...] = ("openid",)
+
+    def said(self) -> dict[str, str]:
+        secret = {"client_secret": self.client_secret} if self.client_secret else {}
+        return {"client_id": self.client_id, **secret}
+
+
+class Endpoints(NamedTuple):
+    authorization: str
+    token: str
+    device: str | None
+
+
+class Tokens(NamedTuple):
+    id_token: str
+    refresh_token: str | None
+
+
+class Refused(CliError):
+    """The issuer said no, with one of the codes of OAuth."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(Exit.AUTH, message, "Try again: `gpu-dev login`")
+        self.oauth_code = code
+
+
+def discover(issuer: str) -> Endpoints:
+    answer = _ask(f"{checked(issuer, 'itself').rstrip('/')}/.well-known/openid-configuration", None)
+    about = _object(answer) if answer.status == 200 else {}
+    if about.get("issuer") != issuer:
+        raise _strange(issuer, "it does not say who it is")
+    return Endpoints(
+        authorization=checked(about.get("authorization_endpoint"), "its login page"),
+        token=checked(about.get("token_endpoint"), "its tokens"),
+        device=checked(device, "its device login") if (device := about.get("device_authorization_endpoint")) else None,
+    )
+
+
+def ask_for_tokens(endpoint: str, client: Client, fields: Mapping[str, str]) -> Tokens:
+    """Raises Refused with the issuer's own code."""
+    said = post(endpoint, {**client.said(), **fields})
+    id_token, refresh_token = said.get("id_token"), said.get("refresh_token")
+    if not isinstance(id_token, str):
+        raise _strange(client.issuer, "it gave no ID token")
+    return Tokens(id_token, refresh_token if isinstance(refresh_token, str) else None)
+
+
+def post(endpoint: str, fields: Mapping[str, str]) -> dict[str, Any]:
+    """Raises Refused with the issuer's own code."""
+    answer = _ask(endpoint, urlencode(fields).encode())
+    said = _object(answer)
+    if answer.status == 200:
+        return said
+    code = said.get("error")
+    if not isinstance(code, str):
+        raise _strange(endpoint, f"status {answer.status}")
+    why = said.get("error_description")
+    raise Refused(code, f"the issuer refused the login ({why if isinstance(why, str) and why else code})")
+
+
+def checked(address: object, what: str) -> str:
+    if isinstance(address, str) and address.isascii() and address.isprintable() and " " not in address:
+        try:
+            parts = urlsplit(address)
+            host, _ = parts.hostname or "", parts.port
+        except ValueError:
+            host = ""
+        if host and "@" not in parts.netloc and (parts.scheme == "https" or _is_here(parts.scheme, host)):
+            return address
+    raise CliError(Exit.UNREACHABLE, f"the issuer names no safe address for {what}", "Ask the API's operator")
+
+
+def _is_here(scheme: str, host: str) -> bool:
+    return scheme == "http" and is_loopback(host)
+
+
+def _ask(address: str, form: bytes | None) -> Answer:
+    parts = urlsplit(address)
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    step = "Check your network; the API's operator knows the issuer"
+    transport = Transport(f"{parts.scheme}://{parts.netloc}", when_unreachable=step, name="the login issuer")
+    headers = {} if form is None else {"Content-Type": "application/x-www-form-urlencoded"}
+    request = Request("GET" if form is None else "POST", target, form, headers, repeatable=form is None)
+    return BlockingDriver(transport).run(send_patiently(request))
+
+
+def _object(answer: Answer) -> dict[str, Any]:
+    try:
+        said = json.loads(answer.body)
+    except (ValueError, RecursionError):
+        said = None
+    return said if isinstance(said, dict) else {}
+
+
+def _strange(issuer: str, what: str) -> Unreachable:
+    message = f"{issuer} does not answer like an OpenID Connect issuer ({what})"
+    return Unreachable(message, sent=True, next_step="Ask the API's operator")

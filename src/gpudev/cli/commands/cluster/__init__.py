@@ -1,0 +1,1 @@
+"""`gpu-dev avail`: free GPUs, and the plan of the coming hours."""

@@ -1,0 +1,162 @@
+"""The coming hours as a chart: a row per node, a column per stretch of time, a sign for how full the node is then.
+
+Pure: a plan and a width become lines. It does not know where they are shown.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from gpudev.cli.prompts import is_cpu
+from gpudev.cli.timeline import Slots, peaks, ruler, slots_between
+from gpudev.wire.cluster import ClusterPlan, PlannedStart, PlanNode, PlanStep, TypePlan
+
+_FEW_NODES = 40
+_SHOWN_OF_MANY = 8
+_WIDEST_NAME = 24
+_CLOSED = "closed"
+
+
+class Signs(NamedTuple):
+    free: str
+    partly: str
+    """From nearly free to nearly full."""
+    full: str
+    closed: str
+    mine: str
+    legend: str
+
+
+BLOCKS = Signs("·", "▁▂▃▄▅▆▇", "█", "×", "▶", "· free  ▁▄▇ partly in use  █ full  × closed  ▶ your start")
+ASCII = Signs(
+    ".", "", "#", "x", ">", ". free  1-9 GPUs in use (of more than 9: tenths)  # full  x closed  > your start"
+)
+
+
+class _Row(NamedTuple):
+    label: str
+    node: PlanNode
+    mine: Sequence[PlannedStart] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    width: int
+    signs: Signs
+    every_node: bool
+
+    def lines(self, plan: ClusterPlan) -> list[str]:
+        many = sum(len(one.nodes) for one in plan.gpu_types) > _FEW_NODES and not self.every_node
+        groups = [(one, self._shown(one) if many else one.nodes) for one in plan.gpu_types]
+        labels = _labels([node.name for _, nodes in groups for node in nodes], self.width)
+        content = [each for one, nodes in groups for each in self._group(one, nodes, labels)]
+        rows = [each for each in content if isinstance(each, _Row)]
+        names = max((len(row.label) for row in rows), default=0)
+        loads = max((len(_load(row.node)) for row in rows), default=0)
+        beside = 2 + names + 2 + loads + 2
+        slots = slots_between(plan.begins, plan.until, max(1, self.width - beside))
+        lines = [f"{slots.first:%Z}".ljust(beside) + ruler(slots)]
+        for each in content:
+            if isinstance(each, _Row):
+                lines.append(f"  {each.label:<{names}}  {_load(each.node):>{loads}}  {self._bar(each, slots)}")
+            else:
+                lines.append(each)
+        return lines
+
+    def _group(self, one: TypePlan, nodes: Sequence[PlanNode], labels: Mapping[str, str]) -> Iterator[_Row | str]:
+        """One type: its numbers, the nodes that are shown, and the others together."""
+        left_out = len(one.nodes) - len(nodes)
+        yield self._heading(one)
+        if left_out:
+            yield _Row(f"{sum(1 for node in one.nodes if node.offers):,} open", _together(one))
+        for node in nodes:
+            yield _Row(labels[node.name], node, _mine_on(node, one))
+        if left_out:
+            yield f"  and {left_out:,} more nodes; --all shows them"
+
+    def _shown(self, one: TypePlan) -> list[PlanNode]:
+        """Of many nodes: where one's own are to start, then the first."""
+        if len(one.nodes) <= _SHOWN_OF_MANY:
+            return one.nodes
+        by_interest = sorted(one.nodes, key=lambda node: not _mine_on(node, one))
+        chosen = {node.name for node in by_interest[:_SHOWN_OF_MANY]}
+        return [node for node in one.nodes if node.name in chosen]
+
+    def _heading(self, one: TypePlan) -> str:
+        unit = "slots" if is_cpu(one.gpu_type) else "GPUs"
+        open_nodes = _together(one)
+        closed = sum(1 for node in one.nodes if not node.offers)
+        free = f"{open_nodes.total_gpus - _used_now(open_nodes):,} of {open_nodes.total_gpus:,} {unit} free now"
+        parts = [
+            free if one.nodes else "no nodes",
+            f"{closed:,} of {len(one.nodes):,} nodes closed" if closed else "",
+            f"{one.waiting_in_all:,} {'waits' if one.waiting_in_all == 1 else 'wait'}" if one.waiting_in_all else "",
+        ]
+        return f"{one.gpu_type}: {', '.join(part for part in parts if part)}"
+
+    def _bar(self, row: _Row, slots: Slots) -> str:
+        cells = [self._sign(used, row.node) for used in peaks(row.node.steps, slots)]
+        for start in row.mine:
+            column = slots.column_of(start.latest) if start.latest else None
+            if column is not None:
+                cells[column] = self.signs.mine
+        return "".join(cells)
+
+    def _sign(self, used: int, node: PlanNode) -> str:
+        if used <= 0:
+            return self.signs.free if node.offers else self.signs.closed
+        if used >= node.total_gpus:
+            return self.signs.full
+        steps = self.signs.partly
+        if steps:
+            level = round(used * (len(steps) + 1) / node.total_gpus)
+            return steps[min(len(steps), max(1, level)) - 1]
+        return str(used) if node.total_gpus <= 9 else str(max(1, used * 10 // node.total_gpus))
+
+
+def _together(one: TypePlan) -> PlanNode:
+    """All nodes that are open, as if they were one."""
+    open_nodes = [node for node in one.nodes if node.offers]
+    changes = []
+    for node in open_nodes:
+        before = 0
+        for step in node.steps:
+            changes.append((step.at, step.used_gpus - before))
+            before = step.used_gpus
+    steps: list[PlanStep] = []
+    used = 0
+    for at, change in sorted(changes):
+        used += change
+        if steps and steps[-1].at == at:
+            steps.pop()
+        steps.append(PlanStep(at=at, used_gpus=used))
+    total = sum(node.total_gpus for node in open_nodes)
+    return PlanNode(name=one.gpu_type, total_gpus=total, offers=True, steps=steps)
+
+
+def _mine_on(node: PlanNode, one: TypePlan) -> list[PlannedStart]:
+    return [start for start in one.waiting if start.mine and node.name in start.nodes]
+
+
+def _used_now(node: PlanNode) -> int:
+    return node.steps[0].used_gpus if node.steps else 0
+
+
+def _load(node: PlanNode) -> str:
+    return f"{_used_now(node)}/{node.total_gpus}" if node.offers else _CLOSED
+
+
+def _labels(names: Sequence[str], width: int) -> dict[str, str]:
+    """What each node is called on the chart: without its domain where that tells nobody apart, and not too long."""
+    hosts = [name.partition(".")[0] for name in names]
+    shown = hosts if len(set(hosts)) == len(set(names)) else names
+    most = max(6, min(_WIDEST_NAME, width // 3))
+    return {name: _shortened(label, most) for name, label in zip(names, shown, strict=True)}
+
+
+def _shortened(label: str, most: int) -> str:
+    """Names of machines differ at their ends."""
+    if len(label) <= most:
+        return label
+    head = (most - 2) // 2
+    return f"{label[:head]}..{label[len(label) - (most - 2 - head) :]}"

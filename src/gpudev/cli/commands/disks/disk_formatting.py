@@ -1,0 +1,71 @@
+"""A disk in words: sizes, and how it is. Pure; takes `now`."""
+
+from datetime import datetime
+
+from gpudev.cli.formatting import local_time, short_id
+from gpudev.wire.disks import ContentsView, DiskView, OperationView, SnapshotView
+
+_COLOURS = {"free": "green", "in use": "cyan", "busy": "yellow", "deleted": "dim", "failed": "red"}
+_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+
+
+def colour_of(disk: DiskView) -> str:
+    return _COLOURS.get(disk.state, "dim")
+
+
+def gigabytes(size_gb: int | None) -> str:
+    return "-" if size_gb is None else f"{size_gb} GB"
+
+
+def volume_of_data(size_bytes: int) -> str:
+    """'3.2 GB': two or three digits say enough."""
+    size = float(size_bytes)
+    for unit in _UNITS:
+        if size < 999.5 or unit == _UNITS[-1]:
+            break
+        size /= 1000
+    return f"{size:.0f} {unit}" if unit == "B" or size >= 9.95 else f"{size:.1f} {unit}"
+
+
+def when(time: datetime | None, now: datetime) -> str:
+    return "never" if time is None else local_time(time, now)
+
+
+def situation(disk: DiskView, now: datetime) -> str:
+    """What matters about it at this moment, in one line."""
+    operation = disk.operation
+    if disk.is_deleted:
+        until = disk.restorable_until
+        return (
+            f"id {short_id(disk.disk_id)}, {f'restorable until {local_time(until, now)}' if until else 'being removed'}"
+        )
+    if disk.reservation_id is not None:
+        return f"reservation {short_id(disk.reservation_id)} has it"
+    if operation is not None and operation.state in ("waiting", "running"):
+        return under_way(operation)
+    if operation is not None and operation.state == "failed":
+        kind = operation.kind.replace("_", " ")
+        what = "it could not be made" if disk.state == "failed" else f"the last {kind} failed"
+        return f"{what}: {operation.error or 'no reason was given'}"
+    return ""
+
+
+def under_way(operation: OperationView) -> str:
+    trouble = f"; {operation.error}" if operation.error else ""
+    return f"{operation.kind.replace('_', ' ')}: {operation.step}{trouble}"
+
+
+def as_of(contents: ContentsView, now: datetime) -> str:
+    """When it was so, and whether it may have changed since."""
+    later = "" if contents.is_latest else "; what was on it later is not known"
+    return f"{when(contents.as_of, now)}{later}"
+
+
+def contents_of(snapshot: SnapshotView) -> str:
+    if snapshot.files is None or snapshot.size_bytes is None:
+        return "-"
+    return f"{files(snapshot.files)}, {volume_of_data(snapshot.size_bytes)}"
+
+
+def files(count: int) -> str:
+    return f"{count} file{'' if count == 1 else 's'}"

@@ -1,0 +1,76 @@
+"""Waiting for what is done to a disk, and showing how far it is.
+
+On a terminal one line is drawn over itself; elsewhere each new step is a line; programs see nothing of it.
+"""
+
+import gc
+import sys
+import time
+
+from gpudev.cli import formatting, output
+from gpudev.cli.api_calls import Reply
+from gpudev.cli.command_session import Session
+from gpudev.cli.exit_codes import CliError, Exit
+from gpudev.sdk.disk_waiting import wait_until_over as wait
+from gpudev.sdk.http.event_stream import patience
+from gpudev.wire.disks import OperationView
+
+_UNDRAWN = 0.3
+"""What is done sooner than this is not announced."""
+
+
+def wait_until_over(session: Session, first: Reply[OperationView], what: str, *, quiet: bool) -> Reply[OperationView]:
+    """`what` is said before each step, such as "Cloning data". Ctrl-C stops the waiting, never the operation."""
+    progress = _Progress(what, quiet=quiet)
+    try:
+        waiting = wait(
+            session.api.core,
+            first,
+            patience=patience(session.env),
+            on_change=progress.show,
+            on_lost=progress.lose,
+        )
+        gc.enable()
+        return session.api.run(waiting)
+    except KeyboardInterrupt:
+        name = first.value.disk_name
+        step = f"`gpu-dev disk show {name}` shows how far it is"
+        raise CliError(Exit.INTERRUPTED, "stopped waiting; what was asked for goes on", step) from None
+    finally:
+        progress.close()
+
+
+class _Progress:
+    def __init__(self, what: str, *, quiet: bool) -> None:
+        self._what = what
+        self._quiet = quiet
+        self._in_place = output.stdout_is_terminal()
+        self._since = time.monotonic()
+        self._told = ""
+        self._drawn = False
+
+    def show(self, operation: OperationView) -> None:
+        trouble = f" (trying again: {operation.error})" if operation.error else ""
+        self._tell(f"{operation.step}{trouble}")
+
+    def lose(self, why: str) -> None:
+        self._tell(f"trying again: {why}")
+
+    def close(self) -> None:
+        if self._drawn:
+            sys.stdout.write("\r\x1b[K")
+            sys.stdout.flush()
+
+    def _tell(self, text: str) -> None:
+        waited = time.monotonic() - self._since
+        if self._quiet or waited < _UNDRAWN:
+            return
+        if self._in_place:
+            line = output.clean(f"{self._what}: {text} ({formatting.clock(waited)})")
+            sys.stdout.write("\r\x1b[K" + output.paint(output.cut(line, max(20, output.terminal_columns() - 1)), "dim"))
+            sys.stdout.flush()
+            self._drawn = True
+        elif text != self._told:
+            output.say(output.clean(f"{self._what}: {text}"))
+            sys.stdout.flush()
+        self._told = text

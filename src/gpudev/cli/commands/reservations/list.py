@@ -1,0 +1,61 @@
+"""`gpu-dev list`."""
+
+import click
+
+from gpudev.cli import formatting, output
+from gpudev.cli.command_session import Session
+from gpudev.cli.options import TEXT, api_options
+from gpudev.cli.paging import list_jobs as list_pages
+from gpudev.domain.reservations.lifecycle import LIVE, Status
+
+_HEADER = ("ID", "STATUS", "GPUS", "TYPE", "NAME", "CREATED", "NOW")
+
+
+@click.command()
+@click.option("--all", "every", is_flag=True, help="Those that have ended, too.")
+@click.option(
+    "--status",
+    "statuses",
+    multiple=True,
+    type=click.Choice([status.value for status in Status]),
+    help="Only these; may be given again.",
+)
+@click.option("--type", "--gpu-type", "gpu_type", type=TEXT, help="Only this GPU type.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="At most so many.")
+@api_options
+def list_jobs(
+    *, every: bool, statuses: tuple[str, ...], gpu_type: str | None, limit: int, as_json: bool, api_url: str | None
+) -> None:
+    """Show your reservations, the newest first: those that wait or run, or all of them."""
+    wanted = statuses or (() if every else sorted(LIVE))
+    query = {"status": list(wanted)} | ({"gpu_type": gpu_type} if gpu_type else {})
+    reply = list_pages(Session(api_url).api, query, limit)
+    if as_json:
+        output.say_json(reply.raw)
+        return
+    jobs = reply.value.jobs
+    if not jobs:
+        kind = "such" if statuses or gpu_type else "live" if not every else ""
+        output.say(f"You have no {kind} reservations".replace("  ", " ") + "; `gpu-dev reserve` makes one.")
+        return
+    now = formatting.utc_now()
+    rows = [
+        (
+            formatting.short_id(job.reservation_id),
+            job.status,
+            str(job.gpu_count),
+            job.gpu_type,
+            job.name or "-",
+            formatting.local_time(job.created_at, now),
+            formatting.situation(job, now),
+        )
+        for job in jobs
+    ]
+    near = [formatting.end_is_near(job, now) for job in jobs]
+    colours = ["yellow" if end else formatting.colour_of(job.status) for job, end in zip(jobs, near, strict=True)]
+    output.say(output.table(_HEADER, rows, colours, unabridged=True))
+    for job, end in zip(jobs, near, strict=True):
+        if end:
+            output.say(output.paint(output.clean(f"{formatting.short_id(job.reservation_id)} {end}"), "yellow"))
+    if reply.value.next_cursor is not None:
+        output.say(f"There are more than these {len(jobs)}; `--limit` shows them.")

@@ -1,0 +1,66 @@
+"""`gpu-dev logs`."""
+
+import json
+import sys
+
+import click
+
+from gpudev.cli import output
+from gpudev.cli.command_session import Session
+from gpudev.cli.commands.reservations import detached_runs, history
+from gpudev.cli.commands.reservations.job_selection import find_job
+from gpudev.cli.commands.sessions.connection_setup import choose_way
+from gpudev.cli.exit_codes import CliError, Exit, usage_error
+from gpudev.cli.options import ID
+from gpudev.domain.reservations.lifecycle import Status
+from gpudev.sdk.remote import openssh, remote_commands
+from gpudev.wire import codec
+from gpudev.wire.reservations import JobView
+
+
+@click.command()
+@click.argument("job_id", metavar="[ID]", type=ID, required=False)
+@click.option("--follow", "-f", is_flag=True, help="Go on until it has ended.")
+@click.option("--output", "only_output", is_flag=True, help="Only what a `gpu-dev run --detach` has written.")
+@click.option("--json", "as_json", is_flag=True, help="Print each line of its history as JSON.")
+@click.option("--api-url", metavar="URL", help="Address of the API, above all settings.")
+def logs(job_id: str | None, *, follow: bool, only_output: bool, as_json: bool, api_url: str | None) -> None:
+    """Show what happened to a reservation: waiting, each step of its start, warnings, its end.
+
+    Below it is what a command of `gpu-dev run --detach` has written; with --follow, until that has ended, and with its
+    exit code. All of it is there as long as the dev server is; when that has ended with the command, the exit code and
+    the last lines are in the history.
+
+    ID may be shortened, or left out when there is only one.
+    """
+    if only_output and as_json:
+        raise usage_error("give --output or --json, not both")
+    session = Session(api_url)
+    job = find_job(session, job_id).value
+    shows_output = only_output or (detached_runs.is_known(session.env, job.reservation_id) and not as_json)
+    if only_output and job.status != Status.ACTIVE:
+        raise CliError(
+            Exit.REFUSED,
+            f"the reservation is {job.status}; output is there while a dev server is",
+            "The last lines of a command that has ended are in `gpu-dev logs`, without --output",
+        )
+    if not only_output:
+        _tell_history(session, job, follow=follow and not shows_output, as_json=as_json)
+    if shows_output and job.status == Status.ACTIVE:
+        _become_output(session, job, follow=follow)
+
+
+def _tell_history(session: Session, job: JobView, *, follow: bool, as_json: bool) -> None:
+    for event in history.follow(session, job) if follow else history.read(session, job):
+        output.say(json.dumps(codec.encode_model(event)) if as_json else history.told(event))
+        if follow:
+            sys.stdout.flush()
+
+
+def _become_output(session: Session, job: JobView, *, follow: bool) -> None:
+    way = choose_way(session, job, direct=False, proxy=False)
+    more = ["-T", "-n", "-o", "BatchMode=yes", "-o", "LogLevel=ERROR"]
+    command = remote_commands.output(follow=follow)
+    openssh.become(
+        openssh.command_line(openssh.find_program(), job, command, session.env, tty=False, proxy=way, more=more)
+    )

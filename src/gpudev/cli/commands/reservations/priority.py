@@ -1,0 +1,36 @@
+"""`gpu-dev priority`."""
+
+import click
+
+from gpudev.cli import formatting, output
+from gpudev.cli.command_session import Session
+from gpudev.cli.options import ID, api_options
+from gpudev.sdk.errors import Forbidden
+from gpudev.wire.reservations import PriorityRequest
+
+
+# A number below zero looks like an option to the parser.
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.argument("job_id", metavar="ID", type=ID)
+@click.argument("number", metavar="N", type=click.IntRange(-100, 100))
+@api_options
+def priority(job_id: str, number: int, as_json: bool, api_url: str | None) -> None:
+    """Let one who waits go before others, or after them. For operators.
+
+    N is from -100 to 100; 0 is usual, and a higher one goes first whoever came first. Those who then start later than
+    they were promised are told why.
+
+    \b
+    gpu-dev priority 3f2a9c1e 10
+    gpu-dev priority 3f2a9c1e -- -5
+    """
+    try:
+        reply = Session(api_url).api.prioritise(job_id, PriorityRequest(priority=number))
+    except Forbidden as error:
+        raise error.advising("Ask an operator of your system") from error
+    if as_json:
+        output.say_json(reply.raw)
+        return
+    job = reply.value
+    label = f"Priority of {formatting.short_id(job.reservation_id)} is {job.priority}: "
+    output.say(output.hang(label, output.clean(formatting.situation(job, formatting.utc_now())), 4))

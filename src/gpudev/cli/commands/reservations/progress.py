@@ -1,0 +1,281 @@
+"""Waiting for a dev server: follow the reservation until it is ready or has ended, and show how far it is.
+
+Three ways to show it: a countdown drawn in place on a terminal, a line per change elsewhere, nothing for programs.
+"""
+
+import gc
+import sys
+import time
+from collections.abc import Callable
+from datetime import datetime
+from typing import Protocol
+
+from gpudev.cli import formatting, output
+from gpudev.cli.api_calls import Reply
+from gpudev.cli.command_session import Session
+from gpudev.cli.exit_codes import CliError, Exit
+from gpudev.cli.following import Following, GivenUp
+from gpudev.domain.reservations.lifecycle import Status
+from gpudev.sdk.errors import ClientError, Forbidden, Unauthenticated, Unreachable
+from gpudev.sdk.http.event_stream import Lost, Seen, patience
+from gpudev.sdk.standing import has_ended, is_settled
+from gpudev.wire.reservations import EtaView, JobView
+
+_TICK = 0.5
+_LABEL = 13
+_MOST_LINES = 3
+"""For one fact: however long a reason is, the countdown stays small."""
+_UNDRAWN = 0.15
+"""What is ready sooner than this never flickers up as a countdown."""
+
+
+class Display(Protocol):
+    tick: float | None
+    """How often `draw` wants to be called when nothing happens."""
+
+    def show(self, job: JobView) -> None: ...
+
+    def lose(self, why: str) -> None: ...
+
+    def draw(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def wait_until_ready(
+    session: Session, first: Reply[JobView], *, quiet: bool, releasing: bool = False
+) -> Reply[JobView]:
+    """The reservation once it is active or has ended. Ctrl-C stops the waiting, never the reservation. `releasing`:
+    whoever waits ends it with that, and lines go beside the output proper, which belongs to something else."""
+    if is_settled(first.value):
+        return first
+    gc.enable()
+    display = _choose_display(quiet, releasing)
+    try:
+        display.show(first.value)
+        with Following(session.new_api(), first.value.reservation_id, patience=patience(session.env)) as following:
+            return _follow(following, display)
+    except KeyboardInterrupt:
+        raise _left_alone(first.value) from None
+    except Unreachable as error:
+        raise _lost_sight(first.value, error) from error
+    except (Unauthenticated, Forbidden) as error:
+        raise _locked_out(first.value, error) from error
+    finally:
+        display.close()
+
+
+def check_ready(job: JobView) -> None:
+    """Raise what a reservation that ended means to somebody who waited for it."""
+    if has_ended(job):
+        raise CliError(
+            Exit.RESERVATION_ENDED,
+            formatting.ending(job),
+            f"`gpu-dev status {formatting.short_id(job.reservation_id)} --events` shows how it went",
+            code=job.status,
+        )
+
+
+def _follow(following: Following, display: Display) -> Reply[JobView]:
+    pause = _UNDRAWN if display.tick is not None else None
+    while True:
+        match following.next(pause):
+            case Seen(reply):
+                display.show(reply.value)
+                if is_settled(reply.value):
+                    return reply
+            case Lost(why):
+                display.lose(why)
+            case GivenUp(error):
+                raise error
+            case None:
+                display.draw()
+                pause = display.tick
+
+
+def _left_alone(job: JobView) -> CliError:
+    short = formatting.short_id(job.reservation_id)
+    return CliError(
+        Exit.INTERRUPTED,
+        f"stopped waiting; reservation {short} stays as it is",
+        f"`gpu-dev status {short}` shows it, `gpu-dev connect {short}` waits on, `gpu-dev cancel {short}` ends it",
+    )
+
+
+def _lost_sight(job: JobView, error: Unreachable) -> ClientError:
+    short = formatting.short_id(job.reservation_id)
+    step = f"Reservation {short} stays as it is; `gpu-dev status {short}` shows it once the API answers"
+    return error.advising(step)
+
+
+def _locked_out(job: JobView, error: ClientError) -> ClientError:
+    """Our key has ended, and only the person can get the next one."""
+    short = formatting.short_id(job.reservation_id)
+    stays = f"reservation {short} stays as it is, and `gpu-dev connect {short}` waits on"
+    step = f"{error.next_step}; {stays}" if error.next_step else stays.capitalize()
+    return error.advising(step)
+
+
+def _choose_display(quiet: bool, releasing: bool) -> Display:
+    if quiet:
+        return Nothing()
+    if output.stdout_is_terminal():
+        return Countdown(releasing=releasing)
+    return Lines(output.tell if releasing else output.say)
+
+
+class Nothing:
+    tick: float | None = None
+
+    def show(self, job: JobView) -> None:
+        pass
+
+    def lose(self, why: str) -> None:
+        pass
+
+    def draw(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class Lines:
+    """For logs: one line whenever something is different, and at once."""
+
+    tick: float | None = None
+
+    def __init__(self, write: Callable[[str], None] = output.say) -> None:
+        self._write = write
+        self._told: object = None
+        self._expected: datetime | None = None
+
+    def show(self, job: JobView) -> None:
+        if self._told is None:
+            self._say(formatting.headline(job))
+        now = formatting.utc_now()
+        start = job.eta.latest if job.eta else job.estimated_start_at
+        minute = None if start is None else start.replace(second=0, microsecond=0)
+        state = (job.status, job.queue_position, minute, job.wait_reason, job.step)
+        says_nothing = state == (Status.PENDING, None, None, None, None)
+        is_news = state != self._told or self._has_moved(job.eta, now)
+        if is_news and not says_nothing and not is_settled(job):
+            self._say(f"{job.status}: {formatting.situation(job, now)}")
+            self._expected = job.eta.expected if job.eta else None
+        self._told = state
+
+    def _has_moved(self, eta: EtaView | None, now: datetime) -> bool:
+        """What is expected creeps all the time; a tenth of the wait is worth a line."""
+        expected = eta.expected if eta else None
+        if expected is None or self._expected is None:
+            return expected is not self._expected
+        shift = abs((expected - self._expected).total_seconds())
+        return shift >= max(60.0, 0.1 * (expected - now).total_seconds())
+
+    def lose(self, why: str) -> None:
+        if self._told != why:
+            self._say(f"trying again: {why}")
+        self._told = why
+
+    def draw(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def _say(self, text: str) -> None:
+        self._write(output.clean(text))
+        sys.stdout.flush()
+
+
+class Countdown:
+    """A few lines, drawn over themselves."""
+
+    tick: float | None = _TICK
+
+    def __init__(self, *, releasing: bool = False) -> None:
+        self._ctrl_c = "releases it" if releasing else "leaves it as it is"
+        self._job: JobView | None = None
+        self._trouble: str | None = None
+        self._drawn = 0
+        self._shown = False
+        self._since = (time.monotonic(), "")
+
+    def show(self, job: JobView) -> None:
+        if job.status != self._since[1]:
+            self._since = (time.monotonic(), job.status)
+        self._job, self._trouble = job, None
+        if self._shown:
+            self.draw()
+
+    def lose(self, why: str) -> None:
+        self._trouble = why
+        if self._shown:
+            self.draw()
+
+    def draw(self) -> None:
+        self._shown = True
+        if self._job is not None:
+            self._paint(self._lines(self._job))
+
+    def close(self) -> None:
+        self._paint([])
+        sys.stdout.flush()
+
+    def _lines(self, job: JobView) -> list[str]:
+        now = formatting.utc_now()
+        short = formatting.short_id(job.reservation_id)
+        width = max(_LABEL + 10, _columns() - _LABEL)
+        lines = [formatting.headline(job)]
+        for name, text in self._facts(job, now):
+            first, *others = output.wrap(text, width)[:_MOST_LINES] or [""]
+            lines += [f"  {name:<{_LABEL - 2}}{first}", *(" " * _LABEL + line for line in others)]
+        lines.append(f"  Ctrl-C {self._ctrl_c}; `gpu-dev status {short}` shows it ({now.astimezone():%H:%M:%S})")
+        return lines
+
+    def _facts(self, job: JobView, now: datetime) -> list[tuple[str, str]]:
+        waited = formatting.clock(time.monotonic() - self._since[0])
+        if job.status == Status.PREPARING:
+            facts = [("Preparing", f"{job.step or 'getting it ready'} ({waited})")]
+        else:
+            place = "to be planned" if job.queue_position is None else f"position {job.queue_position} in the queue"
+            facts = [("Waiting", f"{place} ({waited})"), *_countdown(job, now), ("Because", job.wait_reason or "")]
+        trouble = f"trying again: {self._trouble}" if self._trouble else ""
+        facts += [("Note", job.warning or ""), ("Trouble", trouble)]
+        return [(name, text) for name, text in facts if text]
+
+    def _paint(self, lines: list[str]) -> None:
+        width = _columns()
+        over = f"\x1b[{self._drawn}A\r\x1b[J" if self._drawn else ""
+        cut = [output.cut(output.clean(line), width) for line in lines]
+        if cut:
+            cut[-1] = output.paint(cut[-1], "dim")
+        sys.stdout.write(over + "".join(line + "\n" for line in cut))
+        sys.stdout.flush()
+        self._drawn = len(lines)
+
+
+def _columns() -> int:
+    """One less than there are: a line that ends in the last one may or may not begin another."""
+    return max(20, output.terminal_columns() - 1)
+
+
+def _countdown(job: JobView, now: datetime) -> list[tuple[str, str]]:
+    eta = job.eta
+    if eta is None:
+        start = job.estimated_start_at
+        if start is None:
+            return [("Start", formatting.start_estimate(job, now))]
+        return [("Start", _until(start, now, f" (about {formatting.local_time(start, now)})"))]
+    latest = formatting.promise(eta.latest, now).removeprefix("at the latest ")
+    facts = [("Latest", f"{latest}, {_until(eta.latest, now)}" if eta.latest > now else latest)]
+    if eta.expected is None:
+        return facts
+    likely = formatting.likely_waits(eta, now)
+    interval = f" ({formatting.share(eta.confidence)}: {likely})" if likely else ""
+    return [("Expected", _until(eta.expected, now, interval)), *facts]
+
+
+def _until(start: datetime, now: datetime, more: str = "") -> str:
+    left = (start - now).total_seconds()
+    return (f"in {formatting.clock(left)}" if left > 0 else "any moment now") + more

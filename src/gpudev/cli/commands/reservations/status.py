@@ -1,0 +1,110 @@
+"""`gpu-dev status`."""
+
+import json
+from datetime import datetime
+
+import click
+
+from gpudev.cli import formatting, output
+from gpudev.cli.command_session import Session
+from gpudev.cli.commands.reservations import history as histories
+from gpudev.cli.commands.reservations.job_selection import find_job
+from gpudev.cli.options import ID, api_options
+from gpudev.domain.reservations.lifecycle import Status
+from gpudev.sdk.standing import has_ended
+from gpudev.wire import codec
+from gpudev.wire.reservations import JobEvent, JobView
+
+_LABEL = 13
+
+
+@click.command()
+@click.argument("job_id", metavar="[ID]", type=ID, required=False)
+@click.option("--events", "with_events", is_flag=True, help="Its history, too.")
+@api_options
+def status(job_id: str | None, with_events: bool, as_json: bool, api_url: str | None) -> None:
+    """Show one reservation in full. ID may be shortened, or left out when there is only one."""
+    session = Session(api_url)
+    reply = find_job(session, job_id)
+    history = histories.read(session, reply.value) if with_events else []
+    if as_json:
+        output.say_json(_with_events(reply.raw, history) if with_events else reply.raw)
+        return
+    for name, text in _facts(reply.value):
+        output.say(output.hang(f"{name:<{_LABEL}}", output.clean(text), _LABEL))
+    if end := formatting.end_is_near(reply.value, formatting.utc_now()):
+        output.say(output.paint(output.clean(f"It {end}."), "yellow"))
+    if history:
+        output.say()
+    for event in history:
+        output.say(histories.told(event))
+
+
+def _facts(job: JobView) -> list[tuple[str, str]]:
+    now = formatting.utc_now()
+    short = formatting.short_id(job.reservation_id)
+    waiting = job.status in (Status.PENDING, Status.QUEUED)
+    active = job.status == Status.ACTIVE
+    ended = job.reservation_ended
+    facts = [
+        ("Reservation", f"{job.reservation_id}{f'  ({job.name})' if job.name else ''}"),
+        ("Status", job.status),
+        ("Hardware", formatting.hardware(job)),
+        ("Duration", formatting.span(job.duration_hours * 3600)),
+        ("Created", formatting.local_time(job.created_at, now)),
+        ("Priority", str(job.priority) if job.priority else ""),
+        ("Position", str(job.queue_position) if waiting and job.queue_position is not None else ""),
+        *(_start(job, now) if waiting else ()),
+        ("Because", job.wait_reason or ""),
+        ("Waits until", formatting.local_time(job.wait_until, now) if waiting and job.wait_until else ""),
+        ("Step", job.step or ""),
+        ("Started", formatting.local_time(job.launched_at, now) if job.launched_at else ""),
+        ("Expires", formatting.remaining(job, now).removeprefix("ends ") if active else ""),
+        ("Ended", formatting.local_time(ended, now) if ended else ""),
+        ("Reason", job.failure_reason or ""),
+        ("Freed", _freed(job)),
+        ("Nodes", ", ".join(node.node for node in job.nodes)),
+        ("In use", formatting.gpu_use(job)),
+        ("Disk", job.disk_name or ""),
+        ("Set-up", job.setup_outcome or ""),
+        ("Image", job.image or ""),
+        ("SSH", job.ssh_command or ""),
+        ("Users", ", ".join(job.users or ())),
+        ("Jupyter", _jupyter(job.jupyter, short)),
+        ("Connect", f"gpu-dev connect {short}" if active else ""),
+        ("Note", job.warning or ""),
+    ]
+    return [(name, text) for name, text in facts if text]
+
+
+def _start(job: JobView, now: datetime) -> list[tuple[str, str]]:
+    if job.eta is None:
+        return [("Estimate", formatting.start_estimate(job, now))]
+    expected, latest = job.eta.expected, job.eta.latest
+    left = (latest - now).total_seconds()
+    promise = formatting.promise(latest, now).removeprefix("at the latest ")
+    facts = [("Latest", f"{promise} (in {formatting.span(left)}), if nobody leaves early" if left > 0 else promise)]
+    if expected is None:
+        return facts
+    likely = formatting.likely_waits(job.eta, now)
+    interval = f" ({formatting.share(job.eta.confidence)}: {likely})" if likely else ""
+    when = f"{formatting.in_about(expected, now)}, {formatting.local_time(expected, now)}{interval}"
+    return [("Expected", when), *facts]
+
+
+def _jupyter(state: str | None, short: str) -> str:
+    if state is None:
+        return ""
+    return f"{state}, gpu-dev jupyter {'status' if state == 'failed' else 'open'} {short}"
+
+
+def _freed(job: JobView) -> str:
+    if not has_ended(job):
+        return ""
+    return (
+        formatting.local_time(job.released_at, formatting.utc_now()) if job.released_at else "not yet, being taken down"
+    )
+
+
+def _with_events(raw: bytes, history: list[JobEvent]) -> bytes:
+    return json.dumps({**json.loads(raw), "events": codec.encode_model(history)}).encode()

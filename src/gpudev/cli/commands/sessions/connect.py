@@ -1,0 +1,223 @@
+"""`gpu-dev connect`, `exec`, `port-forward` and `cp`: ssh and scp, with everything said that they need to know."""
+
+import os
+import posixpath
+import shlex
+import shutil
+import subprocess
+import sys
+from urllib.parse import quote
+
+import click
+
+from gpudev.cli import formatting, output
+from gpudev.cli.command_session import Session
+from gpudev.cli.commands.sessions.connection_setup import (
+    ThenCommand,
+    check_forwards,
+    check_ports_are_free,
+    choose_way,
+    find_ready,
+    way_options,
+)
+from gpudev.cli.exit_codes import CliError, Exit, local_error, usage_error
+from gpudev.cli.options import ID
+from gpudev.sdk.remote import openssh, remote_commands
+from gpudev.wire.reservations import JobView
+
+_HOME = "/home/dev"
+_EDITORS = {"code": ("vscode", "VS Code"), "cursor": ("cursor", "Cursor")}
+
+
+@click.command(cls=ThenCommand, options_metavar="[OPTIONS]")
+@click.argument("job_id", metavar="[ID] [-- COMMAND...]", type=ID, required=False)
+@click.option("--no-wait", is_flag=True, help="Do not wait for a dev server that is not ready yet.")
+@click.option("--code", is_flag=True, help="Open it in VS Code instead of a shell.")
+@click.option("--cursor", is_flag=True, help="Open it in Cursor instead of a shell.")
+@click.option("--folder", metavar="PATH", help=f"With --code or --cursor: what it opens.  [default: {_HOME}]")
+@click.option("--forward", "forwards", metavar="PORT", multiple=True, help="Bring a port of it here; repeat for more.")
+@way_options
+@click.pass_obj
+def connect(
+    command: tuple[str, ...],
+    *,
+    job_id: str | None,
+    no_wait: bool,
+    code: bool,
+    cursor: bool,
+    folder: str | None,
+    forwards: tuple[str, ...],
+    direct: bool,
+    proxy: bool,
+    api_url: str | None,
+) -> None:
+    """Open a shell on a dev server, or run a command there.
+
+    ID may be shortened, or left out when there is only one. One argument after -- is a line for the remote shell;
+    several arrive as they are. Where the dev server cannot be reached straight away, the way leads through the API's
+    HTTPS port by itself.
+
+    \b
+    gpu-dev connect 3f2a9c1e
+    gpu-dev connect 3f2a9c1e -- nvidia-smi -L
+    gpu-dev connect -- 'cd project && make'
+    gpu-dev connect --forward 8888
+    gpu-dev connect --code
+    """
+    if (code and cursor) or ((code or cursor) and (command or forwards)):
+        raise usage_error("--code and --cursor open an editor: give one of them, and neither a command nor --forward")
+    if (code or cursor) and (direct or proxy):
+        raise usage_error(
+            "an editor connects by ssh's configuration, which finds the way by itself: leave --direct and --proxy out"
+        )
+    if folder is not None and not (code or cursor):
+        raise usage_error("--folder is what --code or --cursor opens, and neither is given", _cd_there(folder))
+    more = check_forwards(forwards)
+    check_ports_are_free(forwards)
+    program = openssh.find_program()
+    session = Session(api_url)
+    job = find_ready(session, job_id, wait=not no_wait)
+    if code or cursor:
+        _open_editor(session, job, "code" if code else "cursor", _folder_there(folder or _HOME))
+        return
+    way = choose_way(session, job, direct=direct, proxy=proxy)
+    openssh.become(openssh.command_line(program, job, command, session.env, tty=output.can_ask(), proxy=way, more=more))
+
+
+@click.command("exec", cls=ThenCommand, options_metavar="[OPTIONS]")
+@click.argument("job_id", metavar="[ID] -- COMMAND...", type=ID, required=False)
+@way_options
+@click.pass_obj
+def execute(command: tuple[str, ...], *, job_id: str | None, direct: bool, proxy: bool, api_url: str | None) -> None:
+    """Run a command on a dev server, for scripts: no terminal, no questions, its exit code.
+
+    \b
+    gpu-dev exec 3f2a9c1e -- nvidia-smi -L
+    tar c project | gpu-dev exec -- 'tar x'
+    """
+    if not command:
+        raise usage_error("say what to run, after --", "`gpu-dev connect` opens a shell")
+    program = openssh.find_program()
+    session = Session(api_url)
+    job = find_ready(session, job_id)
+    way = choose_way(session, job, direct=direct, proxy=proxy)
+    more = ["-T", "-o", "BatchMode=yes"]
+    asked = remote_commands.answered(command)
+    openssh.become(openssh.command_line(program, job, asked, session.env, tty=False, proxy=way, more=more))
+
+
+@click.command("port-forward")
+@click.argument("arguments", metavar="[ID] PORT...", nargs=-1, required=True)
+@way_options
+def port_forward(arguments: tuple[str, ...], direct: bool, proxy: bool, api_url: str | None) -> None:
+    """Bring ports of a dev server to this machine, until Ctrl-C.
+
+    PORT is 8888, 8888:80 (here:there) or 8888:HOST:80 (HOST as the dev server knows it).
+
+    \b
+    gpu-dev port-forward 8888
+    gpu-dev port-forward 3f2a9c1e 8888 6006
+    """
+    job_id, forwards = _id_and_ports(arguments)
+    more = check_forwards(forwards)
+    check_ports_are_free(forwards)
+    program = openssh.find_program()
+    session = Session(api_url)
+    job = find_ready(session, job_id)
+    way = choose_way(session, job, direct=direct, proxy=proxy)
+    for text in forwards:
+        output.tell(f"http://127.0.0.1:{text.split(':')[0]} is port {text.split(':')[-1]} there; Ctrl-C ends it")
+    openssh.become(openssh.command_line(program, job, (), session.env, tty=False, proxy=way, more=["-N", *more]))
+
+
+@click.command("cp")
+@click.argument("paths", metavar="SOURCE... TARGET", nargs=-1, required=True)
+@way_options
+def copy(paths: tuple[str, ...], direct: bool, proxy: bool, api_url: str | None) -> None:
+    """Copy files and folders to a dev server, or from it.
+
+    What is there begins with its id and a colon; the colon alone means the only one you have. A target there that
+    ends with a slash is a folder, and is made if there is none.
+
+    \b
+    gpu-dev cp train.py data :project/
+    gpu-dev cp 3f2a9c1e:results.csv .
+    """
+    if len(paths) < 2:
+        raise usage_error("say what to copy, and where to", "gpu-dev cp train.py :project/")
+    *sources, goal = [_split_path(path) for path in paths]
+    theirs = {job_id for job_id, _ in sources} if goal[0] is None else {goal[0]}
+    if (goal[0] is None) == any(job_id is None for job_id, _ in sources) or len(theirs) != 1:
+        raise usage_error("copy from here to one dev server, or from one dev server to here")
+    for job_id, path in sources:  # known before anything is waited for
+        if job_id is None and not os.path.lexists(path):
+            raise local_error(f"there is no {path} here to be copied")
+    program = openssh.find_program("scp")
+    session = Session(api_url)
+    (wanted,) = theirs
+    job = find_ready(session, wanted or None)
+    way = choose_way(session, job, direct=direct, proxy=proxy)
+    if goal[0] is not None and goal[1].endswith("/"):
+        _make_folder(session, job, goal[1], way)
+    there = openssh.target(job, session.env, way)
+    host = f"[{there.host}]" if ":" in there.host else there.host
+    named = [path if job_id is None else f"{there.user}@{host}:{path}" for job_id, path in [*sources, goal]]
+    quiet = [] if sys.stderr.isatty() else ["-q"]
+    openssh.become([program, "-rp", *quiet, "-P", str(there.port), *there.as_arguments(), "--", *named])
+
+
+def _make_folder(session: Session, job: JobView, path: str, way: openssh.ProxyCommand) -> None:
+    """scp makes none, and what it then says is no help."""
+    make = ("mkdir", "-p", "--", path.removeprefix("~/") or ".")
+    line = openssh.command_line(openssh.find_program(), job, make, session.env, tty=False, proxy=way, more=["-T"])
+    exit_code = subprocess.run(line, stdin=subprocess.DEVNULL, check=False).returncode
+    if exit_code != 0:
+        click.get_current_context().exit(exit_code)
+
+
+def _id_and_ports(arguments: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
+    """The first is an id if it cannot be a port; eight hex digits rarely are decimal ones only."""
+    first, *rest = arguments
+    if ":" in first or (first.isdigit() and len(first) <= 5):
+        return None, arguments
+    job_id = ID.convert(first, None, None)
+    if not rest:
+        raise usage_error(f"say which port of {job_id} to bring here", f"gpu-dev port-forward {job_id} 8888")
+    return job_id, tuple(rest)
+
+
+def _split_path(text: str) -> tuple[str | None, str]:
+    """As scp reads it: a colon before the first slash says that it is elsewhere. None: here; an empty id: the only
+    one there is."""
+    name, colon, path = text.partition(":")
+    if not colon or "/" in name:
+        return None, text if not text.startswith("-") else f"./{text}"
+    return (ID.convert(name, None, None) if name else ""), path or "."
+
+
+def _folder_there(path: str) -> str:
+    """As a shell in the home there would read it."""
+    return posixpath.normpath(posixpath.join(_HOME, path.removeprefix("~/")))
+
+
+def _cd_there(folder: str) -> str:
+    return f"`gpu-dev connect -- {shlex.quote(f'cd {shlex.quote(folder)} && exec $SHELL')}` opens a shell there"
+
+
+def _open_editor(session: Session, job: JobView, editor: str, folder: str) -> None:
+    """The editors find the dev server through ssh's own configuration, by its name."""
+    from gpudev.cli.commands.sessions import ssh_config
+
+    name = ssh_config.refresh(session, formatting.utc_now()).names.get(job.reservation_id)
+    if name is None:
+        raise CliError(Exit.REFUSED, "this reservation is not yours, so ssh has no name for it")
+    scheme, title = _EDITORS[editor]
+    program = shutil.which(editor)
+    if program is None:
+        link = f"{scheme}://vscode-remote/ssh-remote+{quote(name)}{quote(folder)}"
+        output.tell(f"`{editor}` is not on this machine's PATH. Open this link, or choose {name} in {title}'s list:")
+        output.say(link)
+        return
+    done = subprocess.run([program, "--remote", f"ssh-remote+{name}", folder], check=False)
+    if done.returncode != 0:
+        raise CliError(Exit.LOCAL, f"{title} did not open ({editor} ended with exit code {done.returncode})")

@@ -1,0 +1,175 @@
+"""A person's settings (config.json): which values they take, how they are kept. `sdk.preferences` reads them.
+
+`api_url` is kept per region; every other setting holds everywhere. Which address is used in the end is decided in
+`address`, not here.
+"""
+
+import json
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gpudev.cli.exit_codes import usage_error
+from gpudev.sdk import json_files
+from gpudev.sdk.preferences import API_URL, Preferences, load
+
+__all__ = [
+    "API_URL",
+    "NAMES",
+    "Preferences",
+    "check_name",
+    "check_region",
+    "load",
+    "parse",
+    "parse_cli_config",
+    "store",
+]
+
+_ALSO_CALLED = {"disk": "default_disk", "startup-script": "startup_script", "env-file": "env_file"}
+_REGION = r"[a-z0-9][a-z0-9-]{0,39}"
+_GPU_TYPE = r"[a-z0-9][a-z0-9.-]{0,49}"
+
+
+def store(path: Path, name: str, value: Any, region: str) -> None:
+    """Set one setting; None removes it. What else the file holds stays, whether it is known here or not."""
+    with json_files.changing(path):
+        data = json_files.read_object(path)
+        if name == API_URL:
+            kept = data.get(API_URL)
+            urls: dict[str, str] = kept if isinstance(kept, dict) else {}
+            urls = {where: url for where, url in urls.items() if where != region}
+            value = urls | {region: value} if value is not None else urls or None
+        if value is None:
+            data.pop(name, None)
+        else:
+            data[name] = value
+        json_files.write_object(path, data)
+
+
+def parse(name: str, text: str) -> Any:
+    """The value of a setting from what a person typed. Raises a usage error that says what it takes."""
+    if text != text.strip() or not text or not text.isprintable():
+        raise usage_error(f"{text!r} is no value for {name}")
+    return _PARSERS[check_name(name)](text)
+
+
+def parse_cli_config(text: bytes) -> tuple[str, str]:
+    """The API's address and its region from the output `cli_config` of infra/; further names there are left alone."""
+    told = _cli_config(text)
+    if not isinstance(told, dict):
+        raise usage_error("this is no JSON object with api_url and region")
+    values = [told.get(name) for name in (API_URL, "region")]
+    missing = [name for name, value in zip((API_URL, "region"), values, strict=True) if not isinstance(value, str)]
+    if missing:
+        raise usage_error(f"there is no {' and no '.join(missing)} in it")
+    url, region = (str(value) for value in values)
+    return str(parse(API_URL, url)), check_region(region)
+
+
+def _cli_config(text: bytes) -> Any:
+    """However it was asked for: all outputs, or this one, which `tofu output` puts into quotes unless it is -raw."""
+    try:
+        told = json.loads(text)
+        if isinstance(told, dict) and isinstance(told.get("cli_config"), dict):
+            told = told["cli_config"].get("value")
+        return json.loads(told) if isinstance(told, str) else told
+    except ValueError as error:
+        raise usage_error(
+            "this is no JSON", "Give it the output `cli_config`: `tofu output -raw cli_config`"
+        ) from error
+
+
+def check_name(name: str) -> str:
+    """The setting that is meant."""
+    name = _ALSO_CALLED.get(name, name)
+    if name not in _PARSERS:
+        raise usage_error(f"there is no setting {name[:80]!r}", f"There are {', '.join(_PARSERS)}")
+    return name
+
+
+def check_region(region: str) -> str:
+    if not re.fullmatch(_REGION, region):
+        raise usage_error(f"{region[:80]!r} is no region: it looks like us-east-2")
+    return region
+
+
+def _github_user(text: str) -> str:
+    from gpudev.domain.access.ssh_keys import check_github_user
+    from gpudev.domain.errors import Invalid
+
+    try:
+        return check_github_user(text)
+    except Invalid as error:
+        raise usage_error(error.message) from error
+
+
+def _disk(text: str) -> str:
+    from gpudev.domain.disks.names import check_disk_name
+    from gpudev.domain.errors import Invalid
+
+    try:
+        return check_disk_name(text)
+    except Invalid as error:
+        raise usage_error(error.message) from error
+
+
+def _gpu_type(text: str) -> str:
+    if not re.fullmatch(_GPU_TYPE, text):
+        raise usage_error(f"{text[:80]!r} is no GPU type: it looks like a100", "`gpu-dev avail` shows those there are")
+    return text
+
+
+def _hours(text: str) -> float:
+    try:
+        hours = float(text)
+    except ValueError:
+        hours = math.nan
+    if not math.isfinite(hours) or hours <= 0:
+        raise usage_error(f"{text[:80]!r} is no number of hours: it looks like 4 or 0.5")
+    return hours
+
+
+def _on_or_off(text: str) -> str:
+    if text not in ("on", "off"):
+        raise usage_error(f"{text[:80]!r} is neither on nor off")
+    return text
+
+
+def _dotfiles(text: str) -> str:
+    from gpudev.domain.errors import Invalid
+    from gpudev.domain.sessions.personalization import check_dotfiles
+
+    try:
+        return check_dotfiles(text)
+    except Invalid as error:
+        raise usage_error(error.message) from error
+
+
+def _file(text: str) -> str:
+    """Where it is, whatever folder one will be in when it is read."""
+    path = Path(text).expanduser().absolute()
+    if not path.is_file():
+        raise usage_error(f"there is no file {path}")
+    return str(path)
+
+
+def _api_url(text: str) -> str:
+    from gpudev.sdk.api_address import check_url
+
+    return check_url(text, "api_url")
+
+
+_PARSERS: dict[str, Callable[[str], Any]] = {
+    "github_user": _github_user,
+    API_URL: _api_url,
+    "default_gpu_type": _gpu_type,
+    "default_hours": _hours,
+    "default_disk": _disk,
+    "ssh_config": _on_or_off,
+    "dotfiles": _dotfiles,
+    "startup_script": _file,
+    "env_file": _file,
+}
+NAMES = tuple(_PARSERS)

@@ -1,0 +1,47 @@
+"""`gpu-dev up` and `gpu-dev down`: the server's own program, called by the name people know.
+
+Every argument is passed on as it is, so the server alone says what there is.
+"""
+
+import os
+import sys
+from importlib.util import find_spec
+from typing import Any
+
+import click
+
+from gpudev.cli.exit_codes import local_error
+
+_NEEDED = ("fastapi", "asyncpg")
+
+
+class PassedOn(click.Command):
+    """A command whose arguments, `--help` too, are somebody else's."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.params["arguments"] = tuple(args)
+        return []
+
+
+@click.command(cls=PassedOn, add_help_option=False)
+def up(**passed: Any) -> None:
+    """Start the whole system on this machine."""
+    _become_server("up", passed["arguments"])
+
+
+@click.command(cls=PassedOn, add_help_option=False)
+def down(**passed: Any) -> None:
+    """Stop the system on this machine."""
+    _become_server("down", passed["arguments"])
+
+
+def _become_server(command: str, arguments: tuple[str, ...]) -> None:
+    missing = [name for name in _NEEDED if find_spec(name) is None]
+    if missing:
+        raise local_error(
+            f"`gpu-dev {command}` needs the server's parts ({', '.join(missing)} is not installed)",
+            "Run `pip install 'gpu-dev[server]'`",
+        )
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, "-m", "gpudev.main", command, *arguments])

@@ -1,1 +1,0 @@
-"""Logging in with an OpenID Connect provider: in a browser, with a code on another device, and again by itself."""

@@ -1,0 +1,183 @@
+"""The short way to a session, for when everything is as usual: the key at hand, a token for it, and a WebSocket, over
+one connection and with next to nothing loaded. ssh starts us for every connection, and whoever types waits for it.
+
+Whatever is unusual (no key, one that has ended, another's certificate, a proxy on the way, a refusal) is not understood
+here: None says so, and the whole client begins from the beginning. It has all the words, and knows what to do.
+"""
+
+import json
+import os
+import socket
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+from urllib.parse import SplitResult, urlsplit
+
+from gpudev import __version__, paths
+from gpudev.sdk import api_address, credentials, preferences
+from gpudev.sdk.banner_probe import greeted
+from gpudev.sdk.errors import ClientError
+from gpudev.sdk.http import websocket
+
+KEY_VARIABLE = "GPU_DEV_API_KEY"
+_PATIENCE_SECONDS = 5.0
+_LONGEST_HEAD = 64 * 1024
+_LONGEST_BODY = 64 * 1024
+
+
+class Line(NamedTuple):
+    """A WebSocket that was agreed upon, and what came through it already; None: straight to the dev server."""
+
+    socket: socket.socket
+    first: bytes | None
+
+
+class _Unusual(Exception):
+    """Left to the whole client."""
+
+
+class _Answer(NamedTuple):
+    status: int
+    headers: Mapping[str, str]
+    rest: bytes
+    """What has come of what follows the head."""
+
+
+def open_line(
+    job_id: str, api_url: str | None, env: Mapping[str, str] | None = None, *, auto: bool = False
+) -> Line | None:
+    """To the ssh server of this dev server; None: not this way. `auto`: straight, where it can be reached so."""
+    opened: list[socket.socket] = []
+    try:
+        return _open_line(job_id, api_url, os.environ if env is None else env, auto, opened)
+    except (_Unusual, ClientError, OSError, ValueError):
+        for line in opened:
+            line.close()
+        return None
+
+
+def _open_line(
+    job_id: str, api_url: str | None, env: Mapping[str, str], auto: bool, opened: list[socket.socket]
+) -> Line:
+    """`opened`: every connection, for whoever has to close it."""
+    url, key = _find_url_and_key(api_url, env)
+    line = _connect(url, env)
+    opened.append(line)
+    if auto:
+        straight = _straight_to(_ask(line, url, "GET", f"/v1/jobs/{job_id}", key))
+        if straight is not None:
+            line.close()
+            return Line(straight, None)
+    token = _ask_token(line, url, job_id, key)
+    if token["url"] is not None:
+        line.close()
+        url = urlsplit(token["url"])
+        line = _connect(url, env, pinned=False)
+        opened.append(line)
+    return Line(line, _upgrade(line, url, token["reservation_id"], token["token"]))
+
+
+def _find_url_and_key(api_url: str | None, env: Mapping[str, str]) -> tuple[SplitResult, str]:
+    embedded_url = api_address.find_embedded(paths.system_file(env))
+    url = api_address.choose(api_url, env, preferences.load(paths.config_file(env)), embedded_url).url
+    key = env.get(KEY_VARIABLE)
+    if not key:
+        stored = credentials.find(paths.credentials_file(env), url)
+        key = stored.api_key if stored is not None else ""
+    if not key.isascii() or not key.isprintable() or not key or " " in key:
+        raise _Unusual
+    return urlsplit(url), key
+
+
+def _connect(url: SplitResult, env: Mapping[str, str], *, pinned: bool = True) -> socket.socket:
+    host, secure = url.hostname or "", url.scheme == "https"
+    through = env.get(f"{url.scheme}_proxy") or env.get(f"{url.scheme.upper()}_PROXY")
+    if through and not api_address.is_loopback(host):
+        raise _Unusual
+    if secure and pinned:
+        from gpudev.sdk.http.certificate_pins import find_pin
+
+        if find_pin(env, url.geturl()) is not None:
+            raise _Unusual
+    # As bytes: a name that is text is first looked at by a codec for other alphabets, which takes a while to load.
+    where = (host.encode("ascii"), url.port or (443 if secure else 80))
+    line = socket.create_connection(where, timeout=_PATIENCE_SECONDS)  # type: ignore[arg-type]
+    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if not secure:
+        return line
+    import ssl
+
+    return ssl.create_default_context().wrap_socket(line, server_hostname=host)
+
+
+def _straight_to(job: Mapping[str, object]) -> socket.socket | None:
+    host, port = job.get("node_ip"), job.get("node_port")
+    if not isinstance(host, str) or not isinstance(port, int):
+        raise _Unusual  # not ready, or over: the whole client says so
+    try:
+        return greeted(host, port)
+    except (OSError, OverflowError):
+        return None
+
+
+def _ask_token(line: socket.socket, url: SplitResult, job_id: str, key: str) -> dict[str, str | None]:
+    told = _ask(line, url, "POST", f"/v1/jobs/{job_id}/proxy-token", key)
+    if not all(isinstance(told.get(name), str) for name in ("token", "reservation_id")):
+        raise _Unusual
+    return {"url": None, **told}
+
+
+def _ask(line: socket.socket, url: SplitResult, method: str, path: str, key: str) -> dict[str, Any]:
+    """What the API tells, on a line that stays open for the next question."""
+    line.sendall(_head(method, url, path, key, {"Content-Length": "0", "Accept": "application/json"}))
+    answer = _read_answer(line)
+    size = int(answer.headers.get("content-length", _LONGEST_BODY + 1))
+    if answer.status != 200 or not 0 <= size <= _LONGEST_BODY or answer.headers.get("connection") == "close":
+        raise _Unusual
+    body = answer.rest
+    while len(body) < size:
+        body += _some(line)
+    told = json.loads(body[:size])
+    if not isinstance(told, dict):
+        raise _Unusual
+    return told
+
+
+def _upgrade(line: socket.socket, url: SplitResult, reservation_id: str | None, token: str | None) -> bytes:
+    """What came right behind the agreement."""
+    key = websocket.new_key()
+    asking = {"Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": key}
+    line.sendall(_head("GET", url, f"/v1/jobs/{reservation_id}/ssh", token or "", {"Connection": "Upgrade", **asking}))
+    answer = _read_answer(line)
+    if answer.status != 101 or answer.headers.get("sec-websocket-accept") != websocket.expected_answer(key):
+        raise _Unusual
+    return answer.rest
+
+
+def _head(method: str, url: SplitResult, path: str, bearer: str, headers: Mapping[str, str]) -> bytes:
+    lines = [f"{method} {url.path}{path} HTTP/1.1", f"Host: {url.netloc}", f"User-Agent: gpu-dev/{__version__}"]
+    lines += [f"Authorization: Bearer {bearer}", *(f"{name}: {value}" for name, value in headers.items())]
+    if any("\r" in text or "\n" in text for text in lines):
+        raise _Unusual
+    return "\r\n".join((*lines, "", "")).encode("ascii")
+
+
+def _read_answer(line: socket.socket) -> _Answer:
+    received = b""
+    while b"\r\n\r\n" not in received:
+        if len(received) > _LONGEST_HEAD:
+            raise _Unusual
+        received += _some(line)
+    head, _, rest = received.partition(b"\r\n\r\n")
+    first, *others = head.decode("latin-1").split("\r\n")
+    version, status, *_ = first.split(" ")
+    if version != "HTTP/1.1":
+        raise _Unusual
+    named = (other.partition(":") for other in others)
+    return _Answer(int(status), {name.strip().lower(): value.strip() for name, _, value in named}, rest)
+
+
+def _some(line: socket.socket) -> bytes:
+    data = line.recv(65536)
+    if not data:
+        raise _Unusual
+    return data

@@ -1,0 +1,95 @@
+"""Servers known by their own key instead of by an authority: which key each address must show, and the check.
+
+An address is only ever added from an invitation's link, whose sender vouches for it; never because a server was met.
+"""
+
+import ssl
+from base64 import urlsafe_b64encode
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+
+from gpudev import paths
+from gpudev.sdk import json_files
+
+_SEQUENCE = 0x30
+_VERSION = 0xA0
+_FIELDS_BEFORE_KEY = 5
+"""Serial number, signature's algorithm, issuer, validity, subject."""
+
+
+class Malformed(ValueError):
+    """No certificate as everybody writes them."""
+
+
+def pins_file(env: Mapping[str, str]) -> Path:
+    return paths.personal_dir(env) / "trusted-servers.json"
+
+
+def find_pin(env: Mapping[str, str], api_url: str) -> str | None:
+    found = json_files.read_object(pins_file(env)).get(api_url)
+    return found if isinstance(found, str) else None
+
+
+def store_pin(env: Mapping[str, str], api_url: str, fingerprint: str | None) -> None:
+    """None: the machine's own authorities decide again."""
+    path = pins_file(env)
+    with json_files.changing(path):
+        pins = json_files.read_object(path)
+        pins.pop(api_url, None)
+        if fingerprint is not None:
+            pins[api_url] = fingerprint
+        json_files.write_object(path, pins)
+
+
+def pinning_context() -> ssl.SSLContext:
+    """For connections whose certificate is compared by `shows`, before anything is said."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def shows(certificate: bytes | None, fingerprint: str) -> bool:
+    """Whether this certificate (DER), whose key's owner has just proven to hold it, has the key of this fingerprint."""
+    if certificate is None:
+        return False
+    try:
+        return fingerprint_of(certificate) == fingerprint
+    except Malformed:
+        return False
+
+
+def fingerprint_of(certificate: bytes) -> str:
+    """Of the public key: SHA-256 over its SubjectPublicKeyInfo, in base64url. Raises Malformed."""
+    content, _ = _inside(certificate, 0, _SEQUENCE)
+    position, _ = _inside(certificate, content, _SEQUENCE)
+    if certificate[position] == _VERSION:
+        position = _behind(certificate, position)
+    for _ in range(_FIELDS_BEFORE_KEY):
+        position = _behind(certificate, position)
+    _inside(certificate, position, _SEQUENCE)
+    key = certificate[position : _behind(certificate, position)]
+    return urlsafe_b64encode(sha256(key).digest()).decode().rstrip("=")
+
+
+def _inside(data: bytes, position: int, tag: int) -> tuple[int, int]:
+    """Where the content of the element at this position begins and ends."""
+    try:
+        if data[position] != tag:
+            raise Malformed(f"another element than expected at {position}")
+        length, begin = data[position + 1], position + 2
+        if length >= 0x80:
+            size = length & 0x7F
+            length, begin = int.from_bytes(data[begin : begin + size], "big"), begin + size
+    except IndexError as error:
+        raise Malformed("it ends too early") from error
+    if begin + length > len(data):
+        raise Malformed("it ends too early")
+    return begin, begin + length
+
+
+def _behind(data: bytes, position: int) -> int:
+    if position >= len(data):
+        raise Malformed("it ends too early")
+    return _inside(data, position, data[position])[1]

@@ -1,0 +1,306 @@
+"""HTTP, on the standard library: one request, one answer or one stream of lines. It knows addresses, proxies and
+certificates; it tries once, and knows nothing of what is said.
+
+`http.client` costs a third of what a full client library costs to load, and a command line pays that every time.
+"""
+
+import http.client
+import os
+import socket
+import ssl
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from types import MappingProxyType
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from gpudev import __version__
+from gpudev.domain.trace_context import new_trace_id, trace_headers
+from gpudev.sdk.api_address import is_loopback
+from gpudev.sdk.errors import Unreachable, UsageError
+
+CONNECT_SECONDS = 10.0
+ANSWER_SECONDS = 60.0
+SILENCE_SECONDS = 60.0
+"""A stream that says nothing for so long (the server sends keep-alives) is dead."""
+_LONGEST_LINE = 2**20
+
+
+class Request(NamedTuple):
+    method: str
+    path: str
+    body: bytes | None = None
+    headers: Mapping[str, str] = MappingProxyType({})
+    repeatable: bool = False
+    """Whether saying it twice does no more than saying it once."""
+
+
+class Answer(NamedTuple):
+    status: int
+    body: bytes
+    content_type: str
+    location: str | None = None
+    retry_after: float | None = None
+
+
+class Stream:
+    """An answer that goes on: its lines, as they come."""
+
+    def __init__(self, response: http.client.HTTPResponse, line: socket.socket, silence: float) -> None:
+        self._response = response
+        self._line = line
+        self._silence = silence
+
+    def read_line(self, within: float | None = None) -> bytes | None:
+        """The next one; None: the server has ended it. Raises Unreachable when it is cut, or says nothing `within` so
+        many seconds, or for as long as no living stream is silent."""
+        try:
+            self._line.settimeout(self._silence if within is None else max(0.01, min(within, self._silence)))
+            line = self._response.readline(_LONGEST_LINE)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise Unreachable(f"the stream broke ({_reason(error)})", sent=True) from error
+        return line or None
+
+    def lines(self) -> Iterator[bytes]:
+        while (line := self.read_line()) is not None:
+            yield line
+
+    def close(self) -> None:
+        self._response.close()
+        self._line.close()
+
+    def abort(self) -> None:
+        """From another thread: whoever reads it is told that it is cut."""
+        hang_up(self._line)
+
+
+def hang_up(line: socket.socket) -> None:
+    with suppress(OSError):
+        line.shutdown(socket.SHUT_RDWR)
+
+
+class Line(NamedTuple):
+    """A WebSocket that was agreed upon, and what came through it already."""
+
+    socket: socket.socket
+    first: bytes
+
+
+class Transport:
+    def __init__(
+        self,
+        url: str,
+        *,
+        when_unreachable: str = "",
+        pin: str | None = None,
+        name: str = "the API",
+        trace_id: str | None = None,
+    ) -> None:
+        """`pin`: the server is the one whose key has this fingerprint, whatever authorities say. `trace_id`: what its
+        requests belong to; None: to each other."""
+        self._trace_id = trace_id or new_trace_id()
+        self._pin = pin
+        self._name = name
+        self._url = url
+        self._when_unreachable = when_unreachable
+        parts = urlsplit(url)
+        self._secure = parts.scheme == "https"
+        self._host = parts.hostname or ""
+        self._port = parts.port or (443 if self._secure else 80)
+        self._prefix = parts.path
+        self._proxy = _find_proxy(parts.scheme, self._host, os.environ)
+
+    def ask(self, request: Request, connected: Callable[[socket.socket], None] | None = None) -> Answer:
+        """Send it, once. Raises Unreachable. `connected` is told the line, for whoever may want to hang up."""
+        connection = self._connect()
+        if connected is not None:
+            connected(connection.sock)
+        try:
+            return _read_answer(self._send(connection, request))
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise self._unreachable(error, sent=True) from error
+        finally:
+            connection.close()
+
+    def open_stream(self, request: Request, silence: float = SILENCE_SECONDS) -> Stream | Answer:
+        """A stream when the API agrees; its answer when it does not. Raises Unreachable."""
+        connection = self._connect()
+        # The library lets go of the socket as soon as it knows that no second request will follow.
+        line = connection.sock
+        try:
+            response = self._send(connection, request)
+            if response.status == 200 and response.headers.get_content_type() == "text/event-stream":
+                return Stream(response, line, silence)
+            answer = _read_answer(response)
+            connection.close()
+            return answer
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            connection.close()
+            raise self._unreachable(error, sent=True) from error
+
+    def open_websocket(self, request: Request) -> Line | Answer:
+        """The connection itself when the server agrees; its answer when it does not. Raises Unreachable."""
+        from gpudev.sdk.http import websocket
+
+        key = websocket.new_key()
+        asking = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
+        headers = {**request.headers, **asking, "Sec-WebSocket-Key": key}
+        connection = self._connect(through_tunnel=True)
+        line = connection.sock
+        try:
+            response = self._send(connection, request._replace(headers=headers), through_tunnel=True)
+            if response.status != 101:
+                answer = _read_answer(response)
+                connection.close()
+                return answer
+            if response.headers.get("Sec-WebSocket-Accept") != websocket.expected_answer(key):
+                raise http.client.HTTPException("it agreed to something else")
+            return Line(line, _already_read(line, response))
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            connection.close()
+            raise self._unreachable(error, sent=True) from error
+
+    def _connect(self, *, through_tunnel: bool = False) -> http.client.HTTPConnection:
+        connection = self._new_connection(through_tunnel or self._secure)
+        try:
+            connection.connect()
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            raise self._unreachable(error, sent=False) from error
+        if self._pin is not None:
+            self._check_pin(connection, self._pin)
+        connection.sock.settimeout(ANSWER_SECONDS)
+        return connection
+
+    def _context(self) -> ssl.SSLContext:
+        if self._pin is None:
+            return ssl.create_default_context()
+        from gpudev.sdk.http.certificate_pins import pinning_context
+
+        return pinning_context()
+
+    def _check_pin(self, connection: http.client.HTTPConnection, pin: str) -> None:
+        """Before a word is said: whoever answers must be the one the invitation spoke of."""
+        from gpudev.sdk.http.certificate_pins import shows
+
+        if isinstance(connection.sock, ssl.SSLSocket) and shows(connection.sock.getpeercert(True), pin):
+            return
+        connection.close()
+        message = f"{self._url} does not show the key that your invitation named: somebody else may be answering there"
+        step = "Ask whoever invited you; if the key was changed on purpose, a new invitation brings the new one"
+        raise Unreachable(message, sent=False, next_step=step, final=True)
+
+    def _new_connection(self, through_tunnel: bool) -> http.client.HTTPConnection:
+        """`through_tunnel`: a proxy on the way only carries bytes. Else it reads along, and passes on no upgrade."""
+        host, port = (self._proxy.host, self._proxy.port) if self._proxy else (self._host, self._port)
+        connection = (
+            http.client.HTTPSConnection(host, port, timeout=CONNECT_SECONDS, context=self._context())
+            if self._secure
+            else http.client.HTTPConnection(host, port, timeout=CONNECT_SECONDS)
+        )
+        if self._proxy and through_tunnel:
+            connection.set_tunnel(self._host, self._port, self._proxy.headers)
+        return connection
+
+    def _send(
+        self, connection: http.client.HTTPConnection, request: Request, *, through_tunnel: bool = False
+    ) -> http.client.HTTPResponse:
+        headers = {
+            "Accept": "application/json",
+            "User-Agent": f"gpu-dev/{__version__}",
+            "Connection": "close",
+            **trace_headers(self._trace_id),
+            **request.headers,
+        }
+        if request.body is not None:
+            headers.setdefault("Content-Type", "application/json")
+        target = self._prefix + request.path
+        if self._proxy and not (self._secure or through_tunnel):
+            headers |= {"Host": _host_header(self._host, self._port), **self._proxy.headers}
+            target = f"http://{_host_header(self._host, self._port)}{target}"
+        connection.request(request.method, target, request.body, headers)
+        return connection.getresponse()
+
+    def _unreachable(self, error: Exception, *, sent: bool) -> Unreachable:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            message = f"the certificate of {self._url} cannot be trusted ({error.verify_message})"
+            step = "Ask its operator, or add its authority to this machine's (SSL_CERT_FILE names a file of your own)"
+            return Unreachable(message, sent=False, next_step=step, final=True)
+        through = f" through the proxy {self._proxy.host}:{self._proxy.port}" if self._proxy else ""
+        message = f"{self._name} at {self._url} does not answer{through} ({_reason(error)})"
+        return Unreachable(message, sent=sent, next_step=self._when_unreachable)
+
+
+class _Proxy(NamedTuple):
+    host: str
+    port: int
+    headers: dict[str, str]
+
+
+def _find_proxy(scheme: str, host: str, env: Mapping[str, str]) -> _Proxy | None:
+    """The environment's proxy for this host; never for this machine itself."""
+    url = env.get(f"{scheme}_proxy") or env.get(f"{scheme.upper()}_PROXY")
+    if not url or is_loopback(host):
+        return None
+    # Its rules of NO_PROXY are worth the import only now.
+    from urllib.request import proxy_bypass
+
+    if proxy_bypass(host):
+        return None
+    parts = urlsplit(url if "://" in url else f"http://{url}")
+    if not parts.hostname:
+        raise UsageError(f"{scheme.upper()}_PROXY is no address: {url[:200]!r}")
+    return _Proxy(parts.hostname, parts.port or 3128, _proxy_login(parts.username, parts.password))
+
+
+def _proxy_login(username: str | None, password: str | None) -> dict[str, str]:
+    if username is None:
+        return {}
+    from base64 import b64encode
+    from urllib.parse import unquote
+
+    login = f"{unquote(username)}:{unquote(password or '')}"
+    return {"Proxy-Authorization": f"Basic {b64encode(login.encode()).decode()}"}
+
+
+def _host_header(host: str, port: int) -> str:
+    shown = f"[{host}]" if ":" in host else host
+    return shown if port == 80 else f"{shown}:{port}"
+
+
+def _read_answer(response: http.client.HTTPResponse) -> Answer:
+    # Without a limit: only so does the library notice an answer that was cut short.
+    headers = response.headers
+    return Answer(
+        response.status, response.read(), headers.get_content_type(), headers.get("Location"), _retry_after(response)
+    )
+
+
+def _already_read(line: socket.socket, response: http.client.HTTPResponse) -> bytes:
+    """What came right behind the answer and lies in the library's buffer: from here on we read the socket ourselves."""
+    line.setblocking(False)
+    try:
+        return bytes(response.fp.peek())
+    except (BlockingIOError, ssl.SSLWantReadError):
+        return b""
+
+
+def _retry_after(response: http.client.HTTPResponse) -> float | None:
+    value = response.headers.get("Retry-After", "")
+    return float(value) if value.isascii() and value.isdigit() else None
+
+
+def _reason(error: Exception) -> str:
+    match error:
+        case ConnectionRefusedError():
+            return "connection refused"
+        case http.client.RemoteDisconnected() | ConnectionResetError() | BrokenPipeError():
+            return "the connection was cut"
+        case http.client.IncompleteRead():
+            return "the answer was cut short"
+        case TimeoutError():
+            return "no answer in time"
+        case OSError():
+            return error.strerror or str(error) or type(error).__name__
+        case _:
+            return f"{type(error).__name__}: {error}"

@@ -1,0 +1,169 @@
+"""The ssh command lines of a dev server: the system's own clients, told the host key by the API so that they ask
+nothing.
+
+The user's own keys and agent are used as ever; ~/.ssh/known_hosts is neither read nor written. How the dev server is
+reached is decided elsewhere and comes as the proxy command, or None.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from gpudev import paths
+from gpudev.sdk.api_address import is_loopback
+from gpudev.sdk.errors import LocalError, Unavailable
+from gpudev.sdk.remote import ssh_keys
+from gpudev.wire.reservations import JobView
+
+_HOST_KEY = r"[A-Za-z0-9@.-]{1,64} [A-Za-z0-9+/]{16,8192}={0,3}"
+_HOST = r"[A-Za-z0-9][A-Za-z0-9.:-]{0,254}"
+_USER = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}"
+_FORGET_AFTER_SECONDS = 60 * 86400
+_USUAL_KEYS = ("id_rsa", "id_ecdsa", "id_ecdsa_sk", "id_ed25519", "id_ed25519_sk")
+ProxyCommand = tuple[str, ...] | None
+
+
+class Target(NamedTuple):
+    """A dev server as ssh takes it."""
+
+    alias: str
+    """Its name in our own file of host keys, and for those who read it."""
+    host: str
+    port: int
+    user: str
+    options: dict[str, str]
+    identities: tuple[Path, ...]
+
+    def as_arguments(self) -> list[str]:
+        arguments: list[str] = []
+        for name, value in self.options.items():
+            arguments += ["-o", f"{name}={value}"]
+        for key in self.identities:  # not -i: ssh looks for that before it reads %% as %
+            arguments += ["-o", f'IdentityFile="{verbatim(key)}"']
+        return arguments
+
+
+def find_program(name: str = "ssh") -> str:
+    program = shutil.which(name)
+    if program is None:
+        raise LocalError(
+            f"there is no {name} client on this machine",
+            "Install OpenSSH's, such as `apt install openssh-client` or `dnf install openssh-clients`",
+        )
+    return program
+
+
+def target(job: JobView, env: Mapping[str, str], proxy: ProxyCommand = None) -> Target:
+    """How to reach it. Writes the host key where the options say it is."""
+    host, port, user, host_key = checked_connection(job)
+    alias = f"gpu-dev-{job.reservation_id.replace('-', '')[:8]}"
+    known_hosts = known_hosts_file(env, job.reservation_id)
+    _write_known_hosts(known_hosts, f"{alias} {host_key}\n")
+    options = {
+        "HostKeyAlias": alias,
+        "UserKnownHostsFile": f'"{verbatim(known_hosts)}"',
+        "GlobalKnownHostsFile": "/dev/null",
+        "StrictHostKeyChecking": "yes",
+        "UpdateHostKeys": "no",
+        "CheckHostIP": "no",
+        "PreferredAuthentications": "publickey",
+    }
+    if proxy is not None:
+        options["ProxyCommand"] = shlex.join(proxy).replace("%", "%%")
+        host = alias  # nothing looks it up
+    elif is_loopback(host):
+        options["ProxyCommand"] = "none"  # a jump host that somebody has for all others does not lead to this machine
+    return Target(alias, host, port, user, options, tuple(_identities(env)))
+
+
+def command_line(
+    program: str,
+    job: JobView,
+    command: Sequence[str],
+    env: Mapping[str, str],
+    *,
+    tty: bool,
+    proxy: ProxyCommand = None,
+    more: Sequence[str] = (),
+) -> list[str]:
+    """What to run; `more`: further options of ssh."""
+    there = target(job, env, proxy)
+    arguments = [program, "-p", str(there.port), *there.as_arguments(), *more]
+    if command and tty:
+        arguments.append("-t")
+    # Behind `--` nothing is an option any more, whatever it looks like.
+    return [*arguments, "--", f"{there.user}@{there.host}", *([remote_line(command)] if command else [])]
+
+
+def become(arguments: Sequence[str]) -> None:
+    """From here on this process is ssh."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(arguments[0], list(arguments))
+
+
+def known_hosts_file(env: Mapping[str, str], reservation_id: str) -> Path:
+    return paths.personal_dir(env) / "known_hosts.d" / reservation_id
+
+
+def verbatim(path: Path) -> str:
+    """ssh reads % in a path as the beginning of a token."""
+    return str(path).replace("%", "%%")
+
+
+def remote_line(command: Sequence[str]) -> str:
+    """One argument is a line for the remote shell; several are an argv that has to arrive as it is."""
+    return command[0] if len(command) == 1 else shlex.join(command)
+
+
+def checked_connection(job: JobView) -> tuple[str, int, str, str]:
+    """What the API said, checked: it becomes part of a command line and of a file."""
+    host, port, user, key = job.node_ip or "", job.node_port or 0, job.ssh_user or "", job.ssh_host_key or ""
+    host_key = " ".join(key.split()[:2])
+    texts = ((_HOST, host), (_USER, user), (_HOST_KEY, host_key), (r"[0-9a-f-]{36}", job.reservation_id))
+    if not 0 < port < 65536 or not all(re.fullmatch(pattern, text) for pattern, text in texts):
+        raise Unavailable("the API does not say how to reach this dev server", "Try again in a moment")
+    return host, port, user, host_key
+
+
+def _identities(env: Mapping[str, str]) -> list[Path]:
+    """This system's own key, if there is one, and then those ssh would have tried by itself: naming one key keeps it
+    from looking for the others."""
+    own = paths.private_key_file(env)
+    if not own.exists():
+        return []
+    folder = paths.home_dir(env) / ".ssh"
+    paired = [public.with_suffix("") for public in ssh_keys.own_key_files(env)[1:]]
+    others = dict.fromkeys([*(folder / name for name in _USUAL_KEYS), *paired])
+    return [own, *(path for path in others if path.exists())]
+
+
+def _write_known_hosts(path: Path, line: str) -> None:
+    # Of this thread alone: a program may work on one dev server from many.
+    fresh = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+    try:
+        for folder in (path.parent.parent, path.parent):
+            folder.mkdir(mode=0o700, exist_ok=True)
+        fresh.write_text(line, encoding="ascii")
+        fresh.replace(path)
+        _forget_old(path.parent)
+    except OSError as error:
+        raise LocalError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _forget_old(folder: Path) -> None:
+    """No reservation lasts so long, and nobody should find thousands of these one day."""
+    long_ago = time.time() - _FORGET_AFTER_SECONDS
+    for path in folder.iterdir():
+        try:
+            if path.stat().st_mtime < long_ago:
+                path.unlink()
+        except FileNotFoundError:  # another one of us was quicker
+            continue

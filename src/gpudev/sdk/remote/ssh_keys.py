@@ -1,0 +1,77 @@
+"""Whose keys may log in to a new dev server: a GitHub user's, those of a file, or, on one machine, one's own."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from gpudev import paths
+from gpudev.domain.access.ssh_keys import MAX_KEYS, parse_public_key, usable_public_keys
+from gpudev.sdk.client_session import Session
+from gpudev.sdk.errors import LocalError, Refused, UsageError
+
+_LARGEST_FILE = 64 * 1024
+
+
+class Access(NamedTuple):
+    """One of the two, as the API takes them."""
+
+    github_user: str | None = None
+    public_keys: tuple[str, ...] | None = None
+
+
+def choose(session: Session, github_user: str | None, key_file: Path | None) -> Access:
+    if github_user and key_file:
+        raise UsageError("give --github-user or --key, not both")
+    if key_file:
+        return Access(public_keys=_keys_of(key_file))
+    user = github_user or session.preferences.github_user
+    if user:
+        return Access(github_user=user)
+    if session.address.is_local and (keys := own_keys(session.env)):
+        return Access(public_keys=keys)
+    raise Refused(
+        "nobody could log in to the dev server: no public key is known",
+        "Set `gpu-dev config set github_user NAME`, or give a public key with --key FILE"
+        + (" (`ssh-keygen -t ed25519` makes one that is found by itself)" if session.address.is_local else ""),
+        code="no_public_key",
+    )
+
+
+def own_keys(env: Mapping[str, str]) -> tuple[str, ...]:
+    """The public keys in this person's own folders; what is no usable key is passed over."""
+    lines: list[str] = []
+    for path in own_key_files(env):
+        try:
+            lines += _read(path).splitlines()
+        except OSError:
+            continue
+    return usable_public_keys(lines)[:MAX_KEYS]
+
+
+def own_key_files(env: Mapping[str, str]) -> list[Path]:
+    """This system's own key first, then those of ~/.ssh."""
+    own = paths.private_key_file(env)
+    try:
+        others = sorted((paths.home_dir(env) / ".ssh").glob("*.pub"))
+    except OSError:
+        others = []
+    return [own.with_name(f"{own.name}.pub"), *others]
+
+
+def _keys_of(path: Path) -> tuple[str, ...]:
+    try:
+        lines = [line for line in _read(path).splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    except OSError as error:
+        raise LocalError(f"{path} cannot be read: {error.strerror}") from error
+    try:
+        keys = tuple(dict.fromkeys(parse_public_key(line) for line in lines))
+    except ValueError as error:
+        raise UsageError(f"{path} holds no public key: {error}", "It looks like ~/.ssh/id_ed25519.pub") from error
+    if not keys:
+        raise UsageError(f"{path} holds no public key", "It looks like ~/.ssh/id_ed25519.pub")
+    return keys
+
+
+def _read(path: Path) -> str:
+    with path.open("rb") as file:
+        return file.read(_LARGEST_FILE).decode("utf-8", "replace")

@@ -1,0 +1,74 @@
+"""What a program asks for when it reserves, as keywords, and the request it makes of them."""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TypedDict
+
+from gpudev.sdk.client_session import Session
+from gpudev.sdk.remote import ssh_keys
+from gpudev.wire.reservations import SubmitRequest
+
+
+class Wishes(TypedDict, total=False):
+    """All may be left out."""
+
+    gpus: int
+    """How many GPUs (1); 0 for a CPU type."""
+    gpu_type: str | None
+    """Such as "h100"; without it, the only type that has nodes."""
+    hours: float | None
+    """For how long, from when the dev server is ready; without it, as long as the server gives."""
+    name: str | None
+    """A name for people."""
+    disk: str | None
+    """The disk that becomes /home/dev; "none": scratch space; without it, your disk `default` if it is free."""
+    image: str | None
+    """Container image (Kubernetes)."""
+    github_user: str | None
+    """Whose published GitHub keys may log in; without it, the setting `github_user`."""
+    key_file: str | Path | None
+    """File of public keys that may log in, instead of GitHub's."""
+    ssh_public_keys: Sequence[str] | None
+    """Public keys that may log in, instead of GitHub's. On one machine your own are found by themselves."""
+    max_wait_hours: float | None
+    """Cancel it if it has not started after so many hours."""
+    environment: Mapping[str, str] | None
+    """Variables for every session there."""
+    dotfiles: str | None
+    """Git repository that is cloned to ~/.dotfiles and installed."""
+    startup_script: str | None
+    """Text of a program that is run there once it is ready."""
+
+
+def checked(wishes: Wishes) -> Wishes:
+    """Raises TypeError, as for every keyword that is not there: what is left out silently is not what was meant."""
+    for name in wishes:
+        if name not in Wishes.__annotations__:
+            close = difflib.get_close_matches(name, Wishes.__annotations__, 1)
+            raise TypeError(f"'{name}' is nothing that can be asked for{f'; {close[0]!r} is' if close else ''}")
+    return wishes
+
+
+def as_request(session: Session, wishes: Wishes) -> SubmitRequest:
+    """Raises Refused when nobody could log in."""
+    keys, user = wishes.get("ssh_public_keys"), wishes.get("github_user")
+    if keys is None:
+        file = wishes.get("key_file")
+        user, found = ssh_keys.choose(session, user, Path(file) if file is not None else None)
+        keys = found
+    environment = wishes.get("environment")
+    return SubmitRequest(
+        gpu_count=wishes.get("gpus", 1),
+        gpu_type=wishes.get("gpu_type"),
+        duration_hours=wishes.get("hours"),
+        github_user=user,
+        ssh_public_keys=None if keys is None else list(keys),
+        name=wishes.get("name"),
+        image=wishes.get("image"),
+        disk_name=wishes.get("disk"),
+        max_wait_hours=wishes.get("max_wait_hours"),
+        environment=None if environment is None else dict(environment),
+        dotfiles=wishes.get("dotfiles"),
+        startup_script=wishes.get("startup_script"),
+    )

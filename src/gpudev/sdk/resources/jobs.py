@@ -1,0 +1,168 @@
+"""Reservations, as programs use them."""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from time import monotonic
+from typing import Any, Unpack
+
+from gpudev.domain.reservations.lifecycle import LIVE
+from gpudev.sdk import histories
+from gpudev.sdk.effects import Do, Pause, Routine
+from gpudev.sdk.errors import NotInTime, ReservationEnded
+from gpudev.sdk.http import endpoints
+from gpudev.sdk.http.event_stream import Following, patience, wait_until_ready
+from gpudev.sdk.offering import Awaiting, Blocking, Group, Source, offered, streamed
+from gpudev.sdk.reserve_options import Wishes, as_request, checked
+from gpudev.sdk.standing import has_ended
+from gpudev.wire.proxy import ProxyToken
+from gpudev.wire.reservations import ExtendRequest, JobEvent, JobView, PriorityRequest
+
+OnChange = Callable[[JobView], object]
+_LARGEST_PAGE = 200
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 3.0
+
+
+class JobMethods(Group):
+    """`client.jobs`. A job's id may be shortened to its first 4 or more digits."""
+
+    @offered
+    def submit(self, *, idempotency_key: str | None = None, **wishes: Unpack[Wishes]) -> Routine[JobView]:
+        """Make a reservation and come back at once, with its place in the line. It is made once, however often the
+        connection breaks; give an `idempotency_key` of your own to make it once over several runs of a program."""
+        request = yield Do(lambda: as_request(self._session, checked(wishes)))
+        return (yield from self._core.value(endpoints.submit(request, idempotency_key)))
+
+    @offered
+    def get(self, job_id: str) -> Routine[JobView]:
+        """One reservation as it is now."""
+        return self._core.value(endpoints.get_job(job_id))
+
+    @offered
+    def wait(self, job_id: str, *, on_change: OnChange | None = None, timeout: float | None = None) -> Routine[JobView]:
+        """Wait until the dev server is ready. `on_change` is told of every change on the way (place in the line,
+        expected start, steps). Raises ReservationEnded if it ends instead, NotInTime after `timeout` seconds; the
+        reservation itself stays as it is."""
+        first = yield from self._core.value(endpoints.get_job(job_id))
+        job = yield from wait_until_ready(self._following(first, timeout), first, on_change)
+        return check_ready(job)
+
+    @offered
+    def cancel(self, job_id: str) -> Routine[JobView]:
+        """End a reservation, and everything that runs there. Disks stay."""
+        return self._core.value(endpoints.cancel(job_id))
+
+    @offered
+    def wait_until_released(self, job_id: str, *, timeout: float | None = None) -> Routine[JobView]:
+        """Of one that has ended: wait until everything it had is gone, so that its disk is free for the next one.
+        Raises NotInTime after `timeout` seconds."""
+        deadline = None if timeout is None else monotonic() + timeout
+        pause = _FIRST_PAUSE
+        while True:
+            job = yield from self._core.value(endpoints.get_job(job_id))
+            if job.released_at is not None:
+                return job
+            if deadline is not None and monotonic() > deadline:
+                raise NotInTime(f"reservation {job.reservation_id} was not released in time")
+            yield Pause(pause)
+            pause = min(pause * 1.5, _LONGEST_PAUSE)
+
+    @offered
+    def extend(self, job_id: str, hours: float) -> Routine[JobView]:
+        """Stay so many hours longer."""
+        return self._core.value(endpoints.extend(job_id, ExtendRequest(extension_hours=float(hours))))
+
+    @offered
+    def prioritise(self, job_id: str, priority: int) -> Routine[JobView]:
+        """For operators: who has a higher one goes first; 0 is usual."""
+        return self._core.value(endpoints.prioritise(job_id, PriorityRequest(priority=priority)))
+
+    @offered
+    def events(self, job_id: str) -> Routine[Sequence[JobEvent]]:
+        """What happened to it until now, the oldest first."""
+        job = yield from self._core.value(endpoints.get_job(job_id))
+        return (yield from histories.read(self._core, job))
+
+    @streamed
+    def follow(self, job_id: str) -> Source[JobEvent]:
+        """What happened to it and what happens, one after another, until it has ended."""
+        return _Followed(self, job_id)
+
+    @offered
+    def proxy_token(self, job_id: str) -> Routine[ProxyToken]:
+        """What opens the way for ssh through HTTPS, for a minute."""
+        path = f"{endpoints.job_path(job_id)}/proxy-token"
+        return self._core.value(endpoints.Call(ProxyToken, "POST", path, repeatable=True))
+
+    @offered
+    def list(
+        self,
+        *,
+        status: str | Sequence[str] | None = None,
+        gpu_type: str | None = None,
+        created_after: datetime | None = None,
+        created_before: datetime | None = None,
+        limit: int = 1000,
+        everybody: bool = False,
+    ) -> Routine[Sequence[JobView]]:
+        """Your reservations, newest first. Without `status`: those that wait or run; an empty one: all there ever
+        were. `everybody`: for operators."""
+        wanted = [status] if isinstance(status, str) else status
+        query: dict[str, Any] = {"status": sorted(LIVE) if wanted is None else [str(each) for each in wanted]}
+        query |= {"gpu_type": gpu_type} if gpu_type else {}
+        query |= {"created_after": created_after.isoformat()} if created_after else {}
+        query |= {"created_before": created_before.isoformat()} if created_before else {}
+        query |= {"all": "true"} if everybody else {}
+        return (yield from _all_pages(self, query, limit))
+
+    def _following(self, job: JobView, timeout: float | None) -> Following:
+        deadline = None if timeout is None else monotonic() + timeout
+        patient_for = patience(self._session.env)
+        return Following(self._core, job.reservation_id, patience=patient_for, deadline=deadline)
+
+
+class Jobs(JobMethods, Blocking):
+    pass
+
+
+class AsyncJobs(JobMethods, Awaiting):
+    pass
+
+
+def check_ready(job: JobView) -> JobView:
+    """Raise what a reservation that ended means to somebody who waited for it."""
+    if has_ended(job):
+        why = f": {job.failure_reason}" if job.failure_reason else ""
+        raise ReservationEnded(f"reservation {job.reservation_id} is {job.status}{why}", code=job.status)
+    return job
+
+
+class _Followed:
+    """The history of a reservation that has yet to be found."""
+
+    def __init__(self, jobs: JobMethods, job_id: str) -> None:
+        self._jobs = jobs
+        self._job_id = job_id
+        self._history: histories.History | None = None
+
+    def next(self) -> Routine[JobEvent | None]:
+        if self._history is None:
+            job = yield from self._jobs._core.value(endpoints.get_job(self._job_id))
+            self._history = histories.History(self._jobs._core, job, follow=True)
+        return (yield from self._history.next())
+
+    def close(self) -> Routine[None]:
+        if self._history is not None:
+            yield from self._history.close()
+
+
+def _all_pages(jobs: JobMethods, query: dict[str, Any], limit: int) -> Routine[Sequence[JobView]]:
+    found: list[JobView] = []
+    cursor: str | None = None
+    while len(found) < limit:
+        page_query = {**query, "limit": min(limit - len(found), _LARGEST_PAGE)} | ({"cursor": cursor} if cursor else {})
+        page = yield from jobs._core.value(endpoints.list_jobs(page_query))
+        found += page.jobs
+        cursor = page.next_cursor
+        if cursor is None or not page.jobs:
+            break
+    return found
