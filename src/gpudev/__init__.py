@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         NotFound,
         NotInTime,
         OperationFailed,
-        Refused,
+        Rejected,
         ReservationEnded,
         Unauthenticated,
         Unavailable,
@@ -40,7 +40,7 @@ __all__ = [
     "NotFound",
     "NotInTime",
     "OperationFailed",
-    "Refused",
+    "Rejected",
     "ReservationEnded",
     "Server",
     "Unauthenticated",
@@ -52,9 +52,9 @@ __all__ = [
 _MODULES = {
     "GpuDev": "sdk.client",
     "AsyncGpuDev": "sdk.client",
-    "Server": "sdk.servers",
-    "AsyncServer": "sdk.servers",
-    "JobView": "wire.jobs",
+    "Server": "sdk.resources.dev_servers",
+    "AsyncServer": "sdk.resources.dev_servers",
+    "JobView": "wire.reservations",
 }
 
 

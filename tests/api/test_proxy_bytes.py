@@ -60,7 +60,9 @@ async def test_a_dev_server_that_takes_its_time_gets_every_byte_as_it_was(
     proxy.handler = take_its_time
     await proxy.reserve(ada)
     env = {"HOME": str(tmp_path), proxy_tunnel.KEY_VARIABLE: ada.headers["Authorization"].split()[1]}
-    line = await asyncio.to_thread(proxy_tunnel.open_line, proxy.job["job_id"], f"http://{proxy.address}", env)
+    line = await asyncio.to_thread(
+        proxy_tunnel.open_fast_connection, proxy.job["job_id"], f"http://{proxy.address}", env
+    )
     assert line is not None
     said = hashlib.sha256()
 
@@ -188,12 +190,14 @@ async def test_the_short_way_of_the_client_needs_one_connection_and_no_other_way
 ) -> None:
     await proxy.reserve(ada)
     env = {"HOME": str(tmp_path), proxy_tunnel.KEY_VARIABLE: ada.headers["Authorization"].split()[1]}
-    line = await asyncio.to_thread(proxy_tunnel.open_line, proxy.job["job_id"], f"http://{proxy.address}", env)
+    line = await asyncio.to_thread(
+        proxy_tunnel.open_fast_connection, proxy.job["job_id"], f"http://{proxy.address}", env
+    )
     assert line is not None
     with line.socket:
         await until(lambda: len(proxy.sessions) == 1)
         line.socket.settimeout(10)
-        came = line.first or await asyncio.to_thread(line.socket.recv, 100)
+        came = line.received or await asyncio.to_thread(line.socket.recv, 100)
         assert came == b"\x82\x0eSSH-2.0-echo\r\n"
 
 

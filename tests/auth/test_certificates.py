@@ -114,15 +114,15 @@ def test_keys_of_every_kind_have_the_same_fingerprint_to_both(kind: str, tmp_pat
 
 @given(st.binary(max_size=200))
 def test_what_is_no_certificate_shows_no_key(noise: bytes) -> None:
-    assert not certificate_pins.shows(noise, "f" * 43)
+    assert not certificate_pins.matches_pin(noise, "f" * 43)
 
 
 def test_every_cut_certificate_shows_no_key(tmp_path: Path) -> None:
     files = ensure_self_signed(tmp_path, "192.0.2.7", NOW)
     whole = ssl.PEM_cert_to_DER_cert(files.certificate.read_text())
-    assert certificate_pins.shows(whole, files.fingerprint())
-    assert not certificate_pins.shows(None, files.fingerprint())
-    assert not any(certificate_pins.shows(whole[:length], files.fingerprint()) for length in range(len(whole)))
+    assert certificate_pins.matches_pin(whole, files.fingerprint())
+    assert not certificate_pins.matches_pin(None, files.fingerprint())
+    assert not any(certificate_pins.matches_pin(whole[:length], files.fingerprint()) for length in range(len(whole)))
 
 
 # Addresses

@@ -19,7 +19,7 @@ from gpudev.domain.errors import Invalid, Unavailable
 from gpudev.domain.listening import ListenAddress
 from gpudev.sdk.errors import Unreachable
 from gpudev.sdk.http.certificate_pins import find_pin, store_pin
-from gpudev.sdk.http.transport import Request, Transport
+from gpudev.sdk.http.transport import HttpRequest, HttpTransport
 from gpudev.settings import Settings
 from support.api import until
 from support.clock import ManualClock
@@ -27,7 +27,7 @@ from support.ports import NEEDS_OTHER_ADDRESS, OTHER_ADDRESS, free_port
 
 pytestmark = NEEDS_OTHER_ADDRESS
 """To the system an address like any other: what listens here is not heard on 127.0.0.1."""
-HEALTH = Request("GET", "/health")
+HEALTH = HttpRequest("GET", "/health")
 
 
 async def echo(scope: dict[str, Any], receive: Any, send: Any) -> None:
@@ -46,7 +46,7 @@ class Door:
         return self.files.fingerprint()
 
     def ask(self, pin: str | None) -> bytes:
-        return Transport(self.address.url, pin=pin).ask(HEALTH).body
+        return HttpTransport(self.address.url, pin=pin).send(HEALTH).body
 
 
 @contextlib.asynccontextmanager

@@ -11,10 +11,17 @@ import pytest
 
 from auth.issuing import METADATA, TestIssuer
 from gpudev.cli.commands.access import oidc_browser, oidc_device, oidc_login
-from gpudev.cli.commands.access.oidc_issuer import Client, Endpoints, Refused, Tokens, checked, discover
+from gpudev.cli.commands.access.oidc_issuer import (
+    LoginRejected,
+    OidcClient,
+    OidcEndpoints,
+    OidcTokens,
+    check_address,
+    discover,
+)
 from gpudev.sdk.errors import ClientError
 
-CLIENT = Client("https://id.example.org", "gpu-dev")
+CLIENT = OidcClient("https://id.example.org", "gpu-dev")
 
 
 def test_the_challenge_is_the_one_of_the_specification() -> None:
@@ -61,7 +68,7 @@ def test_a_token_that_answers_another_login_is_refused() -> None:
 )  # fmt: skip
 def test_an_issuer_is_only_spoken_to_by_a_safe_way(address: object) -> None:
     with pytest.raises(ClientError, match="safe address"):
-        checked(address, "its tokens")
+        check_address(address, "its tokens")
 
 
 def test_an_issuer_that_says_to_be_another_is_not_trusted(issuer: TestIssuer) -> None:
@@ -88,7 +95,7 @@ def answering(query: Callable[[dict[str, str]], dict[str, str]]) -> Callable[[st
 
 
 def test_what_the_browser_brings_must_be_this_issuers(monkeypatch: pytest.MonkeyPatch) -> None:
-    endpoints = Endpoints("https://id.example.org/auth?tenant=1", "https://id.example.org/token", None)
+    endpoints = OidcEndpoints("https://id.example.org/auth?tenant=1", "https://id.example.org/token", None)
     asked: list[dict[str, str]] = []
 
     def denied(question: dict[str, str]) -> dict[str, str]:
@@ -96,7 +103,7 @@ def test_what_the_browser_brings_must_be_this_issuers(monkeypatch: pytest.Monkey
         return {"state": question["state"], "error": "access_denied"}
 
     monkeypatch.setattr("webbrowser.open", answering(denied))
-    with pytest.raises(Refused, match="access_denied"):
+    with pytest.raises(LoginRejected, match="access_denied"):
         oidc_browser.log_in(CLIENT, endpoints, "api")
     (question,) = asked
     assert question["code_challenge_method"] == "S256"
@@ -115,7 +122,7 @@ def test_nobody_is_waited_for_forever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(oidc_browser, "PATIENCE_SECONDS", 0.05)
     with pytest.raises(ClientError, match="in time"):
         oidc_browser.log_in(
-            CLIENT, Endpoints("https://id.example.org/auth", "https://id.example.org/token", None), "api"
+            CLIENT, OidcEndpoints("https://id.example.org/auth", "https://id.example.org/token", None), "api"
         )
 
 
@@ -129,21 +136,21 @@ class DeviceIssuer:
     def post(self, endpoint: str, fields: dict[str, str]) -> dict[str, object]:
         return {"device_code": "d", "user_code": "ABCD", "verification_uri": "https://id.example.org", "interval": 5}
 
-    def ask(self, endpoint: str, client: Client, fields: dict[str, str]) -> Tokens:
+    def ask(self, endpoint: str, client: OidcClient, fields: dict[str, str]) -> OidcTokens:
         if self.codes:
-            raise Refused(code := self.codes.pop(0), code)
-        return Tokens("id", "refresh")
+            raise LoginRejected(code := self.codes.pop(0), code)
+        return OidcTokens("id", "refresh")
 
-    def log_in(self, monkeypatch: pytest.MonkeyPatch) -> Tokens:
+    def log_in(self, monkeypatch: pytest.MonkeyPatch) -> OidcTokens:
         monkeypatch.setattr(oidc_device, "post", self.post)
         monkeypatch.setattr(oidc_device, "ask_for_tokens", self.ask)
-        endpoints = Endpoints("https://x", "https://x", "https://id.example.org/device")
+        endpoints = OidcEndpoints("https://x", "https://x", "https://id.example.org/device")
         return oidc_device.log_in(CLIENT, endpoints, self.pauses.append)
 
 
 def test_a_device_login_waits_as_the_issuer_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     issuer = DeviceIssuer("authorization_pending", "slow_down", "authorization_pending")
-    assert issuer.log_in(monkeypatch) == Tokens("id", "refresh")
+    assert issuer.log_in(monkeypatch) == OidcTokens("id", "refresh")
     assert issuer.pauses == [5, 5, 10, 10]
 
 
@@ -155,7 +162,7 @@ def test_a_device_login_that_fails_says_why(code: str, why: str, monkeypatch: py
 
 def test_an_issuer_without_device_logins_says_what_to_do() -> None:
     with pytest.raises(ClientError) as refusal:
-        oidc_device.log_in(CLIENT, Endpoints("https://x", "https://x", None))
+        oidc_device.log_in(CLIENT, OidcEndpoints("https://x", "https://x", None))
     assert "--browser" in refusal.value.next_step
 
 

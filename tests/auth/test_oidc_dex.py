@@ -13,7 +13,7 @@ import pytest
 from auth.commanding import Cli
 from auth.person import Person
 from gpudev.cli.commands.access import oidc_browser
-from gpudev.cli.commands.access.oidc_issuer import Client, discover
+from gpudev.cli.commands.access.oidc_issuer import OidcClient, discover
 from gpudev.ports.clock import SystemClock
 from gpudev.settings import OidcSettings
 from support.api import refused
@@ -100,7 +100,7 @@ async def test_a_token_that_dex_gave_to_another_program_is_not_taken(
     monkeypatch.setattr("webbrowser.open", Person(ADA.email).log_in)
 
     async def token_for(name: str) -> tuple[str, str]:
-        program = Client(dex.issuer, name, scopes=SCOPES)
+        program = OidcClient(dex.issuer, name, scopes=SCOPES)
         tokens, nonce = await asyncio.to_thread(oidc_browser.log_in, program, discover(dex.issuer), "api")
         return tokens.id_token, nonce
 

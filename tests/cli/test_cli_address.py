@@ -3,8 +3,8 @@
 import pytest
 
 from gpudev.cli.config import Preferences
-from gpudev.cli.exit_codes import Exit, exit_of
-from gpudev.sdk.api_address import check_url, choose, is_loopback, region_of
+from gpudev.cli.exit_codes import ExitCode, exit_code_of
+from gpudev.sdk.api_address import check_url, choose_address, is_loopback, region_of
 from gpudev.sdk.errors import ClientError
 
 EAST, WEST, EMBEDDED = "https://east.example.com", "https://west.example.com", "http://127.0.0.1:7480"
@@ -41,13 +41,13 @@ def test_the_region_follows_the_documented_priority(env: dict[str, str], region:
 def test_the_most_particular_address_wins(
     option: str | None, env: dict[str, str], known: Preferences, embedded: str | None, url: str
 ) -> None:
-    assert choose(option, env, known, embedded).url == url
+    assert choose_address(option, env, known, embedded).url == url
 
 
 def test_without_any_address_the_next_steps_are_named() -> None:
     with pytest.raises(ClientError) as raised:
-        choose(None, {"AWS_REGION": "eu-west-1"}, BOTH, None)
-    assert exit_of(raised.value) is Exit.LOCAL
+        choose_address(None, {"AWS_REGION": "eu-west-1"}, BOTH, None)
+    assert exit_code_of(raised.value) is ExitCode.LOCAL
     assert "eu-west-1" in raised.value.message
     assert "gpu-dev up" in raised.value.next_step
     assert "gpu-dev config set api_url" in raised.value.next_step
@@ -55,14 +55,14 @@ def test_without_any_address_the_next_steps_are_named() -> None:
 
 def test_who_has_never_named_a_region_hears_of_none() -> None:
     with pytest.raises(ClientError, match=r"no API address is set$"):
-        choose(None, {}, Preferences(), None)
+        choose_address(None, {}, Preferences(), None)
 
 
 def test_the_embedded_system_is_recognised_however_it_was_named() -> None:
-    assert choose("http://127.0.0.1:7480/", {}, BOTH, EMBEDDED).embedded
-    assert choose(None, {}, Preferences(), EMBEDDED).embedded
-    assert not choose("http://127.0.0.1:7481", {}, BOTH, EMBEDDED).embedded
-    assert not choose(EAST, {}, BOTH, EMBEDDED).embedded
+    assert choose_address("http://127.0.0.1:7480/", {}, BOTH, EMBEDDED).embedded
+    assert choose_address(None, {}, Preferences(), EMBEDDED).embedded
+    assert not choose_address("http://127.0.0.1:7481", {}, BOTH, EMBEDDED).embedded
+    assert not choose_address(EAST, {}, BOTH, EMBEDDED).embedded
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_an_address_has_one_spelling(text: str, url: str) -> None:
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(ClientError) as raised:
         check_url(text, "here")
-    assert exit_of(raised.value) is Exit.USAGE
+    assert exit_code_of(raised.value) is ExitCode.USAGE
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "localhost", "::1"])

@@ -354,7 +354,7 @@ def test_a_disk_that_is_held_is_refused_with_a_way_out(cli: Cli, api: FakeApi) -
     ],
 )
 def test_sizes_are_told_in_a_few_digits(size: int, words: str) -> None:
-    assert disk_formatting.volume_of_data(size) == words
+    assert disk_formatting.data_size(size) == words
 
 
 def test_contents_that_may_have_changed_since_or_were_not_all_counted_are_told_as_such(cli: Cli, api: FakeApi) -> None:

@@ -7,15 +7,15 @@ import click
 
 from gpudev.cli import overview
 from gpudev.cli.app import root
-from gpudev.cli.config import NAMES
-from gpudev.cli.exit_codes import Exit
+from gpudev.cli.config import PREFERENCE_NAMES
+from gpudev.cli.exit_codes import ExitCode
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
 
 
 def test_every_exit_code_is_explained_and_no_other() -> None:
     explained = {int(code) for code in re.findall(r"^\| (\d+) \|", PAGE, re.MULTILINE)}
-    assert explained == {int(code) for code in Exit}
+    assert explained == {int(code) for code in ExitCode}
 
 
 def test_every_command_is_listed() -> None:
@@ -24,7 +24,7 @@ def test_every_command_is_listed() -> None:
 
 
 def test_every_setting_is_listed() -> None:
-    for name in NAMES:
+    for name in PREFERENCE_NAMES:
         assert f"| `{name}` |" in PAGE
 
 

@@ -31,10 +31,10 @@ def port() -> Iterator[int]:
 def test_only_one_that_is_fresh_and_elsewhere_is_waited_for(job: JobView) -> None:
     now = formatting.utc_now()
     elsewhere = replace(job, node_ip="10.1.2.3", launched_at=now)
-    assert ssh_route.is_fresh(elsewhere, now + timedelta(seconds=1))
-    assert not ssh_route.is_fresh(elsewhere, now + timedelta(minutes=1))
-    assert not ssh_route.is_fresh(replace(elsewhere, node_ip="127.0.0.1"), now)
-    assert not ssh_route.is_fresh(replace(elsewhere, launched_at=None), now)
+    assert ssh_route.is_recently_launched(elsewhere, now + timedelta(seconds=1))
+    assert not ssh_route.is_recently_launched(elsewhere, now + timedelta(minutes=1))
+    assert not ssh_route.is_recently_launched(replace(elsewhere, node_ip="127.0.0.1"), now)
+    assert not ssh_route.is_recently_launched(replace(elsewhere, launched_at=None), now)
 
 
 def test_it_goes_on_as_soon_as_the_ssh_server_greets(job: JobView) -> None:
@@ -52,7 +52,7 @@ def test_it_goes_on_as_soon_as_the_ssh_server_greets(job: JobView) -> None:
 
         server = threading.Thread(target=open_late, daemon=True)
         server.start()
-        ssh_route.wait_until_answers(
+        ssh_route.wait_until_ssh_answers(
             replace(job, node_ip="127.0.0.1", node_port=listener.getsockname()[1]), patience=60
         )
         assert opened
@@ -63,5 +63,5 @@ def test_it_goes_on_as_soon_as_the_ssh_server_greets(job: JobView) -> None:
 
 def test_one_that_never_answers_is_left_to_ssh(job: JobView, port: int) -> None:
     began = time.monotonic()
-    ssh_route.wait_until_answers(replace(job, node_ip="127.0.0.1", node_port=port), patience=0.3)
+    ssh_route.wait_until_ssh_answers(replace(job, node_ip="127.0.0.1", node_port=port), patience=0.3)
     assert 0.3 <= time.monotonic() - began < 20

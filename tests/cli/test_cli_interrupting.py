@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from gpudev.cli.commands.reservations.reserve import submit
-from gpudev.cli.commands.reservations.signals import ending_like_ctrl_c, undisturbed
-from gpudev.cli.exit_codes import CliError, Exit
+from gpudev.cli.commands.reservations.reserve import submit_request
+from gpudev.cli.commands.reservations.signals import signals_as_interrupt, signals_ignored
+from gpudev.cli.exit_codes import CliError, ExitCode
 from gpudev.wire.reservations import SubmitRequest
 
 _ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -17,7 +17,7 @@ _ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 @pytest.mark.parametrize("first", _ENDINGS)
 def test_whoever_is_impatient_interrupts_once(first: signal.Signals) -> None:
     before = [signal.getsignal(number) for number in _ENDINGS]
-    with ending_like_ctrl_c():
+    with signals_as_interrupt():
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(first)
         for number in _ENDINGS:
@@ -26,7 +26,7 @@ def test_whoever_is_impatient_interrupts_once(first: signal.Signals) -> None:
 
 
 def test_what_is_undisturbed_hears_nothing() -> None:
-    with undisturbed():
+    with signals_ignored():
         for number in _ENDINGS:
             signal.raise_signal(number)
 
@@ -45,7 +45,7 @@ def test_a_reservation_that_was_asked_for_is_released_however_often_one_interrup
 
     session: Any = SimpleNamespace(api=SimpleNamespace(submit=ask, cancel=released.append))
     with pytest.raises(CliError) as ended:
-        submit(session, SubmitRequest(gpu_count=1), counted=True, may_ask=False, keeps=False)
-    assert ended.value.exit_code is Exit.INTERRUPTED
+        submit_request(session, SubmitRequest(gpu_count=1), count_given=True, may_ask=False, keeps_reservation=False)
+    assert ended.value.exit_code is ExitCode.INTERRUPTED
     assert len(set(asked)) == 1
     assert released == ["made"]

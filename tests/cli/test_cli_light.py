@@ -133,7 +133,7 @@ def test_the_quick_help_page_is_the_one_the_parser_shows(lonely_cli: Cli) -> Non
         check=False,
     )
     assert quick.returncode == slow.returncode == 0
-    assert quick.stdout == slow.stdout == overview.page()
+    assert quick.stdout == slow.stdout == overview.help_page()
 
 
 def test_every_command_has_a_help_page_and_a_place_on_the_first_one(lonely_cli: Cli) -> None:
@@ -142,5 +142,5 @@ def test_every_command_has_a_help_page_and_a_place_on_the_first_one(lonely_cli: 
         done = lonely_cli.run(name, "--help")
         assert done.returncode == 0, done.stderr
         assert done.stdout.startswith(f"Usage: gpu-dev {name} ")
-        assert name in overview.page()
-    assert max(len(line) for line in overview.page().splitlines()) <= 80
+        assert name in overview.help_page()
+    assert max(len(line) for line in overview.help_page().splitlines()) <= 80

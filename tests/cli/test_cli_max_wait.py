@@ -7,20 +7,20 @@ import pytest
 
 from cli.fake_api import FakeApi
 from cli.harness import Cli
-from gpudev.cli.options import SPAN
+from gpudev.cli.options import DURATION
 
 
 @pytest.mark.parametrize(("text", "hours"), [
     ("2h", 2), ("90m", 1.5), ("1d", 24), ("0.5", 0.5), ("3", 3), (" 2H ", 2), ("1.5h", 1.5),
 ])  # fmt: skip
 def test_lengths_of_time(text: str, hours: float) -> None:
-    assert SPAN.convert(text, None, None) == pytest.approx(hours)
+    assert DURATION.convert(text, None, None) == pytest.approx(hours)
 
 
 @pytest.mark.parametrize("text", ["", "0", "0h", "-1h", "2 weeks", "h", "1h30m", "nan", "inf", "1e5", "9" * 400])
 def test_what_is_none(text: str) -> None:
     with pytest.raises(click.BadParameter, match="no length of time"):
-        SPAN.convert(text, None, None)
+        DURATION.convert(text, None, None)
 
 
 @pytest.mark.slow

@@ -4,17 +4,17 @@ import pytest
 
 from gpudev.sdk.effects import Pause, Send
 from gpudev.sdk.errors import Unreachable
-from gpudev.sdk.http.api_client import PAUSES, send_patiently
-from gpudev.sdk.http.transport import Answer, Request
+from gpudev.sdk.http.api_client import RETRY_PAUSES, send_with_retries
+from gpudev.sdk.http.transport import HttpRequest, HttpResponse
 
-READING = Request("GET", "/v1/jobs", repeatable=True)
-AWAY = Answer(503, b"", "application/problem+json")
+READING = HttpRequest("GET", "/v1/jobs", repeatable=True)
+AWAY = HttpResponse(503, b"", "application/problem+json")
 
 
-def tries_of(outcome: Answer | Unreachable, *, seconds: float, request: Request = READING) -> int:
+def tries_of(outcome: HttpResponse | Unreachable, *, seconds: float, request: HttpRequest = READING) -> int:
     """How often it is sent when each try takes so long and ends like this."""
     clock = [0.0]
-    routine, tries = send_patiently(request, PAUSES, lambda: clock[0]), 0
+    routine, tries = send_with_retries(request, RETRY_PAUSES, lambda: clock[0]), 0
     step = next(routine)
     with pytest.raises((StopIteration, Unreachable)):
         while True:
@@ -29,9 +29,9 @@ def tries_of(outcome: Answer | Unreachable, *, seconds: float, request: Request 
 
 
 @pytest.mark.parametrize("outcome", [AWAY, Unreachable("cut", sent=True)], ids=["an answer", "no answer"])
-def test_a_quick_failure_is_tried_again_and_a_slow_one_is_told(outcome: Answer | Unreachable) -> None:
-    assert tries_of(outcome, seconds=0.1) == len(PAUSES) + 1
-    assert tries_of(outcome, seconds=2.0) == len(PAUSES) + 1
+def test_a_quick_failure_is_tried_again_and_a_slow_one_is_told(outcome: HttpResponse | Unreachable) -> None:
+    assert tries_of(outcome, seconds=0.1) == len(RETRY_PAUSES) + 1
+    assert tries_of(outcome, seconds=2.0) == len(RETRY_PAUSES) + 1
     assert tries_of(outcome, seconds=4.0) == 1
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from cli.foreseen import make_node, make_start
 from cli.zones import zone
-from gpudev.cli.commands.cluster.plan_chart import ASCII, BLOCKS, Chart
-from gpudev.cli.timeline import peaks, ruler, slots_between
+from gpudev.cli.commands.cluster.plan_chart import ASCII, BLOCKS, PlanChart
+from gpudev.cli.timeline import choose_slots, format_ruler, peak_use
 from gpudev.wire.cluster import ClusterPlan, PlannedStart, PlanNode, PlanStep, TypePlan
 
 NOW = datetime(2026, 3, 2, 12, 17, tzinfo=UTC)
@@ -56,7 +56,7 @@ def mine(*nodes: str, hours: float = 2, position: int = 2) -> PlannedStart:
 
 
 def draw(plan: ClusterPlan, *, width: int = 80, every_node: bool = False, blocks: bool = True) -> list[str]:
-    return Chart(width, BLOCKS if blocks else ASCII, every_node).lines(plan)
+    return PlanChart(width, BLOCKS if blocks else ASCII, every_node).lines(plan)
 
 
 def example() -> ClusterPlan:
@@ -192,7 +192,7 @@ def test_what_looks_free_is_free(steps: list[tuple[int, int]], hours: float, col
     """At any moment, its column shows at least what is in use then."""
     told = [PlanStep(at=NOW, used_gpus=8)]
     told += [PlanStep(at=after(minutes=at), used_gpus=used) for at, used in sorted(steps)]
-    slots = slots_between(NOW, after(hours=hours), columns)
+    slots = choose_slots(NOW, after(hours=hours), columns)
     moment = after(minutes=minute)
     column = slots.column_of(moment)
     assert slots.count <= columns
@@ -200,7 +200,7 @@ def test_what_looks_free_is_free(steps: list[tuple[int, int]], hours: float, col
         assert moment >= after(hours=hours)
         return
     used = [step.used_gpus for step in told if step.at <= moment][-1]
-    shown = peaks(told, slots)[column]
+    shown = peak_use(told, slots)[column]
     begins, ends = slots.first + column * slots.length, slots.first + (column + 1) * slots.length
     before = [step.used_gpus for step in told if step.at <= begins][-1:]
     within = [step.used_gpus for step in told if begins < step.at < ends]
@@ -221,8 +221,8 @@ def test_no_row_is_wider_than_the_terminal(width: int, hours: float, blocks: boo
 @given(st.integers(8, 230), st.floats(0.05, 72), st.integers(0, 24 * 60))
 def test_the_ruler_tells_times_in_order_and_at_their_column(columns: int, hours: float, shift: int) -> None:
     begins = after(minutes=shift)
-    slots = slots_between(begins, begins + timedelta(hours=hours), columns)
-    line = ruler(slots)
+    slots = choose_slots(begins, begins + timedelta(hours=hours), columns)
+    line = format_ruler(slots)
     assert len(line) <= slots.count
     for column, sign in enumerate(line):
         if sign == "|":
@@ -233,7 +233,7 @@ def test_the_ruler_tells_times_in_order_and_at_their_column(columns: int, hours:
 
 def test_columns_begin_at_round_times_of_the_readers_clock() -> None:
     with zone("IST-5:30"):
-        slots = slots_between(NOW, after(hours=12), 13)
+        slots = choose_slots(NOW, after(hours=12), 13)
         assert f"{slots.first:%H:%M}" == "17:00"
         assert slots.count == 13
 
@@ -242,7 +242,7 @@ def test_the_ruler_keeps_to_the_clock_when_it_is_put_forward() -> None:
     """From two to three on 29 March 2026 in Paris."""
     with zone("CET-1CEST,M3.5.0,M10.5.0/3"):
         begins = datetime(2026, 3, 28, 23, 0, tzinfo=UTC)
-        marks = ruler(slots_between(begins, begins + timedelta(hours=6), 80))
+        marks = format_ruler(choose_slots(begins, begins + timedelta(hours=6), 80))
         assert marks.split() == ["|Sun", "|01:00", "|03:00", "|04:00", "|05:00", "|06:00"]
 
 
@@ -251,5 +251,5 @@ def test_the_ruler_keeps_to_the_clock_when_it_is_put_forward() -> None:
 def test_every_day_is_named_also_after_the_clock_was_changed(day: datetime, columns: int) -> None:
     """Columns of two hours and more begin at odd times from then on, and none at midnight."""
     with zone("CET-1CEST,M3.5.0,M10.5.0/3"):
-        marks = ruler(slots_between(day, day + timedelta(hours=72), columns)).split()
+        marks = format_ruler(choose_slots(day, day + timedelta(hours=72), columns)).split()
         assert [mark for mark in marks if mark[1:].isalpha()] == ["|Sun", "|Mon", "|Tue"]

@@ -32,7 +32,7 @@ def agreement(head: bytes) -> bytes:
     (key,) = (line[19:].decode() for line in head.split(b"\r\n") if line.startswith(b"Sec-WebSocket-Key: "))
     return (
         "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-        f"Sec-WebSocket-Accept: {websocket.expected_answer(key)}\r\n\r\n".encode()
+        f"Sec-WebSocket-Accept: {websocket.accept_value(key)}\r\n\r\n".encode()
         + GREETING
     )
 
@@ -94,9 +94,9 @@ def env(tmp_path: Path) -> dict[str, str]:
 
 
 def test_a_token_and_a_session_over_one_connection(server: Played, env: dict[str, str]) -> None:
-    found = proxy_tunnel.open_line(JOB, server.url, env)
+    found = proxy_tunnel.open_fast_connection(JOB, server.url, env)
     assert found is not None
-    assert found.first == GREETING
+    assert found.received == GREETING
     found.socket.close()
     asked, upgraded = server.heard
     assert asked.startswith(f"POST /v1/jobs/{JOB}/proxy-token HTTP/1.1\r\n".encode())
@@ -110,7 +110,7 @@ def test_a_proxy_elsewhere_is_shown_the_token_and_never_the_key(server: Played, 
     elsewhere = Played()
     try:
         server.answers[b"POST"] = lambda _: token_answer(url=elsewhere.url)
-        found = proxy_tunnel.open_line(JOB, server.url, env)
+        found = proxy_tunnel.open_fast_connection(JOB, server.url, env)
         assert found is not None
         found.socket.close()
         (heard,) = elsewhere.heard
@@ -122,15 +122,15 @@ def test_a_proxy_elsewhere_is_shown_the_token_and_never_the_key(server: Played, 
 
 def test_the_key_that_is_kept_is_used(server: Played, env: dict[str, str], tmp_path: Path) -> None:
     del env[proxy_tunnel.KEY_VARIABLE]
-    assert proxy_tunnel.open_line(JOB, server.url, env) is None
+    assert proxy_tunnel.open_fast_connection(JOB, server.url, env) is None
     assert server.heard == []
     kept = tmp_path / ".gpu-dev" / "credentials"
     kept.parent.mkdir()
     kept.write_text(json.dumps({server.url: {"api_key": KEY}}))
     kept.chmod(0o644)
-    assert proxy_tunnel.open_line(JOB, server.url, env) is None, "others can read it"
+    assert proxy_tunnel.open_fast_connection(JOB, server.url, env) is None, "others can read it"
     kept.chmod(0o600)
-    found = proxy_tunnel.open_line(JOB, server.url, env)
+    found = proxy_tunnel.open_fast_connection(JOB, server.url, env)
     assert found is not None
     found.socket.close()
 
@@ -156,21 +156,21 @@ def test_where_the_dev_server_greets_the_way_is_straight(server: Played, env: di
         serve_job(server, job_answer(node_ip="127.0.0.1", node_port=dev_server.getsockname()[1]))
         greeting = threading.Thread(target=greet, args=(dev_server,))
         greeting.start()
-        found = proxy_tunnel.open_line(JOB, server.url, env, auto=True)
+        found = proxy_tunnel.open_fast_connection(JOB, server.url, env, auto=True)
         greeting.join(20)
         assert found is not None
         with found.socket:
-            assert found.first is None
+            assert found.received is None
             assert found.socket.recv(20) == b"SSH-2.0-x\r\n"
     assert len(server.heard) == 1, "and no token is asked for"
 
 
 def test_where_it_does_not_the_same_connection_goes_on_to_a_session(server: Played, env: dict[str, str]) -> None:
     serve_job(server, job_answer(node_ip="127.0.0.1", node_port=free_port()))
-    found = proxy_tunnel.open_line(JOB, server.url, env, auto=True)
+    found = proxy_tunnel.open_fast_connection(JOB, server.url, env, auto=True)
     assert found is not None
     found.socket.close()
-    assert found.first == GREETING
+    assert found.received == GREETING
     assert [heard.split()[0] for heard in server.heard] == [b"GET", b"POST", b"GET"]
     assert server.connections == 1
 
@@ -180,7 +180,7 @@ def test_what_has_no_address_is_left_to_the_whole_client(
     server: Played, env: dict[str, str], place: dict[str, object]
 ) -> None:
     serve_job(server, job_answer(**place))
-    assert proxy_tunnel.open_line(JOB, server.url, env, auto=True) is None
+    assert proxy_tunnel.open_fast_connection(JOB, server.url, env, auto=True) is None
     assert len(server.heard) == 1
 
 
@@ -205,14 +205,14 @@ UNUSUAL: dict[str, tuple[bytes, Answer]] = {
 def test_what_is_unusual_is_left_to_the_whole_client(server: Played, env: dict[str, str], what: str) -> None:
     method, answer = UNUSUAL[what]
     server.answers[method] = answer
-    assert proxy_tunnel.open_line(JOB, server.url, env) is None
+    assert proxy_tunnel.open_fast_connection(JOB, server.url, env) is None
     if method == b"POST":
         assert all(not heard.startswith(b"GET") for heard in server.heard)
 
 
 def test_where_another_proxy_is_on_the_way_nothing_is_said(env: dict[str, str]) -> None:
     env["HTTP_PROXY"] = "http://proxy.example:3128"
-    assert proxy_tunnel.open_line(JOB, "http://gpu.invalid", env) is None
+    assert proxy_tunnel.open_fast_connection(JOB, "http://gpu.invalid", env) is None
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from gpudev.ports.clock import SystemClock
 from gpudev.proxy import websocket_frames
 from gpudev.sdk.errors import Unreachable
 from gpudev.sdk.http import websocket
-from gpudev.sdk.http.transport import Line, Request, Transport
+from gpudev.sdk.http.transport import HttpRequest, HttpTransport, WebSocketConnection
 from gpudev.settings import Settings
 
 PAYLOADS = st.lists(st.one_of(st.binary(max_size=300), st.sampled_from([b"x" * 126, b"y" * 65_536])), max_size=8)
@@ -37,19 +37,19 @@ def test_what_a_server_says_is_heard_however_it_is_cut(payloads: list[bytes], pl
         b"".join(websocket_frames.data_frame_header(len(payload)) + payload for payload in payloads)
         + b"\x89\x02hi\x88\x05\x0f\xa1bye"
     )
-    reader, heard, ends, others = websocket.Reader(), b"", 0, []
+    reader, heard, ends, others = websocket.FrameReader(), b"", 0, []
     for part in cut(stream, places):
         for event in reader.read(memoryview(part)):
             match event:
-                case websocket.Data(payload):
+                case websocket.DataEvent(payload):
                     heard += payload
-                case websocket.End():
+                case websocket.EndEvent():
                     ends += 1
                 case _:
                     others.append(event)
     assert heard == b"".join(payloads)
     assert ends == payloads.count(b"")
-    assert others == [websocket.Ping(b"hi"), websocket.Closed(4001, "bye")]
+    assert others == [websocket.PingEvent(b"hi"), websocket.CloseEvent(4001, "bye")]
 
 
 @settings(deadline=None, max_examples=60)
@@ -60,7 +60,7 @@ def test_what_a_client_says_is_heard_however_it_is_cut_and_masked(
     stream = b""
     for payload in payloads:
         masked = bytes(byte ^ mask[index % 4] for index, byte in enumerate(payload))
-        stream += websocket.data_header(len(payload))[:-4] + mask + masked + websocket.pong(b"p")
+        stream += websocket.data_header(len(payload))[:-4] + mask + masked + websocket.pong_frame(b"p")
     splitter, heard, ends, others = websocket_frames.FrameSplitter(), b"", 0, []
     for part in cut(stream, places):
         for event in splitter.split(part):
@@ -73,7 +73,7 @@ def test_what_a_client_says_is_heard_however_it_is_cut_and_masked(
                     others.append(raw)
     assert heard == b"".join(payloads)
     assert ends == payloads.count(b"")
-    assert others == [websocket.pong(b"p")] * len(payloads)
+    assert others == [websocket.pong_frame(b"p")] * len(payloads)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_what_breaks_the_rules_is_left_to_the_library(stream: bytes) -> None:
 @pytest.mark.parametrize("stream", [b"HTTP/1.1 408", b"\x82\x85\0\0\0\0hello", b"\x89\x7e\0\x80", b"\x09\x01x"])
 def test_nonsense_is_told_from_a_connection(stream: bytes) -> None:
     with pytest.raises(websocket.BrokenProtocol):
-        list(websocket.Reader().read(memoryview(stream)))
+        list(websocket.FrameReader().read(memoryview(stream)))
 
 
 class Talk:
@@ -103,7 +103,7 @@ class Talk:
 
     def _run(self, line: socket.socket, source: int, sink: int) -> None:
         try:
-            self.result = stdio_pipe.Pipe(line, stdio_pipe.Framed(), source, sink).run()
+            self.result = stdio_pipe.StdioPipe(line, stdio_pipe.WebSocketFraming(), source, sink).run()
         except Unreachable as error:
             self.result = error
         finally:
@@ -183,10 +183,12 @@ def test_a_pipe_carries_more_than_fits_into_any_buffer(way: str, tmp_path: Path)
     writing.start()
     with os.fdopen(talk.hear, "rb") as file:
         assert file.read() == content
-    assert talk.end() == websocket.Closed(4001, "bye")
+    assert talk.end() == websocket.CloseEvent(4001, "bye")
     writing.join(20)
     echo.end()
-    assert echo.others == websocket.pong(b"hi") * (len(echo.others) // len(websocket.pong(b"hi"))), "whole frames"
+    assert echo.others == websocket.pong_frame(b"hi") * (len(echo.others) // len(websocket.pong_frame(b"hi"))), (
+        "whole frames"
+    )
     assert len(echo.others) > 0
     ours.close()
     theirs.close()
@@ -214,17 +216,17 @@ def test_a_networks_own_proxy_is_asked_for_a_tunnel_since_it_would_pass_on_no_up
             line.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
             heads.append(read_head(line))
             (key,) = (part for part in heads[-1].split("\r\n") if part.startswith("Sec-WebSocket-Key: "))
-            accept = websocket.expected_answer(key.partition(": ")[2])
+            accept = websocket.accept_value(key.partition(": ")[2])
             agreed = "Upgrade: websocket\r\nConnection: Upgrade"
             line.sendall(f"HTTP/1.1 101 OK\r\n{agreed}\r\nSec-WebSocket-Accept: {accept}\r\n\r\n".encode())
 
     playing = threading.Thread(target=play)
     playing.start()
     monkeypatch.setenv("http_proxy", f"http://ada:word@127.0.0.1:{listener.getsockname()[1]}")
-    opened = Transport("http://gpu.example.com:81").open_websocket(Request("GET", "/v1/jobs/x/ssh"))
+    opened = HttpTransport("http://gpu.example.com:81").open_websocket(HttpRequest("GET", "/v1/jobs/x/ssh"))
     playing.join(20)
     listener.close()
-    assert isinstance(opened, Line)
+    assert isinstance(opened, WebSocketConnection)
     opened.socket.close()
     assert heads[0].startswith("CONNECT gpu.example.com:81 HTTP/1.")
     assert "Proxy-Authorization: Basic " in heads[0]
@@ -253,7 +255,7 @@ def test_a_pipe_whose_other_end_has_gone_waits_for_its_own_without_being_busy() 
     closing = threading.Timer(0.6, os.close, (ours,))
     closing.start()
     before = time.thread_time()
-    stdio_pipe.Pipe(line, stdio_pipe.Plain(), source, sink).run()
+    stdio_pipe.StdioPipe(line, stdio_pipe.PlainFraming(), source, sink).run()
     assert time.thread_time() - before < 0.2
     closing.join()
     line.close()
@@ -272,7 +274,7 @@ def test_where_the_kernel_cannot_move_bytes_they_are_read_after_all(monkeypatch:
     os.close(talk.say)
     with os.fdopen(talk.hear, "rb") as file:
         assert file.read() == b"x" * 60_000
-    assert talk.end() == websocket.Closed(4001, "bye")
+    assert talk.end() == websocket.CloseEvent(4001, "bye")
     echo.end()
     ours.close()
     theirs.close()

@@ -40,12 +40,12 @@ def in_tokyo() -> Iterator[None]:
     ],
 )
 def test_spans_are_as_exact_as_matters(seconds: float, text: str) -> None:
-    assert formatting.span(seconds) == text
+    assert formatting.format_duration(seconds) == text
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(-1, "0:00:00"), (5, "0:00:05"), (65, "0:01:05"), (3723, "1:02:03")])
 def test_a_countdown_shows_hours_minutes_and_seconds(seconds: float, text: str) -> None:
-    assert formatting.clock(seconds) == text
+    assert formatting.format_clock(seconds) == text
 
 
 def test_times_are_local_and_name_their_zone() -> None:
@@ -87,7 +87,7 @@ def test_the_last_day_there_is_can_be_told_too() -> None:
     ],
 )
 def test_the_situation_says_what_matters_in_each_status(changes: dict[str, Any], text: str) -> None:
-    assert formatting.situation(make_job(**changes), NOW) == text
+    assert formatting.describe_situation(make_job(**changes), NOW) == text
 
 
 @pytest.mark.parametrize(
@@ -108,12 +108,12 @@ def test_the_situation_says_what_matters_in_each_status(changes: dict[str, Any],
 )
 def test_both_starts_are_told_with_the_stated_error(minutes: tuple[float | None, ...], text: str) -> None:
     job = make_job(status="queued", queue_position=3, eta=make_eta(NOW, *minutes), wait_reason="all is full")
-    assert formatting.situation(job, NOW) == f"position 3, {text}; all is full"
+    assert formatting.describe_situation(job, NOW) == f"position 3, {text}; all is full"
 
 
 def test_the_stated_start_goes_before_the_one_of_older_servers() -> None:
     job = make_job(status="queued", eta=make_eta(NOW, 40, 20, 90, 125), estimated_start_at=NOW + timedelta(hours=9))
-    assert "starts about" not in formatting.situation(job, NOW)
+    assert "starts about" not in formatting.describe_situation(job, NOW)
 
 
 def test_hardware_is_named_by_count_and_type_and_a_cpu_type_by_itself() -> None:
@@ -125,15 +125,15 @@ def test_hardware_is_named_by_count_and_type_and_a_cpu_type_by_itself() -> None:
 def test_an_unknown_status_counts_as_one_that_goes_on() -> None:
     job = make_job(status="hibernating")
     assert not has_ended(job)
-    assert formatting.situation(job, NOW) == ""
+    assert formatting.describe_situation(job, NOW) == ""
     assert formatting.colour_of(job.status) == "dim"
 
 
 def test_every_ending_says_which_reservation_and_why() -> None:
     job = make_job(reservation_id="3f2a9c1e-0000-4000-8000-000000000000")
     failed = make_job(reservation_id=job.reservation_id, status="failed", failure_reason="no disk")
-    assert formatting.ending(failed) == "reservation 3f2a9c1e failed: no disk"
-    assert "was cancelled" in formatting.ending(make_job(status="cancelled"))
-    assert "has expired" in formatting.ending(
+    assert formatting.describe_end(failed) == "reservation 3f2a9c1e failed: no disk"
+    assert "was cancelled" in formatting.describe_end(make_job(status="cancelled"))
+    assert "has expired" in formatting.describe_end(
         make_job(status="expired", **{k: v for k, v in active(job).items() if k != "status"})
     )

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gpudev.cli import config
-from gpudev.cli.commands.reservations.personalization import gather, parse_env_file
+from gpudev.cli.commands.reservations.personalization import collect_personalization, parse_env_file
 from gpudev.cli.exit_codes import CliError
 from gpudev.sdk.errors import LocalError, UsageError
 
@@ -53,7 +53,7 @@ def test_a_line_that_is_none_is_named_by_its_number_and_not_shown(text: str, lin
 )
 def test_what_cannot_be_brought_is_refused_without_its_value(brought: dict[str, Any], refusal: type[Exception]) -> None:
     with pytest.raises(refusal) as refused:
-        gather(**brought, environ={"HERE": "planted"})
+        collect_personalization(**brought, environ={"HERE": "planted"})
     assert "planted" not in str(refused.value)
 
 
@@ -61,7 +61,7 @@ def test_later_files_win_and_variables_win_over_files(tmp_path: Path) -> None:
     for name, text in (("a", "A=1\nB=1\nC=1"), ("b", "B=2\nC=2")):
         (tmp_path / name).write_text(text)
     files = [tmp_path / "a", tmp_path / "b"]
-    setup = gather(env_files=files, variables=["C", "D=4=4"], environ={"C": "3"})
+    setup = collect_personalization(env_files=files, variables=["C", "D=4=4"], environ={"C": "3"})
     assert setup.environment == {"A": "1", "B": "2", "C": "3", "D": "4=4"}
 
 
@@ -71,5 +71,5 @@ def test_later_files_win_and_variables_win_over_files(tmp_path: Path) -> None:
 )
 def test_a_setting_that_cannot_work_is_refused(name: str, value: str) -> None:
     with pytest.raises(CliError) as refused:
-        config.parse(name, value)
+        config.parse_preference(name, value)
     assert "planted" not in str(refused.value)

@@ -25,9 +25,9 @@ def test_exit_code_and_last_lines_are_told_and_everything_ends(builder: Builder)
     inside = "/tmp/termination-log" if builder.root != Path("/") else str(told)
     server = builder.start("--last-words", inside)
     command = "echo up; (sleep 1000 &); until [ -e ~/go ]; do sleep 0.1; done; printf '10%%\\r100%%\\n'; exit 5"
-    begun = server.ssh(shlex.join(remote_commands.let_go(".", [command], ends=True)))
+    begun = server.ssh(shlex.join(remote_commands.detached_command(".", [command], ends_reservation=True)))
     assert begun.returncode == 0, begun.stderr
-    following = server.start(shlex.join(remote_commands.output(follow=True)), stdout=PIPE, stdin=DEVNULL)
+    following = server.start(shlex.join(remote_commands.output_command(follow=True)), stdout=PIPE, stdin=DEVNULL)
     assert following.stdout is not None
     assert following.stdout.readline() == b"up\n"
     assert server.ssh("touch ~/go").returncode == 0
@@ -45,6 +45,8 @@ def test_exit_code_and_last_lines_are_told_and_everything_ends(builder: Builder)
 def test_one_that_cannot_say_so_stays(builder: Builder) -> None:
     builder.write("environment", f"GPU_DEV_RESERVATION_ID={RESERVATION}\n")
     server = builder.start("--last-words", "/nowhere/at-all")
-    assert server.ssh(shlex.join(remote_commands.let_go(".", ["true"], ends=True))).returncode == 0
+    assert (
+        server.ssh(shlex.join(remote_commands.detached_command(".", ["true"], ends_reservation=True))).returncode == 0
+    )
     eventually(lambda: "run_end.not_told" in server.log.read_text())
     assert server.ssh("echo here").stdout == b"here\n"

@@ -25,8 +25,8 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_address_is_kept_for_the_region_that_it_is_in(config: Path) -> None:
     done = CliRunner().invoke(root, ["config", "import"], input=json.dumps(TOLD))
     assert done.exit_code == 0, done.output
-    assert preferences.load(config).api_url("us-west-1") == TOLD["api_url"]
-    assert preferences.load(config).api_url("us-east-2") is None
+    assert preferences.load_preferences(config).api_url("us-west-1") == TOLD["api_url"]
+    assert preferences.load_preferences(config).api_url("us-east-2") is None
     assert "export AWS_REGION=us-west-1" in done.output
 
 
@@ -35,7 +35,7 @@ def test_a_second_environment_leaves_the_first_alone(config: Path, tmp_path: Pat
     production.write_text(json.dumps(TOLD | {"api_url": "https://gpu.example.com", "region": "us-east-2"}))
     for arguments in (["-"], [str(production)]):
         assert CliRunner().invoke(root, ["config", "import", *arguments], input=json.dumps(TOLD)).exit_code == 0
-    assert dict(preferences.load(config).api_urls) == {
+    assert dict(preferences.load_preferences(config).api_urls) == {
         "us-west-1": "https://d1234.cloudfront.net",
         "us-east-2": "https://gpu.example.com",
     }
@@ -58,7 +58,7 @@ def test_what_tofu_prints_is_taken_however_it_was_asked(
     program.succeed("apply", "-auto-approve")
     done = CliRunner().invoke(root, ["config", "import"], input=program.succeed("output", "-no-color", *arguments))
     assert done.exit_code == 0, done.output
-    assert preferences.load(config).api_url("us-west-1") == "https://d1234.cloudfront.net"
+    assert preferences.load_preferences(config).api_url("us-west-1") == "https://d1234.cloudfront.net"
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,7 @@ async def test_one_whose_command_has_ended_has_told_what_is_in_its_home(world: R
     connection = (await world.ready(spec)).connection
     assert connection is not None
     command = "printf 12345 > result; seq 1 100; exit 3"
-    await world.ssh(connection, shlex.join(remote_commands.let_go(".", [command], ends=True)))
+    await world.ssh(connection, shlex.join(remote_commands.detached_command(".", [command], ends_reservation=True)))
     seen = await world.until(spec.reservation_id, ServerPhase.DEAD)
     assert seen.command_exit is not None and seen.command_exit.exit_code == 3
     contents = await world.cluster.home_contents(spec.reservation_id)

@@ -19,7 +19,7 @@ one_mode = pytest.mark.parametrize("mode", MODES[:1], indirect=True)
 
 
 async def begin(world: LocalWorld, seen: ServerState, command: str, *, ends: bool = True) -> None:
-    await world.out(seen, shlex.join(remote_commands.let_go(".", [command], ends=ends)))
+    await world.out(seen, shlex.join(remote_commands.detached_command(".", [command], ends_reservation=ends)))
 
 
 async def test_it_ends_with_the_command_and_says_how(world: LocalWorld) -> None:
@@ -56,7 +56,7 @@ async def test_a_command_that_is_killed_has_ended_also_when_the_ssh_server_was_t
     stale = "mkdir ~/.gpu-dev-run; setsid sleep 1000 >/dev/null 2>&1 </dev/null & echo $! >~/.gpu-dev-run/pid"
     await world.out(seen, stale)  # of an earlier life, and somebody else's by now
     await begin(world, seen, "echo up; sleep 1000")
-    second = await world.ssh(seen, shlex.join(remote_commands.let_go(".", ["true"], ends=False)))
+    second = await world.ssh(seen, shlex.join(remote_commands.detached_command(".", ["true"], ends_reservation=False)))
     assert (second.returncode, second.stderr) == (75, "something runs here already\n")
     world.first_process(spec.reservation_id).children()[0].kill()
     assert await world.out(seen, "cat ~/.gpu-dev-run/output") == "up", "it is started again, and the command goes on"
@@ -69,7 +69,7 @@ async def test_whoever_follows_reads_it_to_the_end(world: LocalWorld) -> None:
     spec = world.spec()
     seen = await world.ready(spec)
     await begin(world, seen, "echo up; until [ -e ~/go ]; do sleep 0.1; done; echo last; exit 9")
-    following = world.open_session(seen, shlex.join(remote_commands.output(follow=True)))
+    following = world.open_session(seen, shlex.join(remote_commands.output_command(follow=True)))
     assert following.stdout is not None
     assert await asyncio.to_thread(following.stdout.readline) == b"up\n"
     await world.out(seen, "touch ~/go")

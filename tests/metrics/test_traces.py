@@ -21,7 +21,7 @@ from gpudev.domain.errors import ClusterError
 from gpudev.domain.trace_context import new_trace_id, trace_headers
 from gpudev.domain.tracing import Span, SpanRef, parse_traceparent
 from gpudev.ports.tracing import NO_TRACER
-from gpudev.sdk.client_session import Session
+from gpudev.sdk.client_session import ClientSession
 from gpudev.settings import Settings, load_settings
 from support.api import Api, PublishedKeys, api_services, submit
 from support.clock import ManualClock
@@ -215,6 +215,6 @@ def _seconds(span: Sent) -> float:
 
 
 def test_all_requests_of_one_command_are_one_trace() -> None:
-    command, another = Session("http://127.0.0.1:1"), Session("http://127.0.0.1:1")
+    command, another = ClientSession("http://127.0.0.1:1"), ClientSession("http://127.0.0.1:1")
     first, second = command.new_transport(), command.new_transport()
     assert first._trace_id == second._trace_id != another.new_transport()._trace_id

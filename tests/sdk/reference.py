@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gpudev.sdk import client, errors, reserve_options
-from gpudev.sdk.offering import offered, streamed
+from gpudev.sdk.offering import api_method, api_stream
 from gpudev.sdk.resources import addons, cluster, dev_servers, disks, jobs
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "sdk-reference.md"
@@ -63,9 +63,9 @@ def _group(name: str, group: type, models: dict[str, type]) -> str:
     lines = [f"## {name}", _doc(group), ""]
     for attribute, method in _methods(group):
         returned = inspect.signature(method.routine).return_annotation
-        (inner,) = typing.get_args(returned)[2:] if isinstance(method, offered) else typing.get_args(returned)
+        (inner,) = typing.get_args(returned)[2:] if isinstance(method, api_method) else typing.get_args(returned)
         shown = _shown(inner, models)
-        if isinstance(method, streamed):
+        if isinstance(method, api_stream):
             shown += ", one after another"
         lines += _entry(f"{name}.{attribute}{_signature(method.routine, models)}", shown, _doc(method.routine))
     return "\n".join(lines)
@@ -74,7 +74,7 @@ def _group(name: str, group: type, models: dict[str, type]) -> str:
 def _methods(group: type) -> Iterator[tuple[str, Any]]:
     for kind in reversed(group.__mro__):
         for name, value in vars(kind).items():
-            if isinstance(value, offered | streamed) and not name.startswith("_"):
+            if isinstance(value, api_method | api_stream) and not name.startswith("_"):
                 yield name, value
 
 
@@ -83,8 +83,8 @@ def _entry(call: str, returned: str, doc: str) -> list[str]:
 
 
 def _wishes() -> str:
-    notes = _notes(reserve_options.Wishes)
-    hints = typing.get_type_hints(reserve_options.Wishes)
+    notes = _notes(reserve_options.ReserveOptions)
+    hints = typing.get_type_hints(reserve_options.ReserveOptions)
     rows = [f"| `{name}` | `{_plain(hint)}` | {notes[name]} |" for name, hint in hints.items()]
     head = "What `reserve` and `submit` take, all of it by name; all may be left out."
     return "\n".join(["## Wishes", head, "", "| name | type | meaning |", "|---|---|---|", *rows])

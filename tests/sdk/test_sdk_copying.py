@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpudev.sdk.errors import LocalError
-from gpudev.sdk.remote.upload import list_bare_folders, list_files, usual_target
+from gpudev.sdk.remote.upload import default_target, list_files, list_folders_without_files
 
 
 def git(folder: Path, *arguments: str) -> None:
@@ -70,14 +70,20 @@ def test_folders_that_hold_nothing_go_too_unless_they_are_ignored(tmp_path: Path
     if is_repository:
         git(tmp_path, "init", "-q", str(folder))
         git(folder, "add", "a")
-    assert list_bare_folders(folder, list_files(folder)) == [b"empty", b"empty/deep", b"out", b"spa ce\n", b"sub/runs"]
+    assert list_folders_without_files(folder, list_files(folder)) == [
+        b"empty",
+        b"empty/deep",
+        b"out",
+        b"spa ce\n",
+        b"sub/runs",
+    ]
 
 
 def test_without_git_every_folder_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = fill(tmp_path / "plain", "a", ".git/HEAD")
     (folder / "empty" / "deep").mkdir(parents=True)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert list_bare_folders(folder, list_files(folder)) == [b"empty", b"empty/deep"]
+    assert list_folders_without_files(folder, list_files(folder)) == [b"empty", b"empty/deep"]
 
 
 def test_without_git_a_folder_with_rules_is_refused_rather_than_copied_whole(
@@ -101,4 +107,4 @@ def test_settings_of_a_hook_do_not_lead_astray(tmp_path: Path, monkeypatch: pyte
     ("name", "target"), [("proj", "proj"), ("my project", "my-project"), ("..x", "x"), ("$(id)", "id"), ("ü", "files")]
 )
 def test_the_folder_there_has_a_name_that_every_shell_reads_alike(name: str, target: str) -> None:
-    assert usual_target(Path("/somewhere") / name) == target
+    assert default_target(Path("/somewhere") / name) == target

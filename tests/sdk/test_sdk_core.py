@@ -8,43 +8,43 @@ import pytest
 
 from cli.fake_api import make_job
 from gpudev import AsyncGpuDev, GpuDev
-from gpudev.sdk.effects import Do, Pause, Send
+from gpudev.sdk.effects import Pause, RunFunction, Send
 from gpudev.sdk.errors import (
     ClientError,
     CommandFailed,
     Forbidden,
     NotFound,
-    Refused,
+    Rejected,
     Unauthenticated,
     Unavailable,
     Unreachable,
     UsageError,
 )
 from gpudev.sdk.http import endpoints
-from gpudev.sdk.http.api_client import PAUSES, Core
-from gpudev.sdk.http.transport import Answer
+from gpudev.sdk.http.api_client import RETRY_PAUSES, ApiClient
+from gpudev.sdk.http.transport import HttpResponse
 from gpudev.wire import codec
 from gpudev.wire.reservations import ExtendRequest, JobView, SubmitRequest
 from sdk.driving import drive
 
 CUT = Unreachable("cut", sent=True)
 NEVER_SENT = Unreachable("refused", sent=False)
-READ = endpoints.reading(JobView, "/v1/jobs/3f2a")
-EXTEND = endpoints.extend("3f2a", ExtendRequest(extension_hours=1.0))
+READ = endpoints.read_call(JobView, "/v1/jobs/3f2a")
+EXTEND = endpoints.extend_job("3f2a", ExtendRequest(extension_hours=1.0))
 
 
-def answer(status: int = 200, body: Any = None, **more: Any) -> Answer:
+def answer(status: int = 200, body: Any = None, **more: Any) -> HttpResponse:
     data = codec.encode_model(make_job()) if body is None else body
     kind = "application/json" if status < 400 else "application/problem+json"
-    return Answer(status, json.dumps(data).encode(), kind, **more)
+    return HttpResponse(status, json.dumps(data).encode(), kind, **more)
 
 
-def problem(status: int, code: str = "x") -> Answer:
+def problem(status: int, code: str = "x") -> HttpResponse:
     return answer(status, {"detail": "no", "code": code, "status": status})
 
 
-def core(**options: Any) -> Core:
-    return Core("http://api", None, now=lambda: 0.0, **options)
+def core(**options: Any) -> ApiClient:
+    return ApiClient("http://api", None, now=lambda: 0.0, **options)
 
 
 def sends(effects: list[Any]) -> list[Send]:
@@ -52,43 +52,43 @@ def sends(effects: list[Any]) -> list[Send]:
 
 
 def test_what_may_be_said_twice_is_said_until_it_is_heard() -> None:
-    reply, effects = drive(core().ask(READ), [CUT, None, NEVER_SENT, None, answer(503), None, answer()])
+    reply, effects = drive(core().fetch(READ), [CUT, None, NEVER_SENT, None, answer(503), None, answer()])
     assert reply.value.status == "pending"
-    assert [effect.seconds for effect in effects if isinstance(effect, Pause)] == list(PAUSES)
+    assert [effect.seconds for effect in effects if isinstance(effect, Pause)] == list(RETRY_PAUSES)
 
 
 @pytest.mark.parametrize("hours", [float("inf"), float("nan")])
 def test_what_is_no_number_is_not_sent(hours: float) -> None:
     with pytest.raises(UsageError, match="infinite"):
-        drive(core().ask(endpoints.extend("3f2a", ExtendRequest(extension_hours=hours))), [])
+        drive(core().fetch(endpoints.extend_job("3f2a", ExtendRequest(extension_hours=hours))), [])
 
 
 def test_the_last_failure_is_the_one_that_is_told() -> None:
     with pytest.raises(Unreachable, match="the fourth"):
-        drive(core().ask(READ), [CUT, None, CUT, None, CUT, None, Unreachable("the fourth", sent=True)])
+        drive(core().fetch(READ), [CUT, None, CUT, None, CUT, None, Unreachable("the fourth", sent=True)])
 
 
 def test_what_may_not_be_said_twice_is_repeated_only_if_it_was_never_sent() -> None:
-    _, effects = drive(core().ask(EXTEND), [NEVER_SENT, None, answer()])
+    _, effects = drive(core().fetch(EXTEND), [NEVER_SENT, None, answer()])
     assert len(sends(effects)) == 2
     with pytest.raises(Unreachable):
-        drive(core().ask(EXTEND), [CUT])
+        drive(core().fetch(EXTEND), [CUT])
 
 
 def test_a_certificate_that_is_not_trusted_is_not_tried_again() -> None:
     with pytest.raises(Unreachable):
-        drive(core().ask(READ), [Unreachable("no", sent=False, final=True)])
+        drive(core().fetch(READ), [Unreachable("no", sent=False, final=True)])
 
 
 def test_a_server_that_asks_for_time_gets_it() -> None:
-    _, effects = drive(core().ask(READ), [answer(503, retry_after=1.5), None, answer()])
+    _, effects = drive(core().fetch(READ), [answer(503, retry_after=1.5), None, answer()])
     assert effects[1] == Pause(1.5)
 
 
 def test_every_submission_has_its_own_idempotency_key_and_keeps_it() -> None:
-    first, second = endpoints.submit(SubmitRequest()), endpoints.submit(SubmitRequest())
+    first, second = endpoints.submit_job(SubmitRequest()), endpoints.submit_job(SubmitRequest())
     assert first.headers["Idempotency-Key"] != second.headers["Idempotency-Key"]
-    _, effects = drive(core().ask(first), [CUT, None, answer()])
+    _, effects = drive(core().fetch(first), [CUT, None, answer()])
     assert len({send.request.headers["Idempotency-Key"] for send in sends(effects)}) == 1
 
 
@@ -98,15 +98,15 @@ def test_every_submission_has_its_own_idempotency_key_and_keeps_it() -> None:
         (401, Unauthenticated),
         (403, Forbidden),
         (404, NotFound),
-        (409, Refused),
-        (422, Refused),
-        (429, Refused),
+        (409, Rejected),
+        (422, Rejected),
+        (429, Rejected),
         (500, Unavailable),
     ],
 )
 def test_a_refusal_is_raised_by_its_meaning(status: int, kind: type[ClientError]) -> None:
     with pytest.raises(ClientError) as raised:
-        drive(core().ask(READ), [problem(status, "why")])
+        drive(core().fetch(READ), [problem(status, "why")])
     assert type(raised.value) is kind
     assert (raised.value.message, raised.value.code) == ("no", "why")
     assert raised.value.problem["status"] == status
@@ -115,7 +115,7 @@ def test_a_refusal_is_raised_by_its_meaning(status: int, kind: type[ClientError]
 @pytest.mark.parametrize("body", [b"<html>", b'{"reservation_id": 7}', b"[]"])
 def test_what_is_no_answer_of_this_api_is_said_to_be_none(body: bytes) -> None:
     with pytest.raises(Unreachable, match="does not answer like a gpu-dev API"):
-        drive(core().ask(READ), [Answer(200, body, "application/json")])
+        drive(core().fetch(READ), [HttpResponse(200, body, "application/json")])
 
 
 class Keys:
@@ -127,20 +127,20 @@ class Keys:
         self.refused.append(refused)
         return self.fresh.pop(0)
 
-    def core(self) -> Core:
-        return Core("http://api", lambda: "old", self.renew, now=lambda: 0.0)
+    def core(self) -> ApiClient:
+        return ApiClient("http://api", lambda: "old", self.renew, now=lambda: 0.0)
 
 
-def run(asker: Core, answers: list[Any]) -> tuple[Any, list[str]]:
+def run(asker: ApiClient, answers: list[Any]) -> tuple[Any, list[str]]:
     """With whatever it wants to be done on this machine done."""
-    routine, keys, outcome = asker.ask(READ), [], None
+    routine, keys, outcome = asker.fetch(READ), [], None
     waiting = list(answers)
     while True:
         try:
             effect = routine.send(outcome)
         except StopIteration as end:
             return end.value, keys
-        if isinstance(effect, Do):
+        if isinstance(effect, RunFunction):
             outcome = effect.act()
         else:
             assert isinstance(effect, Send)
@@ -168,14 +168,14 @@ def test_a_fresh_key_that_is_refused_too_is_not_replaced_again() -> None:
 def test_of_two_who_are_refused_at_once_one_gets_the_key_and_both_use_it() -> None:
     keys = Keys("new")
     asker = keys.core()
-    first, second = asker.ask(READ), asker.ask(READ)
+    first, second = asker.fetch(READ), asker.fetch(READ)
     for routine in (first, second):
         effect = routine.send(None)
-        while isinstance(effect, Do):
+        while isinstance(effect, RunFunction):
             effect = routine.send(effect.act())
     renewals = [routine.send(problem(401)) for routine in (first, second)]
     for routine, renewal in zip((first, second), renewals, strict=True):
-        assert isinstance(renewal, Do)
+        assert isinstance(renewal, RunFunction)
         again = routine.send(renewal.act())
         assert isinstance(again, Send)
         assert again.request.headers["Authorization"] == "Bearer new"
@@ -193,7 +193,7 @@ def test_of_two_who_are_refused_at_once_one_gets_the_key_and_both_use_it() -> No
 def test_errors_travel_between_processes_and_take_other_advice(error: ClientError) -> None:
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), again.__dict__, str(again)) == (type(error), error.__dict__, str(error))
-    advised = error.advising("do this")
+    advised = error.with_next_step("do this")
     assert (type(advised), advised.message, advised.next_step) == (type(error), error.message, "do this")
     assert error.next_step != "do this"
 
@@ -216,4 +216,4 @@ def test_a_client_says_that_it_cannot_travel_between_processes(kind: type[GpuDev
 )
 def test_what_a_server_does_not_know_is_told_as_its_age(status: int, detail: str) -> None:
     with pytest.raises(ClientError, match="this server is probably of an earlier version than this program"):
-        drive(core().ask(READ), [answer(status, {"detail": detail, "code": "x", "status": status})])
+        drive(core().fetch(READ), [answer(status, {"detail": detail, "code": "x", "status": status})])

@@ -16,7 +16,7 @@ from gpudev import (
     AsyncGpuDev,
     GpuDev,
     LocalError,
-    Refused,
+    Rejected,
     ReservationEnded,
     Unauthenticated,
     Unreachable,
@@ -24,7 +24,7 @@ from gpudev import (
 )
 from gpudev.sdk import credentials
 from gpudev.sdk.credentials import Credential
-from gpudev.sdk.resources.reservation_context import Stay
+from gpudev.sdk.resources.reservation_context import ReservationContext
 
 KEYS = ["ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ9zYkq7cbRyXc1fC2Fz0pWmYk3n0k1n5vYt3m1kQX9a ada"]
 
@@ -94,7 +94,7 @@ def test_interrupted_while_asking_it_finds_out_what_was_made_and_releases_it(
     asking: GpuDev, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     transport = asking._driver._transport
-    ask = transport.ask
+    ask = transport.send
     asked: list[str] = []
 
     def interrupted(request, *more):  # type: ignore[no-untyped-def]
@@ -104,8 +104,8 @@ def test_interrupted_while_asking_it_finds_out_what_was_made_and_releases_it(
             raise KeyboardInterrupt
         return answer
 
-    monkeypatch.setattr(transport, "ask", interrupted)
-    stay: Stay = asking.reserve(ssh_public_keys=KEYS)
+    monkeypatch.setattr(transport, "send", interrupted)
+    stay: ReservationContext = asking.reserve(ssh_public_keys=KEYS)
     with pytest.raises(KeyboardInterrupt):
         stay.__enter__()
     assert [job.status for job in fake.jobs.values()] == ["cancelled"]
@@ -119,7 +119,7 @@ def test_interrupted_while_asking_and_then_not_heard_it_still_fails_with_the_int
     def fail(*_: object) -> None:
         raise reasons.pop(0)
 
-    monkeypatch.setattr(asking._driver._transport, "ask", fail)
+    monkeypatch.setattr(asking._driver._transport, "send", fail)
     with pytest.raises(KeyboardInterrupt) as raised:
         asking.reserve(ssh_public_keys=KEYS).__enter__()
     assert raised.value.__notes__ == ["A reservation may have been made all the same: nobody answers"]
@@ -130,7 +130,7 @@ async def test_a_task_that_is_cancelled_again_and_again_releases_what_it_asked_f
 ) -> None:
     loop, client = asyncio.get_running_loop(), AsyncGpuDev(fake.url, api_key=KEY, env={"HOME": str(tmp_path)})
     transport = client._driver._transport
-    ask = transport.ask
+    ask = transport.send
 
     def cancelled_each_time(request, *more):  # type: ignore[no-untyped-def]
         is_cancelled = threading.Event()
@@ -139,7 +139,7 @@ async def test_a_task_that_is_cancelled_again_and_again_releases_what_it_asked_f
         assert is_cancelled.wait(30)
         return ask(request, *more)
 
-    monkeypatch.setattr(transport, "ask", cancelled_each_time)
+    monkeypatch.setattr(transport, "send", cancelled_each_time)
     task = asyncio.create_task(client.reserve(ssh_public_keys=KEYS).__aenter__())
     async with asyncio.timeout(30):
         with pytest.raises(asyncio.CancelledError):
@@ -230,17 +230,17 @@ def test_without_an_address_or_a_key_the_next_step_is_named(tmp_path: Path, fake
     with pytest.raises(Unauthenticated) as nobody:
         GpuDev(fake.url, env={"HOME": str(tmp_path)}).jobs.list()
     assert nobody.value.next_step == "Run `gpu-dev login`"
-    with pytest.raises(Refused, match="no public key"):
+    with pytest.raises(Rejected, match="no public key"):
         GpuDev("http://gpu.example.com", api_key="k", env={"HOME": str(tmp_path)}).jobs.submit()
 
 
 def test_the_key_that_was_stored_is_found_and_one_that_ended_is_got_anew(tmp_path: Path, fake: FakeApi) -> None:
     """Nobody can log in by that way here, which is what is told."""
     path = tmp_path / ".gpu-dev" / "credentials"
-    credentials.store(path, fake.url, Credential(KEY, "ada"))
+    credentials.store_credential(path, fake.url, Credential(KEY, "ada"))
     client = GpuDev(fake.url, env={"HOME": str(tmp_path)})
     assert client.jobs.list() == []
-    credentials.store(path, fake.url, Credential("ended", "ada", None, {"method": "aws"}))
+    credentials.store_credential(path, fake.url, Credential("ended", "ada", None, {"method": "aws"}))
     with pytest.raises(Unauthenticated, match="has ended"):
         GpuDev(fake.url, env={"HOME": str(tmp_path)}).jobs.list()
 

@@ -13,8 +13,8 @@ from gpudev import GpuDev, Unreachable, paths
 from gpudev.adapters.local.machine.processes import identify_self
 from gpudev.embedded import pidfiles
 from gpudev.embedded.layout import Layout
-from gpudev.sdk.client_session import Session
-from gpudev.sdk.http.api_client import PAUSES
+from gpudev.sdk.client_session import ClientSession
+from gpudev.sdk.http.api_client import RETRY_PAUSES
 
 
 @pytest.fixture
@@ -35,16 +35,16 @@ def test_it_looks_where_the_system_leaves_its_word(env: dict[str, str]) -> None:
     assert paths.system_file(env) == layout.system_file
     assert paths.log_dir(env) == layout.logs
     pidfiles.write_pid_file(layout.pid_file("supervisor"), identify_self())
-    assert waits_of(Session(env=env)) > sum(PAUSES)
+    assert waits_of(ClientSession(env=env)) > sum(RETRY_PAUSES)
 
 
-def supervised_by(env: dict[str, str], text: str) -> Session:
+def supervised_by(env: dict[str, str], text: str) -> ClientSession:
     (Path(env["GPU_DEV_HOME"]) / "run" / "supervisor.pid").write_text(text)
-    return Session(env=env)
+    return ClientSession(env=env)
 
 
-def waits_of(session: Session) -> float:
-    return sum(session.new_core()._pauses)
+def waits_of(session: ClientSession) -> float:
+    return sum(session.new_client()._pauses)
 
 
 def test_while_somebody_starts_it_again_it_is_waited_for(env: dict[str, str]) -> None:
@@ -52,16 +52,16 @@ def test_while_somebody_starts_it_again_it_is_waited_for(env: dict[str, str]) ->
 
 
 def test_where_nobody_does_it_is_told_soon(env: dict[str, str]) -> None:
-    assert waits_of(Session(env=env)) == sum(PAUSES)
+    assert waits_of(ClientSession(env=env)) == sum(RETRY_PAUSES)
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     for text in (f"{gone.pid}\n1\nboot\n", "", "x\n", f"{2**70}\n"):
-        assert waits_of(supervised_by(env, text)) == sum(PAUSES)
+        assert waits_of(supervised_by(env, text)) == sum(RETRY_PAUSES)
 
 
 def test_another_machines_api_is_nothing_that_we_start(env: dict[str, str]) -> None:
     supervised_by(env, f"{os.getpid()}\n1\nboot\n")
-    assert waits_of(Session("http://127.0.0.1:1", env=env)) == sum(PAUSES)
+    assert waits_of(ClientSession("http://127.0.0.1:1", env=env)) == sum(RETRY_PAUSES)
 
 
 @pytest.mark.parametrize(("is_kept", "words"), [(True, "being started again"), (False, "`gpu-dev up` starts")])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cli.fake_api import make_job
-from gpudev import AsyncGpuDev, CommandFailed, GpuDev, NotFound, NotInTime, Refused, ReservationEnded, UsageError
+from gpudev import AsyncGpuDev, CommandFailed, GpuDev, NotFound, NotInTime, Rejected, ReservationEnded, UsageError
 from gpudev.sdk.remote import remote_commands, upload
 from gpudev.wire.reservations import JobView
 from support.system import System
@@ -176,7 +176,7 @@ def test_files_go_nowhere_but_below_the_home_there(client: GpuDev, tmp_path: Pat
 def test_a_command_that_was_begun_goes_on_by_itself(client: GpuDev) -> None:
     with client.reserve(gpus=1, disk="none") as server:
         nothing = server.output()
-        assert nothing.exit_code == remote_commands.NOTHING_RAN
+        assert nothing.exit_code == remote_commands.EXIT_NOTHING_RAN
         script = 'echo "$1"; until [ -e ~/go ]; do sleep 0.1; done; echo done; exit 5'
         server.start(["sh", "-c", script, "sh", "it's $HOME"])
         with pytest.raises(CommandFailed, match="runs here already"):
@@ -197,7 +197,7 @@ def test_everything_else_a_user_has(client: GpuDev) -> None:
     assert client.stats.eta(days=1).statistics is not None
     with pytest.raises(NotFound):
         client.jobs.get("0000dead")
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(Rejected) as refused:
         client.jobs.submit(gpus=3, disk="none")
     assert refused.value.problem["field"] == "gpu_count"
     key = str(uuid.uuid4())
@@ -206,7 +206,7 @@ def test_everything_else_a_user_has(client: GpuDev) -> None:
     server = client.server(job.job_id)
     assert client.jobs.proxy_token(server.id).reservation_id == server.id
     assert client.users.list(server.id).users == []
-    with pytest.raises(Refused):
+    with pytest.raises(Rejected):
         client.users.add(server.id, "two words")
     assert client.jupyter.get(server.id).state == "off"
     assert server.cancel().status == "cancelled"

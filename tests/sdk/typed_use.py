@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Generator, Sequence
 from typing import assert_type
 
 from gpudev import AsyncGpuDev, AsyncServer, GpuDev, JobView, Server
-from gpudev.sdk.resources.dev_servers import Result
+from gpudev.sdk.resources.dev_servers import CommandResult
 from gpudev.wire.disks import DiskView, OperationView
 from gpudev.wire.reservations import JobEvent
 
@@ -27,7 +27,7 @@ def blocking(client: GpuDev) -> None:
     assert_type(client.jobs.follow("3f2a"), Generator[JobEvent, None, None])
     assert_type(client.disks.create("data", on_change=lambda operation: operation.step), OperationView)
     with client.reserve(gpus=1, on_change=lambda job: job.status) as server:
-        assert_type(server.run(["nvidia-smi"]), Result)
+        assert_type(server.run(["nvidia-smi"]), CommandResult)
     with client.reserve(gpus=1, on_change=show) as server:
         train(server)
     client.jobs.get(7)  # type: ignore[arg-type]
@@ -39,6 +39,6 @@ async def awaiting(client: AsyncGpuDev) -> None:
     assert_type(client.jobs.follow("3f2a"), AsyncGenerator[JobEvent, None])
     assert_type(await client.disks.list(), Sequence[DiskView])
     async with client.reserve(gpus=1) as server:
-        assert_type(await server.run("nvidia-smi"), Result)
+        assert_type(await server.run("nvidia-smi"), CommandResult)
         await train_slowly(server)
     client.reserve(hours="1")  # type: ignore[arg-type]

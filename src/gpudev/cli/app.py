@@ -13,14 +13,14 @@ import click
 
 from gpudev import __version__
 from gpudev.cli import output, overview
-from gpudev.cli.exit_codes import CliError, Exit, as_json, as_text, exit_of
+from gpudev.cli.exit_codes import CliError, ExitCode, error_json, error_text, exit_code_of
 from gpudev.cli.main import COMPLETION_VARIABLE
 from gpudev.sdk.errors import ClientError
 
 PROGRAM = "gpu-dev"
 
 
-class LazyGroup(click.Group):
+class CommandGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(overview.SUMMARIES)
 
@@ -43,7 +43,7 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        formatter.write(overview.page().rstrip("\n"))
+        formatter.write(overview.help_page().rstrip("\n"))
 
 
 def _did_you_mean(name: str) -> str:
@@ -53,7 +53,7 @@ def _did_you_mean(name: str) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, "--version", prog_name=PROGRAM, message="%(prog)s %(version)s")
 def root() -> None:
     """Reserve GPUs, get a shell, find your disk again next time."""
@@ -61,7 +61,7 @@ def root() -> None:
 
 def invoke(arguments: Sequence[str]) -> int:
     """Run the command these arguments name; answer the exit code. Nothing is raised."""
-    output.configure()
+    output.configure_streams()
     try:
         if COMPLETION_VARIABLE in os.environ:
             root.main([], prog_name=PROGRAM, complete_var=COMPLETION_VARIABLE)
@@ -69,51 +69,51 @@ def invoke(arguments: Sequence[str]) -> int:
             root.invoke(context)
         sys.stdout.flush()
     except BaseException as error:  # noqa: BLE001 - the outermost frame: everything becomes an exit code
-        return explain(error, for_programs=_wants_json(arguments))
-    return Exit.OK
+        return report_error(error, json_output=_wants_json(arguments))
+    return ExitCode.OK
 
 
-def explain(error: BaseException, *, for_programs: bool) -> int:
+def report_error(error: BaseException, *, json_output: bool) -> int:
     """Tell what went wrong; answer the exit code."""
     match error:
         case click.exceptions.Exit():
             return error.exit_code
         case SystemExit():
-            return error.code if isinstance(error.code, int) else Exit.OK
+            return error.code if isinstance(error.code, int) else ExitCode.OK
         case BrokenPipeError():
-            return Exit.BROKEN_PIPE
+            return ExitCode.BROKEN_PIPE
         case click.UsageError() if type(error).__name__ == "NoArgsIsHelpError":
-            output.tell(error.format_message())
-            return Exit.USAGE
+            output.write_note(error.format_message())
+            return ExitCode.USAGE
         case _:
-            failure = _as_failure(error)
+            failure = _as_client_error(error)
     if os.environ.get("GPU_DEV_DEBUG"):
         _show_traceback(error)
-    if for_programs:
+    if json_output:
         from json import dumps
 
-        output.tell(dumps(as_json(failure)))
+        output.write_note(dumps(error_json(failure)))
     else:
-        output.tell(as_text(failure))
-    return exit_of(failure)
+        output.write_note(error_text(failure))
+    return exit_code_of(failure)
 
 
-def _as_failure(error: BaseException) -> ClientError:
+def _as_client_error(error: BaseException) -> ClientError:
     match error:
         case ClientError():
             return error
         case KeyboardInterrupt() | click.Abort():
-            return CliError(Exit.INTERRUPTED, "interrupted")
+            return CliError(ExitCode.INTERRUPTED, "interrupted")
         case click.ClickException():
             context = getattr(error, "ctx", None)
             command = context.command_path if context else PROGRAM
-            return CliError(Exit.USAGE, error.format_message(), f"See `{command} --help`")
+            return CliError(ExitCode.USAGE, error.format_message(), f"See `{command} --help`")
         case OSError():
             what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-            return CliError(Exit.LOCAL, f"something on this machine does not work: {what}")
+            return CliError(ExitCode.LOCAL, f"something on this machine does not work: {what}")
         case _:
             return CliError(
-                Exit.INTERNAL,
+                ExitCode.INTERNAL,
                 f"this is a fault of gpu-dev itself: {type(error).__name__}: {error}",
                 "Please report it with what GPU_DEV_DEBUG=1 shows",
             )

@@ -2,38 +2,38 @@
 
 from functools import cached_property
 
-from gpudev.cli.api_calls import Api
+from gpudev.cli.api_calls import CommandApi
 from gpudev.sdk import client_session
 from gpudev.sdk.client_session import KEY_VARIABLE, check_key
 from gpudev.sdk.credentials import Credential
 
-__all__ = ["KEY_VARIABLE", "Session", "check_key"]
+__all__ = ["KEY_VARIABLE", "CommandSession", "check_key"]
 
 
-class Session(client_session.Session):
+class CommandSession(client_session.ClientSession):
     option_name = "--api-url"
 
     @cached_property
-    def api(self) -> Api:
+    def api(self) -> CommandApi:
         return self.new_api()
 
-    def new_api(self) -> Api:
+    def new_api(self) -> CommandApi:
         """One more, for another thread."""
-        return Api(self.new_core(), self.new_transport())
+        return CommandApi(self.new_client(), self.new_transport())
 
-    def api_with(self, key: str) -> Api:
+    def api_with_key(self, key: str) -> CommandApi:
         """With this key and no other."""
-        return Api(self.core_with(key), self.new_transport())
+        return CommandApi(self.client_with_key(key), self.new_transport())
 
-    def anonymous_api(self) -> Api:
+    def anonymous_api(self) -> CommandApi:
         """For what is open to everybody: the ways to log in."""
-        return Api(self.anonymous_core(), self.new_transport())
+        return CommandApi(self.anonymous_client(), self.new_transport())
 
-    def impatient_api(self) -> Api:
+    def single_try_api(self) -> CommandApi:
         """For what is nice to know: one try, and no login."""
-        return Api(self.impatient_core(), self.new_transport())
+        return CommandApi(self.single_try_client(), self.new_transport())
 
     def log_in_again(self, stored: Credential) -> Credential:
         from gpudev.cli.commands.access import login_methods
 
-        return self.keep(login_methods.log_in_again(self, stored))
+        return self.store_credential(login_methods.log_in_again(self, stored))

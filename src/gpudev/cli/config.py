@@ -13,28 +13,28 @@ from typing import Any
 
 from gpudev.cli.exit_codes import usage_error
 from gpudev.sdk import json_files
-from gpudev.sdk.preferences import API_URL, Preferences, load
+from gpudev.sdk.preferences import API_URL, Preferences, load_preferences
 
 __all__ = [
     "API_URL",
-    "NAMES",
+    "PREFERENCE_NAMES",
     "Preferences",
-    "check_name",
+    "check_preference_name",
     "check_region",
-    "load",
-    "parse",
+    "load_preferences",
     "parse_cli_config",
-    "store",
+    "parse_preference",
+    "store_preference",
 ]
 
-_ALSO_CALLED = {"disk": "default_disk", "startup-script": "startup_script", "env-file": "env_file"}
+_ALIASES = {"disk": "default_disk", "startup-script": "startup_script", "env-file": "env_file"}
 _REGION = r"[a-z0-9][a-z0-9-]{0,39}"
 _GPU_TYPE = r"[a-z0-9][a-z0-9.-]{0,49}"
 
 
-def store(path: Path, name: str, value: Any, region: str) -> None:
+def store_preference(path: Path, name: str, value: Any, region: str) -> None:
     """Set one setting; None removes it. What else the file holds stays, whether it is known here or not."""
-    with json_files.changing(path):
+    with json_files.file_lock(path):
         data = json_files.read_object(path)
         if name == API_URL:
             kept = data.get(API_URL)
@@ -48,16 +48,16 @@ def store(path: Path, name: str, value: Any, region: str) -> None:
         json_files.write_object(path, data)
 
 
-def parse(name: str, text: str) -> Any:
+def parse_preference(name: str, text: str) -> Any:
     """The value of a setting from what a person typed. Raises a usage error that says what it takes."""
     if text != text.strip() or not text or not text.isprintable():
         raise usage_error(f"{text!r} is no value for {name}")
-    return _PARSERS[check_name(name)](text)
+    return _PARSERS[check_preference_name(name)](text)
 
 
 def parse_cli_config(text: bytes) -> tuple[str, str]:
     """The API's address and its region from the output `cli_config` of infra/; further names there are left alone."""
-    told = _cli_config(text)
+    told = _read_cli_config(text)
     if not isinstance(told, dict):
         raise usage_error("this is no JSON object with api_url and region")
     values = [told.get(name) for name in (API_URL, "region")]
@@ -65,10 +65,10 @@ def parse_cli_config(text: bytes) -> tuple[str, str]:
     if missing:
         raise usage_error(f"there is no {' and no '.join(missing)} in it")
     url, region = (str(value) for value in values)
-    return str(parse(API_URL, url)), check_region(region)
+    return str(parse_preference(API_URL, url)), check_region(region)
 
 
-def _cli_config(text: bytes) -> Any:
+def _read_cli_config(text: bytes) -> Any:
     """However it was asked for: all outputs, or this one, which `tofu output` puts into quotes unless it is -raw."""
     try:
         told = json.loads(text)
@@ -81,9 +81,9 @@ def _cli_config(text: bytes) -> Any:
         ) from error
 
 
-def check_name(name: str) -> str:
+def check_preference_name(name: str) -> str:
     """The setting that is meant."""
-    name = _ALSO_CALLED.get(name, name)
+    name = _ALIASES.get(name, name)
     if name not in _PARSERS:
         raise usage_error(f"there is no setting {name[:80]!r}", f"There are {', '.join(_PARSERS)}")
     return name
@@ -147,7 +147,7 @@ def _dotfiles(text: str) -> str:
         raise usage_error(error.message) from error
 
 
-def _file(text: str) -> str:
+def _existing_file(text: str) -> str:
     """Where it is, whatever folder one will be in when it is read."""
     path = Path(text).expanduser().absolute()
     if not path.is_file():
@@ -169,7 +169,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "default_disk": _disk,
     "ssh_config": _on_or_off,
     "dotfiles": _dotfiles,
-    "startup_script": _file,
-    "env_file": _file,
+    "startup_script": _existing_file,
+    "env_file": _existing_file,
 }
-NAMES = tuple(_PARSERS)
+PREFERENCE_NAMES = tuple(_PARSERS)

@@ -9,7 +9,7 @@ from gpudev.sdk.errors import (
     Forbidden,
     LocalError,
     NotFound,
-    Refused,
+    Rejected,
     ReservationEnded,
     Unauthenticated,
     Unavailable,
@@ -17,7 +17,7 @@ from gpudev.sdk.errors import (
 )
 
 
-class Exit(IntEnum):
+class ExitCode(IntEnum):
     """The exit codes; docs/cli.md explains them to people. `connect` ends with ssh's own once ssh has begun."""
 
     OK = 0
@@ -28,7 +28,7 @@ class Exit(IntEnum):
     AUTH = 3
     """Not logged in, or not allowed."""
     NOT_FOUND = 4
-    REFUSED = 5
+    REJECTED = 5
     """The API said no: invalid, in conflict with the present state, or over a limit."""
     RESERVATION_ENDED = 6
     """The reservation failed, was cancelled or expired while we waited for it."""
@@ -40,26 +40,26 @@ class Exit(IntEnum):
     BROKEN_PIPE = 141
 
 
-_CODES = {
-    Exit.INTERNAL: "internal",
-    Exit.USAGE: "usage",
-    Exit.AUTH: "unauthenticated",
-    Exit.NOT_FOUND: "not_found",
-    Exit.REFUSED: "invalid",
-    Exit.RESERVATION_ENDED: "reservation_ended",
-    Exit.UNREACHABLE: "unreachable",
-    Exit.LOCAL: "local",
-    Exit.INTERRUPTED: "interrupted",
+_ERROR_CODES = {
+    ExitCode.INTERNAL: "internal",
+    ExitCode.USAGE: "usage",
+    ExitCode.AUTH: "unauthenticated",
+    ExitCode.NOT_FOUND: "not_found",
+    ExitCode.REJECTED: "invalid",
+    ExitCode.RESERVATION_ENDED: "reservation_ended",
+    ExitCode.UNREACHABLE: "unreachable",
+    ExitCode.LOCAL: "local",
+    ExitCode.INTERRUPTED: "interrupted",
 }
-_MEANINGS: tuple[tuple[type[ClientError], Exit], ...] = (
-    (UsageError, Exit.USAGE),
-    (Unauthenticated, Exit.AUTH),
-    (Forbidden, Exit.AUTH),
-    (NotFound, Exit.NOT_FOUND),
-    (Refused, Exit.REFUSED),
-    (ReservationEnded, Exit.RESERVATION_ENDED),
-    (Unavailable, Exit.UNREACHABLE),
-    (LocalError, Exit.LOCAL),
+_EXIT_CODES: tuple[tuple[type[ClientError], ExitCode], ...] = (
+    (UsageError, ExitCode.USAGE),
+    (Unauthenticated, ExitCode.AUTH),
+    (Forbidden, ExitCode.AUTH),
+    (NotFound, ExitCode.NOT_FOUND),
+    (Rejected, ExitCode.REJECTED),
+    (ReservationEnded, ExitCode.RESERVATION_ENDED),
+    (Unavailable, ExitCode.UNREACHABLE),
+    (LocalError, ExitCode.LOCAL),
 )
 
 
@@ -68,45 +68,45 @@ class CliError(ClientError):
 
     def __init__(
         self,
-        exit_code: Exit,
+        exit_code: ExitCode,
         message: str,
         next_step: str = "",
         *,
         code: str | None = None,
         problem: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(message, next_step, code=code or _CODES[exit_code], problem=problem)
+        super().__init__(message, next_step, code=code or _ERROR_CODES[exit_code], problem=problem)
         self.exit_code = exit_code
 
 
-def exit_of(error: ClientError) -> Exit:
+def exit_code_of(error: ClientError) -> ExitCode:
     """What the process ends with."""
     if isinstance(error, CliError):
         return error.exit_code
-    return next((code for kind, code in _MEANINGS if isinstance(error, kind)), Exit.INTERNAL)
+    return next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), ExitCode.INTERNAL)
 
 
-def as_text(error: ClientError) -> str:
+def error_text(error: ClientError) -> str:
     """For people."""
     sentences = (error.message.strip(), error.next_step.strip())
-    return "Error: " + " ".join(_ended(sentence) for sentence in sentences if sentence)
+    return "Error: " + " ".join(_with_full_stop(sentence) for sentence in sentences if sentence)
 
 
-def as_json(error: ClientError) -> dict[str, Any]:
+def error_json(error: ClientError) -> dict[str, Any]:
     """For programs: the API's problem where there is one, the exit code always."""
-    own = {"code": error.code, "detail": error.message, "exit_code": int(exit_of(error))}
+    own = {"code": error.code, "detail": error.message, "exit_code": int(exit_code_of(error))}
     if error.next_step:
         own["next_step"] = error.next_step
     return {**error.problem, **own}
 
 
-def _ended(sentence: str) -> str:
+def _with_full_stop(sentence: str) -> str:
     return sentence if sentence.endswith((".", "?", "!")) else f"{sentence}."
 
 
 def usage_error(message: str, next_step: str = "") -> CliError:
-    return CliError(Exit.USAGE, message, next_step)
+    return CliError(ExitCode.USAGE, message, next_step)
 
 
 def local_error(message: str, next_step: str = "") -> CliError:
-    return CliError(Exit.LOCAL, message, next_step)
+    return CliError(ExitCode.LOCAL, message, next_step)

@@ -32,10 +32,10 @@ def colour_of(status: str) -> str:
 
 
 def hardware(job: JobView) -> str:
-    return amount(job.gpu_count, job.gpu_type, job.node_count)
+    return format_amount(job.gpu_count, job.gpu_type, job.node_count)
 
 
-def amount(gpu_count: int, gpu_type: str, node_count: int) -> str:
+def format_amount(gpu_count: int, gpu_type: str, node_count: int) -> str:
     """'2 x a100', or a CPU type's name alone."""
     nodes = f" on {node_count} nodes" if node_count > 1 else ""
     return f"{gpu_count} x {gpu_type}{nodes}" if gpu_count else gpu_type
@@ -45,10 +45,10 @@ def gpu_use(job: JobView) -> str:
     """'GPU 0 87 %, 62 of 80 GB; GPU 1 0 %, 1 of 80 GB', with their nodes where there are several."""
     uses = job.gpus or ()
     has_nodes = len({use.node for use in uses}) > 1
-    return "; ".join(f"{f'{use.node} ' if has_nodes else ''}GPU {use.gpu} {_one_use(use)}" for use in uses)
+    return "; ".join(f"{f'{use.node} ' if has_nodes else ''}GPU {use.gpu} {_describe_gpu(use)}" for use in uses)
 
 
-def _one_use(use: GpuUseView) -> str:
+def _describe_gpu(use: GpuUseView) -> str:
     busy = "?" if use.busy is None else f"{use.busy:.0%}".replace("%", " %")
     if use.memory_used_bytes is None:
         return busy
@@ -57,7 +57,7 @@ def _one_use(use: GpuUseView) -> str:
     return f"{busy}, {used}{total} GB"
 
 
-def span(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """How long, as exactly as matters."""
     if seconds < 59.5:
         return f"{max(0, round(seconds))} s"
@@ -70,7 +70,7 @@ def span(seconds: float) -> str:
     return f"{minutes} min"
 
 
-def clock(seconds: float) -> str:
+def format_clock(seconds: float) -> str:
     """A countdown's face: 1:02:03."""
     minutes, rest = divmod(max(0, round(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
@@ -88,7 +88,9 @@ def local_time(time: datetime, now: datetime) -> str:
 
 
 def headline(job: JobView) -> str:
-    return f"Reservation {short_id(job.reservation_id)}: {hardware(job)} for {span(job.duration_hours * 3600)}"
+    return (
+        f"Reservation {short_id(job.reservation_id)}: {hardware(job)} for {format_duration(job.duration_hours * 3600)}"
+    )
 
 
 def start_estimate(job: JobView, now: datetime) -> str:
@@ -97,7 +99,7 @@ def start_estimate(job: JobView, now: datetime) -> str:
         return _start_of_older_server(job, now)
     if abs((job.eta.latest - now).total_seconds()) < _A_MOMENT:
         return "starts any moment"
-    parts = (expectation(job.eta, now), promise(job.eta.latest, now))
+    parts = (expected_start(job.eta, now), guaranteed_start(job.eta.latest, now))
     return ", ".join(part for part in parts if part)
 
 
@@ -107,27 +109,27 @@ def _start_of_older_server(job: JobView, now: datetime) -> str:
     if start is None:
         if job.estimated_wait_minutes is None:
             return "start not known yet" if job.status == Status.QUEUED else "about to be planned"
-        return f"starts in about {span(job.estimated_wait_minutes * 60)}"
+        return f"starts in about {format_duration(job.estimated_wait_minutes * 60)}"
     left = (start - now).total_seconds()
     if left <= 0:
         return "starts any moment"
-    return f"starts about {local_time(start, now)} (in {span(left)})"
+    return f"starts about {local_time(start, now)} (in {format_duration(left)})"
 
 
-def expectation(eta: EtaView, now: datetime) -> str:
+def expected_start(eta: EtaView, now: datetime) -> str:
     """'expected in about 40 min (20 min to 1 h 30 min)'; empty: nothing is known yet."""
     if eta.expected is None:
         return ""
-    likely = likely_waits(eta, now)
+    likely = likely_interval(eta, now)
     return f"expected {in_about(eta.expected, now)}{f' ({likely})' if likely else ''}"
 
 
 def in_about(expected: datetime, now: datetime) -> str:
     left = (expected - now).total_seconds()
-    return "any moment" if left < _A_MOMENT else f"in about {span(left)}"
+    return "any moment" if left < _A_MOMENT else f"in about {format_duration(left)}"
 
 
-def likely_waits(eta: EtaView, now: datetime) -> str:
+def likely_interval(eta: EtaView, now: datetime) -> str:
     """'20 to 45 min', 'up to 45 min'; empty where it would say nothing."""
     if eta.interval_from is None or eta.interval_to is None:
         return ""
@@ -135,44 +137,44 @@ def likely_waits(eta: EtaView, now: datetime) -> str:
     if most < _A_MOMENT:
         return ""
     if least < _A_MOMENT:
-        return f"up to {span(most)}"
-    shortest, longest = span(least), span(most)
+        return f"up to {format_duration(most)}"
+    shortest, longest = format_duration(least), format_duration(most)
     if shortest == longest:
         return ""
     same_unit = shortest.endswith(" min") and longest.endswith(" min") and " h " not in shortest + longest
     return f"{shortest.removesuffix(' min')} to {longest}" if same_unit else f"{shortest} to {longest}"
 
 
-def promise(latest: datetime, now: datetime) -> str:
+def guaranteed_start(latest: datetime, now: datetime) -> str:
     """'at the latest 14:05 CET'. One that is broken is not hidden."""
     late = (now - latest).total_seconds() > _A_MOMENT
     return f"at the latest {local_time(latest, now)}{', which has passed' if late else ''}"
 
 
-def share(confidence: float) -> str:
+def format_percent(confidence: float) -> str:
     return f"{100 * confidence:.0f} %"
 
 
-def remaining(job: JobView, now: datetime) -> str:
+def time_remaining(job: JobView, now: datetime) -> str:
     """'ends 18:30 CET (in 3 h 20 min)'."""
     if job.expires_at is None:
         return ""
     left = (job.expires_at - now).total_seconds()
     when = local_time(job.expires_at, now)
-    return f"ends {when} (in {span(left)})" if left > 0 else f"ended {when}"
+    return f"ends {when} (in {format_duration(left)})" if left > 0 else f"ended {when}"
 
 
-def end_is_near(job: JobView, now: datetime) -> str:
+def expiry_warning(job: JobView, now: datetime) -> str:
     """'ends in 12 min: `gpu-dev extend 1a2b3c4d --hours 1` keeps it'; empty: it is not, or there is none to come."""
     if job.status != Status.ACTIVE or job.expires_at is None:
         return ""
     left = (job.expires_at - now).total_seconds()
     if not 0 < left <= _SOON:
         return ""
-    return f"ends in {span(left)}: `gpu-dev extend {short_id(job.reservation_id)} --hours 1` keeps it"
+    return f"ends in {format_duration(left)}: `gpu-dev extend {short_id(job.reservation_id)} --hours 1` keeps it"
 
 
-def situation(job: JobView, now: datetime) -> str:
+def describe_situation(job: JobView, now: datetime) -> str:
     """What matters about it at this moment, in one line."""
     match job.status:
         case Status.PENDING | Status.QUEUED:
@@ -183,7 +185,7 @@ def situation(job: JobView, now: datetime) -> str:
         case Status.PREPARING:
             return job.step or "being prepared"
         case Status.ACTIVE:
-            return remaining(job, now)
+            return time_remaining(job, now)
         case Status.FAILED:
             return job.failure_reason or "failed"
         case _:
@@ -191,7 +193,7 @@ def situation(job: JobView, now: datetime) -> str:
             return f"ended {local_time(ended, now)}" if ended else ""
 
 
-def ending(job: JobView) -> str:
+def describe_end(job: JobView) -> str:
     """Why a reservation one waited for is no more."""
     name = f"reservation {short_id(job.reservation_id)}"
     match job.status:

@@ -15,7 +15,7 @@ from gpudev.cli.exit_codes import local_error
 _NEEDED = ("fastapi", "asyncpg")
 
 
-class PassedOn(click.Command):
+class PassThroughCommand(click.Command):
     """A command whose arguments, `--help` too, are somebody else's."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -23,13 +23,13 @@ class PassedOn(click.Command):
         return []
 
 
-@click.command(cls=PassedOn, add_help_option=False)
+@click.command(cls=PassThroughCommand, add_help_option=False)
 def up(**passed: Any) -> None:
     """Start the whole system on this machine."""
     _become_server("up", passed["arguments"])
 
 
-@click.command(cls=PassedOn, add_help_option=False)
+@click.command(cls=PassThroughCommand, add_help_option=False)
 def down(**passed: Any) -> None:
     """Stop the system on this machine."""
     _become_server("down", passed["arguments"])

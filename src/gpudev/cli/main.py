@@ -25,16 +25,16 @@ def main() -> NoReturn:
         code = run(sys.argv[1:])
     except KeyboardInterrupt:  # while still loading; later ones are answered where they are understood
         code = _INTERRUPTED
-    _leave(code)
+    _exit_process(code)
 
 
 def run(arguments: list[str]) -> int:
     """The program without its process: takes arguments, answers the exit code."""
     if COMPLETION_VARIABLE not in os.environ:
         if arguments in (["--help"], ["-h"]):
-            from gpudev.cli.overview import page
+            from gpudev.cli.overview import help_page
 
-            sys.stdout.write(page())
+            sys.stdout.write(help_page())
             return 0
         if arguments == ["--version"]:
             from gpudev import __version__
@@ -42,9 +42,9 @@ def run(arguments: list[str]) -> int:
             sys.stdout.write(f"gpu-dev {__version__}\n")
             return 0
         if arguments[:1] == ["proxy-command"]:
-            from gpudev.cli.proxying import quick
+            from gpudev.cli.proxying import run_fast_path
 
-            code = quick(arguments[1:])
+            code = run_fast_path(arguments[1:])
             if code is not None:
                 return code
     from gpudev.cli.app import invoke
@@ -64,7 +64,7 @@ def _open_missing_streams() -> None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
 
 
-def _leave(code: int) -> NoReturn:
+def _exit_process(code: int) -> NoReturn:
     """Flush and go, without the interpreter's tidying up: it takes a tenth of the whole run, and it is where Python
     would complain about a reader that has gone away (`gpu-dev list | head -1`)."""
     try:

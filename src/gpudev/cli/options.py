@@ -30,9 +30,9 @@ class ReservationId(click.ParamType):  # type: ignore[type-arg]  # only later ve
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
         from click.shell_completion import CompletionItem
 
-        from gpudev.cli.shell_completion import reservation_ids
+        from gpudev.cli.shell_completion import complete_reservation_ids
 
-        return [CompletionItem(short, help=text) for short, text in reservation_ids(incomplete)]
+        return [CompletionItem(short, help=text) for short, text in complete_reservation_ids(incomplete)]
 
 
 class DiskName(click.ParamType):  # type: ignore[type-arg]
@@ -50,13 +50,13 @@ class DiskName(click.ParamType):  # type: ignore[type-arg]
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
         from click.shell_completion import CompletionItem
 
-        from gpudev.cli.shell_completion import disk_names
+        from gpudev.cli.shell_completion import complete_disk_names
 
         deleted = ctx.info_name == "restore"
-        return [CompletionItem(name, help=text) for name, text in disk_names(incomplete, deleted=deleted)]
+        return [CompletionItem(name, help=text) for name, text in complete_disk_names(incomplete, deleted=deleted)]
 
 
-class IdOf(click.ParamType):  # type: ignore[type-arg]
+class ObjectId(click.ParamType):  # type: ignore[type-arg]
     """The id of something, or its beginning; the server knows which are unique."""
 
     name = "id"
@@ -90,7 +90,7 @@ class Hours(click.ParamType):  # type: ignore[type-arg]
         return hours
 
 
-class Span(click.ParamType):  # type: ignore[type-arg]
+class Duration(click.ParamType):  # type: ignore[type-arg]
     """A length of time such as 90m, 2h or 1d, in hours; a number alone is hours."""
 
     name = "time"
@@ -120,10 +120,10 @@ class PlainText(click.ParamType):  # type: ignore[type-arg]
 
 ID = ReservationId()
 DISK = DiskName()
-SNAPSHOT = IdOf("snapshot", "`gpu-dev disk snapshots`")
-DISK_ID = IdOf("disk", "`gpu-dev disk list --deleted`")
+SNAPSHOT = ObjectId("snapshot", "`gpu-dev disk snapshots`")
+DISK_ID = ObjectId("disk", "`gpu-dev disk list --deleted`")
 HOURS = Hours()
-SPAN = Span()
+DURATION = Duration()
 TEXT = PlainText()
 
 

@@ -10,11 +10,11 @@ from contextlib import suppress
 _CONTROLS = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], "?")
 _CONTROLS_BUT_NEWLINE = {code: sign for code, sign in _CONTROLS.items() if code != 0x0A}
 _NARROWEST = 12
-_BELOW = "    "
+_CONTINUATION_INDENT = "    "
 _COLOURS = {"red": "31", "green": "32", "yellow": "33", "cyan": "36", "dim": "2", "bold": "1"}
 
 
-def configure() -> None:
+def configure_streams() -> None:
     """No character is worth an error: what the locale cannot show is shown as a question mark."""
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
@@ -27,11 +27,11 @@ def clean(text: object) -> str:
     return str(text).translate(_CONTROLS)
 
 
-def say(text: str = "") -> None:
+def write_line(text: str = "") -> None:
     sys.stdout.write(text + "\n")
 
 
-def tell(text: str) -> None:
+def write_note(text: str) -> None:
     """To the person, beside the output proper. Whatever was written before comes out first, if it can."""
     with suppress(OSError):
         sys.stdout.flush()
@@ -39,7 +39,7 @@ def tell(text: str) -> None:
     sys.stderr.flush()
 
 
-def say_json(raw: bytes) -> None:
+def write_json(raw: bytes) -> None:
     """The API's answer, byte for byte, and a line's end."""
     sys.stdout.flush()
     sys.stdout.buffer.write(raw.rstrip(b"\n") + b"\n")
@@ -93,13 +93,13 @@ def table(
         widths[-1] = max(_NARROWEST, min(widths[-1], room))
         for index, row in enumerate(cleaned):
             row[-1], rest = split(row[-1], widths[-1]) if unabridged else (cut(row[-1], widths[-1]), "")
-            below[index] = wrap(rest, terminal_columns() - len(_BELOW))
-    lines = [paint(_aligned(header, widths), "bold")]
+            below[index] = wrap(rest, terminal_columns() - len(_CONTINUATION_INDENT))
+    lines = [paint(_align(header, widths), "bold")]
     for index, row in enumerate(cleaned):
-        cells = [_padded(cell, width) for cell, width in zip(row, widths, strict=True)]
+        cells = [_pad(cell, width) for cell, width in zip(row, widths, strict=True)]
         if colours:
             cells[1] = paint(cells[1], colours[index])
-        lines += ["  ".join(cells).rstrip(), *(_BELOW + line for line in below[index])]
+        lines += ["  ".join(cells).rstrip(), *(_CONTINUATION_INDENT + line for line in below[index])]
     return "\n".join(lines)
 
 
@@ -112,7 +112,7 @@ def split(text: str, width: int) -> tuple[str, str]:
     return text[:at].rstrip(" ,;"), text[at:]
 
 
-def hang(label: str, text: str, indent: int) -> str:
+def indent_below_label(label: str, text: str, indent: int) -> str:
     """`text` behind its label: on a terminal in lines that fit it, all but the first indented; elsewhere one line."""
     columns = terminal_columns()
     if not sys.stdout.isatty() or _width(label + text) <= columns:
@@ -143,11 +143,11 @@ def cut(text: str, width: int) -> str:
     return text
 
 
-def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
-    return "  ".join(_padded(cell, width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+def _align(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return "  ".join(_pad(cell, width) for cell, width in zip(cells, widths, strict=True)).rstrip()
 
 
-def _padded(cell: str, width: int) -> str:
+def _pad(cell: str, width: int) -> str:
     return cell + " " * max(0, width - _width(cell))
 
 

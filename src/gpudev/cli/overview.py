@@ -72,7 +72,7 @@ LOCATIONS: dict[str, str] = {
 }
 
 
-def page() -> str:
+def help_page() -> str:
     lines = [
         "Usage: gpu-dev COMMAND [OPTIONS]",
         "",

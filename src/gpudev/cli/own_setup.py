@@ -6,14 +6,14 @@ from typing import Any, TypeVar
 
 import click
 
-from gpudev.cli.command_session import Session
+from gpudev.cli.command_session import CommandSession
 from gpudev.cli.commands.reservations import personalization
 from gpudev.domain.sessions.personalization import Personalization
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-def setup_options(function: _F) -> _F:
+def personalization_options(function: _F) -> _F:
     """For every command that starts dev servers; `chosen` takes them."""
     for option in (
         click.option(
@@ -39,8 +39,8 @@ def setup_options(function: _F) -> _F:
     return function
 
 
-def chosen(
-    session: Session,
+def choose_personalization(
+    session: CommandSession,
     *,
     variables: tuple[str, ...] = (),
     env_files: tuple[str, ...] = (),
@@ -52,7 +52,7 @@ def chosen(
     if personalization.NONE in env_files:
         files = list(env_files)
     script = startup_script or usual.startup_script
-    return personalization.gather(
+    return personalization.collect_personalization(
         env_files=[Path(name) for name in files if name is not None and name != personalization.NONE],
         variables=variables,
         dotfiles=_unless_none(dotfiles or usual.dotfiles),

@@ -4,19 +4,19 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from gpudev.cli.api_calls import Api, Reply
+from gpudev.cli.api_calls import ApiReply, CommandApi
 from gpudev.wire.reservations import JobList
 
 _LARGEST_PAGE = 200
 
 
-def list_jobs(api: Api, query: Mapping[str, Any], limit: int) -> Reply[JobList]:
+def list_all_jobs(api: CommandApi, query: Mapping[str, Any], limit: int) -> ApiReply[JobList]:
     """One page is the API's answer untouched; several are put together in the same form."""
-    pages: list[Reply[JobList]] = []
+    pages: list[ApiReply[JobList]] = []
     wanted, cursor = limit, None
     while True:
         asked = {**query, "limit": min(wanted, _LARGEST_PAGE)} | ({"cursor": cursor} if cursor else {})
-        page = api.list_page(asked)
+        page = api.list_jobs_page(asked)
         pages.append(page)
         wanted -= len(page.value.jobs)
         cursor = page.value.next_cursor
@@ -26,4 +26,4 @@ def list_jobs(api: Api, query: Mapping[str, Any], limit: int) -> Reply[JobList]:
         return pages[0]
     raw = [job for page in pages for job in json.loads(page.raw)["jobs"]]
     jobs = [job for page in pages for job in page.value.jobs]
-    return Reply(json.dumps({"jobs": raw, "next_cursor": cursor}).encode(), JobList(jobs=jobs, next_cursor=cursor))
+    return ApiReply(json.dumps({"jobs": raw, "next_cursor": cursor}).encode(), JobList(jobs=jobs, next_cursor=cursor))

@@ -14,7 +14,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from gpudev import __version__, paths
 from gpudev.sdk import api_address, credentials, preferences
-from gpudev.sdk.banner_probe import greeted
+from gpudev.sdk.banner_probe import open_if_ssh
 from gpudev.sdk.errors import ClientError
 from gpudev.sdk.http import websocket
 
@@ -24,67 +24,69 @@ _LONGEST_HEAD = 64 * 1024
 _LONGEST_BODY = 64 * 1024
 
 
-class Line(NamedTuple):
+class FastConnection(NamedTuple):
     """A WebSocket that was agreed upon, and what came through it already; None: straight to the dev server."""
 
     socket: socket.socket
-    first: bytes | None
+    received: bytes | None
 
 
-class _Unusual(Exception):
+class _NeedsFullClient(Exception):
     """Left to the whole client."""
 
 
-class _Answer(NamedTuple):
+class _FastResponse(NamedTuple):
     status: int
     headers: Mapping[str, str]
     rest: bytes
     """What has come of what follows the head."""
 
 
-def open_line(
+def open_fast_connection(
     job_id: str, api_url: str | None, env: Mapping[str, str] | None = None, *, auto: bool = False
-) -> Line | None:
+) -> FastConnection | None:
     """To the ssh server of this dev server; None: not this way. `auto`: straight, where it can be reached so."""
     opened: list[socket.socket] = []
     try:
-        return _open_line(job_id, api_url, os.environ if env is None else env, auto, opened)
-    except (_Unusual, ClientError, OSError, ValueError):
+        return _open_fast(job_id, api_url, os.environ if env is None else env, auto, opened)
+    except (_NeedsFullClient, ClientError, OSError, ValueError):
         for line in opened:
             line.close()
         return None
 
 
-def _open_line(
+def _open_fast(
     job_id: str, api_url: str | None, env: Mapping[str, str], auto: bool, opened: list[socket.socket]
-) -> Line:
+) -> FastConnection:
     """`opened`: every connection, for whoever has to close it."""
     url, key = _find_url_and_key(api_url, env)
     line = _connect(url, env)
     opened.append(line)
     if auto:
-        straight = _straight_to(_ask(line, url, "GET", f"/v1/jobs/{job_id}", key))
+        straight = _connect_directly(_request_json(line, url, "GET", f"/v1/jobs/{job_id}", key))
         if straight is not None:
             line.close()
-            return Line(straight, None)
-    token = _ask_token(line, url, job_id, key)
+            return FastConnection(straight, None)
+    token = _request_token(line, url, job_id, key)
     if token["url"] is not None:
         line.close()
         url = urlsplit(token["url"])
         line = _connect(url, env, pinned=False)
         opened.append(line)
-    return Line(line, _upgrade(line, url, token["reservation_id"], token["token"]))
+    return FastConnection(line, _upgrade(line, url, token["reservation_id"], token["token"]))
 
 
 def _find_url_and_key(api_url: str | None, env: Mapping[str, str]) -> tuple[SplitResult, str]:
-    embedded_url = api_address.find_embedded(paths.system_file(env))
-    url = api_address.choose(api_url, env, preferences.load(paths.config_file(env)), embedded_url).url
+    embedded_url = api_address.find_embedded_url(paths.system_file(env))
+    url = api_address.choose_address(
+        api_url, env, preferences.load_preferences(paths.config_file(env)), embedded_url
+    ).url
     key = env.get(KEY_VARIABLE)
     if not key:
-        stored = credentials.find(paths.credentials_file(env), url)
+        stored = credentials.find_credential(paths.credentials_file(env), url)
         key = stored.api_key if stored is not None else ""
     if not key.isascii() or not key.isprintable() or not key or " " in key:
-        raise _Unusual
+        raise _NeedsFullClient
     return urlsplit(url), key
 
 
@@ -92,12 +94,12 @@ def _connect(url: SplitResult, env: Mapping[str, str], *, pinned: bool = True) -
     host, secure = url.hostname or "", url.scheme == "https"
     through = env.get(f"{url.scheme}_proxy") or env.get(f"{url.scheme.upper()}_PROXY")
     if through and not api_address.is_loopback(host):
-        raise _Unusual
+        raise _NeedsFullClient
     if secure and pinned:
         from gpudev.sdk.http.certificate_pins import find_pin
 
         if find_pin(env, url.geturl()) is not None:
-            raise _Unusual
+            raise _NeedsFullClient
     # As bytes: a name that is text is first looked at by a codec for other alphabets, which takes a while to load.
     where = (host.encode("ascii"), url.port or (443 if secure else 80))
     line = socket.create_connection(where, timeout=_PATIENCE_SECONDS)  # type: ignore[arg-type]
@@ -109,36 +111,36 @@ def _connect(url: SplitResult, env: Mapping[str, str], *, pinned: bool = True) -
     return ssl.create_default_context().wrap_socket(line, server_hostname=host)
 
 
-def _straight_to(job: Mapping[str, object]) -> socket.socket | None:
+def _connect_directly(job: Mapping[str, object]) -> socket.socket | None:
     host, port = job.get("node_ip"), job.get("node_port")
     if not isinstance(host, str) or not isinstance(port, int):
-        raise _Unusual  # not ready, or over: the whole client says so
+        raise _NeedsFullClient  # not ready, or over: the whole client says so
     try:
-        return greeted(host, port)
+        return open_if_ssh(host, port)
     except (OSError, OverflowError):
         return None
 
 
-def _ask_token(line: socket.socket, url: SplitResult, job_id: str, key: str) -> dict[str, str | None]:
-    told = _ask(line, url, "POST", f"/v1/jobs/{job_id}/proxy-token", key)
+def _request_token(line: socket.socket, url: SplitResult, job_id: str, key: str) -> dict[str, str | None]:
+    told = _request_json(line, url, "POST", f"/v1/jobs/{job_id}/proxy-token", key)
     if not all(isinstance(told.get(name), str) for name in ("token", "reservation_id")):
-        raise _Unusual
+        raise _NeedsFullClient
     return {"url": None, **told}
 
 
-def _ask(line: socket.socket, url: SplitResult, method: str, path: str, key: str) -> dict[str, Any]:
+def _request_json(line: socket.socket, url: SplitResult, method: str, path: str, key: str) -> dict[str, Any]:
     """What the API tells, on a line that stays open for the next question."""
-    line.sendall(_head(method, url, path, key, {"Content-Length": "0", "Accept": "application/json"}))
-    answer = _read_answer(line)
+    line.sendall(_request_head(method, url, path, key, {"Content-Length": "0", "Accept": "application/json"}))
+    answer = _read_response(line)
     size = int(answer.headers.get("content-length", _LONGEST_BODY + 1))
     if answer.status != 200 or not 0 <= size <= _LONGEST_BODY or answer.headers.get("connection") == "close":
-        raise _Unusual
+        raise _NeedsFullClient
     body = answer.rest
     while len(body) < size:
-        body += _some(line)
+        body += _receive_some(line)
     told = json.loads(body[:size])
     if not isinstance(told, dict):
-        raise _Unusual
+        raise _NeedsFullClient
     return told
 
 
@@ -146,38 +148,40 @@ def _upgrade(line: socket.socket, url: SplitResult, reservation_id: str | None, 
     """What came right behind the agreement."""
     key = websocket.new_key()
     asking = {"Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": key}
-    line.sendall(_head("GET", url, f"/v1/jobs/{reservation_id}/ssh", token or "", {"Connection": "Upgrade", **asking}))
-    answer = _read_answer(line)
-    if answer.status != 101 or answer.headers.get("sec-websocket-accept") != websocket.expected_answer(key):
-        raise _Unusual
+    line.sendall(
+        _request_head("GET", url, f"/v1/jobs/{reservation_id}/ssh", token or "", {"Connection": "Upgrade", **asking})
+    )
+    answer = _read_response(line)
+    if answer.status != 101 or answer.headers.get("sec-websocket-accept") != websocket.accept_value(key):
+        raise _NeedsFullClient
     return answer.rest
 
 
-def _head(method: str, url: SplitResult, path: str, bearer: str, headers: Mapping[str, str]) -> bytes:
+def _request_head(method: str, url: SplitResult, path: str, bearer: str, headers: Mapping[str, str]) -> bytes:
     lines = [f"{method} {url.path}{path} HTTP/1.1", f"Host: {url.netloc}", f"User-Agent: gpu-dev/{__version__}"]
     lines += [f"Authorization: Bearer {bearer}", *(f"{name}: {value}" for name, value in headers.items())]
     if any("\r" in text or "\n" in text for text in lines):
-        raise _Unusual
+        raise _NeedsFullClient
     return "\r\n".join((*lines, "", "")).encode("ascii")
 
 
-def _read_answer(line: socket.socket) -> _Answer:
+def _read_response(line: socket.socket) -> _FastResponse:
     received = b""
     while b"\r\n\r\n" not in received:
         if len(received) > _LONGEST_HEAD:
-            raise _Unusual
-        received += _some(line)
+            raise _NeedsFullClient
+        received += _receive_some(line)
     head, _, rest = received.partition(b"\r\n\r\n")
     first, *others = head.decode("latin-1").split("\r\n")
     version, status, *_ = first.split(" ")
     if version != "HTTP/1.1":
-        raise _Unusual
+        raise _NeedsFullClient
     named = (other.partition(":") for other in others)
-    return _Answer(int(status), {name.strip().lower(): value.strip() for name, _, value in named}, rest)
+    return _FastResponse(int(status), {name.strip().lower(): value.strip() for name, _, value in named}, rest)
 
 
-def _some(line: socket.socket) -> bytes:
+def _receive_some(line: socket.socket) -> bytes:
     data = line.recv(65536)
     if not data:
-        raise _Unusual
+        raise _NeedsFullClient
     return data

@@ -1,28 +1,28 @@
 """What a shell may offer after Tab. It asks the API once, waits for nothing, and keeps quiet about any trouble."""
 
 from gpudev.cli import formatting
-from gpudev.cli.command_session import Session
+from gpudev.cli.command_session import CommandSession
 from gpudev.domain.reservations.lifecycle import LIVE
 from gpudev.sdk.errors import ClientError
 
 
-def reservation_ids(beginning: str) -> list[tuple[str, str]]:
+def complete_reservation_ids(beginning: str) -> list[tuple[str, str]]:
     """Ids of this person's live reservations that begin so, each with what it is."""
     try:
-        api = Session().impatient_api()
-        jobs = api.list_page({"status": sorted(LIVE), "limit": 50}).value.jobs
+        api = CommandSession().single_try_api()
+        jobs = api.list_jobs_page({"status": sorted(LIVE), "limit": 50}).value.jobs
     except ClientError:
         return []
     found = ((formatting.short_id(job.reservation_id), f"{formatting.hardware(job)}, {job.status}") for job in jobs)
     return [(short, text) for short, text in found if short.startswith(beginning.lower())]
 
 
-def disk_names(beginning: str, *, deleted: bool) -> list[tuple[str, str]]:
+def complete_disk_names(beginning: str, *, deleted: bool) -> list[tuple[str, str]]:
     """Names of this person's disks that begin so, each with how it is; `deleted`: those that can be restored, too."""
     from gpudev.sdk.http import disk_endpoints
 
     try:
-        found = Session().impatient_api().ask(disk_endpoints.list_disks(deleted=deleted)).value.disks
+        found = CommandSession().single_try_api().fetch(disk_endpoints.list_disks(deleted=deleted)).value.disks
     except ClientError:
         return []
     return [(disk.disk_name, disk.state) for disk in found if disk.disk_name.startswith(beginning)]

@@ -23,90 +23,90 @@ from gpudev.sdk.http import websocket
 _CHUNK = 512 * 1024
 """At most so much is read at once: what is there, and larger steps when there is much."""
 _PIPE_SIZE = 1024 * 1024
-_MUCH = 32 * 1024
-_GATHERING_S = 0.0005
+_LARGE_READ = 32 * 1024
+_GATHER_SECONDS = 0.0005
 """Where much comes at once, more is on its way: one larger step is cheaper than many."""
 _MORE = getattr(socket, "MSG_MORE", 0)
 _IN, _OUT = select.POLLIN, select.POLLOUT
 _GONE = select.POLLHUP | select.POLLERR
 SILENCE_SECONDS = 90.0
 """The server pings every 20 seconds: when it has said nothing for so long, it is not there any more."""
-_GOODBYE_SECONDS = 2.0
+_CLOSE_SECONDS = 2.0
 
 
-class Speech(Protocol):
+class Framing(Protocol):
     """How bytes are said on the connection."""
 
     silence: float | None
 
-    def announce(self, size: int) -> bytes:
+    def header(self, size: int) -> bytes:
         """What goes before so many bytes of ours; before none: no more will come."""
         ...
 
-    def unwrap(self, received: memoryview) -> Iterator[websocket.Event]: ...
+    def decode(self, received: memoryview) -> Iterator[websocket.FrameEvent]: ...
 
 
-class Plain:
+class PlainFraming:
     """As they are."""
 
     silence: float | None = None
 
-    def announce(self, size: int) -> bytes:
+    def header(self, size: int) -> bytes:
         return b""
 
-    def unwrap(self, received: memoryview) -> Iterator[websocket.Event]:
-        yield websocket.Data(received)
+    def decode(self, received: memoryview) -> Iterator[websocket.FrameEvent]:
+        yield websocket.DataEvent(received)
 
 
-class Framed:
+class WebSocketFraming:
     """In a WebSocket's messages."""
 
     silence: float | None = SILENCE_SECONDS
 
     def __init__(self) -> None:
-        self._reader = websocket.Reader()
+        self._reader = websocket.FrameReader()
 
-    def announce(self, size: int) -> bytes:
+    def header(self, size: int) -> bytes:
         return websocket.data_header(size)
 
-    def unwrap(self, received: memoryview) -> Iterator[websocket.Event]:
+    def decode(self, received: memoryview) -> Iterator[websocket.FrameEvent]:
         return self._reader.read(received)
 
 
-class Pipe:
-    def __init__(self, line: socket.socket, speech: Speech, source: int = 0, sink: int = 1) -> None:
-        self._line = line
-        self._speech = speech
+class StdioPipe:
+    def __init__(self, line: socket.socket, speech: Framing, source: int = 0, sink: int = 1) -> None:
+        self._socket = line
+        self._framing = speech
         self._source = source
         self._sink = sink
         self._buffer = memoryview(bytearray(_CHUNK))
         self._outgoing = memoryview(bytearray(_CHUNK))
         """Read into only while nothing of it is left to say."""
-        self._to_say: list[memoryview] = []
+        self._to_send: list[memoryview] = []
         self._to_move = 0
         """Bytes that were announced and go from the source to the line without being looked at, before what is said
         afterwards."""
-        self._to_say_then: list[memoryview] = []
+        self._to_send_after_move: list[memoryview] = []
         self._to_write: list[memoryview] = []
         self._source_ended = False
-        self._line_ended = False
-        self._closed: websocket.Closed | None = None
+        self._socket_ended = False
+        self._closed: websocket.CloseEvent | None = None
         self._retry_at_once = False
         self._is_tls = hasattr(line, "pending")
-        self._not_now = _not_now(self._is_tls)
+        self._would_block = _would_block_errors(self._is_tls)
         self._can_move = _can_move(source, line)
         self._polls: dict[tuple[bool, bool, int], select.poll] = {}
 
-    def run(self, first: bytes = b"") -> websocket.Closed | None:
+    def run(self, first: bytes = b"") -> websocket.CloseEvent | None:
         """Until both directions have ended or the other side says goodbye, which is answered. `first`: what was
         received already. Raises Unreachable when the connection breaks, BrokenPipeError when nobody reads us."""
-        self._line.setblocking(False)
-        with _not_blocking(self._sink), _wide(self._source):
+        self._socket.setblocking(False)
+        with _non_blocking(self._sink), _enlarged_pipe(self._source):
             try:
                 if first:
-                    self._take(memoryview(first))
+                    self._handle_received(memoryview(first))
                 while not self._is_over():
-                    self._turn()
+                    self._run_once()
             except websocket.BrokenProtocol as error:
                 raise Unreachable(f"what comes from the proxy makes no sense ({error})", sent=True) from error
         return self._closed
@@ -114,27 +114,27 @@ class Pipe:
     def _is_over(self) -> bool:
         if self._to_write:
             return False
-        return self._closed is not None or (self._line_ended and self._source_ended and not self._has_to_say())
+        return self._closed is not None or (self._socket_ended and self._source_ended and not self._has_to_send())
 
-    def _has_to_say(self) -> bool:
-        return bool(self._to_say or self._to_move)
+    def _has_to_send(self) -> bool:
+        return bool(self._to_send or self._to_move)
 
-    def _turn(self) -> None:
+    def _run_once(self) -> None:
         """Wait until something can be done, and do it."""
-        may_read = not self._has_to_say() and not self._source_ended
-        line = (_OUT if self._has_to_say() else 0) | (_IN if not self._to_write and not self._line_ended else 0)
-        ready = dict(self._poll(may_read, bool(self._to_write), line).poll(self._patience()))
+        may_read = not self._has_to_send() and not self._source_ended
+        line = (_OUT if self._has_to_send() else 0) | (_IN if not self._to_write and not self._socket_ended else 0)
+        ready = dict(self._poll(may_read, bool(self._to_write), line).poll(self._poll_timeout()))
         if not ready and not self._retry_at_once:
             raise Unreachable("the connection to the proxy is dead: nothing was heard for too long", sent=True)
         if self._source in ready:
             self._read_source()
         if self._sink in ready:
             self._write_sink()
-        happened = ready.get(self._line.fileno(), 0)
-        if self._has_to_say() and happened & (_OUT | _GONE):
-            self._say()
-        if not self._to_write and not self._line_ended and (happened & (_IN | _GONE) or self._retry_at_once):
-            self._hear()
+        happened = ready.get(self._socket.fileno(), 0)
+        if self._has_to_send() and happened & (_OUT | _GONE):
+            self._send()
+        if not self._to_write and not self._socket_ended and (happened & (_IN | _GONE) or self._retry_at_once):
+            self._receive()
 
     def _poll(self, may_read: bool, must_write: bool, line: int) -> "select.poll":
         """There are few ways to wait; each is made once."""
@@ -142,108 +142,108 @@ class Pipe:
         if poll is None:
             poll = self._polls[may_read, must_write, line] = select.poll()
             if line:  # one that nothing is wanted of would tell again and again that it has ended
-                poll.register(self._line, line)
+                poll.register(self._socket, line)
             if may_read:
                 poll.register(self._source, _IN)
             if must_write:
                 poll.register(self._sink, _OUT)
         return poll
 
-    def _patience(self) -> float | None:
+    def _poll_timeout(self) -> float | None:
         """In milliseconds. Who cannot write is not waiting for the other side."""
         if self._retry_at_once and not self._to_write:
             return 0
-        return None if self._speech.silence is None or self._to_write else self._speech.silence * 1000
+        return None if self._framing.silence is None or self._to_write else self._framing.silence * 1000
 
     def _read_source(self) -> None:
-        size = self._to_move = _waiting_in(self._source) if self._can_move else 0
+        size = self._to_move = _readable_bytes(self._source) if self._can_move else 0
         if size:
-            parts: list[bytes | memoryview] = [self._speech.announce(size)]
+            parts: list[bytes | memoryview] = [self._framing.header(size)]
         else:
             data = self._outgoing[: os.readv(self._source, [self._outgoing])]
             size = len(data)
             self._source_ended = not size
-            if self._source_ended and isinstance(self._speech, Plain):
-                _end_sending(self._line)
+            if self._source_ended and isinstance(self._framing, PlainFraming):
+                _end_sending(self._socket)
                 return
-            parts = [self._speech.announce(size), data]
-        self._to_say = [memoryview(part) for part in parts if part]
-        self._say()
-        if size >= _MUCH and not self._has_to_say():
-            time.sleep(_GATHERING_S)
+            parts = [self._framing.header(size), data]
+        self._to_send = [memoryview(part) for part in parts if part]
+        self._send()
+        if size >= _LARGE_READ and not self._has_to_send():
+            time.sleep(_GATHER_SECONDS)
 
-    def _say(self) -> None:
+    def _send(self) -> None:
         try:
-            if not self._to_say:
+            if not self._to_send:
                 self._move()
             elif self._is_tls:
                 # One record for header and payload.
-                self._to_say = [memoryview(b"".join(self._to_say))] if len(self._to_say) > 1 else self._to_say
-                _drop(self._to_say, self._line.send(self._to_say[0]))
+                self._to_send = [memoryview(b"".join(self._to_send))] if len(self._to_send) > 1 else self._to_send
+                _drop_bytes(self._to_send, self._socket.send(self._to_send[0]))
             else:
-                _drop(self._to_say, self._line.sendmsg(self._to_say, (), _MORE if self._to_move else 0))
-                if self._to_move and not self._to_say:
+                _drop_bytes(self._to_send, self._socket.sendmsg(self._to_send, (), _MORE if self._to_move else 0))
+                if self._to_move and not self._to_send:
                     self._move()
-        except self._not_now:
+        except self._would_block:
             return
         except OSError as error:
             # What the other side said last may still lie here, and says more than a broken connection does.
-            self._to_say, self._to_move, self._to_say_then, self._source_ended = [], 0, [], True
-            if self._line_ended:
-                raise _cut(error) from error
+            self._to_send, self._to_move, self._to_send_after_move, self._source_ended = [], 0, [], True
+            if self._socket_ended:
+                raise _connection_cut(error) from error
 
     def _move(self) -> None:
         """From pipe to socket inside the kernel. Where that cannot be done, what was announced is read after all."""
         try:
-            self._to_move -= os.splice(self._source, self._line.fileno(), self._to_move, flags=os.SPLICE_F_NONBLOCK)
+            self._to_move -= os.splice(self._source, self._socket.fileno(), self._to_move, flags=os.SPLICE_F_NONBLOCK)
         except OSError as error:
             if error.errno not in (errno.EINVAL, errno.ENOSYS):
                 raise
             self._can_move = False
             data = os.read(self._source, min(self._to_move, _CHUNK))
             self._to_move -= len(data)
-            self._to_say = [memoryview(data)]
+            self._to_send = [memoryview(data)]
         if not self._to_move:
-            self._to_say += self._to_say_then
-            self._to_say_then = []
+            self._to_send += self._to_send_after_move
+            self._to_send_after_move = []
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         try:
-            count = self._line.recv_into(self._buffer)
-        except self._not_now:
+            count = self._socket.recv_into(self._buffer)
+        except self._would_block:
             self._retry_at_once = False
             return
         except OSError as error:
-            raise _cut(error) from error
+            raise _connection_cut(error) from error
         # A TLS record may hold more than was taken, and polling the socket does not tell.
-        self._retry_at_once = self._is_tls and self._line.pending() > 0  # type: ignore[attr-defined]
+        self._retry_at_once = self._is_tls and self._socket.pending() > 0  # type: ignore[attr-defined]
         if count == 0:
-            if isinstance(self._speech, Framed):
-                raise _cut(None)
-            self._line_has_ended()
+            if isinstance(self._framing, WebSocketFraming):
+                raise _connection_cut(None)
+            self._end_receiving()
             return
-        self._take(self._buffer[:count])
+        self._handle_received(self._buffer[:count])
 
-    def _take(self, received: memoryview) -> None:
-        for event in self._speech.unwrap(received):
+    def _handle_received(self, received: memoryview) -> None:
+        for event in self._framing.decode(received):
             match event:
-                case websocket.Data(payload):
+                case websocket.DataEvent(payload):
                     self._to_write.append(payload)
-                case websocket.End():
-                    self._line_has_ended()
-                case websocket.Ping(payload):
-                    waiting = self._to_say_then if self._to_move else self._to_say
-                    waiting.append(memoryview(websocket.pong(payload)))
-                case websocket.Closed():
+                case websocket.EndEvent():
+                    self._end_receiving()
+                case websocket.PingEvent(payload):
+                    waiting = self._to_send_after_move if self._to_move else self._to_send
+                    waiting.append(memoryview(websocket.pong_frame(payload)))
+                case websocket.CloseEvent():
                     self._closed = event
                     return
         if self._to_write:
             self._write_sink()
-        if self._line_ended and not self._to_write:
+        if self._socket_ended and not self._to_write:
             self._end_writing()
 
-    def _line_has_ended(self) -> None:
-        self._line_ended = True
+    def _end_receiving(self) -> None:
+        self._socket_ended = True
         if not self._to_write:
             self._end_writing()
 
@@ -252,8 +252,8 @@ class Pipe:
             written = os.writev(self._sink, self._to_write[:64])
         except BlockingIOError:
             return
-        _drop(self._to_write, written)
-        if self._line_ended and not self._to_write:
+        _drop_bytes(self._to_write, written)
+        if self._socket_ended and not self._to_write:
             self._end_writing()
 
     def _end_writing(self) -> None:
@@ -264,7 +264,7 @@ class Pipe:
             os.close(null)
 
 
-def _not_now(is_tls: bool) -> tuple[type[OSError], ...]:
+def _would_block_errors(is_tls: bool) -> tuple[type[OSError], ...]:
     """What a line says that can do nothing at the moment. Without TLS there is no need to load what knows it."""
     if not is_tls:
         return (BlockingIOError,)
@@ -279,17 +279,17 @@ def _can_move(source: int, line: socket.socket) -> bool:
     return hasattr(os, "splice") and is_plain and stat.S_ISFIFO(os.fstat(source).st_mode)
 
 
-def _waiting_in(pipe: int) -> int:
+def _readable_bytes(pipe: int) -> int:
     """How many bytes can be taken at once. None: it has ended."""
     return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
-def say_goodbye(line: socket.socket) -> None:
+def close_websocket(line: socket.socket) -> None:
     """The end of a WebSocket, without waiting long for an answer."""
     try:
-        line.settimeout(_GOODBYE_SECONDS)
-        line.sendall(websocket.close(1000))
-        deadline = time.monotonic() + _GOODBYE_SECONDS
+        line.settimeout(_CLOSE_SECONDS)
+        line.sendall(websocket.close_frame(1000))
+        deadline = time.monotonic() + _CLOSE_SECONDS
         while line.recv(65536) and time.monotonic() < deadline:
             pass
     except OSError:
@@ -298,7 +298,7 @@ def say_goodbye(line: socket.socket) -> None:
         line.close()
 
 
-def _cut(error: OSError | None) -> Unreachable:
+def _connection_cut(error: OSError | None) -> Unreachable:
     why = f" ({error.strerror})" if error is not None and error.strerror else ""
     return Unreachable(f"the connection was cut{why}", sent=True)
 
@@ -308,7 +308,7 @@ def _end_sending(line: socket.socket) -> None:
         line.shutdown(socket.SHUT_WR)
 
 
-def _drop(parts: list[memoryview], count: int) -> None:
+def _drop_bytes(parts: list[memoryview], count: int) -> None:
     """So many bytes off the front."""
     while count:
         if count < len(parts[0]):
@@ -318,13 +318,13 @@ def _drop(parts: list[memoryview], count: int) -> None:
 
 
 @contextmanager
-def _not_blocking(descriptor: int) -> Iterator[None]:
+def _non_blocking(descriptor: int) -> Iterator[None]:
     """Pipes and sockets only: what else there is belongs to others too, or never blocks for long."""
     mode = os.fstat(descriptor).st_mode
     if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
         yield
         return
-    with _wide(descriptor):
+    with _enlarged_pipe(descriptor):
         before = os.get_blocking(descriptor)
         os.set_blocking(descriptor, False)
         try:
@@ -334,7 +334,7 @@ def _not_blocking(descriptor: int) -> Iterator[None]:
 
 
 @contextmanager
-def _wide(descriptor: int) -> Iterator[None]:
+def _enlarged_pipe(descriptor: int) -> Iterator[None]:
     """A pipe that holds more needs fewer turns. Only Linux can, and not always: it goes without, too."""
     resize: int | None = getattr(fcntl, "F_SETPIPE_SZ", None)
     if resize is not None and stat.S_ISFIFO(os.fstat(descriptor).st_mode):

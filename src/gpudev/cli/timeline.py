@@ -17,7 +17,7 @@ _LABEL_COLUMNS = 7
 
 
 @dataclass(frozen=True, slots=True)
-class Slots:
+class TimeSlots:
     first: datetime
     """Not after the plan's begin: the first column may have begun already."""
     length: timedelta
@@ -29,24 +29,24 @@ class Slots:
         return index if 0 <= index < self.count else None
 
 
-def slots_between(begins: datetime, until: datetime, columns: int) -> Slots:
+def choose_slots(begins: datetime, until: datetime, columns: int) -> TimeSlots:
     """As fine as so many columns allow."""
     for minutes in _SLOT_MINUTES:
-        slots = _slots(begins, until, minutes)
+        slots = _slots_of_length(begins, until, minutes)
         if slots.count <= columns:
             return slots
-    return _slots(begins, until, _SLOT_MINUTES[-1] * 7)
+    return _slots_of_length(begins, until, _SLOT_MINUTES[-1] * 7)
 
 
-def _slots(begins: datetime, until: datetime, minutes: int) -> Slots:
+def _slots_of_length(begins: datetime, until: datetime, minutes: int) -> TimeSlots:
     length = timedelta(minutes=minutes)
     local = begins.astimezone()
     midnight = local.replace(hour=0, minute=0, second=0, microsecond=0)
     first = local - (local - midnight) % length
-    return Slots(first, length, max(1, -((first - until) // length)))
+    return TimeSlots(first, length, max(1, -((first - until) // length)))
 
 
-def peaks(steps: Sequence[PlanStep], slots: Slots) -> list[int]:
+def peak_use(steps: Sequence[PlanStep], slots: TimeSlots) -> list[int]:
     """The most that is in use at any time within each slot: what looks free is free."""
     found = []
     at, used = 0, 0
@@ -63,7 +63,7 @@ def peaks(steps: Sequence[PlanStep], slots: Slots) -> list[int]:
     return found
 
 
-def ruler(slots: Slots) -> str:
+def format_ruler(slots: TimeSlots) -> str:
     """'|14:00  |15:00', each mark above the column where that time begins; midnight is named by its day."""
     step = next((m for m in _LABEL_MINUTES if timedelta(minutes=m) >= slots.length * _LABEL_COLUMNS), 1440)
     line, before = "", None

@@ -11,17 +11,17 @@ from gpudev.domain.errors import Unavailable
 from gpudev.embedded import api_probe
 from gpudev.embedded.system import server_command
 from gpudev.sdk import credentials
-from gpudev.sdk.automatic_login import name
+from gpudev.sdk.automatic_login import owner_name
 
 
 def ensure_owner_key(api_url: str, environment: Mapping[str, str]) -> credentials.Credential:
     """The owner's key for this system: the one that is there if it still works, else a new one."""
     path = paths.credentials_file(os.environ)
-    present = credentials.find(path, api_url)
+    present = credentials.find_credential(path, api_url)
     if present is not None and api_probe.is_key_accepted(api_url, present.api_key):
         return present
-    fresh = _issue_key(name(), environment)
-    credentials.store(path, api_url, fresh)
+    fresh = _issue_key(owner_name(), environment)
+    credentials.store_credential(path, api_url, fresh)
     return fresh
 
 
@@ -37,7 +37,7 @@ def ensure_ssh_key() -> Path:
     if private.exists():
         key = asyncssh.read_private_key(private)
     else:
-        key = asyncssh.generate_private_key("ssh-ed25519", comment=f"gpu-dev {name()}")
+        key = asyncssh.generate_private_key("ssh-ed25519", comment=f"gpu-dev {owner_name()}")
         _write_new(private, key.export_private_key(), 0o600)
     _write_new(public, key.export_public_key(), 0o644)
     return public

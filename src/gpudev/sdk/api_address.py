@@ -15,7 +15,7 @@ DEFAULT_REGION = "us-east-2"
 _LOOPBACK_NAMES = ("localhost", "ip6-localhost")
 
 
-class Address(NamedTuple):
+class ApiAddress(NamedTuple):
     url: str
     embedded: bool
     """It is the system that this person started on this machine: we may log in by ourselves."""
@@ -30,13 +30,13 @@ def region_of(env: Mapping[str, str]) -> str:
     return env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION") or DEFAULT_REGION
 
 
-def choose(
+def choose_address(
     option: str | None,
     env: Mapping[str, str],
     preferences: Preferences,
     embedded_url: str | None,
     option_name: str = "--api-url",
-) -> Address:
+) -> ApiAddress:
     """The first that is set, from the most particular to the most general. `option_name`: what its giver calls it."""
     region = region_of(env)
     if option:
@@ -56,7 +56,7 @@ def choose(
             "Start one with `gpu-dev up`, or name one with `gpu-dev config set api_url URL`",
             code="no_api",
         )
-    return Address(url, embedded=url == embedded_url)
+    return ApiAddress(url, embedded=url == embedded_url)
 
 
 def check_url(text: str, where: str) -> str:
@@ -76,7 +76,7 @@ def check_url(text: str, where: str) -> str:
     return f"{parts.scheme}://{shown}{f':{port}' if port is not None else ''}{parts.path.rstrip('/')}"
 
 
-def find_embedded(system_file: Path) -> str | None:
+def find_embedded_url(system_file: Path) -> str | None:
     """Where the system on this machine answers, if one was started and not stopped."""
     url = json_files.read_object(system_file).get("api_url")
     if url is None:
@@ -86,7 +86,7 @@ def find_embedded(system_file: Path) -> str | None:
     return check_url(url, f"api_url in {system_file}")
 
 
-def is_kept_running(supervisor_file: Path) -> bool:
+def is_supervised(supervisor_file: Path) -> bool:
     """Whether somebody starts what dies of the system on this machine again. (A number that another has by now makes
     whoever asks more patient, and nothing worse.)"""
     try:

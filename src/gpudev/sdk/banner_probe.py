@@ -6,7 +6,7 @@ PROBE_SECONDS = 1.0
 """Long enough for the other side of the world; who is behind a wall waits no longer than this."""
 
 
-def greeted(host: str, port: int, seconds: float = PROBE_SECONDS) -> socket.socket | None:
+def open_if_ssh(host: str, port: int, seconds: float = PROBE_SECONDS) -> socket.socket | None:
     """A connection to it, nothing read from it yet; None: something else answers there. Raises OSError."""
     line = socket.create_connection((host, port), timeout=seconds)
     try:

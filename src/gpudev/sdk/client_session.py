@@ -14,15 +14,15 @@ from gpudev.sdk import api_address as address
 from gpudev.sdk import credentials, preferences
 from gpudev.sdk.credentials import Credential
 from gpudev.sdk.errors import Unauthenticated
-from gpudev.sdk.http.api_client import PAUSES, Core
-from gpudev.sdk.http.transport import Transport
+from gpudev.sdk.http.api_client import RETRY_PAUSES, ApiClient
+from gpudev.sdk.http.transport import HttpTransport
 
 KEY_VARIABLE = "GPU_DEV_API_KEY"
-_WHILE_IT_STARTS = (*PAUSES, 2.0, 2.0, 2.0, 2.0)
+_RESTART_PAUSES = (*RETRY_PAUSES, 2.0, 2.0, 2.0, 2.0)
 """On one machine there is one API: while that begins anew, nobody else answers."""
 
 
-class Session:
+class ClientSession:
     option_name = "api_url"
     """What whoever names an address calls it."""
 
@@ -42,55 +42,57 @@ class Session:
 
     @cached_property
     def preferences(self) -> preferences.Preferences:
-        return preferences.load(paths.config_file(self.env))
+        return preferences.load_preferences(paths.config_file(self.env))
 
     @cached_property
-    def address(self) -> address.Address:
-        embedded_url = address.find_embedded(paths.system_file(self.env))
-        return address.choose(self._api_url, self.env, self.preferences, embedded_url, self.option_name)
+    def address(self) -> address.ApiAddress:
+        embedded_url = address.find_embedded_url(paths.system_file(self.env))
+        return address.choose_address(self._api_url, self.env, self.preferences, embedded_url, self.option_name)
 
     @cached_property
-    def _is_kept_running(self) -> bool:
-        return self.address.embedded and address.is_kept_running(paths.supervisor_file(self.env))
+    def _is_supervised(self) -> bool:
+        return self.address.embedded and address.is_supervised(paths.supervisor_file(self.env))
 
     @property
     def _pauses(self) -> Sequence[float]:
-        return _WHILE_IT_STARTS if self._is_kept_running else PAUSES
+        return _RESTART_PAUSES if self._is_supervised else RETRY_PAUSES
 
     @cached_property
     def _trace_id(self) -> str:
         """All that one command asks belongs together."""
         return new_trace_id()
 
-    def new_core(self) -> Core:
+    def new_client(self) -> ApiClient:
         if self._api_key is not None:
-            return self.core_with(self._api_key)
-        return Core(self.address.url, self._key, self._renewed_key, pauses=self._pauses)
+            return self.client_with_key(self._api_key)
+        return ApiClient(self.address.url, self._find_or_create_key, self._renew_key, pauses=self._pauses)
 
-    def core_with(self, key: str) -> Core:
+    def client_with_key(self, key: str) -> ApiClient:
         """With this key and no other."""
-        return Core(self.address.url, lambda: check_key(key, "the key"), pauses=self._pauses)
+        return ApiClient(self.address.url, lambda: check_key(key, "the key"), pauses=self._pauses)
 
-    def anonymous_core(self) -> Core:
+    def anonymous_client(self) -> ApiClient:
         """For what is open to everybody: the ways to log in."""
-        return Core(self.address.url, None, pauses=self._pauses)
+        return ApiClient(self.address.url, None, pauses=self._pauses)
 
-    def impatient_core(self) -> Core:
+    def single_try_client(self) -> ApiClient:
         """For what is nice to know: one try, and no login."""
-        return Core(self.address.url, self._key_at_hand, pauses=PAUSES[:0])
+        return ApiClient(self.address.url, self._require_key, pauses=RETRY_PAUSES[:0])
 
-    def new_transport(self) -> Transport:
+    def new_transport(self) -> HttpTransport:
         step = "`gpu-dev up` starts the system on this machine"
-        if self._is_kept_running:
+        if self._is_supervised:
             step = f"It is being started again; what it says is in {paths.log_dir(self.env)}"
         elif not self.address.is_local:
             step = "Check your network, and the address with `gpu-dev config show`"
-        return Transport(self.address.url, when_unreachable=step, pin=self._pin, trace_id=self._trace_id)
+        return HttpTransport(self.address.url, when_unreachable=step, pin=self._pin, trace_id=self._trace_id)
 
     def log_in_as_owner(self) -> Credential:
         from gpudev.sdk import automatic_login
 
-        return self.keep(automatic_login.log_in(paths.state_dir(self.env), instead_of=self.stored()))
+        return self.store_credential(
+            automatic_login.log_in_as_owner(paths.state_dir(self.env), instead_of=self.find_stored_credential())
+        )
 
     def log_in_again(self, stored: Credential) -> Credential:
         """In the way that `stored` was got. Nobody is asked."""
@@ -98,18 +100,18 @@ class Session:
 
         return logging_in.log_in_again(self.address.url, self.env)
 
-    def stored(self) -> Credential | None:
-        return credentials.find(paths.credentials_file(self.env), self.address.url)
+    def find_stored_credential(self) -> Credential | None:
+        return credentials.find_credential(paths.credentials_file(self.env), self.address.url)
 
-    def keep_rotated(self, refused: str | None, fresh: str, expires_at: str | None) -> None:
+    def replace_stored_key(self, rejected: str | None, fresh: str, expires_at: str | None) -> None:
         """Instead of the one that was stored, if that was the one."""
-        stored = self.stored()
-        if stored is not None and stored.api_key == refused:
-            self.keep(stored._replace(api_key=fresh, expires_at=expires_at))
+        stored = self.find_stored_credential()
+        if stored is not None and stored.api_key == rejected:
+            self.store_credential(stored._replace(api_key=fresh, expires_at=expires_at))
 
-    def keep(self, credential: Credential) -> Credential:
+    def store_credential(self, credential: Credential) -> Credential:
         check_key(credential.api_key, "what the API gave")
-        credentials.store(paths.credentials_file(self.env), self.address.url, credential)
+        credentials.store_credential(paths.credentials_file(self.env), self.address.url, credential)
         return credential
 
     @cached_property
@@ -121,33 +123,33 @@ class Session:
 
         return find_pin(self.env, self.address.url)
 
-    def _key(self) -> str:
+    def _find_or_create_key(self) -> str:
         """The key at hand; the owner of the system on this machine gets one without asking."""
         key = self._find_key()
         if key is None and self.address.embedded:
             return self.log_in_as_owner().api_key
-        return key if key is not None else self._need_key()
+        return key if key is not None else self._raise_not_logged_in()
 
-    def _key_at_hand(self) -> str:
-        return self._find_key() or self._need_key()
+    def _require_key(self) -> str:
+        return self._find_key() or self._raise_not_logged_in()
 
     def _find_key(self) -> str | None:
         if variable := self.env.get(KEY_VARIABLE):
             return check_key(variable, KEY_VARIABLE)
         path = paths.credentials_file(self.env)
-        stored = credentials.find(path, self.address.url)
+        stored = credentials.find_credential(path, self.address.url)
         return None if stored is None else check_key(stored.api_key, f"the key in {path}")
 
-    def _need_key(self) -> NoReturn:
+    def _raise_not_logged_in(self) -> NoReturn:
         raise Unauthenticated(f"you are not logged in to {self.address.url}", "Run `gpu-dev login`")
 
-    def _renewed_key(self, refused: str) -> str | None:
+    def _renew_key(self, rejected: str) -> str | None:
         """A key that has ended is replaced without a word where we know how it was got, or where it was the owner's
         own; a key that somebody gave us is not, for we would become another user."""
         if self.env.get(KEY_VARIABLE):
             return None
-        stored = self.stored()
-        if stored is not None and stored.api_key != refused and not _is_over(stored):
+        stored = self.find_stored_credential()
+        if stored is not None and stored.api_key != rejected and not _is_expired(stored):
             return stored.api_key  # another of our programs has been here
         if stored is not None and stored.login:
             return self.log_in_again(stored).api_key
@@ -155,12 +157,12 @@ class Session:
             return None
         from gpudev.sdk import automatic_login
 
-        if stored is not None and stored.username != automatic_login.name():
+        if stored is not None and stored.username != automatic_login.owner_name():
             return None
         return self.log_in_as_owner().api_key
 
 
-def _is_over(credential: Credential) -> bool:
+def _is_expired(credential: Credential) -> bool:
     from datetime import UTC, datetime
 
     if credential.expires_at is None:

@@ -18,7 +18,7 @@ class Credential(NamedTuple):
     again. Empty: it was given to us, or to the owner of this machine."""
 
 
-def find(path: Path, api_url: str) -> Credential | None:
+def find_credential(path: Path, api_url: str) -> Credential | None:
     entry = json_files.read_object(path, private=True).get(api_url)
     if not isinstance(entry, dict) or not isinstance(entry.get("api_key"), str):
         return None
@@ -28,13 +28,13 @@ def find(path: Path, api_url: str) -> Credential | None:
     )
 
 
-def store(path: Path, api_url: str, credential: Credential) -> None:
+def store_credential(path: Path, api_url: str, credential: Credential) -> None:
     """Keep every other entry."""
-    with json_files.changing(path):
-        store_locked(path, api_url, credential)
+    with json_files.file_lock(path):
+        store_credential_locked(path, api_url, credential)
 
 
-def store_locked(path: Path, api_url: str, credential: Credential) -> None:
+def store_credential_locked(path: Path, api_url: str, credential: Credential) -> None:
     """Within `files.changing`."""
     entries = json_files.read_object(path, private=True)
     entries[api_url] = {
@@ -47,9 +47,9 @@ def store_locked(path: Path, api_url: str, credential: Credential) -> None:
     json_files.write_object(path, entries)
 
 
-def forget(path: Path, api_url: str) -> None:
+def remove_credential(path: Path, api_url: str) -> None:
     """Keep every other entry."""
-    with json_files.changing(path):
+    with json_files.file_lock(path):
         entries = json_files.read_object(path, private=True)
         if entries.pop(api_url, None) is not None:
             json_files.write_object(path, entries)

@@ -8,7 +8,7 @@ written once and knows neither threads nor event loops.
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from gpudev.sdk.http.transport import Request, Stream
+from gpudev.sdk.http.transport import HttpRequest, LineStream
 
 _T = TypeVar("_T")
 
@@ -16,61 +16,61 @@ _T = TypeVar("_T")
 class Send(NamedTuple):
     """Comes to an Answer, or Unreachable is thrown."""
 
-    request: Request
+    request: HttpRequest
 
 
-class Open(NamedTuple):
+class OpenStream(NamedTuple):
     """Comes to a Stream, or to the Answer of a server that does not agree. After `silence` seconds it is dead."""
 
-    request: Request
+    request: HttpRequest
     silence: float
 
 
-class NextLine(NamedTuple):
+class ReadLine(NamedTuple):
     """Comes to bytes, or to None at the end. `within`: seconds that it may take."""
 
-    stream: Stream
+    stream: LineStream
     within: float | None
 
 
-class Close(NamedTuple):
-    stream: Stream
+class CloseStream(NamedTuple):
+    stream: LineStream
 
 
 class Pause(NamedTuple):
     seconds: float
 
 
-class Do(NamedTuple):
+class RunFunction(NamedTuple):
     """Something on this machine that may take a while. Comes to what it returns."""
 
     act: Callable[[], Any]
 
 
-class Tell(NamedTuple):
+class Notify(NamedTuple):
     """The person's own function is told; one that is asynchronous is awaited where that is possible."""
 
     listener: Callable[[Any], Any]
-    news: Any
+    value: Any
 
 
-class Execute(NamedTuple):
+class RunProgram(NamedTuple):
     """A program on this machine. Comes to Executed; NotInTime is thrown when it takes too long."""
 
     arguments: Sequence[str]
-    sent: bytes | None
+    stdin: bytes | None
     """Its standard input; None: nothing."""
-    captured: bool
+    capture_output: bool
     """Its output is collected; else it goes where ours goes."""
     timeout: float | None
     environment: Mapping[str, str]
 
 
-class Executed(NamedTuple):
+class ProgramResult(NamedTuple):
     exit_code: int
     stdout: bytes
     stderr: bytes
 
 
-Effect: TypeAlias = Send | Open | NextLine | Close | Pause | Do | Tell | Execute
+Effect: TypeAlias = Send | OpenStream | ReadLine | CloseStream | Pause | RunFunction | Notify | RunProgram
 Routine: TypeAlias = Generator[Effect, Any, _T]

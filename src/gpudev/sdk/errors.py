@@ -30,7 +30,7 @@ class ClientError(Exception):
         self.problem = dict(problem or {})
         """The API's own words (problem+json), where there are some."""
 
-    def advising(self: _E, next_step: str) -> _E:
+    def with_next_step(self: _E, next_step: str) -> _E:
         """The same, with another next step."""
         same = copy(self)
         same.next_step = next_step
@@ -38,7 +38,7 @@ class ClientError(Exception):
 
     def __reduce__(self) -> Any:
         """Made anew as it is, whatever its class wants to be told when it is made the usual way."""
-        return _made_again, (type(self), self.args, dict(self.__dict__))
+        return _rebuild, (type(self), self.args, dict(self.__dict__))
 
 
 class UsageError(ClientError):
@@ -65,13 +65,13 @@ class NotFound(ClientError):
     usual_code = "not_found"
 
 
-class Refused(ClientError):
+class Rejected(ClientError):
     """The API said no: invalid, in conflict with the present state, or over a limit."""
 
     usual_code = "invalid"
 
 
-class OperationFailed(Refused):
+class OperationFailed(Rejected):
     """Something that was to be done to a disk was tried, and failed."""
 
     usual_code = "operation_failed"
@@ -124,7 +124,7 @@ class CommandFailed(ClientError):
         self.stderr = stderr
 
 
-def _made_again(kind: type[ClientError], arguments: tuple[Any, ...], state: dict[str, Any]) -> ClientError:
+def _rebuild(kind: type[ClientError], arguments: tuple[Any, ...], state: dict[str, Any]) -> ClientError:
     made = kind.__new__(kind, *arguments)
     made.args = arguments
     made.__dict__.update(state)

@@ -2,26 +2,26 @@
 
 import subprocess
 
-from gpudev.sdk.effects import Execute, Executed
+from gpudev.sdk.effects import ProgramResult, RunProgram
 from gpudev.sdk.errors import NotInTime
 
 
-def execute(effect: Execute) -> Executed:
-    output = subprocess.PIPE if effect.captured else None
+def run_program(effect: RunProgram) -> ProgramResult:
+    output = subprocess.PIPE if effect.capture_output else None
     process = subprocess.Popen(
         effect.arguments,
-        stdin=subprocess.DEVNULL if effect.sent is None else subprocess.PIPE,
+        stdin=subprocess.DEVNULL if effect.stdin is None else subprocess.PIPE,
         stdout=output,
         stderr=output,
         env=dict(effect.environment),
     )
     with process:
         try:
-            stdout, stderr = process.communicate(effect.sent, effect.timeout)
+            stdout, stderr = process.communicate(effect.stdin, effect.timeout)
         except subprocess.TimeoutExpired as error:
             process.kill()
             raise NotInTime(f"the command did not end within {effect.timeout:g} seconds") from error
         except BaseException:
             process.kill()
             raise
-    return Executed(process.returncode, stdout or b"", stderr or b"")
+    return ProgramResult(process.returncode, stdout or b"", stderr or b"")

@@ -52,7 +52,7 @@ def write_object(path: Path, data: dict[str, Any]) -> None:
 
 
 @contextmanager
-def changing(path: Path) -> Iterator[None]:
+def file_lock(path: Path) -> Iterator[None]:
     """Hold others off while a file is read, changed and written. The folder is the lock: it is never replaced."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

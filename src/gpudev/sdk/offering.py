@@ -8,18 +8,18 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from functools import update_wrapper
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
-from gpudev.sdk.client_session import Session
+from gpudev.sdk.client_session import ClientSession
 from gpudev.sdk.effects import Routine
-from gpudev.sdk.http.api_client import Core
-from gpudev.sdk.http.routines import BlockingDriver
-from gpudev.sdk.resources.sync_async import AwaitingDriver
+from gpudev.sdk.http.api_client import ApiClient
+from gpudev.sdk.http.routines import SyncDriver
+from gpudev.sdk.resources.sync_async import AsyncDriver
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _T_co = TypeVar("_T_co", covariant=True)
 
 
-class Source(Protocol[_T_co]):
+class ItemSource(Protocol[_T_co]):
     """Things that come one after another."""
 
     def next(self) -> Routine[_T_co | None]:
@@ -29,11 +29,11 @@ class Source(Protocol[_T_co]):
     def close(self) -> Routine[None]: ...
 
 
-class Group:
+class Resource:
     """What a method may use."""
 
-    _core: Core
-    _session: Session
+    _client: ApiClient
+    _session: ClientSession
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         raise TypeError(f"{type(self).__name__} holds connections and cannot be pickled: make one in each process")
@@ -41,21 +41,21 @@ class Group:
     def _perform(self, routine: Routine[Any]) -> Any:
         raise NotImplementedError
 
-    def _stream(self, source: Source[Any]) -> Any:
+    def _stream(self, source: ItemSource[Any]) -> Any:
         raise NotImplementedError
 
 
-class Blocking(Group):
-    def __init__(self, session: Session, core: Core, driver: BlockingDriver) -> None:
+class SyncResource(Resource):
+    def __init__(self, session: ClientSession, core: ApiClient, driver: SyncDriver) -> None:
         self._session = session
-        self._core = core
+        self._client = core
         self._driver = driver
 
     def _perform(self, routine: Routine[_T]) -> _T:
         self._driver.check_open()
         return self._driver.run(routine)
 
-    def _stream(self, source: Source[_T]) -> Generator[_T, None, None]:
+    def _stream(self, source: ItemSource[_T]) -> Generator[_T, None, None]:
         self._driver.check_open()
         try:
             while (item := self._driver.run(source.next())) is not None:
@@ -64,16 +64,16 @@ class Blocking(Group):
             self._driver.run(source.close())
 
 
-class Awaiting(Group):
-    def __init__(self, session: Session, core: Core, driver: AwaitingDriver) -> None:
+class AsyncResource(Resource):
+    def __init__(self, session: ClientSession, core: ApiClient, driver: AsyncDriver) -> None:
         self._session = session
-        self._core = core
+        self._client = core
         self._driver = driver
 
     def _perform(self, routine: Routine[_T]) -> Coroutine[Any, Any, _T]:
         return self._driver.run(routine)
 
-    async def _stream(self, source: Source[_T]) -> AsyncGenerator[_T, None]:
+    async def _stream(self, source: ItemSource[_T]) -> AsyncGenerator[_T, None]:
         try:
             while (item := await self._driver.run(source.next())) is not None:
                 yield item
@@ -81,7 +81,7 @@ class Awaiting(Group):
             await self._driver.run(source.close())
 
 
-class offered(Generic[_P, _T]):  # noqa: N801 - it is read as a decorator
+class api_method(Generic[_P, _T]):  # noqa: N801 - it is read as a decorator
     """A method that comes to one thing."""
 
     def __init__(self, routine: Callable[Concatenate[Any, _P], Routine[_T]]) -> None:
@@ -89,12 +89,12 @@ class offered(Generic[_P, _T]):  # noqa: N801 - it is read as a decorator
         update_wrapper(self, routine)  # type: ignore[arg-type]
 
     @overload
-    def __get__(self, instance: None, owner: type) -> "offered[_P, _T]": ...
+    def __get__(self, instance: None, owner: type) -> "api_method[_P, _T]": ...
     @overload
-    def __get__(self, instance: Blocking, owner: type) -> Callable[_P, _T]: ...
+    def __get__(self, instance: SyncResource, owner: type) -> Callable[_P, _T]: ...
     @overload
-    def __get__(self, instance: Awaiting, owner: type) -> Callable[_P, Coroutine[Any, Any, _T]]: ...
-    def __get__(self, instance: Group | None, owner: type) -> Any:
+    def __get__(self, instance: AsyncResource, owner: type) -> Callable[_P, Coroutine[Any, Any, _T]]: ...
+    def __get__(self, instance: Resource | None, owner: type) -> Any:
         if instance is None:
             return self
 
@@ -104,20 +104,20 @@ class offered(Generic[_P, _T]):  # noqa: N801 - it is read as a decorator
         return update_wrapper(call, self.routine)
 
 
-class streamed(Generic[_P, _T]):  # noqa: N801 - it is read as a decorator
+class api_stream(Generic[_P, _T]):  # noqa: N801 - it is read as a decorator
     """A method that comes to many things, one after another."""
 
-    def __init__(self, source: Callable[Concatenate[Any, _P], Source[_T]]) -> None:
+    def __init__(self, source: Callable[Concatenate[Any, _P], ItemSource[_T]]) -> None:
         self.routine = source
         update_wrapper(self, source)  # type: ignore[arg-type]
 
     @overload
-    def __get__(self, instance: None, owner: type) -> "streamed[_P, _T]": ...
+    def __get__(self, instance: None, owner: type) -> "api_stream[_P, _T]": ...
     @overload
-    def __get__(self, instance: Blocking, owner: type) -> Callable[_P, Generator[_T, None, None]]: ...
+    def __get__(self, instance: SyncResource, owner: type) -> Callable[_P, Generator[_T, None, None]]: ...
     @overload
-    def __get__(self, instance: Awaiting, owner: type) -> Callable[_P, AsyncGenerator[_T, None]]: ...
-    def __get__(self, instance: Group | None, owner: type) -> Any:
+    def __get__(self, instance: AsyncResource, owner: type) -> Callable[_P, AsyncGenerator[_T, None]]: ...
+    def __get__(self, instance: Resource | None, owner: type) -> Any:
         if instance is None:
             return self
 

@@ -42,7 +42,7 @@ class Preferences(NamedTuple):
         return dict(self.api_urls).get(region)
 
 
-def load(path: Path) -> Preferences:
+def load_preferences(path: Path) -> Preferences:
     data = json_files.read_object(path)
     for name, kind in _PLAIN_TYPES.items():
         value = data.get(name)

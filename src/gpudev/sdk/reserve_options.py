@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypedDict
 
-from gpudev.sdk.client_session import Session
+from gpudev.sdk.client_session import ClientSession
 from gpudev.sdk.remote import ssh_keys
 from gpudev.wire.reservations import SubmitRequest
 
 
-class Wishes(TypedDict, total=False):
+class ReserveOptions(TypedDict, total=False):
     """All may be left out."""
 
     gpus: int
@@ -41,34 +41,34 @@ class Wishes(TypedDict, total=False):
     """Text of a program that is run there once it is ready."""
 
 
-def checked(wishes: Wishes) -> Wishes:
+def check_options(options: ReserveOptions) -> ReserveOptions:
     """Raises TypeError, as for every keyword that is not there: what is left out silently is not what was meant."""
-    for name in wishes:
-        if name not in Wishes.__annotations__:
-            close = difflib.get_close_matches(name, Wishes.__annotations__, 1)
+    for name in options:
+        if name not in ReserveOptions.__annotations__:
+            close = difflib.get_close_matches(name, ReserveOptions.__annotations__, 1)
             raise TypeError(f"'{name}' is nothing that can be asked for{f'; {close[0]!r} is' if close else ''}")
-    return wishes
+    return options
 
 
-def as_request(session: Session, wishes: Wishes) -> SubmitRequest:
+def request_from_options(session: ClientSession, options: ReserveOptions) -> SubmitRequest:
     """Raises Refused when nobody could log in."""
-    keys, user = wishes.get("ssh_public_keys"), wishes.get("github_user")
+    keys, user = options.get("ssh_public_keys"), options.get("github_user")
     if keys is None:
-        file = wishes.get("key_file")
-        user, found = ssh_keys.choose(session, user, Path(file) if file is not None else None)
+        file = options.get("key_file")
+        user, found = ssh_keys.choose_login_keys(session, user, Path(file) if file is not None else None)
         keys = found
-    environment = wishes.get("environment")
+    environment = options.get("environment")
     return SubmitRequest(
-        gpu_count=wishes.get("gpus", 1),
-        gpu_type=wishes.get("gpu_type"),
-        duration_hours=wishes.get("hours"),
+        gpu_count=options.get("gpus", 1),
+        gpu_type=options.get("gpu_type"),
+        duration_hours=options.get("hours"),
         github_user=user,
         ssh_public_keys=None if keys is None else list(keys),
-        name=wishes.get("name"),
-        image=wishes.get("image"),
-        disk_name=wishes.get("disk"),
-        max_wait_hours=wishes.get("max_wait_hours"),
+        name=options.get("name"),
+        image=options.get("image"),
+        disk_name=options.get("disk"),
+        max_wait_hours=options.get("max_wait_hours"),
         environment=None if environment is None else dict(environment),
-        dotfiles=wishes.get("dotfiles"),
-        startup_script=wishes.get("startup_script"),
+        dotfiles=options.get("dotfiles"),
+        startup_script=options.get("startup_script"),
     )

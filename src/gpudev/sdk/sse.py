@@ -4,14 +4,14 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 
-class Event(NamedTuple):
+class ServerSentEvent(NamedTuple):
     kind: str
     data: bytes
     last_id: str | None
     """What to name when asking for what comes after; it stays until the server names another."""
 
 
-class Parser:
+class EventParser:
     """One stream's lines, as they come. An event that was not finished by an empty line is none."""
 
     def __init__(self, last_id: str | None = None) -> None:
@@ -19,11 +19,11 @@ class Parser:
         self._kind = "message"
         self._data: list[bytes] = []
 
-    def feed(self, line: bytes) -> Event | None:
+    def feed(self, line: bytes) -> ServerSentEvent | None:
         """The event that this line finishes."""
         text = line.rstrip(b"\r\n")
         if not text:
-            event = Event(self._kind, b"\n".join(self._data), self._last_id) if self._data else None
+            event = ServerSentEvent(self._kind, b"\n".join(self._data), self._last_id) if self._data else None
             self._kind, self._data = "message", []
             return event
         name, _, value = text.partition(b":")
@@ -37,8 +37,8 @@ class Parser:
         return None
 
 
-def parse(lines: Iterable[bytes], last_id: str | None = None) -> Iterator[Event]:
-    parser = Parser(last_id)
+def parse_events(lines: Iterable[bytes], last_id: str | None = None) -> Iterator[ServerSentEvent]:
+    parser = EventParser(last_id)
     for line in lines:
         event = parser.feed(line)
         if event is not None:

@@ -21,4 +21,4 @@ def completion(context: click.Context, shell: str) -> None:
     root = context.find_root()
     kind = get_completion_class(shell)
     assert kind is not None, "every shell that can be chosen has one"
-    output.say(kind(root.command, {}, str(root.info_name), COMPLETION_VARIABLE).source())
+    output.write_line(kind(root.command, {}, str(root.info_name), COMPLETION_VARIABLE).source())

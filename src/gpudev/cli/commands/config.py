@@ -10,9 +10,9 @@ import click
 from gpudev import paths
 from gpudev.cli import config as preferences
 from gpudev.cli import output
-from gpudev.cli.command_session import Session
+from gpudev.cli.command_session import CommandSession
 from gpudev.cli.config import API_URL, Preferences
-from gpudev.cli.exit_codes import CliError, Exit, usage_error
+from gpudev.cli.exit_codes import CliError, ExitCode, usage_error
 from gpudev.sdk.api_address import region_of
 from gpudev.sdk.errors import ClientError
 
@@ -41,13 +41,13 @@ def config() -> None:
 @_region_option
 def get_one(name: str, region: str | None) -> None:
     """Print one setting."""
-    name = preferences.check_name(name)
-    where = _region(name, region)
-    value = _value(preferences.load(_path()), name, where)
+    name = preferences.check_preference_name(name)
+    where = _choose_region(name, region)
+    value = _find_value(preferences.load_preferences(_config_path()), name, where)
     if value is None:
         place = f" for {where}" if name == API_URL else ""
-        raise CliError(Exit.NOT_FOUND, f"{name} is not set{place}", f"Set it: `gpu-dev config set {name} VALUE`")
-    output.say(output.clean(value))
+        raise CliError(ExitCode.NOT_FOUND, f"{name} is not set{place}", f"Set it: `gpu-dev config set {name} VALUE`")
+    output.write_line(output.clean(value))
 
 
 @config.command("set")
@@ -56,11 +56,11 @@ def get_one(name: str, region: str | None) -> None:
 @_region_option
 def set_one(name: str, value: str, region: str | None) -> None:
     """Set one setting."""
-    name = preferences.check_name(name)
-    where = _region(name, region)
-    parsed = preferences.parse(name, value)
-    preferences.store(_path(), name, parsed, where)
-    output.say(f"{name} is now {_shown(parsed)}{f' for {where}' if name == API_URL else ''}.")
+    name = preferences.check_preference_name(name)
+    where = _choose_region(name, region)
+    parsed = preferences.parse_preference(name, value)
+    preferences.store_preference(_config_path(), name, parsed, where)
+    output.write_line(f"{name} is now {_format_value(parsed)}{f' for {where}' if name == API_URL else ''}.")
 
 
 @config.command("unset")
@@ -68,10 +68,10 @@ def set_one(name: str, value: str, region: str | None) -> None:
 @_region_option
 def unset_one(name: str, region: str | None) -> None:
     """Forget one setting."""
-    name = preferences.check_name(name)
-    where = _region(name, region)
-    preferences.store(_path(), name, None, where)
-    output.say(f"{name} is not set any more{f' for {where}' if name == API_URL else ''}.")
+    name = preferences.check_preference_name(name)
+    where = _choose_region(name, region)
+    preferences.store_preference(_config_path(), name, None, where)
+    output.write_line(f"{name} is not set any more{f' for {where}' if name == API_URL else ''}.")
 
 
 @config.command("import")
@@ -85,37 +85,37 @@ def import_all(file: IO[bytes]) -> None:
         tofu output -raw cli_config | gpu-dev config import
     """
     url, region = preferences.parse_cli_config(file.read())
-    preferences.store(_path(), API_URL, url, region)
-    output.say(f"{API_URL} is now {url} for {region}.")
+    preferences.store_preference(_config_path(), API_URL, url, region)
+    output.write_line(f"{API_URL} is now {url} for {region}.")
     if region != region_of(os.environ):
-        output.say(f"Commands use {region_of(os.environ)}: `export AWS_REGION={region}` to reach it.")
+        output.write_line(f"Commands use {region_of(os.environ)}: `export AWS_REGION={region}` to reach it.")
 
 
 @config.command("show")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def show(as_json: bool) -> None:
+def show_all(as_json: bool) -> None:
     """Show all settings, and which API they lead to."""
-    known = preferences.load(_path())
+    known = preferences.load_preferences(_config_path())
     in_use = _address_in_use()
-    plain = {name: getattr(known, name) for name in preferences.NAMES if name != API_URL}
+    plain = {name: getattr(known, name) for name in preferences.PREFERENCE_NAMES if name != API_URL}
     if as_json:
-        about = {"path": str(_path()), "region": region_of(os.environ), "api_url_in_use": in_use}
-        output.say(json.dumps({**plain, API_URL: dict(known.api_urls), **about}))
+        about = {"path": str(_config_path()), "region": region_of(os.environ), "api_url_in_use": in_use}
+        output.write_line(json.dumps({**plain, API_URL: dict(known.api_urls), **about}))
         return
     for name, value in plain.items():
-        output.say(f"{name:<18}{_shown(value)}")
+        output.write_line(f"{name:<18}{_format_value(value)}")
     for region, url in known.api_urls or ((region_of(os.environ), None),):
-        output.say(f"{API_URL:<18}{_shown(url)}  ({region})")
-    output.say(f"{'in use':<18}{in_use or 'no API: `gpu-dev up`, or `gpu-dev config set api_url URL`'}")
-    output.say(f"{'region':<18}{region_of(os.environ)}")
-    output.say(f"{'kept in':<18}{_path()}")
+        output.write_line(f"{API_URL:<18}{_format_value(url)}  ({region})")
+    output.write_line(f"{'in use':<18}{in_use or 'no API: `gpu-dev up`, or `gpu-dev config set api_url URL`'}")
+    output.write_line(f"{'region':<18}{region_of(os.environ)}")
+    output.write_line(f"{'kept in':<18}{_config_path()}")
 
 
-def _path() -> Path:
+def _config_path() -> Path:
     return paths.config_file(os.environ)
 
 
-def _region(name: str, region: str | None) -> str:
+def _choose_region(name: str, region: str | None) -> str:
     if region is None:
         return region_of(os.environ)
     if name != API_URL:
@@ -123,19 +123,19 @@ def _region(name: str, region: str | None) -> str:
     return preferences.check_region(region)
 
 
-def _value(known: Preferences, name: str, region: str) -> str | None:
+def _find_value(known: Preferences, name: str, region: str) -> str | None:
     value = known.api_url(region) if name == API_URL else getattr(known, name)
-    return None if value is None else _shown(value)
+    return None if value is None else _format_value(value)
 
 
 def _address_in_use() -> str | None:
     try:
-        return Session().address.url
+        return CommandSession().address.url
     except ClientError:
         return None
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     if value is None:
         return "-"
     return f"{value:g}" if isinstance(value, float) else output.clean(value)

@@ -6,16 +6,16 @@ from typing import Any
 import click
 
 from gpudev.cli import formatting, new_disks, output
-from gpudev.cli.command_session import Session
+from gpudev.cli.command_session import CommandSession
 from gpudev.cli.commands.reservations import run as running
-from gpudev.cli.commands.reservations.reserve import request_from, reservation_options, submit
-from gpudev.cli.commands.reservations.signals import ending_like_ctrl_c
-from gpudev.cli.commands.sessions.connection_setup import ThenCommand, way_options
-from gpudev.cli.exit_codes import CliError, Exit, local_error, usage_error
+from gpudev.cli.commands.reservations.reserve import build_request, reservation_options, submit_request
+from gpudev.cli.commands.reservations.signals import signals_as_interrupt
+from gpudev.cli.commands.sessions.connection_setup import TrailingCommand, route_options
+from gpudev.cli.exit_codes import CliError, ExitCode, local_error, usage_error
 from gpudev.sdk.remote import openssh, upload
 
 
-@click.command(cls=ThenCommand, options_metavar="[OPTIONS] -- COMMAND...")
+@click.command(cls=TrailingCommand, options_metavar="[OPTIONS] -- COMMAND...")
 @reservation_options
 @click.option(
     "--folder",
@@ -26,7 +26,7 @@ from gpudev.sdk.remote import openssh, upload
 @click.option("--detach", "-d", is_flag=True, help="Do not stay: it ends with the command; see `gpu-dev logs`.")
 @click.option("--keep", is_flag=True, help="With --detach: the reservation stays when the command has ended.")
 @click.option("--yes", "-y", is_flag=True, help="Ask nothing; take the defaults.")
-@way_options
+@route_options
 @click.pass_obj
 def run(
     command: tuple[str, ...],
@@ -40,7 +40,7 @@ def run(
     direct: bool,
     proxy: bool,
     api_url: str | None,
-    **wishes: Any,
+    **options: Any,
 ) -> None:
     """Reserve GPUs, run a command there on a copy of the current folder, and release them.
 
@@ -61,22 +61,24 @@ def run(
     if no_copy and folder is not None:
         raise usage_error("--folder is copied, and with --no-copy nothing is: give one of them")
     copied = None if no_copy else _check_folder((folder or _current_folder()).resolve())
-    wanted = running.Run(command, copied, direct, proxy, keep)
+    wanted = running.RunRequest(command, copied, direct, proxy, keep)
     openssh.find_program()
-    session = Session(api_url)
-    request = request_from(session, **wishes)
+    session = CommandSession(api_url)
+    request = build_request(session, **options)
     may_ask = output.can_ask() and not yes
-    if not new_disks.is_agreed(session, request.disk_name, may_ask=may_ask, quiet=not may_ask):
-        raise CliError(Exit.REFUSED, "nothing was run")
-    with ending_like_ctrl_c():
-        reserved = submit(session, request, counted=wishes["gpus"] is not None, may_ask=may_ask, keeps=False)
+    if not new_disks.confirm_new_disk(session, request.disk_name, may_ask=may_ask, quiet=not may_ask):
+        raise CliError(ExitCode.REJECTED, "nothing was run")
+    with signals_as_interrupt():
+        reserved = submit_request(
+            session, request, count_given=options["gpus"] is not None, may_ask=may_ask, keeps_reservation=False
+        )
         if not detach:
-            click.get_current_context().exit(running.attend(session, reserved, wanted))
-        short = formatting.short_id(running.let_go(session, reserved, wanted).reservation_id)
+            click.get_current_context().exit(running.run_attached(session, reserved, wanted))
+        short = formatting.short_id(running.run_detached(session, reserved, wanted).reservation_id)
     ends = "Nobody releases it before its end but you:" if keep else "It is released when the command has ended:"
-    output.tell(f"Begun on {short}. {ends}")
-    output.tell(f"  gpu-dev logs {short} --follow\n  gpu-dev cancel {short}")
-    output.say(short)
+    output.write_note(f"Begun on {short}. {ends}")
+    output.write_note(f"  gpu-dev logs {short} --follow\n  gpu-dev cancel {short}")
+    output.write_line(short)
 
 
 def _current_folder() -> Path:

@@ -6,7 +6,7 @@ import os
 import click
 
 from gpudev.cli import formatting, output
-from gpudev.cli.command_session import Session
+from gpudev.cli.command_session import CommandSession
 from gpudev.cli.commands.sessions import ssh_config
 from gpudev.cli.exit_codes import usage_error
 
@@ -24,17 +24,19 @@ def configure(remove: bool, as_json: bool, api_url: str | None) -> None:
     if remove and as_json:
         raise usage_error("give --remove or --json, not both")
     if remove:
-        gone = ssh_config.remove(os.environ)
-        output.say("Removed." if gone else "There was nothing of ours.")
+        gone = ssh_config.remove_config(os.environ)
+        output.write_line("Removed." if gone else "There was nothing of ours.")
         return
-    session = Session(api_url)
-    written = ssh_config.refresh(session, formatting.utc_now())
+    session = CommandSession(api_url)
+    written = ssh_config.refresh_config(session, formatting.utc_now())
     if as_json:
-        output.say(json.dumps(written.names))
+        output.write_line(json.dumps(written.names))
         return
     if written.included_now:
-        output.tell(f"{ssh_config.users_file(session.env)} now includes {ssh_config.own_file(session.env)}")
+        output.write_note(
+            f"{ssh_config.user_config_file(session.env)} now includes {ssh_config.own_config_file(session.env)}"
+        )
     for job_id, name in written.names.items():
-        output.say(f"{formatting.short_id(job_id)}  ssh {name}")
+        output.write_line(f"{formatting.short_id(job_id)}  ssh {name}")
     if not written.names:
-        output.say("You have no dev server at the moment.")
+        output.write_line("You have no dev server at the moment.")

@@ -9,29 +9,29 @@ from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 from typing import Any, TypeVar
 
-from gpudev.sdk.effects import Do, Open, Pause, Routine, Send
+from gpudev.sdk.effects import OpenStream, Pause, Routine, RunFunction, Send
 from gpudev.sdk.errors import (
     ClientError,
     Forbidden,
     NotFound,
-    Refused,
+    Rejected,
     Unauthenticated,
     Unavailable,
     Unreachable,
     UsageError,
 )
-from gpudev.sdk.http.endpoints import Call, Reply, job_path
-from gpudev.sdk.http.transport import SILENCE_SECONDS, Answer, Request, Stream
+from gpudev.sdk.http.endpoints import ApiCall, ApiReply, job_path
+from gpudev.sdk.http.transport import SILENCE_SECONDS, HttpRequest, HttpResponse, LineStream
 from gpudev.wire import codec
 
 _T = TypeVar("_T")
-PAUSES = (0.2, 0.5, 1.0)
+RETRY_PAUSES = (0.2, 0.5, 1.0)
 _SLOW_FAILURE_SECONDS = 3.0
 """What took so long to fail hangs, and would hang again: whoever waits is told now."""
-_LONGEST_PAUSE = 2.0
-_TRANSIENT = (502, 503, 504)
-_KINDS: dict[int, type[ClientError]] = {401: Unauthenticated, 403: Forbidden, 404: NotFound}
-_UNKNOWN_TO_IT = ("here; see /docs for what there is", "here; see /docs for what is", "is not known here")
+_LONGEST_RETRY_PAUSE = 2.0
+_RETRYABLE_STATUSES = (502, 503, 504)
+_ERRORS_BY_STATUS: dict[int, type[ClientError]] = {401: Unauthenticated, 403: Forbidden, 404: NotFound}
+_UNKNOWN_ENDPOINT_TEXTS = ("here; see /docs for what there is", "here; see /docs for what is", "is not known here")
 """How servers of every version end what they say of a path, a method or a field that they do not have."""
 _NEXT_STEPS = {
     "unauthenticated": "Run `gpu-dev login`",
@@ -40,14 +40,14 @@ _NEXT_STEPS = {
 }
 
 
-class Core:
+class ApiClient:
     def __init__(
         self,
         url: str,
         find_key: Callable[[], str] | None,
         renew_key: Callable[[str], str | None] | None = None,
         *,
-        pauses: Sequence[float] = PAUSES,
+        pauses: Sequence[float] = RETRY_PAUSES,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         """`find_key` is asked once, when first needed; without it nobody in particular asks. `renew_key` may find
@@ -58,116 +58,116 @@ class Core:
         self._pauses = pauses
         self._now = now
         self._key: str | None = None
-        self._is_proven = True
+        self._is_key_accepted = True
         """False: the key was renewed and has not been taken yet."""
-        self._finding = Lock()
+        self._key_lock = Lock()
 
-    def ask(self, call: Call[_T]) -> Routine[Reply[_T]]:
+    def fetch(self, call: ApiCall[_T]) -> Routine[ApiReply[_T]]:
         """The answer, understood. Raises what a refusal means."""
         answer = yield from self.exchange(call)
         if not 200 <= answer.status < 300:
-            raise self.refusal(answer)
+            raise self.error_from(answer)
         try:
-            return Reply(answer.body, codec.decode_model(call.model, json.loads(answer.body)))
+            return ApiReply(answer.body, codec.decode_model(call.model, json.loads(answer.body)))
         except ValueError as error:
-            raise self._stranger(answer, str(error)) from error
+            raise self._unexpected_response(answer, str(error)) from error
 
-    def value(self, call: Call[_T]) -> Routine[_T]:
-        return (yield from self.ask(call)).value
+    def fetch_value(self, call: ApiCall[_T]) -> Routine[_T]:
+        return (yield from self.fetch(call)).value
 
     def use_key(self, key: str) -> str | None:
         """From now on this one. Comes to the one before."""
-        with self._finding:
-            before, self._key, self._is_proven = self._key, key, True
+        with self._key_lock:
+            before, self._key, self._is_key_accepted = self._key, key, True
         return before
 
     def revoke_key(self) -> Routine[None]:
         """The key this asks with is none any more."""
-        answer = yield from self.exchange(Call(dict, "DELETE", "/v1/keys/current", repeatable=True))
+        answer = yield from self.exchange(ApiCall(dict, "DELETE", "/v1/keys/current", repeatable=True))
         if answer.status not in (204, 401):
-            raise self.refusal(answer)
+            raise self.error_from(answer)
 
-    def exchange(self, call: Call[Any]) -> Routine[Answer]:
+    def exchange(self, call: ApiCall[Any]) -> Routine[HttpResponse]:
         """The answer whatever it is; with another key, if this one is not taken and there is another."""
-        data = _as_json(call.body)
-        key = yield from self._present_key()
-        answer = yield from self._send(self._request(call, data, key))
-        if answer.status == 401 and (another := (yield from self._another_key(key))) is not None:
-            answer = yield from self._send(self._request(call, data, another))
-        self._is_proven = self._is_proven or answer.status != 401
+        data = _encode_body(call.body)
+        key = yield from self._load_key()
+        answer = yield from self._send(self._http_request(call, data, key))
+        if answer.status == 401 and (another := (yield from self._find_renewed_key(key))) is not None:
+            answer = yield from self._send(self._http_request(call, data, another))
+        self._is_key_accepted = self._is_key_accepted or answer.status != 401
         return answer
 
     def open_events(
         self, job_id: str, last_event_id: str | None, *, silence: float = SILENCE_SECONDS
-    ) -> Routine[Stream]:
+    ) -> Routine[LineStream]:
         """The stream breaks when nothing is said for `silence` seconds."""
         headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
         if last_event_id is not None:
             headers["Last-Event-ID"] = last_event_id
-        call = Call(dict, "GET", f"{job_path(job_id)}/events", headers=headers)
-        key = yield from self._present_key()
-        opened: Stream | Answer = yield Open(self._request(call, None, key), silence)
-        if isinstance(opened, Answer) and opened.status == 401:
-            another = yield from self._another_key(key)
+        call = ApiCall(dict, "GET", f"{job_path(job_id)}/events", headers=headers)
+        key = yield from self._load_key()
+        opened: LineStream | HttpResponse = yield OpenStream(self._http_request(call, None, key), silence)
+        if isinstance(opened, HttpResponse) and opened.status == 401:
+            another = yield from self._find_renewed_key(key)
             if another is not None:
-                opened = yield Open(self._request(call, None, another), silence)
-        if isinstance(opened, Stream):
-            self._is_proven = True
+                opened = yield OpenStream(self._http_request(call, None, another), silence)
+        if isinstance(opened, LineStream):
+            self._is_key_accepted = True
             return opened
-        raise self.refusal(opened)
+        raise self.error_from(opened)
 
-    def refusal(self, answer: Answer) -> ClientError:
+    def error_from(self, answer: HttpResponse) -> ClientError:
         """What the API said no with, by its meaning."""
-        problem = _problem(answer)
+        problem = _read_problem(answer)
         if problem is None:
-            return self._stranger(answer, f"status {answer.status}, {answer.content_type}")
+            return self._unexpected_response(answer, f"status {answer.status}, {answer.content_type}")
         code = str(problem.get("code") or "error")
-        kind = _KINDS.get(answer.status, Unavailable if answer.status >= 500 else Refused)
+        kind = _ERRORS_BY_STATUS.get(answer.status, Unavailable if answer.status >= 500 else Rejected)
         detail = str(problem["detail"])
-        if detail.endswith(_UNKNOWN_TO_IT):
+        if detail.endswith(_UNKNOWN_ENDPOINT_TEXTS):
             # This client asks for nothing that a server of its own version does not know.
             detail = f"{detail} (this server is probably of an earlier version than this program)"
         # Where the API itself names the next step, ours would only repeat it.
         step = "" if "`gpu-dev" in detail or self._find_key is None else _NEXT_STEPS.get(code, "")
         return kind(detail, step, code=code, problem=problem)
 
-    def _send(self, request: Request) -> Routine[Answer]:
-        return send_patiently(request, self._pauses, self._now)
+    def _send(self, request: HttpRequest) -> Routine[HttpResponse]:
+        return send_with_retries(request, self._pauses, self._now)
 
-    def _request(self, call: Call[Any], data: bytes | None, key: str | None) -> Request:
+    def _http_request(self, call: ApiCall[Any], data: bytes | None, key: str | None) -> HttpRequest:
         headers = dict(call.headers) if key is None else {**call.headers, "Authorization": f"Bearer {key}"}
-        return Request(call.method, call.path, data, headers, repeatable=call.repeatable)
+        return HttpRequest(call.method, call.path, data, headers, repeatable=call.repeatable)
 
-    def _present_key(self) -> Routine[str | None]:
+    def _load_key(self) -> Routine[str | None]:
         if self._key is None and self._find_key is not None:
-            yield Do(self._find_once)
+            yield RunFunction(self._load_key_once)
         return self._key
 
-    def _find_once(self) -> None:
+    def _load_key_once(self) -> None:
         """Many may ask at once; one of them looks."""
-        with self._finding:
+        with self._key_lock:
             if self._key is None and self._find_key is not None:
                 self._key = self._find_key()
 
-    def _another_key(self, refused: str | None) -> Routine[str | None]:
-        if refused is None or self._renew_key is None:
+    def _find_renewed_key(self, rejected: str | None) -> Routine[str | None]:
+        if rejected is None or self._renew_key is None:
             return None
-        another: str | None = yield Do(lambda: self._renew_once(refused))
+        another: str | None = yield RunFunction(lambda: self._renew_key_once(rejected))
         return another
 
-    def _renew_once(self, refused: str) -> str | None:
+    def _renew_key_once(self, rejected: str) -> str | None:
         """A key that is fresh and refused all the same is no matter of its age: then there is no other."""
-        with self._finding:
-            if self._key != refused:
+        with self._key_lock:
+            if self._key != rejected:
                 return self._key  # somebody else, asking at the same time, has been here
-            if self._renew_key is None or not self._is_proven:
+            if self._renew_key is None or not self._is_key_accepted:
                 return None
-            fresh = self._renew_key(refused)
+            fresh = self._renew_key(rejected)
             if fresh is not None:
-                self._key, self._is_proven = fresh, False
+                self._key, self._is_key_accepted = fresh, False
             return fresh
 
-    def _stranger(self, answer: Answer, what: str) -> ClientError:
+    def _unexpected_response(self, answer: HttpResponse, what: str) -> ClientError:
         if answer.location and 300 <= answer.status < 400:
             step = f"It points to {answer.location}: if you trust that, set it with `gpu-dev config set api_url`"
             return Unreachable(f"{self._url} sends us elsewhere", sent=True, next_step=step)
@@ -177,28 +177,28 @@ class Core:
         return Unreachable(f"{self._url} does not answer like a gpu-dev API ({what})", sent=True, next_step=step)
 
 
-def send_patiently(
-    request: Request, pauses: Sequence[float] = PAUSES, now: Callable[[], float] = time.monotonic
-) -> Routine[Answer]:
+def send_with_retries(
+    request: HttpRequest, pauses: Sequence[float] = RETRY_PAUSES, now: Callable[[], float] = time.monotonic
+) -> Routine[HttpResponse]:
     """Again after a failure, where that does no harm."""
     for pause in (*pauses, None):
         wait, begun = None, now()
         try:
-            answer: Answer = yield Send(request)
+            answer: HttpResponse = yield Send(request)
         except Unreachable as error:
             harmful = error.sent and not request.repeatable
             if harmful or error.final or pause is None or now() - begun > _SLOW_FAILURE_SECONDS:
                 raise
         else:
-            passing = answer.status in _TRANSIENT and request.repeatable
+            passing = answer.status in _RETRYABLE_STATUSES and request.repeatable
             if not passing or pause is None or now() - begun > _SLOW_FAILURE_SECONDS:
                 return answer
             wait = answer.retry_after
-        yield Pause(min(wait or pause or 0.0, _LONGEST_PAUSE))
+        yield Pause(min(wait or pause or 0.0, _LONGEST_RETRY_PAUSE))
     raise AssertionError("the last try answers or raises")
 
 
-def _as_json(body: object) -> bytes | None:
+def _encode_body(body: object) -> bytes | None:
     if body is None:
         return None
     try:
@@ -207,7 +207,7 @@ def _as_json(body: object) -> bytes | None:
         raise UsageError("a number that is infinite, or none at all, cannot be asked for") from error
 
 
-def _problem(answer: Answer) -> Mapping[str, Any] | None:
+def _read_problem(answer: HttpResponse) -> Mapping[str, Any] | None:
     if answer.content_type not in ("application/problem+json", "application/json"):
         return None
     try:

@@ -18,7 +18,7 @@ _FIELDS_BEFORE_KEY = 5
 """Serial number, signature's algorithm, issuer, validity, subject."""
 
 
-class Malformed(ValueError):
+class MalformedCertificate(ValueError):
     """No certificate as everybody writes them."""
 
 
@@ -34,7 +34,7 @@ def find_pin(env: Mapping[str, str], api_url: str) -> str | None:
 def store_pin(env: Mapping[str, str], api_url: str, fingerprint: str | None) -> None:
     """None: the machine's own authorities decide again."""
     path = pins_file(env)
-    with json_files.changing(path):
+    with json_files.file_lock(path):
         pins = json_files.read_object(path)
         pins.pop(api_url, None)
         if fingerprint is not None:
@@ -50,46 +50,46 @@ def pinning_context() -> ssl.SSLContext:
     return context
 
 
-def shows(certificate: bytes | None, fingerprint: str) -> bool:
+def matches_pin(certificate: bytes | None, fingerprint: str) -> bool:
     """Whether this certificate (DER), whose key's owner has just proven to hold it, has the key of this fingerprint."""
     if certificate is None:
         return False
     try:
         return fingerprint_of(certificate) == fingerprint
-    except Malformed:
+    except MalformedCertificate:
         return False
 
 
 def fingerprint_of(certificate: bytes) -> str:
     """Of the public key: SHA-256 over its SubjectPublicKeyInfo, in base64url. Raises Malformed."""
-    content, _ = _inside(certificate, 0, _SEQUENCE)
-    position, _ = _inside(certificate, content, _SEQUENCE)
+    content, _ = _element_content(certificate, 0, _SEQUENCE)
+    position, _ = _element_content(certificate, content, _SEQUENCE)
     if certificate[position] == _VERSION:
-        position = _behind(certificate, position)
+        position = _element_end(certificate, position)
     for _ in range(_FIELDS_BEFORE_KEY):
-        position = _behind(certificate, position)
-    _inside(certificate, position, _SEQUENCE)
-    key = certificate[position : _behind(certificate, position)]
+        position = _element_end(certificate, position)
+    _element_content(certificate, position, _SEQUENCE)
+    key = certificate[position : _element_end(certificate, position)]
     return urlsafe_b64encode(sha256(key).digest()).decode().rstrip("=")
 
 
-def _inside(data: bytes, position: int, tag: int) -> tuple[int, int]:
+def _element_content(data: bytes, position: int, tag: int) -> tuple[int, int]:
     """Where the content of the element at this position begins and ends."""
     try:
         if data[position] != tag:
-            raise Malformed(f"another element than expected at {position}")
+            raise MalformedCertificate(f"another element than expected at {position}")
         length, begin = data[position + 1], position + 2
         if length >= 0x80:
             size = length & 0x7F
             length, begin = int.from_bytes(data[begin : begin + size], "big"), begin + size
     except IndexError as error:
-        raise Malformed("it ends too early") from error
+        raise MalformedCertificate("it ends too early") from error
     if begin + length > len(data):
-        raise Malformed("it ends too early")
+        raise MalformedCertificate("it ends too early")
     return begin, begin + length
 
 
-def _behind(data: bytes, position: int) -> int:
+def _element_end(data: bytes, position: int) -> int:
     if position >= len(data):
-        raise Malformed("it ends too early")
-    return _inside(data, position, data[position])[1]
+        raise MalformedCertificate("it ends too early")
+    return _element_content(data, position, data[position])[1]

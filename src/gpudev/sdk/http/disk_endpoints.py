@@ -1,6 +1,6 @@
 """What can be asked about disks, as data."""
 
-from gpudev.sdk.http.endpoints import Call, acting_once, in_path, reading
+from gpudev.sdk.http.endpoints import ApiCall, idempotent_call, path_segment, read_call
 from gpudev.wire import codec
 from gpudev.wire.disks import (
     CloneDiskRequest,
@@ -19,63 +19,63 @@ from gpudev.wire.disks import (
 _DELETED = {"deleted": "true"}
 
 
-def list_disks(*, deleted: bool = False) -> Call[DiskList]:
-    return reading(DiskList, "/v1/disks", _DELETED if deleted else None)
+def list_disks(*, deleted: bool = False) -> ApiCall[DiskList]:
+    return read_call(DiskList, "/v1/disks", _DELETED if deleted else None)
 
 
-def get_disk(name: str, *, deleted: bool = False) -> Call[DiskDetails]:
-    return reading(DiskDetails, _path(name), _DELETED if deleted else None)
+def get_disk(name: str, *, deleted: bool = False) -> ApiCall[DiskDetails]:
+    return read_call(DiskDetails, _disk_path(name), _DELETED if deleted else None)
 
 
-def snapshots(name: str, *, deleted: bool = False) -> Call[SnapshotList]:
-    return reading(SnapshotList, _path(name, "/snapshots"), _DELETED if deleted else None)
+def list_snapshots(name: str, *, deleted: bool = False) -> ApiCall[SnapshotList]:
+    return read_call(SnapshotList, _disk_path(name, "/snapshots"), _DELETED if deleted else None)
 
 
-def contents(name: str, snapshot_id: str | None = None, *, deleted: bool = False) -> Call[ContentsView]:
+def get_contents(name: str, snapshot_id: str | None = None, *, deleted: bool = False) -> ApiCall[ContentsView]:
     wanted = {} if snapshot_id is None else {"snapshot_id": snapshot_id}
-    return reading(ContentsView, _path(name, "/contents"), (_DELETED if deleted else {}) | wanted)
+    return read_call(ContentsView, _disk_path(name, "/contents"), (_DELETED if deleted else {}) | wanted)
 
 
-def operations(name: str) -> Call[OperationList]:
-    return reading(OperationList, _path(name, "/operations"))
+def list_operations(name: str) -> ApiCall[OperationList]:
+    return read_call(OperationList, _disk_path(name, "/operations"))
 
 
-def operation(name: str, operation_id: str) -> Call[OperationView]:
-    return reading(OperationView, _path(name, f"/operations/{in_path(operation_id, 'operation')}"))
+def get_operation(name: str, operation_id: str) -> ApiCall[OperationView]:
+    return read_call(OperationView, _disk_path(name, f"/operations/{path_segment(operation_id, 'operation')}"))
 
 
-def create(ask: CreateDiskRequest) -> Call[OperationView]:
-    return _act("POST", "/v1/disks", ask)
+def create_disk(ask: CreateDiskRequest) -> ApiCall[OperationView]:
+    return _operation_call("POST", "/v1/disks", ask)
 
 
-def delete(name: str) -> Call[OperationView]:
-    return _act("DELETE", _path(name))
+def delete_disk(name: str) -> ApiCall[OperationView]:
+    return _operation_call("DELETE", _disk_path(name))
 
 
-def snapshot(name: str) -> Call[OperationView]:
-    return _act("POST", _path(name, "/snapshots"))
+def create_snapshot(name: str) -> ApiCall[OperationView]:
+    return _operation_call("POST", _disk_path(name, "/snapshots"))
 
 
-def restore(name: str, ask: RestoreDiskRequest) -> Call[OperationView]:
-    return _act("POST", _path(name, "/restore"), ask)
+def restore_disk(name: str, ask: RestoreDiskRequest) -> ApiCall[OperationView]:
+    return _operation_call("POST", _disk_path(name, "/restore"), ask)
 
 
-def rename(name: str, ask: RenameDiskRequest) -> Call[OperationView]:
-    return _act("POST", _path(name, "/rename"), ask)
+def rename_disk(name: str, ask: RenameDiskRequest) -> ApiCall[OperationView]:
+    return _operation_call("POST", _disk_path(name, "/rename"), ask)
 
 
-def resize(name: str, ask: ResizeDiskRequest) -> Call[OperationView]:
-    return _act("POST", _path(name, "/resize"), ask)
+def resize_disk(name: str, ask: ResizeDiskRequest) -> ApiCall[OperationView]:
+    return _operation_call("POST", _disk_path(name, "/resize"), ask)
 
 
-def clone(name: str, ask: CloneDiskRequest) -> Call[OperationView]:
-    return _act("POST", _path(name, "/clone"), ask)
+def clone_disk(name: str, ask: CloneDiskRequest) -> ApiCall[OperationView]:
+    return _operation_call("POST", _disk_path(name, "/clone"), ask)
 
 
-def _act(method: str, path: str, ask: object = None) -> Call[OperationView]:
+def _operation_call(method: str, path: str, ask: object = None) -> ApiCall[OperationView]:
     body = None if ask is None else codec.encode_model(ask, without_none=True)
-    return acting_once(OperationView, method, path, body)
+    return idempotent_call(OperationView, method, path, body)
 
 
-def _path(name: str, more: str = "") -> str:
-    return f"/v1/disks/{in_path(name, 'disk')}{more}"
+def _disk_path(name: str, more: str = "") -> str:
+    return f"/v1/disks/{path_segment(name, 'disk')}{more}"

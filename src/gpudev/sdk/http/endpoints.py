@@ -13,7 +13,7 @@ from gpudev.wire.reservations import ExtendRequest, JobList, JobView, PriorityRe
 _T = TypeVar("_T")
 
 
-class Call(NamedTuple, Generic[_T]):
+class ApiCall(NamedTuple, Generic[_T]):
     """One question, and the model of its answer."""
 
     model: type[_T]
@@ -26,27 +26,27 @@ class Call(NamedTuple, Generic[_T]):
     """Whether saying it twice does no more than saying it once."""
 
 
-class Reply(NamedTuple, Generic[_T]):
+class ApiReply(NamedTuple, Generic[_T]):
     """An answer twice: as it was said, for programs, and understood, for us."""
 
     raw: bytes
     value: _T
 
 
-def reading(model: type[_T], path: str, query: Mapping[str, Any] | None = None) -> Call[_T]:
+def read_call(model: type[_T], path: str, query: Mapping[str, Any] | None = None) -> ApiCall[_T]:
     """What is there to be read."""
-    return Call(model, "GET", f"{path}?{urlencode(query, doseq=True)}" if query else path, repeatable=True)
+    return ApiCall(model, "GET", f"{path}?{urlencode(query, doseq=True)}" if query else path, repeatable=True)
 
 
-def acting_once(
+def idempotent_call(
     model: type[_T], method: str, path: str, body: object = None, *, idempotency_key: str | None = None
-) -> Call[_T]:
+) -> ApiCall[_T]:
     """What is done once, however often it has to be said."""
     headers = {"Idempotency-Key": idempotency_key or str(uuid.uuid4())}
-    return Call(model, method, path, body, headers, repeatable=True)
+    return ApiCall(model, method, path, body, headers, repeatable=True)
 
 
-def in_path(name: str, what: str) -> str:
+def path_segment(name: str, what: str) -> str:
     """A name somebody gave, as one step of a path. None at all would make the path mean something else."""
     if name in ("", ".", ".."):
         raise UsageError(f"{name!r} is no {what}")
@@ -54,29 +54,29 @@ def in_path(name: str, what: str) -> str:
 
 
 def job_path(job_id: str) -> str:
-    return f"/v1/jobs/{in_path(job_id, 'reservation')}"
+    return f"/v1/jobs/{path_segment(job_id, 'reservation')}"
 
 
-def submit(request: SubmitRequest, idempotency_key: str | None = None) -> Call[JobView]:
+def submit_job(request: SubmitRequest, idempotency_key: str | None = None) -> ApiCall[JobView]:
     body = codec.encode_model(request, without_none=True)
-    return acting_once(JobView, "POST", "/v1/jobs/submit", body, idempotency_key=idempotency_key)
+    return idempotent_call(JobView, "POST", "/v1/jobs/submit", body, idempotency_key=idempotency_key)
 
 
-def get_job(job_id: str) -> Call[JobView]:
-    return reading(JobView, job_path(job_id))
+def get_job(job_id: str) -> ApiCall[JobView]:
+    return read_call(JobView, job_path(job_id))
 
 
-def list_jobs(query: Mapping[str, Any]) -> Call[JobList]:
-    return reading(JobList, "/v1/jobs", query)
+def list_jobs(query: Mapping[str, Any]) -> ApiCall[JobList]:
+    return read_call(JobList, "/v1/jobs", query)
 
 
-def cancel(job_id: str) -> Call[JobView]:
-    return Call(JobView, "POST", f"{job_path(job_id)}/cancel", repeatable=True)
+def cancel_job(job_id: str) -> ApiCall[JobView]:
+    return ApiCall(JobView, "POST", f"{job_path(job_id)}/cancel", repeatable=True)
 
 
-def extend(job_id: str, request: ExtendRequest) -> Call[JobView]:
-    return Call(JobView, "POST", f"{job_path(job_id)}/extend", codec.encode_model(request))
+def extend_job(job_id: str, request: ExtendRequest) -> ApiCall[JobView]:
+    return ApiCall(JobView, "POST", f"{job_path(job_id)}/extend", codec.encode_model(request))
 
 
-def prioritise(job_id: str, request: PriorityRequest) -> Call[JobView]:
-    return Call(JobView, "POST", f"{job_path(job_id)}/priority", codec.encode_model(request), repeatable=True)
+def prioritise_job(job_id: str, request: PriorityRequest) -> ApiCall[JobView]:
+    return ApiCall(JobView, "POST", f"{job_path(job_id)}/priority", codec.encode_model(request), repeatable=True)

@@ -3,15 +3,26 @@
 import time
 from typing import Any, TypeVar, assert_never
 
-from gpudev.sdk.effects import Close, Do, Effect, Execute, NextLine, Open, Pause, Routine, Send, Tell
+from gpudev.sdk.effects import (
+    CloseStream,
+    Effect,
+    Notify,
+    OpenStream,
+    Pause,
+    ReadLine,
+    Routine,
+    RunFunction,
+    RunProgram,
+    Send,
+)
 from gpudev.sdk.errors import UsageError
-from gpudev.sdk.http.transport import Transport
+from gpudev.sdk.http.transport import HttpTransport
 
 _T = TypeVar("_T")
 
 
-class BlockingDriver:
-    def __init__(self, transport: Transport) -> None:
+class SyncDriver:
+    def __init__(self, transport: HttpTransport) -> None:
         self._transport = transport
         self._is_closed = False
 
@@ -34,29 +45,29 @@ class BlockingDriver:
                 return result
             came, wrong = None, None
             try:
-                came = self._carry_out(effect)
+                came = self._perform_effect(effect)
             except BaseException as error:  # noqa: BLE001 - the routine decides what it means
                 wrong = error
 
-    def _carry_out(self, effect: Effect) -> Any:
+    def _perform_effect(self, effect: Effect) -> Any:
         match effect:
             case Send(request):
-                return self._transport.ask(request)
-            case Open(request, silence):
+                return self._transport.send(request)
+            case OpenStream(request, silence):
                 return self._transport.open_stream(request, silence)
-            case NextLine(stream, within):
+            case ReadLine(stream, within):
                 return stream.read_line(within)
-            case Close(stream):
+            case CloseStream(stream):
                 return stream.close()
             case Pause(seconds):
                 return time.sleep(seconds)
-            case Do(act):
+            case RunFunction(act):
                 return act()
-            case Tell(listener, news):
+            case Notify(listener, news):
                 return listener(news)
-            case Execute():
-                from gpudev.sdk.executing import execute  # rarely needed, and dear to load
+            case RunProgram():
+                from gpudev.sdk.executing import run_program  # rarely needed, and dear to load
 
-                return execute(effect)
+                return run_program(effect)
             case _:
                 assert_never(effect)

@@ -20,13 +20,13 @@ from gpudev.sdk.api_address import is_loopback
 from gpudev.sdk.errors import Unreachable, UsageError
 
 CONNECT_SECONDS = 10.0
-ANSWER_SECONDS = 60.0
+RESPONSE_SECONDS = 60.0
 SILENCE_SECONDS = 60.0
 """A stream that says nothing for so long (the server sends keep-alives) is dead."""
 _LONGEST_LINE = 2**20
 
 
-class Request(NamedTuple):
+class HttpRequest(NamedTuple):
     method: str
     path: str
     body: bytes | None = None
@@ -35,7 +35,7 @@ class Request(NamedTuple):
     """Whether saying it twice does no more than saying it once."""
 
 
-class Answer(NamedTuple):
+class HttpResponse(NamedTuple):
     status: int
     body: bytes
     content_type: str
@@ -43,22 +43,22 @@ class Answer(NamedTuple):
     retry_after: float | None = None
 
 
-class Stream:
+class LineStream:
     """An answer that goes on: its lines, as they come."""
 
     def __init__(self, response: http.client.HTTPResponse, line: socket.socket, silence: float) -> None:
         self._response = response
-        self._line = line
+        self._socket = line
         self._silence = silence
 
     def read_line(self, within: float | None = None) -> bytes | None:
         """The next one; None: the server has ended it. Raises Unreachable when it is cut, or says nothing `within` so
         many seconds, or for as long as no living stream is silent."""
         try:
-            self._line.settimeout(self._silence if within is None else max(0.01, min(within, self._silence)))
+            self._socket.settimeout(self._silence if within is None else max(0.01, min(within, self._silence)))
             line = self._response.readline(_LONGEST_LINE)
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise Unreachable(f"the stream broke ({_reason(error)})", sent=True) from error
+            raise Unreachable(f"the stream broke ({_describe_error(error)})", sent=True) from error
         return line or None
 
     def lines(self) -> Iterator[bytes]:
@@ -67,26 +67,26 @@ class Stream:
 
     def close(self) -> None:
         self._response.close()
-        self._line.close()
+        self._socket.close()
 
     def abort(self) -> None:
         """From another thread: whoever reads it is told that it is cut."""
-        hang_up(self._line)
+        abort_connection(self._socket)
 
 
-def hang_up(line: socket.socket) -> None:
+def abort_connection(line: socket.socket) -> None:
     with suppress(OSError):
         line.shutdown(socket.SHUT_RDWR)
 
 
-class Line(NamedTuple):
+class WebSocketConnection(NamedTuple):
     """A WebSocket that was agreed upon, and what came through it already."""
 
     socket: socket.socket
-    first: bytes
+    received: bytes
 
 
-class Transport:
+class HttpTransport:
     def __init__(
         self,
         url: str,
@@ -108,21 +108,21 @@ class Transport:
         self._host = parts.hostname or ""
         self._port = parts.port or (443 if self._secure else 80)
         self._prefix = parts.path
-        self._proxy = _find_proxy(parts.scheme, self._host, os.environ)
+        self._proxy = _find_http_proxy(parts.scheme, self._host, os.environ)
 
-    def ask(self, request: Request, connected: Callable[[socket.socket], None] | None = None) -> Answer:
+    def send(self, request: HttpRequest, connected: Callable[[socket.socket], None] | None = None) -> HttpResponse:
         """Send it, once. Raises Unreachable. `connected` is told the line, for whoever may want to hang up."""
         connection = self._connect()
         if connected is not None:
             connected(connection.sock)
         try:
-            return _read_answer(self._send(connection, request))
+            return _read_response(self._send(connection, request))
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise self._unreachable(error, sent=True) from error
         finally:
             connection.close()
 
-    def open_stream(self, request: Request, silence: float = SILENCE_SECONDS) -> Stream | Answer:
+    def open_stream(self, request: HttpRequest, silence: float = SILENCE_SECONDS) -> LineStream | HttpResponse:
         """A stream when the API agrees; its answer when it does not. Raises Unreachable."""
         connection = self._connect()
         # The library lets go of the socket as soon as it knows that no second request will follow.
@@ -130,15 +130,15 @@ class Transport:
         try:
             response = self._send(connection, request)
             if response.status == 200 and response.headers.get_content_type() == "text/event-stream":
-                return Stream(response, line, silence)
-            answer = _read_answer(response)
+                return LineStream(response, line, silence)
+            answer = _read_response(response)
             connection.close()
             return answer
         except (OSError, http.client.HTTPException, ValueError) as error:
             connection.close()
             raise self._unreachable(error, sent=True) from error
 
-    def open_websocket(self, request: Request) -> Line | Answer:
+    def open_websocket(self, request: HttpRequest) -> WebSocketConnection | HttpResponse:
         """The connection itself when the server agrees; its answer when it does not. Raises Unreachable."""
         from gpudev.sdk.http import websocket
 
@@ -150,12 +150,12 @@ class Transport:
         try:
             response = self._send(connection, request._replace(headers=headers), through_tunnel=True)
             if response.status != 101:
-                answer = _read_answer(response)
+                answer = _read_response(response)
                 connection.close()
                 return answer
-            if response.headers.get("Sec-WebSocket-Accept") != websocket.expected_answer(key):
+            if response.headers.get("Sec-WebSocket-Accept") != websocket.accept_value(key):
                 raise http.client.HTTPException("it agreed to something else")
-            return Line(line, _already_read(line, response))
+            return WebSocketConnection(line, _buffered_bytes(line, response))
         except (OSError, http.client.HTTPException, ValueError) as error:
             connection.close()
             raise self._unreachable(error, sent=True) from error
@@ -169,7 +169,7 @@ class Transport:
             raise self._unreachable(error, sent=False) from error
         if self._pin is not None:
             self._check_pin(connection, self._pin)
-        connection.sock.settimeout(ANSWER_SECONDS)
+        connection.sock.settimeout(RESPONSE_SECONDS)
         return connection
 
     def _context(self) -> ssl.SSLContext:
@@ -181,9 +181,9 @@ class Transport:
 
     def _check_pin(self, connection: http.client.HTTPConnection, pin: str) -> None:
         """Before a word is said: whoever answers must be the one the invitation spoke of."""
-        from gpudev.sdk.http.certificate_pins import shows
+        from gpudev.sdk.http.certificate_pins import matches_pin
 
-        if isinstance(connection.sock, ssl.SSLSocket) and shows(connection.sock.getpeercert(True), pin):
+        if isinstance(connection.sock, ssl.SSLSocket) and matches_pin(connection.sock.getpeercert(True), pin):
             return
         connection.close()
         message = f"{self._url} does not show the key that your invitation named: somebody else may be answering there"
@@ -203,7 +203,7 @@ class Transport:
         return connection
 
     def _send(
-        self, connection: http.client.HTTPConnection, request: Request, *, through_tunnel: bool = False
+        self, connection: http.client.HTTPConnection, request: HttpRequest, *, through_tunnel: bool = False
     ) -> http.client.HTTPResponse:
         headers = {
             "Accept": "application/json",
@@ -227,17 +227,17 @@ class Transport:
             step = "Ask its operator, or add its authority to this machine's (SSL_CERT_FILE names a file of your own)"
             return Unreachable(message, sent=False, next_step=step, final=True)
         through = f" through the proxy {self._proxy.host}:{self._proxy.port}" if self._proxy else ""
-        message = f"{self._name} at {self._url} does not answer{through} ({_reason(error)})"
+        message = f"{self._name} at {self._url} does not answer{through} ({_describe_error(error)})"
         return Unreachable(message, sent=sent, next_step=self._when_unreachable)
 
 
-class _Proxy(NamedTuple):
+class _HttpProxy(NamedTuple):
     host: str
     port: int
     headers: dict[str, str]
 
 
-def _find_proxy(scheme: str, host: str, env: Mapping[str, str]) -> _Proxy | None:
+def _find_http_proxy(scheme: str, host: str, env: Mapping[str, str]) -> _HttpProxy | None:
     """The environment's proxy for this host; never for this machine itself."""
     url = env.get(f"{scheme}_proxy") or env.get(f"{scheme.upper()}_PROXY")
     if not url or is_loopback(host):
@@ -250,7 +250,7 @@ def _find_proxy(scheme: str, host: str, env: Mapping[str, str]) -> _Proxy | None
     parts = urlsplit(url if "://" in url else f"http://{url}")
     if not parts.hostname:
         raise UsageError(f"{scheme.upper()}_PROXY is no address: {url[:200]!r}")
-    return _Proxy(parts.hostname, parts.port or 3128, _proxy_login(parts.username, parts.password))
+    return _HttpProxy(parts.hostname, parts.port or 3128, _proxy_login(parts.username, parts.password))
 
 
 def _proxy_login(username: str | None, password: str | None) -> dict[str, str]:
@@ -268,15 +268,15 @@ def _host_header(host: str, port: int) -> str:
     return shown if port == 80 else f"{shown}:{port}"
 
 
-def _read_answer(response: http.client.HTTPResponse) -> Answer:
+def _read_response(response: http.client.HTTPResponse) -> HttpResponse:
     # Without a limit: only so does the library notice an answer that was cut short.
     headers = response.headers
-    return Answer(
+    return HttpResponse(
         response.status, response.read(), headers.get_content_type(), headers.get("Location"), _retry_after(response)
     )
 
 
-def _already_read(line: socket.socket, response: http.client.HTTPResponse) -> bytes:
+def _buffered_bytes(line: socket.socket, response: http.client.HTTPResponse) -> bytes:
     """What came right behind the answer and lies in the library's buffer: from here on we read the socket ourselves."""
     line.setblocking(False)
     try:
@@ -290,7 +290,7 @@ def _retry_after(response: http.client.HTTPResponse) -> float | None:
     return float(value) if value.isascii() and value.isdigit() else None
 
 
-def _reason(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     match error:
         case ConnectionRefusedError():
             return "connection refused"

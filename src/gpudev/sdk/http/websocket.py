@@ -21,31 +21,31 @@ class BrokenProtocol(Exception):
     """The other side does not speak as it should."""
 
 
-class Data(NamedTuple):
+class DataEvent(NamedTuple):
     payload: memoryview
 
 
-class End(NamedTuple):
+class EndEvent(NamedTuple):
     """No more bytes will come; ours are still taken."""
 
 
-class Ping(NamedTuple):
+class PingEvent(NamedTuple):
     payload: bytes
 
 
-class Closed(NamedTuple):
+class CloseEvent(NamedTuple):
     code: int
     reason: str
 
 
-Event = Data | End | Ping | Closed
+FrameEvent = DataEvent | EndEvent | PingEvent | CloseEvent
 
 
 def new_key() -> str:
     return b64encode(os.urandom(16)).decode()
 
 
-def expected_answer(key: str) -> str:
+def accept_value(key: str) -> str:
     try:
         # hashlib would set up all of OpenSSL first, which takes longer than the whole greeting.
         from _sha1 import sha1  # type: ignore[import-not-found, unused-ignore]
@@ -60,11 +60,11 @@ def data_header(size: int) -> bytes:
     return _header(_BINARY, size)
 
 
-def pong(payload: bytes) -> bytes:
+def pong_frame(payload: bytes) -> bytes:
     return _header(_PONG, len(payload)) + payload
 
 
-def close(code: int) -> bytes:
+def close_frame(code: int) -> bytes:
     return _header(_CLOSE, 2) + code.to_bytes(2, "big")
 
 
@@ -77,7 +77,7 @@ def _header(opcode: int, size: int) -> bytes:
     return bytes((first, _MASKED | 127)) + size.to_bytes(8, "big") + _MASK
 
 
-class Reader:
+class FrameReader:
     """Takes bytes as they arrive, gives what they say. Payloads are views of what was given, not copies."""
 
     def __init__(self) -> None:
@@ -87,23 +87,23 @@ class Reader:
         self._is_last = True
         self._control = b""
 
-    def read(self, received: memoryview) -> Iterator[Event]:
+    def read(self, received: memoryview) -> Iterator[FrameEvent]:
         at, end = 0, len(received)
         while at < end:
             if not self._left:
                 at = self._read_head(received, at)
                 if not self._head and not self._left:
-                    yield from self._empty()
+                    yield from self._empty_frame()
                 continue
             part = received[at : at + self._left]
             at += len(part)
             self._left -= len(part)
             if self._opcode <= _BINARY:
-                yield Data(part)
+                yield DataEvent(part)
             else:
                 self._control += part
                 if not self._left:
-                    yield from self._whole_control()
+                    yield from self._complete_control()
 
     def _read_head(self, received: memoryview, at: int) -> int:
         """Answers where it ends; `_head` holds what there is of one that is not complete."""
@@ -124,17 +124,17 @@ class Reader:
         self._is_last = bool(head[0] & _LAST_FRAGMENT)
         return at + length - before
 
-    def _empty(self) -> Iterator[Event]:
+    def _empty_frame(self) -> Iterator[FrameEvent]:
         """A frame without payload."""
         if self._opcode == _BINARY and self._is_last:
-            yield End()
+            yield EndEvent()
         elif self._opcode >= _CLOSE:
-            yield from self._whole_control()
+            yield from self._complete_control()
 
-    def _whole_control(self) -> Iterator[Event]:
+    def _complete_control(self) -> Iterator[FrameEvent]:
         payload, self._control = self._control, b""
         if self._opcode == _PING:
-            yield Ping(payload)
+            yield PingEvent(payload)
         elif self._opcode == _CLOSE:
             code = int.from_bytes(payload[:2], "big") if len(payload) >= 2 else 1005
-            yield Closed(code, payload[2:].decode("utf-8", "replace"))
+            yield CloseEvent(code, payload[2:].decode("utf-8", "replace"))

@@ -25,12 +25,12 @@ from gpudev.wire.reservations import JobView
 _HOST_KEY = r"[A-Za-z0-9@.-]{1,64} [A-Za-z0-9+/]{16,8192}={0,3}"
 _HOST = r"[A-Za-z0-9][A-Za-z0-9.:-]{0,254}"
 _USER = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}"
-_FORGET_AFTER_SECONDS = 60 * 86400
-_USUAL_KEYS = ("id_rsa", "id_ecdsa", "id_ecdsa_sk", "id_ed25519", "id_ed25519_sk")
+_REMOVE_AFTER_SECONDS = 60 * 86400
+_DEFAULT_KEY_NAMES = ("id_rsa", "id_ecdsa", "id_ecdsa_sk", "id_ed25519", "id_ed25519_sk")
 ProxyCommand = tuple[str, ...] | None
 
 
-class Target(NamedTuple):
+class SshTarget(NamedTuple):
     """A dev server as ssh takes it."""
 
     alias: str
@@ -46,7 +46,7 @@ class Target(NamedTuple):
         for name, value in self.options.items():
             arguments += ["-o", f"{name}={value}"]
         for key in self.identities:  # not -i: ssh looks for that before it reads %% as %
-            arguments += ["-o", f'IdentityFile="{verbatim(key)}"']
+            arguments += ["-o", f'IdentityFile="{escape_percent(key)}"']
         return arguments
 
 
@@ -60,15 +60,15 @@ def find_program(name: str = "ssh") -> str:
     return program
 
 
-def target(job: JobView, env: Mapping[str, str], proxy: ProxyCommand = None) -> Target:
+def build_target(job: JobView, env: Mapping[str, str], proxy: ProxyCommand = None) -> SshTarget:
     """How to reach it. Writes the host key where the options say it is."""
-    host, port, user, host_key = checked_connection(job)
+    host, port, user, host_key = check_connection(job)
     alias = f"gpu-dev-{job.reservation_id.replace('-', '')[:8]}"
     known_hosts = known_hosts_file(env, job.reservation_id)
     _write_known_hosts(known_hosts, f"{alias} {host_key}\n")
     options = {
         "HostKeyAlias": alias,
-        "UserKnownHostsFile": f'"{verbatim(known_hosts)}"',
+        "UserKnownHostsFile": f'"{escape_percent(known_hosts)}"',
         "GlobalKnownHostsFile": "/dev/null",
         "StrictHostKeyChecking": "yes",
         "UpdateHostKeys": "no",
@@ -80,7 +80,7 @@ def target(job: JobView, env: Mapping[str, str], proxy: ProxyCommand = None) -> 
         host = alias  # nothing looks it up
     elif is_loopback(host):
         options["ProxyCommand"] = "none"  # a jump host that somebody has for all others does not lead to this machine
-    return Target(alias, host, port, user, options, tuple(_identities(env)))
+    return SshTarget(alias, host, port, user, options, tuple(_find_identities(env)))
 
 
 def command_line(
@@ -94,15 +94,15 @@ def command_line(
     more: Sequence[str] = (),
 ) -> list[str]:
     """What to run; `more`: further options of ssh."""
-    there = target(job, env, proxy)
+    there = build_target(job, env, proxy)
     arguments = [program, "-p", str(there.port), *there.as_arguments(), *more]
     if command and tty:
         arguments.append("-t")
     # Behind `--` nothing is an option any more, whatever it looks like.
-    return [*arguments, "--", f"{there.user}@{there.host}", *([remote_line(command)] if command else [])]
+    return [*arguments, "--", f"{there.user}@{there.host}", *([remote_command_line(command)] if command else [])]
 
 
-def become(arguments: Sequence[str]) -> None:
+def replace_process(arguments: Sequence[str]) -> None:
     """From here on this process is ssh."""
     sys.stdout.flush()
     sys.stderr.flush()
@@ -113,17 +113,17 @@ def known_hosts_file(env: Mapping[str, str], reservation_id: str) -> Path:
     return paths.personal_dir(env) / "known_hosts.d" / reservation_id
 
 
-def verbatim(path: Path) -> str:
+def escape_percent(path: Path) -> str:
     """ssh reads % in a path as the beginning of a token."""
     return str(path).replace("%", "%%")
 
 
-def remote_line(command: Sequence[str]) -> str:
+def remote_command_line(command: Sequence[str]) -> str:
     """One argument is a line for the remote shell; several are an argv that has to arrive as it is."""
     return command[0] if len(command) == 1 else shlex.join(command)
 
 
-def checked_connection(job: JobView) -> tuple[str, int, str, str]:
+def check_connection(job: JobView) -> tuple[str, int, str, str]:
     """What the API said, checked: it becomes part of a command line and of a file."""
     host, port, user, key = job.node_ip or "", job.node_port or 0, job.ssh_user or "", job.ssh_host_key or ""
     host_key = " ".join(key.split()[:2])
@@ -133,15 +133,15 @@ def checked_connection(job: JobView) -> tuple[str, int, str, str]:
     return host, port, user, host_key
 
 
-def _identities(env: Mapping[str, str]) -> list[Path]:
+def _find_identities(env: Mapping[str, str]) -> list[Path]:
     """This system's own key, if there is one, and then those ssh would have tried by itself: naming one key keeps it
     from looking for the others."""
     own = paths.private_key_file(env)
     if not own.exists():
         return []
     folder = paths.home_dir(env) / ".ssh"
-    paired = [public.with_suffix("") for public in ssh_keys.own_key_files(env)[1:]]
-    others = dict.fromkeys([*(folder / name for name in _USUAL_KEYS), *paired])
+    paired = [public.with_suffix("") for public in ssh_keys.list_own_key_files(env)[1:]]
+    others = dict.fromkeys([*(folder / name for name in _DEFAULT_KEY_NAMES), *paired])
     return [own, *(path for path in others if path.exists())]
 
 
@@ -153,14 +153,14 @@ def _write_known_hosts(path: Path, line: str) -> None:
             folder.mkdir(mode=0o700, exist_ok=True)
         fresh.write_text(line, encoding="ascii")
         fresh.replace(path)
-        _forget_old(path.parent)
+        _remove_old_files(path.parent)
     except OSError as error:
         raise LocalError(f"{path} cannot be written: {error.strerror}") from error
 
 
-def _forget_old(folder: Path) -> None:
+def _remove_old_files(folder: Path) -> None:
     """No reservation lasts so long, and nobody should find thousands of these one day."""
-    long_ago = time.time() - _FORGET_AFTER_SECONDS
+    long_ago = time.time() - _REMOVE_AFTER_SECONDS
     for path in folder.iterdir():
         try:
             if path.stat().st_mtime < long_ago:

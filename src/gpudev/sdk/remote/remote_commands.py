@@ -9,15 +9,15 @@ from collections.abc import Sequence
 
 from gpudev.domain.reservations.command_exit import EXIT_FILE, OUTPUT_FILE, PID_FILE, RESERVATION_FILE, RUN_FOLDER
 
-NOTHING_RAN = 4
-_ENTER = 'cd -- "$1" && shift && PYTHONUNBUFFERED="${PYTHONUNBUFFERED-1}" && export PYTHONUNBUFFERED || exit 126'
-_LINE = 'exec "${SHELL:-sh}" -c "$1"'
+EXIT_NOTHING_RAN = 4
+_ENTER_FOLDER = 'cd -- "$1" && shift && PYTHONUNBUFFERED="${PYTHONUNBUFFERED-1}" && export PYTHONUNBUFFERED || exit 126'
+_SHELL_LINE = 'exec "${SHELL:-sh}" -c "$1"'
 # In these the shell stays, so that a command that a signal ends has an exit code: ssh itself would say 255 of every
 # such end, as it does when there is no connection.
-_ANSWERED = '"$@"; exit $?'
-_ATTENDED = f'{_ENTER}; trap : INT QUIT; "$@"'
+_RUN_ATTACHED = '"$@"; exit $?'
+_RUN_ATTACHED_IN_FOLDER = f'{_ENTER_FOLDER}; trap : INT QUIT; "$@"'
 # Of a dev server's earlier life, on a disk, a number may be left that somebody else has by now.
-_RUNS = f"""
+_IS_RUNNING = f"""
 runs() {{
   kill -0 "$1" 2>/dev/null || return 1
   [ -r "/proc/$1/cmdline" ] || return 0
@@ -26,10 +26,10 @@ runs() {{
 }}
 """
 # The mark comes last: whoever finds it finds the process too.
-_LET_GO = f"""{_RUNS}
+_RUN_DETACHED = f"""{_IS_RUNNING}
 run="$HOME/{RUN_FOLDER}" ends=$1
 shift
-{_ENTER}
+{_ENTER_FOLDER}
 if [ -e "$run/{PID_FILE}" ] && [ ! -e "$run/{EXIT_FILE}" ] && runs "$(cat "$run/{PID_FILE}")"; then
   echo "something runs here already" >&2
   exit 75
@@ -49,18 +49,18 @@ if [ -n "$ends" ]; then
   printf "%s" "${{GPU_DEV_RESERVATION_ID-}}" >"$run/{RESERVATION_FILE}.new" && mv "$run/{RESERVATION_FILE}.new" "$run/{RESERVATION_FILE}" || exit 73
 fi
 """
-_FIND = f"""
+_FIND_RUN = f"""
 run="$HOME/{RUN_FOLDER}"
 if [ ! -e "$run/{OUTPUT_FILE}" ]; then
   echo "nothing was run here with --detach" >&2
-  exit {NOTHING_RAN}
+  exit {EXIT_NOTHING_RAN}
 fi
 """
-_OUTPUT = f"""{_FIND}
+_SHOW_OUTPUT = f"""{_FIND_RUN}
 cat "$run/{OUTPUT_FILE}"
 """
 # What is over is looked at first: then everything that was written before is shown.
-_FOLLOW = f"""{_FIND}{_RUNS}
+_FOLLOW_OUTPUT = f"""{_FIND_RUN}{_IS_RUNNING}
 shown=0
 while :; do
   over=
@@ -81,26 +81,26 @@ exit "$(cat "$run/{EXIT_FILE}")"
 """
 
 
-def answered(command: Sequence[str]) -> tuple[str, ...]:
+def attached_command(command: Sequence[str]) -> tuple[str, ...]:
     """Runs in the home there for as long as the connection lasts."""
-    return ("sh", "-c", _ANSWERED, "sh", *_as_arguments(command))
+    return ("sh", "-c", _RUN_ATTACHED, "sh", *_as_arguments(command))
 
 
-def attended(folder: str, command: Sequence[str]) -> tuple[str, ...]:
+def attached_command_in_folder(folder: str, command: Sequence[str]) -> tuple[str, ...]:
     """Runs in that folder, relative to the home there, for as long as the connection lasts."""
-    return ("sh", "-c", _ATTENDED, "sh", folder, *_as_arguments(command))
+    return ("sh", "-c", _RUN_ATTACHED_IN_FOLDER, "sh", folder, *_as_arguments(command))
 
 
-def let_go(folder: str, command: Sequence[str], *, ends: bool) -> tuple[str, ...]:
+def detached_command(folder: str, command: Sequence[str], *, ends_reservation: bool) -> tuple[str, ...]:
     """Begins there, and goes on by itself. `ends`: the reservation ends with it."""
-    return ("sh", "-c", _LET_GO, "sh", "yes" if ends else "", folder, *_as_arguments(command))
+    return ("sh", "-c", _RUN_DETACHED, "sh", "yes" if ends_reservation else "", folder, *_as_arguments(command))
 
 
-def output(*, follow: bool) -> tuple[str, ...]:
+def output_command(*, follow: bool) -> tuple[str, ...]:
     """What one that was let go has written; `follow`: until it has ended, with its exit code."""
-    return ("sh", "-c", _FOLLOW if follow else _OUTPUT, "sh")
+    return ("sh", "-c", _FOLLOW_OUTPUT if follow else _SHOW_OUTPUT, "sh")
 
 
 def _as_arguments(command: Sequence[str]) -> tuple[str, ...]:
     """One argument is a line for the person's own shell, as over ssh; several arrive as they are."""
-    return ("sh", "-c", _LINE, "sh", command[0]) if len(command) == 1 else tuple(command)
+    return ("sh", "-c", _SHELL_LINE, "sh", command[0]) if len(command) == 1 else tuple(command)

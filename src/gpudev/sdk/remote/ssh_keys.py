@@ -6,30 +6,30 @@ from typing import NamedTuple
 
 from gpudev import paths
 from gpudev.domain.access.ssh_keys import MAX_KEYS, parse_public_key, usable_public_keys
-from gpudev.sdk.client_session import Session
-from gpudev.sdk.errors import LocalError, Refused, UsageError
+from gpudev.sdk.client_session import ClientSession
+from gpudev.sdk.errors import LocalError, Rejected, UsageError
 
 _LARGEST_FILE = 64 * 1024
 
 
-class Access(NamedTuple):
+class LoginKeys(NamedTuple):
     """One of the two, as the API takes them."""
 
     github_user: str | None = None
     public_keys: tuple[str, ...] | None = None
 
 
-def choose(session: Session, github_user: str | None, key_file: Path | None) -> Access:
+def choose_login_keys(session: ClientSession, github_user: str | None, key_file: Path | None) -> LoginKeys:
     if github_user and key_file:
         raise UsageError("give --github-user or --key, not both")
     if key_file:
-        return Access(public_keys=_keys_of(key_file))
+        return LoginKeys(public_keys=_read_key_file(key_file))
     user = github_user or session.preferences.github_user
     if user:
-        return Access(github_user=user)
-    if session.address.is_local and (keys := own_keys(session.env)):
-        return Access(public_keys=keys)
-    raise Refused(
+        return LoginKeys(github_user=user)
+    if session.address.is_local and (keys := find_own_keys(session.env)):
+        return LoginKeys(public_keys=keys)
+    raise Rejected(
         "nobody could log in to the dev server: no public key is known",
         "Set `gpu-dev config set github_user NAME`, or give a public key with --key FILE"
         + (" (`ssh-keygen -t ed25519` makes one that is found by itself)" if session.address.is_local else ""),
@@ -37,18 +37,18 @@ def choose(session: Session, github_user: str | None, key_file: Path | None) -> 
     )
 
 
-def own_keys(env: Mapping[str, str]) -> tuple[str, ...]:
+def find_own_keys(env: Mapping[str, str]) -> tuple[str, ...]:
     """The public keys in this person's own folders; what is no usable key is passed over."""
     lines: list[str] = []
-    for path in own_key_files(env):
+    for path in list_own_key_files(env):
         try:
-            lines += _read(path).splitlines()
+            lines += _read_text(path).splitlines()
         except OSError:
             continue
     return usable_public_keys(lines)[:MAX_KEYS]
 
 
-def own_key_files(env: Mapping[str, str]) -> list[Path]:
+def list_own_key_files(env: Mapping[str, str]) -> list[Path]:
     """This system's own key first, then those of ~/.ssh."""
     own = paths.private_key_file(env)
     try:
@@ -58,9 +58,9 @@ def own_key_files(env: Mapping[str, str]) -> list[Path]:
     return [own.with_name(f"{own.name}.pub"), *others]
 
 
-def _keys_of(path: Path) -> tuple[str, ...]:
+def _read_key_file(path: Path) -> tuple[str, ...]:
     try:
-        lines = [line for line in _read(path).splitlines() if line.strip() and not line.lstrip().startswith("#")]
+        lines = [line for line in _read_text(path).splitlines() if line.strip() and not line.lstrip().startswith("#")]
     except OSError as error:
         raise LocalError(f"{path} cannot be read: {error.strerror}") from error
     try:
@@ -72,6 +72,6 @@ def _keys_of(path: Path) -> tuple[str, ...]:
     return keys
 
 
-def _read(path: Path) -> str:
+def _read_text(path: Path) -> str:
     with path.open("rb") as file:
         return file.read(_LARGEST_FILE).decode("utf-8", "replace")

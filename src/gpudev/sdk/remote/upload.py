@@ -23,12 +23,12 @@ from gpudev.wire.reservations import JobView
 _SECONDS_TO_LIST = 300
 _TARGET = r"[A-Za-z0-9_.][A-Za-z0-9_./-]{0,250}"
 """Every rsync and every shell on the way reads it the same."""
-_NOT_BEGUN = (1, 2, 4)
+_UNSUPPORTED_EXIT_CODES = (1, 2, 4)
 """How an rsync says that it knows an option or the other's protocol not. macOS has another program of that name."""
-_HAS_RSYNC = "command -v rsync >/dev/null 2>&1"
+_RSYNC_CHECK = "command -v rsync >/dev/null 2>&1"
 
 
-class Route(NamedTuple):
+class FolderTransfer(NamedTuple):
     folder: Path
     target: str
     """Relative to the home there."""
@@ -36,20 +36,20 @@ class Route(NamedTuple):
 
 def copy_folder(job: JobView, env: Mapping[str, str], proxy: openssh.ProxyCommand, folder: Path, target: str) -> None:
     """`target` is relative to the home there. What is there already and not here stays."""
-    copy_files(job, env, proxy, Route(folder, target), list_files(folder))
+    copy_files(job, env, proxy, FolderTransfer(folder, target), list_files(folder))
 
 
 def copy_files(
-    job: JobView, env: Mapping[str, str], proxy: openssh.ProxyCommand, route: Route, names: Sequence[bytes]
+    job: JobView, env: Mapping[str, str], proxy: openssh.ProxyCommand, transfer: FolderTransfer, names: Sequence[bytes]
 ) -> None:
     """Those of the folder that `names` has, and its folders that hold none of them."""
-    folder, target = route
+    folder, target = transfer
     if not re.fullmatch(_TARGET, target) or ".." in target.split("/"):
         raise UsageError(f"{target[:200]!r} is no folder below the home there: use letters, digits, / . _ and -")
-    with _ssh_settings(job, env, proxy) as settings:
+    with _temporary_ssh_config(job, env, proxy) as settings:
         program = [openssh.find_program(), "-F", str(settings), "-T", "-o", "BatchMode=yes", "-o", "LogLevel=ERROR"]
-        prepared = openssh.remote_line(
-            ("sh", "-c", f'mkdir -p -- "$1" && {{ {_HAS_RSYNC} && echo rsync || :; }}', "sh", target)
+        prepared = openssh.remote_command_line(
+            ("sh", "-c", f'mkdir -p -- "$1" && {{ {_RSYNC_CHECK} && echo rsync || :; }}', "sh", target)
         )
         # Not our standard input: what is in it may be meant for a command that comes after.
         done = subprocess.run(
@@ -59,13 +59,13 @@ def copy_files(
             check=False,
             env=dict(env),
         )
-        _check(done.returncode, done.stderr)
-        names = [*names, *list_bare_folders(folder, names)]
+        _check_copied(done.returncode, done.stderr)
+        names = [*names, *list_folders_without_files(folder, names)]
         rsync = shutil.which("rsync") if done.stdout.strip() == b"rsync" else None
         through = f"{_quoted(program[0])} -F {_quoted(str(settings))} -o BatchMode=yes"
-        if rsync is None or not _by_rsync([rsync, "-e", through], env, route, names):
-            unpack = openssh.remote_line(("tar", "-xzf", "-", "-C", target))
-            _by_tar([*program, "--", "there", unpack], env, folder, names)
+        if rsync is None or not _send_with_rsync([rsync, "-e", through], env, transfer, names):
+            unpack = openssh.remote_command_line(("tar", "-xzf", "-", "-C", target))
+            _send_with_tar([*program, "--", "there", unpack], env, folder, names)
 
 
 def _quoted(word: str) -> str:
@@ -73,7 +73,7 @@ def _quoted(word: str) -> str:
     return f'"{word}"' if " " in word else word
 
 
-def usual_target(folder: Path) -> str:
+def default_target(folder: Path) -> str:
     """A folder of the same name, as far as that can be had."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", folder.name).strip("-.") or "files"
 
@@ -93,7 +93,7 @@ def check_can_list(folder: Path) -> None:
         )
 
 
-def list_bare_folders(folder: Path, names: Sequence[bytes]) -> list[bytes]:
+def list_folders_without_files(folder: Path, names: Sequence[bytes]) -> list[bytes]:
     """Those that hold none of these files and are not ignored themselves: programs expect them, and write there."""
     git = shutil.which("git")
     holding = {name[:end] for name in names for end in range(len(name)) if name[end] == ord("/")}
@@ -102,7 +102,7 @@ def list_bare_folders(folder: Path, names: Sequence[bytes]) -> list[bytes]:
     while level:
         inner = [path for place in level for path in _folders_in(folder, place)]
         others = [path for path in inner if path not in holding]
-        ignored = _ask_git_what_it_ignores(git, folder, others) if git is not None and others else set()
+        ignored = _paths_ignored_by_git(git, folder, others) if git is not None and others else set()
         kept = [path for path in others if path not in ignored]
         bare += kept
         level = [*(path for path in inner if path in holding), *kept]
@@ -120,7 +120,7 @@ def _folders_in(folder: Path, place: bytes) -> Iterator[bytes]:
             yield place + b"/" + entry.name if place else entry.name
 
 
-def _ask_git_what_it_ignores(git: str, folder: Path, paths: Sequence[bytes]) -> set[bytes]:
+def _paths_ignored_by_git(git: str, folder: Path, paths: Sequence[bytes]) -> set[bytes]:
     """All of them, if it cannot say."""
     ask, said = ("check-ignore", "-z", "--stdin"), b"".join(path + b"\0" for path in paths)
     done = _run_git([git, "-C", str(folder), *ask], said)
@@ -132,7 +132,7 @@ def _ask_git_what_it_ignores(git: str, folder: Path, paths: Sequence[bytes]) -> 
 
 def _list_with_git(git: str, folder: Path) -> Iterator[bytes]:
     # A folder that its own repository ignores as a whole is not meant to be empty.
-    named = _ask_git([git, "-C", str(folder)], folder) or _ask_git_without_repository(git, folder)
+    named = _git_files([git, "-C", str(folder)], folder) or _git_files_without_repository(git, folder)
     for name in named:
         path = folder / os.fsdecode(name)
         if path.is_dir() and not path.is_symlink():  # a repository within this one, of which git says no more
@@ -141,9 +141,9 @@ def _list_with_git(git: str, folder: Path) -> Iterator[bytes]:
             yield name
 
 
-def _ask_git_without_repository(git: str, folder: Path) -> list[bytes]:
+def _git_files_without_repository(git: str, folder: Path) -> list[bytes]:
     with _empty_repository(git) as own:
-        found = _ask_git([git, "-C", str(folder), f"--git-dir={own}", f"--work-tree={folder}"], folder)
+        found = _git_files([git, "-C", str(folder), f"--git-dir={own}", f"--work-tree={folder}"], folder)
     if found is None:
         raise LocalError(f"git cannot list {folder}", "Try `git status` there")
     return found
@@ -157,7 +157,7 @@ def _empty_repository(git: str) -> Iterator[str]:
         yield f"{scratch}/.git"
 
 
-def _ask_git(command: Sequence[str], folder: Path) -> list[bytes] | None:
+def _git_files(command: Sequence[str], folder: Path) -> list[bytes] | None:
     """None: it cannot say."""
     done = _run_git([*command, "ls-files", "--cached", "--others", "--exclude-standard", "-z", "--", "."])
     if done.returncode != 0:
@@ -168,12 +168,12 @@ def _ask_git(command: Sequence[str], folder: Path) -> list[bytes] | None:
     return [name for name in named if os.path.lexists(os.path.join(root, name))]  # noqa: PTH118 - bytes
 
 
-def _run_git(command: Sequence[str], said: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
+def _run_git(command: Sequence[str], stdin: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
     # Started by a git hook, we would be told of that repository.
     without_hooks = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     return subprocess.run(
         command,
-        input=said,
+        input=stdin,
         capture_output=True,
         timeout=_SECONDS_TO_LIST,
         check=False,
@@ -190,24 +190,26 @@ def _walk(folder: Path) -> Iterator[bytes]:
             yield os.path.relpath(os.path.join(place, name), root)  # noqa: PTH118 - bytes
 
 
-def _by_rsync(command: Sequence[str], env: Mapping[str, str], route: Route, names: Sequence[bytes]) -> bool:
+def _send_with_rsync(
+    command: Sequence[str], env: Mapping[str, str], transfer: FolderTransfer, names: Sequence[bytes]
+) -> bool:
     """False: this rsync cannot do it, and nothing was copied."""
     # No -r: a folder among the names goes without what is in it, which may be ignored.
     how = ("-a", "--no-owner", "--no-group", "--from0", "--files-from=-")
     done = subprocess.run(
-        [*command, *how, "--", f"{route.folder}/", f"there:{route.target.rstrip('/')}/"],
+        [*command, *how, "--", f"{transfer.folder}/", f"there:{transfer.target.rstrip('/')}/"],
         input=b"".join(name + b"\0" for name in names),
         capture_output=True,
         check=False,
         env=dict(env),
     )
-    if done.returncode in _NOT_BEGUN:
+    if done.returncode in _UNSUPPORTED_EXIT_CODES:
         return False
-    _check(done.returncode, done.stderr)
+    _check_copied(done.returncode, done.stderr)
     return True
 
 
-def _by_tar(command: Sequence[str], env: Mapping[str, str], folder: Path, names: Sequence[bytes]) -> None:
+def _send_with_tar(command: Sequence[str], env: Mapping[str, str], folder: Path, names: Sequence[bytes]) -> None:
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(env))
     assert process.stdin is not None
     try:
@@ -225,21 +227,21 @@ def _by_tar(command: Sequence[str], env: Mapping[str, str], folder: Path, names:
         process.wait()
         raise
     _, told = process.communicate()
-    _check(process.returncode, told)
+    _check_copied(process.returncode, told)
 
 
 @contextmanager
-def _ssh_settings(job: JobView, env: Mapping[str, str], proxy: openssh.ProxyCommand) -> Iterator[Path]:
+def _temporary_ssh_config(job: JobView, env: Mapping[str, str], proxy: openssh.ProxyCommand) -> Iterator[Path]:
     """A configuration in which the dev server is called `there`: programs that start ssh by themselves are told no
     more than one file. What the person has set for all hosts holds below it."""
-    there = openssh.target(job, env, proxy)
+    there = openssh.build_target(job, env, proxy)
     lines = [
         "Host there",
         f"    HostName {there.host}",
         f"    Port {there.port}",
         f"    User {there.user}",
         *(f"    {option} {value}" for option, value in there.options.items()),
-        *(f'    IdentityFile "{openssh.verbatim(key)}"' for key in there.identities),
+        *(f'    IdentityFile "{openssh.escape_percent(key)}"' for key in there.identities),
         "Match all",
         "    Include ~/.ssh/config",
     ]
@@ -249,7 +251,7 @@ def _ssh_settings(job: JobView, env: Mapping[str, str], proxy: openssh.ProxyComm
         yield path
 
 
-def _check(exit_code: int, told: bytes) -> None:
+def _check_copied(exit_code: int, stderr: bytes) -> None:
     if exit_code != 0:
-        lines = told.decode("utf-8", "replace").strip().splitlines()
+        lines = stderr.decode("utf-8", "replace").strip().splitlines()
         raise Unavailable(f"the files could not be copied ({lines[-1] if lines else f'exit code {exit_code}'})")

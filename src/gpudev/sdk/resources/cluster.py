@@ -2,86 +2,86 @@
 
 from collections.abc import Sequence
 
-from gpudev.sdk.effects import Do, Routine
-from gpudev.sdk.http.endpoints import Call, reading
-from gpudev.sdk.offering import Awaiting, Blocking, Group, offered
+from gpudev.sdk.effects import Routine, RunFunction
+from gpudev.sdk.http.endpoints import ApiCall, read_call
+from gpudev.sdk.offering import AsyncResource, Resource, SyncResource, api_method
 from gpudev.wire.cluster import AvailabilityList, ClusterPlan, ClusterStatus, GpuAvailability, Health, KeyView
 from gpudev.wire.queue import EtaReportView
 
 
-class ClusterMethods(Group):
+class ClusterMethods(Resource):
     """`client.cluster`."""
 
-    @offered
+    @api_method
     def availability(self) -> Routine[Sequence[GpuAvailability]]:
         """Per GPU type: what is free, who waits, and how long one GPU would take."""
-        return (yield from self._core.value(reading(AvailabilityList, "/v1/gpu/availability"))).gpu_types
+        return (yield from self._client.fetch_value(read_call(AvailabilityList, "/v1/gpu/availability"))).gpu_types
 
-    @offered
+    @api_method
     def status(self) -> Routine[ClusterStatus]:
         """Nodes and reservations in numbers; whether a processor is alive."""
-        return self._core.value(reading(ClusterStatus, "/v1/cluster/status"))
+        return self._client.fetch_value(read_call(ClusterStatus, "/v1/cluster/status"))
 
-    @offered
+    @api_method
     def plan(self, *, hours: float = 12.0, gpu_type: str | None = None) -> Routine[ClusterPlan]:
         """The coming hours of every node, and when those who wait start."""
         query = {"hours": f"{hours:g}"} | ({"gpu_type": gpu_type} if gpu_type else {})
-        return self._core.value(reading(ClusterPlan, "/v1/cluster/plan", query))
+        return self._client.fetch_value(read_call(ClusterPlan, "/v1/cluster/plan", query))
 
-    @offered
+    @api_method
     def health(self) -> Routine[Health]:
         """Whether the API and what it needs are well."""
-        return self._core.value(reading(Health, "/health"))
+        return self._client.fetch_value(read_call(Health, "/health"))
 
 
-class Cluster(ClusterMethods, Blocking):
+class Cluster(ClusterMethods, SyncResource):
     pass
 
 
-class AsyncCluster(ClusterMethods, Awaiting):
+class AsyncCluster(ClusterMethods, AsyncResource):
     pass
 
 
-class KeyMethods(Group):
+class KeyMethods(Resource):
     """`client.keys`: the key this client asks with."""
 
-    @offered
+    @api_method
     def rotate(self) -> Routine[KeyView]:
         """A new key, which this client uses from now on; the one that asked is none any more. Where that one was
         stored by `gpu-dev login`, the new one takes its place; a key that was given some other way is yours to keep."""
-        view = yield from self._core.value(Call(KeyView, "POST", "/v1/keys/rotate"))
-        before = self._core.use_key(view.api_key)
+        view = yield from self._client.fetch_value(ApiCall(KeyView, "POST", "/v1/keys/rotate"))
+        before = self._client.use_key(view.api_key)
         ends = view.expires_at.isoformat() if view.expires_at else None
-        yield Do(lambda: self._session.keep_rotated(before, view.api_key, ends))
+        yield RunFunction(lambda: self._session.replace_stored_key(before, view.api_key, ends))
         return view
 
-    @offered
+    @api_method
     def revoke(self) -> Routine[None]:
         """The key is none any more."""
-        return self._core.revoke_key()
+        return self._client.revoke_key()
 
 
-class Keys(KeyMethods, Blocking):
+class Keys(KeyMethods, SyncResource):
     pass
 
 
-class AsyncKeys(KeyMethods, Awaiting):
+class AsyncKeys(KeyMethods, AsyncResource):
     pass
 
 
-class StatisticsMethods(Group):
+class StatisticsMethods(Resource):
     """`client.stats`."""
 
-    @offered
+    @api_method
     def eta(self, *, days: float | None = None, gpu_type: str | None = None) -> Routine[EtaReportView]:
         """How good the estimates of starts were."""
         query = ({"days": f"{days:g}"} if days is not None else {}) | ({"gpu_type": gpu_type} if gpu_type else {})
-        return self._core.value(reading(EtaReportView, "/v1/stats/eta", query))
+        return self._client.fetch_value(read_call(EtaReportView, "/v1/stats/eta", query))
 
 
-class Statistics(StatisticsMethods, Blocking):
+class Statistics(StatisticsMethods, SyncResource):
     pass
 
 
-class AsyncStatistics(StatisticsMethods, Awaiting):
+class AsyncStatistics(StatisticsMethods, AsyncResource):
     pass

@@ -8,23 +8,23 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from gpudev.sdk.client_session import Session
-from gpudev.sdk.effects import Do, Execute, Executed, Routine
+from gpudev.sdk.client_session import ClientSession
+from gpudev.sdk.effects import ProgramResult, Routine, RunFunction, RunProgram
 from gpudev.sdk.errors import ClientError, CommandFailed, ReservationEnded, UsageError
 from gpudev.sdk.http import endpoints
-from gpudev.sdk.http.api_client import Core
-from gpudev.sdk.http.routines import BlockingDriver
-from gpudev.sdk.offering import Awaiting, Blocking, Group, offered
+from gpudev.sdk.http.api_client import ApiClient
+from gpudev.sdk.http.routines import SyncDriver
+from gpudev.sdk.offering import AsyncResource, Resource, SyncResource, api_method
 from gpudev.sdk.remote import openssh, remote_commands, ssh_route, upload
 from gpudev.sdk.resources.jobs import check_ready
-from gpudev.sdk.resources.sync_async import AwaitingDriver
+from gpudev.sdk.resources.sync_async import AsyncDriver
 from gpudev.wire.reservations import ExtendRequest, JobView
 
-_NO_CONNECTION = 255
-_QUIET = ("-T", "-o", "BatchMode=yes", "-o", "LogLevel=ERROR")
+_SSH_FAILED = 255
+_QUIET_OPTIONS = ("-T", "-o", "BatchMode=yes", "-o", "LogLevel=ERROR")
 
 
-class Result(NamedTuple):
+class CommandResult(NamedTuple):
     """What a command came to."""
 
     exit_code: int
@@ -32,13 +32,13 @@ class Result(NamedTuple):
     stderr: str
 
 
-class ServerMethods(Group):
+class ServerMethods(Resource):
     """A dev server: `with client.reserve(…) as server`, or `client.server(job_id)`."""
 
     job: JobView
     """The reservation as it was last seen."""
-    _way: tuple[str, ...] | None
-    _is_way_known: bool
+    _route: tuple[str, ...] | None
+    _is_route_known: bool
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id} ({self.job.status})>"
@@ -47,7 +47,7 @@ class ServerMethods(Group):
     def id(self) -> str:
         return self.job.reservation_id
 
-    @offered
+    @api_method
     def run(
         self,
         command: str | Sequence[str],
@@ -56,111 +56,115 @@ class ServerMethods(Group):
         capture: bool = True,
         stdin: str | bytes | None = None,
         timeout: float | None = None,
-    ) -> Routine[Result]:
+    ) -> Routine[CommandResult]:
         """Run a command there. A string is a line for the shell there; a sequence arrives as it is. Its output comes
         back, or goes where this program's goes (`capture=False`). Raises CommandFailed when it ends with another exit
         code than 0 (one that a signal ends: 128 and its number), or ReservationEnded when there is nothing left to run
         it, unless `check=False`; NotInTime after `timeout` seconds."""
-        line = yield from self._command_line(remote_commands.answered(_as_arguments(command)))
+        line = yield from self._command_line(remote_commands.attached_command(_as_arguments(command)))
         sent = stdin.encode() if isinstance(stdin, str) else stdin
-        done = yield from _execute(Execute(line, sent, capture, timeout, self._session.env))
-        result = _result(done)
+        done = yield from _run_program(RunProgram(line, sent, capture, timeout, self._session.env))
+        result = _decode_result(done)
         if check and result.exit_code != 0:
             raise (yield from self._failure(command, result))
         return result
 
-    @offered
+    @api_method
     def copy_folder(self, folder: str | Path = ".", target: str | None = None) -> Routine[str]:
         """Copy a folder's files there, less what its .gitignore leaves out. Comes to where they are, relative to the
         home there; without `target`, a folder of the same name."""
         source = Path(folder).resolve()
         if not source.is_dir():
             raise UsageError(f"there is no folder {source} to copy")
-        where = target or upload.usual_target(source)
-        way = yield from self._find_way()
-        yield Do(lambda: upload.copy_folder(self.job, self._session.env, way, source, where))
+        where = target or upload.default_target(source)
+        way = yield from self._find_route()
+        yield RunFunction(lambda: upload.copy_folder(self.job, self._session.env, way, source, where))
         return where
 
-    @offered
+    @api_method
     def start(self, command: str | Sequence[str], *, folder: str = ".", then_release: bool = False) -> Routine[None]:
         """Begin a command there that goes on when nobody is connected, in a folder of the home there. One at a time;
         `output` and `gpu-dev logs` show what it writes, for as long as the dev server lives. `then_release`: when it
         has ended, the reservation ends too; its history keeps the exit code and the last lines."""
-        line = yield from self._command_line(remote_commands.let_go(folder, _as_arguments(command), ends=then_release))
-        done = yield from _execute(Execute(line, None, True, None, self._session.env))
+        line = yield from self._command_line(
+            remote_commands.detached_command(folder, _as_arguments(command), ends_reservation=then_release)
+        )
+        done = yield from _run_program(RunProgram(line, None, True, None, self._session.env))
         if done.exit_code != 0:
-            raise (yield from self._failure(command, _result(done)))
+            raise (yield from self._failure(command, _decode_result(done)))
 
-    @offered
-    def output(self, *, wait: bool = False, timeout: float | None = None) -> Routine[Result]:
+    @api_method
+    def output(self, *, wait: bool = False, timeout: float | None = None) -> Routine[CommandResult]:
         """What the command that was begun has written. `wait`: once it has ended, and with its exit code."""
-        line = yield from self._command_line(remote_commands.output(follow=wait))
-        return _result((yield from _execute(Execute(line, None, True, timeout, self._session.env))))
+        line = yield from self._command_line(remote_commands.output_command(follow=wait))
+        return _decode_result((yield from _run_program(RunProgram(line, None, True, timeout, self._session.env))))
 
-    @offered
+    @api_method
     def refresh(self) -> Routine[JobView]:
         """The reservation as it is now."""
-        self.job = yield from self._core.value(endpoints.get_job(self.id))
+        self.job = yield from self._client.fetch_value(endpoints.get_job(self.id))
         return self.job
 
-    @offered
+    @api_method
     def extend(self, hours: float) -> Routine[JobView]:
         """Stay so many hours longer."""
-        self.job = yield from self._core.value(endpoints.extend(self.id, ExtendRequest(extension_hours=float(hours))))
+        self.job = yield from self._client.fetch_value(
+            endpoints.extend_job(self.id, ExtendRequest(extension_hours=float(hours)))
+        )
         return self.job
 
-    @offered
+    @api_method
     def cancel(self) -> Routine[JobView]:
         """End it, and everything that runs there."""
-        self.job = yield from self._core.value(endpoints.cancel(self.id))
+        self.job = yield from self._client.fetch_value(endpoints.cancel_job(self.id))
         return self.job
 
     def _command_line(self, command: Sequence[str]) -> Routine[Sequence[str]]:
         check_ready(self.job)
-        way = yield from self._find_way()
-        line: Sequence[str] = yield Do(
+        way = yield from self._find_route()
+        line: Sequence[str] = yield RunFunction(
             lambda: openssh.command_line(
-                openssh.find_program(), self.job, command, self._session.env, tty=False, proxy=way, more=_QUIET
+                openssh.find_program(), self.job, command, self._session.env, tty=False, proxy=way, more=_QUIET_OPTIONS
             )
         )
         return line
 
-    def _failure(self, command: str | Sequence[str], result: Result) -> Routine[ClientError]:
+    def _failure(self, command: str | Sequence[str], result: CommandResult) -> Routine[ClientError]:
         """A connection that broke may have broken because there is nothing left to be connected to."""
-        if result.exit_code == _NO_CONNECTION:
+        if result.exit_code == _SSH_FAILED:
             with suppress(ClientError):
-                self.job = yield from self._core.value(endpoints.get_job(self.id))
+                self.job = yield from self._client.fetch_value(endpoints.get_job(self.id))
             try:
                 check_ready(self.job)
             except ReservationEnded as error:
                 return error
-        return _failure(command, result)
+        return _command_failed(command, result)
 
-    def _find_way(self) -> Routine[tuple[str, ...] | None]:
+    def _find_route(self) -> Routine[tuple[str, ...] | None]:
         """Tried once; it holds for as long as this object does."""
-        if not self._is_way_known:
-            self._way = yield Do(
-                lambda: ssh_route.choose_way(self._session, self.job, datetime.now(UTC), direct=False, proxy=False)
+        if not self._is_route_known:
+            self._route = yield RunFunction(
+                lambda: ssh_route.choose_route(self._session, self.job, datetime.now(UTC), direct=False, proxy=False)
             )
-            self._is_way_known = True
-        return self._way
+            self._is_route_known = True
+        return self._route
 
 
-class Server(ServerMethods, Blocking):
-    def __init__(self, session: Session, core: Core, driver: BlockingDriver, job: JobView) -> None:
+class Server(ServerMethods, SyncResource):
+    def __init__(self, session: ClientSession, core: ApiClient, driver: SyncDriver, job: JobView) -> None:
         super().__init__(session, core, driver)
-        self.job, self._way, self._is_way_known = job, None, False
+        self.job, self._route, self._is_route_known = job, None, False
 
 
-class AsyncServer(ServerMethods, Awaiting):
-    def __init__(self, session: Session, core: Core, driver: AwaitingDriver, job: JobView) -> None:
+class AsyncServer(ServerMethods, AsyncResource):
+    def __init__(self, session: ClientSession, core: ApiClient, driver: AsyncDriver, job: JobView) -> None:
         super().__init__(session, core, driver)
-        self.job, self._way, self._is_way_known = job, None, False
+        self.job, self._route, self._is_route_known = job, None, False
 
 
-def _execute(effect: Execute) -> Routine[Executed]:
+def _run_program(effect: RunProgram) -> Routine[ProgramResult]:
     try:
-        done: Executed = yield effect
+        done: ProgramResult = yield effect
     except OSError as error:
         if error.errno != errno.E2BIG:
             raise
@@ -184,19 +188,15 @@ def _as_arguments(command: str | Sequence[str]) -> Sequence[str]:
     return list(command) if len(command) > 1 else [shlex.quote(command[0])]
 
 
-def _result(done: Executed) -> Result:
-    return Result(done.exit_code, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace"))
+def _decode_result(done: ProgramResult) -> CommandResult:
+    return CommandResult(done.exit_code, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace"))
 
 
-def _failure(command: str | Sequence[str], result: Result) -> CommandFailed:
+def _command_failed(command: str | Sequence[str], result: CommandResult) -> CommandFailed:
     shown = command if isinstance(command, str) else " ".join(command)
     lines = result.stderr.strip().splitlines()
     why = f": {lines[-1]}" if lines else ""
-    how = (
-        "ssh failed, or it ended with 255"
-        if result.exit_code == _NO_CONNECTION
-        else f"it ended with {result.exit_code}"
-    )
+    how = "ssh failed, or it ended with 255" if result.exit_code == _SSH_FAILED else f"it ended with {result.exit_code}"
     return CommandFailed(
         f"`{shown[:200]}`: {how}{why}", exit_code=result.exit_code, stdout=result.stdout, stderr=result.stderr
     )

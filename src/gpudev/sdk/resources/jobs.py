@@ -7,58 +7,60 @@ from typing import Any, Unpack
 
 from gpudev.domain.reservations.lifecycle import LIVE
 from gpudev.sdk import histories
-from gpudev.sdk.effects import Do, Pause, Routine
+from gpudev.sdk.effects import Pause, Routine, RunFunction
 from gpudev.sdk.errors import NotInTime, ReservationEnded
 from gpudev.sdk.http import endpoints
-from gpudev.sdk.http.event_stream import Following, patience, wait_until_ready
-from gpudev.sdk.offering import Awaiting, Blocking, Group, Source, offered, streamed
-from gpudev.sdk.reserve_options import Wishes, as_request, checked
+from gpudev.sdk.http.event_stream import JobWatch, read_patience, wait_until_ready
+from gpudev.sdk.offering import AsyncResource, ItemSource, Resource, SyncResource, api_method, api_stream
+from gpudev.sdk.reserve_options import ReserveOptions, check_options, request_from_options
 from gpudev.sdk.standing import has_ended
 from gpudev.wire.proxy import ProxyToken
 from gpudev.wire.reservations import ExtendRequest, JobEvent, JobView, PriorityRequest
 
-OnChange = Callable[[JobView], object]
+OnJobChange = Callable[[JobView], object]
 _LARGEST_PAGE = 200
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 3.0
 
 
-class JobMethods(Group):
+class JobMethods(Resource):
     """`client.jobs`. A job's id may be shortened to its first 4 or more digits."""
 
-    @offered
-    def submit(self, *, idempotency_key: str | None = None, **wishes: Unpack[Wishes]) -> Routine[JobView]:
+    @api_method
+    def submit(self, *, idempotency_key: str | None = None, **options: Unpack[ReserveOptions]) -> Routine[JobView]:
         """Make a reservation and come back at once, with its place in the line. It is made once, however often the
         connection breaks; give an `idempotency_key` of your own to make it once over several runs of a program."""
-        request = yield Do(lambda: as_request(self._session, checked(wishes)))
-        return (yield from self._core.value(endpoints.submit(request, idempotency_key)))
+        request = yield RunFunction(lambda: request_from_options(self._session, check_options(options)))
+        return (yield from self._client.fetch_value(endpoints.submit_job(request, idempotency_key)))
 
-    @offered
+    @api_method
     def get(self, job_id: str) -> Routine[JobView]:
         """One reservation as it is now."""
-        return self._core.value(endpoints.get_job(job_id))
+        return self._client.fetch_value(endpoints.get_job(job_id))
 
-    @offered
-    def wait(self, job_id: str, *, on_change: OnChange | None = None, timeout: float | None = None) -> Routine[JobView]:
+    @api_method
+    def wait(
+        self, job_id: str, *, on_change: OnJobChange | None = None, timeout: float | None = None
+    ) -> Routine[JobView]:
         """Wait until the dev server is ready. `on_change` is told of every change on the way (place in the line,
         expected start, steps). Raises ReservationEnded if it ends instead, NotInTime after `timeout` seconds; the
         reservation itself stays as it is."""
-        first = yield from self._core.value(endpoints.get_job(job_id))
-        job = yield from wait_until_ready(self._following(first, timeout), first, on_change)
+        first = yield from self._client.fetch_value(endpoints.get_job(job_id))
+        job = yield from wait_until_ready(self._watch(first, timeout), first, on_change)
         return check_ready(job)
 
-    @offered
+    @api_method
     def cancel(self, job_id: str) -> Routine[JobView]:
         """End a reservation, and everything that runs there. Disks stay."""
-        return self._core.value(endpoints.cancel(job_id))
+        return self._client.fetch_value(endpoints.cancel_job(job_id))
 
-    @offered
+    @api_method
     def wait_until_released(self, job_id: str, *, timeout: float | None = None) -> Routine[JobView]:
         """Of one that has ended: wait until everything it had is gone, so that its disk is free for the next one.
         Raises NotInTime after `timeout` seconds."""
         deadline = None if timeout is None else monotonic() + timeout
         pause = _FIRST_PAUSE
         while True:
-            job = yield from self._core.value(endpoints.get_job(job_id))
+            job = yield from self._client.fetch_value(endpoints.get_job(job_id))
             if job.released_at is not None:
                 return job
             if deadline is not None and monotonic() > deadline:
@@ -66,34 +68,34 @@ class JobMethods(Group):
             yield Pause(pause)
             pause = min(pause * 1.5, _LONGEST_PAUSE)
 
-    @offered
+    @api_method
     def extend(self, job_id: str, hours: float) -> Routine[JobView]:
         """Stay so many hours longer."""
-        return self._core.value(endpoints.extend(job_id, ExtendRequest(extension_hours=float(hours))))
+        return self._client.fetch_value(endpoints.extend_job(job_id, ExtendRequest(extension_hours=float(hours))))
 
-    @offered
+    @api_method
     def prioritise(self, job_id: str, priority: int) -> Routine[JobView]:
         """For operators: who has a higher one goes first; 0 is usual."""
-        return self._core.value(endpoints.prioritise(job_id, PriorityRequest(priority=priority)))
+        return self._client.fetch_value(endpoints.prioritise_job(job_id, PriorityRequest(priority=priority)))
 
-    @offered
+    @api_method
     def events(self, job_id: str) -> Routine[Sequence[JobEvent]]:
         """What happened to it until now, the oldest first."""
-        job = yield from self._core.value(endpoints.get_job(job_id))
-        return (yield from histories.read(self._core, job))
+        job = yield from self._client.fetch_value(endpoints.get_job(job_id))
+        return (yield from histories.read_history(self._client, job))
 
-    @streamed
-    def follow(self, job_id: str) -> Source[JobEvent]:
+    @api_stream
+    def follow(self, job_id: str) -> ItemSource[JobEvent]:
         """What happened to it and what happens, one after another, until it has ended."""
-        return _Followed(self, job_id)
+        return _FollowedHistory(self, job_id)
 
-    @offered
+    @api_method
     def proxy_token(self, job_id: str) -> Routine[ProxyToken]:
         """What opens the way for ssh through HTTPS, for a minute."""
         path = f"{endpoints.job_path(job_id)}/proxy-token"
-        return self._core.value(endpoints.Call(ProxyToken, "POST", path, repeatable=True))
+        return self._client.fetch_value(endpoints.ApiCall(ProxyToken, "POST", path, repeatable=True))
 
-    @offered
+    @api_method
     def list(
         self,
         *,
@@ -112,19 +114,19 @@ class JobMethods(Group):
         query |= {"created_after": created_after.isoformat()} if created_after else {}
         query |= {"created_before": created_before.isoformat()} if created_before else {}
         query |= {"all": "true"} if everybody else {}
-        return (yield from _all_pages(self, query, limit))
+        return (yield from _list_pages(self, query, limit))
 
-    def _following(self, job: JobView, timeout: float | None) -> Following:
+    def _watch(self, job: JobView, timeout: float | None) -> JobWatch:
         deadline = None if timeout is None else monotonic() + timeout
-        patient_for = patience(self._session.env)
-        return Following(self._core, job.reservation_id, patience=patient_for, deadline=deadline)
+        patient_for = read_patience(self._session.env)
+        return JobWatch(self._client, job.reservation_id, patience=patient_for, deadline=deadline)
 
 
-class Jobs(JobMethods, Blocking):
+class Jobs(JobMethods, SyncResource):
     pass
 
 
-class AsyncJobs(JobMethods, Awaiting):
+class AsyncJobs(JobMethods, AsyncResource):
     pass
 
 
@@ -136,18 +138,18 @@ def check_ready(job: JobView) -> JobView:
     return job
 
 
-class _Followed:
+class _FollowedHistory:
     """The history of a reservation that has yet to be found."""
 
     def __init__(self, jobs: JobMethods, job_id: str) -> None:
         self._jobs = jobs
         self._job_id = job_id
-        self._history: histories.History | None = None
+        self._history: histories.JobHistory | None = None
 
     def next(self) -> Routine[JobEvent | None]:
         if self._history is None:
-            job = yield from self._jobs._core.value(endpoints.get_job(self._job_id))
-            self._history = histories.History(self._jobs._core, job, follow=True)
+            job = yield from self._jobs._client.fetch_value(endpoints.get_job(self._job_id))
+            self._history = histories.JobHistory(self._jobs._client, job, follow=True)
         return (yield from self._history.next())
 
     def close(self) -> Routine[None]:
@@ -155,12 +157,12 @@ class _Followed:
             yield from self._history.close()
 
 
-def _all_pages(jobs: JobMethods, query: dict[str, Any], limit: int) -> Routine[Sequence[JobView]]:
+def _list_pages(jobs: JobMethods, query: dict[str, Any], limit: int) -> Routine[Sequence[JobView]]:
     found: list[JobView] = []
     cursor: str | None = None
     while len(found) < limit:
         page_query = {**query, "limit": min(limit - len(found), _LARGEST_PAGE)} | ({"cursor": cursor} if cursor else {})
-        page = yield from jobs._core.value(endpoints.list_jobs(page_query))
+        page = yield from jobs._client.fetch_value(endpoints.list_jobs(page_query))
         found += page.jobs
         cursor = page.next_cursor
         if cursor is None or not page.jobs:

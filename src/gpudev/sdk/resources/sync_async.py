@@ -7,20 +7,32 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar, assert_never
 
-from gpudev.sdk.effects import Close, Do, Effect, Execute, Executed, NextLine, Open, Pause, Routine, Send, Tell
+from gpudev.sdk.effects import (
+    CloseStream,
+    Effect,
+    Notify,
+    OpenStream,
+    Pause,
+    ProgramResult,
+    ReadLine,
+    Routine,
+    RunFunction,
+    RunProgram,
+    Send,
+)
 from gpudev.sdk.errors import NotInTime, UsageError
-from gpudev.sdk.http.transport import Answer, Request, Stream, Transport, hang_up
+from gpudev.sdk.http.transport import HttpRequest, HttpResponse, HttpTransport, LineStream, abort_connection
 
 _T = TypeVar("_T")
-_MOST_THREADS = 256
+_MAX_THREADS = 256
 """Each stream that is listened to has one; none is started before it is needed."""
 
 
-class AwaitingDriver:
-    def __init__(self, transport: Transport) -> None:
+class AsyncDriver:
+    def __init__(self, transport: HttpTransport) -> None:
         self._transport = transport
-        self._threads = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="gpu-dev")
-        self._streams: set[Stream] = set()
+        self._threads = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="gpu-dev")
+        self._streams: set[LineStream] = set()
         self._is_closed = False
 
     async def run(self, routine: Routine[_T]) -> _T:
@@ -35,7 +47,7 @@ class AwaitingDriver:
                 return result
             came, wrong = None, None
             try:
-                came = await self._carry_out(effect)
+                came = await self._perform_effect(effect)
             except BaseException as error:  # noqa: BLE001 - the routine decides what it means
                 wrong = error
 
@@ -46,53 +58,53 @@ class AwaitingDriver:
             stream.abort()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _carry_out(self, effect: Effect) -> Any:
+    async def _perform_effect(self, effect: Effect) -> Any:
         match effect:
             case Send(request):
                 return await self._send(request)
-            case Open(request, silence):
+            case OpenStream(request, silence):
                 return await self._open(request, silence)
-            case NextLine(stream, within):
-                return await self._in_thread(lambda: stream.read_line(within), stream.abort)
-            case Close(stream):
+            case ReadLine(stream, within):
+                return await self._run_in_thread(lambda: stream.read_line(within), stream.abort)
+            case CloseStream(stream):
                 self._streams.discard(stream)
                 return stream.close()
             case Pause(seconds):
                 return await asyncio.sleep(seconds)
-            case Do(act):
-                return await self._in_thread(act)
-            case Tell(listener, news):
+            case RunFunction(act):
+                return await self._run_in_thread(act)
+            case Notify(listener, news):
                 told = listener(news)
                 return await told if inspect.isawaitable(told) else told
-            case Execute():
-                return await _execute(effect)
+            case RunProgram():
+                return await _run_program(effect)
             case _:
                 assert_never(effect)
 
-    async def _send(self, request: Request) -> Answer:
+    async def _send(self, request: HttpRequest) -> HttpResponse:
         lines: list[socket.socket] = []
 
         def abort() -> None:
             for line in lines:
-                hang_up(line)
+                abort_connection(line)
 
-        return await self._in_thread(lambda: self._transport.ask(request, lines.append), abort)
+        return await self._run_in_thread(lambda: self._transport.send(request, lines.append), abort)
 
-    async def _open(self, request: Request, silence: float) -> Stream | Answer:
+    async def _open(self, request: HttpRequest, silence: float) -> LineStream | HttpResponse:
         abandoned: list[bool] = []
 
-        def open_stream() -> Stream | Answer:
+        def open_stream() -> LineStream | HttpResponse:
             opened = self._transport.open_stream(request, silence)
-            if abandoned and isinstance(opened, Stream):
+            if abandoned and isinstance(opened, LineStream):
                 opened.close()
             return opened
 
-        opened = await self._in_thread(open_stream, lambda: abandoned.append(True))
-        if isinstance(opened, Stream):
+        opened = await self._run_in_thread(open_stream, lambda: abandoned.append(True))
+        if isinstance(opened, LineStream):
             self._streams.add(opened)
         return opened
 
-    async def _in_thread(self, act: Callable[[], _T], abort: Callable[[], None] | None = None) -> _T:
+    async def _run_in_thread(self, act: Callable[[], _T], abort: Callable[[], None] | None = None) -> _T:
         if self._is_closed:
             raise UsageError("this client is closed")
         future = asyncio.get_running_loop().run_in_executor(self._threads, act)
@@ -108,7 +120,7 @@ class AwaitingDriver:
             raise
 
 
-async def to_the_end(tidying: Coroutine[Any, Any, _T]) -> _T:
+async def run_to_completion(tidying: Coroutine[Any, Any, _T]) -> _T:
     """However often the caller is cancelled meanwhile; that is told when it is done."""
     task = asyncio.ensure_future(tidying)
     cancelled: asyncio.CancelledError | None = None
@@ -122,29 +134,29 @@ async def to_the_end(tidying: Coroutine[Any, Any, _T]) -> _T:
     return task.result()
 
 
-async def _execute(effect: Execute) -> Executed:
-    output = asyncio.subprocess.PIPE if effect.captured else None
+async def _run_program(effect: RunProgram) -> ProgramResult:
+    output = asyncio.subprocess.PIPE if effect.capture_output else None
     process = await asyncio.create_subprocess_exec(
         *effect.arguments,
-        stdin=asyncio.subprocess.DEVNULL if effect.sent is None else asyncio.subprocess.PIPE,
+        stdin=asyncio.subprocess.DEVNULL if effect.stdin is None else asyncio.subprocess.PIPE,
         stdout=output,
         stderr=output,
         env=dict(effect.environment),
     )
     try:
         async with asyncio.timeout(effect.timeout):
-            stdout, stderr = await process.communicate(effect.sent)
+            stdout, stderr = await process.communicate(effect.stdin)
     except TimeoutError as error:
-        await _end(process)
+        await _kill(process)
         raise NotInTime(f"the command did not end within {effect.timeout:g} seconds") from error
     except BaseException:
-        await _end(process)
+        await _kill(process)
         raise
     assert process.returncode is not None
-    return Executed(process.returncode, stdout or b"", stderr or b"")
+    return ProgramResult(process.returncode, stdout or b"", stderr or b"")
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
+async def _kill(process: asyncio.subprocess.Process) -> None:
     if process.returncode is None:
         process.kill()
     await process.wait()

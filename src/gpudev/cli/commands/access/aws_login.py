@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gpudev.cli import output
-from gpudev.cli.commands.access.login_methods import Options, credential_from
-from gpudev.cli.exit_codes import CliError, Exit, local_error
+from gpudev.cli.commands.access.login_methods import LoginOptions, credential_from
+from gpudev.cli.exit_codes import CliError, ExitCode, local_error
 from gpudev.domain.access import login as aws_login
 from gpudev.domain.errors import Invalid
 from gpudev.sdk.credentials import Credential
@@ -17,29 +17,31 @@ from gpudev.wire import codec
 from gpudev.wire.access import AwsLoginRequest, LoginMethod, LoginView, NonceView
 
 if TYPE_CHECKING:
-    from gpudev.cli.command_session import Session
+    from gpudev.cli.command_session import CommandSession
 
 _INSTALL = "pip install 'gpu-dev[aws-login]'"
 
 
-def log_in(session: "Session", method: LoginMethod, options: Options) -> Credential:
+def log_in(session: "CommandSession", method: LoginMethod, options: LoginOptions) -> Credential:
     if session.address.url.startswith("http:") and not session.address.is_local:
-        output.tell(f"Note: {session.address.url} is not encrypted; whoever listens on the way can take your key.")
+        output.write_note(
+            f"Note: {session.address.url} is not encrypted; whoever listens on the way can take your key."
+        )
     return _log_in(session, method, options.profile)
 
 
-def log_in_again(session: "Session", method: LoginMethod, login: Mapping[str, str]) -> Credential:
+def log_in_again(session: "CommandSession", method: LoginMethod, login: Mapping[str, str]) -> Credential:
     return _log_in(session, method, login.get("profile"))
 
 
-def _log_in(session: "Session", method: LoginMethod, profile: str | None) -> Credential:
+def _log_in(session: "CommandSession", method: LoginMethod, profile: str | None) -> Credential:
     name = _check_name(session.address.url, method)
     # Credentials first: they may take a while to get, and a nonce does not last.
     signer = _Signer(profile, method)
     api = session.anonymous_api()
-    nonce = api.post(NonceView, "/v1/auth/nonce", repeatable=True).value.nonce
+    nonce = api.post_path(NonceView, "/v1/auth/nonce", repeatable=True).value.nonce
     signed = signer.sign(name, nonce)
-    view = api.post(LoginView, "/v1/auth/aws-login", codec.encode_model(signed)).value
+    view = api.post_path(LoginView, "/v1/auth/aws-login", codec.encode_model(signed)).value
     login = {"method": "aws"} | ({"profile": profile} if profile else {})
     return credential_from(view, login)
 
@@ -49,7 +51,7 @@ def _check_name(url: str, method: LoginMethod) -> str:
     if name not in (method.server_names or []):
         names = ", ".join(method.server_names or []) or "nothing"
         raise CliError(
-            Exit.AUTH,
+            ExitCode.AUTH,
             f"you reach this server as {name}, but it takes logins for {names} only",
             "Use that address (`gpu-dev config set api_url URL`), or ask its operator to add this one",
         )
@@ -60,25 +62,25 @@ class _Signer:
     """Somebody's AWS credentials, found as every AWS program finds them."""
 
     def __init__(self, profile: str | None, method: LoginMethod) -> None:
-        self._library = _library()
+        self._botocore = _load_botocore()
         self._roles = " or ".join(method.roles or []) or "it names"
         try:
-            aws = self._library.session.Session(profile=profile)
+            aws = self._botocore.session.Session(profile=profile)
             found = aws.get_credentials()
             self._credentials = found.get_frozen_credentials() if found else None
             region = aws.get_config_variable("region")
-        except self._library.exceptions.BotoCoreError as error:
+        except self._botocore.exceptions.BotoCoreError as error:
             raise self._failed(error, profile) from error
         if self._credentials is None:
             raise CliError(
-                Exit.AUTH,
-                f"there are no AWS credentials here; {self._needed()}",
+                ExitCode.AUTH,
+                f"there are no AWS credentials here; {self._required_role()}",
                 "Log in to AWS first (`aws sso login --profile NAME`, then `gpu-dev login --profile NAME`)",
             )
         if not self._credentials.token:
             raise CliError(
-                Exit.AUTH,
-                f"the AWS credentials found here are no role's; {self._needed()}",
+                ExitCode.AUTH,
+                f"the AWS credentials found here are no role's; {self._required_role()}",
                 "Choose the profile that has it: `gpu-dev login --profile NAME`",
             )
         self._endpoint = _endpoint(method, region)
@@ -90,10 +92,10 @@ class _Signer:
             aws_login.SERVER_HEADER: server_name,
             aws_login.NONCE_HEADER: nonce,
         }
-        request = self._library.awsrequest.AWSRequest(
+        request = self._botocore.awsrequest.AWSRequest(
             aws_login.STS_METHOD, self._endpoint.url, data=aws_login.STS_BODY, headers=headers
         )
-        self._library.auth.SigV4Auth(self._credentials, "sts", self._endpoint.region).add_auth(request)
+        self._botocore.auth.SigV4Auth(self._credentials, "sts", self._endpoint.region).add_auth(request)
         return AwsLoginRequest(
             method=aws_login.STS_METHOD,
             url=self._endpoint.url,
@@ -101,13 +103,13 @@ class _Signer:
             body=aws_login.STS_BODY,
         )
 
-    def _needed(self) -> str:
+    def _required_role(self) -> str:
         return f"this server wants the role {self._roles}"
 
     def _failed(self, error: Exception, profile: str | None) -> CliError:
         named = f" --profile {profile}" if profile else ""
         return CliError(
-            Exit.AUTH, f"your AWS credentials cannot be had: {error}", f"With SSO, run `aws sso login{named}`"
+            ExitCode.AUTH, f"your AWS credentials cannot be had: {error}", f"With SSO, run `aws sso login{named}`"
         )
 
 
@@ -117,10 +119,10 @@ def _endpoint(method: LoginMethod, own_region: str | None) -> aws_login.StsEndpo
     try:
         return aws_login.get_sts_endpoint(own_region if own_region in regions else regions[0])
     except (Invalid, IndexError) as error:
-        raise CliError(Exit.UNREACHABLE, "the server does not say for which AWS region to sign") from error
+        raise CliError(ExitCode.UNREACHABLE, "the server does not say for which AWS region to sign") from error
 
 
-def _library() -> Any:
+def _load_botocore() -> Any:
     try:
         import botocore.auth
         import botocore.awsrequest

@@ -10,9 +10,9 @@ import click
 
 from gpudev import paths
 from gpudev.cli import config
-from gpudev.cli.command_session import Session
-from gpudev.cli.commands.access.login_methods import Options, credential_from
-from gpudev.cli.exit_codes import CliError, Exit, usage_error
+from gpudev.cli.command_session import CommandSession
+from gpudev.cli.commands.access.login_methods import LoginOptions, credential_from
+from gpudev.cli.exit_codes import CliError, ExitCode, usage_error
 from gpudev.domain.access.invitations import InvitationLink, parse_invitation_link
 from gpudev.domain.errors import Invalid
 from gpudev.sdk.api_address import region_of
@@ -23,50 +23,50 @@ from gpudev.wire.access import LoginMethod, LoginView
 from gpudev.wire.auth_oidc import InvitationLoginRequest
 
 if TYPE_CHECKING:
-    from gpudev.cli.api_calls import Api
+    from gpudev.cli.api_calls import CommandApi
 
 METHOD = "invitation"
 _PATH = "/v1/auth/invitation-login"
 _LONGEST_LINK = 4096
 
 
-def accept(text: str, api_url: str | None) -> tuple[Session, Credential]:
+def accept_invitation(text: str, api_url: str | None) -> tuple[CommandSession, Credential]:
     """Everything is kept: the key, where the API is, and how to know it. `-` reads the link from standard input."""
     try:
         link = parse_invitation_link(_read_link() if text == "-" else text)
     except Invalid as error:
         raise usage_error(error.message) from error
-    session = Session(link.api_url, pin=link.fingerprint)
-    if api_url is not None and Session(api_url).address.url != session.address.url:
+    session = CommandSession(link.api_url, pin=link.fingerprint)
+    if api_url is not None and CommandSession(api_url).address.url != session.address.url:
         raise usage_error(f"--api-url is another address than the invitation's, which is {link.api_url}")
-    credential = session.keep(_exchange(session.anonymous_api(), link))
+    credential = session.store_credential(_exchange(session.anonymous_api(), link))
     store_pin(session.env, session.address.url, link.fingerprint)
     if not session.address.embedded:
         where = paths.config_file(session.env)
-        config.store(where, config.API_URL, session.address.url, region_of(session.env))
+        config.store_preference(where, config.API_URL, session.address.url, region_of(session.env))
     return session, credential
 
 
-def log_in(session: Session, method: LoginMethod, options: Options) -> Credential:
+def log_in(session: CommandSession, method: LoginMethod, options: LoginOptions) -> Credential:
     raise CliError(
-        Exit.AUTH,
+        ExitCode.AUTH,
         f"{session.address.url} lets in who was invited",
         "Ask its operator for a link (`gpu-dev-server users invite NAME`) and run `gpu-dev login LINK`; a key you were "
         "given is stored with `gpu-dev login --key-stdin`",
     )
 
 
-def log_in_again(session: Session, method: LoginMethod, login: Mapping[str, str]) -> Credential:
+def log_in_again(session: CommandSession, method: LoginMethod, login: Mapping[str, str]) -> Credential:
     raise CliError(
-        Exit.AUTH,
+        ExitCode.AUTH,
         f"your key for {session.address.url} has ended, and an invitation is good once",
         "Ask whoever invited you for another link and run `gpu-dev login LINK`",
     )
 
 
-def _exchange(api: "Api", link: InvitationLink) -> Credential:
+def _exchange(api: "CommandApi", link: InvitationLink) -> Credential:
     brought = codec.encode_model(InvitationLoginRequest(secret=link.secret))
-    return credential_from(api.post(LoginView, _PATH, brought).value, {"method": METHOD})
+    return credential_from(api.post_path(LoginView, _PATH, brought).value, {"method": METHOD})
 
 
 def _read_link() -> str:

@@ -7,8 +7,8 @@ import click
 
 from gpudev import paths
 from gpudev.cli import output
-from gpudev.cli.command_session import KEY_VARIABLE, Session, check_key
-from gpudev.cli.exit_codes import CliError, Exit, usage_error
+from gpudev.cli.command_session import KEY_VARIABLE, CommandSession, check_key
+from gpudev.cli.exit_codes import CliError, ExitCode, usage_error
 from gpudev.sdk import credentials
 from gpudev.sdk.credentials import Credential
 from gpudev.sdk.errors import Forbidden, Unauthenticated
@@ -49,31 +49,35 @@ def login(
     chosen = bool(profile or method or by_device is not None)
     if sum((key_stdin, rotate, again, chosen, link is not None)) > 1:
         raise usage_error("--key-stdin, --rotate, --again, an invitation and a way to log in do not go together")
-    session = Session(api_url)
+    session = CommandSession(api_url)
     if link is not None:
         from gpudev.cli.commands.access import invitation_login
 
-        session, credential = invitation_login.accept(link, api_url)
+        session, credential = invitation_login.accept_invitation(link, api_url)
     elif key_stdin:
         credential = _store_given_key(session)
     elif rotate:
         credential = _rotate(session)
-    elif again and (stored := session.stored()) is not None and stored.login:
+    elif again and (stored := session.find_stored_credential()) is not None and stored.login:
         credential = session.log_in_again(stored)
     elif session.address.embedded and not chosen:
         credential = session.log_in_as_owner()
     elif again:
-        raise CliError(Exit.AUTH, f"nothing is known of how you log in to {session.address.url}", "Run `gpu-dev login`")
+        raise CliError(
+            ExitCode.AUTH, f"nothing is known of how you log in to {session.address.url}", "Run `gpu-dev login`"
+        )
     else:
         from gpudev.cli.commands.access import login_methods
 
-        credential = session.keep(login_methods.log_in(session, login_methods.Options(method, profile, by_device)))
+        credential = session.store_credential(
+            login_methods.log_in(session, login_methods.LoginOptions(method, profile, by_device))
+        )
     if as_json:
         about = {"api_url": session.address.url, "username": credential.username, "expires_at": credential.expires_at}
-        output.say(json.dumps(about))
+        output.write_line(json.dumps(about))
     else:
         name = f" as {output.clean(credential.username)}" if credential.username else ""
-        output.say(f"Logged in to {session.address.url}{name}.")
+        output.write_line(f"Logged in to {session.address.url}{name}.")
     _mention_variable(session)
 
 
@@ -81,42 +85,42 @@ def login(
 @click.option("--api-url", metavar="URL", help="Address of the API, above all settings.")
 def logout(api_url: str | None) -> None:
     """End the stored API key, at the server and here."""
-    session = Session(api_url)
-    stored = session.stored()
+    session = CommandSession(api_url)
+    stored = session.find_stored_credential()
     if stored is None:
-        output.say(f"There is no key for {session.address.url} here.")
+        output.write_line(f"There is no key for {session.address.url} here.")
         _mention_variable(session)
         return
     try:
-        session.api_with(stored.api_key).revoke_key()
+        session.api_with_key(stored.api_key).revoke_key()
     finally:
         # Whatever the server says: who logs out wants no key lying here.
-        credentials.forget(paths.credentials_file(session.env), session.address.url)
-    output.say(f"Logged out of {session.address.url}.")
+        credentials.remove_credential(paths.credentials_file(session.env), session.address.url)
+    output.write_line(f"Logged out of {session.address.url}.")
     _mention_variable(session)
 
 
-def _rotate(session: Session) -> Credential:
+def _rotate(session: CommandSession) -> Credential:
     from gpudev.wire.cluster import KeyView
 
-    stored = session.stored()
+    stored = session.find_stored_credential()
     if stored is None:
-        raise CliError(Exit.AUTH, f"there is no key for {session.address.url} here", "Run `gpu-dev login`")
-    view = session.api_with(stored.api_key).post(KeyView, "/v1/keys/rotate").value
+        raise CliError(ExitCode.AUTH, f"there is no key for {session.address.url} here", "Run `gpu-dev login`")
+    view = session.api_with_key(stored.api_key).post_path(KeyView, "/v1/keys/rotate").value
     ends = view.expires_at.isoformat() if view.expires_at else None
-    return session.keep(stored._replace(api_key=view.api_key, username=view.username, expires_at=ends))
+    return session.store_credential(stored._replace(api_key=view.api_key, username=view.username, expires_at=ends))
 
 
-def _store_given_key(session: Session) -> Credential:
+def _store_given_key(session: CommandSession) -> Credential:
     """Only a key that works is kept."""
     key = check_key(_read_key(), "what was given")
     try:
-        session.api_with(key).list_page({"limit": 1})
+        session.api_with_key(key).list_jobs_page({"limit": 1})
     except (Unauthenticated, Forbidden) as error:
         raise CliError(
-            Exit.AUTH, f"{session.address.url} does not take this key", "Ask its operator for another"
+            ExitCode.AUTH, f"{session.address.url} does not take this key", "Ask its operator for another"
         ) from error
-    return session.keep(Credential(key))
+    return session.store_credential(Credential(key))
 
 
 def _read_key() -> str:
@@ -127,6 +131,6 @@ def _read_key() -> str:
     return sys.stdin.readline(_LONGEST_KEY)
 
 
-def _mention_variable(session: Session) -> None:
+def _mention_variable(session: CommandSession) -> None:
     if session.env.get(KEY_VARIABLE):
-        output.tell(f"Note: {KEY_VARIABLE} is set and goes before the stored key.")
+        output.write_note(f"Note: {KEY_VARIABLE} is set and goes before the stored key.")

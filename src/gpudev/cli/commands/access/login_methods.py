@@ -10,14 +10,14 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from gpudev.cli.command_session import Session
-from gpudev.cli.exit_codes import CliError, Exit
+from gpudev.cli.command_session import CommandSession
+from gpudev.cli.exit_codes import CliError, ExitCode
 from gpudev.domain.errors import RateLimited
 from gpudev.sdk.credentials import Credential
 from gpudev.sdk.errors import ClientError, Forbidden, NotFound, Unauthenticated, Unreachable
 from gpudev.wire.access import LoginMethod, LoginMethods, LoginView
 
-WAYS: Mapping[str, str] = MappingProxyType(
+LOGIN_METHODS: Mapping[str, str] = MappingProxyType(
     {
         "aws": "gpudev.cli.commands.access.aws_login",
         "oidc": "gpudev.cli.commands.access.oidc_login",
@@ -26,7 +26,7 @@ WAYS: Mapping[str, str] = MappingProxyType(
 )
 
 
-class Options(NamedTuple):
+class LoginOptions(NamedTuple):
     """What the person said."""
 
     method: str | None = None
@@ -36,25 +36,27 @@ class Options(NamedTuple):
     """oidc: with a code on another device; None: whatever suits this machine."""
 
 
-def log_in(session: Session, options: Options) -> Credential:
+def log_in(session: CommandSession, options: LoginOptions) -> Credential:
     """By the way that was asked for, else by the first that the server offers and we know."""
-    offered = _offered(session)
+    offered = _offered_methods(session)
     wanted = options.method or ("aws" if options.profile else "oidc" if options.by_device is not None else None)
     for method in offered:
-        if method.kind in WAYS and wanted in (None, method.kind):
-            credential: Credential = _way(method.kind).log_in(session, method, options)
+        if method.kind in LOGIN_METHODS and wanted in (None, method.kind):
+            credential: Credential = _load_method(method.kind).log_in(session, method, options)
             return credential
     if wanted is not None:
         kinds = ", ".join(method.kind for method in offered) or "none that is known"
-        raise CliError(Exit.AUTH, f"{session.address.url} does not let people in by {wanted}", f"It offers: {kinds}")
+        raise CliError(
+            ExitCode.AUTH, f"{session.address.url} does not let people in by {wanted}", f"It offers: {kinds}"
+        )
     raise CliError(
-        Exit.AUTH,
+        ExitCode.AUTH,
         f"{session.address.url} hands out no keys to this machine",
         "Ask its operator for one (`gpu-dev-server users add NAME`) and store it with `gpu-dev login --key-stdin`",
     )
 
 
-def log_in_again(session: Session, stored: Credential) -> Credential:
+def log_in_again(session: CommandSession, stored: Credential) -> Credential:
     """Without a word to anybody. Raises Unreachable when it may work a little later."""
     try:
         credential = _log_in_again(session, stored)
@@ -63,9 +65,9 @@ def log_in_again(session: Session, stored: Credential) -> Credential:
             raise Unreachable(error.message, sent=True, next_step=error.next_step) from error
         raise
     if stored.username and credential.username != stored.username:
-        session.api_with(credential.api_key).revoke_key()
+        session.api_with_key(credential.api_key).revoke_key()
         raise CliError(
-            Exit.AUTH,
+            ExitCode.AUTH,
             f"your key for {session.address.url} has ended, and who is logged in to {stored.login['method']} now is "
             f"{credential.username}, not {stored.username}",
             "Run `gpu-dev login` to go on as somebody else",
@@ -73,12 +75,12 @@ def log_in_again(session: Session, stored: Credential) -> Credential:
     return credential
 
 
-def _log_in_again(session: Session, stored: Credential) -> Credential:
+def _log_in_again(session: CommandSession, stored: Credential) -> Credential:
     kind = stored.login.get("method", "")
-    method = next((each for each in _offered(session) if each.kind == kind), None)
-    if kind not in WAYS or method is None:
-        raise CliError(Exit.AUTH, f"your key for {session.address.url} has ended", "Run `gpu-dev login`")
-    credential: Credential = _way(kind).log_in_again(session, method, stored.login)
+    method = next((each for each in _offered_methods(session) if each.kind == kind), None)
+    if kind not in LOGIN_METHODS or method is None:
+        raise CliError(ExitCode.AUTH, f"your key for {session.address.url} has ended", "Run `gpu-dev login`")
+    credential: Credential = _load_method(kind).log_in_again(session, method, stored.login)
     return credential
 
 
@@ -87,12 +89,12 @@ def credential_from(view: LoginView, login: Mapping[str, str]) -> Credential:
     return Credential(view.api_key, view.username, ends, login)
 
 
-def _offered(session: Session) -> list[LoginMethod]:
+def _offered_methods(session: CommandSession) -> list[LoginMethod]:
     try:
-        return session.anonymous_api().read(LoginMethods, "/v1/auth/methods").value.methods
+        return session.anonymous_api().read_path(LoginMethods, "/v1/auth/methods").value.methods
     except (NotFound, Unauthenticated, Forbidden):
         return []  # a server of an earlier version, which knows only keys
 
 
-def _way(kind: str) -> Any:
-    return import_module(WAYS[kind])
+def _load_method(kind: str) -> Any:
+    return import_module(LOGIN_METHODS[kind])

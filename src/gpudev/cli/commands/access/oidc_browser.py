@@ -15,8 +15,8 @@ from typing import NamedTuple
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from gpudev.cli import output
-from gpudev.cli.commands.access.oidc_issuer import Client, Endpoints, Refused, Tokens, ask_for_tokens
-from gpudev.cli.exit_codes import CliError, Exit
+from gpudev.cli.commands.access.oidc_issuer import LoginRejected, OidcClient, OidcEndpoints, OidcTokens, ask_for_tokens
+from gpudev.cli.exit_codes import CliError, ExitCode
 from gpudev.domain.oidc_login import bind_nonce
 
 PATIENCE_SECONDS = 300.0
@@ -28,17 +28,17 @@ _PAGE = (
 )
 
 
-class Answered(NamedTuple):
+class AuthorizationResponse(NamedTuple):
     code: str | None
     error: str | None
     issuer: str | None
 
 
-def log_in(client: Client, endpoints: Endpoints, server: str) -> tuple[Tokens, str]:
+def log_in(client: OidcClient, endpoints: OidcEndpoints, server: str) -> tuple[OidcTokens, str]:
     """The tokens, and the nonce the ID token answers to, which says that they are for this server."""
     state, random, verifier = (secrets.token_urlsafe(32) for _ in range(3))
     nonce = bind_nonce(random, server)
-    with _Waiting(state) as waiting:
+    with _CallbackServer(state) as waiting:
         question = {
             "response_type": "code",
             "client_id": client.client_id,
@@ -50,14 +50,14 @@ def log_in(client: Client, endpoints: Endpoints, server: str) -> tuple[Tokens, s
             "code_challenge_method": "S256",
         }
         address = _with_query(endpoints.authorization, question)
-        output.tell(f"Log in with your browser; if it does not open, go to\n  {address}")
+        output.write_note(f"Log in with your browser; if it does not open, go to\n  {address}")
         # Some browsers are waited for until they end.
-        threading.Thread(target=_open, args=(address,), daemon=True).start()
+        threading.Thread(target=_open_browser, args=(address,), daemon=True).start()
         answered = waiting.wait()
         if answered.error is not None:
-            raise Refused(answered.error, f"the issuer refused the login ({output.clean(answered.error)[:200]})")
+            raise LoginRejected(answered.error, f"the issuer refused the login ({output.clean(answered.error)[:200]})")
         if answered.code is None or answered.issuer not in (None, client.issuer):
-            raise CliError(Exit.AUTH, "the answer that the browser brought is not the issuer's", "Try again")
+            raise CliError(ExitCode.AUTH, "the answer that the browser brought is not the issuer's", "Try again")
         fields = {
             "grant_type": "authorization_code",
             "code": answered.code,
@@ -75,47 +75,49 @@ def _with_query(address: str, question: dict[str, str]) -> str:
     return f"{address}{'&' if urlsplit(address).query else '?'}{urlencode(question)}"
 
 
-def _open(address: str) -> None:
+def _open_browser(address: str) -> None:
     try:
         webbrowser.open(address)
     except (OSError, webbrowser.Error):
         return  # the address stands on the screen
 
 
-class _Waiting:
+class _CallbackServer:
     """A port on this machine to which the browser is sent back."""
 
     def __init__(self, state: str) -> None:
         self._state = state
         self._server = HTTPServer(("127.0.0.1", 0), self._handler())
-        self._answered: Answered | None = None
+        self._response: AuthorizationResponse | None = None
 
     @property
     def address(self) -> str:
         return f"http://127.0.0.1:{self._server.server_port}{_PATH}"
 
-    def __enter__(self) -> "_Waiting":
+    def __enter__(self) -> "_CallbackServer":
         return self
 
     def __exit__(self, *_: object) -> None:
         self._server.server_close()
 
-    def wait(self) -> Answered:
+    def wait(self) -> AuthorizationResponse:
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while self._answered is None:
+        while self._response is None:
             self._server.timeout = deadline - time.monotonic()
             if self._server.timeout <= 0:
-                raise CliError(Exit.AUTH, "nobody logged in in the browser in time", "Try again: `gpu-dev login`")
+                raise CliError(ExitCode.AUTH, "nobody logged in in the browser in time", "Try again: `gpu-dev login`")
             self._server.handle_request()
-        return self._answered
+        return self._response
 
-    def take(self, path: str) -> bool:
+    def accept_callback(self, path: str) -> bool:
         """Whether this request was the answer we wait for."""
         parts = urlsplit(path)
         given = parse_qs(parts.query, max_num_fields=20)
-        if parts.path != _PATH or not secrets.compare_digest(_one(given, "state") or "", self._state):
+        if parts.path != _PATH or not secrets.compare_digest(_single_value(given, "state") or "", self._state):
             return False
-        self._answered = Answered(_one(given, "code"), _one(given, "error"), _one(given, "iss"))
+        self._response = AuthorizationResponse(
+            _single_value(given, "code"), _single_value(given, "error"), _single_value(given, "iss")
+        )
         return True
 
     def _handler(waiting) -> type[BaseHTTPRequestHandler]:  # noqa: N805 - the handler has a self of its own
@@ -124,10 +126,10 @@ class _Waiting:
 
             def do_GET(self) -> None:
                 try:
-                    taken = waiting.take(self.path)
+                    taken = waiting.accept_callback(self.path)
                 except ValueError:
                     taken = False
-                good = taken and waiting._answered is not None and waiting._answered.code is not None
+                good = taken and waiting._response is not None and waiting._response.code is not None
                 words = "You are logged in." if good else "Not logged in." if taken else "This is not your login."
                 page = _PAGE.format(words).encode()
                 self.send_response(200 if taken else 400)
@@ -144,7 +146,7 @@ class _Waiting:
         return Handler
 
 
-def _one(given: dict[str, list[str]], name: str) -> str | None:
+def _single_value(given: dict[str, list[str]], name: str) -> str | None:
     """What was said once; said twice it is nobody's answer."""
     values = given.get(name, [])
     return values[0] if len(values) == 1 and values[0].isascii() else None

@@ -5,8 +5,16 @@ from collections.abc import Callable
 from typing import Any
 
 from gpudev.cli import output
-from gpudev.cli.commands.access.oidc_issuer import Client, Endpoints, Refused, Tokens, ask_for_tokens, checked, post
-from gpudev.cli.exit_codes import CliError, Exit
+from gpudev.cli.commands.access.oidc_issuer import (
+    LoginRejected,
+    OidcClient,
+    OidcEndpoints,
+    OidcTokens,
+    ask_for_tokens,
+    check_address,
+    post,
+)
+from gpudev.cli.exit_codes import CliError, ExitCode
 from gpudev.sdk.errors import Unreachable
 
 _GRANT = "urn:ietf:params:oauth:grant-type:device_code"
@@ -16,15 +24,15 @@ _SLOW_DOWN_BY = 5.0
 _LONGEST_WAIT = 1800.0
 
 
-def log_in(client: Client, endpoints: Endpoints, sleep: Callable[[float], None] = time.sleep) -> Tokens:
+def log_in(client: OidcClient, endpoints: OidcEndpoints, sleep: Callable[[float], None] = time.sleep) -> OidcTokens:
     if endpoints.device is None:
         raise CliError(
-            Exit.AUTH,
+            ExitCode.AUTH,
             f"{client.issuer} has no login for machines without a browser",
             "Run `gpu-dev login --browser` where there is one",
         )
-    begun = post(endpoints.device, {**client.said(), "scope": " ".join(client.scopes)})
-    _show(begun)
+    begun = post(endpoints.device, {**client.form_fields(), "scope": " ".join(client.scopes)})
+    _show_code(begun)
     fields = {"grant_type": _GRANT, "device_code": _text(begun, "device_code")}
     pause = min(max(_number(begun, "interval", _USUAL_PAUSE), 1.0), _LONGEST_PAUSE)
     deadline = time.monotonic() + min(_number(begun, "expires_in", _LONGEST_WAIT), _LONGEST_WAIT)
@@ -32,7 +40,7 @@ def log_in(client: Client, endpoints: Endpoints, sleep: Callable[[float], None] 
         sleep(pause)
         try:
             return ask_for_tokens(endpoints.token, client, fields)
-        except Refused as refused:
+        except LoginRejected as refused:
             match refused.oauth_code:
                 case "authorization_pending":
                     continue
@@ -41,29 +49,29 @@ def log_in(client: Client, endpoints: Endpoints, sleep: Callable[[float], None] 
                 case "expired_token":
                     break
                 case "access_denied":
-                    raise CliError(Exit.AUTH, "the login was refused on the other device") from refused
+                    raise CliError(ExitCode.AUTH, "the login was refused on the other device") from refused
                 case _:
                     raise
         except Unreachable as lost:
             if lost.final:
                 raise
             pause = min(pause * 2, _LONGEST_PAUSE)
-    raise CliError(Exit.AUTH, "nobody entered the code in time", "Try again: `gpu-dev login`")
+    raise CliError(ExitCode.AUTH, "nobody entered the code in time", "Try again: `gpu-dev login`")
 
 
-def _show(begun: dict[str, Any]) -> None:
-    address, code = checked(begun.get("verification_uri"), "its device login"), _text(begun, "user_code")
+def _show_code(begun: dict[str, Any]) -> None:
+    address, code = check_address(begun.get("verification_uri"), "its device login"), _text(begun, "user_code")
     complete = begun.get("verification_uri_complete")
     lines = ["Log in on any device: open", f"  {address}", f"and enter the code  {output.clean(code)}"]
     if isinstance(complete, str) and complete:
-        lines.append(f"(or open {checked(complete, 'its device login')} and compare the code)")
-    output.tell("\n".join(lines))
+        lines.append(f"(or open {check_address(complete, 'its device login')} and compare the code)")
+    output.write_note("\n".join(lines))
 
 
 def _text(begun: dict[str, Any], name: str) -> str:
     value = begun.get(name)
     if not isinstance(value, str) or not value:
-        raise CliError(Exit.UNREACHABLE, f"the issuer began the login without a {name}", "Ask the API's operator")
+        raise CliError(ExitCode.UNREACHABLE, f"the issuer began the login without a {name}", "Ask the API's operator")
     return value
 
 

@@ -8,15 +8,15 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
-from gpudev.cli.exit_codes import CliError, Exit
+from gpudev.cli.exit_codes import CliError, ExitCode
 from gpudev.sdk.api_address import is_loopback
 from gpudev.sdk.errors import Unreachable
-from gpudev.sdk.http.api_client import send_patiently
-from gpudev.sdk.http.routines import BlockingDriver
-from gpudev.sdk.http.transport import Answer, Request, Transport
+from gpudev.sdk.http.api_client import send_with_retries
+from gpudev.sdk.http.routines import SyncDriver
+from gpudev.sdk.http.transport import HttpRequest, HttpResponse, HttpTransport
 
 
-class Client(NamedTuple):
+class OidcClient(NamedTuple):
     """Who we are to the issuer: the same for everybody who uses this API."""
 
     issuer: str
@@ -24,91 +24,93 @@ class Client(NamedTuple):
     client_secret: str | None = None
     scopes: tuple[str, ...] = ("openid",)
 
-    def said(self) -> dict[str, str]:
+    def form_fields(self) -> dict[str, str]:
         secret = {"client_secret": self.client_secret} if self.client_secret else {}
         return {"client_id": self.client_id, **secret}
 
 
-class Endpoints(NamedTuple):
+class OidcEndpoints(NamedTuple):
     authorization: str
     token: str
     device: str | None
 
 
-class Tokens(NamedTuple):
+class OidcTokens(NamedTuple):
     id_token: str
     refresh_token: str | None
 
 
-class Refused(CliError):
+class LoginRejected(CliError):
     """The issuer said no, with one of the codes of OAuth."""
 
     def __init__(self, code: str, message: str) -> None:
-        super().__init__(Exit.AUTH, message, "Try again: `gpu-dev login`")
+        super().__init__(ExitCode.AUTH, message, "Try again: `gpu-dev login`")
         self.oauth_code = code
 
 
-def discover(issuer: str) -> Endpoints:
-    answer = _ask(f"{checked(issuer, 'itself').rstrip('/')}/.well-known/openid-configuration", None)
+def discover(issuer: str) -> OidcEndpoints:
+    answer = _send_request(f"{check_address(issuer, 'itself').rstrip('/')}/.well-known/openid-configuration", None)
     about = _object(answer) if answer.status == 200 else {}
     if about.get("issuer") != issuer:
-        raise _strange(issuer, "it does not say who it is")
-    return Endpoints(
-        authorization=checked(about.get("authorization_endpoint"), "its login page"),
-        token=checked(about.get("token_endpoint"), "its tokens"),
-        device=checked(device, "its device login") if (device := about.get("device_authorization_endpoint")) else None,
+        raise _not_an_issuer(issuer, "it does not say who it is")
+    return OidcEndpoints(
+        authorization=check_address(about.get("authorization_endpoint"), "its login page"),
+        token=check_address(about.get("token_endpoint"), "its tokens"),
+        device=check_address(device, "its device login")
+        if (device := about.get("device_authorization_endpoint"))
+        else None,
     )
 
 
-def ask_for_tokens(endpoint: str, client: Client, fields: Mapping[str, str]) -> Tokens:
+def ask_for_tokens(endpoint: str, client: OidcClient, fields: Mapping[str, str]) -> OidcTokens:
     """Raises Refused with the issuer's own code."""
-    said = post(endpoint, {**client.said(), **fields})
+    said = post(endpoint, {**client.form_fields(), **fields})
     id_token, refresh_token = said.get("id_token"), said.get("refresh_token")
     if not isinstance(id_token, str):
-        raise _strange(client.issuer, "it gave no ID token")
-    return Tokens(id_token, refresh_token if isinstance(refresh_token, str) else None)
+        raise _not_an_issuer(client.issuer, "it gave no ID token")
+    return OidcTokens(id_token, refresh_token if isinstance(refresh_token, str) else None)
 
 
 def post(endpoint: str, fields: Mapping[str, str]) -> dict[str, Any]:
     """Raises Refused with the issuer's own code."""
-    answer = _ask(endpoint, urlencode(fields).encode())
+    answer = _send_request(endpoint, urlencode(fields).encode())
     said = _object(answer)
     if answer.status == 200:
         return said
     code = said.get("error")
     if not isinstance(code, str):
-        raise _strange(endpoint, f"status {answer.status}")
+        raise _not_an_issuer(endpoint, f"status {answer.status}")
     why = said.get("error_description")
-    raise Refused(code, f"the issuer refused the login ({why if isinstance(why, str) and why else code})")
+    raise LoginRejected(code, f"the issuer refused the login ({why if isinstance(why, str) and why else code})")
 
 
-def checked(address: object, what: str) -> str:
+def check_address(address: object, what: str) -> str:
     if isinstance(address, str) and address.isascii() and address.isprintable() and " " not in address:
         try:
             parts = urlsplit(address)
             host, _ = parts.hostname or "", parts.port
         except ValueError:
             host = ""
-        if host and "@" not in parts.netloc and (parts.scheme == "https" or _is_here(parts.scheme, host)):
+        if host and "@" not in parts.netloc and (parts.scheme == "https" or _is_local(parts.scheme, host)):
             return address
-    raise CliError(Exit.UNREACHABLE, f"the issuer names no safe address for {what}", "Ask the API's operator")
+    raise CliError(ExitCode.UNREACHABLE, f"the issuer names no safe address for {what}", "Ask the API's operator")
 
 
-def _is_here(scheme: str, host: str) -> bool:
+def _is_local(scheme: str, host: str) -> bool:
     return scheme == "http" and is_loopback(host)
 
 
-def _ask(address: str, form: bytes | None) -> Answer:
+def _send_request(address: str, form: bytes | None) -> HttpResponse:
     parts = urlsplit(address)
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     step = "Check your network; the API's operator knows the issuer"
-    transport = Transport(f"{parts.scheme}://{parts.netloc}", when_unreachable=step, name="the login issuer")
+    transport = HttpTransport(f"{parts.scheme}://{parts.netloc}", when_unreachable=step, name="the login issuer")
     headers = {} if form is None else {"Content-Type": "application/x-www-form-urlencoded"}
-    request = Request("GET" if form is None else "POST", target, form, headers, repeatable=form is None)
-    return BlockingDriver(transport).run(send_patiently(request))
+    request = HttpRequest("GET" if form is None else "POST", target, form, headers, repeatable=form is None)
+    return SyncDriver(transport).run(send_with_retries(request))
 
 
-def _object(answer: Answer) -> dict[str, Any]:
+def _object(answer: HttpResponse) -> dict[str, Any]:
     try:
         said = json.loads(answer.body)
     except (ValueError, RecursionError):
@@ -116,6 +118,6 @@ def _object(answer: Answer) -> dict[str, Any]:
     return said if isinstance(said, dict) else {}
 
 
-def _strange(issuer: str, what: str) -> Unreachable:
+def _not_an_issuer(issuer: str, what: str) -> Unreachable:
     message = f"{issuer} does not answer like an OpenID Connect issuer ({what})"
     return Unreachable(message, sent=True, next_step="Ask the API's operator")

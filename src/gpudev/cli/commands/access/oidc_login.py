@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from gpudev import paths
 from gpudev.cli.commands.access import oidc_browser, oidc_device
-from gpudev.cli.commands.access.login_methods import Options, credential_from
-from gpudev.cli.commands.access.oidc_issuer import Client, Refused, Tokens, ask_for_tokens, discover
-from gpudev.cli.exit_codes import CliError, Exit
+from gpudev.cli.commands.access.login_methods import LoginOptions, credential_from
+from gpudev.cli.commands.access.oidc_issuer import LoginRejected, OidcClient, OidcTokens, ask_for_tokens, discover
+from gpudev.cli.exit_codes import CliError, ExitCode
 from gpudev.domain.access.login import server_name
 from gpudev.sdk import credentials, json_files
 from gpudev.sdk.credentials import Credential
@@ -23,16 +23,18 @@ from gpudev.wire.access import LoginMethod, LoginView
 from gpudev.wire.auth_oidc import OidcLoginRequest
 
 if TYPE_CHECKING:
-    from gpudev.cli.command_session import Session
+    from gpudev.cli.command_session import CommandSession
 
 METHOD = "oidc"
 _PATH = "/v1/auth/oidc-login"
 
 
-def log_in(session: "Session", method: LoginMethod, options: Options) -> Credential:
+def log_in(session: "CommandSession", method: LoginMethod, options: LoginOptions) -> Credential:
     if not method.issuer or not method.client_id:
-        raise CliError(Exit.UNREACHABLE, f"{session.address.url} does not say where one logs in", "Ask its operator")
-    client = Client(method.issuer, method.client_id, method.client_secret, tuple(method.scopes or ("openid",)))
+        raise CliError(
+            ExitCode.UNREACHABLE, f"{session.address.url} does not say where one logs in", "Ask its operator"
+        )
+    client = OidcClient(method.issuer, method.client_id, method.client_secret, tuple(method.scopes or ("openid",)))
     endpoints = discover(client.issuer)
     by_device = options.by_device if options.by_device is not None else has_no_browser(session.env)
     if by_device:
@@ -40,35 +42,35 @@ def log_in(session: "Session", method: LoginMethod, options: Options) -> Credent
     else:
         tokens, nonce = oidc_browser.log_in(client, endpoints, server_name(session.address.url))
         check_nonce(tokens.id_token, nonce)
-    return credential_from(_exchange(session, tokens, nonce), _remembered(client, tokens))
+    return credential_from(_exchange_tokens(session, tokens, nonce), _login_record(client, tokens))
 
 
-def log_in_again(session: "Session", method: LoginMethod, login: Mapping[str, str]) -> Credential:
+def log_in_again(session: "CommandSession", method: LoginMethod, login: Mapping[str, str]) -> Credential:
     """With the refresh token, if there is one."""
     path, api_url = paths.credentials_file(session.env), session.address.url
     # Some issuers take each refresh token once: the next of our programs must find the one that came after it.
-    with json_files.changing(path):
-        stored = credentials.find(path, api_url)
+    with json_files.file_lock(path):
+        stored = credentials.find_credential(path, api_url)
         login = stored.login if stored is not None else login
         client, tokens = _refresh(api_url, login)
-        login = _remembered(client, tokens._replace(refresh_token=tokens.refresh_token or login.get("refresh_token")))
+        login = _login_record(client, tokens._replace(refresh_token=tokens.refresh_token or login.get("refresh_token")))
         if stored is not None:
-            credentials.store_locked(path, api_url, stored._replace(login=login))
-    return credential_from(_exchange(session, tokens, None), login)
+            credentials.store_credential_locked(path, api_url, stored._replace(login=login))
+    return credential_from(_exchange_tokens(session, tokens, None), login)
 
 
-def _refresh(api_url: str, login: Mapping[str, str]) -> tuple[Client, Tokens]:
+def _refresh(api_url: str, login: Mapping[str, str]) -> tuple[OidcClient, OidcTokens]:
     match dict(login):
         case {"issuer": str(issuer), "client_id": str(client_id), "refresh_token": str(refresh_token)}:
-            client = Client(issuer, client_id, login.get("client_secret"))
+            client = OidcClient(issuer, client_id, login.get("client_secret"))
         case _:
-            raise _ended(api_url)
+            raise _key_ended(api_url)
     fields = {"grant_type": "refresh_token", "refresh_token": refresh_token}
     try:
         return client, ask_for_tokens(discover(issuer).token, client, fields)
-    except Refused as refused:
+    except LoginRejected as refused:
         if refused.oauth_code == "invalid_grant":
-            raise _ended(api_url) from refused
+            raise _key_ended(api_url) from refused
         raise
 
 
@@ -84,7 +86,7 @@ def has_no_browser(env: Mapping[str, str]) -> bool:
 def check_nonce(id_token: str, nonce: str) -> None:
     """That the token answers this login. It came from the issuer itself; the API checks everything else about it."""
     if _claims(id_token).get("nonce") != nonce:
-        raise CliError(Exit.AUTH, "the issuer's token answers another login than this one", "Try again")
+        raise CliError(ExitCode.AUTH, "the issuer's token answers another login than this one", "Try again")
 
 
 def _claims(id_token: str) -> dict[str, Any]:
@@ -96,17 +98,17 @@ def _claims(id_token: str) -> dict[str, Any]:
     return said if isinstance(said, dict) else {}
 
 
-def _remembered(client: Client, tokens: Tokens) -> dict[str, str]:
+def _login_record(client: OidcClient, tokens: OidcTokens) -> dict[str, str]:
     login = {"method": METHOD}
     if tokens.refresh_token is not None:
-        login |= {"issuer": client.issuer, "refresh_token": tokens.refresh_token, **client.said()}
+        login |= {"issuer": client.issuer, "refresh_token": tokens.refresh_token, **client.form_fields()}
     return login
 
 
-def _exchange(session: "Session", tokens: Tokens, nonce: str | None) -> LoginView:
+def _exchange_tokens(session: "CommandSession", tokens: OidcTokens, nonce: str | None) -> LoginView:
     brought = codec.encode_model(OidcLoginRequest(id_token=tokens.id_token, nonce=nonce), without_none=True)
-    return session.anonymous_api().post(LoginView, _PATH, brought).value
+    return session.anonymous_api().post_path(LoginView, _PATH, brought).value
 
 
-def _ended(api_url: str) -> CliError:
-    return CliError(Exit.AUTH, f"your key for {api_url} has ended", "Run `gpu-dev login`")
+def _key_ended(api_url: str) -> CliError:
+    return CliError(ExitCode.AUTH, f"your key for {api_url} has ended", "Run `gpu-dev login`")

@@ -5,14 +5,14 @@ import json
 import click
 
 from gpudev.cli import formatting, output
-from gpudev.cli.api_calls import Reply
-from gpudev.cli.command_session import Session
-from gpudev.cli.exit_codes import CliError, Exit, usage_error
+from gpudev.cli.api_calls import ApiReply
+from gpudev.cli.command_session import CommandSession
+from gpudev.cli.exit_codes import CliError, ExitCode, usage_error
 from gpudev.cli.options import HOURS, TEXT, api_options
 from gpudev.wire.cluster import AvailabilityList, GpuAvailability
 
 _HEADER = ("TYPE", "FREE", "TOTAL", "MOST NOW", "WAITING", "EXPECTED", "LATEST", "WHAT")
-_HOURS = 12.0
+_DEFAULT_HOURS = 12.0
 _MOST_CLOSED = 5
 
 
@@ -38,30 +38,30 @@ def avail(
     """
     if hours is not None and not with_plan:
         raise usage_error("--hours goes with --plan")
-    session = Session(api_url)
+    session = CommandSession(api_url)
     if with_plan:
         from gpudev.cli.commands.cluster.plan_view import show_plan
 
-        show_plan(session, hours if hours is not None else _HOURS, gpu_type, every_node=every, as_json=as_json)
+        show_plan(session, hours if hours is not None else _DEFAULT_HOURS, gpu_type, every_node=every, as_json=as_json)
         return
-    reply = session.api.read(AvailabilityList, "/v1/gpu/availability")
-    types = _wanted(reply.value, gpu_type)
+    reply = session.api.read_path(AvailabilityList, "/v1/gpu/availability")
+    types = _select_types(reply.value, gpu_type)
     if as_json:
-        output.say_json(reply.raw if gpu_type is None else _only(reply, gpu_type))
+        output.write_json(reply.raw if gpu_type is None else _keep_type_in_json(reply, gpu_type))
         return
     _show([one for one in types if every or gpu_type or one.total_cluster_gpus or one.running_instances])
 
 
-def _wanted(found: AvailabilityList, gpu_type: str | None) -> list[GpuAvailability]:
+def _select_types(found: AvailabilityList, gpu_type: str | None) -> list[GpuAvailability]:
     types = [one for one in found.gpu_types if gpu_type in (None, one.gpu_type)]
     if gpu_type is not None and not types:
         known = ", ".join(one.gpu_type for one in found.gpu_types)
         step = f"There are {output.clean(known)}" if known else ""
-        raise CliError(Exit.NOT_FOUND, f"there is no GPU type {gpu_type!r} here", step)
+        raise CliError(ExitCode.NOT_FOUND, f"there is no GPU type {gpu_type!r} here", step)
     return types
 
 
-def _only(reply: Reply[AvailabilityList], gpu_type: str) -> bytes:
+def _keep_type_in_json(reply: ApiReply[AvailabilityList], gpu_type: str) -> bytes:
     """The API's answer in the same form, less the other types."""
     types = json.loads(reply.raw)["gpu_types"]
     return json.dumps({"gpu_types": [one for one in types if one["gpu_type"] == gpu_type]}).encode()
@@ -69,25 +69,27 @@ def _only(reply: Reply[AvailabilityList], gpu_type: str) -> bytes:
 
 def _show(types: list[GpuAvailability]) -> None:
     if not types:
-        output.say("No GPU type has nodes right now; `gpu-dev avail --all` shows those that are known.")
+        output.write_line("No GPU type has nodes right now; `gpu-dev avail --all` shows those that are known.")
         return
     rows = [_row(one) for one in types]
-    output.say(output.table(_HEADER, rows, ["green" if one.available_gpus else "yellow" for one in types]))
+    output.write_line(output.table(_HEADER, rows, ["green" if one.available_gpus else "yellow" for one in types]))
     for one in types:
         if one.wait_reason:
-            output.say(output.hang(f"{output.clean(one.gpu_type)}: ", output.clean(one.wait_reason), 4))
+            output.write_line(
+                output.indent_below_label(f"{output.clean(one.gpu_type)}: ", output.clean(one.wait_reason), 4)
+            )
         _show_closed(one)
     if any(one.max_per_node == 0 for one in types):
-        output.say("CPU types count user slots; reserve one with `--gpus 0`.")
+        output.write_line("CPU types count user slots; reserve one with `--gpus 0`.")
 
 
 def _show_closed(one: GpuAvailability) -> None:
     for node in one.closed_nodes[:_MOST_CLOSED]:
         why = f": {output.clean(node.reason)}" if node.reason else ""
         said = f"node {output.clean(node.name)} is closed for new work{why}"
-        output.say(output.hang(f"{output.clean(one.gpu_type)}: ", said, 4))
+        output.write_line(output.indent_below_label(f"{output.clean(one.gpu_type)}: ", said, 4))
     if (more := len(one.closed_nodes) - _MOST_CLOSED) > 0:
-        output.say(f"{output.clean(one.gpu_type)}: {more} more nodes are closed for new work")
+        output.write_line(f"{output.clean(one.gpu_type)}: {more} more nodes are closed for new work")
 
 
 def _row(one: GpuAvailability) -> tuple[str, ...]:
@@ -99,14 +101,14 @@ def _row(one: GpuAvailability) -> tuple[str, ...]:
         str(one.total_cluster_gpus),
         str(one.max_reservable),
         str(one.queue_length),
-        _wait(one.estimated_wait_minutes),
+        _format_wait(one.estimated_wait_minutes),
         # A server of an earlier version knows one time only.
-        "-" if one.latest_wait_minutes is None else _wait(one.latest_wait_minutes),
+        "-" if one.latest_wait_minutes is None else _format_wait(one.latest_wait_minutes),
         f"{what}{simulated}",
     )
 
 
-def _wait(minutes: int | None) -> str:
+def _format_wait(minutes: int | None) -> str:
     if minutes is None:
         return "not known"
-    return "none" if minutes == 0 else formatting.span(minutes * 60)
+    return "none" if minutes == 0 else formatting.format_duration(minutes * 60)

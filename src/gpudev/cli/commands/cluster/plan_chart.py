@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gpudev.cli.prompts import is_cpu
-from gpudev.cli.timeline import Slots, peaks, ruler, slots_between
+from gpudev.cli.prompts import is_cpu_type
+from gpudev.cli.timeline import TimeSlots, choose_slots, format_ruler, peak_use
 from gpudev.wire.cluster import ClusterPlan, PlannedStart, PlanNode, PlanStep, TypePlan
 
 _FEW_NODES = 40
@@ -17,7 +17,7 @@ _WIDEST_NAME = 24
 _CLOSED = "closed"
 
 
-class Signs(NamedTuple):
+class ChartSigns(NamedTuple):
     free: str
     partly: str
     """From nearly free to nearly full."""
@@ -27,8 +27,8 @@ class Signs(NamedTuple):
     legend: str
 
 
-BLOCKS = Signs("·", "▁▂▃▄▅▆▇", "█", "×", "▶", "· free  ▁▄▇ partly in use  █ full  × closed  ▶ your start")
-ASCII = Signs(
+BLOCKS = ChartSigns("·", "▁▂▃▄▅▆▇", "█", "×", "▶", "· free  ▁▄▇ partly in use  █ full  × closed  ▶ your start")
+ASCII = ChartSigns(
     ".", "", "#", "x", ">", ". free  1-9 GPUs in use (of more than 9: tenths)  # full  x closed  > your start"
 )
 
@@ -40,9 +40,9 @@ class _Row(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Chart:
+class PlanChart:
     width: int
-    signs: Signs
+    signs: ChartSigns
     every_node: bool
 
     def lines(self, plan: ClusterPlan) -> list[str]:
@@ -52,13 +52,13 @@ class Chart:
         content = [each for one, nodes in groups for each in self._group(one, nodes, labels)]
         rows = [each for each in content if isinstance(each, _Row)]
         names = max((len(row.label) for row in rows), default=0)
-        loads = max((len(_load(row.node)) for row in rows), default=0)
+        loads = max((len(_format_load(row.node)) for row in rows), default=0)
         beside = 2 + names + 2 + loads + 2
-        slots = slots_between(plan.begins, plan.until, max(1, self.width - beside))
-        lines = [f"{slots.first:%Z}".ljust(beside) + ruler(slots)]
+        slots = choose_slots(plan.begins, plan.until, max(1, self.width - beside))
+        lines = [f"{slots.first:%Z}".ljust(beside) + format_ruler(slots)]
         for each in content:
             if isinstance(each, _Row):
-                lines.append(f"  {each.label:<{names}}  {_load(each.node):>{loads}}  {self._bar(each, slots)}")
+                lines.append(f"  {each.label:<{names}}  {_format_load(each.node):>{loads}}  {self._bar(each, slots)}")
             else:
                 lines.append(each)
         return lines
@@ -68,9 +68,9 @@ class Chart:
         left_out = len(one.nodes) - len(nodes)
         yield self._heading(one)
         if left_out:
-            yield _Row(f"{sum(1 for node in one.nodes if node.offers):,} open", _together(one))
+            yield _Row(f"{sum(1 for node in one.nodes if node.offers):,} open", _combine_nodes(one))
         for node in nodes:
-            yield _Row(labels[node.name], node, _mine_on(node, one))
+            yield _Row(labels[node.name], node, _own_starts_on(node, one))
         if left_out:
             yield f"  and {left_out:,} more nodes; --all shows them"
 
@@ -78,13 +78,13 @@ class Chart:
         """Of many nodes: where one's own are to start, then the first."""
         if len(one.nodes) <= _SHOWN_OF_MANY:
             return one.nodes
-        by_interest = sorted(one.nodes, key=lambda node: not _mine_on(node, one))
+        by_interest = sorted(one.nodes, key=lambda node: not _own_starts_on(node, one))
         chosen = {node.name for node in by_interest[:_SHOWN_OF_MANY]}
         return [node for node in one.nodes if node.name in chosen]
 
     def _heading(self, one: TypePlan) -> str:
-        unit = "slots" if is_cpu(one.gpu_type) else "GPUs"
-        open_nodes = _together(one)
+        unit = "slots" if is_cpu_type(one.gpu_type) else "GPUs"
+        open_nodes = _combine_nodes(one)
         closed = sum(1 for node in one.nodes if not node.offers)
         free = f"{open_nodes.total_gpus - _used_now(open_nodes):,} of {open_nodes.total_gpus:,} {unit} free now"
         parts = [
@@ -94,8 +94,8 @@ class Chart:
         ]
         return f"{one.gpu_type}: {', '.join(part for part in parts if part)}"
 
-    def _bar(self, row: _Row, slots: Slots) -> str:
-        cells = [self._sign(used, row.node) for used in peaks(row.node.steps, slots)]
+    def _bar(self, row: _Row, slots: TimeSlots) -> str:
+        cells = [self._sign(used, row.node) for used in peak_use(row.node.steps, slots)]
         for start in row.mine:
             column = slots.column_of(start.latest) if start.latest else None
             if column is not None:
@@ -114,7 +114,7 @@ class Chart:
         return str(used) if node.total_gpus <= 9 else str(max(1, used * 10 // node.total_gpus))
 
 
-def _together(one: TypePlan) -> PlanNode:
+def _combine_nodes(one: TypePlan) -> PlanNode:
     """All nodes that are open, as if they were one."""
     open_nodes = [node for node in one.nodes if node.offers]
     changes = []
@@ -134,7 +134,7 @@ def _together(one: TypePlan) -> PlanNode:
     return PlanNode(name=one.gpu_type, total_gpus=total, offers=True, steps=steps)
 
 
-def _mine_on(node: PlanNode, one: TypePlan) -> list[PlannedStart]:
+def _own_starts_on(node: PlanNode, one: TypePlan) -> list[PlannedStart]:
     return [start for start in one.waiting if start.mine and node.name in start.nodes]
 
 
@@ -142,7 +142,7 @@ def _used_now(node: PlanNode) -> int:
     return node.steps[0].used_gpus if node.steps else 0
 
 
-def _load(node: PlanNode) -> str:
+def _format_load(node: PlanNode) -> str:
     return f"{_used_now(node)}/{node.total_gpus}" if node.offers else _CLOSED
 
 

@@ -4,8 +4,8 @@ import sys
 from urllib.parse import urlencode
 
 from gpudev.cli import formatting, output
-from gpudev.cli.command_session import Session
-from gpudev.cli.commands.cluster.plan_chart import ASCII, BLOCKS, Chart, Signs
+from gpudev.cli.command_session import CommandSession
+from gpudev.cli.commands.cluster.plan_chart import ASCII, BLOCKS, ChartSigns, PlanChart
 from gpudev.sdk.errors import NotFound
 from gpudev.wire.cluster import ClusterPlan, PlannedStart, TypePlan
 
@@ -13,30 +13,30 @@ _INDENT = 4
 _PIPED_COLUMNS = 80
 
 
-def show_plan(session: Session, hours: float, gpu_type: str | None, *, every_node: bool, as_json: bool) -> None:
+def show_plan(session: CommandSession, hours: float, gpu_type: str | None, *, every_node: bool, as_json: bool) -> None:
     query = {"hours": f"{hours:g}"} | ({"gpu_type": gpu_type} if gpu_type else {})
     try:
-        reply = session.api.read(ClusterPlan, f"/v1/cluster/plan?{urlencode(query)}")
+        reply = session.api.read_path(ClusterPlan, f"/v1/cluster/plan?{urlencode(query)}")
     except NotFound as error:
         step = "`gpu-dev avail` shows what is free now"
         raise NotFound("this server is of an earlier version and shows no plan", step) from error
     if as_json:
-        output.say_json(reply.raw)
+        output.write_json(reply.raw)
         return
     plan = reply.value
     if not any(one.nodes or one.waiting_in_all for one in plan.gpu_types):
-        output.say(f"There is no {output.clean(gpu_type)} node." if gpu_type else "There are no nodes.")
+        output.write_line(f"There is no {output.clean(gpu_type)} node." if gpu_type else "There are no nodes.")
         return
-    signs = _signs()
+    signs = _choose_signs()
     width = output.terminal_columns() if sys.stdout.isatty() else _PIPED_COLUMNS
-    for line in [*Chart(width, signs, every_node).lines(plan), "", signs.legend]:
-        shown = output.hang("", output.clean(line).rstrip(), _INDENT)
-        output.say(shown.replace(signs.mine, output.paint(signs.mine, "green")))
+    for line in [*PlanChart(width, signs, every_node).lines(plan), "", signs.legend]:
+        shown = output.indent_below_label("", output.clean(line).rstrip(), _INDENT)
+        output.write_line(shown.replace(signs.mine, output.paint(signs.mine, "green")))
     for one in plan.gpu_types:
-        _show_own(one, plan)
+        _show_own_starts(one, plan)
 
 
-def _signs() -> Signs:
+def _choose_signs() -> ChartSigns:
     """Blocks where they can be shown; whoever reads it elsewhere gets what every program can read."""
     if not output.stdout_is_terminal():
         return ASCII
@@ -47,23 +47,25 @@ def _signs() -> Signs:
     return BLOCKS
 
 
-def _show_own(one: TypePlan, plan: ClusterPlan) -> None:
+def _show_own_starts(one: TypePlan, plan: ClusterPlan) -> None:
     own = [start for start in one.waiting if start.mine]
     for start in own:
         label = f"you, position {start.position}: "
-        output.say(output.hang(label, output.clean(_told(start, one.gpu_type, plan)), _INDENT))
+        output.write_line(
+            output.indent_below_label(label, output.clean(_describe_start(start, one.gpu_type, plan)), _INDENT)
+        )
     if not own and one.waiting_in_all > len(one.waiting):
         waiting = f"{one.waiting_in_all:,} wait for {output.clean(one.gpu_type)}"
         text = f"{waiting}, only the first {len(one.waiting):,} are in the plan here; `gpu-dev list` shows yours."
-        output.say(output.hang("", text, _INDENT))
+        output.write_line(output.indent_below_label("", text, _INDENT))
 
 
-def _told(start: PlannedStart, gpu_type: str, plan: ClusterPlan) -> str:
-    what = formatting.amount(start.gpu_count, gpu_type, start.node_count)
+def _describe_start(start: PlannedStart, gpu_type: str, plan: ClusterPlan) -> str:
+    what = formatting.format_amount(start.gpu_count, gpu_type, start.node_count)
     short = f" ({formatting.short_id(start.reservation_id)})" if start.reservation_id else ""
     when = [
         f"expected {formatting.in_about(start.expected, plan.begins)}" if start.expected else "",
-        formatting.promise(start.latest, plan.begins) if start.latest else "start not known yet",
+        formatting.guaranteed_start(start.latest, plan.begins) if start.latest else "start not known yet",
     ]
     why = f"; {start.reason}" if start.reason else ""
     return f"{what}{short}, {', '.join(part for part in when if part)}{why}"

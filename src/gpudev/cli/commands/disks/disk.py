@@ -5,9 +5,9 @@ from datetime import datetime
 import click
 
 from gpudev.cli import formatting, output
-from gpudev.cli.command_session import Session
+from gpudev.cli.command_session import CommandSession
 from gpudev.cli.commands.disks import disk_changes, disk_formatting
-from gpudev.cli.disks import ask
+from gpudev.cli.disks import fetch_disk_call
 from gpudev.cli.options import DISK, SNAPSHOT, api_options
 from gpudev.sdk.http import disk_endpoints
 from gpudev.wire.disks import ContentsView, DiskDetails, SnapshotView
@@ -31,7 +31,7 @@ def disk() -> None:
     """
 
 
-for act in disk_changes.ALL:
+for act in disk_changes.COMMANDS:
     disk.add_command(act)
 
 
@@ -40,13 +40,13 @@ for act in disk_changes.ALL:
 @api_options
 def list_disks(deleted: bool, as_json: bool, api_url: str | None) -> None:
     """Show your disks."""
-    reply = ask(Session(api_url).api, disk_endpoints.list_disks(deleted=deleted))
+    reply = fetch_disk_call(CommandSession(api_url).api, disk_endpoints.list_disks(deleted=deleted))
     if as_json:
-        output.say_json(reply.raw)
+        output.write_json(reply.raw)
         return
     disks = reply.value.disks
     if not disks:
-        output.say(
+        output.write_line(
             "You have no disks; `gpu-dev disk create NAME` makes one, and so does `gpu-dev reserve --disk NAME`."
         )
         return
@@ -55,14 +55,14 @@ def list_disks(deleted: bool, as_json: bool, api_url: str | None) -> None:
         (
             one.disk_name,
             one.state,
-            disk_formatting.gigabytes(one.size_gb),
-            disk_formatting.when(one.last_used, now),
+            disk_formatting.size_in_gigabytes(one.size_gb),
+            disk_formatting.time_or_never(one.last_used, now),
             str(one.snapshot_count),
-            disk_formatting.situation(one, now),
+            disk_formatting.disk_situation(one, now),
         )
         for one in disks
     ]
-    output.say(output.table(_DISKS, rows, [disk_formatting.colour_of(one) for one in disks], unabridged=True))
+    output.write_line(output.table(_DISKS, rows, [disk_formatting.colour_of(one) for one in disks], unabridged=True))
 
 
 @disk.command("show")
@@ -71,26 +71,26 @@ def list_disks(deleted: bool, as_json: bool, api_url: str | None) -> None:
 @api_options
 def show(name: str, deleted: bool, as_json: bool, api_url: str | None) -> None:
     """Show one disk in full: its history, its snapshots and what was last on it."""
-    reply = ask(Session(api_url).api, disk_endpoints.get_disk(name, deleted=deleted))
+    reply = fetch_disk_call(CommandSession(api_url).api, disk_endpoints.get_disk(name, deleted=deleted))
     if as_json:
-        output.say_json(reply.raw)
+        output.write_json(reply.raw)
         return
     now, found = formatting.utc_now(), reply.value
     for label, text in _facts(found, now):
-        output.say(output.hang(f"{label:<{_LABEL}}", output.clean(text), _LABEL))
+        output.write_line(output.indent_below_label(f"{label:<{_LABEL}}", output.clean(text), _LABEL))
     if found.contents is not None:
-        output.say(f"\nContents ({disk_formatting.as_of(found.contents, now)}):")
-        _say_contents(found.contents, now, _MOST_ENTRIES)
+        output.write_line(f"\nContents ({disk_formatting.describe_as_of(found.contents, now)}):")
+        _write_contents(found.contents, now, _MOST_ENTRIES)
     elif found.snapshots:
-        output.say("\nContents: not known.")
+        output.write_line("\nContents: not known.")
     if found.snapshots:
-        output.say("\nSnapshots:")
-        _say_snapshots(found.snapshots, now)
+        output.write_line("\nSnapshots:")
+        _write_snapshots(found.snapshots, now)
     if found.history:
-        output.say("\nHistory:")
+        output.write_line("\nHistory:")
     for line in found.history[-_MOST_LINES:]:
         label = f"{formatting.local_time(line.at, now)}  "
-        output.say(output.hang(label, output.clean(f"{line.message} ({line.by})"), len(label)))
+        output.write_line(output.indent_below_label(label, output.clean(f"{line.message} ({line.by})"), len(label)))
 
 
 @disk.command("snapshots")
@@ -99,13 +99,13 @@ def show(name: str, deleted: bool, as_json: bool, api_url: str | None) -> None:
 @api_options
 def snapshots(name: str, deleted: bool, as_json: bool, api_url: str | None) -> None:
     """Show a disk's snapshots, the newest first."""
-    reply = ask(Session(api_url).api, disk_endpoints.snapshots(name, deleted=deleted))
+    reply = fetch_disk_call(CommandSession(api_url).api, disk_endpoints.list_snapshots(name, deleted=deleted))
     if as_json:
-        output.say_json(reply.raw)
+        output.write_json(reply.raw)
     elif reply.value.snapshots:
-        _say_snapshots(reply.value.snapshots, formatting.utc_now())
+        _write_snapshots(reply.value.snapshots, formatting.utc_now())
     else:
-        output.say(f"There are no snapshots of {name}; one is taken at the end of each reservation.")
+        output.write_line(f"There are no snapshots of {name}; one is taken at the end of each reservation.")
 
 
 @disk.command("contents")
@@ -115,13 +115,15 @@ def snapshots(name: str, deleted: bool, as_json: bool, api_url: str | None) -> N
 @api_options
 def contents(name: str, snapshot_id: str | None, deleted: bool, as_json: bool, api_url: str | None) -> None:
     """List what was on a disk when its snapshot was taken: what is nearest to the top, and totals."""
-    reply = ask(Session(api_url).api, disk_endpoints.contents(name, snapshot_id, deleted=deleted))
+    reply = fetch_disk_call(
+        CommandSession(api_url).api, disk_endpoints.get_contents(name, snapshot_id, deleted=deleted)
+    )
     if as_json:
-        output.say_json(reply.raw)
+        output.write_json(reply.raw)
         return
     now = formatting.utc_now()
-    output.say(f"{name} as of {disk_formatting.as_of(reply.value, now)}:")
-    _say_contents(reply.value, now, len(reply.value.entries))
+    output.write_line(f"{name} as of {disk_formatting.describe_as_of(reply.value, now)}:")
+    _write_contents(reply.value, now, len(reply.value.entries))
 
 
 def _facts(found: DiskDetails, now: datetime) -> list[tuple[str, str]]:
@@ -129,46 +131,49 @@ def _facts(found: DiskDetails, now: datetime) -> list[tuple[str, str]]:
     facts = [
         ("Disk", f"{found.disk_name}  ({found.disk_id})"),
         ("State", found.state),
-        ("Now", disk_formatting.situation(found, now)),
-        ("Size", disk_formatting.gigabytes(found.size_gb) if found.size_gb is not None else "given at the first use"),
+        ("Now", disk_formatting.disk_situation(found, now)),
+        (
+            "Size",
+            disk_formatting.size_in_gigabytes(found.size_gb) if found.size_gb is not None else "given at the first use",
+        ),
         ("Created", formatting.local_time(found.created_at, now)),
-        ("Last used", disk_formatting.when(found.last_used, now)),
-        ("Deleted", disk_formatting.when(found.deleted_at, now) if found.is_deleted else ""),
+        ("Last used", disk_formatting.time_or_never(found.last_used, now)),
+        ("Deleted", disk_formatting.time_or_never(found.deleted_at, now) if found.is_deleted else ""),
         ("Kept on", ", ".join(part for part in (found.volume_id, found.zone) if part)),
     ]
     if operation is not None and found.in_use and operation.state in ("waiting", "running"):
-        facts.append(("Under way", disk_formatting.under_way(operation)))
+        facts.append(("Under way", disk_formatting.operation_progress(operation)))
     return [(label, text) for label, text in facts if text]
 
 
-def _say_snapshots(found: list[SnapshotView], now: datetime) -> None:
+def _write_snapshots(found: list[SnapshotView], now: datetime) -> None:
     rows = [
         (
             formatting.short_id(one.snapshot_id),
             _state_of(one),
             formatting.local_time(one.created_at, now),
-            disk_formatting.contents_of(one),
+            disk_formatting.snapshot_contents(one),
             one.why + "".join(f"; {text}" for text in (one.error, one.lacks and f"lacks {one.lacks}") if text),
         )
         for one in found
     ]
     colours = ["green" if one.usable else "dim" for one in found]
-    output.say(output.table(_SNAPSHOTS, rows, colours))
+    output.write_line(output.table(_SNAPSHOTS, rows, colours))
 
 
 def _state_of(snapshot: SnapshotView) -> str:
     return "current" if snapshot.is_current and snapshot.status == "completed" else snapshot.status
 
 
-def _say_contents(found: ContentsView, now: datetime, most: int) -> None:
+def _write_contents(found: ContentsView, now: datetime, most: int) -> None:
     for entry in found.entries[:most]:
-        size = "" if entry.kind == "folder" else disk_formatting.volume_of_data(entry.size_bytes)
+        size = "" if entry.kind == "folder" else disk_formatting.data_size(entry.size_bytes)
         name = entry.path + ("/" if entry.kind == "folder" else "")
-        output.say(output.clean(f"  {size:>7}  {formatting.local_time(entry.modified_at, now):<20}  {name}"))
+        output.write_line(output.clean(f"  {size:>7}  {formatting.local_time(entry.modified_at, now):<20}  {name}"))
     folders = f"{found.folders} folder{'' if found.folders == 1 else 's'}"
-    total = f"{disk_formatting.files(found.files)}, {folders}, {disk_formatting.volume_of_data(found.size_bytes)}"
+    total = f"{disk_formatting.file_count(found.files)}, {folders}, {disk_formatting.data_size(found.size_bytes)}"
     if not found.is_counted:
-        output.say(f"  {total} or more: there was no time to look at everything")
+        output.write_line(f"  {total} or more: there was no time to look at everything")
         return
     more = "" if most >= len(found.entries) and found.is_complete else " in all"
-    output.say(f"  {total}{more}")
+    output.write_line(f"  {total}{more}")

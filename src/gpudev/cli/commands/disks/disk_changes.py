@@ -6,15 +6,15 @@ from typing import Any, TypeVar
 import click
 
 from gpudev.cli import formatting, output
-from gpudev.cli.api_calls import Reply
-from gpudev.cli.command_session import Session
+from gpudev.cli.api_calls import ApiReply
+from gpudev.cli.command_session import CommandSession
 from gpudev.cli.commands.disks import disk_formatting
-from gpudev.cli.commands.disks.disk_requests import wait_until_over
-from gpudev.cli.disks import ask
+from gpudev.cli.commands.disks.disk_requests import wait_with_progress
+from gpudev.cli.disks import fetch_disk_call
 from gpudev.cli.options import DISK, DISK_ID, SNAPSHOT, api_options
-from gpudev.sdk.disk_waiting import check_done
+from gpudev.sdk.disk_waiting import check_operation
 from gpudev.sdk.http import disk_endpoints
-from gpudev.sdk.http.endpoints import Call
+from gpudev.sdk.http.endpoints import ApiCall
 from gpudev.wire.disks import (
     CloneDiskRequest,
     CreateDiskRequest,
@@ -30,7 +30,7 @@ _SIZE = click.IntRange(1, 65536)
 _yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 
 
-def _act_options(function: _F) -> _F:
+def _change_options(function: _F) -> _F:
     """For every command that changes something."""
     function = click.option("--no-wait", is_flag=True, help="Do not wait until it is done.")(function)
     return api_options(function)
@@ -39,32 +39,32 @@ def _act_options(function: _F) -> _F:
 @click.command("create")
 @click.argument("name", type=DISK)
 @click.option("--size", "size_gb", type=_SIZE, metavar="GB", help="In GB.  [default: the server's]")
-@_act_options
+@_change_options
 def create(name: str, size_gb: int | None, no_wait: bool, as_json: bool, api_url: str | None) -> None:
     """Make a new, empty disk."""
-    act = _Act(api_url, no_wait=no_wait, as_json=as_json)
-    operation = act.carry_out(
-        disk_endpoints.create(CreateDiskRequest(disk_name=name, size_gb=size_gb)), f"Creating {name}"
+    act = _DiskChange(api_url, no_wait=no_wait, as_json=as_json)
+    operation = act.run_operation(
+        disk_endpoints.create_disk(CreateDiskRequest(disk_name=name, size_gb=size_gb)), f"Creating {name}"
     )
-    act.say(f"{act.done('Created')}: {operation.disk_name}.\n  gpu-dev reserve --disk {operation.disk_name}")
+    act.write(f"{act.done_word('Created')}: {operation.disk_name}.\n  gpu-dev reserve --disk {operation.disk_name}")
 
 
 @click.command("delete")
 @click.argument("name", type=DISK)
 @_yes_option
-@_act_options
+@_change_options
 def delete(name: str, yes: bool, no_wait: bool, as_json: bool, api_url: str | None) -> None:
     """Delete a disk. It can be restored for a while (`gpu-dev disk restore`)."""
-    act = _Act(api_url, no_wait=no_wait, as_json=as_json)
+    act = _DiskChange(api_url, no_wait=no_wait, as_json=as_json)
     if act.may_ask and not yes and not _confirmed_delete(act, name):
-        output.say("Nothing was deleted.")
+        output.write_line("Nothing was deleted.")
         return
-    act.carry_out(disk_endpoints.delete(name), f"Deleting {name}")
+    act.run_operation(disk_endpoints.delete_disk(name), f"Deleting {name}")
     if as_json:
         return
-    until = act.ask(disk_endpoints.get_disk(name, deleted=True)).value.restorable_until
+    until = act.fetch(disk_endpoints.get_disk(name, deleted=True)).value.restorable_until
     when = f" until {formatting.local_time(until, formatting.utc_now())}" if until else ""
-    act.say(f"Deleted: {name}. It can be restored{when}:\n  gpu-dev disk restore {name}")
+    act.write(f"Deleted: {name}. It can be restored{when}:\n  gpu-dev disk restore {name}")
 
 
 @click.command("restore")
@@ -73,7 +73,7 @@ def delete(name: str, yes: bool, no_wait: bool, as_json: bool, api_url: str | No
 @click.option("--as", "new_name", type=DISK, metavar="NAME", help="Bring a deleted disk back under another name.")
 @click.option("--id", "disk_id", type=DISK_ID, help="Which of several deleted disks of that name; else the last one.")
 @_yes_option
-@_act_options
+@_change_options
 def restore(
     *,
     name: str,
@@ -95,39 +95,39 @@ def restore(
     if snapshot_id is not None and (new_name or disk_id):
         words = "--as and --id are for a deleted disk; `gpu-dev disk clone` makes a new disk of a snapshot"
         raise click.UsageError(words)
-    act = _Act(api_url, no_wait=no_wait, as_json=as_json)
+    act = _DiskChange(api_url, no_wait=no_wait, as_json=as_json)
     if snapshot_id is not None and act.may_ask and not yes and not _confirmed_restore(act, name, snapshot_id):
-        output.say("Nothing was restored.")
+        output.write_line("Nothing was restored.")
         return
     wanted = RestoreDiskRequest(snapshot_id=snapshot_id, new_name=new_name, disk_id=disk_id)
-    operation = act.carry_out(disk_endpoints.restore(name, wanted), f"Restoring {name}")
+    operation = act.run_operation(disk_endpoints.restore_disk(name, wanted), f"Restoring {name}")
     if snapshot_id is None:
-        act.say(f"{act.done('Restored')}: {operation.disk_name}, as it was when it was deleted.")
+        act.write(f"{act.done_word('Restored')}: {operation.disk_name}, as it was when it was deleted.")
     else:
         short = formatting.short_id(operation.snapshot_id or snapshot_id)
-        act.say(f"{act.done('Restored')}: {name} from snapshot {short}. What was on it is kept in a snapshot.")
+        act.write(f"{act.done_word('Restored')}: {name} from snapshot {short}. What was on it is kept in a snapshot.")
 
 
 @click.command("rename")
 @click.argument("name", type=DISK)
 @click.argument("new_name", type=DISK)
-@_act_options
+@_change_options
 def rename(name: str, new_name: str, no_wait: bool, as_json: bool, api_url: str | None) -> None:
     """Give a disk another name."""
-    act = _Act(api_url, no_wait=no_wait, as_json=as_json)
-    act.carry_out(disk_endpoints.rename(name, RenameDiskRequest(new_name=new_name)), f"Renaming {name}")
-    act.say(f"Renamed: {name} is now {new_name}.")
+    act = _DiskChange(api_url, no_wait=no_wait, as_json=as_json)
+    act.run_operation(disk_endpoints.rename_disk(name, RenameDiskRequest(new_name=new_name)), f"Renaming {name}")
+    act.write(f"Renamed: {name} is now {new_name}.")
 
 
 @click.command("resize")
 @click.argument("name", type=DISK)
 @click.option("--size", "size_gb", type=_SIZE, metavar="GB", required=True, help="In GB; disks only grow.")
-@_act_options
+@_change_options
 def resize(name: str, size_gb: int, no_wait: bool, as_json: bool, api_url: str | None) -> None:
     """Make a disk larger, also while it is in use."""
-    act = _Act(api_url, no_wait=no_wait, as_json=as_json)
-    act.carry_out(disk_endpoints.resize(name, ResizeDiskRequest(size_gb=size_gb)), f"Resizing {name}")
-    act.say(f"{act.done('Resized')}: {name}, {size_gb} GB.")
+    act = _DiskChange(api_url, no_wait=no_wait, as_json=as_json)
+    act.run_operation(disk_endpoints.resize_disk(name, ResizeDiskRequest(size_gb=size_gb)), f"Resizing {name}")
+    act.write(f"{act.done_word('Resized')}: {name}, {size_gb} GB.")
 
 
 @click.command("clone")
@@ -135,7 +135,7 @@ def resize(name: str, size_gb: int, no_wait: bool, as_json: bool, api_url: str |
 @click.argument("new_name", type=DISK)
 @click.option("--size", "size_gb", type=_SIZE, metavar="GB", help="In GB.  [default: as large as the source]")
 @click.option("--snapshot", "snapshot_id", type=SNAPSHOT, help="From this snapshot instead of as it is now.")
-@_act_options
+@_change_options
 def clone(
     *,
     name: str,
@@ -147,30 +147,30 @@ def clone(
     api_url: str | None,
 ) -> None:
     """Make a second disk with the same files. From then on each goes its own way."""
-    act = _Act(api_url, no_wait=no_wait, as_json=as_json)
+    act = _DiskChange(api_url, no_wait=no_wait, as_json=as_json)
     wanted = CloneDiskRequest(new_name=new_name, size_gb=size_gb, snapshot_id=snapshot_id)
-    act.carry_out(disk_endpoints.clone(name, wanted), f"Cloning {name}")
-    act.say(f"{act.done('Cloned')}: {name} to {new_name}.\n  gpu-dev reserve --disk {new_name}")
+    act.run_operation(disk_endpoints.clone_disk(name, wanted), f"Cloning {name}")
+    act.write(f"{act.done_word('Cloned')}: {name} to {new_name}.\n  gpu-dev reserve --disk {new_name}")
 
 
 @click.command("snapshot")
 @click.argument("name", type=DISK)
-@_act_options
+@_change_options
 def snapshot(name: str, no_wait: bool, as_json: bool, api_url: str | None) -> None:
     """Keep a disk as it is now, also while it is in use. (At the end of a reservation that is done anyway.)"""
-    act = _Act(api_url, no_wait=no_wait, as_json=as_json)
-    operation = act.carry_out(disk_endpoints.snapshot(name), f"Taking a snapshot of {name}")
-    act.say(f"{act.done('Snapshot taken')}: {name}{f', {operation.result}' if operation.result else ''}.")
+    act = _DiskChange(api_url, no_wait=no_wait, as_json=as_json)
+    operation = act.run_operation(disk_endpoints.create_snapshot(name), f"Taking a snapshot of {name}")
+    act.write(f"{act.done_word('Snapshot taken')}: {name}{f', {operation.result}' if operation.result else ''}.")
 
 
-ALL: tuple[click.Command, ...] = (create, delete, restore, rename, resize, clone, snapshot)
+COMMANDS: tuple[click.Command, ...] = (create, delete, restore, rename, resize, clone, snapshot)
 
 
-class _Act:
+class _DiskChange:
     """One thing that is done to a disk, from asking to its end."""
 
     def __init__(self, api_url: str | None, *, no_wait: bool, as_json: bool) -> None:
-        self.session = Session(api_url)
+        self.session = CommandSession(api_url)
         self._no_wait = no_wait
         self._as_json = as_json
 
@@ -178,41 +178,45 @@ class _Act:
     def may_ask(self) -> bool:
         return output.can_ask() and not self._as_json
 
-    def ask(self, call: Call[_T]) -> Reply[_T]:
-        return ask(self.session.api, call)
+    def fetch(self, call: ApiCall[_T]) -> ApiReply[_T]:
+        return fetch_disk_call(self.session.api, call)
 
-    def carry_out(self, call: Call[OperationView], what: str) -> OperationView:
+    def run_operation(self, call: ApiCall[OperationView], what: str) -> OperationView:
         """Raises what a failure means."""
-        reply = self.ask(call)
+        reply = self.fetch(call)
         if not self._no_wait:
-            reply = wait_until_over(self.session, reply, what, quiet=self._as_json)
+            reply = wait_with_progress(self.session, reply, what, quiet=self._as_json)
         if self._as_json:
-            output.say_json(reply.raw)
-        return check_done(reply.value)
+            output.write_json(reply.raw)
+        return check_operation(reply.value)
 
-    def done(self, word: str) -> str:
+    def done_word(self, word: str) -> str:
         """What is said when nobody waited for the end."""
         return "Asked for" if self._no_wait else word
 
-    def say(self, text: str) -> None:
+    def write(self, text: str) -> None:
         if not self._as_json:
-            output.say("\n".join(output.clean(line) for line in text.splitlines()))
+            output.write_line("\n".join(output.clean(line) for line in text.splitlines()))
 
 
-def _confirmed_delete(act: _Act, name: str) -> bool:
-    found, now = act.ask(disk_endpoints.get_disk(name)).value, formatting.utc_now()
-    used = disk_formatting.when(found.last_used, now)
+def _confirmed_delete(act: _DiskChange, name: str) -> bool:
+    found, now = act.fetch(disk_endpoints.get_disk(name)).value, formatting.utc_now()
+    used = disk_formatting.time_or_never(found.last_used, now)
     kept = f"{found.snapshot_count} snapshot{'' if found.snapshot_count == 1 else 's'}"
-    output.say(output.clean(f"  {name}  {disk_formatting.gigabytes(found.size_gb)}  last used: {used}  {kept}"))
+    output.write_line(
+        output.clean(f"  {name}  {disk_formatting.size_in_gigabytes(found.size_gb)}  last used: {used}  {kept}")
+    )
     return click.confirm("Delete this disk?")
 
 
-def _confirmed_restore(act: _Act, name: str, snapshot_id: str) -> bool:
+def _confirmed_restore(act: _DiskChange, name: str, snapshot_id: str) -> bool:
     digits, now = snapshot_id.replace("-", ""), formatting.utc_now()
-    for one in act.ask(disk_endpoints.snapshots(name)).value.snapshots:
+    for one in act.fetch(disk_endpoints.list_snapshots(name)).value.snapshots:
         if one.snapshot_id.replace("-", "").startswith(digits):
             taken = formatting.local_time(one.created_at, now)
-            output.say(
-                output.clean(f"  {formatting.short_id(one.snapshot_id)}  {taken}  {disk_formatting.contents_of(one)}")
+            output.write_line(
+                output.clean(
+                    f"  {formatting.short_id(one.snapshot_id)}  {taken}  {disk_formatting.snapshot_contents(one)}"
+                )
             )
     return click.confirm(f"Take {name} back to this snapshot? What is on it now is kept in a snapshot.")

@@ -13,11 +13,11 @@ def colour_of(disk: DiskView) -> str:
     return _COLOURS.get(disk.state, "dim")
 
 
-def gigabytes(size_gb: int | None) -> str:
+def size_in_gigabytes(size_gb: int | None) -> str:
     return "-" if size_gb is None else f"{size_gb} GB"
 
 
-def volume_of_data(size_bytes: int) -> str:
+def data_size(size_bytes: int) -> str:
     """'3.2 GB': two or three digits say enough."""
     size = float(size_bytes)
     for unit in _UNITS:
@@ -27,11 +27,11 @@ def volume_of_data(size_bytes: int) -> str:
     return f"{size:.0f} {unit}" if unit == "B" or size >= 9.95 else f"{size:.1f} {unit}"
 
 
-def when(time: datetime | None, now: datetime) -> str:
+def time_or_never(time: datetime | None, now: datetime) -> str:
     return "never" if time is None else local_time(time, now)
 
 
-def situation(disk: DiskView, now: datetime) -> str:
+def disk_situation(disk: DiskView, now: datetime) -> str:
     """What matters about it at this moment, in one line."""
     operation = disk.operation
     if disk.is_deleted:
@@ -42,7 +42,7 @@ def situation(disk: DiskView, now: datetime) -> str:
     if disk.reservation_id is not None:
         return f"reservation {short_id(disk.reservation_id)} has it"
     if operation is not None and operation.state in ("waiting", "running"):
-        return under_way(operation)
+        return operation_progress(operation)
     if operation is not None and operation.state == "failed":
         kind = operation.kind.replace("_", " ")
         what = "it could not be made" if disk.state == "failed" else f"the last {kind} failed"
@@ -50,22 +50,22 @@ def situation(disk: DiskView, now: datetime) -> str:
     return ""
 
 
-def under_way(operation: OperationView) -> str:
+def operation_progress(operation: OperationView) -> str:
     trouble = f"; {operation.error}" if operation.error else ""
     return f"{operation.kind.replace('_', ' ')}: {operation.step}{trouble}"
 
 
-def as_of(contents: ContentsView, now: datetime) -> str:
+def describe_as_of(contents: ContentsView, now: datetime) -> str:
     """When it was so, and whether it may have changed since."""
     later = "" if contents.is_latest else "; what was on it later is not known"
-    return f"{when(contents.as_of, now)}{later}"
+    return f"{time_or_never(contents.as_of, now)}{later}"
 
 
-def contents_of(snapshot: SnapshotView) -> str:
+def snapshot_contents(snapshot: SnapshotView) -> str:
     if snapshot.files is None or snapshot.size_bytes is None:
         return "-"
-    return f"{files(snapshot.files)}, {volume_of_data(snapshot.size_bytes)}"
+    return f"{file_count(snapshot.files)}, {data_size(snapshot.size_bytes)}"
 
 
-def files(count: int) -> str:
+def file_count(count: int) -> str:
     return f"{count} file{'' if count == 1 else 's'}"

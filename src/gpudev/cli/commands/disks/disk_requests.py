@@ -8,34 +8,36 @@ import sys
 import time
 
 from gpudev.cli import formatting, output
-from gpudev.cli.api_calls import Reply
-from gpudev.cli.command_session import Session
-from gpudev.cli.exit_codes import CliError, Exit
-from gpudev.sdk.disk_waiting import wait_until_over as wait
-from gpudev.sdk.http.event_stream import patience
+from gpudev.cli.api_calls import ApiReply
+from gpudev.cli.command_session import CommandSession
+from gpudev.cli.exit_codes import CliError, ExitCode
+from gpudev.sdk.disk_waiting import wait_for_operation as wait
+from gpudev.sdk.http.event_stream import read_patience
 from gpudev.wire.disks import OperationView
 
-_UNDRAWN = 0.3
+_DRAW_AFTER_SECONDS = 0.3
 """What is done sooner than this is not announced."""
 
 
-def wait_until_over(session: Session, first: Reply[OperationView], what: str, *, quiet: bool) -> Reply[OperationView]:
+def wait_with_progress(
+    session: CommandSession, first: ApiReply[OperationView], what: str, *, quiet: bool
+) -> ApiReply[OperationView]:
     """`what` is said before each step, such as "Cloning data". Ctrl-C stops the waiting, never the operation."""
     progress = _Progress(what, quiet=quiet)
     try:
         waiting = wait(
-            session.api.core,
+            session.api.client,
             first,
-            patience=patience(session.env),
+            patience=read_patience(session.env),
             on_change=progress.show,
-            on_lost=progress.lose,
+            on_lost=progress.show_trouble,
         )
         gc.enable()
         return session.api.run(waiting)
     except KeyboardInterrupt:
         name = first.value.disk_name
         step = f"`gpu-dev disk show {name}` shows how far it is"
-        raise CliError(Exit.INTERRUPTED, "stopped waiting; what was asked for goes on", step) from None
+        raise CliError(ExitCode.INTERRUPTED, "stopped waiting; what was asked for goes on", step) from None
     finally:
         progress.close()
 
@@ -46,31 +48,31 @@ class _Progress:
         self._quiet = quiet
         self._in_place = output.stdout_is_terminal()
         self._since = time.monotonic()
-        self._told = ""
+        self._last_text = ""
         self._drawn = False
 
     def show(self, operation: OperationView) -> None:
         trouble = f" (trying again: {operation.error})" if operation.error else ""
-        self._tell(f"{operation.step}{trouble}")
+        self._show_text(f"{operation.step}{trouble}")
 
-    def lose(self, why: str) -> None:
-        self._tell(f"trying again: {why}")
+    def show_trouble(self, why: str) -> None:
+        self._show_text(f"trying again: {why}")
 
     def close(self) -> None:
         if self._drawn:
             sys.stdout.write("\r\x1b[K")
             sys.stdout.flush()
 
-    def _tell(self, text: str) -> None:
+    def _show_text(self, text: str) -> None:
         waited = time.monotonic() - self._since
-        if self._quiet or waited < _UNDRAWN:
+        if self._quiet or waited < _DRAW_AFTER_SECONDS:
             return
         if self._in_place:
-            line = output.clean(f"{self._what}: {text} ({formatting.clock(waited)})")
+            line = output.clean(f"{self._what}: {text} ({formatting.format_clock(waited)})")
             sys.stdout.write("\r\x1b[K" + output.paint(output.cut(line, max(20, output.terminal_columns() - 1)), "dim"))
             sys.stdout.flush()
             self._drawn = True
-        elif text != self._told:
-            output.say(output.clean(f"{self._what}: {text}"))
+        elif text != self._last_text:
+            output.write_line(output.clean(f"{self._what}: {text}"))
             sys.stdout.flush()
-        self._told = text
+        self._last_text = text

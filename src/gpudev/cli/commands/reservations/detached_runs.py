@@ -7,24 +7,24 @@ from pathlib import Path
 
 from gpudev import paths
 
-_FORGET_AFTER_SECONDS = 60 * 86400
+_REMOVE_AFTER_SECONDS = 60 * 86400
 
 
-def remember(env: Mapping[str, str], reservation_id: str) -> None:
+def record_detached_run(env: Mapping[str, str], reservation_id: str) -> None:
     """Only ever a convenience: what goes wrong with it stops nobody."""
     with suppress(OSError):
-        folder = _folder(env)
+        folder = _runs_folder(env)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         (folder / reservation_id).touch(mode=0o600)
-        long_ago = time.time() - _FORGET_AFTER_SECONDS
+        long_ago = time.time() - _REMOVE_AFTER_SECONDS
         for path in folder.iterdir():
             if path.stat().st_mtime < long_ago:
                 path.unlink(missing_ok=True)
 
 
-def is_known(env: Mapping[str, str], reservation_id: str) -> bool:
-    return (_folder(env) / reservation_id).exists()
+def is_detached_run(env: Mapping[str, str], reservation_id: str) -> bool:
+    return (_runs_folder(env) / reservation_id).exists()
 
 
-def _folder(env: Mapping[str, str]) -> Path:
+def _runs_folder(env: Mapping[str, str]) -> Path:
     return paths.personal_dir(env) / "runs"

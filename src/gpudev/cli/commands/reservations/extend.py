@@ -3,9 +3,9 @@
 import click
 
 from gpudev.cli import formatting, output
-from gpudev.cli.command_session import Session
+from gpudev.cli.command_session import CommandSession
 from gpudev.cli.commands.sessions import ssh_config
-from gpudev.cli.exit_codes import CliError, Exit
+from gpudev.cli.exit_codes import CliError, ExitCode
 from gpudev.cli.options import HOURS, ID, api_options
 from gpudev.sdk.errors import Unreachable
 from gpudev.wire.reservations import ExtendRequest
@@ -18,19 +18,19 @@ from gpudev.wire.reservations import ExtendRequest
 def extend(job_id: str, hours: float, as_json: bool, api_url: str | None) -> None:
     """Stay longer: add hours to the end of an active reservation."""
     try:
-        session = Session(api_url)
+        session = CommandSession(api_url)
         reply = session.api.extend(job_id, ExtendRequest(extension_hours=hours))
     except Unreachable as error:
         if error.sent:
             step = f"Whether it was extended is not known: `gpu-dev status {formatting.short_id(job_id)}` shows it"
-            raise CliError(Exit.UNREACHABLE, error.message, step) from error
+            raise CliError(ExitCode.UNREACHABLE, error.message, step) from error
         raise
-    if ssh_config.own_file(session.env).exists():
-        ssh_config.keep_up(session, reply.value, formatting.utc_now())
+    if ssh_config.own_config_file(session.env).exists():
+        ssh_config.add_reservation(session, reply.value, formatting.utc_now())
     if as_json:
-        output.say_json(reply.raw)
+        output.write_json(reply.raw)
         return
     job = reply.value
-    output.say(
-        f"Extended: {formatting.short_id(job.reservation_id)} {formatting.remaining(job, formatting.utc_now())}."
+    output.write_line(
+        f"Extended: {formatting.short_id(job.reservation_id)} {formatting.time_remaining(job, formatting.utc_now())}."
     )

@@ -3,20 +3,20 @@
 from collections.abc import Iterator
 
 from gpudev.cli import formatting, output
-from gpudev.cli.command_session import Session
+from gpudev.cli.command_session import CommandSession
 from gpudev.sdk import histories
-from gpudev.sdk.http.event_stream import patience
+from gpudev.sdk.http.event_stream import read_patience
 from gpudev.wire.reservations import JobEvent, JobView
 
 
-def read(session: Session, job: JobView) -> list[JobEvent]:
+def read_history(session: CommandSession, job: JobView) -> list[JobEvent]:
     """What happened until now."""
-    return session.api.run(histories.read(session.api.core, job))
+    return session.api.run(histories.read_history(session.api.client, job))
 
 
-def follow(session: Session, job: JobView) -> Iterator[JobEvent]:
+def follow_history(session: CommandSession, job: JobView) -> Iterator[JobEvent]:
     """What happened, and what happens until the reservation has ended. A stream that is cut is taken up again."""
-    history = histories.History(session.api.core, job, follow=True, patience=patience())
+    history = histories.JobHistory(session.api.client, job, follow=True, patience=read_patience())
     try:
         while (event := session.api.run(history.next())) is not None:
             yield event
@@ -24,8 +24,8 @@ def follow(session: Session, job: JobView) -> Iterator[JobEvent]:
         session.api.run(history.close())
 
 
-def told(event: JobEvent) -> str:
+def format_event(event: JobEvent) -> str:
     label = f"{formatting.local_time(event.at, formatting.utc_now())}  {output.clean(event.kind):<10}  "
     first, *others = event.message.split("\n")  # log lines may follow, to be shown as they were
     quoted = (" " * len(label) + output.clean(line) for line in others)
-    return "\n".join((output.hang(label, output.clean(first), len(label)), *quoted))
+    return "\n".join((output.indent_below_label(label, output.clean(first), len(label)), *quoted))

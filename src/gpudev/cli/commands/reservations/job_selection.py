@@ -1,30 +1,30 @@
 """Which reservation is meant when no id was given: the only one there is."""
 
 from gpudev.cli import formatting
-from gpudev.cli.api_calls import Reply
-from gpudev.cli.command_session import Session
-from gpudev.cli.exit_codes import CliError, Exit, usage_error
+from gpudev.cli.api_calls import ApiReply
+from gpudev.cli.command_session import CommandSession
+from gpudev.cli.exit_codes import CliError, ExitCode, usage_error
 from gpudev.domain.reservations.lifecycle import LIVE, Status
 from gpudev.wire.reservations import JobView
 
 
-def find_job(session: Session, job_id: str | None) -> Reply[JobView]:
+def choose_job(session: CommandSession, job_id: str | None) -> ApiReply[JobView]:
     """The one named; else the only active one, else the only one on its way."""
-    return session.api.get(job_id if job_id is not None else _only_one(session).reservation_id)
+    return session.api.get_job(job_id if job_id is not None else _choose_only_job(session).reservation_id)
 
 
-def _only_one(session: Session) -> JobView:
-    jobs = session.api.list_page({"status": sorted(LIVE), "limit": 200}).value.jobs
+def _choose_only_job(session: CommandSession) -> JobView:
+    jobs = session.api.list_jobs_page({"status": sorted(LIVE), "limit": 200}).value.jobs
     active = [job for job in jobs if job.status == Status.ACTIVE]
     candidates = active or jobs
     if len(candidates) == 1:
         return candidates[0]
     if not candidates:
-        raise CliError(Exit.NOT_FOUND, "you have no live reservation", "`gpu-dev reserve` makes one")
-    shown = ", ".join(_described(job) for job in candidates[:5]) + (" …" if len(candidates) > 5 else "")
+        raise CliError(ExitCode.NOT_FOUND, "you have no live reservation", "`gpu-dev reserve` makes one")
+    shown = ", ".join(_describe_job(job) for job in candidates[:5]) + (" …" if len(candidates) > 5 else "")
     raise usage_error(f"you have {len(candidates)} reservations, so say which", f"There are {shown}")
 
 
-def _described(job: JobView) -> str:
+def _describe_job(job: JobView) -> str:
     name = f", {job.name}" if job.name else ""
     return f"{formatting.short_id(job.reservation_id)} ({formatting.hardware(job)}{name})"

@@ -3,9 +3,9 @@
 import click
 
 from gpudev.cli import formatting, output
-from gpudev.cli.command_session import Session
+from gpudev.cli.command_session import CommandSession
 from gpudev.cli.options import TEXT, api_options
-from gpudev.cli.paging import list_jobs as list_pages
+from gpudev.cli.paging import list_all_jobs as list_pages
 from gpudev.domain.reservations.lifecycle import LIVE, Status
 
 _HEADER = ("ID", "STATUS", "GPUS", "TYPE", "NAME", "CREATED", "NOW")
@@ -29,14 +29,14 @@ def list_jobs(
     """Show your reservations, the newest first: those that wait or run, or all of them."""
     wanted = statuses or (() if every else sorted(LIVE))
     query = {"status": list(wanted)} | ({"gpu_type": gpu_type} if gpu_type else {})
-    reply = list_pages(Session(api_url).api, query, limit)
+    reply = list_pages(CommandSession(api_url).api, query, limit)
     if as_json:
-        output.say_json(reply.raw)
+        output.write_json(reply.raw)
         return
     jobs = reply.value.jobs
     if not jobs:
         kind = "such" if statuses or gpu_type else "live" if not every else ""
-        output.say(f"You have no {kind} reservations".replace("  ", " ") + "; `gpu-dev reserve` makes one.")
+        output.write_line(f"You have no {kind} reservations".replace("  ", " ") + "; `gpu-dev reserve` makes one.")
         return
     now = formatting.utc_now()
     rows = [
@@ -47,15 +47,15 @@ def list_jobs(
             job.gpu_type,
             job.name or "-",
             formatting.local_time(job.created_at, now),
-            formatting.situation(job, now),
+            formatting.describe_situation(job, now),
         )
         for job in jobs
     ]
-    near = [formatting.end_is_near(job, now) for job in jobs]
+    near = [formatting.expiry_warning(job, now) for job in jobs]
     colours = ["yellow" if end else formatting.colour_of(job.status) for job, end in zip(jobs, near, strict=True)]
-    output.say(output.table(_HEADER, rows, colours, unabridged=True))
+    output.write_line(output.table(_HEADER, rows, colours, unabridged=True))
     for job, end in zip(jobs, near, strict=True):
         if end:
-            output.say(output.paint(output.clean(f"{formatting.short_id(job.reservation_id)} {end}"), "yellow"))
+            output.write_line(output.paint(output.clean(f"{formatting.short_id(job.reservation_id)} {end}"), "yellow"))
     if reply.value.next_cursor is not None:
-        output.say(f"There are more than these {len(jobs)}; `--limit` shows them.")
+        output.write_line(f"There are more than these {len(jobs)}; `--limit` shows them.")

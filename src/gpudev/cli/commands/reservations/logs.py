@@ -6,11 +6,11 @@ import sys
 import click
 
 from gpudev.cli import output
-from gpudev.cli.command_session import Session
+from gpudev.cli.command_session import CommandSession
 from gpudev.cli.commands.reservations import detached_runs, history
-from gpudev.cli.commands.reservations.job_selection import find_job
-from gpudev.cli.commands.sessions.connection_setup import choose_way
-from gpudev.cli.exit_codes import CliError, Exit, usage_error
+from gpudev.cli.commands.reservations.job_selection import choose_job
+from gpudev.cli.commands.sessions.connection_setup import choose_route
+from gpudev.cli.exit_codes import CliError, ExitCode, usage_error
 from gpudev.cli.options import ID
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.sdk.remote import openssh, remote_commands
@@ -35,32 +35,32 @@ def logs(job_id: str | None, *, follow: bool, only_output: bool, as_json: bool, 
     """
     if only_output and as_json:
         raise usage_error("give --output or --json, not both")
-    session = Session(api_url)
-    job = find_job(session, job_id).value
-    shows_output = only_output or (detached_runs.is_known(session.env, job.reservation_id) and not as_json)
+    session = CommandSession(api_url)
+    job = choose_job(session, job_id).value
+    shows_output = only_output or (detached_runs.is_detached_run(session.env, job.reservation_id) and not as_json)
     if only_output and job.status != Status.ACTIVE:
         raise CliError(
-            Exit.REFUSED,
+            ExitCode.REJECTED,
             f"the reservation is {job.status}; output is there while a dev server is",
             "The last lines of a command that has ended are in `gpu-dev logs`, without --output",
         )
     if not only_output:
-        _tell_history(session, job, follow=follow and not shows_output, as_json=as_json)
+        _write_history(session, job, follow=follow and not shows_output, as_json=as_json)
     if shows_output and job.status == Status.ACTIVE:
-        _become_output(session, job, follow=follow)
+        _show_output(session, job, follow=follow)
 
 
-def _tell_history(session: Session, job: JobView, *, follow: bool, as_json: bool) -> None:
-    for event in history.follow(session, job) if follow else history.read(session, job):
-        output.say(json.dumps(codec.encode_model(event)) if as_json else history.told(event))
+def _write_history(session: CommandSession, job: JobView, *, follow: bool, as_json: bool) -> None:
+    for event in history.follow_history(session, job) if follow else history.read_history(session, job):
+        output.write_line(json.dumps(codec.encode_model(event)) if as_json else history.format_event(event))
         if follow:
             sys.stdout.flush()
 
 
-def _become_output(session: Session, job: JobView, *, follow: bool) -> None:
-    way = choose_way(session, job, direct=False, proxy=False)
+def _show_output(session: CommandSession, job: JobView, *, follow: bool) -> None:
+    way = choose_route(session, job, direct=False, proxy=False)
     more = ["-T", "-n", "-o", "BatchMode=yes", "-o", "LogLevel=ERROR"]
-    command = remote_commands.output(follow=follow)
-    openssh.become(
+    command = remote_commands.output_command(follow=follow)
+    openssh.replace_process(
         openssh.command_line(openssh.find_program(), job, command, session.env, tty=False, proxy=way, more=more)
     )

@@ -20,13 +20,13 @@ from gpudev.sdk.errors import LocalError, UsageError
 
 NONE = "none"
 """As a repository or a file: none this time, whatever the settings say."""
-_LINE = re.compile(r"[ \t]*(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_]*)=", re.ASCII)
+_VARIABLE_LINE = re.compile(r"[ \t]*(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_]*)=", re.ASCII)
 _SINGLE = re.compile(r"'([^']*)'[ \t]*(?:#[^\n]*)?(?:\n|\Z)")
 _DOUBLE = re.compile(r'"((?:[^"\\]|\\.)*)"[ \t]*(?:#[^\n]*)?(?:\n|\Z)', re.DOTALL)
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
 
 
-def gather(
+def collect_personalization(
     *,
     env_files: Sequence[Path] = (),
     variables: Sequence[str] = (),
@@ -38,9 +38,9 @@ def gather(
     Raises UsageError or LocalError."""
     environment: dict[str, str] = {}
     for path in env_files:
-        environment |= parse_env_file(_read(path, MAX_ENVIRONMENT_BYTES * 2), str(path))
-    environment |= _given(variables, environ)
-    script = None if startup_script is None else _read(startup_script, MAX_SCRIPT_BYTES)
+        environment |= parse_env_file(_read_text(path, MAX_ENVIRONMENT_BYTES * 2), str(path))
+    environment |= _given_variables(variables, environ)
+    script = None if startup_script is None else _read_text(startup_script, MAX_SCRIPT_BYTES)
     try:
         return check_personalization(Personalization(environment, dotfiles, script))
     except Invalid as error:
@@ -60,20 +60,20 @@ def parse_env_file(text: str, name: str) -> dict[str, str]:
         if not line or line.startswith("#"):
             position = end + 1
             continue
-        begins = _LINE.match(text, position)
+        begins = _VARIABLE_LINE.match(text, position)
         if begins is None:
-            raise UsageError(f"{name}, line {_number(text, position)}: this is no NAME=VALUE")
-        found[begins[1]], position = _value(text, begins.end(), name)
+            raise UsageError(f"{name}, line {_line_number(text, position)}: this is no NAME=VALUE")
+        found[begins[1]], position = _parse_value(text, begins.end(), name)
     return found
 
 
-def _value(text: str, start: int, name: str) -> tuple[str, int]:
+def _parse_value(text: str, start: int, name: str) -> tuple[str, int]:
     """The value that begins there, and where the next line does."""
     first = text[start : start + 1]
     if first and first in "'\"":
         quoted = (_SINGLE if first == "'" else _DOUBLE).match(text, start)
         if quoted is None:
-            raise UsageError(f"{name}, line {_number(text, start)}: the quotes of this value do not end")
+            raise UsageError(f"{name}, line {_line_number(text, start)}: the quotes of this value do not end")
         value = quoted[1] if first == "'" else re.sub(r"\\(.)", _unescaped, quoted[1], flags=re.DOTALL)
         return value, quoted.end()
     end = _end_of_line(text, start)
@@ -85,7 +85,7 @@ def _unescaped(found: "re.Match[str]") -> str:
     return _ESCAPES.get(letter, letter if letter in '"\\$`' else f"\\{letter}")
 
 
-def _given(variables: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
+def _given_variables(variables: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
     given = {}
     for one in variables:
         name, is_said, value = one.partition("=")
@@ -99,7 +99,7 @@ def _given(variables: Iterable[str], environ: Mapping[str, str]) -> dict[str, st
     return given
 
 
-def _read(path: Path, most: int) -> str:
+def _read_text(path: Path, most: int) -> str:
     try:
         with path.open("rb") as file:
             data = file.read(most + 1)
@@ -118,5 +118,5 @@ def _end_of_line(text: str, start: int) -> int:
     return len(text) if end < 0 else end
 
 
-def _number(text: str, position: int) -> int:
+def _line_number(text: str, position: int) -> int:
     return text.count("\n", 0, position) + 1

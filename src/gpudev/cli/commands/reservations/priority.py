@@ -3,7 +3,7 @@
 import click
 
 from gpudev.cli import formatting, output
-from gpudev.cli.command_session import Session
+from gpudev.cli.command_session import CommandSession
 from gpudev.cli.options import ID, api_options
 from gpudev.sdk.errors import Forbidden
 from gpudev.wire.reservations import PriorityRequest
@@ -25,12 +25,14 @@ def priority(job_id: str, number: int, as_json: bool, api_url: str | None) -> No
     gpu-dev priority 3f2a9c1e -- -5
     """
     try:
-        reply = Session(api_url).api.prioritise(job_id, PriorityRequest(priority=number))
+        reply = CommandSession(api_url).api.prioritise(job_id, PriorityRequest(priority=number))
     except Forbidden as error:
-        raise error.advising("Ask an operator of your system") from error
+        raise error.with_next_step("Ask an operator of your system") from error
     if as_json:
-        output.say_json(reply.raw)
+        output.write_json(reply.raw)
         return
     job = reply.value
     label = f"Priority of {formatting.short_id(job.reservation_id)} is {job.priority}: "
-    output.say(output.hang(label, output.clean(formatting.situation(job, formatting.utc_now())), 4))
+    output.write_line(
+        output.indent_below_label(label, output.clean(formatting.describe_situation(job, formatting.utc_now())), 4)
+    )

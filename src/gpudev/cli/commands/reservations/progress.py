@@ -11,31 +11,31 @@ from datetime import datetime
 from typing import Protocol
 
 from gpudev.cli import formatting, output
-from gpudev.cli.api_calls import Reply
-from gpudev.cli.command_session import Session
-from gpudev.cli.exit_codes import CliError, Exit
-from gpudev.cli.following import Following, GivenUp
+from gpudev.cli.api_calls import ApiReply
+from gpudev.cli.command_session import CommandSession
+from gpudev.cli.exit_codes import CliError, ExitCode
+from gpudev.cli.following import WatchFailed, WatchThread
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.sdk.errors import ClientError, Forbidden, Unauthenticated, Unreachable
-from gpudev.sdk.http.event_stream import Lost, Seen, patience
+from gpudev.sdk.http.event_stream import ConnectionLost, JobUpdate, read_patience
 from gpudev.sdk.standing import has_ended, is_settled
 from gpudev.wire.reservations import EtaView, JobView
 
 _TICK = 0.5
 _LABEL = 13
-_MOST_LINES = 3
+_MAX_FACT_LINES = 3
 """For one fact: however long a reason is, the countdown stays small."""
-_UNDRAWN = 0.15
+_DRAW_AFTER_SECONDS = 0.15
 """What is ready sooner than this never flickers up as a countdown."""
 
 
-class Display(Protocol):
+class ProgressDisplay(Protocol):
     tick: float | None
     """How often `draw` wants to be called when nothing happens."""
 
     def show(self, job: JobView) -> None: ...
 
-    def lose(self, why: str) -> None: ...
+    def show_trouble(self, why: str) -> None: ...
 
     def draw(self) -> None: ...
 
@@ -43,8 +43,8 @@ class Display(Protocol):
 
 
 def wait_until_ready(
-    session: Session, first: Reply[JobView], *, quiet: bool, releasing: bool = False
-) -> Reply[JobView]:
+    session: CommandSession, first: ApiReply[JobView], *, quiet: bool, releasing: bool = False
+) -> ApiReply[JobView]:
     """The reservation once it is active or has ended. Ctrl-C stops the waiting, never the reservation. `releasing`:
     whoever waits ends it with that, and lines go beside the output proper, which belongs to something else."""
     if is_settled(first.value):
@@ -53,14 +53,16 @@ def wait_until_ready(
     display = _choose_display(quiet, releasing)
     try:
         display.show(first.value)
-        with Following(session.new_api(), first.value.reservation_id, patience=patience(session.env)) as following:
-            return _follow(following, display)
+        with WatchThread(
+            session.new_api(), first.value.reservation_id, patience=read_patience(session.env)
+        ) as following:
+            return _follow_with_display(following, display)
     except KeyboardInterrupt:
-        raise _left_alone(first.value) from None
+        raise _interrupted_error(first.value) from None
     except Unreachable as error:
-        raise _lost_sight(first.value, error) from error
+        raise _unreachable_error(first.value, error) from error
     except (Unauthenticated, Forbidden) as error:
-        raise _locked_out(first.value, error) from error
+        raise _key_ended_error(first.value, error) from error
     finally:
         display.close()
 
@@ -69,68 +71,68 @@ def check_ready(job: JobView) -> None:
     """Raise what a reservation that ended means to somebody who waited for it."""
     if has_ended(job):
         raise CliError(
-            Exit.RESERVATION_ENDED,
-            formatting.ending(job),
+            ExitCode.RESERVATION_ENDED,
+            formatting.describe_end(job),
             f"`gpu-dev status {formatting.short_id(job.reservation_id)} --events` shows how it went",
             code=job.status,
         )
 
 
-def _follow(following: Following, display: Display) -> Reply[JobView]:
-    pause = _UNDRAWN if display.tick is not None else None
+def _follow_with_display(watch: WatchThread, display: ProgressDisplay) -> ApiReply[JobView]:
+    pause = _DRAW_AFTER_SECONDS if display.tick is not None else None
     while True:
-        match following.next(pause):
-            case Seen(reply):
+        match watch.next(pause):
+            case JobUpdate(reply):
                 display.show(reply.value)
                 if is_settled(reply.value):
                     return reply
-            case Lost(why):
-                display.lose(why)
-            case GivenUp(error):
+            case ConnectionLost(why):
+                display.show_trouble(why)
+            case WatchFailed(error):
                 raise error
             case None:
                 display.draw()
                 pause = display.tick
 
 
-def _left_alone(job: JobView) -> CliError:
+def _interrupted_error(job: JobView) -> CliError:
     short = formatting.short_id(job.reservation_id)
     return CliError(
-        Exit.INTERRUPTED,
+        ExitCode.INTERRUPTED,
         f"stopped waiting; reservation {short} stays as it is",
         f"`gpu-dev status {short}` shows it, `gpu-dev connect {short}` waits on, `gpu-dev cancel {short}` ends it",
     )
 
 
-def _lost_sight(job: JobView, error: Unreachable) -> ClientError:
+def _unreachable_error(job: JobView, error: Unreachable) -> ClientError:
     short = formatting.short_id(job.reservation_id)
     step = f"Reservation {short} stays as it is; `gpu-dev status {short}` shows it once the API answers"
-    return error.advising(step)
+    return error.with_next_step(step)
 
 
-def _locked_out(job: JobView, error: ClientError) -> ClientError:
+def _key_ended_error(job: JobView, error: ClientError) -> ClientError:
     """Our key has ended, and only the person can get the next one."""
     short = formatting.short_id(job.reservation_id)
     stays = f"reservation {short} stays as it is, and `gpu-dev connect {short}` waits on"
     step = f"{error.next_step}; {stays}" if error.next_step else stays.capitalize()
-    return error.advising(step)
+    return error.with_next_step(step)
 
 
-def _choose_display(quiet: bool, releasing: bool) -> Display:
+def _choose_display(quiet: bool, releasing: bool) -> ProgressDisplay:
     if quiet:
-        return Nothing()
+        return SilentDisplay()
     if output.stdout_is_terminal():
-        return Countdown(releasing=releasing)
-    return Lines(output.tell if releasing else output.say)
+        return CountdownDisplay(releasing=releasing)
+    return LineDisplay(output.write_note if releasing else output.write_line)
 
 
-class Nothing:
+class SilentDisplay:
     tick: float | None = None
 
     def show(self, job: JobView) -> None:
         pass
 
-    def lose(self, why: str) -> None:
+    def show_trouble(self, why: str) -> None:
         pass
 
     def draw(self) -> None:
@@ -140,29 +142,29 @@ class Nothing:
         pass
 
 
-class Lines:
+class LineDisplay:
     """For logs: one line whenever something is different, and at once."""
 
     tick: float | None = None
 
-    def __init__(self, write: Callable[[str], None] = output.say) -> None:
+    def __init__(self, write: Callable[[str], None] = output.write_line) -> None:
         self._write = write
-        self._told: object = None
+        self._last_state: object = None
         self._expected: datetime | None = None
 
     def show(self, job: JobView) -> None:
-        if self._told is None:
-            self._say(formatting.headline(job))
+        if self._last_state is None:
+            self._write_line(formatting.headline(job))
         now = formatting.utc_now()
         start = job.eta.latest if job.eta else job.estimated_start_at
         minute = None if start is None else start.replace(second=0, microsecond=0)
         state = (job.status, job.queue_position, minute, job.wait_reason, job.step)
         says_nothing = state == (Status.PENDING, None, None, None, None)
-        is_news = state != self._told or self._has_moved(job.eta, now)
+        is_news = state != self._last_state or self._has_moved(job.eta, now)
         if is_news and not says_nothing and not is_settled(job):
-            self._say(f"{job.status}: {formatting.situation(job, now)}")
+            self._write_line(f"{job.status}: {formatting.describe_situation(job, now)}")
             self._expected = job.eta.expected if job.eta else None
-        self._told = state
+        self._last_state = state
 
     def _has_moved(self, eta: EtaView | None, now: datetime) -> bool:
         """What is expected creeps all the time; a tenth of the wait is worth a line."""
@@ -172,10 +174,10 @@ class Lines:
         shift = abs((expected - self._expected).total_seconds())
         return shift >= max(60.0, 0.1 * (expected - now).total_seconds())
 
-    def lose(self, why: str) -> None:
-        if self._told != why:
-            self._say(f"trying again: {why}")
-        self._told = why
+    def show_trouble(self, why: str) -> None:
+        if self._last_state != why:
+            self._write_line(f"trying again: {why}")
+        self._last_state = why
 
     def draw(self) -> None:
         pass
@@ -183,12 +185,12 @@ class Lines:
     def close(self) -> None:
         pass
 
-    def _say(self, text: str) -> None:
+    def _write_line(self, text: str) -> None:
         self._write(output.clean(text))
         sys.stdout.flush()
 
 
-class Countdown:
+class CountdownDisplay:
     """A few lines, drawn over themselves."""
 
     tick: float | None = _TICK
@@ -208,7 +210,7 @@ class Countdown:
         if self._shown:
             self.draw()
 
-    def lose(self, why: str) -> None:
+    def show_trouble(self, why: str) -> None:
         self._trouble = why
         if self._shown:
             self.draw()
@@ -228,18 +230,18 @@ class Countdown:
         width = max(_LABEL + 10, _columns() - _LABEL)
         lines = [formatting.headline(job)]
         for name, text in self._facts(job, now):
-            first, *others = output.wrap(text, width)[:_MOST_LINES] or [""]
+            first, *others = output.wrap(text, width)[:_MAX_FACT_LINES] or [""]
             lines += [f"  {name:<{_LABEL - 2}}{first}", *(" " * _LABEL + line for line in others)]
         lines.append(f"  Ctrl-C {self._ctrl_c}; `gpu-dev status {short}` shows it ({now.astimezone():%H:%M:%S})")
         return lines
 
     def _facts(self, job: JobView, now: datetime) -> list[tuple[str, str]]:
-        waited = formatting.clock(time.monotonic() - self._since[0])
+        waited = formatting.format_clock(time.monotonic() - self._since[0])
         if job.status == Status.PREPARING:
             facts = [("Preparing", f"{job.step or 'getting it ready'} ({waited})")]
         else:
             place = "to be planned" if job.queue_position is None else f"position {job.queue_position} in the queue"
-            facts = [("Waiting", f"{place} ({waited})"), *_countdown(job, now), ("Because", job.wait_reason or "")]
+            facts = [("Waiting", f"{place} ({waited})"), *_start_facts(job, now), ("Because", job.wait_reason or "")]
         trouble = f"trying again: {self._trouble}" if self._trouble else ""
         facts += [("Note", job.warning or ""), ("Trouble", trouble)]
         return [(name, text) for name, text in facts if text]
@@ -260,22 +262,22 @@ def _columns() -> int:
     return max(20, output.terminal_columns() - 1)
 
 
-def _countdown(job: JobView, now: datetime) -> list[tuple[str, str]]:
+def _start_facts(job: JobView, now: datetime) -> list[tuple[str, str]]:
     eta = job.eta
     if eta is None:
         start = job.estimated_start_at
         if start is None:
             return [("Start", formatting.start_estimate(job, now))]
         return [("Start", _until(start, now, f" (about {formatting.local_time(start, now)})"))]
-    latest = formatting.promise(eta.latest, now).removeprefix("at the latest ")
+    latest = formatting.guaranteed_start(eta.latest, now).removeprefix("at the latest ")
     facts = [("Latest", f"{latest}, {_until(eta.latest, now)}" if eta.latest > now else latest)]
     if eta.expected is None:
         return facts
-    likely = formatting.likely_waits(eta, now)
-    interval = f" ({formatting.share(eta.confidence)}: {likely})" if likely else ""
+    likely = formatting.likely_interval(eta, now)
+    interval = f" ({formatting.format_percent(eta.confidence)}: {likely})" if likely else ""
     return [("Expected", _until(eta.expected, now, interval)), *facts]
 
 
 def _until(start: datetime, now: datetime, more: str = "") -> str:
     left = (start - now).total_seconds()
-    return (f"in {formatting.clock(left)}" if left > 0 else "any moment now") + more
+    return (f"in {formatting.format_clock(left)}" if left > 0 else "any moment now") + more

@@ -6,25 +6,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-_ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_IMPATIENCE_SECONDS = 2.0
+_END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_REPEAT_SECONDS = 2.0
 """Whoever presses Ctrl-C again and again so soon means it once: a second one would interrupt what the first began."""
 
 
 @contextmanager
-def ending_like_ctrl_c() -> Iterator[None]:
+def signals_as_interrupt() -> Iterator[None]:
     """Whoever ends this program from outside, or closes its terminal, wants the GPUs to be free too."""
     stopped_at = float("-inf")
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         nonlocal stopped_at
-        if time.monotonic() - stopped_at < _IMPATIENCE_SECONDS:
+        if time.monotonic() - stopped_at < _REPEAT_SECONDS:
             return
         stopped_at = time.monotonic()
         raise KeyboardInterrupt
 
     # Started with nohup, or by whoever else has them ignored: that stays so.
-    heard = [number for number in _ENDINGS if signal.getsignal(number) is not signal.SIG_IGN]
+    heard = [number for number in _END_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
     before = [(number, signal.signal(number, stop)) for number in heard]
     try:
         yield
@@ -34,9 +34,9 @@ def ending_like_ctrl_c() -> Iterator[None]:
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
+def signals_ignored() -> Iterator[None]:
     """Nothing like Ctrl-C stops this."""
-    before = [(number, signal.signal(number, signal.SIG_IGN)) for number in _ENDINGS]
+    before = [(number, signal.signal(number, signal.SIG_IGN)) for number in _END_SIGNALS]
     try:
         yield
     finally:

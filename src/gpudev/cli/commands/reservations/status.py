@@ -6,9 +6,9 @@ from datetime import datetime
 import click
 
 from gpudev.cli import formatting, output
-from gpudev.cli.command_session import Session
+from gpudev.cli.command_session import CommandSession
 from gpudev.cli.commands.reservations import history as histories
-from gpudev.cli.commands.reservations.job_selection import find_job
+from gpudev.cli.commands.reservations.job_selection import choose_job
 from gpudev.cli.options import ID, api_options
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.sdk.standing import has_ended
@@ -24,20 +24,20 @@ _LABEL = 13
 @api_options
 def status(job_id: str | None, with_events: bool, as_json: bool, api_url: str | None) -> None:
     """Show one reservation in full. ID may be shortened, or left out when there is only one."""
-    session = Session(api_url)
-    reply = find_job(session, job_id)
-    history = histories.read(session, reply.value) if with_events else []
+    session = CommandSession(api_url)
+    reply = choose_job(session, job_id)
+    history = histories.read_history(session, reply.value) if with_events else []
     if as_json:
-        output.say_json(_with_events(reply.raw, history) if with_events else reply.raw)
+        output.write_json(_with_events(reply.raw, history) if with_events else reply.raw)
         return
     for name, text in _facts(reply.value):
-        output.say(output.hang(f"{name:<{_LABEL}}", output.clean(text), _LABEL))
-    if end := formatting.end_is_near(reply.value, formatting.utc_now()):
-        output.say(output.paint(output.clean(f"It {end}."), "yellow"))
+        output.write_line(output.indent_below_label(f"{name:<{_LABEL}}", output.clean(text), _LABEL))
+    if end := formatting.expiry_warning(reply.value, formatting.utc_now()):
+        output.write_line(output.paint(output.clean(f"It {end}."), "yellow"))
     if history:
-        output.say()
+        output.write_line()
     for event in history:
-        output.say(histories.told(event))
+        output.write_line(histories.format_event(event))
 
 
 def _facts(job: JobView) -> list[tuple[str, str]]:
@@ -50,19 +50,19 @@ def _facts(job: JobView) -> list[tuple[str, str]]:
         ("Reservation", f"{job.reservation_id}{f'  ({job.name})' if job.name else ''}"),
         ("Status", job.status),
         ("Hardware", formatting.hardware(job)),
-        ("Duration", formatting.span(job.duration_hours * 3600)),
+        ("Duration", formatting.format_duration(job.duration_hours * 3600)),
         ("Created", formatting.local_time(job.created_at, now)),
         ("Priority", str(job.priority) if job.priority else ""),
         ("Position", str(job.queue_position) if waiting and job.queue_position is not None else ""),
-        *(_start(job, now) if waiting else ()),
+        *(_start_facts(job, now) if waiting else ()),
         ("Because", job.wait_reason or ""),
         ("Waits until", formatting.local_time(job.wait_until, now) if waiting and job.wait_until else ""),
         ("Step", job.step or ""),
         ("Started", formatting.local_time(job.launched_at, now) if job.launched_at else ""),
-        ("Expires", formatting.remaining(job, now).removeprefix("ends ") if active else ""),
+        ("Expires", formatting.time_remaining(job, now).removeprefix("ends ") if active else ""),
         ("Ended", formatting.local_time(ended, now) if ended else ""),
         ("Reason", job.failure_reason or ""),
-        ("Freed", _freed(job)),
+        ("Freed", _format_released(job)),
         ("Nodes", ", ".join(node.node for node in job.nodes)),
         ("In use", formatting.gpu_use(job)),
         ("Disk", job.disk_name or ""),
@@ -70,35 +70,40 @@ def _facts(job: JobView) -> list[tuple[str, str]]:
         ("Image", job.image or ""),
         ("SSH", job.ssh_command or ""),
         ("Users", ", ".join(job.users or ())),
-        ("Jupyter", _jupyter(job.jupyter, short)),
+        ("Jupyter", _format_jupyter(job.jupyter, short)),
         ("Connect", f"gpu-dev connect {short}" if active else ""),
         ("Note", job.warning or ""),
     ]
     return [(name, text) for name, text in facts if text]
 
 
-def _start(job: JobView, now: datetime) -> list[tuple[str, str]]:
+def _start_facts(job: JobView, now: datetime) -> list[tuple[str, str]]:
     if job.eta is None:
         return [("Estimate", formatting.start_estimate(job, now))]
     expected, latest = job.eta.expected, job.eta.latest
     left = (latest - now).total_seconds()
-    promise = formatting.promise(latest, now).removeprefix("at the latest ")
-    facts = [("Latest", f"{promise} (in {formatting.span(left)}), if nobody leaves early" if left > 0 else promise)]
+    promise = formatting.guaranteed_start(latest, now).removeprefix("at the latest ")
+    facts = [
+        (
+            "Latest",
+            f"{promise} (in {formatting.format_duration(left)}), if nobody leaves early" if left > 0 else promise,
+        )
+    ]
     if expected is None:
         return facts
-    likely = formatting.likely_waits(job.eta, now)
-    interval = f" ({formatting.share(job.eta.confidence)}: {likely})" if likely else ""
+    likely = formatting.likely_interval(job.eta, now)
+    interval = f" ({formatting.format_percent(job.eta.confidence)}: {likely})" if likely else ""
     when = f"{formatting.in_about(expected, now)}, {formatting.local_time(expected, now)}{interval}"
     return [("Expected", when), *facts]
 
 
-def _jupyter(state: str | None, short: str) -> str:
+def _format_jupyter(state: str | None, short: str) -> str:
     if state is None:
         return ""
     return f"{state}, gpu-dev jupyter {'status' if state == 'failed' else 'open'} {short}"
 
 
-def _freed(job: JobView) -> str:
+def _format_released(job: JobView) -> str:
     if not has_ended(job):
         return ""
     return (

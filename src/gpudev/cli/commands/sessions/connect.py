@@ -11,16 +11,16 @@ from urllib.parse import quote
 import click
 
 from gpudev.cli import formatting, output
-from gpudev.cli.command_session import Session
+from gpudev.cli.command_session import CommandSession
 from gpudev.cli.commands.sessions.connection_setup import (
-    ThenCommand,
-    check_forwards,
+    TrailingCommand,
     check_ports_are_free,
-    choose_way,
-    find_ready,
-    way_options,
+    choose_route,
+    get_ready_job,
+    parse_forwards,
+    route_options,
 )
-from gpudev.cli.exit_codes import CliError, Exit, local_error, usage_error
+from gpudev.cli.exit_codes import CliError, ExitCode, local_error, usage_error
 from gpudev.cli.options import ID
 from gpudev.sdk.remote import openssh, remote_commands
 from gpudev.wire.reservations import JobView
@@ -29,14 +29,14 @@ _HOME = "/home/dev"
 _EDITORS = {"code": ("vscode", "VS Code"), "cursor": ("cursor", "Cursor")}
 
 
-@click.command(cls=ThenCommand, options_metavar="[OPTIONS]")
+@click.command(cls=TrailingCommand, options_metavar="[OPTIONS]")
 @click.argument("job_id", metavar="[ID] [-- COMMAND...]", type=ID, required=False)
 @click.option("--no-wait", is_flag=True, help="Do not wait for a dev server that is not ready yet.")
 @click.option("--code", is_flag=True, help="Open it in VS Code instead of a shell.")
 @click.option("--cursor", is_flag=True, help="Open it in Cursor instead of a shell.")
 @click.option("--folder", metavar="PATH", help=f"With --code or --cursor: what it opens.  [default: {_HOME}]")
 @click.option("--forward", "forwards", metavar="PORT", multiple=True, help="Bring a port of it here; repeat for more.")
-@way_options
+@route_options
 @click.pass_obj
 def connect(
     command: tuple[str, ...],
@@ -71,22 +71,24 @@ def connect(
             "an editor connects by ssh's configuration, which finds the way by itself: leave --direct and --proxy out"
         )
     if folder is not None and not (code or cursor):
-        raise usage_error("--folder is what --code or --cursor opens, and neither is given", _cd_there(folder))
-    more = check_forwards(forwards)
+        raise usage_error("--folder is what --code or --cursor opens, and neither is given", _cd_hint(folder))
+    more = parse_forwards(forwards)
     check_ports_are_free(forwards)
     program = openssh.find_program()
-    session = Session(api_url)
-    job = find_ready(session, job_id, wait=not no_wait)
+    session = CommandSession(api_url)
+    job = get_ready_job(session, job_id, wait=not no_wait)
     if code or cursor:
-        _open_editor(session, job, "code" if code else "cursor", _folder_there(folder or _HOME))
+        _open_editor(session, job, "code" if code else "cursor", _remote_folder(folder or _HOME))
         return
-    way = choose_way(session, job, direct=direct, proxy=proxy)
-    openssh.become(openssh.command_line(program, job, command, session.env, tty=output.can_ask(), proxy=way, more=more))
+    way = choose_route(session, job, direct=direct, proxy=proxy)
+    openssh.replace_process(
+        openssh.command_line(program, job, command, session.env, tty=output.can_ask(), proxy=way, more=more)
+    )
 
 
-@click.command("exec", cls=ThenCommand, options_metavar="[OPTIONS]")
+@click.command("exec", cls=TrailingCommand, options_metavar="[OPTIONS]")
 @click.argument("job_id", metavar="[ID] -- COMMAND...", type=ID, required=False)
-@way_options
+@route_options
 @click.pass_obj
 def execute(command: tuple[str, ...], *, job_id: str | None, direct: bool, proxy: bool, api_url: str | None) -> None:
     """Run a command on a dev server, for scripts: no terminal, no questions, its exit code.
@@ -98,17 +100,17 @@ def execute(command: tuple[str, ...], *, job_id: str | None, direct: bool, proxy
     if not command:
         raise usage_error("say what to run, after --", "`gpu-dev connect` opens a shell")
     program = openssh.find_program()
-    session = Session(api_url)
-    job = find_ready(session, job_id)
-    way = choose_way(session, job, direct=direct, proxy=proxy)
+    session = CommandSession(api_url)
+    job = get_ready_job(session, job_id)
+    way = choose_route(session, job, direct=direct, proxy=proxy)
     more = ["-T", "-o", "BatchMode=yes"]
-    asked = remote_commands.answered(command)
-    openssh.become(openssh.command_line(program, job, asked, session.env, tty=False, proxy=way, more=more))
+    asked = remote_commands.attached_command(command)
+    openssh.replace_process(openssh.command_line(program, job, asked, session.env, tty=False, proxy=way, more=more))
 
 
 @click.command("port-forward")
 @click.argument("arguments", metavar="[ID] PORT...", nargs=-1, required=True)
-@way_options
+@route_options
 def port_forward(arguments: tuple[str, ...], direct: bool, proxy: bool, api_url: str | None) -> None:
     """Bring ports of a dev server to this machine, until Ctrl-C.
 
@@ -118,21 +120,23 @@ def port_forward(arguments: tuple[str, ...], direct: bool, proxy: bool, api_url:
     gpu-dev port-forward 8888
     gpu-dev port-forward 3f2a9c1e 8888 6006
     """
-    job_id, forwards = _id_and_ports(arguments)
-    more = check_forwards(forwards)
+    job_id, forwards = _split_id_and_ports(arguments)
+    more = parse_forwards(forwards)
     check_ports_are_free(forwards)
     program = openssh.find_program()
-    session = Session(api_url)
-    job = find_ready(session, job_id)
-    way = choose_way(session, job, direct=direct, proxy=proxy)
+    session = CommandSession(api_url)
+    job = get_ready_job(session, job_id)
+    way = choose_route(session, job, direct=direct, proxy=proxy)
     for text in forwards:
-        output.tell(f"http://127.0.0.1:{text.split(':')[0]} is port {text.split(':')[-1]} there; Ctrl-C ends it")
-    openssh.become(openssh.command_line(program, job, (), session.env, tty=False, proxy=way, more=["-N", *more]))
+        output.write_note(f"http://127.0.0.1:{text.split(':')[0]} is port {text.split(':')[-1]} there; Ctrl-C ends it")
+    openssh.replace_process(
+        openssh.command_line(program, job, (), session.env, tty=False, proxy=way, more=["-N", *more])
+    )
 
 
 @click.command("cp")
 @click.argument("paths", metavar="SOURCE... TARGET", nargs=-1, required=True)
-@way_options
+@route_options
 def copy(paths: tuple[str, ...], direct: bool, proxy: bool, api_url: str | None) -> None:
     """Copy files and folders to a dev server, or from it.
 
@@ -153,29 +157,29 @@ def copy(paths: tuple[str, ...], direct: bool, proxy: bool, api_url: str | None)
         if job_id is None and not os.path.lexists(path):
             raise local_error(f"there is no {path} here to be copied")
     program = openssh.find_program("scp")
-    session = Session(api_url)
+    session = CommandSession(api_url)
     (wanted,) = theirs
-    job = find_ready(session, wanted or None)
-    way = choose_way(session, job, direct=direct, proxy=proxy)
+    job = get_ready_job(session, wanted or None)
+    way = choose_route(session, job, direct=direct, proxy=proxy)
     if goal[0] is not None and goal[1].endswith("/"):
         _make_folder(session, job, goal[1], way)
-    there = openssh.target(job, session.env, way)
+    there = openssh.build_target(job, session.env, way)
     host = f"[{there.host}]" if ":" in there.host else there.host
     named = [path if job_id is None else f"{there.user}@{host}:{path}" for job_id, path in [*sources, goal]]
     quiet = [] if sys.stderr.isatty() else ["-q"]
-    openssh.become([program, "-rp", *quiet, "-P", str(there.port), *there.as_arguments(), "--", *named])
+    openssh.replace_process([program, "-rp", *quiet, "-P", str(there.port), *there.as_arguments(), "--", *named])
 
 
-def _make_folder(session: Session, job: JobView, path: str, way: openssh.ProxyCommand) -> None:
+def _make_folder(session: CommandSession, job: JobView, path: str, route: openssh.ProxyCommand) -> None:
     """scp makes none, and what it then says is no help."""
     make = ("mkdir", "-p", "--", path.removeprefix("~/") or ".")
-    line = openssh.command_line(openssh.find_program(), job, make, session.env, tty=False, proxy=way, more=["-T"])
+    line = openssh.command_line(openssh.find_program(), job, make, session.env, tty=False, proxy=route, more=["-T"])
     exit_code = subprocess.run(line, stdin=subprocess.DEVNULL, check=False).returncode
     if exit_code != 0:
         click.get_current_context().exit(exit_code)
 
 
-def _id_and_ports(arguments: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
+def _split_id_and_ports(arguments: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
     """The first is an id if it cannot be a port; eight hex digits rarely are decimal ones only."""
     first, *rest = arguments
     if ":" in first or (first.isdigit() and len(first) <= 5):
@@ -195,29 +199,31 @@ def _split_path(text: str) -> tuple[str | None, str]:
     return (ID.convert(name, None, None) if name else ""), path or "."
 
 
-def _folder_there(path: str) -> str:
+def _remote_folder(path: str) -> str:
     """As a shell in the home there would read it."""
     return posixpath.normpath(posixpath.join(_HOME, path.removeprefix("~/")))
 
 
-def _cd_there(folder: str) -> str:
+def _cd_hint(folder: str) -> str:
     return f"`gpu-dev connect -- {shlex.quote(f'cd {shlex.quote(folder)} && exec $SHELL')}` opens a shell there"
 
 
-def _open_editor(session: Session, job: JobView, editor: str, folder: str) -> None:
+def _open_editor(session: CommandSession, job: JobView, editor: str, folder: str) -> None:
     """The editors find the dev server through ssh's own configuration, by its name."""
     from gpudev.cli.commands.sessions import ssh_config
 
-    name = ssh_config.refresh(session, formatting.utc_now()).names.get(job.reservation_id)
+    name = ssh_config.refresh_config(session, formatting.utc_now()).names.get(job.reservation_id)
     if name is None:
-        raise CliError(Exit.REFUSED, "this reservation is not yours, so ssh has no name for it")
+        raise CliError(ExitCode.REJECTED, "this reservation is not yours, so ssh has no name for it")
     scheme, title = _EDITORS[editor]
     program = shutil.which(editor)
     if program is None:
         link = f"{scheme}://vscode-remote/ssh-remote+{quote(name)}{quote(folder)}"
-        output.tell(f"`{editor}` is not on this machine's PATH. Open this link, or choose {name} in {title}'s list:")
-        output.say(link)
+        output.write_note(
+            f"`{editor}` is not on this machine's PATH. Open this link, or choose {name} in {title}'s list:"
+        )
+        output.write_line(link)
         return
     done = subprocess.run([program, "--remote", f"ssh-remote+{name}", folder], check=False)
     if done.returncode != 0:
-        raise CliError(Exit.LOCAL, f"{title} did not open ({editor} ended with exit code {done.returncode})")
+        raise CliError(ExitCode.LOCAL, f"{title} did not open ({editor} ended with exit code {done.returncode})")

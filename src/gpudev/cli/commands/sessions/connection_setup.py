@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 import click
 
 from gpudev.cli import formatting, output
-from gpudev.cli.command_session import Session
-from gpudev.cli.commands.reservations.job_selection import find_job
+from gpudev.cli.command_session import CommandSession
+from gpudev.cli.commands.reservations.job_selection import choose_job
 from gpudev.cli.commands.reservations.progress import check_ready, wait_until_ready
-from gpudev.cli.exit_codes import CliError, Exit, local_error, usage_error
+from gpudev.cli.exit_codes import CliError, ExitCode, local_error, usage_error
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.sdk.remote import ssh_route
 from gpudev.sdk.remote.openssh import ProxyCommand
@@ -21,7 +21,7 @@ from gpudev.wire.reservations import JobView
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-class ThenCommand(click.Command):
+class TrailingCommand(click.Command):
     """What follows `--` is a command for the dev server and never read here, whether an id was given or not."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -33,13 +33,13 @@ class ThenCommand(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:
-            if command or not _is_of_a_command(error):
+            if command or not _is_about_trailing_words(error):
                 raise
             step = f"What to run there comes after `--`; see `{ctx.command_path} --help`"
             raise usage_error(error.format_message(), step) from error
 
 
-def _is_of_a_command(error: click.UsageError) -> bool:
+def _is_about_trailing_words(error: click.UsageError) -> bool:
     """Whether words were found wrong that may be meant for the dev server: no id, too many, options of no command of
     ours."""
     if isinstance(error, click.BadParameter):
@@ -47,7 +47,7 @@ def _is_of_a_command(error: click.UsageError) -> bool:
     return isinstance(error, click.NoSuchOption) or type(error) is click.UsageError
 
 
-def way_options(function: _F) -> _F:
+def route_options(function: _F) -> _F:
     """For every command that connects."""
     for option in (
         click.option("--api-url", metavar="URL", help="Address of the API, above all settings."),
@@ -58,9 +58,9 @@ def way_options(function: _F) -> _F:
     return function
 
 
-def find_ready(session: Session, job_id: str | None, *, wait: bool = True) -> JobView:
+def get_ready_job(session: CommandSession, job_id: str | None, *, wait: bool = True) -> JobView:
     """The reservation, once it is active. Raises for one that has ended."""
-    reply = find_job(session, job_id)
+    reply = choose_job(session, job_id)
     _check_live(reply.value)
     if reply.value.status != Status.ACTIVE:
         if not wait:
@@ -70,11 +70,11 @@ def find_ready(session: Session, job_id: str | None, *, wait: bool = True) -> Jo
     return reply.value
 
 
-def choose_way(session: Session, job: JobView, *, direct: bool, proxy: bool) -> ProxyCommand:
-    return ssh_route.choose_way(session, job, formatting.utc_now(), direct=direct, proxy=proxy)
+def choose_route(session: CommandSession, job: JobView, *, direct: bool, proxy: bool) -> ProxyCommand:
+    return ssh_route.choose_route(session, job, formatting.utc_now(), direct=direct, proxy=proxy)
 
 
-def check_forwards(forwards: Sequence[str]) -> list[str]:
+def parse_forwards(forwards: Sequence[str]) -> list[str]:
     """Each as ssh takes it, to this machine alone: 8888, 8888:80 or 8888:HOST:80."""
     options: list[str] = []
     for text in forwards:
@@ -85,7 +85,7 @@ def check_forwards(forwards: Sequence[str]) -> list[str]:
         plain = there.isascii() and there[:1].isalnum() and there.replace(".", "").replace("-", "").isalnum()
         if len(parts) > 3 or not plain or not all(_is_port(one) for one in (here, port)):
             raise CliError(
-                Exit.USAGE, f"{text[:80]!r} is nothing to forward", "It looks like 8888, 8888:80 or 8888:HOST:80"
+                ExitCode.USAGE, f"{text[:80]!r} is nothing to forward", "It looks like 8888, 8888:80 or 8888:HOST:80"
             )
         options += ["-L", f"127.0.0.1:{here}:{there}:{port}"]
     return ["-o", "ExitOnForwardFailure=yes", *options] if options else []
@@ -110,8 +110,8 @@ def _is_port(text: str) -> bool:
 def _check_live(job: JobView) -> None:
     if has_ended(job):
         raise CliError(
-            Exit.REFUSED,
-            f"{formatting.ending(job)}, so there is nothing to connect to",
+            ExitCode.REJECTED,
+            f"{formatting.describe_end(job)}, so there is nothing to connect to",
             "`gpu-dev reserve` makes a new one",
             code="ended",
         )
@@ -119,6 +119,6 @@ def _check_live(job: JobView) -> None:
 
 def _not_ready(job: JobView) -> CliError:
     short = formatting.short_id(job.reservation_id)
-    now_is = formatting.situation(job, formatting.utc_now())
+    now_is = formatting.describe_situation(job, formatting.utc_now())
     step = f"`gpu-dev connect {short}` without --no-wait waits for it"
-    return CliError(Exit.REFUSED, f"reservation {short} is {job.status} ({now_is})", step, code="not_ready")
+    return CliError(ExitCode.REJECTED, f"reservation {short} is {job.status} ({now_is})", step, code="not_ready")

@@ -3,7 +3,7 @@
 import click
 
 from gpudev.cli.options import ID
-from gpudev.cli.proxying import carry
+from gpudev.cli.proxying import run_tunnel
 
 
 @click.command("proxy-command")
@@ -16,4 +16,4 @@ def proxy_command(job_id: str, auto: bool, api_url: str | None) -> None:
     \b
     ssh -o ProxyCommand='gpu-dev proxy-command 3f2a9c1e' dev@gpu-dev
     """
-    carry(job_id, auto=auto, api_url=api_url)
+    run_tunnel(job_id, auto=auto, api_url=api_url)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from gpudev import paths
 from gpudev.cli import output
-from gpudev.cli.command_session import Session
+from gpudev.cli.command_session import CommandSession
 from gpudev.cli.exit_codes import local_error
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.sdk import json_files
@@ -29,80 +29,82 @@ _INCLUDE = re.compile(r"include(?:\s*=\s*|\s+)\"?([^\"]+?)\"?", re.IGNORECASE)
 _BACKUP = "config.before-gpu-dev"
 
 
-class Written(NamedTuple):
+class SshConfigChange(NamedTuple):
     names: dict[str, str]
     """By reservation, the name that ssh knows it by."""
     included_now: bool
     """The person's own configuration was changed, and it was not ours before."""
 
 
-def own_file(env: Mapping[str, str]) -> Path:
+def own_config_file(env: Mapping[str, str]) -> Path:
     return paths.personal_dir(env) / "ssh_config"
 
 
-def users_file(env: Mapping[str, str]) -> Path:
+def user_config_file(env: Mapping[str, str]) -> Path:
     return paths.home_dir(env) / ".ssh" / "config"
 
 
-def refresh(session: Session, now: datetime) -> Written:
+def refresh_config(session: CommandSession, now: datetime) -> SshConfigChange:
     """Bring both files up to date with all that runs at this API; those of other APIs stay until their time is over."""
-    jobs = session.api.list_page({"status": [Status.ACTIVE], "limit": 200}).value.jobs
-    return _change(session, jobs, lambda block: block.url != session.address.url and block.ends_after(now), now)
+    jobs = session.api.list_jobs_page({"status": [Status.ACTIVE], "limit": 200}).value.jobs
+    return _rewrite_config(session, jobs, lambda block: block.url != session.address.url and block.ends_after(now), now)
 
 
-def keep_up(session: Session, job: JobView, now: datetime) -> Written | None:
+def add_reservation(session: CommandSession, job: JobView, now: datetime) -> SshConfigChange | None:
     """Add this one, unless the person does not want it. What goes wrong with it stops nobody, and is told."""
     if session.preferences.ssh_config == "off":
         return None
     try:
         if _seems_outdated(session, job, now):
-            return refresh(session, now)
-        return _change(
+            return refresh_config(session, now)
+        return _rewrite_config(
             session, [job], lambda block: block.reservation_id != job.reservation_id and block.ends_after(now), now
         )
     except ClientError as error:
-        output.tell(f"Note: {error.message}, so ssh does not know your dev server by name")
+        output.write_note(f"Note: {error.message}, so ssh does not know your dev server by name")
         return None
 
 
-def forget(env: Mapping[str, str], reservation_ids: Collection[str]) -> None:
+def remove_reservations(env: Mapping[str, str], reservation_ids: Collection[str]) -> None:
     """These have ended. Where nothing of ours is, nothing is made."""
-    path = own_file(env)
+    path = own_config_file(env)
     if not path.exists():
         return
-    with json_files.changing(path):
-        kept = [block for block in _blocks(_read(path)) if block.reservation_id not in reservation_ids]
-        _write(path, _as_text([block.text for block in kept]), 0o600)
+    with json_files.file_lock(path):
+        kept = [block for block in _parse_blocks(_read(path)) if block.reservation_id not in reservation_ids]
+        _write(path, _join_blocks([block.text for block in kept]), 0o600)
 
 
-def _seems_outdated(session: Session, job: JobView, now: datetime) -> bool:
+def _seems_outdated(session: CommandSession, job: JobView, now: datetime) -> bool:
     """Who has its name may have ended, and who should be over may have been extended, without this machine's doing."""
-    name = _wished_name(job)
-    others = [b for b in _blocks(_read(own_file(session.env))) if b.reservation_id != job.reservation_id]
+    name = _preferred_name(job)
+    others = [b for b in _parse_blocks(_read(own_config_file(session.env))) if b.reservation_id != job.reservation_id]
     return any(name in b.hosts or (b.url == session.address.url and not b.ends_after(now)) for b in others)
 
 
-def _change(session: Session, jobs: Sequence[JobView], keeps: Callable[["_Block"], bool], now: datetime) -> Written:
+def _rewrite_config(
+    session: CommandSession, jobs: Sequence[JobView], keeps: Callable[["_Block"], bool], now: datetime
+) -> SshConfigChange:
     env = session.env
-    path = own_file(env)
-    with json_files.changing(path):
+    path = own_config_file(env)
+    with json_files.file_lock(path):
         told = {job.reservation_id for job in jobs}  # by whichever address they were known before
-        kept = [block for block in _blocks(_read(path)) if keeps(block) and block.reservation_id not in told]
+        kept = [block for block in _parse_blocks(_read(path)) if keeps(block) and block.reservation_id not in told]
         names = choose_names(jobs, {host for block in kept for host in block.hosts})
-        made = [_block(session, job, names[job.reservation_id]) for job in jobs]
-        _write(path, _as_text([*made, *(block.text for block in kept)]), 0o600)
-        _forget_ended(env, told | {block.reservation_id for block in kept}, now)
-        return Written(names, _include(env))
+        made = [_format_block(session, job, names[job.reservation_id]) for job in jobs]
+        _write(path, _join_blocks([*made, *(block.text for block in kept)]), 0o600)
+        _remove_ended_host_keys(env, told | {block.reservation_id for block in kept}, now)
+        return SshConfigChange(names, _ensure_include(env))
 
 
-def _as_text(blocks: Sequence[str]) -> str:
+def _join_blocks(blocks: Sequence[str]) -> str:
     return _HEADING + "".join(f"\n{block}" for block in blocks)
 
 
-def remove(env: Mapping[str, str]) -> bool:
+def remove_config(env: Mapping[str, str]) -> bool:
     """Both away again. False: there was nothing of ours."""
-    path, theirs = own_file(env), users_file(env)
-    with json_files.changing(path):
+    path, theirs = own_config_file(env), user_config_file(env)
+    with json_files.file_lock(path):
         existed = path.exists()
         path.unlink(missing_ok=True)
         text = _read(theirs)
@@ -118,13 +120,13 @@ def choose_names(jobs: Sequence[JobView], taken: Collection[str] = ()) -> dict[s
     chosen: dict[str, str] = {}
     by_id = {short_name(job) for job in jobs}  # which are always theirs
     for job in sorted(jobs, key=lambda job: job.created_at):
-        name = _wished_name(job)
+        name = _preferred_name(job)
         is_free = name is not None and name not in by_id and name not in taken and name not in chosen.values()
         chosen[job.reservation_id] = name if name is not None and is_free else short_name(job)
     return chosen
 
 
-def _wished_name(job: JobView) -> str | None:
+def _preferred_name(job: JobView) -> str | None:
     plain = re.sub(r"[^a-z0-9.-]+", "-", (job.name or "").lower()).strip("-.")
     return f"gpu-dev-{plain}" if plain else None
 
@@ -149,19 +151,19 @@ class _Block(NamedTuple):
             return False
 
 
-def _blocks(text: str) -> list[_Block]:
+def _parse_blocks(text: str) -> list[_Block]:
     return [
         _Block(m["id"], m["url"], m["until"], tuple(m["hosts"].split()), m[0].rstrip("\n") + "\n")
         for m in _BLOCK.finditer(text)
     ]
 
 
-def _block(session: Session, job: JobView, name: str) -> str:
+def _format_block(session: CommandSession, job: JobView, name: str) -> str:
     # On this machine there is nothing to be tried; elsewhere the way is chosen anew by each connection, for people
     # carry their machines from one network to another.
     is_here = session.address.is_local and is_loopback(job.node_ip or "")
     proxy = None if is_here else ssh_route.proxy_command(session, job, auto=True)
-    there = openssh.target(job, session.env, proxy)
+    there = openssh.build_target(job, session.env, proxy)
     hosts = " ".join(dict.fromkeys((name, short_name(job))))
     until = (job.expires_at or datetime.now(UTC)).isoformat()
     lines = [
@@ -171,20 +173,20 @@ def _block(session: Session, job: JobView, name: str) -> str:
         f"    Port {there.port}",
         f"    User {there.user}",
         *(f"    {option} {value}" for option, value in there.options.items()),
-        *(f'    IdentityFile "{openssh.verbatim(key)}"' for key in there.identities),
+        *(f'    IdentityFile "{openssh.escape_percent(key)}"' for key in there.identities),
         "    ServerAliveInterval 30",
     ]
     return "\n".join(lines) + "\n"
 
 
-def _include(env: Mapping[str, str]) -> bool:
+def _ensure_include(env: Mapping[str, str]) -> bool:
     """One line at the top: further down it would belong to whichever host stands above it."""
-    path, theirs = own_file(env), users_file(env)
+    path, theirs = own_config_file(env), user_config_file(env)
     line = _include_line(path)
     text = _read(theirs)
     without = _without_include(text, path)
     wanted = f"{line}\n\n{without}" if without.strip() else f"{line}\n"
-    if text == wanted or (without != text and _stands_at_the_top(text, path)):
+    if text == wanted or (without != text and _is_at_top(text, path)):
         return False
     theirs.parent.mkdir(mode=0o700, exist_ok=True)
     backup = theirs.with_name(_BACKUP)
@@ -209,7 +211,7 @@ def _is_ours(line: str, path: Path) -> bool:
     return line.strip() == _include_line(path) or re.sub(r"^~(?=/)", lambda _: str(at_home), found[1]) == str(path)
 
 
-def _stands_at_the_top(text: str, path: Path) -> bool:
+def _is_at_top(text: str, path: Path) -> bool:
     found = [number for number, one in enumerate(text.splitlines()) if _is_ours(one, path)]
     first_section = next((n for n, one in enumerate(text.splitlines()) if _SECTION.match(one)), len(text))
     return len(found) == 1 and found[0] < first_section
@@ -225,7 +227,7 @@ def _without_include(text: str, path: Path) -> str:
     return "".join(kept)
 
 
-def _forget_ended(env: Mapping[str, str], living: set[str], now: datetime) -> None:
+def _remove_ended_host_keys(env: Mapping[str, str], living: set[str], now: datetime) -> None:
     """Host keys of what is over. Those of this moment may belong to a connection that is being made."""
     folder = openssh.known_hosts_file(env, "x").parent
     for path in folder.iterdir() if folder.is_dir() else ():

@@ -5,10 +5,10 @@ import time
 import click
 
 from gpudev.cli import formatting, output
-from gpudev.cli.api_calls import Api, Reply
-from gpudev.cli.command_session import Session
-from gpudev.cli.commands.reservations.job_selection import find_job
-from gpudev.cli.exit_codes import CliError, Exit
+from gpudev.cli.api_calls import ApiReply, CommandApi
+from gpudev.cli.command_session import CommandSession
+from gpudev.cli.commands.reservations.job_selection import choose_job
+from gpudev.cli.exit_codes import CliError, ExitCode
 from gpudev.cli.options import ID, TEXT, api_options
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.sdk.errors import NotFound
@@ -18,7 +18,7 @@ from gpudev.wire.sessions import DevServerUsers
 
 _COLUMNS = ("GITHUB", "KEYS", "ADDED", "BY")
 _PATIENCE_SECONDS = 30.0
-_LOOK_AGAIN_SECONDS = 0.25
+_POLL_SECONDS = 0.25
 _no_wait = click.option("--no-wait", is_flag=True, help="Do not wait until the dev server has it so.")
 
 
@@ -40,10 +40,10 @@ def users() -> None:
 @api_options
 def list_users(job_id: str | None, as_json: bool, api_url: str | None) -> None:
     """Show who else may log in. ID may be left out when there is only one."""
-    session = Session(api_url)
-    reply = session.api.ask(addon_endpoints.list_users(_whole_id(session, job_id)))
+    session = CommandSession(api_url)
+    reply = session.api.fetch(addon_endpoints.list_users(_choose_job_id(session, job_id)))
     if as_json:
-        output.say_json(reply.raw)
+        output.write_json(reply.raw)
         return
     _show(reply.value)
 
@@ -58,21 +58,21 @@ def add(job_id: str, names: tuple[str, ...], *, no_wait: bool, as_json: bool, ap
 
     It takes effect within seconds, without a restart; in a dev server that does not run yet, when it starts.
     """
-    session = Session(api_url)
-    job = session.api.get(job_id).value
-    reply = session.api.ask(addon_endpoints.add_users(job.reservation_id, names))
-    reply = _settled(session.api, job, reply, wait=not no_wait)
+    session = CommandSession(api_url)
+    job = session.api.get_job(job_id).value
+    reply = session.api.fetch(addon_endpoints.add_users(job.reservation_id, names))
+    reply = _wait_until_in_effect(session.api, job, reply, wait=not no_wait)
     if as_json:
-        output.say_json(reply.raw)
+        output.write_json(reply.raw)
         return
-    who, several = _and(sorted({name.lower() for name in names})), len({name.lower() for name in names}) > 1
+    who, several = _join_names(sorted({name.lower() for name in names})), len({name.lower() for name in names}) > 1
     if job.status != Status.ACTIVE:
-        output.say(f"{who} may log in as soon as the dev server runs.")
+        output.write_line(f"{who} may log in as soon as the dev server runs.")
     elif not reply.value.in_effect:
-        output.say(f"{who} will be let in shortly.")
+        output.write_line(f"{who} will be let in shortly.")
     else:
-        output.say(f"{who} may log in now, each with the own key:" if several else f"{who} may log in now:")
-        output.say(f"  {job.ssh_command}")
+        output.write_line(f"{who} may log in now, each with the own key:" if several else f"{who} may log in now:")
+        output.write_line(f"  {job.ssh_command}")
 
 
 @users.command("remove")
@@ -82,58 +82,60 @@ def add(job_id: str, names: tuple[str, ...], *, no_wait: bool, as_json: bool, ap
 @api_options
 def remove(job_id: str, names: tuple[str, ...], *, no_wait: bool, as_json: bool, api_url: str | None) -> None:
     """Let GitHub users in no longer. Connections they have open end; what they left running goes on."""
-    session = Session(api_url)
-    job = session.api.get(job_id).value
-    removed: dict[str, Reply[DevServerUsers]] = {}
+    session = CommandSession(api_url)
+    job = session.api.get_job(job_id).value
+    removed: dict[str, ApiReply[DevServerUsers]] = {}
     missing: list[NotFound] = []
     for name in dict.fromkeys(name.lower() for name in names):
         try:
-            removed[name] = session.api.ask(addon_endpoints.remove_user(job.reservation_id, name))
+            removed[name] = session.api.fetch(addon_endpoints.remove_user(job.reservation_id, name))
         except NotFound as error:  # one who was misspelt keeps nobody else in
             missing.append(error)
     if removed:
-        reply = _settled(session.api, job, list(removed.values())[-1], wait=not no_wait)
+        reply = _wait_until_in_effect(session.api, job, list(removed.values())[-1], wait=not no_wait)
         if as_json:
-            output.say_json(reply.raw)
+            output.write_json(reply.raw)
         else:
-            output.say(f"{_and(sorted(removed))} may log in no longer.")
+            output.write_line(f"{_join_names(sorted(removed))} may log in no longer.")
     if missing:
-        raise missing[0].advising(
+        raise missing[0].with_next_step(
             f"`gpu-dev users list {formatting.short_id(job.reservation_id)}` shows who may log in"
         )
 
 
-def _settled(api: Api, job: JobView, reply: Reply[DevServerUsers], *, wait: bool) -> Reply[DevServerUsers]:
+def _wait_until_in_effect(
+    api: CommandApi, job: JobView, reply: ApiReply[DevServerUsers], *, wait: bool
+) -> ApiReply[DevServerUsers]:
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while wait and job.status == Status.ACTIVE and not reply.value.in_effect:
         if time.monotonic() > deadline:
             why = reply.value.trouble or "the system has not got round to it"
-            raise CliError(Exit.UNREACHABLE, f"it is written down, but not in effect yet ({why})", _LOOK)
-        time.sleep(_LOOK_AGAIN_SECONDS)
-        reply = api.ask(addon_endpoints.list_users(job.reservation_id))
+            raise CliError(ExitCode.UNREACHABLE, f"it is written down, but not in effect yet ({why})", _NEXT_STEP)
+        time.sleep(_POLL_SECONDS)
+        reply = api.fetch(addon_endpoints.list_users(job.reservation_id))
     return reply
 
 
-_LOOK = "It will be tried again by itself; `gpu-dev users list` shows how it stands"
+_NEXT_STEP = "It will be tried again by itself; `gpu-dev users list` shows how it stands"
 
 
-def _whole_id(session: Session, job_id: str | None) -> str:
-    return job_id if job_id is not None else find_job(session, None).value.reservation_id
+def _choose_job_id(session: CommandSession, job_id: str | None) -> str:
+    return job_id if job_id is not None else choose_job(session, None).value.reservation_id
 
 
-def _show(told: DevServerUsers) -> None:
-    if not told.users:
-        output.say("Nobody but you may log in; `gpu-dev users add ID NAME` lets others in.")
+def _show(view: DevServerUsers) -> None:
+    if not view.users:
+        output.write_line("Nobody but you may log in; `gpu-dev users add ID NAME` lets others in.")
     else:
         now = formatting.utc_now()
         rows = [
             (user.github_user, str(user.keys), formatting.local_time(user.added_at, now), user.added_by)
-            for user in told.users
+            for user in view.users
         ]
-        output.say(output.table(_COLUMNS, rows))
-    if not told.in_effect:
-        output.say(f"Not in effect yet{f': {output.clean(told.trouble)}' if told.trouble else ''}.")
+        output.write_line(output.table(_COLUMNS, rows))
+    if not view.in_effect:
+        output.write_line(f"Not in effect yet{f': {output.clean(view.trouble)}' if view.trouble else ''}.")
 
 
-def _and(names: list[str]) -> str:
+def _join_names(names: list[str]) -> str:
     return output.clean(" and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names))
