@@ -27,8 +27,7 @@ from gpudev.adapters.postgres.database.migrator import ensure_queue_notification
 from gpudev.adapters.postgres.disks.operations import DISK_OPERATION_CHANGES_CHANNEL
 from gpudev.adapters.postgres.queue.message_queue import QUEUE_INSERT_CHANNEL
 from gpudev.adapters.postgres.stores import open_stores
-from gpudev.bootstrap.disks import make_disk_reconciler
-from gpudev.bootstrap.processor import make_processor
+from gpudev.bootstrap.processor import make_disk_reconciler, make_processor
 from gpudev.domain.cluster import Node
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.reservations.lifecycle import Status

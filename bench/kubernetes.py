@@ -27,8 +27,8 @@ from bench.kubernetes_client import BENCH_KEY, Submitter, prepared_database
 from gpudev.adapters.kubernetes.client.kubernetes_api import KubernetesApi, connect_api
 from gpudev.adapters.kubernetes.client.resource_kinds import NODE, POD, SERVICE, Manifest, ResourceKind
 from gpudev.adapters.kubernetes.objects import server_manifests
+from gpudev.adapters.kubernetes.objects.compute_resources import CpuMemory
 from gpudev.adapters.kubernetes.objects.pod_manifest import MemberPlacement, StorageClaims, build_pod
-from gpudev.adapters.kubernetes.sizing import CpuMemory
 from gpudev.domain.cluster import NodeShare
 from gpudev.domain.ids import UserId, new_reservation_id, pod_name
 from gpudev.ports.cluster import ServerSpec

@@ -10,7 +10,7 @@ from gpudev.adapters.postgres.queue.message_queue import QUEUE_INSERT_CHANNEL
 from gpudev.adapters.postgres.stores import open_stores
 from gpudev.bootstrap.processor import make_processor
 from gpudev.bootstrap.service_runtime import configure_logging, tune_garbage_collector
-from gpudev.domain.gpu import load_catalogue
+from gpudev.domain.cluster import load_catalogue
 from gpudev.ports.clock import SystemClock
 
 

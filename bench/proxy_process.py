@@ -15,7 +15,7 @@ from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import SshEndpoint
 from gpudev.domain.sessions.grants import Grant, GrantState
 from gpudev.http_edge.audit import AuditTrail
-from gpudev.ports.auditing import AuditEntry, AuditQuery
+from gpudev.ports.access import AuditEntry, AuditQuery
 from gpudev.ports.clock import SystemClock
 from gpudev.proxy.dev_server_connector import DevServerConnector
 from gpudev.proxy.ssh.handshake import SessionGuard

@@ -24,7 +24,7 @@ from gpudev.adapters.kubernetes.cluster import KubernetesCluster
 from gpudev.adapters.kubernetes.uncached_access import UncachedCluster
 from gpudev.adapters.postgres.stores import open_stores
 from gpudev.bootstrap.service_runtime import tune_garbage_collector
-from gpudev.domain.gpu import Catalogue, load_catalogue
+from gpudev.domain.cluster import Catalogue, load_catalogue
 from gpudev.planning.cluster.reconcile_availability import plan_availability
 from gpudev.ports.clock import SystemClock
 from gpudev.ports.cloud import OWNER_TAG

@@ -8,9 +8,8 @@ from uuid import UUID
 import httpx2
 
 from disks.memory_cloud import MemoryCloud
-from gpudev.domain.disk_requests import MakeReady, PutAway
 from gpudev.domain.disks.contents import Contents, DiskEntry, DiskEntryKind
-from gpudev.domain.disks.operations import DiskSettings
+from gpudev.domain.disks.operations import DiskSettings, MakeReady, PutAway
 from gpudev.domain.ids import DiskId
 from gpudev.workflows.disks.operations import DiskOperations
 from support.api import Api, identifier, submit

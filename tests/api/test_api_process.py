@@ -15,7 +15,7 @@ import pytest
 from gpudev.adapters.postgres.database.roles import API
 from gpudev.adapters.postgres.stores import open_stores
 from gpudev.domain.access.users import Role
-from gpudev.ports.auditing import AuditEntry, AuditQuery
+from gpudev.ports.access import AuditEntry, AuditQuery
 from gpudev.settings import Settings
 from support.ports import free_port
 from support.system import eventually

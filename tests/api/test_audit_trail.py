@@ -11,7 +11,7 @@ import structlog
 from gpudev.domain.access.users import Role
 from gpudev.domain.errors import Unavailable
 from gpudev.http_edge.audit import AuditTrail
-from gpudev.ports.auditing import AuditEntry, AuditQuery, sanitize_text
+from gpudev.ports.access import AuditEntry, AuditQuery, sanitize_text
 from gpudev.settings import RequestGuardSettings
 from support.api import Api, refused, submit
 from support.clock import ManualClock

@@ -9,7 +9,7 @@ from gpudev.domain.access.users import Role
 from gpudev.domain.cluster import Node
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.ports.clock import Clock
-from gpudev.workflows.draining import NodeDrain
+from gpudev.workflows.cluster.drain import NodeDrain
 from support.api import Api, identifier, refused, submit, until
 
 

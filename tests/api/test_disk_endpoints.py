@@ -8,8 +8,7 @@ import httpx2
 import pytest
 
 from api.disk_machine import Machine, ask, create, look, make_machine, names
-from gpudev.domain.disk_requests import MakeReady
-from gpudev.domain.disks.operations import DiskSettings
+from gpudev.domain.disks.operations import DiskSettings, MakeReady
 from gpudev.domain.ids import DiskId
 from support.api import Api, identifier, public_key, refused, submit
 

@@ -7,8 +7,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from gpudev.domain.commands import MessageCause
 from gpudev.domain.errors import Stale
+from gpudev.domain.queue import MessageCause
 from gpudev.domain.reservations.reservation import Reservation
 from gpudev.ports.reservations import Change
 from support.api import Api, identifier, refused, submit

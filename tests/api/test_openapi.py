@@ -21,7 +21,7 @@ from gpudev.api.app import create_app
 from gpudev.api.permissions import ENDPOINT_RULES
 from gpudev.domain.access.users import Role
 from gpudev.domain.cluster import Node
-from gpudev.domain.commands import PLANNING_LEASE
+from gpudev.domain.queue import PLANNING_LEASE
 from gpudev.ports.clock import SystemClock
 from gpudev.settings import RequestGuardSettings, Settings
 from support.api import Api, PublishedKeys, api_services

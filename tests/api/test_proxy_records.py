@@ -10,7 +10,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from api.proxy_place import QUICK, Proxy, closed, greeting, proxy_of
-from gpudev.ports.auditing import AuditEntry, AuditQuery
+from gpudev.ports.access import AuditEntry, AuditQuery
 from gpudev.settings import RequestGuardSettings
 from support.api import Api, until
 

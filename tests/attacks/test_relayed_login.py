@@ -8,9 +8,9 @@ from auth.issuing import TestIssuer
 from gpudev.adapters.oidc.issuer_keys import IssuerKeys
 from gpudev.adapters.oidc.provider import OidcProvider
 from gpudev.adapters.postgres.stores import Stores
+from gpudev.domain.access.login import bind_nonce
 from gpudev.domain.errors import Unauthenticated
-from gpudev.domain.oidc_login import bind_nonce
-from gpudev.ports.invitations import IdToken
+from gpudev.ports.access import IdToken
 from gpudev.settings import OidcSettings
 from support.clock import ManualClock
 

@@ -13,7 +13,7 @@ from gpudev.adapters.postgres.stores import Stores
 from gpudev.domain.access.users import Role
 from gpudev.domain.errors import Conflict
 from gpudev.main import cli
-from gpudev.ports.auditing import AuditEntry, AuditQuery, redact_keys, sanitize_text
+from gpudev.ports.access import AuditEntry, AuditQuery, redact_keys, sanitize_text
 from gpudev.settings import DatabaseSettings
 from support.api import Api, submit
 from support.clock import ManualClock

@@ -19,7 +19,7 @@ from gpudev.api.app import create_app
 from gpudev.api.dependencies import ApiDependencies
 from gpudev.embedded.postgres import EmbeddedPostgres
 from gpudev.settings import DatabaseSettings, OidcSettings, Settings
-from gpudev.workflows.inviting import InvitationLogin
+from gpudev.workflows.login import InvitationLogin
 from support.api import PublishedKeys, api_services, until
 from support.clock import ManualClock
 from support.dex import CLIENT, Dex, running

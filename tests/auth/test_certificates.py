@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from gpudev.adapters import tls
 from gpudev.adapters.tls import CertificateFiles, ensure_certificate, ensure_self_signed
+from gpudev.domain.addresses import is_loopback_host, parse_listen_address
 from gpudev.domain.errors import Invalid
-from gpudev.domain.listening import is_loopback_host, parse_listen_address
 from gpudev.sdk.http import certificate_pins
 from gpudev.settings import Settings
 

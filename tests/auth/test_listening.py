@@ -15,8 +15,8 @@ import uvicorn
 
 from gpudev.adapters.tls import CertificateFiles, ensure_self_signed
 from gpudev.bootstrap.listeners import serve_tls_listener
+from gpudev.domain.addresses import ListenAddress
 from gpudev.domain.errors import Invalid, Unavailable
-from gpudev.domain.listening import ListenAddress
 from gpudev.sdk.errors import Unreachable
 from gpudev.sdk.http.certificate_pins import find_pin, store_pin
 from gpudev.sdk.http.transport import HttpRequest, HttpTransport

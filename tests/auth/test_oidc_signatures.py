@@ -11,7 +11,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from auth.issuing import Stranger, TestIssuer, public_jwk
-from gpudev.adapters.oidc.signatures import token_key_id, verify_signature
+from gpudev.adapters.oidc.provider import token_key_id, verify_signature
 from gpudev.domain.errors import Unauthenticated
 from support.clock import ManualClock
 

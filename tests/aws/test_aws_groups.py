@@ -4,7 +4,7 @@ import pytest
 
 from gpudev.adapters.aws.cloud import AwsCloud
 from gpudev.domain.errors import ClusterError, NotFound, Unavailable
-from gpudev.ports.node_groups import RefreshState
+from gpudev.ports.cloud import RefreshState
 from support.aws_stub import AwsStub, Fault, Reset
 
 GROUP = "pytorch-gpu-dev-gpu-nodes-t4"

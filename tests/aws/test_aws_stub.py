@@ -13,7 +13,7 @@ from botocore.exceptions import ClientError
 
 from contracts.cloud_worlds import ours
 from gpudev.adapters.aws.cloud import AwsCloud
-from gpudev.adapters.aws.reading import parse_snapshot, parse_volume
+from gpudev.adapters.aws.parsing import parse_snapshot, parse_volume
 from support.aws_stub import AwsStub
 from support.aws_stub.account import OTHER_OWNER_ID
 

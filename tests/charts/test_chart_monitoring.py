@@ -14,8 +14,8 @@ import yaml
 from prometheus_client import REGISTRY
 
 from charts.rendering import CHART, Helm, Object, Rendered, containers
-from gpudev.adapters.dcgm.reading import BUSY_PERCENT
-from gpudev.adapters.kubernetes import refusals  # noqa: F401 - it has a metric of its own
+from gpudev.adapters.dcgm_exporter import BUSY_PERCENT
+from gpudev.adapters.kubernetes.observation import pod_failures  # noqa: F401 - it has a metric of its own
 from gpudev.metrics import instruments  # noqa: F401
 from gpudev.metrics.system_state import GpuTypeState, MessageQueueState, SystemState, SystemStateCollector
 from gpudev.ports.clock import SystemClock

@@ -8,7 +8,7 @@ import click
 import pytest
 
 from charts.rendering import Helm, Object, Rendered, chart_values, containers
-from gpudev.adapters.kubernetes import machines
+from gpudev.adapters.kubernetes import uncached_access
 from gpudev.adapters.kubernetes.client.rbac import (
     CLUSTER_RULES,
     DISK_CLUSTER_RULES,
@@ -208,9 +208,11 @@ def test_each_service_is_granted_exactly_what_its_code_declares(chart: Rendered)
         assert _granted(chart.get("ClusterRole", f"gpu-dev-{app}")) == _declared(everywhere)
         assert _granted(chart.get("Role", app)) == _declared((*among, *(DISK_NAMESPACE_RULES if has_cloud else ())))
     assert _granted(chart.get("ClusterRole", "gpu-dev-availability-updater")) == _declared(READING)
-    assert _granted(chart.get("Role", "toolbox")) == _declared(machines.NODE_MACHINES_NAMESPACE_RULES)
+    assert _granted(chart.get("Role", "toolbox")) == _declared(uncached_access.NODE_MACHINES_NAMESPACE_RULES)
     if has_cloud:
-        assert _granted(chart.get("ClusterRole", "gpu-dev-toolbox")) == _declared(machines.NODE_MACHINES_CLUSTER_RULES)
+        assert _granted(chart.get("ClusterRole", "gpu-dev-toolbox")) == _declared(
+            uncached_access.NODE_MACHINES_CLUSTER_RULES
+        )
     assert len(chart.of("ClusterRole")) == 3 + has_cloud
     assert len(chart.of("Role")) == 3
 

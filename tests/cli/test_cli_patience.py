@@ -2,9 +2,9 @@
 
 import pytest
 
-from gpudev.sdk.effects import Pause, Send
 from gpudev.sdk.errors import Unreachable
 from gpudev.sdk.http.api_client import RETRY_PAUSES, send_with_retries
+from gpudev.sdk.http.routines import Pause, Send
 from gpudev.sdk.http.transport import HttpRequest, HttpResponse
 
 READING = HttpRequest("GET", "/v1/jobs", repeatable=True)

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from cli.foreseen import make_node, make_start
 from cli.zones import zone
-from gpudev.cli.commands.cluster.plan_chart import ASCII, BLOCKS, PlanChart
-from gpudev.cli.timeline import choose_slots, format_ruler, peak_use
+from gpudev.cli.commands.cluster.plan_chart import ASCII, BLOCKS, PlanChart, choose_slots, format_ruler, peak_use
 from gpudev.wire.cluster import ClusterPlan, PlannedStart, PlanNode, PlanStep, TypePlan
 
 NOW = datetime(2026, 3, 2, 12, 17, tzinfo=UTC)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpudev.sdk.sse import ServerSentEvent, parse_events
+from gpudev.sdk.http.event_stream import ServerSentEvent, parse_events
 
 
 @pytest.mark.parametrize(

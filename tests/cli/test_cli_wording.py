@@ -10,7 +10,7 @@ from cli.fake_api import active, make_job
 from cli.foreseen import make_eta
 from cli.zones import zone
 from gpudev.cli import formatting
-from gpudev.sdk.standing import has_ended
+from gpudev.sdk.http.event_stream import has_ended
 
 NOW = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
 

@@ -19,7 +19,7 @@ from gpudev.domain.disks.operations import (
     VolumeStatus,
 )
 from gpudev.domain.ids import DiskId, ReservationId, UserId
-from gpudev.planning.disk_calls import (
+from gpudev.planning.disks.operation_context import (
     CloudState,
     OperationStep,
 )

@@ -8,24 +8,22 @@ from uuid import uuid4
 
 import pytest
 
-from gpudev.domain.disk_requests import (
+from gpudev.domain.disks.operations import (
     CloneDisk,
     CreateDisk,
     DeleteDisk,
     DiskRequest,
-    MakeReady,
-    PutAway,
-    RenameDisk,
-    ResizeDisk,
-)
-from gpudev.domain.disks.operations import (
     DiskSettings,
     DiskState,
+    MakeReady,
     Operation,
     OperationChanges,
     OperationFacts,
     OperationId,
     OperationState,
+    PutAway,
+    RenameDisk,
+    ResizeDisk,
     SnapshotReason,
     SnapshotRecord,
     SnapshotStatus,

@@ -8,17 +8,21 @@ import pytest
 from disks.memory_cloud import MemoryCloud
 from disks.postgres_world import PostgresStoreWorld
 from disks.world import ADA, DiskWorld, now_or_never
-from gpudev.domain.disk_requests import (
+from gpudev.domain.disks.operations import (
     CloneDisk,
     CreateDisk,
     DeleteDisk,
     DiskRequest,
+    DiskSettings,
     MakeReady,
+    Operation,
+    OperationState,
     PutAway,
     RestoreDisk,
     SnapshotDisk,
+    SnapshotReason,
+    SnapshotStatus,
 )
-from gpudev.domain.disks.operations import DiskSettings, Operation, OperationState, SnapshotReason, SnapshotStatus
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.domain.ids import new_disk_id
 from gpudev.ports.cloud import SnapshotState

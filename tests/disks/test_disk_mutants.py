@@ -14,20 +14,25 @@ import pytest
 from disks import lives
 from disks.memory_cloud import MemoryCloud
 from disks.memory_store import MemoryDiskStore
-from gpudev.domain.disk_requests import ResizeDisk
 from gpudev.domain.disks.operations import (
     DiskState,
     OperationKind,
     RecordedSnapshotId,
+    ResizeDisk,
     SnapshotReason,
     SnapshotRecord,
     SnapshotStatus,
     VolumeRecord,
     VolumeStatus,
 )
-from gpudev.planning.disk_calls import EnsureSnapshot, FinishOperation, OperationStep, RemoveVolume
 from gpudev.planning.disks import acceptance, operation_context, operation_steps
-from gpudev.planning.disks.operation_context import OperationContext
+from gpudev.planning.disks.operation_context import (
+    EnsureSnapshot,
+    FinishOperation,
+    OperationContext,
+    OperationStep,
+    RemoveVolume,
+)
 from gpudev.ports.cloud import RECORDED_TAG, Volume
 from gpudev.ports.disks import DiskMaintenance
 

@@ -28,7 +28,7 @@ from gpudev.domain.disks.operations import (
     VolumeStatus,
 )
 from gpudev.domain.ids import ReservationId
-from gpudev.planning.disk_calls import (
+from gpudev.planning.disks.operation_context import (
     CloudState,
     EnsureSnapshot,
     FailOperation,

@@ -9,32 +9,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpudev.domain.disk_requests import (
+from gpudev.domain.disks.operations import (
     CloneDisk,
     CreateDisk,
     DeleteDisk,
     DiskRequest,
+    DiskSettings,
+    DiskState,
     MakeReady,
+    Operation,
+    OperationChanges,
+    OperationId,
+    OperationKind,
     PruneDisk,
     PurgeDisk,
+    RecordedSnapshotId,
     RenameDisk,
     ResizeDisk,
     RestoreDisk,
     SnapshotDisk,
     SnapshotDiskInUse,
-    UndeleteDisk,
-)
-from gpudev.domain.disks.operations import (
-    DiskSettings,
-    DiskState,
-    Operation,
-    OperationChanges,
-    OperationId,
-    OperationKind,
-    RecordedSnapshotId,
     SnapshotReason,
     SnapshotRecord,
     SnapshotStatus,
+    UndeleteDisk,
     UserDisks,
 )
 from gpudev.domain.errors import Conflict, DiskHeld, GpuDevError, Invalid, LimitReached, NotFound

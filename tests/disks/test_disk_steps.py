@@ -25,7 +25,7 @@ from gpudev.domain.disks.operations import (
     SnapshotStatus,
     VolumeStatus,
 )
-from gpudev.planning.disk_calls import (
+from gpudev.planning.disks.operation_context import (
     EnsureSnapshot,
     EnsureVolume,
     FailOperation,

@@ -12,11 +12,19 @@ from disks.memory_store import MemoryDiskStore
 from disks.postgres_world import PostgresStoreWorld
 from disks.store_contract import NOW, DiskStoreContract, StoreWorld
 from gpudev.adapters.postgres.database.pool import Connection
-from gpudev.domain.commands import DISK_QUEUE
-from gpudev.domain.disk_requests import CreateDisk, DeleteDisk, ResizeDisk
-from gpudev.domain.disks.operations import DiskSettings, Operation, OperationChanges, OperationId, UserDisks
+from gpudev.domain.disks.operations import (
+    CreateDisk,
+    DeleteDisk,
+    DiskSettings,
+    Operation,
+    OperationChanges,
+    OperationId,
+    ResizeDisk,
+    UserDisks,
+)
 from gpudev.domain.errors import Conflict, DiskHeld, LimitReached
 from gpudev.domain.ids import DiskId, ReservationId, UserId, new_disk_id, new_reservation_id
+from gpudev.domain.queue import DISK_QUEUE
 from gpudev.domain.reservations.reservation import Reservation
 from gpudev.planning.disks.acceptance import accept_request
 

@@ -11,25 +11,23 @@ from uuid import uuid4
 
 from disks.memory_cloud import Crash, MemoryCloud, Trouble
 from disks.memory_store import MemoryDiskStore
-from gpudev.domain.disk_requests import (
+from gpudev.domain.disks.operations import (
     CloneDisk,
     CreateDisk,
     DeleteDisk,
     DiskRequest,
+    DiskSettings,
+    DiskState,
     MakeReady,
+    Operation,
+    OperationState,
     PutAway,
     RenameDisk,
     ResizeDisk,
     RestoreDisk,
     SnapshotDisk,
-    UndeleteDisk,
-)
-from gpudev.domain.disks.operations import (
-    DiskSettings,
-    DiskState,
-    Operation,
-    OperationState,
     SnapshotRecord,
+    UndeleteDisk,
     VolumeStatus,
 )
 from gpudev.domain.ids import DiskId, ReservationId, UserId, new_disk_id, new_reservation_id

@@ -5,7 +5,7 @@ import sys
 from gpudev.cli import stdio_pipe
 from gpudev.cli.command_session import CommandSession
 from gpudev.sdk.http.transport import HttpRequest, HttpTransport, WebSocketConnection
-from gpudev.wire.proxy import ProxyToken
+from gpudev.wire.sessions import ProxyToken
 
 url, job_id = sys.argv[1:]
 token = CommandSession().api.post_path(ProxyToken, f"/v1/jobs/{job_id}/proxy-token").value

@@ -17,8 +17,8 @@ import pytest
 
 from gpudev.adapters.local.machine.processes import identify, is_alive
 from gpudev.domain.errors import Unavailable
-from gpudev.embedded.pidfiles import wait_until
 from gpudev.embedded.postgres import EmbeddedPostgres
+from gpudev.embedded.supervised_processes import wait_until
 
 pytestmark = pytest.mark.slow
 

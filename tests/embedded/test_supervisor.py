@@ -14,10 +14,16 @@ from pathlib import Path
 import pytest
 
 from gpudev.adapters.local.machine.processes import ProcessIdentity, identify, is_alive
-from gpudev.embedded import pidfiles
+from gpudev.embedded import supervised_processes
 from gpudev.embedded.layout import Layout
-from gpudev.embedded.pidfiles import wait_until
-from gpudev.embedded.supervised_processes import FIRST_DELAY, HEALTHY_AFTER, MAX_DELAY, restart_delay, rotate_log
+from gpudev.embedded.supervised_processes import (
+    FIRST_DELAY,
+    HEALTHY_AFTER,
+    MAX_DELAY,
+    restart_delay,
+    rotate_log,
+    wait_until,
+)
 
 PROGRAM = """
 import pathlib, signal, sys
@@ -69,7 +75,7 @@ def part(layout: Layout, name: str) -> ProcessIdentity:
     found: list[ProcessIdentity] = []
 
     def look() -> bool:
-        process = pidfiles.find_process(layout.pid_file(name))
+        process = supervised_processes.find_process(layout.pid_file(name))
         if process is not None:
             found.append(process)
         return process is not None
@@ -126,15 +132,15 @@ class TestPidFiles:
     def test_a_pid_that_was_reused_names_nobody(self, tmp_path: Path) -> None:
         own = identify(os.getpid())
         assert own is not None
-        pidfiles.write_pid_file(tmp_path / "pid", own)
-        assert pidfiles.find_process(tmp_path / "pid") == own
-        pidfiles.write_pid_file(tmp_path / "pid", ProcessIdentity(own.pid, "1", own.boot))
-        assert pidfiles.find_process(tmp_path / "pid") is None
+        supervised_processes.write_pid_file(tmp_path / "pid", own)
+        assert supervised_processes.find_process(tmp_path / "pid") == own
+        supervised_processes.write_pid_file(tmp_path / "pid", ProcessIdentity(own.pid, "1", own.boot))
+        assert supervised_processes.find_process(tmp_path / "pid") is None
 
     @pytest.mark.parametrize("content", ["", "12", "one two three", "1\n2\n3\n4\n"])
     def test_a_spoilt_file_names_nobody(self, tmp_path: Path, content: str) -> None:
         (tmp_path / "pid").write_text(content)
-        assert pidfiles.find_process(tmp_path / "pid") is None
+        assert supervised_processes.find_process(tmp_path / "pid") is None
 
 
 @pytest.mark.slow
@@ -159,7 +165,7 @@ class TestSupervising:
             wait_for_step(process, "STEP supervisor ok")
             one, two = part(layout, "one"), part(layout, "two")
             os.kill(one.pid, signal.SIGKILL)
-            assert wait_until(lambda: pidfiles.find_process(layout.pid_file("one")) not in (None, one), 30)
+            assert wait_until(lambda: supervised_processes.find_process(layout.pid_file("one")) not in (None, one), 30)
             assert is_alive(two)
 
     def test_a_part_that_keeps_dying_is_tried_again_ever_later(self, layout: Layout) -> None:
@@ -221,7 +227,7 @@ class TestSupervising:
             assert second.returncode != 0
             assert "Another supervisor" in second.stderr
             assert is_alive(one)
-            assert pidfiles.find_process(layout.pid_file("supervisor")) is not None
+            assert supervised_processes.find_process(layout.pid_file("supervisor")) is not None
 
     def test_what_a_killed_supervisor_left_is_ended_before_it_would_run_twice(self, layout: Layout) -> None:
         with supervising(layout, f"service:one:{LIVE}") as killed:

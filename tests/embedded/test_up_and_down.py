@@ -19,9 +19,9 @@ import psutil
 import pytest
 
 from gpudev.adapters.local.machine.processes import identify, is_alive
-from gpudev.embedded import pidfiles
-from gpudev.embedded.pidfiles import wait_until
+from gpudev.embedded import supervised_processes
 from gpudev.embedded.postgres import EmbeddedPostgres
+from gpudev.embedded.supervised_processes import wait_until
 from support.machine import Machine, a_machine
 from support.ports import free_port
 
@@ -47,7 +47,7 @@ def stored_key(machine: Machine, url: str) -> str:
 
 
 def kill_part(machine: Machine, name: str) -> None:
-    process = pidfiles.find_process(machine.layout.pid_file(name))
+    process = supervised_processes.find_process(machine.layout.pid_file(name))
     assert process is not None, f"{name} does not run"
     os.kill(process.pid, signal.SIGKILL)
     assert wait_until(lambda: not is_alive(process), 10)
@@ -146,7 +146,9 @@ def test_a_killed_part_is_back_within_seconds(started: Started) -> None:
     url = machine.up()["api_url"]
     for part in ("api", "processor", "postgres"):
         kill_part(machine, part)
-        assert wait_until(lambda part=part: pidfiles.find_process(machine.layout.pid_file(part)) is not None, 20), part  # type: ignore[misc]
+        assert wait_until(
+            lambda part=part: supervised_processes.find_process(machine.layout.pid_file(part)) is not None, 20
+        ), part  # type: ignore[misc]
         assert wait_until(lambda: answers(f"{url}/v1/jobs", stored_key(machine, url)) == 200, 20), part
 
 

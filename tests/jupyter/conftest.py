@@ -19,12 +19,11 @@ from gpudev.adapters.postgres.database.listener import PostgresReservationChange
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.api.app import create_app
 from gpudev.api.http.connection_limits import limited_http_protocol
-from gpudev.bootstrap.jupyter import open_jupyter_proxy
 from gpudev.bootstrap.processor import make_processor
-from gpudev.bootstrap.proxy import open_ssh_sessions
+from gpudev.bootstrap.proxy import open_jupyter_proxy, open_ssh_sessions
 from gpudev.domain.access.users import Role
 from gpudev.http_edge.audit import AuditTrail
-from gpudev.ports.auditing import AuditEntry, AuditQuery
+from gpudev.ports.access import AuditEntry, AuditQuery
 from gpudev.ports.clock import SystemClock
 from gpudev.settings import Settings
 from local.harness import NODES

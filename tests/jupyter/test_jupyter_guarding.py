@@ -9,9 +9,9 @@ from starlette.responses import PlainTextResponse
 
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.adapters.ssh_tunnels import SshTunnels
-from gpudev.bootstrap.jupyter import BROWSER_SESSION_TTL
+from gpudev.bootstrap.proxy import BROWSER_SESSION_TTL
 from gpudev.http_edge.audit import AuditTrail
-from gpudev.ports.auditing import AuditEntry, AuditQuery
+from gpudev.ports.access import AuditEntry, AuditQuery
 from gpudev.ports.clock import SystemClock
 from gpudev.proxy.jupyter.guard import JupyterGuard
 from gpudev.proxy.jupyter.http_proxy import JupyterAccess, JupyterHttpProxy

@@ -9,7 +9,7 @@ from typing import Any
 from contracts.cluster_contract import ClusterWorld
 from gpudev.adapters.kubernetes.cluster import KubernetesCluster
 from gpudev.adapters.kubernetes.objects.labels import member_name, reservation_selector
-from gpudev.domain.gpu import load_catalogue
+from gpudev.domain.cluster import load_catalogue
 from gpudev.domain.ids import ReservationId, pod_name
 from gpudev.ports.clock import SystemClock
 from gpudev.ports.cluster import ServerSpec

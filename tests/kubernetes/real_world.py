@@ -13,7 +13,7 @@ import psutil
 
 from contracts.cluster_contract import ClusterWorld
 from gpudev.adapters.kubernetes.cluster import KubernetesCluster
-from gpudev.domain.gpu import load_catalogue
+from gpudev.domain.cluster import load_catalogue
 from gpudev.domain.ids import ReservationId, pod_name
 from gpudev.domain.reservations.reservation import SshEndpoint
 from gpudev.ports.clock import SystemClock

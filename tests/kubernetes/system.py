@@ -22,8 +22,8 @@ from typing import Any, TypeVar
 from gpudev.adapters.kubernetes.objects.labels import member_name
 from gpudev.adapters.postgres.database.pool import connect
 from gpudev.adapters.postgres.stores import Stores, open_stores
-from gpudev.domain.commands import PLANNING_LEASE
 from gpudev.domain.ids import ReservationId
+from gpudev.domain.queue import PLANNING_LEASE
 from gpudev.domain.reservations.reservation import Reservation
 from gpudev.embedded.postgres import EmbeddedPostgres
 from gpudev.settings import DatabaseSettings, Settings

@@ -5,8 +5,8 @@ import json
 
 from gpudev.adapters.kubernetes.cache.object_records import ServerParts
 from gpudev.adapters.kubernetes.objects import labels
+from gpudev.adapters.kubernetes.observation.pod_failures import find_rejecting_component
 from gpudev.adapters.kubernetes.observation.server_state import compute_server_state
-from gpudev.adapters.kubernetes.refusals import find_rejecting_component
 from gpudev.domain.reservations.command_exit import CommandExit
 from gpudev.ports.cluster import ServerPhase, ServerState
 from kubernetes.objects import (

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from gpudev.adapters.kubernetes.refusals import placement_rejections
+from gpudev.adapters.kubernetes.observation.pod_failures import placement_rejections
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.ports.cluster import ServerPhase
 from kubernetes.cluster_world import KubernetesWorld

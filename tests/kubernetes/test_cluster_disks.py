@@ -20,8 +20,8 @@ from gpudev.adapters.kubernetes.client.rbac import (
 from gpudev.adapters.kubernetes.cluster import KubernetesCluster
 from gpudev.adapters.kubernetes.objects import labels
 from gpudev.adapters.kubernetes.objects.labels import reservation_selector
+from gpudev.domain.cluster import load_catalogue
 from gpudev.domain.errors import ClusterError, Unavailable
-from gpudev.domain.gpu import load_catalogue
 from gpudev.domain.ids import ReservationId, new_disk_id
 from gpudev.ports.clock import SystemClock
 from gpudev.ports.cluster import HomeVolume, ServerPhase, ServerSpec

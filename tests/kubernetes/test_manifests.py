@@ -6,8 +6,15 @@ from typing import Any
 
 import pytest
 
-from gpudev.adapters.kubernetes import sizing
-from gpudev.adapters.kubernetes.objects import labels, network_policies, secret_files, server_manifests
+from gpudev.adapters.key_pairs import generate_key_pair, parse_key_pair
+from gpudev.adapters.kubernetes.objects import (
+    compute_resources,
+    labels,
+    network_policies,
+    secret_files,
+    server_manifests,
+)
+from gpudev.adapters.kubernetes.objects.compute_resources import CpuMemory
 from gpudev.adapters.kubernetes.objects.pod_manifest import (
     CAPABILITIES,
     MemberPlacement,
@@ -17,10 +24,8 @@ from gpudev.adapters.kubernetes.objects.pod_manifest import (
 )
 from gpudev.adapters.kubernetes.objects.secret_files import ServerKeys
 from gpudev.adapters.kubernetes.observation.pod_reports import parse_report
-from gpudev.adapters.kubernetes.sizing import CpuMemory
-from gpudev.adapters.kubernetes.ssh_keys import generate_key_pair, parse_key_pair
+from gpudev.domain.cluster import load_catalogue
 from gpudev.domain.errors import ClusterError
-from gpudev.domain.gpu import load_catalogue
 from gpudev.domain.ids import new_disk_id
 from gpudev.ports.cluster import ServerSpec
 from gpudev.settings import KubernetesSettings
@@ -336,14 +341,19 @@ def _allows(blocks: list[dict[str, Any]], address: str) -> bool:
 
 def test_all_shares_of_a_node_together_leave_something_to_the_system() -> None:
     for gpu_type in load_catalogue().values():
-        room, units = sizing.catalogue_resources(gpu_type), gpu_type.units_per_node
-        one, whole = sizing.compute_share(room, 1, units), sizing.compute_share(room, units, units)
+        room, units = compute_resources.catalogue_resources(gpu_type), gpu_type.units_per_node
+        one, whole = (
+            compute_resources.compute_share(room, 1, units),
+            compute_resources.compute_share(room, units, units),
+        )
         assert units * one.cpu_millis <= whole.cpu_millis < room.cpu_millis
         assert units * one.memory_mib <= whole.memory_mib < room.memory_mib
 
 
 def test_what_the_node_says_of_itself_is_understood() -> None:
-    assert sizing.parse_allocatable({"cpu": "191450m", "memory": "2063937412Ki"}) == CpuMemory(191450, 2015563)
-    assert sizing.parse_allocatable({"cpu": "2", "memory": "24Gi"}) == CpuMemory(2000, 24576)
-    assert sizing.parse_allocatable({"cpu": "1.5", "memory": "1e9"}) == CpuMemory(1500, 953)
-    assert sizing.parse_allocatable({"cpu": "many"}) is None
+    assert compute_resources.parse_allocatable({"cpu": "191450m", "memory": "2063937412Ki"}) == CpuMemory(
+        191450, 2015563
+    )
+    assert compute_resources.parse_allocatable({"cpu": "2", "memory": "24Gi"}) == CpuMemory(2000, 24576)
+    assert compute_resources.parse_allocatable({"cpu": "1.5", "memory": "1e9"}) == CpuMemory(1500, 953)
+    assert compute_resources.parse_allocatable({"cpu": "many"}) is None

@@ -16,8 +16,8 @@ from gpudev.adapters.kubernetes.client.resource_kinds import NODE, POD, SERVICE,
 from gpudev.adapters.kubernetes.objects import labels
 from gpudev.adapters.kubernetes.observation.node_state import compute_node_states
 from gpudev.adapters.kubernetes.observation.server_state import compute_server_state
+from gpudev.domain.cluster import load_catalogue
 from gpudev.domain.errors import Unavailable
-from gpudev.domain.gpu import load_catalogue
 from gpudev.domain.ids import ReservationId, new_reservation_id, pod_name
 from gpudev.ports.clock import SystemClock
 from gpudev.ports.cluster import ServerPhase

@@ -14,7 +14,7 @@ from gpudev.adapters.kubernetes.client.kubernetes_api import connect_api
 from gpudev.adapters.kubernetes.observation.incremental_state import IncrementalState
 from gpudev.adapters.kubernetes.observation.node_state import compute_node_states
 from gpudev.adapters.kubernetes.observation.server_state import compute_server_state
-from gpudev.domain.gpu import load_catalogue
+from gpudev.domain.cluster import load_catalogue
 from gpudev.domain.ids import new_reservation_id
 from kubernetes.objects import (
     NOW,

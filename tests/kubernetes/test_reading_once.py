@@ -4,8 +4,8 @@ import pytest
 
 from gpudev.adapters.kubernetes import uncached_access as reading_module
 from gpudev.adapters.kubernetes.uncached_access import OBSERVE_CLUSTER_RULES, UncachedCluster
+from gpudev.domain.cluster import Catalogue, load_catalogue
 from gpudev.domain.errors import ClusterError, Unavailable
-from gpudev.domain.gpu import Catalogue, load_catalogue
 from gpudev.ports.clock import SystemClock
 from gpudev.ports.cluster import ServerPhase
 from kubernetes.cluster_world import KubernetesWorld

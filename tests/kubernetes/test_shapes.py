@@ -5,9 +5,9 @@ from typing import Any, get_args, is_typeddict
 import orjson
 import pytest
 
-from gpudev.adapters.kubernetes import shapes
+from gpudev.adapters.kubernetes.cache import object_records
 from gpudev.adapters.kubernetes.cache.object_records import NodeRecord, PodRecord, to_node_record, to_pod_record
-from gpudev.adapters.kubernetes.decoding import decode_list
+from gpudev.adapters.kubernetes.client.kubernetes_api import decode_list
 from gpudev.adapters.kubernetes.objects import labels
 from gpudev.domain.errors import Unavailable
 from kubernetes import objects
@@ -66,11 +66,11 @@ def _trim_node(node: Any) -> NodeRecord:
 
 
 CASES = [
-    pytest.param(shapes.PodFields, _rich_pod(), _trim_pod, id="pod"),
-    pytest.param(shapes.PodFields, objects.pod(), _trim_pod, id="somebody's pod"),
-    pytest.param(shapes.PodFields, _daemon(), _trim_pod, id="a daemon's pod"),
-    pytest.param(shapes.PodFields, objects.pod(node=None), _trim_pod, id="a pod without a node"),
-    pytest.param(shapes.NodeFields, _rich_node(), _trim_node, id="node"),
+    pytest.param(object_records.PodFields, _rich_pod(), _trim_pod, id="pod"),
+    pytest.param(object_records.PodFields, objects.pod(), _trim_pod, id="somebody's pod"),
+    pytest.param(object_records.PodFields, _daemon(), _trim_pod, id="a daemon's pod"),
+    pytest.param(object_records.PodFields, objects.pod(node=None), _trim_pod, id="a pod without a node"),
+    pytest.param(object_records.NodeFields, _rich_node(), _trim_node, id="node"),
 ]
 
 
@@ -133,9 +133,9 @@ def test_what_is_read_of_it_means_the_same_as_all_of_it(shape: type, manifest: o
 
 
 def test_a_field_that_no_shape_has_would_be_noticed() -> None:
-    assert not _is_read(shapes.PodFields, ["spec", "hostNetwork"])
-    assert not _is_read(shapes.PodFields, ["spec", "containers", "ports"])
-    assert _is_read(shapes.PodFields, ["spec", "containers", "resources", "limits", "cpu"])
+    assert not _is_read(object_records.PodFields, ["spec", "hostNetwork"])
+    assert not _is_read(object_records.PodFields, ["spec", "containers", "ports"])
+    assert _is_read(object_records.PodFields, ["spec", "containers", "resources", "limits", "cpu"])
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b'{"items": []}', b'{"metadata": {"resourceVersion": "1"}, "items"'])
@@ -147,10 +147,10 @@ def test_what_is_no_listing_is_unavailable(body: bytes) -> None:
 def test_objects_that_make_no_sense_are_unavailable() -> None:
     listing = decode_list(b'{"metadata": {"resourceVersion": "1"}, "items": [{"metadata": 5}]}')
     with pytest.raises(Unavailable, match="cannot be read"):
-        listing.decode_items(shapes.PodFields)
+        listing.decode_items(object_records.PodFields)
 
 
 @pytest.mark.parametrize("items", [b"null", b"[]"])
 def test_an_empty_listing_has_nothing(items: bytes) -> None:
     listing = decode_list(b'{"metadata": {"resourceVersion": "1", "continue": "on"}, "items": ' + items + b"}")
-    assert (list(listing.decode_items(shapes.NodeFields)), listing.continue_token) == ([], "on")
+    assert (list(listing.decode_items(object_records.NodeFields)), listing.continue_token) == ([], "on")

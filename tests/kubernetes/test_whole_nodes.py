@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from gpudev.adapters.kubernetes.cache.object_records import to_node_record
+from gpudev.adapters.kubernetes.objects.compute_resources import CpuMemory, grant_whole_node_resources
 from gpudev.adapters.kubernetes.objects.pod_manifest import MemberPlacement, StorageClaims, build_pod
-from gpudev.adapters.kubernetes.sizing import CpuMemory, grant_whole_node_resources
 from gpudev.settings import KubernetesSettings, load_settings
 from kubernetes.cluster_world import KubernetesWorld
 from kubernetes.objects import node

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gpudev.adapters.local.cluster import LocalCluster
 from gpudev.adapters.local.machine.isolation import IsolationMode
-from gpudev.adapters.local.records import server_record_from_json
+from gpudev.adapters.local.servers.state_folder import server_record_from_json
 from gpudev.ports.clock import SystemClock
 from gpudev.ports.cluster import ServerPhase
 from local.harness import NODES

@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from contracts.cluster_contract import ClusterWorld
+from gpudev.adapters.key_pairs import ensure_host_key
 from gpudev.adapters.local.cluster import LocalCluster
-from gpudev.adapters.local.hostkeys import ensure_host_key
 from gpudev.adapters.local.machine import linux
 from gpudev.adapters.local.machine.isolation import IsolationMode, first_user_uid
 from gpudev.adapters.local.machine.nodes import LocalNode, LocalNodes

@@ -6,7 +6,7 @@ import pytest
 
 from gpudev.adapters.local.cluster import LocalCluster
 from gpudev.adapters.local.machine.isolation import IsolationMode
-from gpudev.adapters.local.records import server_record_from_json, server_record_to_json
+from gpudev.adapters.local.servers.state_folder import server_record_from_json, server_record_to_json
 from gpudev.ports.clock import SystemClock
 from local.harness import MODES, LocalWorld
 from support.ports import NEEDS_OTHER_ADDRESS, OTHER_ADDRESS

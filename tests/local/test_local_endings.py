@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from gpudev.adapters.local.machine.isolation import IsolationMode
-from gpudev.adapters.local.records import ServerRecord, server_record_to_json
+from gpudev.adapters.local.servers.state_folder import ServerRecord, server_record_to_json
 from gpudev.domain.errors import Unavailable
 from gpudev.domain.ids import new_disk_id
 from gpudev.ports.clock import SystemClock

@@ -9,8 +9,7 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from gpudev.adapters.key_pairs import new_key_pair_texts
-from gpudev.adapters.local.hostkeys import ensure_host_key
+from gpudev.adapters.key_pairs import ensure_host_key, new_key_pair_texts
 from gpudev.domain.errors import Unavailable
 from gpudev.domain.sessions.addons import JupyterSpec, JupyterState, JupyterStatus, jupyter_path
 from gpudev.ports.clock import SystemClock

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from gpudev.adapters.local.jupyter_papers import jupyter_spec_to_text, parse_jupyter_report
-from gpudev.adapters.local.sshd.jupyter import JupyterOptions, fingerprint
+from gpudev.adapters.local.sshd.jupyter import JupyterOptions, fingerprint, jupyter_spec_to_text, parse_jupyter_report
 from gpudev.domain.sessions.addons import JupyterSpec, JupyterState, JupyterStatus
 
 WISH = JupyterSpec("token", "ssh-ed25519 AAAA", "/v1/jobs/x/jupyter/")

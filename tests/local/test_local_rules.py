@@ -12,7 +12,6 @@ from uuid import UUID
 import psutil
 import pytest
 
-from gpudev.adapters.local.environment import GangAddresses, server_environment, visible_devices
 from gpudev.adapters.local.machine import gpu_use, isolation, nvml, processes
 from gpudev.adapters.local.machine.cgroups import CgroupLimiter, find_cgroup_limiter, resource_limits
 from gpudev.adapters.local.machine.gpu_use import ManagedUse, UnmanagedUse
@@ -33,17 +32,21 @@ from gpudev.adapters.local.machine.processes import (
     is_alive,
     open_pidfd,
 )
-from gpudev.adapters.local.records import (
+from gpudev.adapters.local.servers.launcher import GangAddresses, Launcher, server_environment, visible_devices
+from gpudev.adapters.local.servers.member_process import MemberState
+from gpudev.adapters.local.servers.observation import node_state, server_state
+from gpudev.adapters.local.servers.state_folder import (
     InvalidServerRecord,
     MemberExit,
+    ServerFolder,
     ServerRecord,
+    StateFolder,
+    ensure_home,
+    ensure_owner,
+    remove_tree,
     server_record_from_json,
     server_record_to_json,
 )
-from gpudev.adapters.local.servers.launcher import Launcher
-from gpudev.adapters.local.servers.member_process import MemberState
-from gpudev.adapters.local.servers.observation import node_state, server_state
-from gpudev.adapters.local.servers.state_folder import ServerFolder, StateFolder, ensure_home, ensure_owner, remove_tree
 from gpudev.domain.cluster import NodeShare
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.domain.ids import DiskId, ReservationId, UserId, new_reservation_id

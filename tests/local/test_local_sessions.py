@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpudev.adapters.local.hostkeys import ensure_host_key
+from gpudev.adapters.key_pairs import ensure_host_key
 from gpudev.adapters.local.machine.isolation import IsolationMode
 from gpudev.domain.ids import new_disk_id
 from gpudev.ports.cluster import ServerPhase

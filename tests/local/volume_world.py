@@ -9,11 +9,14 @@ from uuid import UUID, uuid4
 
 from contracts.cloud_worlds import LONG_AGO, CloudWorld, ours
 from gpudev.adapters.local.cloud import LocalCloud
-from gpudev.adapters.local.records import ServerRecord
-from gpudev.adapters.local.servers.state_folder import StateFolder
-from gpudev.adapters.local.volume_records import LocalSnapshotRecord, LocalVolumeRecord
+from gpudev.adapters.local.servers.state_folder import ServerRecord, StateFolder
 from gpudev.adapters.local.volumes.tree_removal import remove_folder
-from gpudev.adapters.local.volumes.volume_layout import VolumeLayout, VolumeOrSnapshot
+from gpudev.adapters.local.volumes.volume_layout import (
+    LocalSnapshotRecord,
+    LocalVolumeRecord,
+    VolumeLayout,
+    VolumeOrSnapshot,
+)
 from gpudev.domain.cluster import NodeShare
 from gpudev.domain.ids import DiskId, ReservationId, UserId
 from gpudev.ports.clock import Clock

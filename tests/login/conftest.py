@@ -16,7 +16,7 @@ from gpudev.adapters.postgres.database.roles import API
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.api.app import create_app
 from gpudev.domain.cluster import Node
-from gpudev.domain.commands import PLANNING_LEASE
+from gpudev.domain.queue import PLANNING_LEASE
 from gpudev.ports.clock import SystemClock
 from gpudev.settings import AwsLoginSettings, Settings
 from login.place import Listening, Place, Served

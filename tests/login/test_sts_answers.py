@@ -2,8 +2,7 @@
 
 import pytest
 
-from gpudev.adapters.aws.caller_identity import CallerIdentity, parse_caller_identity
-from gpudev.adapters.aws.login_role import LoginRoles
+from gpudev.adapters.aws.caller_identity import CallerIdentity, LoginRoles, parse_caller_identity
 from gpudev.domain.errors import Forbidden, Unauthenticated, Unavailable
 from login.signing import ADA
 from support.sts_stub import ACCOUNT, ROLE, Identity

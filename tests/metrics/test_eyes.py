@@ -11,11 +11,11 @@ from typing import Any
 import httpx2
 import pytest
 
+from gpudev.api.http.middleware import RequestMeter
 from gpudev.bootstrap.observability import HealthAndMetrics, serve_metrics
+from gpudev.domain.addresses import ListenAddress, parse_bind_address
 from gpudev.domain.errors import Invalid, Unavailable
-from gpudev.domain.listening import ListenAddress, parse_bind_address
 from gpudev.embedded.system import PROCESSOR, startup_parts
-from gpudev.metrics.http_requests import RequestMeter
 from gpudev.metrics.instruments import request_seconds, requests
 from gpudev.metrics.loop_watchdog import LoopWatchdog
 from gpudev.settings import Settings, load_settings

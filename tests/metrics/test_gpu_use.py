@@ -9,10 +9,8 @@ from uuid import UUID
 
 import pytest
 
-from gpudev.adapters.dcgm.reading import parse_exporter
-from gpudev.adapters.dcgm_exporter import DcgmUsage
-from gpudev.adapters.local import gpu_usage
-from gpudev.adapters.local.machine import nvml
+from gpudev.adapters.dcgm_exporter import DcgmUsage, parse_exporter
+from gpudev.adapters.local.machine import gpu_use, nvml
 from gpudev.cli import formatting
 from gpudev.domain.cluster import NodeShare
 from gpudev.domain.errors import Invalid
@@ -174,8 +172,8 @@ async def test_on_one_machine_the_driver_tells_of_the_gpus_that_are_held(
     held: Reservation, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     all_gpus = [nvml.GpuMeasurement(index, index / 10, index * 2**30, 80 * 2**30) for index in range(4)]
-    monkeypatch.setattr(gpu_usage, "measure_gpus", lambda: all_gpus)
-    usage = gpu_usage.NvmlUsage(clock)
+    monkeypatch.setattr(gpu_use, "measure_gpus", lambda: all_gpus)
+    usage = gpu_use.NvmlUsage(clock)
     holds = replace(held, shares=(NodeShare(0, "this-machine", 2, (1, 3)),))
     assert [(use.gpu, use.busy) for use in await usage.find_usage(holds)] == [("1", 0.1), ("3", 0.3)]
     await usage.close()

@@ -14,8 +14,8 @@ from gpudev.adapters.postgres.database.listener import PostgresReservationChange
 from gpudev.adapters.postgres.database.roles import API, PROCESSOR
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.api.app import create_app
+from gpudev.bootstrap.observability import open_tracer
 from gpudev.bootstrap.processor import make_processor
-from gpudev.bootstrap.tracing import open_tracer
 from gpudev.domain.cluster import Node
 from gpudev.domain.errors import ClusterError
 from gpudev.domain.trace_context import new_trace_id, trace_headers

@@ -5,8 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from gpudev.domain.cluster import Node
-from gpudev.domain.gpu import GpuType, load_catalogue
+from gpudev.domain.cluster import GpuType, Node, load_catalogue
 from gpudev.planning.reservations.admission import AdmissionRequest, Admitted, NotAdmitted, UserUsage, admit_request
 from gpudev.settings import LimitSettings
 

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpudev.domain.cluster import Allocation, Node, NodeShare
-from gpudev.domain.gpu import GpuType, load_catalogue
+from gpudev.domain.cluster import Allocation, GpuType, Node, NodeShare, load_catalogue
 from gpudev.planning.cluster.availability import Availability, compute_availability, free_units
 from gpudev.planning.queue.plan import Request
 from gpudev.planning.queue.planner import plan_queue

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from gpudev.planning.estimate import estimate_newcomer
 from gpudev.planning.queue.plan import Queued, Request, Start
+from gpudev.planning.queue.start_quotes import estimate_newcomer
 from planning.properties import real_planner
 from planning.situations import NOW, Situation, ask, h100, held, hours, situations
 from planning.workload import busy_cluster

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from gpudev.domain.ids import ReservationId
-from gpudev.planning.forecast_habits import UsageRatios
-from gpudev.planning.queue.forecasting import Experience, Forecast, forecast
+from gpudev.planning.queue.forecasting import Experience, Forecast, UsageRatios, forecast
 from gpudev.planning.queue.planner import plan_queue
 from planning.situations import NOW, Situation, ask, h100, held, hours, rid, situations
 

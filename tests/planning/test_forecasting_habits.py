@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpudev.planning.forecast_habits import UsageRatios
+from gpudev.planning.queue.forecasting import UsageRatios
 
 HOUR = timedelta(hours=1)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpudev.planning.forecast_record import INTERVAL, Prediction, TrackRecord
+from gpudev.planning.queue.forecasting import INTERVAL, Prediction, TrackRecord
 
 HOUR = 3600.0
 

@@ -7,7 +7,7 @@ import pytest
 
 from gpudev.domain.ids import new_reservation_id
 from gpudev.domain.sessions.addons import Addons, JupyterAddon, JupyterSpec, JupyterState, JupyterStatus
-from gpudev.planning.interiors import applied_result, describe_jupyter_change, failed_result
+from gpudev.planning.sessions import applied_result, describe_jupyter_change, failed_result
 
 NOW = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
 WISH = JupyterSpec("t", "k", "/")

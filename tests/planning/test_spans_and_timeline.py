@@ -9,8 +9,8 @@ from gpudev.domain.cluster import NodeShare
 from gpudev.domain.ids import UserId
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation
-from gpudev.planning.spans import to_allocation, to_request
-from gpudev.planning.timeline import PlannedUse, UsageStep, usage_timeline
+from gpudev.planning.cluster.availability import PlannedUse, UsageStep, usage_timeline
+from gpudev.planning.queue.queue_input import to_allocation, to_request
 from gpudev.settings import TimingSettings
 from planning.situations import NOW, h100, held, hours, rid
 

@@ -9,8 +9,8 @@ from gpudev.domain.ids import UserId
 from gpudev.domain.queue import DelayCause, Estimate, TimeInterval
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation
+from gpudev.planning.queue.estimate_updates import explain_delay, is_delayed, is_worth_writing
 from gpudev.planning.queue.plan import Queued
-from gpudev.planning.telling import explain_delay, is_delayed, is_worth_writing
 from planning.situations import NOW, ask, h100, held, hours, rid
 
 MINUTE = timedelta(minutes=1)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpudev.planning import windows
-from gpudev.planning.windows import FOREVER, WindowIndex
+from gpudev.planning.queue import node_timelines
+from gpudev.planning.queue.node_timelines import FOREVER, WindowIndex
 from planning.properties import it_says_what_the_reference_says, real_planner
 from planning.situations import Situation, situations
 
@@ -19,7 +19,7 @@ lengths = st.integers(1, 20)
 @given(st.sets(keys), st.lists(st.tuples(keys, lengths), max_size=80))
 def test_it_finds_what_a_dictionary_has(first: set[int], changes: list[tuple[int, int]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(windows, "_BLOCK", 2)
+        patch.setattr(node_timelines, "_BLOCK", 2)
         index, model = WindowIndex((key, FOREVER) for key in first), dict.fromkeys(first, FOREVER)
         for key, length in changes:
             if key in model:
@@ -55,5 +55,5 @@ def test_it_stays_right_while_thousands_come_and_go() -> None:
 @given(situations(at_most=12))
 def test_the_plan_does_not_depend_on_the_size_of_blocks(situation: Situation) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(windows, "_BLOCK", 1)
+        patch.setattr(node_timelines, "_BLOCK", 1)
         it_says_what_the_reference_says(real_planner, situation)

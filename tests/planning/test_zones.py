@@ -10,10 +10,10 @@ import pytest
 from gpudev.domain.cluster import Allocation, Node, ZoneConstraint
 from gpudev.domain.ids import new_disk_id
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.planning.disk_zones import constrain_to_disks
 from gpudev.planning.queue.incremental_planner import IncrementalPlanner
 from gpudev.planning.queue.plan import Queued, Request, Start
 from gpudev.planning.queue.planner import plan_queue
+from gpudev.planning.queue.zone_constraints import constrain_to_disks
 from gpudev.ports.disks import DiskLocation
 from planning.reservations import preparing
 from planning.situations import NOW, ask, disk_in, h100, held, hours, rid

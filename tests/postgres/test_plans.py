@@ -7,10 +7,9 @@ import pytest
 from gpudev.adapters.postgres.queue.estimates import PostgresQueuePlans, pack_plan, unpack_plan
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.domain.cluster import ZoneConstraint
-from gpudev.domain.commands import PLANNING_LEASE
 from gpudev.domain.errors import LeaseLost
 from gpudev.domain.ids import new_reservation_id
-from gpudev.domain.queue import Estimate, QueuePlan, StartQuote, TimeInterval
+from gpudev.domain.queue import PLANNING_LEASE, Estimate, QueuePlan, StartQuote, TimeInterval
 from gpudev.ports.reservations import Lease
 
 NOW = datetime(2026, 3, 2, 9, 0, 0, 123456, tzinfo=UTC)

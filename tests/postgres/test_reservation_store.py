@@ -9,9 +9,9 @@ import structlog
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.domain.access.users import Role
 from gpudev.domain.cluster import NodeShare
-from gpudev.domain.commands import RESERVATION_QUEUE, MessageCause
 from gpudev.domain.errors import DiskHeld, IdempotencyMismatch, IllegalTransition, LeaseLost, Stale
 from gpudev.domain.ids import ReservationId, UserId, new_reservation_id
+from gpudev.domain.queue import RESERVATION_QUEUE, MessageCause
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation, ReservationDraft
 from gpudev.ports.reservations import NO_LIMITS, Change, JobQuery, Lease, NewEvent, UserLimits

@@ -6,7 +6,7 @@ import pytest
 from gpudev.adapters.postgres.database import migrator
 from gpudev.adapters.postgres.database.pool import connect
 from gpudev.adapters.postgres.stores import Stores
-from gpudev.domain.gpu import load_catalogue
+from gpudev.domain.cluster import load_catalogue
 from gpudev.settings import DatabaseSettings
 
 

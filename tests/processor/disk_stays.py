@@ -7,8 +7,7 @@ from typing import Any
 
 from disks.memory_cloud import Crash, MemoryCloud
 from gpudev.adapters.postgres.stores import Stores
-from gpudev.bootstrap.disks import make_disk_reconciler
-from gpudev.bootstrap.processor import make_processor
+from gpudev.bootstrap.processor import make_disk_reconciler, make_processor
 from gpudev.domain.cluster import Node
 from gpudev.domain.disks.operations import DiskSettings, DiskState, Operation, OperationKind, SnapshotRecord
 from gpudev.domain.ids import ReservationId

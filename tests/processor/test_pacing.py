@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpudev.processor.pacing import DutyCycle
+from gpudev.processor.planning_loop import DutyCycle
 
 
 def test_a_single_long_turn_delays_nobody() -> None:

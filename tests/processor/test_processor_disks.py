@@ -6,11 +6,18 @@ from uuid import uuid4
 import pytest
 
 from gpudev.adapters.postgres.stores import Stores
-from gpudev.domain.commands import DISK_QUEUE, dead_letter_queue
-from gpudev.domain.disk_requests import CreateDisk, SnapshotDisk
-from gpudev.domain.disks.operations import OperationId, OperationKind, OperationState, SnapshotReason, SnapshotStatus
+from gpudev.domain.disks.operations import (
+    CreateDisk,
+    OperationId,
+    OperationKind,
+    OperationState,
+    SnapshotDisk,
+    SnapshotReason,
+    SnapshotStatus,
+)
 from gpudev.domain.errors import ClusterError, DiskHeld
 from gpudev.domain.ids import new_disk_id
+from gpudev.domain.queue import DISK_QUEUE, dead_letter_queue
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.planning.disks.attachment import AttachmentRequest, attach_at_once
 from gpudev.ports.cluster import ServerPhase, ServerState

@@ -4,8 +4,7 @@ import asyncio
 
 import pytest
 
-from gpudev.domain.disk_requests import CreateDisk
-from gpudev.domain.disks.operations import OperationState, SnapshotReason, SnapshotStatus
+from gpudev.domain.disks.operations import CreateDisk, OperationState, SnapshotReason, SnapshotStatus
 from gpudev.domain.errors import Unavailable
 from gpudev.domain.ids import new_disk_id, short_id
 from gpudev.domain.reservations.lifecycle import Status

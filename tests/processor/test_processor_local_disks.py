@@ -10,17 +10,27 @@ import pytest
 from gpudev.adapters.local.cloud import LocalCloud
 from gpudev.adapters.local.volumes import tree_copy
 from gpudev.adapters.postgres.stores import Stores
-from gpudev.bootstrap.disks import make_disk_reconciler, open_disk_reconciler
-from gpudev.bootstrap.processor import make_processor
+from gpudev.bootstrap.processor import make_disk_reconciler, make_processor, open_disk_reconciler
 from gpudev.domain.cluster import Node
-from gpudev.domain.disk_requests import CloneDisk, DeleteDisk, DiskRequest, PurgeDisk, RestoreDisk, SnapshotDisk
-from gpudev.domain.disks.operations import DiskSettings, DiskState, Operation, OperationId, OperationState
+from gpudev.domain.disks.operations import (
+    CloneDisk,
+    DeleteDisk,
+    DiskRequest,
+    DiskSettings,
+    DiskState,
+    Operation,
+    OperationId,
+    OperationState,
+    PurgeDisk,
+    RestoreDisk,
+    SnapshotDisk,
+)
 from gpudev.domain.ids import ReservationId, new_disk_id
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.processor.disk_worker import DiskWorker
 from gpudev.settings import Settings
-from gpudev.workflows.adopting_disks import DiskAdoption
 from gpudev.workflows.disks.operations import DiskOperations
+from gpudev.workflows.disks.reconcile_disks import DiskAdoption
 from support.clock import ManualClock
 from support.paper_cluster import PaperCluster
 from support.world import World

@@ -18,13 +18,11 @@ from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation
 from gpudev.domain.sessions.addons import Collaborator
 from gpudev.domain.sessions.personalization import NO_PERSONALIZATION, Personalization
-from gpudev.ports.cloud import NodeGroup
-from gpudev.ports.node_groups import MachineRefresh, NodeMachine, NodePod, RefreshState
+from gpudev.ports.cloud import MachineRefresh, NodeGroup, NodeMachine, NodePod, RefreshState
 from gpudev.ports.reservations import Change, NewEvent
 from gpudev.ports.sessions import JupyterSecrets
-from gpudev.workflows.cluster.drain import Eviction
+from gpudev.workflows.cluster.drain import Eviction, NodeDrain
 from gpudev.workflows.cluster.machine_refresh import NodeGroupRefresh
-from gpudev.workflows.draining import NodeDrain
 from support.world import World
 
 PREFIX = "pytorch-gpu-dev"

@@ -10,7 +10,7 @@ from gpudev.domain.errors import ClusterError
 from gpudev.domain.ids import ReservationId, UserId
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.ports.cluster import ServerPhase, ServerState
-from gpudev.workflows.cancelling import Cancellation
+from gpudev.workflows.reservations.reservation_actions import Cancellation
 from support.world import World
 
 WHY = "0/2 nodes are available: 1 Insufficient nvidia.com/gpu."

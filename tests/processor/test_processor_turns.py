@@ -7,9 +7,9 @@ import pytest
 from gpudev.adapters.postgres.stores import Stores, open_stores
 from gpudev.bootstrap.processor import make_processor
 from gpudev.domain.cluster import Node, NodeShare
-from gpudev.domain.commands import RESERVATION_QUEUE
 from gpudev.domain.errors import ClusterError, LeaseLost, Unavailable
 from gpudev.domain.ids import new_reservation_id
+from gpudev.domain.queue import RESERVATION_QUEUE
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.ports.cluster import ServerPhase, ServerState
 from gpudev.ports.reservations import Change, NewEvent

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from disks.memory_cloud import MemoryCloud
-from gpudev.adapters.postgres.disk_places import PostgresDiskLocations
+from gpudev.adapters.postgres.disks.views import PostgresDiskLocations
 from gpudev.adapters.postgres.stores import Stores
-from gpudev.bootstrap.disks import make_disk_reconciler
-from gpudev.bootstrap.processor import make_processor
+from gpudev.bootstrap.processor import make_disk_reconciler, make_processor
 from gpudev.domain.cluster import Node
 from gpudev.domain.disks.operations import DiskSettings
 from gpudev.domain.errors import Conflict

@@ -6,7 +6,7 @@ from uuid import UUID, uuid4
 
 from gpudev.adapters.postgres.disks.records import PostgresDiskRecords
 from gpudev.adapters.postgres.stores import Stores
-from gpudev.ports.reconciling import DiskRecord
+from gpudev.ports.disks import DiskRecord
 from gpudev.workflows.disks.reconcile_disks import DiskReconcileReport
 from support.paper_cloud import BEGINNING
 

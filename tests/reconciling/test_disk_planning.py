@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpudev.domain.ids import DiskId, ReservationId, UserId
-from gpudev.planning.disk_orphans import find_orphaned_storage
-from gpudev.planning.disks.reconcile_disks import DiskReconcilePlan, plan_disk_writes
+from gpudev.planning.disks.reconcile_disks import DiskReconcilePlan, find_orphaned_storage, plan_disk_writes
 from gpudev.ports.cloud import DISK_ID_TAG, Snapshot, SnapshotState, Volume
-from gpudev.ports.reconciling import DiskRecord, ImportDisk, UpdateDisk
+from gpudev.ports.disks import DiskRecord, ImportDisk, UpdateDisk
 from gpudev.settings import ReconcileSettings
 from support.paper_cloud import BEGINNING, PaperCloud
 

@@ -7,9 +7,9 @@ from datetime import datetime, timedelta
 import pytest
 
 from gpudev.adapters.postgres.stores import Stores
-from gpudev.domain.commands import RESERVATION_QUEUE
 from gpudev.domain.errors import Unavailable
 from gpudev.domain.ids import ReservationId, new_reservation_id
+from gpudev.domain.queue import RESERVATION_QUEUE
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation, ReservationDraft
 from gpudev.planning.reservations.stale_requests import (
@@ -19,7 +19,7 @@ from gpudev.planning.reservations.stale_requests import (
     decide_stale_requests,
     without_given_up,
 )
-from gpudev.ports.reconciling import PlanningRecords
+from gpudev.ports.disks import PlanningRecords
 from gpudev.processor.queue_planner import QueuePlanner
 from gpudev.settings import ReconcileSettings
 from gpudev.workflows.reservations.stale_requests import StaleRequests

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpudev.adapters.postgres.queue.estimates import PostgresQueuePlans
-from gpudev.adapters.postgres.snapshot import UnreleasedCache
+from gpudev.adapters.postgres.reservations.reservation_store import UnreleasedCache
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.bootstrap.processor import make_processor
 from gpudev.domain.cluster import Node, NodeShare

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpudev.domain.cluster import Allocation, Node, NodeShare
-from gpudev.domain.gpu import GpuType, load_catalogue
+from gpudev.domain.cluster import Allocation, GpuType, Node, NodeShare, load_catalogue
 from gpudev.planning.cluster.reconcile_availability import assign_groups, plan_availability, unmatched_warnings
 from gpudev.planning.queue.plan import Request
 from gpudev.planning.queue.planner import plan_queue

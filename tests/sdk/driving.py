@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from gpudev.sdk.effects import Effect, Routine
+from gpudev.sdk.http.routines import Effect, Routine
 
 
 def drive(routine: Routine[Any], came: Iterable[Any]) -> tuple[Any, list[Effect]]:

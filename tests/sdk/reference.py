@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from gpudev.sdk import client, errors, reserve_options
-from gpudev.sdk.offering import api_method, api_stream
 from gpudev.sdk.resources import addons, cluster, dev_servers, disks, jobs
+from gpudev.sdk.resources.sync_async import api_method, api_stream
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "sdk-reference.md"
 _HEAD = """# SDK reference

@@ -8,7 +8,6 @@ import pytest
 
 from cli.fake_api import make_job
 from gpudev import AsyncGpuDev, GpuDev
-from gpudev.sdk.effects import Pause, RunFunction, Send
 from gpudev.sdk.errors import (
     ClientError,
     CommandFailed,
@@ -22,6 +21,7 @@ from gpudev.sdk.errors import (
 )
 from gpudev.sdk.http import endpoints
 from gpudev.sdk.http.api_client import RETRY_PAUSES, ApiClient
+from gpudev.sdk.http.routines import Pause, RunFunction, Send
 from gpudev.sdk.http.transport import HttpResponse
 from gpudev.wire import codec
 from gpudev.wire.reservations import ExtendRequest, JobView, SubmitRequest

@@ -7,11 +7,10 @@ from typing import Any, cast
 import pytest
 
 from cli.fake_api import make_job
-from gpudev.sdk.effects import CloseStream, Notify, OpenStream, Pause, ReadLine, Send
 from gpudev.sdk.errors import NotInTime, Unauthenticated, Unavailable, Unreachable
-from gpudev.sdk.histories import JobHistory
 from gpudev.sdk.http.api_client import ApiClient
-from gpudev.sdk.http.event_stream import ConnectionLost, JobUpdate, JobWatch, wait_until_ready
+from gpudev.sdk.http.event_stream import ConnectionLost, JobHistory, JobUpdate, JobWatch, wait_until_ready
+from gpudev.sdk.http.routines import CloseStream, Notify, OpenStream, Pause, ReadLine, Send
 from gpudev.sdk.http.transport import HttpResponse, LineStream
 from gpudev.wire import codec
 from gpudev.wire.reservations import JobEvent, JobView

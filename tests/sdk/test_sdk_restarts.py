@@ -11,7 +11,7 @@ import pytest
 
 from gpudev import GpuDev, Unreachable, paths
 from gpudev.adapters.local.machine.processes import identify_self
-from gpudev.embedded import pidfiles
+from gpudev.embedded import supervised_processes
 from gpudev.embedded.layout import Layout
 from gpudev.sdk.client_session import ClientSession
 from gpudev.sdk.http.api_client import RETRY_PAUSES
@@ -34,7 +34,7 @@ def test_it_looks_where_the_system_leaves_its_word(env: dict[str, str]) -> None:
     assert paths.supervisor_file(env) == layout.pid_file("supervisor")
     assert paths.system_file(env) == layout.system_file
     assert paths.log_dir(env) == layout.logs
-    pidfiles.write_pid_file(layout.pid_file("supervisor"), identify_self())
+    supervised_processes.write_pid_file(layout.pid_file("supervisor"), identify_self())
     assert waits_of(ClientSession(env=env)) > sum(RETRY_PAUSES)
 
 

@@ -14,15 +14,15 @@ from fastapi import FastAPI
 from gpudev.adapters.key_pairs import new_key_pair_texts
 from gpudev.adapters.postgres.database.listener import PostgresReservationChanges
 from gpudev.adapters.postgres.queue.estimates import PostgresQueuePlans
-from gpudev.adapters.postgres.snapshot import UnreleasedCache
+from gpudev.adapters.postgres.reservations.reservation_store import UnreleasedCache
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.api.app import create_app
 from gpudev.api.authentication import ApiKeyIdentity
 from gpudev.api.dependencies import ApiDependencies
 from gpudev.domain.access.users import Role
-from gpudev.domain.commands import PLANNING_LEASE
 from gpudev.domain.errors import Invalid
 from gpudev.domain.ids import ReservationId
+from gpudev.domain.queue import PLANNING_LEASE
 from gpudev.http_edge.audit import AuditTrail
 from gpudev.ports.access import PublicKeySource
 from gpudev.ports.clock import Clock

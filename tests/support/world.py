@@ -5,8 +5,8 @@ from datetime import timedelta
 
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.domain.access.users import Role
-from gpudev.domain.commands import MessageCause
 from gpudev.domain.ids import ReservationId, UserId, new_reservation_id
+from gpudev.domain.queue import MessageCause
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation, ReservationDraft
 from gpudev.ports.reservations import Change, NewEvent

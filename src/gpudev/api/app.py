@@ -9,41 +9,30 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import Lifespan
 
 from gpudev import __version__
-from gpudev.api.auth_door import KeyIssuer
-from gpudev.api.auth_methods import list_login_methods
-from gpudev.api.auth_oidc import TokenLoginEndpoints
 from gpudev.api.authentication import Authentication
 from gpudev.api.caching import CachedPlans, CachedValue, SerializedUnreleasedView
 from gpudev.api.dependencies import ApiDependencies
-from gpudev.api.health import HealthEndpoints
 from gpudev.api.http import responses
 from gpudev.api.http.middleware import RequestMiddleware
 from gpudev.api.http.openapi import DESCRIPTION, openapi_document
 from gpudev.api.http.routing import check_routes
-from gpudev.api.keys import KeyEndpoints
-from gpudev.api.nodes import NodeEndpoints
-from gpudev.api.proxying import SshTokenEndpoints
 from gpudev.api.request_guard import RequestGuard
-from gpudev.api.routes.cluster import ClusterEndpoints
+from gpudev.api.routes.cluster import ClusterEndpoints, EtaStatisticsEndpoints, NodeEndpoints
 from gpudev.api.routes.disks import DiskEndpoints
-from gpudev.api.routes.login import LoginEndpoints
+from gpudev.api.routes.login import KeyIssuer, LoginEndpoints, TokenLoginEndpoints, list_login_methods
 from gpudev.api.routes.reservations import JobEndpoints
-from gpudev.api.routes.sessions import CollaboratorEndpoints, JupyterEndpoints
-from gpudev.api.routes.system import ConfigurationEndpoints
-from gpudev.api.routes.users import AdminEndpoints
-from gpudev.api.stats import EtaStatisticsEndpoints
+from gpudev.api.routes.sessions import CollaboratorEndpoints, JupyterEndpoints, SshTokenEndpoints
+from gpudev.api.routes.system import ConfigurationEndpoints, HealthEndpoints
+from gpudev.api.routes.users import AdminEndpoints, KeyEndpoints
 from gpudev.http_edge.client_ip import ClientIpResolver
 from gpudev.http_edge.rate_limits import ConcurrencyLimits, TokenBuckets
 from gpudev.ports.reservations import UnreleasedView
-from gpudev.workflows.cancelling import Cancellation
-from gpudev.workflows.cluster.cluster_views import ClusterStatusViews
+from gpudev.workflows.cluster.cluster_views import ClusterPlanViews, ClusterStatusViews
 from gpudev.workflows.cluster.eta_report import EtaReports
 from gpudev.workflows.disks.requests import DiskRequests
-from gpudev.workflows.foreseeing import ClusterPlanViews
 from gpudev.workflows.login import Login
-from gpudev.workflows.prioritising import Prioritisation
 from gpudev.workflows.reservation_views import ReservationViews
-from gpudev.workflows.reservations.reservation_actions import Extension
+from gpudev.workflows.reservations.reservation_actions import Cancellation, Extension, Prioritisation
 from gpudev.workflows.reservations.reservation_stream import ReservationStream
 from gpudev.workflows.reservations.submission import Submission
 from gpudev.workflows.sessions.addons import AddonChanges

@@ -17,9 +17,8 @@ from gpudev.domain.errors import RateLimited, Unauthenticated
 from gpudev.domain.sessions.grants import TOKEN_PREFIX
 from gpudev.http_edge.rate_limits import TokenBuckets, rate_limit_key
 from gpudev.ports.access import KeyAuthenticator
-from gpudev.ports.changes import AccessChange, AccessChanges, NoAccessChanges
 from gpudev.ports.clock import Clock
-from gpudev.ports.reservations import UserStore
+from gpudev.ports.reservations import AccessChange, AccessChanges, NoAccessChanges, UserStore
 
 KEY_CACHE_SECONDS = 60.0
 UNCONFIRMED_KEY_SECONDS = 0.9

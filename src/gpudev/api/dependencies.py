@@ -6,31 +6,31 @@ from dataclasses import dataclass
 from gpudev.http_edge.audit import AuditTrail
 from gpudev.ports.access import (
     AccountStore,
+    AuditLog,
     IdentityProvider,
+    IdToken,
     KeyAuthenticator,
     NonceStore,
     PublicKeySource,
     SignedRequest,
+    UserAdministration,
 )
-from gpudev.ports.administering import UserAdministration
-from gpudev.ports.auditing import AuditLog
-from gpudev.ports.changes import NO_ACCESS_CHANGES, AccessChanges, ReservationChanges
 from gpudev.ports.clock import Clock
-from gpudev.ports.cordons import CordonStore
+from gpudev.ports.cluster import CordonStore, GpuUsage
 from gpudev.ports.disks import DiskLocations, DiskOperationStore, DiskViews
-from gpudev.ports.gpu_usage import GpuUsage
-from gpudev.ports.invitations import IdToken
-from gpudev.ports.proxying import ProxyTokenStore
 from gpudev.ports.reservations import (
+    NO_ACCESS_CHANGES,
+    AccessChanges,
     CatalogueStore,
     EstimateStore,
     NodeStore,
     PlanStore,
+    ReservationChanges,
     ReservationStore,
     UnreleasedView,
     UserStore,
 )
-from gpudev.ports.sessions import AddonStore, JupyterSecretStore
+from gpudev.ports.sessions import AddonStore, JupyterSecretStore, ProxyTokenStore
 from gpudev.ports.tracing import NO_TRACER, Tracer
 from gpudev.settings import Settings
 

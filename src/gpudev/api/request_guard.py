@@ -23,7 +23,7 @@ from gpudev.http_edge.audit import AuditTrail
 from gpudev.http_edge.client_ip import ClientIpResolver
 from gpudev.http_edge.error_responses import DENIED_STATUSES, http_status
 from gpudev.http_edge.rate_limits import ConcurrencyLimits, TokenBuckets, rate_limit_key
-from gpudev.ports.auditing import AuditEntry, sanitize_text
+from gpudev.ports.access import AuditEntry, sanitize_text
 from gpudev.ports.clock import Clock
 
 _STREAM_UNCONFIRMED_SECONDS = 0.5

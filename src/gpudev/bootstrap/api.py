@@ -7,7 +7,7 @@ from gpudev.adapters.aws.login import AwsIdentityProvider
 from gpudev.adapters.dcgm_exporter import DcgmUsage
 from gpudev.adapters.github_keys import GitHubKeys
 from gpudev.adapters.key_pairs import new_key_pair_texts
-from gpudev.adapters.local.gpu_usage import NvmlUsage
+from gpudev.adapters.local.machine.gpu_use import NvmlUsage
 from gpudev.adapters.oidc.issuer_keys import IssuerKeys
 from gpudev.adapters.oidc.provider import OidcProvider
 from gpudev.adapters.postgres.database.listener import PostgresAccessChanges, PostgresReservationChanges
@@ -15,13 +15,13 @@ from gpudev.adapters.postgres.stores import open_stores
 from gpudev.api.authentication import ApiKeyIdentity
 from gpudev.api.dependencies import ApiDependencies
 from gpudev.bootstrap.service_runtime import check_schema
-from gpudev.domain.commands import PLANNING_LEASE
+from gpudev.domain.queue import PLANNING_LEASE
 from gpudev.http_edge.audit import AuditTrail
 from gpudev.ports.clock import SystemClock
-from gpudev.ports.gpu_usage import GpuUsage
+from gpudev.ports.cluster import GpuUsage
 from gpudev.ports.tracing import NO_TRACER, Tracer
 from gpudev.settings import Settings
-from gpudev.workflows.inviting import InvitationLogin
+from gpudev.workflows.login import InvitationLogin
 
 _DATABASE_TIMEOUT_SECONDS = 5.0
 """Somebody waits for the answer: that the database hangs is better said soon than guessed from silence."""

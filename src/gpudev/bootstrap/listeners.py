@@ -7,6 +7,8 @@ without a restart. What is asked through the door is not known here.
 import asyncio
 import contextlib
 import copy
+import signal
+import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator
 
@@ -14,11 +16,34 @@ import structlog
 import uvicorn
 
 from gpudev.adapters.tls import CertificateFiles, ensure_certificate
-from gpudev.bootstrap.binding import bind_socket
-from gpudev.domain.errors import Invalid
-from gpudev.domain.listening import ListenAddress, parse_listen_address
+from gpudev.domain.addresses import ListenAddress, parse_listen_address
+from gpudev.domain.errors import Invalid, Unavailable
 from gpudev.ports.clock import Clock, SystemClock
 from gpudev.settings import Settings
+
+# Listening sockets for doors beside a service's own.
+
+
+_BACKLOG = 2048
+
+
+def bind_socket(address: ListenAddress) -> socket.socket:
+    """Raises Unavailable, in words, where nothing can listen."""
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise Unavailable(f"{address.host} is no address of this machine: {error.strerror}") from error
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(where)
+        listener.listen(_BACKLOG)
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        raise Unavailable(f"nothing can listen on {address}: {error.strerror}") from error
+    return listener
+
 
 RELOAD_CHECK_SECONDS = 60.0
 log = structlog.get_logger()
@@ -100,3 +125,25 @@ async def _reload_loop(certificate: ServedCertificate, context: ssl.SSLContext, 
                 log.info("api.new_certificate", fingerprint=certificate.files.fingerprint())
         except Invalid as error:
             log.warning("api.certificate_unusable", error=error.message)
+
+
+# How a server of ours stops: when asked to, and with everything behind it closed afterwards.
+
+
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class GracefulServer(uvicorn.Server):
+    """uvicorn's own raises the signal again when it has stopped serving. That would kill the process before what
+    stands behind it is closed: entries of the audit log would be lost on a clean stop."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        for number in _STOP_SIGNALS:
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        try:
+            yield
+        finally:
+            for number in _STOP_SIGNALS:
+                loop.remove_signal_handler(number)

@@ -1,5 +1,6 @@
 """A service's second door, for those who watch over it: /metrics, /health/live and /health/ready. Only where a setting
-says so, and apart from the door that people use: what is told here is not for everybody."""
+says so, and apart from the door that people use: what is told here is not for everybody.
+"""
 
 import asyncio
 import contextlib
@@ -14,17 +15,19 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from gpudev.adapters.otlp import OtlpTracer
 from gpudev.adapters.postgres.database.metrics_queries import PostgresEventHistory, PostgresSystemState
-from gpudev.bootstrap.binding import bind_socket
+from gpudev.bootstrap.listeners import bind_socket
 from gpudev.bootstrap.service_runtime import check_schema
+from gpudev.domain.addresses import parse_bind_address
 from gpudev.domain.errors import Unavailable
-from gpudev.domain.listening import parse_bind_address
 from gpudev.metrics.exposition import CONTENT_TYPE, Exposition, SystemExposition
 from gpudev.metrics.loop_watchdog import LoopWatchdog
 from gpudev.ports.clock import SystemClock
+from gpudev.ports.tracing import NO_TRACER, Tracer
 from gpudev.settings import Settings
 
-if TYPE_CHECKING:  # the API and the proxy do without what it needs
+if TYPE_CHECKING:
     from gpudev.bootstrap.processor import RunningProcessor
 
 log = structlog.get_logger(__name__)
@@ -118,3 +121,19 @@ class _MetricsServer(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+# Traces, where a collector is named; else nothing is made at all.
+
+
+@contextlib.asynccontextmanager
+async def open_tracer(settings: Settings, service: str) -> AsyncIterator[Tracer]:
+    if not settings.otlp_url:
+        yield NO_TRACER
+        return
+    tracer = OtlpTracer(settings.otlp_url, service)
+    tracer.start()
+    try:
+        yield tracer
+    finally:
+        await tracer.close()

@@ -8,6 +8,7 @@ from datetime import timedelta
 
 import structlog
 
+from gpudev.adapters.local.cloud import LocalCloud
 from gpudev.adapters.local.cluster import LocalCluster
 from gpudev.adapters.local.machine.nodes import LocalNodes, gpu_types, load_nodes
 from gpudev.adapters.postgres.database.cleanup import delete_old_rows
@@ -16,25 +17,79 @@ from gpudev.adapters.postgres.database.migrator import ensure_queue_notification
 from gpudev.adapters.postgres.disks.operations import DISK_OPERATION_CHANGES_CHANNEL as DISK_CHANGES_CHANNEL
 from gpudev.adapters.postgres.queue.message_queue import QUEUE_INSERT_CHANNEL
 from gpudev.adapters.postgres.stores import Stores, open_stores
-from gpudev.bootstrap.disks import open_disk_reconciler
+from gpudev.bootstrap.cloud import open_volumes
 from gpudev.bootstrap.notifications import run_notifications
 from gpudev.bootstrap.reconcilers import run_periodic_reconcilers
 from gpudev.bootstrap.service_runtime import check_schema, wait_for_schema
+from gpudev.domain.disks.operations import DiskSettings
 from gpudev.domain.errors import Unavailable
 from gpudev.ports.clock import Clock, SystemClock
+from gpudev.ports.cloud import CloudDisks
 from gpudev.ports.cluster import Cluster
 from gpudev.ports.tracing import NO_TRACER, Tracer
 from gpudev.processor.addon_reconciler import AddonReconciler
-from gpudev.processor.anchoring import DiskZones
 from gpudev.processor.cluster_publisher import ClusterPublisher, NodeGroupsState
 from gpudev.processor.disk_attachment import DiskAttacher
 from gpudev.processor.disk_worker import DiskWorker
 from gpudev.processor.planning_loop import Processor
 from gpudev.processor.planning_records import PlanningRecorder
-from gpudev.processor.queue_planner import QueuePlanner
+from gpudev.processor.queue_planner import DiskZones, QueuePlanner
 from gpudev.settings import FairShareSettings, Settings, TimingSettings
+from gpudev.workflows.disks.operations import DiskOperations
+from gpudev.workflows.disks.reconcile_disks import DiskAdoption
+
+# The parts that bring disks to dev servers and back, over the cloud that the settings name.
+
 
 log = structlog.get_logger(__name__)
+_LOCAL_SETTLES_EVERY = timedelta(seconds=1)
+_CLOUDS_SETTLE_EVERY = timedelta(seconds=15)
+
+
+@contextlib.asynccontextmanager
+async def open_disk_reconciler(settings: Settings, stores: Stores) -> AsyncIterator[DiskWorker | None]:
+    """None: disks are the cluster's own affair."""
+    async with open_volumes(settings) as cloud:
+        if cloud is None:
+            yield None
+            return
+        work = make_disk_reconciler(
+            stores, cloud, SystemClock(), settings.disks, appears_within=_appears_within(settings)
+        )
+        if isinstance(cloud, LocalCloud):
+            adopted = await DiskAdoption(stores.unlinked_disks, cloud, SystemClock(), settings.disks).adopt_all()
+            if adopted:
+                log.info("disks.adopted", count=adopted)
+        try:
+            yield work
+        finally:
+            await work.close()
+
+
+def _appears_within(settings: Settings) -> timedelta:
+    """From when something is begun until the cloud is certain to show it. Elsewhere than at AWS that is at once."""
+    return settings.aws.call_deadline + settings.aws.settle_time if settings.cloud == "aws" else timedelta(0)
+
+
+def make_disk_reconciler(
+    stores: Stores,
+    cloud: CloudDisks,
+    clock: Clock,
+    settings: DiskSettings,
+    *,
+    appears_within: timedelta = timedelta(0),
+) -> DiskWorker:
+    operations = DiskOperations(stores.disk_operations, cloud, clock, settings, appears_within=appears_within)
+    is_local = isinstance(cloud, LocalCloud)
+    return DiskWorker(
+        operations,
+        stores.message_queue,
+        stores.disk_contents,
+        contents_of=cloud.snapshot_contents if isinstance(cloud, LocalCloud) else None,
+        settle_every=_LOCAL_SETTLES_EVERY if is_local else _CLOUDS_SETTLE_EVERY,
+    )
+
+
 _RETENTION_EVERY = timedelta(hours=1)
 
 

@@ -1,20 +1,80 @@
-"""The proxy's parts: within the API's process, or as a service of its own."""
+"""What stands between browsers and Jupyter, put together: within the API's process, or in the proxy's."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import timedelta
+from urllib.parse import urlsplit
+
+from starlette.types import ASGIApp
 
 from gpudev.adapters.postgres.stores import open_stores
+from gpudev.adapters.ssh_tunnels import SshTunnels
 from gpudev.api.dependencies import ApiDependencies
-from gpudev.bootstrap.jupyter import JupyterProxy, open_jupyter_proxy
 from gpudev.bootstrap.observability import HealthAndMetrics
 from gpudev.bootstrap.service_runtime import check_schema
 from gpudev.http_edge.audit import AuditTrail
-from gpudev.ports.clock import SystemClock
+from gpudev.ports.clock import Clock, SystemClock
+from gpudev.ports.reservations import ReservationStore
+from gpudev.ports.sessions import JupyterSecretStore, ProxyTokenStore
 from gpudev.proxy.dev_server_connector import DevServerConnector
+from gpudev.proxy.jupyter.guard import JupyterGuard
+from gpudev.proxy.jupyter.http_proxy import JupyterAccess, JupyterHttpProxy
+from gpudev.proxy.jupyter.websocket_proxy import JupyterWebSockets, WebSocketSwitch
 from gpudev.proxy.ssh.handshake import SessionGuard
 from gpudev.proxy.ssh.sessions import SshSessions
 from gpudev.settings import Settings
+from gpudev.workflows.sessions.jupyter_access import BrowserSessions
 from gpudev.workflows.sessions.ssh_tokens import SshTokens
+
+BROWSER_SESSION_TTL = timedelta(hours=24)
+"""How long a browser that was let in may come back; the reservation's end is another."""
+
+
+@dataclass(frozen=True, slots=True)
+class JupyterProxy:
+    access: JupyterAccess
+    sockets: JupyterWebSockets
+
+    def wrap_app(self, app: ASGIApp) -> ASGIApp:
+        return JupyterHttpProxy(app, self.access, round(BROWSER_SESSION_TTL.total_seconds()))
+
+    def make_protocol(self, sessions: SshSessions, **_: object) -> asyncio.Protocol:
+        """The protocol of one client's connection that asks for a WebSocket."""
+        return WebSocketSwitch(sessions.make_tunnel, self.sockets.make_socket)
+
+
+@contextlib.asynccontextmanager
+async def open_jupyter_proxy(
+    settings: Settings,
+    reservations: ReservationStore,
+    tokens: ProxyTokenStore,
+    keys: JupyterSecretStore,
+    *,
+    trail: AuditTrail,
+    clock: Clock,
+) -> AsyncIterator[JupyterProxy]:
+    targets = DevServerConnector.from_settings(settings)
+    ways = SshTunnels(targets.resolve_address, settings.proxy.connect_timeout.total_seconds())
+    proxying = SshTokens(reservations, tokens, clock, settings.proxy.token_ttl)
+    guard = JupyterGuard(trail, clock, settings.guarding, settings.proxy.most_per_user)
+    door = JupyterAccess(BrowserSessions(tokens, keys, clock, BROWSER_SESSION_TTL), ways, guard, _own_hosts(settings))
+    sockets = JupyterWebSockets(door, proxying, settings.proxy)
+    sockets.start()
+    try:
+        yield JupyterProxy(door, sockets)
+    finally:
+        await sockets.close()
+        await ways.close()
+
+
+def _own_hosts(settings: Settings) -> frozenset[str]:
+    """Hosts by which people know us, where something on the way names another."""
+    return frozenset({*settings.server_names, urlsplit(settings.proxy.url).netloc} - {""})
+
+
+# The proxy's parts: within the API's process, or as a service of its own.
 
 
 @contextlib.asynccontextmanager

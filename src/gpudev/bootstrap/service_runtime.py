@@ -16,7 +16,7 @@ import structlog
 from gpudev.adapters.postgres.database.migrator import is_schema_current
 from gpudev.adapters.postgres.database.pool import connect
 from gpudev.domain.errors import Unavailable
-from gpudev.ports.auditing import redact_keys, sanitize_text
+from gpudev.ports.access import redact_keys, sanitize_text
 from gpudev.settings import DatabaseSettings, Settings
 
 if TYPE_CHECKING:

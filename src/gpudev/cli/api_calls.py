@@ -1,14 +1,14 @@
 """The API as the commands call it: what the SDK's routines come to, waited for, with the answers as they were said."""
 
+import json
 from collections.abc import Mapping
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from gpudev.sdk.effects import Routine
 from gpudev.sdk.http import endpoints
 from gpudev.sdk.http.api_client import ApiClient
 from gpudev.sdk.http.endpoints import ApiCall, ApiReply
-from gpudev.sdk.http.routines import SyncDriver
+from gpudev.sdk.http.routines import Routine, SyncDriver
 from gpudev.sdk.http.transport import HttpRequest, HttpTransport, WebSocketConnection
 from gpudev.wire.reservations import ExtendRequest, JobList, JobView, PriorityRequest, SubmitRequest
 
@@ -67,7 +67,7 @@ class CommandApi:
 
     def open_tunnel(self, job_id: str) -> WebSocketConnection:
         """To the ssh server of this dev server, through the proxy: a token first, then the way that it opens."""
-        from gpudev.wire.proxy import ProxyToken
+        from gpudev.wire.sessions import ProxyToken
 
         token = self.post_path(ProxyToken, f"{endpoints.job_path(job_id)}/proxy-token", repeatable=True).value
         transport = self._transport if token.url is None else HttpTransport(token.url, name="the proxy")
@@ -76,3 +76,28 @@ class CommandApi:
         if isinstance(opened, WebSocketConnection):
             return opened
         raise self.client.error_from(opened)
+
+
+# Lists that come in pages, up to as many as were asked for.
+
+
+_LARGEST_PAGE = 200
+
+
+def list_all_jobs(api: CommandApi, query: Mapping[str, Any], limit: int) -> ApiReply[JobList]:
+    """One page is the API's answer untouched; several are put together in the same form."""
+    pages: list[ApiReply[JobList]] = []
+    wanted, cursor = limit, None
+    while True:
+        asked = {**query, "limit": min(wanted, _LARGEST_PAGE)} | ({"cursor": cursor} if cursor else {})
+        page = api.list_jobs_page(asked)
+        pages.append(page)
+        wanted -= len(page.value.jobs)
+        cursor = page.value.next_cursor
+        if cursor is None or wanted <= 0 or not page.value.jobs:
+            break
+    if len(pages) == 1:
+        return pages[0]
+    raw = [job for page in pages for job in json.loads(page.raw)["jobs"]]
+    jobs = [job for page in pages for job in page.value.jobs]
+    return ApiReply(json.dumps({"jobs": raw, "next_cursor": cursor}).encode(), JobList(jobs=jobs, next_cursor=cursor))

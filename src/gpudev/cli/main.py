@@ -42,7 +42,7 @@ def run(arguments: list[str]) -> int:
             sys.stdout.write(f"gpu-dev {__version__}\n")
             return 0
         if arguments[:1] == ["proxy-command"]:
-            from gpudev.cli.proxying import run_fast_path
+            from gpudev.cli.proxy_tunnel import run_fast_path
 
             code = run_fast_path(arguments[1:])
             if code is not None:

@@ -45,8 +45,8 @@ SECTIONS: dict[str, dict[str, str]] = {
 }
 SUMMARIES: dict[str, str] = {name: text for section in SECTIONS.values() for name, text in section.items()}
 LOCATIONS: dict[str, str] = {
-    "reserve": "gpudev.cli.commands.reserve:reserve",
-    "run": "gpudev.cli.commands.run:run",
+    "reserve": "gpudev.cli.commands.reservations.reserve:reserve",
+    "run": "gpudev.cli.commands.reservations.run:run",
     "list": "gpudev.cli.commands.reservations.list:list_jobs",
     "status": "gpudev.cli.commands.reservations.status:status",
     "logs": "gpudev.cli.commands.reservations.logs:logs",
@@ -56,7 +56,7 @@ LOCATIONS: dict[str, str] = {
     "port-forward": "gpudev.cli.commands.sessions.connect:port_forward",
     "jupyter": "gpudev.cli.commands.sessions.jupyter:jupyter",
     "users": "gpudev.cli.commands.sessions.users:users",
-    "ssh-config": "gpudev.cli.commands.ssh_config:configure",
+    "ssh-config": "gpudev.cli.commands.sessions.ssh_config:configure",
     "extend": "gpudev.cli.commands.reservations.extend:extend",
     "cancel": "gpudev.cli.commands.reservations.cancel:cancel",
     "avail": "gpudev.cli.commands.cluster.avail:avail",
@@ -65,8 +65,8 @@ LOCATIONS: dict[str, str] = {
     "disk": "gpudev.cli.commands.disks.disk:disk",
     "login": "gpudev.cli.commands.access.login:login",
     "logout": "gpudev.cli.commands.access.login:logout",
-    "config": "gpudev.cli.commands.config:config",
-    "completion": "gpudev.cli.commands.completion:completion",
+    "config": "gpudev.cli.config:config",
+    "completion": "gpudev.cli.shell_completion:completion",
     "up": "gpudev.cli.local_system:up",
     "down": "gpudev.cli.local_system:down",
 }

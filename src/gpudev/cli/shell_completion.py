@@ -1,9 +1,33 @@
-"""What a shell may offer after Tab. It asks the API once, waits for nothing, and keeps quiet about any trouble."""
+"""`gpu-dev completion`."""
 
-from gpudev.cli import formatting
+import click
+from click.shell_completion import get_completion_class
+
+from gpudev.cli import formatting, output
 from gpudev.cli.command_session import CommandSession
+from gpudev.cli.main import COMPLETION_VARIABLE
 from gpudev.domain.reservations.lifecycle import LIVE
 from gpudev.sdk.errors import ClientError
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(context: click.Context, shell: str) -> None:
+    """Print a shell's completion script.
+
+    \b
+    bash:  echo 'eval "$(gpu-dev completion bash)"' >> ~/.bashrc
+    zsh:   echo 'eval "$(gpu-dev completion zsh)"' >> ~/.zshrc
+    fish:  gpu-dev completion fish > ~/.config/fish/completions/gpu-dev.fish
+    """
+    root = context.find_root()
+    kind = get_completion_class(shell)
+    assert kind is not None, "every shell that can be chosen has one"
+    output.write_line(kind(root.command, {}, str(root.info_name), COMPLETION_VARIABLE).source())
+
+
+# What a shell may offer after Tab. It asks the API once, waits for nothing, and keeps quiet about any trouble.
 
 
 def complete_reservation_ids(beginning: str) -> list[tuple[str, str]]:

@@ -1,6 +1,11 @@
-"""Addresses to which nobody is ever led, whoever asks: where clouds tell a machine its secrets."""
+"""Network addresses: where the API listens; cloud metadata, which is never connected to."""
 
+import ipaddress
+import re
+from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+
+from gpudev.domain.errors import Invalid
 
 IpAddress = IPv4Address | IPv6Address
 _METADATA_NETWORKS = tuple(
@@ -29,3 +34,69 @@ def parse_address(text: str) -> IpAddress:
 
 def is_metadata_address(address: IpAddress) -> bool:
     return any(address in network for network in _METADATA_NETWORKS)
+
+
+# Where else than on this machine the API is reached: ADDRESS[:PORT] as people write it.
+
+
+DEFAULT_LISTEN_PORT = 7443
+_HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True)
+class ListenAddress:
+    host: str
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"https://{self}"
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_listen_address(text: str) -> ListenAddress:
+    """192.0.2.7, 192.0.2.7:7443, lab.example.org, [2001:db8::7]:7443. Raises Invalid.
+
+    An address that stands for all of a machine's is refused: people are told where to come, and that is none."""
+    spelled = text.strip()
+    if bracketed := re.fullmatch(r"\[([0-9A-Fa-f:.]+)\](?::([0-9]{1,5}))?", spelled):
+        host, port = bracketed.groups()
+    elif spelled.count(":") > 1:
+        host, port = spelled, None
+    else:
+        host, _, port = spelled.partition(":")
+        if ":" in spelled and not re.fullmatch(r"[0-9]{1,5}", port):
+            raise Invalid(f"{text[:80]!r} has no port after its colon")
+    address = _find_ip(host)
+    if address is None and (not _HOST_NAME.fullmatch(host) or re.fullmatch(r"[0-9.]+", host)):
+        raise Invalid(f"{text[:80]!r} is no address: it looks like 192.0.2.7:{DEFAULT_LISTEN_PORT} or lab.example.org")
+    if address is not None and address.is_unspecified:
+        raise Invalid(f"{host} stands for every address of this machine: name the one by which people reach it")
+    number = int(port) if port else DEFAULT_LISTEN_PORT
+    if not 0 < number < 65_536:
+        raise Invalid(f"{number} is no port")
+    return ListenAddress(host if address is None else str(address), number)
+
+
+def parse_bind_address(text: str) -> ListenAddress:
+    """ADDRESS:PORT where something listens that no person is told to come to: every address of the machine will do,
+    as 0.0.0.0:9090 or [::]:9090. Raises Invalid."""
+    spelled = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([^:\s]+)):([0-9]{1,5})", text.strip())
+    host = (spelled[1] or spelled[2]) if spelled else ""
+    if spelled is None or not 0 < int(spelled[3]) < 65_536 or not (_find_ip(host) or _HOST_NAME.fullmatch(host)):
+        raise Invalid(f"{text[:80]!r} is no ADDRESS:PORT, such as 127.0.0.1:9090 or 0.0.0.0:9090")
+    return ListenAddress(host, int(spelled[3]))
+
+
+def is_loopback_host(host: str) -> bool:
+    address = _find_ip(host)
+    return address.is_loopback if address is not None else host == "localhost"
+
+
+def _find_ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None

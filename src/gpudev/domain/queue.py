@@ -1,4 +1,4 @@
-"""What those who wait are told about their start, and the queue's plan as it is published."""
+"""The queue: estimates, start quotes, the published plan, wake-up messages."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -70,9 +70,9 @@ class QueuePlan:
     estimates: Mapping[ReservationId, Estimate]
     quotes: tuple[StartQuote, ...] = ()
     usage_ratios: tuple[float, ...] | None = None
-    """How people leave, as `planning.forecast_habits` counts it: for forecasts that are made elsewhere."""
+    """How people leave, as `planning.queue.forecasting` counts it: for forecasts that are made elsewhere."""
     correction_factors: tuple[tuple[float, float, float], ...] | None = None
-    """How forecasts for newcomers are corrected, as `planning.forecast_record` has learnt it."""
+    """How forecasts for newcomers are corrected, as `planning.queue.forecasting` has learnt it."""
     zones: Mapping[str, str] = field(default_factory=dict)
     """Of the nodes that are in one."""
     zone_constraints: Mapping[ReservationId, ZoneConstraint] = field(default_factory=dict)
@@ -112,3 +112,26 @@ class UsageSample:
     gpu_type: str
     used: timedelta
     granted: timedelta
+
+
+# What a queue message says: "look at this id", and why, for the log. The row is the truth.
+
+
+RESERVATION_QUEUE = "gpu_reservations"
+DISK_QUEUE = "disk_operations"
+MESSAGE_QUEUES = (RESERVATION_QUEUE, DISK_QUEUE)
+MAX_MESSAGE_FAILURES = 3
+PLANNING_LEASE = "planning"
+
+
+def dead_letter_queue(queue: str) -> str:
+    return f"{queue}_dlq"
+
+
+class MessageCause(StrEnum):
+    SUBMITTED = "submitted"
+    CANCELLED = "cancelled"
+    EXTENDED = "extended"
+    RETRIED = "retried"
+    PRIORITISED = "prioritised"
+    RESENT = "resent"

@@ -1,23 +1,114 @@
-"""Starting the supervisor in the background, on a free port, and following its steps until the last one is taken."""
+"""What runs of the embedded system, by its pid files, and how it is stopped. Shared by `up`, `down` and the unit."""
 
 import errno
+import fcntl
 import json
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
+from types import FrameType
 
-from gpudev.adapters.local.machine.processes import ProcessIdentity
-from gpudev.embedded import system
+import psutil
+
+from gpudev.adapters.local.machine.processes import ProcessIdentity, find_processes_by_variable, is_alive
+from gpudev.domain.errors import Unavailable
+from gpudev.embedded import supervised_processes, system
 from gpudev.embedded.layout import Layout
 from gpudev.embedded.progress_output import ProgressOutput, StepFailed
-from gpudev.embedded.running import find_supervisor
-from gpudev.embedded.stages import StartupStep
+from gpudev.embedded.supervised_processes import StartupStep
 from gpudev.settings import Settings
+
+_SUPERVISOR_SIGNALS: supervised_processes.SignalSteps = ((signal.SIGTERM, 40.0), (signal.SIGKILL, 5.0))
+"""Longer than all its parts are given together."""
+_PART_SIGNALS: supervised_processes.SignalSteps = ((signal.SIGTERM, 10.0), (signal.SIGKILL, 5.0))
+
+
+def find_supervisor(layout: Layout) -> ProcessIdentity | None:
+    """By its pid file; should that be lost while the lock says that there is one, by what it was started with."""
+    if (named := supervised_processes.find_process(layout.pid_file("supervisor"))) is not None:
+        return named
+    if not layout.supervisor_lock.exists() or not _is_locked(layout.supervisor_lock):
+        return None
+    candidates = find_processes_by_variable("GPU_DEV_HOME", str(layout.home))
+    return next((process for process in candidates if _is_supervisor(process.pid)), None)
+
+
+def stop_control_plane(layout: Layout) -> list[str]:
+    """Stops the whole control plane, strays of a killed supervisor included. Returns the names of what had run."""
+    stopped = []
+    if (supervisor := find_supervisor(layout)) is not None:
+        stopped.append("supervisor")
+        _end_or_raise("supervisor", supervisor, _SUPERVISOR_SIGNALS)
+    for part in reversed(system.PART_NAMES):
+        if (stray := supervised_processes.find_process(layout.pid_file(part))) is not None and part != system.POSTGRES:
+            stopped.append(part)
+            _end_or_raise(part, stray, _PART_SIGNALS)
+        layout.pid_file(part).unlink(missing_ok=True)
+    postgres = system.open_postgres(layout)
+    if postgres.find_running() is not None:
+        stopped.append(system.POSTGRES)
+    postgres.stop()
+    layout.pid_file("supervisor").unlink(missing_ok=True)
+    layout.system_file.unlink(missing_ok=True)
+    return stopped
+
+
+@contextmanager
+def hold_command_lock(layout: Layout) -> Iterator[None]:
+    """One `up` or `down` at a time; the next one waits and then sees what the first has done."""
+    with layout.command_lock.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        _discard_copied_pid_files(layout)
+        yield
+
+
+def _discard_copied_pid_files(layout: Layout) -> None:
+    """In the copy of a running system's folder, pid files name the processes of the other one, which lives on."""
+    found = layout.run.stat()
+    here = f"{found.st_dev}:{found.st_ino}\n"
+    try:
+        written = layout.folder_identity.read_text(encoding="ascii", errors="replace")
+    except FileNotFoundError:
+        written = None  # new, or of a version that left no such word
+    if written == here:
+        return
+    if written is not None and not _is_locked(layout.supervisor_lock):
+        for file in (*layout.run.glob("*.pid"), layout.system_file):
+            file.unlink(missing_ok=True)
+    layout.folder_identity.write_text(here, encoding="ascii")
+
+
+def _is_supervisor(pid: int) -> bool:
+    try:
+        return system.SUPERVISOR_MODULE in psutil.Process(pid).cmdline()
+    except psutil.Error:
+        return False
+
+
+def _is_locked(path: Path) -> bool:
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def _end_or_raise(name: str, process: ProcessIdentity, steps: supervised_processes.SignalSteps) -> None:
+    if not supervised_processes.end_process(process, steps):
+        raise Unavailable(f"the {name} (process {process.pid}) does not end")
+
+
+# Starting the supervisor in the background, on a free port, and following its steps until the last one is taken.
+
 
 _TITLES = {
     system.POSTGRES: "PostgreSQL",
@@ -124,3 +215,34 @@ def _read_steps(reports: int, deadline: float) -> Iterator[StartupStep]:
 def _part_failed(title: str, reason: str, layout: Layout, part: str) -> StepFailed:
     advice = f"Put right what it says above and run `gpu-dev up` again. All logs are in {layout.logs}."
     return StepFailed(title, reason, advice=advice, log=layout.log_file(part))
+
+
+# Staying with a running system: what a service manager runs, so that it has one process to watch and to stop.
+
+
+_POLL_SECONDS = 0.2
+
+
+class _StopRequested(Exception):
+    pass
+
+
+def follow_supervisor(layout: Layout, supervisor: ProcessIdentity) -> int:
+    """Until the system ends (0 when it was stopped, 1 when it died) or a signal asks us to stop it (0).
+
+    Dev servers are left alone: they survive a restart of the control plane.
+    """
+    try:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, _request_stop)
+        while is_alive(supervisor):
+            time.sleep(_POLL_SECONDS)
+    except _StopRequested:
+        stop_control_plane(layout)
+        return 0
+    # A supervisor that ended in order has taken its pid file with it.
+    return 1 if layout.pid_file("supervisor").exists() else 0
+
+
+def _request_stop(_number: int, _frame: FrameType | None) -> None:
+    raise _StopRequested

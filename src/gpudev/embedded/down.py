@@ -10,9 +10,9 @@ from gpudev.adapters.local.servers.state_folder import StateFolder
 from gpudev.domain.errors import Unavailable
 from gpudev.embedded import system
 from gpudev.embedded import systemd_unit as at_boot
+from gpudev.embedded.control_plane import hold_command_lock, stop_control_plane
 from gpudev.embedded.layout import Layout
 from gpudev.embedded.progress_output import ProgressOutput, StepFailed
-from gpudev.embedded.running import hold_command_lock, stop_control_plane
 from gpudev.settings import Settings
 
 

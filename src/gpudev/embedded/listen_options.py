@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from gpudev.domain.addresses import ListenAddress, is_loopback_host, parse_listen_address
 from gpudev.domain.errors import Invalid
-from gpudev.domain.listening import ListenAddress, is_loopback_host, parse_listen_address
 from gpudev.embedded.layout import Layout, read_json
 from gpudev.embedded.progress_output import StepFailed
 from gpudev.ports.clock import SystemClock

@@ -23,7 +23,7 @@ import psutil
 
 from gpudev.adapters.local.machine.processes import ProcessIdentity, identify
 from gpudev.domain.errors import Unavailable
-from gpudev.embedded import pidfiles
+from gpudev.embedded import supervised_processes
 from gpudev.embedded.run_as_postgres import DATA_PLACEHOLDER, UnprivilegedRun
 from gpudev.settings import DatabaseSettings
 
@@ -146,7 +146,9 @@ class EmbeddedPostgres:
 
     def stop(self) -> None:
         """Stops the server, whoever started it, and removes its socket folder. Nothing running is fine."""
-        if (running := self.find_running()) is not None and not pidfiles.end_process(running, _FAST_SHUTDOWN):
+        if (running := self.find_running()) is not None and not supervised_processes.end_process(
+            running, _FAST_SHUTDOWN
+        ):
             raise Unavailable(f"PostgreSQL (process {running.pid}) does not end.")
         self._reap()
         self._end_orphans()
@@ -275,7 +277,7 @@ class EmbeddedPostgres:
             return
         orphans = [found for pid in psutil.pids() if self._uses_data_dir(pid) and (found := identify(pid))]
         for orphan in orphans:
-            pidfiles.end_process(orphan, ((signal.SIGQUIT, 2.0), (signal.SIGKILL, 5.0)))
+            supervised_processes.end_process(orphan, ((signal.SIGQUIT, 2.0), (signal.SIGKILL, 5.0)))
 
     def _correct_lock_file(self) -> None:
         """A lock file whose pid some other program has by now, or the killed server's own zombie as long as nobody

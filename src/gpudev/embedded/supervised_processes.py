@@ -1,6 +1,7 @@
-"""One supervised child: how it is started, when it is started again, how it is ended.
+"""Word left about a running process, for whoever looks for it later; and ending a process one did not start.
 
-Knows nothing of what the child does. The supervisor owns the loop; this owns one child's state in it.
+Which process is meant is `adapters.local.machine.processes`' business: a pid file names the pid, its start and its boot, so
+that a pid that was reused, or a file from before a reboot, names nobody.
 """
 
 import os
@@ -11,9 +12,67 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpudev.adapters.local.machine.processes import ProcessIdentity, identify_self
+from gpudev.adapters.local.machine.processes import (
+    ProcessIdentity,
+    has_ended,
+    identify_self,
+    is_alive,
+    open_pidfd,
+    send_signal,
+)
 from gpudev.domain.errors import Unavailable
-from gpudev.embedded import pidfiles
+
+SignalSteps = tuple[tuple[signal.Signals, float], ...]
+"""Which signals to send, and how many seconds each is given."""
+
+
+def write_pid_file(path: Path, process: ProcessIdentity) -> None:
+    fresh = path.with_name(path.name + ".new")
+    fresh.write_text(f"{process.pid}\n{process.started}\n{process.boot}\n", encoding="ascii")
+    fresh.replace(path)
+
+
+def find_process(path: Path) -> ProcessIdentity | None:
+    """The process a pid file names, if it still runs."""
+    try:
+        pid, started, boot = path.read_text(encoding="ascii").split()
+        process = ProcessIdentity(int(pid), started, boot)
+    except (FileNotFoundError, ValueError):
+        return None
+    return process if is_alive(process) else None
+
+
+def end_process(process: ProcessIdentity, steps: SignalSteps) -> bool:
+    """Sends each signal and gives it its time, until the process is gone. False: it outlived them all."""
+    try:
+        descriptor = open_pidfd(process)
+    except ProcessLookupError:
+        return True
+    try:
+        for number, seconds in steps:
+            send_signal(process, number, descriptor)
+            # A pidfd is readable for a zombie too: that it is not reaped yet is its parent's affair.
+            if wait_until(lambda: has_ended(process, descriptor), seconds):
+                return True
+        return False
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def wait_until(claim: Callable[[], bool], seconds: float, *, every: float = 0.01) -> bool:
+    deadline = time.monotonic() + seconds
+    while not claim():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(every)
+    return True
+
+
+# One supervised child: how it is started, when it is started again, how it is ended.
+#
+# Knows nothing of what the child does. The supervisor owns the loop; this owns one child's state in it.
+
 
 FIRST_DELAY, MAX_DELAY = 0.1, 5.0
 HEALTHY_AFTER = 10.0
@@ -36,7 +95,7 @@ class ChildSpec:
     pid_file: Path
     log_file: Path
     before_start: Callable[[], None] = lambda: None
-    stop_signals: pidfiles.SignalSteps = ((signal.SIGTERM, 10.0), (signal.SIGKILL, 5.0))
+    stop_signals: SignalSteps = ((signal.SIGTERM, 10.0), (signal.SIGKILL, 5.0))
 
 
 class Child:
@@ -101,7 +160,7 @@ class Child:
         return False
 
     def _write_pid_file(self) -> None:
-        pidfiles.write_pid_file(self.spec.pid_file, identify_self())
+        write_pid_file(self.spec.pid_file, identify_self())
 
     def _clear(self) -> None:
         self._process = None
@@ -110,8 +169,8 @@ class Child:
 
 def end_stray(spec: ChildSpec) -> ProcessIdentity | None:
     """Ends what a supervisor that was killed left running, so that nothing runs twice. Returns what it found."""
-    stray = pidfiles.find_process(spec.pid_file)
-    if stray is not None and not pidfiles.end_process(stray, spec.stop_signals):
+    stray = find_process(spec.pid_file)
+    if stray is not None and not end_process(stray, spec.stop_signals):
         raise Unavailable(f"an earlier one (process {stray.pid}) still runs and does not end")
     spec.pid_file.unlink(missing_ok=True)
     return stray
@@ -133,3 +192,42 @@ def rotate_log(log: Path, *, limit: int = _LOG_BYTES) -> bool:
     fresh.chmod(0o600)
     os.truncate(log, 0)
     return True
+
+
+# What the supervisor is given, and what it tells: parts in the order of their start, and how far that is.
+#
+# Apart from the supervisor, for those who only talk about it: they need neither its loop nor its log.
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisedService:
+    """A part that runs until it is told to end."""
+
+    spec: ChildSpec
+    is_ready: Callable[[], bool] = lambda: True
+    ready_within: float = 30.0
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisedTask:
+    """A part that runs once, before those behind it may start."""
+
+    spec: ChildSpec
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+
+@dataclass(frozen=True, slots=True)
+class StartupStep:
+    """How far the start is; `state` is started, ok or failed."""
+
+    name: str
+    state: str
+    seconds: float = 0.0
+    reason: str | None = None

@@ -19,10 +19,16 @@ import structlog
 
 from gpudev.adapters.local.machine.processes import identify_self
 from gpudev.domain.errors import Conflict, GpuDevError, Unavailable
-from gpudev.embedded import pidfiles
+from gpudev.embedded import supervised_processes
 from gpudev.embedded.layout import Layout
-from gpudev.embedded.stages import StartupStep, SupervisedService, SupervisedTask
-from gpudev.embedded.supervised_processes import Child, end_stray, rotate_log
+from gpudev.embedded.supervised_processes import (
+    Child,
+    StartupStep,
+    SupervisedService,
+    SupervisedTask,
+    end_stray,
+    rotate_log,
+)
 
 log = structlog.get_logger()
 
@@ -52,7 +58,7 @@ class Supervisor:
         self._layout.make_folders()
         with _hold_lock(self._layout.supervisor_lock) as self._lock_stat, self._signals():
             own_pid_file = self._layout.pid_file("supervisor")
-            pidfiles.write_pid_file(own_pid_file, identify_self())
+            supervised_processes.write_pid_file(own_pid_file, identify_self())
             try:
                 return self._run_parts()
             finally:

@@ -14,13 +14,12 @@ from types import MappingProxyType
 
 from gpudev import rlimits
 from gpudev import settings as settings_module
-from gpudev.domain.listening import parse_bind_address
+from gpudev.domain.addresses import parse_bind_address
 from gpudev.embedded import api_probe
 from gpudev.embedded.layout import Layout
 from gpudev.embedded.listen_options import listen_environment
 from gpudev.embedded.postgres import EmbeddedPostgres
-from gpudev.embedded.stages import StartupStep, SupervisedService, SupervisedTask
-from gpudev.embedded.supervised_processes import ChildSpec
+from gpudev.embedded.supervised_processes import ChildSpec, StartupStep, SupervisedService, SupervisedTask
 from gpudev.settings import API_ROLE, PROCESSOR_ROLE, Settings
 
 POSTGRES, MIGRATIONS, PROCESSOR, API = "postgres", "migrations", "processor", "api"

@@ -15,20 +15,37 @@ from types import FrameType
 from typing import Any
 
 from gpudev import settings as settings_module
+from gpudev.adapters.local.machine.cgroups import find_cgroup_limiter
+from gpudev.adapters.local.machine.isolation import describe_isolation as in_words
+from gpudev.adapters.local.machine.isolation_probe import probe_isolation
 from gpudev.adapters.local.machine.nodes import load_nodes
 from gpudev.adapters.local.machine.processes import ProcessIdentity
 from gpudev.domain.errors import Invalid, Unavailable
-from gpudev.embedded import api_probe, foreground, isolation, listen_options, owner_credentials, system
+from gpudev.embedded import api_probe, listen_options, owner_credentials, system
+from gpudev.embedded import control_plane as foreground
 from gpudev.embedded import systemd_unit as at_boot
-from gpudev.embedded.control_plane import choose_free_port, start_supervisor
+from gpudev.embedded.control_plane import (
+    choose_free_port,
+    find_supervisor,
+    hold_command_lock,
+    start_supervisor,
+    stop_control_plane,
+)
 from gpudev.embedded.layout import Layout, newest_migration, read_json, write_json
-from gpudev.embedded.pidfiles import wait_until
 from gpudev.embedded.progress_output import ProgressOutput, StepFailed
-from gpudev.embedded.running import find_supervisor, hold_command_lock, stop_control_plane
+from gpudev.embedded.supervised_processes import wait_until
 from gpudev.sdk.credentials import Credential
 from gpudev.sdk.errors import ClientError
 from gpudev.settings import Settings
 from gpudev.wire.cluster import ClusterStatus, NodeView
+
+# What keeps dev servers apart on this machine, in one sentence: the local cluster's own, found out the same way.
+
+
+def describe_isolation(settings: Settings) -> str:
+    finding = probe_isolation(settings.state_dir, None)
+    return in_words(finding, find_cgroup_limiter().describe(finding.mode))
+
 
 DETECT = "detect"
 """Given instead of a nodes file: look at the machine, whatever was used last."""
@@ -227,7 +244,7 @@ def _await_ready(up: UpContext, supervisor: ProcessIdentity, since: str) -> Runn
     with up.output.step("Nodes", advice=look_there) as notes:
         status = _await_nodes(up, credential.api_key)
         notes.append(f"{len(status.nodes)} found")
-    return RunningSystem(supervisor, since, credential, status, isolation.describe_isolation(up.settings))
+    return RunningSystem(supervisor, since, credential, status, describe_isolation(up.settings))
 
 
 def _await_nodes(up: UpContext, api_key: str) -> ClusterStatus:

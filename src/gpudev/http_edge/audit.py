@@ -15,7 +15,7 @@ import structlog
 
 from gpudev.domain.errors import Unavailable
 from gpudev.http_edge.rate_limits import TokenBuckets, rate_limit_key
-from gpudev.ports.auditing import AuditEntry, AuditLog
+from gpudev.ports.access import AuditEntry, AuditLog
 from gpudev.ports.clock import Clock
 
 log = structlog.get_logger()

@@ -1,8 +1,10 @@
 """Every error's one meaning to whoever asked over HTTP: a status, a code, headers, and how much of it is said aloud."""
 
+import asyncio
 import math
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
+from typing import Any
 
 from gpudev.domain import errors
 
@@ -56,3 +58,26 @@ def problem_title(code: str) -> str:
 
 def problem_type(code: str) -> str:
     return f"urn:gpu-dev:problem:{code}"
+
+
+# An answer that cannot be brought to its end is cut off: nobody must take it for whole. The web server does so only
+# for a fault of ours, which this is not, and says so at length.
+
+
+_ABORT_EXTENSION = "gpu-dev.cut"
+
+
+def allow_abort(scope: MutableMapping[str, Any], transport: asyncio.Transport) -> None:
+    """For whoever answers this request."""
+    scope["extensions"] = {**scope.get("extensions", {}), _ABORT_EXTENSION: {"transport": transport}}
+
+
+async def abort_response(scope: Mapping[str, Any], receive: Callable[[], Awaitable[Mapping[str, Any]]]) -> bool:
+    """Hang up, and wait until that is seen. False: this server does not offer it."""
+    offered = scope.get("extensions", {}).get(_ABORT_EXTENSION)
+    if offered is None:
+        return False
+    offered["transport"].abort()
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    return True

@@ -1,10 +1,12 @@
-"""Who is asking, who vouches for them, and which public keys may log in for them."""
+"""Users, keys, login, invitations and the audit log."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol, TypeVar
 
+from gpudev.domain.access.invitations import Invitation
 from gpudev.domain.access.users import ApiKey, Role, User
 
 _Proof_contra = TypeVar("_Proof_contra", contravariant=True)
@@ -86,3 +88,146 @@ class PublicKeySource(Protocol):
         """The keys GitHub publishes for a user. Raises Invalid when there are none, Unavailable when GitHub
         does not answer."""
         ...
+
+
+# Invitations as they are kept, and ID tokens that were used.
+
+
+INVITATION_PROVIDER = "invitation"
+"""The provider of people who came by an invitation."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewInvitation:
+    invitation: Invitation
+    secret: str
+    """Shown once: only its hash is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class IdToken:
+    """An ID token as a client brings it: a stranger's words, until they are checked."""
+
+    token: str
+    nonce: str | None
+    """What it must answer to, where its login sent one."""
+
+
+class InvitationStore(Protocol):
+    async def invite(self, username: str, role: Role | None, ttl: timedelta, *, now: datetime) -> NewInvitation:
+        """For somebody new, or for a user who was made here or invited before, in place of whatever invitation is still
+        open for them. Conflict for a user who logs in another way or is disabled."""
+        ...
+
+    async def accept(self, secret: str, *, now: datetime) -> Invitation | None:
+        """The invitation, which is used up from now on. None: there is none, or none any more."""
+        ...
+
+    async def revoke(self, username: str, *, now: datetime) -> int:
+        """All open ones for this name; answers how many. NotFound when there is none."""
+        ...
+
+    async def list_invitations(self) -> list[Invitation]: ...
+
+
+class UsedTokens(Protocol):
+    async def use_token(self, digest: bytes, until: datetime, *, now: datetime) -> bool:
+        """Note that it was used; it need not be remembered after `until`. False: it had been used before."""
+        ...
+
+
+# What admins do to users and keys. Whatever is taken away here ends within a second in every API process.
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRecord:
+    key_id: int
+    username: str
+    key_prefix: str
+    created_at: datetime
+    expires_at: datetime | None
+    last_used_at: datetime | None
+    """To the minute."""
+    description: str
+    usable: bool
+    """Neither revoked nor past its end, and its user is active."""
+
+
+class UserAdministration(Protocol):
+    """Each raises NotFound when there is no such user or key, and Conflict for what would leave no active admin."""
+
+    async def set_active(self, username: str, active: bool) -> User:
+        """Disabling revokes all keys of the user: enabling them again gives none of these back."""
+        ...
+
+    async def set_role(self, username: str, role: Role) -> User: ...
+
+    async def list_keys(self, username: str | None = None, *, ended: bool = False) -> list[KeyRecord]:
+        """The newest first; with `ended`, also those that can no longer be used."""
+        ...
+
+    async def revoke_key(self, key_id: int) -> KeyRecord:
+        """Revoking twice is fine."""
+        ...
+
+
+# The audit log: who did what, to what, from where, and what came of it. It is added to and never changed.
+
+
+_KEY_PREFIX_LENGTH = 16
+_KEY_PATTERN = re.compile(r"gpudevt?_[A-Za-z0-9_-]{10,}")
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    at: datetime
+    action: str
+    """An endpoint ("POST /v1/jobs/{job_id}/cancel") or an operator's command ("keys revoke")."""
+    outcome: str
+    """ "ok", or the code of the problem that was answered."""
+    username: str | None = None
+    key_prefix: str | None = None
+    target: str | None = None
+    address: str | None = None
+    status: int | None = None
+    request_id: str | None = None
+    entry_id: int = 0
+    """Given by the log; 0: not written yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditQuery:
+    """None: any. Parts of `action` and `target` will do."""
+
+    username: str | None = None
+    action: str | None = None
+    target: str | None = None
+    address: str | None = None
+    outcome: str | None = None
+    since: datetime | None = None
+    after: int = 0
+    """Only entries with a greater entry_id: for whoever follows."""
+    limit: int = 100
+
+
+class AuditLog(Protocol):
+    async def append(self, entries: Sequence[AuditEntry]) -> None: ...
+
+    async def find_entries(self, query: AuditQuery) -> list[AuditEntry]:
+        """The newest `limit` of them, the oldest of these first."""
+        ...
+
+
+def sanitize_text(text: str, max_length: int = 200) -> str:
+    """Text from outside as it may stand in a log: one line, nothing that moves a cursor or hides what follows, and no
+    API key that somebody put in the wrong place."""
+    kept = redact_keys(text[: 2 * max_length])
+    shown = "".join(
+        c if c.isprintable() and c != "\\" else c.encode("unicode_escape").decode() for c in kept[: max_length + 1]
+    )
+    return shown if len(shown) <= max_length else shown[: max_length - 1] + "…"
+
+
+def redact_keys(text: str) -> str:
+    """Of every API key, and of every token for a session, only what lists of keys show of it, too."""
+    return _KEY_PATTERN.sub(lambda found: found[0][:_KEY_PREFIX_LENGTH] + "…", text) if "gpudev" in text else text

@@ -1,19 +1,16 @@
-"""The place where dev servers run: this machine, or Kubernetes.
+"""Where dev servers run, its nodes and machines, and what is published of them."""
 
-Nothing here waits for a dev server to become ready: `ensure_server` asks for it, `servers` tells how far it is.
-"""
-
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
-from gpudev.domain.cluster import Node, NodeShare
+from gpudev.domain.cluster import Cordon, GpuUse, Node, NodeShare
 from gpudev.domain.disks.contents import Contents
 from gpudev.domain.ids import DiskId, ReservationId, UserId
 from gpudev.domain.reservations.command_exit import CommandExit
-from gpudev.domain.reservations.reservation import SshEndpoint
+from gpudev.domain.reservations.reservation import Reservation, SshEndpoint
 from gpudev.domain.sessions.addons import JupyterSpec, JupyterStatus
 
 
@@ -145,3 +142,63 @@ class Cluster(Protocol):
     async def send_message(self, reservation_id: ReservationId, message: str) -> None:
         """Show a message in the dev server's open terminals, as well as it can be done."""
         ...
+
+
+# Which nodes operators have closed, and what they want people there to read.
+
+
+@dataclass(frozen=True, slots=True)
+class AbsentNode:
+    """Seen once, and not there now."""
+
+    name: str
+    gpu_type: str
+    last_observed_at: datetime
+
+
+class CordonReader(Protocol):
+    async def cordons(self) -> Mapping[str, Cordon]: ...
+
+
+class TerminalNotices(Protocol):
+    async def take_notices(self) -> Sequence[tuple[ReservationId, str]]:
+        """What is to be shown in whose terminals. Each is given out once."""
+        ...
+
+
+class ProcessorCordons(CordonReader, TerminalNotices, Protocol):
+    """What the processor needs of them."""
+
+
+class CordonStore(CordonReader, Protocol):
+    """The processor hears of every change at once."""
+
+    async def cordon(self, node: str, by: str, reason: str, *, now: datetime) -> Cordon:
+        """Again: with the new reason. NotFound for a node that was never seen (one that is away is known
+        for 30 days)."""
+        ...
+
+    async def uncordon(self, node: str) -> None:
+        """Doing it twice is fine. NotFound for a node that was never seen."""
+        ...
+
+    async def has_taken_effect(self, nodes: Sequence[str]) -> bool:
+        """Whether the processor has planned without these since they were closed, so that nobody is about to start
+        there. Nodes that are away do not matter."""
+        ...
+
+    async def list_absent_nodes(self) -> Sequence[AbsentNode]: ...
+
+    async def add_notice(self, reservation_id: ReservationId, message: str) -> None: ...
+
+
+# How busy GPUs are, for those who look at a reservation.
+
+
+class GpuUsage(Protocol):
+    async def find_usage(self, reservation: Reservation) -> Sequence[GpuUse]:
+        """What was last measured, by node and number. Nothing where nobody measures, or nobody could be asked soon
+        enough: it never raises, and hardly waits."""
+        ...
+
+    async def close(self) -> None: ...

@@ -1,17 +1,16 @@
-"""State, as the workflows need it. Every write is guarded: it says what it expects, and changes nothing otherwise."""
+"""Stores of reservations: guarded writes, moves, and wake-ups on change."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from gpudev.domain.access.users import ApiKey, FairShareUsage, IssuedKey, Role, User
-from gpudev.domain.cluster import Node, NodeShare
-from gpudev.domain.commands import MessageCause
+from gpudev.domain.cluster import Catalogue, GpuType, Node, NodeShare
 from gpudev.domain.disks.operations import DiskSettings
-from gpudev.domain.gpu import Catalogue, GpuType
 from gpudev.domain.ids import ReservationId, UserId
-from gpudev.domain.queue import Estimate, EstimateOutcome, EstimateRecord, QueuePlan, UsageSample
+from gpudev.domain.queue import Estimate, EstimateOutcome, EstimateRecord, MessageCause, QueuePlan, UsageSample
 from gpudev.domain.reservations.lifecycle import Status, check_transition
 from gpudev.domain.reservations.reservation import Reservation, ReservationDraft, ReservationEvent, SshEndpoint
 
@@ -330,3 +329,63 @@ class UserStore(Protocol):
     async def revoke_key(self, key_id: int) -> bool:
         """Whether it was still in use until now."""
         ...
+
+
+# Reservations that are on their way from one place to another, and what goes along with them.
+
+
+class MoveStore(Protocol):
+    async def begin_move(self, change: Change, *, now: datetime) -> None:
+        """The guarded end of one that goes on elsewhere; Stale when that is no longer true. From now on what its owner
+        brought, and what was wanted inside, is kept until it has gone on."""
+        ...
+
+    async def list_unfinished_moves(self) -> Sequence[ReservationId]:
+        """Those that have left and not gone on, the first to leave first."""
+        ...
+
+    async def finish_move(self, left: ReservationId, change: Change | None, *, now: datetime) -> None:
+        """Hands over, once, what was wanted inside the one that left to the one that `change` tells of it: added users
+        and Jupyter. What it leaves behind is forgotten. None: it goes on as nothing. Stale as above."""
+        ...
+
+
+# Being told that a reservation, or somebody's access, changed, instead of asking again and again.
+
+
+class ReservationChanges(Protocol):
+    def subscribe(self, reservation_id: ReservationId) -> AbstractAsyncContextManager[AsyncIterator[None]]:
+        """Yields after each change of this one, from entering on. Several changes may come as one, and one may be
+        lost with the connection: a wake-up says "look", never what there is to see."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class AccessChange:
+    """A key, or all keys of a user, may mean something else from now on. Both None: any key may."""
+
+    key_id: int | None = None
+    user_id: int | None = None
+
+
+class AccessChanges(Protocol):
+    def attach(self, on_change: Callable[[AccessChange], None]) -> None:
+        """Calls `heard` for every change, and with an empty one whenever some may have been missed."""
+        ...
+
+    def is_fresh(self) -> bool:
+        """Whether every change that is older than a second has been heard. Asking keeps it so."""
+        ...
+
+
+class NoAccessChanges:
+    """Nothing is ever heard: whoever remembers keys must ask again every second."""
+
+    def attach(self, on_change: Callable[[AccessChange], None]) -> None:
+        return None
+
+    def is_fresh(self) -> bool:
+        return False
+
+
+NO_ACCESS_CHANGES = NoAccessChanges()

@@ -1,4 +1,4 @@
-"""What is wanted inside dev servers, and how far it is true."""
+"""Addons, personalization and session tokens."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,6 +7,8 @@ from typing import Protocol
 
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.sessions.addons import Addons, Collaborator, JupyterStatus
+from gpudev.domain.sessions.grants import Grant, GrantState, TokenPurpose
+from gpudev.domain.sessions.personalization import Personalization
 from gpudev.ports.reservations import Change
 
 
@@ -77,4 +79,38 @@ class JupyterSecretStore(Protocol):
 
     async def find_secrets(self, reservation_id: ReservationId) -> JupyterSecrets | None:
         """None: it is not wanted there."""
+        ...
+
+
+# Where people's own set-ups wait for their dev servers. Who starts those may read them; the API may not.
+
+
+class PersonalizationStore(Protocol):
+    async def load_personalization(self, reservation_id: ReservationId) -> Personalization:
+        """An empty one where nothing was brought, or where the reservation is released."""
+        ...
+
+
+# Tokens of the proxy. Only hashes are kept: who reads the database can open nothing with what is there.
+
+
+class ProxyTokenStore(Protocol):
+    async def save_token(
+        self, digest: bytes, grant: Grant, *, ends_at: datetime, now: datetime, purpose: TokenPurpose = TokenPurpose.SSH
+    ) -> None:
+        """Also forgets those that ended."""
+        ...
+
+    async def find_token(
+        self, digest: bytes, purpose: TokenPurpose = TokenPurpose.SSH
+    ) -> tuple[Grant, datetime] | None:
+        """What it grants and until when it opens sessions; None: it is none, or one for something else."""
+        ...
+
+    async def consume_token(self, digest: bytes, purpose: TokenPurpose) -> tuple[Grant, datetime] | None:
+        """The same, and it is none any more."""
+        ...
+
+    async def load_grant_states(self, grants: Sequence[Grant]) -> dict[Grant, GrantState]:
+        """All in one question."""
         ...

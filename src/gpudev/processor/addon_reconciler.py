@@ -18,12 +18,12 @@ from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation
 from gpudev.domain.sessions.addons import Addons
 from gpudev.metrics.loop_watchdog import LoopWatchdog
-from gpudev.planning import interiors as rules
+from gpudev.planning import sessions as rules
 from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import Cluster, ServerSpec
 from gpudev.ports.reservations import Change, NewEvent, ReservationStore
 from gpudev.ports.sessions import AddonWork
-from gpudev.processor.log_ids import bind_request_id
+from gpudev.processor.telemetry import bind_request_id
 
 log = structlog.get_logger(__name__)
 _AT_ONCE = 16

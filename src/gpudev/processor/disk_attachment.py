@@ -7,9 +7,8 @@ import asyncio
 from typing import assert_never
 from uuid import uuid4
 
-from gpudev.domain.disk_requests import MakeReady, PutAway
 from gpudev.domain.disks.contents import Contents
-from gpudev.domain.disks.operations import OperationId
+from gpudev.domain.disks.operations import MakeReady, OperationId, PutAway
 from gpudev.domain.errors import Conflict, GpuDevError, NotFound, Stale
 from gpudev.domain.ids import DiskId
 from gpudev.domain.reservations.reservation import Reservation

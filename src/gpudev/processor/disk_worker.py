@@ -13,12 +13,11 @@ from uuid import UUID
 
 import structlog
 
-from gpudev.domain.commands import DISK_QUEUE
-from gpudev.domain.disk_requests import DiskRequest
 from gpudev.domain.disks.contents import Contents
-from gpudev.domain.disks.operations import DiskSettings, OperationId, RecordedSnapshotId, SnapshotRecord
+from gpudev.domain.disks.operations import DiskRequest, DiskSettings, OperationId, RecordedSnapshotId, SnapshotRecord
 from gpudev.domain.errors import ClusterError, GpuDevError, Unavailable
 from gpudev.domain.ids import DiskId, ReservationId, UserId
+from gpudev.domain.queue import DISK_QUEUE
 from gpudev.metrics import instruments
 from gpudev.metrics.loop_watchdog import LoopWatchdog
 from gpudev.ports.clock import Clock

@@ -8,9 +8,9 @@ from enum import StrEnum
 
 import structlog
 
-from gpudev.domain.commands import MAX_MESSAGE_FAILURES
 from gpudev.domain.errors import ClusterError, GpuDevError, Stale, Unavailable
 from gpudev.domain.ids import ReservationId
+from gpudev.domain.queue import MAX_MESSAGE_FAILURES
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation
 from gpudev.domain.sessions.personalization import NO_PERSONALIZATION, Personalization
@@ -20,13 +20,12 @@ from gpudev.planning.reservations.launch_failures import postpone_launch
 from gpudev.planning.reservations.reconcile_reservations import failed_launch_change, release_change, withdrawal_change
 from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import Cluster, HomeVolume, ServerSpec
-from gpudev.ports.own_setups import PersonalizationStore
 from gpudev.ports.reservations import Change, ReservationStore
+from gpudev.ports.sessions import PersonalizationStore
 from gpudev.ports.tracing import NO_TRACER, Tracer
 from gpudev.processor.addon_reconciler import AddonReconciler, with_addons
 from gpudev.processor.disk_attachment import AttachmentPending, DiskAttacher, DiskFailed
-from gpudev.processor.log_ids import bind_request_id
-from gpudev.processor.telemetry import trace_changes, trace_effect
+from gpudev.processor.telemetry import bind_request_id, trace_changes, trace_effect
 from gpudev.settings import TimingSettings
 
 log = structlog.get_logger(__name__)

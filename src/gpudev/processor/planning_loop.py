@@ -10,29 +10,27 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import structlog
 
-from gpudev.domain.commands import PLANNING_LEASE
-from gpudev.domain.cordon import apply_cordons
+from gpudev.domain.cluster import apply_cordons
 from gpudev.domain.errors import LeaseLost, Unavailable
 from gpudev.domain.ids import ReservationId, short_id
+from gpudev.domain.queue import PLANNING_LEASE, RESERVATION_QUEUE
 from gpudev.domain.reservations.reservation import Reservation
 from gpudev.metrics import instruments
 from gpudev.metrics.loop_watchdog import LoopWatchdog
 from gpudev.planning.cluster.orphans import count_orphans_as_foreign, decide_orphans
-from gpudev.planning.overdue import decide_without_processor
-from gpudev.planning.reservations.reconcile_reservations import Decisions, decide_running
+from gpudev.planning.reservations.reconcile_reservations import Decisions, decide_running, decide_without_processor
 from gpudev.planning.reservations.stale_requests import decide_max_wait, without_given_up
 from gpudev.ports.clock import Clock
-from gpudev.ports.cluster import Cluster, ClusterState
-from gpudev.ports.cordons import ProcessorCordons
-from gpudev.ports.own_setups import PersonalizationStore
-from gpudev.ports.reservations import Lease, LeaseStore, MessageQueue, ReservationStore, UnreleasedView
+from gpudev.ports.cluster import Cluster, ClusterState, ProcessorCordons
+from gpudev.ports.reservations import Lease, LeaseStore, MessageQueue, QueueMessage, ReservationStore, UnreleasedView
+from gpudev.ports.sessions import PersonalizationStore
 from gpudev.ports.tracing import NO_TRACER, Tracer
 from gpudev.processor.addon_reconciler import AddonReconciler
 from gpudev.processor.cluster_publisher import ClusterPublisher
@@ -40,15 +38,100 @@ from gpudev.processor.disk_attachment import DiskAttacher
 from gpudev.processor.disk_worker import DiskWorker
 from gpudev.processor.effect_runner import EffectRunner
 from gpudev.processor.expiry_report import ExpiryReport
-from gpudev.processor.log_ids import log_changes
-from gpudev.processor.messages import MESSAGES_PER_CYCLE, ReservationMessages
-from gpudev.processor.pacing import DutyCycle
 from gpudev.processor.planning_records import PlanningRecorder
 from gpudev.processor.queue_planner import QueuePlanner
-from gpudev.processor.telemetry import trace_changes
+from gpudev.processor.telemetry import log_changes, request_ids_of, trace_changes
 from gpudev.settings import TimingSettings
 
+# How long the planning loop rests after a turn, so that others come first and wake-ups share a turn: pure.
+#
+# Each turn has to be made up for by three times its length of rest, waiting for a wake-up included (while a turn waits
+# for the database, that one works). A little may be owed: a single long turn delays nobody who comes right behind it,
+# while a loop that never stops works a quarter of the time.
+
+
+_REST_PER_CYCLE = 3.0
+_LARGEST_DEBT_S = 0.15
+_LONGEST_REST_S = 0.4
+
+
+class DutyCycle:
+    def __init__(self) -> None:
+        self._owed = 0.0
+        self._ended: float | None = None
+
+    def rest_after(self, began: float, ended: float) -> float:
+        """Seconds to rest after a turn that went from `began` to `ended`, by a clock that only goes forward."""
+        rested = 0.0 if self._ended is None else began - self._ended
+        self._owed = max(0.0, self._owed - rested) + _REST_PER_CYCLE * (ended - began)
+        self._owed = min(self._owed, _LARGEST_DEBT_S + _LONGEST_REST_S)
+        self._ended = ended
+        return max(0.0, self._owed - _LARGEST_DEBT_S)
+
+
+# The messages that wake the planning loop: which of them a turn has looked at, and which have failed. What they say is
+# at most "look at this id"; rows are the truth.
+
+
 log = structlog.get_logger(__name__)
+MESSAGES_PER_CYCLE = 200
+
+
+class ReservationMessages:
+    def __init__(self, queue: MessageQueue, reservations: ReservationStore, lease_for: timedelta) -> None:
+        self._queue = queue
+        self._reservations = reservations
+        self._lease_for = lease_for
+
+    async def read(self) -> list[QueueMessage]:
+        return await self._queue.read(RESERVATION_QUEUE, self._lease_for, MESSAGES_PER_CYCLE)
+
+    async def sort_examined(
+        self,
+        messages: Sequence[QueueMessage],
+        state: ClusterState | None,
+        reservations: Sequence[Reservation],
+        broken: Mapping[str, str],
+        now: datetime,
+    ) -> list[int]:
+        """Those this turn has looked at. One that names nothing, or a type that could not be planned, has failed;
+        while the cluster cannot be seen nothing was looked at, and they come again."""
+        if state is None:
+            return []
+        types = {r.reservation_id: r.gpu_type for r in reservations if r.status.is_waiting}
+        requests = request_ids_of(reservations) if messages else {}
+        looked_at = []
+        for message in messages:
+            reservation_id = _find_reservation_id(message)
+            error = broken.get(types.get(reservation_id, "")) if reservation_id is not None else None
+            if reservation_id is None or (reservation_id not in types and not await self._exists(reservation_id)):
+                error = "the message names no reservation"
+            if error is None:
+                looked_at.append(message.msg_id)
+                _log_taken(message, requests.get(reservation_id, {}) if reservation_id is not None else {})
+            elif await self._queue.fail(RESERVATION_QUEUE, message, error, now=now):
+                log.error("message.dead_lettered", msg_id=message.msg_id, error=error)
+                instruments.dead_lettered.labels(RESERVATION_QUEUE).inc()
+        return looked_at
+
+    async def _exists(self, reservation_id: ReservationId) -> bool:
+        return await self._reservations.find_reservation(reservation_id) is not None
+
+
+def _log_taken(message: QueueMessage, request: Mapping[str, str]) -> None:
+    """What somebody's request set going: a later one's id is in its message, the first one's in the row."""
+    body = message.body
+    known = {name: body[name] for name in ("cause", "request_id") if isinstance(body.get(name), str)}
+    log.info("message.taken", reservation_id=body.get("reservation_id"), **{**request, **known})
+
+
+def _find_reservation_id(message: QueueMessage) -> ReservationId | None:
+    try:
+        return ReservationId(UUID(str(message.body.get("reservation_id"))))
+    except (ValueError, AttributeError):
+        return None
+
+
 _PUBLISH_AT_LEAST_EVERY = timedelta(seconds=1)
 _LET_LAUNCH_S = 0.05
 

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.reservations.reservation import Reservation
-from gpudev.ports.reconciling import PlanningRecordStore
+from gpudev.ports.disks import PlanningRecordStore
 from gpudev.ports.reservations import Lease
 
 _RECORD_EVERY = timedelta(seconds=20)

@@ -1,26 +1,124 @@
-"""The queues of all GPU types from turn to turn: what they remember, what they decided, what is published of them."""
+"""Where the disks of those who wait are: looked up when somebody comes, and again now and then, because a snapshot that
+is finished by now lets a disk move. It decides nothing.
+"""
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import structlog
 
 from gpudev.domain.access.users import FairShareUsage
-from gpudev.domain.ids import ReservationId, UserId
+from gpudev.domain.cluster import ZoneConstraint
+from gpudev.domain.ids import DiskId, ReservationId, UserId
 from gpudev.domain.reservations.reservation import Reservation
 from gpudev.metrics import instruments
-from gpudev.planning.long_queue import LONG_QUEUE, LongQueue
 from gpudev.planning.queue.estimate_updates import QueueMemory
 from gpudev.planning.queue.fair_share import compute_fair_ranks
 from gpudev.planning.queue.forecasting import NO_EXPERIENCE, Experience, learn_experience
-from gpudev.planning.queue.queue_cycle import QueueCycleResult, decide_queue, promises_of
+from gpudev.planning.queue.queue_cycle import (
+    LONG_QUEUE,
+    LongQueue,
+    PlanDraft,
+    QueueCycleResult,
+    decide_queue,
+    promises_of,
+)
 from gpudev.planning.queue.queue_input import QueueInput, RowCache, gather_queue_input
+from gpudev.planning.queue.zone_constraints import constrain_to_disks
 from gpudev.planning.reservations.reconcile_reservations import Decisions
 from gpudev.ports.cluster import ClusterState
+from gpudev.ports.disks import DiskLocation, DiskLocations
 from gpudev.ports.reservations import EstimateStore, Lease, PlanStore, UserStore
-from gpudev.processor.anchoring import DiskZones
-from gpudev.processor.plan_publishing import PlanPublisher
 from gpudev.settings import FairShareSettings, TimingSettings
+
+_RELOAD_EVERY = timedelta(seconds=10)
+
+
+class DiskZones:
+    def __init__(self, locations: DiskLocations, move_takes: timedelta) -> None:
+        self._locations = locations
+        self._move_takes = move_takes
+        self._location_by_disk: dict[DiskId, DiskLocation | None] = {}
+        self._loaded_at: datetime | None = None
+        self.zone_constraints: Mapping[ReservationId, ZoneConstraint] = {}
+        """Of those who wait. Never changed, only replaced."""
+
+    async def refresh(self, reservations: Sequence[Reservation], state: ClusterState, now: datetime) -> None:
+        if not any(node.zone for node in state.nodes):  # volumes do not care where they are used
+            self.zone_constraints = {}
+            return
+        waiting = [row for row in reservations if row.disk_id is not None and row.status.is_waiting]
+        wanted = {row.disk_id for row in waiting if row.disk_id is not None}
+        self._location_by_disk = {
+            disk_id: place for disk_id, place in self._location_by_disk.items() if disk_id in wanted
+        }
+        if self._loaded_at is None or not timedelta(0) <= now - self._loaded_at < _RELOAD_EVERY:
+            self._location_by_disk, self._loaded_at = {}, now
+        unknown = wanted - self._location_by_disk.keys()
+        if unknown:
+            found = await self._locations.find_locations(sorted(unknown))
+            self._location_by_disk |= {disk_id: found.get(disk_id) for disk_id in unknown}
+        places = {disk_id: place for disk_id, place in self._location_by_disk.items() if place is not None}
+        self.zone_constraints = constrain_to_disks(waiting, places, self._move_takes)
+
+
+# Publishes each GPU type's plan: when it says something new, and never so often that making it costs much.
+
+
+_AT_LEAST_EVERY = timedelta(seconds=30)
+_CHEAP_SECONDS = 0.01
+_SHARE_OF_TIME = 20
+"""A plan that is dear to make is made for at most a twentieth of the time."""
+
+
+@dataclass(slots=True)
+class _Published:
+    made_at: datetime
+    mark: object
+    ended: float
+    took: float
+
+
+class PlanPublisher:
+    def __init__(self, plans: PlanStore, seconds: Callable[[], float] = time.perf_counter) -> None:
+        self._plans = plans
+        self._seconds = seconds
+        self._drafts: dict[str, PlanDraft] = {}
+        self._published: dict[str, _Published] = {}
+
+    def reset(self) -> None:
+        """Another processor may have published since."""
+        self._drafts, self._published = {}, {}
+
+    def set_draft(self, draft: PlanDraft) -> None:
+        """What is to be published next, if it is worth it."""
+        self._drafts[draft.gpu_type] = draft
+
+    async def publish(self, lease: Lease) -> None:
+        for gpu_type, draft in [*self._drafts.items()]:
+            if not self._is_due(draft):
+                continue
+            began = self._seconds()
+            plan = await asyncio.to_thread(draft.make) if draft.is_expensive else draft.make()
+            ended = self._seconds()
+            await self._plans.publish_plans(lease, [plan])
+            self._published[gpu_type] = _Published(draft.made_at, draft.mark, ended, ended - began)
+            del self._drafts[gpu_type]
+
+    def _is_due(self, draft: PlanDraft) -> bool:
+        last = self._published.get(draft.gpu_type)
+        if last is None or not timedelta(0) <= draft.made_at - last.made_at < _AT_LEAST_EVERY:
+            return True
+        if draft.mark == last.mark:
+            return False
+        return last.took < _CHEAP_SECONDS or self._seconds() - last.ended >= _SHARE_OF_TIME * last.took
+
+
+# The queues of all GPU types from turn to turn: what they remember, what they decided, what is published of them.
+
 
 log = structlog.get_logger(__name__)
 _LEARN_EVERY = timedelta(minutes=1)

@@ -4,11 +4,14 @@ import time
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
+import structlog
+
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation
 from gpudev.domain.trace_context import new_span_id
 from gpudev.domain.tracing import Span, SpanRef, reservation_part_span, reservation_root_span, to_nanoseconds
+from gpudev.planning.reservations.reconcile_reservations import Decisions
 from gpudev.ports.reservations import Change
 from gpudev.ports.tracing import Tracer
 
@@ -85,3 +88,32 @@ def _about(row: Reservation) -> dict[str, str | int]:
         "gpudev.gpu_count": row.gpu_count,
         "gpudev.node_count": row.node_count,
     }
+
+
+# The ids that lead from what somebody was told to what was done for them: a reservation's own, and that of the request
+# that made it. Every line of the log that is about a reservation has both.
+
+
+log = structlog.get_logger(__name__)
+
+
+def bind_request_id(reservation: Reservation | None) -> None:
+    """For all that this task says from now on."""
+    if reservation is not None and reservation.request_id is not None:
+        structlog.contextvars.bind_contextvars(request_id=reservation.request_id)
+
+
+def log_changes(decisions: Decisions, done: frozenset[ReservationId], reservations: Iterable[Reservation]) -> None:
+    """Each decision, and whether it was still in time."""
+    if not decisions.changes:
+        return
+    requests = request_ids_of(reservations)
+    for change in decisions.changes:
+        fate = "done" if change.reservation_id in done else "stale"
+        kind = change.event.kind if change.event else "updated"
+        ids = {"reservation_id": str(change.reservation_id), **requests.get(change.reservation_id, {})}
+        log.info(f"reservation.{kind}", **ids, fate=fate)
+
+
+def request_ids_of(reservations: Iterable[Reservation]) -> dict[ReservationId, dict[str, str]]:
+    return {row.reservation_id: {"request_id": row.request_id} for row in reservations if row.request_id is not None}

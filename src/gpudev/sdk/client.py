@@ -5,7 +5,6 @@ from typing import Unpack
 
 from gpudev.sdk.client_session import ClientSession
 from gpudev.sdk.http.routines import SyncDriver
-from gpudev.sdk.offering import AsyncResource, SyncResource
 from gpudev.sdk.reserve_options import ReserveOptions, check_options
 from gpudev.sdk.resources.addons import AsyncJupyter, AsyncUsers, Jupyter, Users
 from gpudev.sdk.resources.cluster import AsyncCluster, AsyncKeys, AsyncStatistics, Cluster, Keys, Statistics
@@ -13,7 +12,7 @@ from gpudev.sdk.resources.dev_servers import AsyncServer, Server
 from gpudev.sdk.resources.disks import AsyncDisks, Disks
 from gpudev.sdk.resources.jobs import AsyncJobs, Jobs, OnJobChange
 from gpudev.sdk.resources.reservation_context import AsyncReservationContext, ContextOptions, ReservationContext
-from gpudev.sdk.resources.sync_async import AsyncDriver
+from gpudev.sdk.resources.sync_async import AsyncDriver, AsyncResource, SyncResource
 
 
 class GpuDev(SyncResource):

@@ -96,9 +96,9 @@ class ClientSession:
 
     def log_in_again(self, stored: Credential) -> Credential:
         """In the way that `stored` was got. Nobody is asked."""
-        from gpudev.sdk import logging_in
+        from gpudev.sdk import automatic_login
 
-        return logging_in.log_in_again(self.address.url, self.env)
+        return automatic_login.log_in_again(self.address.url, self.env)
 
     def find_stored_credential(self) -> Credential | None:
         return credentials.find_credential(paths.credentials_file(self.env), self.address.url)

@@ -2,14 +2,17 @@
 
 import asyncio
 import contextlib
+import getpass
 import json
+import os
+import socket
 from dataclasses import asdict, replace
 from datetime import timedelta
 
 import click
 
 from gpudev.adapters.postgres.stores import Stores
-from gpudev.ports.auditing import AuditEntry, AuditQuery, sanitize_text
+from gpudev.ports.access import AuditEntry, AuditQuery, sanitize_text
 from gpudev.ports.clock import SystemClock
 from gpudev.server_cli.command_runtime import run_with_stores
 
@@ -68,3 +71,28 @@ def _format_entry(entry: AuditEntry) -> str:
 
 
 COMMANDS = (audit,)
+
+
+# How operators' commands get into the audit log: at once, with the name of who runs them on this machine.
+
+
+async def record_command(stores: Stores, action: str, target: str | None = None, outcome: str = "ok") -> None:
+    entry = AuditEntry(
+        at=SystemClock().now(),
+        action=f"gpu-dev-server {action}",
+        outcome=outcome,
+        username=console_user(),
+        target=sanitize_text(target) if target else None,
+    )
+    await stores.audit_log.append([entry])
+
+
+def console_user() -> str:
+    return f"{_os_user()}@{socket.gethostname()} (console)"
+
+
+def _os_user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        return f"uid {os.getuid()}"

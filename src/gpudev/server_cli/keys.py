@@ -7,9 +7,9 @@ from datetime import datetime
 import click
 
 from gpudev.adapters.postgres.stores import Stores
-from gpudev.ports.administering import KeyRecord
+from gpudev.ports.access import KeyRecord
+from gpudev.server_cli.audit import record_command
 from gpudev.server_cli.command_runtime import run_with_stores
-from gpudev.server_cli.recording import record_command
 
 
 @click.group()

@@ -1,7 +1,4 @@
-"""`nodes groups`, `refresh`, `clear` and `move`: machines are replaced once nobody is on them any more.
-
-What is done in which order is the workflows'; here it is waited for, and told what is waited for.
-"""
+"""What the commands about nodes have in common: the reason that is given, and who is told to be there."""
 
 import asyncio
 import contextlib
@@ -14,24 +11,39 @@ from typing import Any, TypeVar
 import click
 
 from gpudev.adapters.postgres.stores import Stores, open_stores
-from gpudev.bootstrap.cloud import open_cloud
-from gpudev.bootstrap.machines import open_cluster_machines, open_node_groups
+from gpudev.bootstrap.cloud import open_cloud, open_cluster_machines, open_node_groups
 from gpudev.domain.access.users import Role, User
 from gpudev.domain.errors import Conflict, Invalid, Unavailable
 from gpudev.domain.ids import UserId, short_id
-from gpudev.domain.moments import format_utc_time
-from gpudev.domain.reservations.reservation import Reservation
+from gpudev.domain.reservations.reservation import Reservation, format_utc_time
 from gpudev.planning.cluster.reconcile_availability import group_prefix
 from gpudev.ports.clock import SystemClock
-from gpudev.ports.node_groups import MachineRefresh, RefreshState
+from gpudev.ports.cloud import MachineRefresh, RefreshState
+from gpudev.server_cli.audit import console_user, record_command
 from gpudev.server_cli.command_runtime import load_server_settings
-from gpudev.server_cli.node_words import REASON_OPTION, audit_target, print_reservations
-from gpudev.server_cli.recording import console_user, record_command
 from gpudev.settings import Settings
-from gpudev.workflows.cluster.drain import Eviction, keeps_files
+from gpudev.workflows.cluster.drain import DescribeConsequence, Eviction, NodeDrain, keeps_files
 from gpudev.workflows.cluster.machine_refresh import NodeGroupRefresh
-from gpudev.workflows.draining import DescribeConsequence, NodeDrain
 from gpudev.workflows.reservation_views import find_job
+
+REASON_OPTION = click.option("--reason", default="", help="One line for everybody who waits.")
+
+
+def print_reservations(there: Sequence[Reservation]) -> None:
+    for one in there:
+        end = one.planned_end()
+        until = f"until {end:%Y-%m-%d %H:%M} UTC" if end and one.status.holds_capacity else "being cleared away"
+        click.echo(f"  {short_id(one.reservation_id)}  {one.username:<24}  {one.status.value:<9}  {until}")
+
+
+def audit_target(name: str, reason: str) -> str:
+    return f"{name} ({reason})" if reason else name
+
+
+# `nodes groups`, `refresh`, `clear` and `move`: machines are replaced once nobody is on them any more.
+#
+# What is done in which order is the workflows'; here it is waited for, and told what is waited for.
+
 
 _T = TypeVar("_T")
 _POLL_SECONDS = 0.5

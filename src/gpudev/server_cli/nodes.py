@@ -7,14 +7,14 @@ from typing import Any
 import click
 
 from gpudev.adapters.postgres.stores import Stores
-from gpudev.domain.cordon import check_cordon_reason
+from gpudev.domain.cluster import check_cordon_reason
 from gpudev.domain.ids import short_id
 from gpudev.ports.clock import SystemClock
 from gpudev.server_cli import machines
+from gpudev.server_cli.audit import console_user, record_command
 from gpudev.server_cli.command_runtime import run_with_stores
-from gpudev.server_cli.node_words import REASON_OPTION, audit_target, print_reservations
-from gpudev.server_cli.recording import console_user, record_command
-from gpudev.workflows.draining import NodeDrain
+from gpudev.server_cli.machines import REASON_OPTION, audit_target, print_reservations
+from gpudev.workflows.cluster.drain import NodeDrain
 
 _POLL_SECONDS = 2.0
 

@@ -6,9 +6,9 @@ from typing import Any
 import click
 
 from gpudev.adapters.postgres.stores import Stores
-from gpudev.domain.commands import MESSAGE_QUEUES, dead_letter_queue
+from gpudev.domain.queue import MESSAGE_QUEUES, dead_letter_queue
+from gpudev.server_cli.audit import record_command
 from gpudev.server_cli.command_runtime import run_with_stores
-from gpudev.server_cli.recording import record_command
 
 _NAMES = [name for queue in MESSAGE_QUEUES for name in (queue, dead_letter_queue(queue))]
 

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 import click
 
-from gpudev.bootstrap.reconciling import OneShotReconcilers, open_reconcilers
+from gpudev.bootstrap.reconcilers import OneShotReconcilers, open_reconcilers
 from gpudev.bootstrap.service_runtime import configure_logging, tune_garbage_collector
-from gpudev.ports.reconciling import ReconcileLocks, ReconcilePass
+from gpudev.ports.disks import ReconcileLocks, ReconcilePass
 from gpudev.server_cli.command_runtime import load_server_settings
 from gpudev.workflows.cluster.reconcile_availability import AvailabilityReport
 from gpudev.workflows.disks.reconcile_disks import DiskReconcileReport

@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from gpudev.adapters.postgres.stores import Stores
-from gpudev.bootstrap.reconciling import open_reconcilers
-from gpudev.planning.disk_orphans import OrphanedStorage
+from gpudev.bootstrap.reconcilers import open_reconcilers
+from gpudev.planning.disks.reconcile_disks import OrphanedStorage
 from gpudev.ports.clock import SystemClock
 from gpudev.server_cli.command_runtime import load_server_settings, run_with_stores
 from gpudev.wire.queue import EtaErrors, EtaReportView, EtaStatistics

@@ -28,12 +28,9 @@ def api(host: str | None, port: int | None) -> None:
     from gpudev.api.app import create_app
     from gpudev.api.http.connection_limits import limited_http_protocol
     from gpudev.bootstrap.api import open_api_dependencies
-    from gpudev.bootstrap.jupyter import open_jupyter_proxy
-    from gpudev.bootstrap.listeners import serve_tls_listener
-    from gpudev.bootstrap.observability import HealthAndMetrics, serve_metrics
-    from gpudev.bootstrap.proxy import open_ssh_sessions
-    from gpudev.bootstrap.serving import GracefulServer
-    from gpudev.bootstrap.tracing import open_tracer
+    from gpudev.bootstrap.listeners import GracefulServer, serve_tls_listener
+    from gpudev.bootstrap.observability import HealthAndMetrics, open_tracer, serve_metrics
+    from gpudev.bootstrap.proxy import open_jupyter_proxy, open_ssh_sessions
 
     chosen = load_server_settings()
     configure_logging(chosen)
@@ -88,9 +85,9 @@ def proxy(host: str | None, port: int | None) -> None:
     import uvloop
 
     from gpudev.api.http.connection_limits import limited_http_protocol
+    from gpudev.bootstrap.listeners import GracefulServer
     from gpudev.bootstrap.observability import serve_metrics
     from gpudev.bootstrap.proxy import open_proxy
-    from gpudev.bootstrap.serving import GracefulServer
 
     chosen = load_server_settings()
     configure_logging(chosen)
@@ -123,9 +120,8 @@ def proxy(host: str | None, port: int | None) -> None:
 @click.command()
 def processor() -> None:
     """Plan, start and end dev servers until stopped. Any number may run; one of them plans."""
-    from gpudev.bootstrap.observability import HealthAndMetrics, serve_metrics
+    from gpudev.bootstrap.observability import HealthAndMetrics, open_tracer, serve_metrics
     from gpudev.bootstrap.processor import open_processor
-    from gpudev.bootstrap.tracing import open_tracer
 
     chosen = load_server_settings()
     configure_logging(chosen)

@@ -8,9 +8,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from gpudev.domain.addresses import parse_bind_address, parse_listen_address
 from gpudev.domain.disks.operations import DiskSettings
 from gpudev.domain.errors import Invalid
-from gpudev.domain.listening import parse_bind_address, parse_listen_address
 from gpudev.paths import state_dir
 from gpudev.settings.env_parsing import (
     parse_days,

@@ -1,7 +1,8 @@
-"""Logging in on the wire."""
+"""Login and API keys on the wire."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any, ClassVar
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,3 +61,26 @@ class LoginView:
     expires_at: datetime | None
     username: str
     role: str
+
+
+# Logging in with an ID token or an invitation, on the wire.
+
+
+_STRICT: dict[str, Any] = {"extra": "forbid"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class OidcLoginRequest:
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    id_token: str = field(metadata={"description": "As the issuer gave it, minutes ago at most; it is good once"})
+    nonce: str | None = field(
+        default=None, metadata={"description": "What the login sent to the issuer, where it sent one"}
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class InvitationLoginRequest:
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    secret: str = field(metadata={"description": "From the invitation's link; it is good once"})

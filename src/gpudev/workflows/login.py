@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from gpudev.domain.access.users import IssuedKey, User, check_username
-from gpudev.domain.errors import Forbidden, Invalid
-from gpudev.ports.access import AccountStore, Person
+from gpudev.domain.errors import Forbidden, Invalid, Unauthenticated
+from gpudev.ports.access import INVITATION_PROVIDER, AccountStore, InvitationStore, Person
 from gpudev.ports.clock import Clock
 from gpudev.ports.reservations import UserStore
 
@@ -35,3 +35,22 @@ class Login:
         user = await self.accounts.enrol(person, came_from=came_from, now=self.clock.now())
         key = await self.users.issue_key(user.user_id, self.ttl, f"{person.provider} login")
         return LoginResult(user, key)
+
+
+# Who an invitation lets in.
+
+
+@dataclass(frozen=True, slots=True)
+class InvitationLogin:
+    """An identity provider: its proof is the secret of a link."""
+
+    invitations: InvitationStore
+    clock: Clock
+
+    async def identify(self, proof: str) -> Person:
+        invitation = await self.invitations.accept(proof, now=self.clock.now())
+        if invitation is None:
+            # Used, revoked, expired or never made: the difference is nobody's business.
+            raise Unauthenticated("this invitation is not good (any more): ask for a new one")
+        # Whoever invites answers for who comes; the name is all there is to know them by.
+        return Person(invitation.username, INVITATION_PROVIDER, invitation.username.lower(), role=invitation.role)

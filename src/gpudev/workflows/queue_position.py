@@ -12,14 +12,11 @@ from datetime import datetime, timedelta
 from gpudev.domain.cluster import Allocation, Node
 from gpudev.domain.queue import Estimate, QueuePlan, StartQuote, TimeInterval
 from gpudev.domain.reservations.reservation import Reservation
-from gpudev.planning.estimate import estimate_newcomer
-from gpudev.planning.facts import queue_order, split_by_type
-from gpudev.planning.forecast_habits import TypicalUsage
-from gpudev.planning.forecast_record import Calibration
-from gpudev.planning.queue.forecasting import NO_EXPERIENCE, ForecastModel, TypeForecast
+from gpudev.planning.queue.forecasting import NO_EXPERIENCE, Calibration, ForecastModel, TypeForecast, TypicalUsage
 from gpudev.planning.queue.plan import Request, Start
 from gpudev.planning.queue.queue_cycle import promises_of
-from gpudev.planning.spans import to_allocation, to_request
+from gpudev.planning.queue.queue_input import queue_order, split_by_type, to_allocation, to_request
+from gpudev.planning.queue.start_quotes import estimate_newcomer
 from gpudev.ports.reservations import QueueAhead
 from gpudev.settings import TimingSettings
 

@@ -11,15 +11,14 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from gpudev.domain.access.users import Role, User
+from gpudev.domain.cluster import GpuUse
 from gpudev.domain.errors import AmbiguousId, Invalid, NotFound
-from gpudev.domain.gpu_use import GpuUse
 from gpudev.domain.ids import ReservationId, short_id
-from gpudev.domain.moments import format_utc_time
 from gpudev.domain.queue import CONFIDENCE, Estimate, QueuePlan
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import WORKLOAD_NAMESPACE, Reservation, ReservationEvent
+from gpudev.domain.reservations.reservation import WORKLOAD_NAMESPACE, Reservation, ReservationEvent, format_utc_time
 from gpudev.ports.clock import Clock
-from gpudev.ports.gpu_usage import GpuUsage
+from gpudev.ports.cluster import GpuUsage
 from gpudev.ports.reservations import PlanView, ReservationStore
 from gpudev.settings import TimingSettings
 from gpudev.wire.reservations import EtaView, GpuUseView, JobEvent, JobView, NodeShareView

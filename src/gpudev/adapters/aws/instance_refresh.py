@@ -7,7 +7,7 @@ from gpudev.adapters.aws.client import AwsClient
 from gpudev.adapters.aws.errors import AwsRejected
 from gpudev.adapters.aws.permissions import Action
 from gpudev.domain.errors import NotFound, Unavailable
-from gpudev.ports.node_groups import MachineRefresh, RefreshState
+from gpudev.ports.cloud import MachineRefresh, RefreshState
 
 _IN_PROGRESS_CODE = "InstanceRefreshInProgress"
 _VALIDATION_CODE = "ValidationError"

@@ -7,8 +7,7 @@ import asyncio
 
 import httpx2
 
-from gpudev.adapters.aws.caller_identity import CallerIdentity, parse_caller_identity
-from gpudev.adapters.aws.login_role import LoginRoles
+from gpudev.adapters.aws.caller_identity import CallerIdentity, LoginRoles, parse_caller_identity
 from gpudev.adapters.aws.signed_request import AcceptedRequest, SignedRequestPolicy
 from gpudev.domain.access.login import STS_BODY, STS_METHOD, get_sts_endpoint
 from gpudev.domain.errors import Unauthenticated, Unavailable

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 from gpudev.adapters.aws.client import AwsClient
 from gpudev.adapters.aws.errors import AwsRejected, AwsThrottled
+from gpudev.adapters.aws.parsing import parse_snapshot, parse_volume
 from gpudev.adapters.aws.permissions import Action
-from gpudev.adapters.aws.reading import parse_snapshot, parse_volume
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.ports.cloud import TOKEN_TAG, Snapshot, Volume
 from gpudev.settings import AwsSettings

@@ -3,8 +3,14 @@
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from gpudev.adapters.gcp.client import GcpClient, RetryPace
-from gpudev.adapters.gcp.listing import DISK_LISTING, GROUP_LISTING, SNAPSHOT_LISTING, list_resources
+from gpudev.adapters.gcp.client import (
+    DISK_LISTING,
+    GROUP_LISTING,
+    SNAPSHOT_LISTING,
+    GcpClient,
+    RetryPace,
+    list_resources,
+)
 from gpudev.adapters.gcp.resources import (
     get_snapshot_path,
     get_zonal_disk_path,

@@ -11,10 +11,9 @@ from typing import Any
 from uuid import UUID
 
 from gpudev.adapters.gcp import compute_operations
-from gpudev.adapters.gcp.client import GcpClient
+from gpudev.adapters.gcp.client import DISK_LISTING, GcpClient, list_resources
 from gpudev.adapters.gcp.errors import GcpAlreadyExists, GcpConditionNotMet, GcpNotFound
 from gpudev.adapters.gcp.labels import labels_from_tags, update_labels
-from gpudev.adapters.gcp.listing import DISK_LISTING, list_resources
 from gpudev.adapters.gcp.permissions import Permission
 from gpudev.adapters.gcp.resources import DiskPath, SnapshotPath, find_disk_path, get_disk_path, get_snapshot_path
 from gpudev.domain.errors import ClusterError, Unavailable

@@ -17,8 +17,11 @@ from gpudev.adapters.change_signal import ChangeSignal
 from gpudev.adapters.kubernetes.cache.cluster_cache import ClusterCache
 from gpudev.adapters.kubernetes.cache.object_records import PodRecord, ServerParts
 from gpudev.adapters.kubernetes.client.kubernetes_api import KubernetesApi, connect_api
-from gpudev.adapters.kubernetes.ending import delete_server_objects, delete_server_pods
-from gpudev.adapters.kubernetes.last_words import CrashLogs
+from gpudev.adapters.kubernetes.objects.compute_resources import (
+    catalogue_resources,
+    compute_share,
+    grant_whole_node_resources,
+)
 from gpudev.adapters.kubernetes.objects.labels import home_volume_name
 from gpudev.adapters.kubernetes.objects.pod_manifest import (
     DEV_CONTAINER,
@@ -29,19 +32,26 @@ from gpudev.adapters.kubernetes.objects.pod_manifest import (
 from gpudev.adapters.kubernetes.observation.home_contents import find_home_contents
 from gpudev.adapters.kubernetes.observation.incremental_state import IncrementalState
 from gpudev.adapters.kubernetes.observation.node_state import sum_daemon_requests
-from gpudev.adapters.kubernetes.observation.pod_failures import find_pod_failure
-from gpudev.adapters.kubernetes.observation.pod_reports import PodPersonalizationReports
+from gpudev.adapters.kubernetes.observation.pod_failures import (
+    find_pod_failure,
+    find_rejecting_component,
+    find_rejection_reason,
+    placement_rejections,
+)
+from gpudev.adapters.kubernetes.observation.pod_reports import CrashLogs, PodPersonalizationReports
 from gpudev.adapters.kubernetes.observation.server_state import ServerObservation, compute_server_state
 from gpudev.adapters.kubernetes.provisioning.addons import AddonUpdater
 from gpudev.adapters.kubernetes.provisioning.gang_hosts import GangHostsPublisher
 from gpudev.adapters.kubernetes.provisioning.namespace_setup import NamespaceSetup
-from gpudev.adapters.kubernetes.provisioning.server_objects import DesiredServer, ServerProvisioner
-from gpudev.adapters.kubernetes.refusals import find_rejecting_component, find_rejection_reason, placement_rejections
-from gpudev.adapters.kubernetes.sizing import catalogue_resources, compute_share, grant_whole_node_resources
-from gpudev.domain.cluster import NodeShare
+from gpudev.adapters.kubernetes.provisioning.server_objects import (
+    DesiredServer,
+    ServerProvisioner,
+    delete_server_objects,
+    delete_server_pods,
+)
+from gpudev.domain.cluster import SLOTS_PER_CPU_NODE, Catalogue, NodeShare
 from gpudev.domain.disks.contents import Contents
 from gpudev.domain.errors import ClusterError, GpuDevError
-from gpudev.domain.gpu import SLOTS_PER_CPU_NODE, Catalogue
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.sessions.addons import JupyterSpec, JupyterStatus
 from gpudev.ports.clock import Clock

@@ -6,10 +6,10 @@ which they need, so that looking takes little longer than fetching.
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from gpudev.adapters.kubernetes import shapes
+from gpudev.adapters.kubernetes.cache import object_records
 from gpudev.adapters.kubernetes.cache.object_records import (
     NodeRecord,
     PodRecord,
@@ -22,9 +22,10 @@ from gpudev.adapters.kubernetes.client.rbac import CLUSTER_RULES, PolicyRule
 from gpudev.adapters.kubernetes.client.resource_kinds import NODE, POD, Manifest
 from gpudev.adapters.kubernetes.observation.node_state import compute_node_states
 from gpudev.adapters.kubernetes.observation.server_state import compute_server_state
-from gpudev.domain.gpu import Catalogue
+from gpudev.domain.cluster import Catalogue
 from gpudev.domain.ids import ReservationId
 from gpudev.ports.clock import Clock
+from gpudev.ports.cloud import NodeMachine, NodePod
 from gpudev.ports.cluster import ClusterState, ServerState
 from gpudev.settings import KubernetesSettings
 
@@ -68,7 +69,7 @@ class UncachedCluster:
 
     async def _list_nodes(self) -> dict[str, NodeRecord]:
         found: dict[str, NodeRecord] = {}
-        async for page in self._api.list_pages(NODE, size=_PAGE, shape=shapes.NodeFields):
+        async for page in self._api.list_pages(NODE, size=_PAGE, shape=object_records.NodeFields):
             for item in page.items:
                 node = to_node_record(item, self._settings.gpu_type_label, self._settings.gpu_resource)
                 found[node.name] = node
@@ -78,7 +79,7 @@ class UncachedCluster:
         """By node, and our own by reservation."""
         by_node: defaultdict[str, list[PodRecord]] = defaultdict(list)
         own: defaultdict[ReservationId, list[PodRecord]] = defaultdict(list)
-        async for page in self._api.list_pages(POD, size=_PAGE, shape=shapes.PodFields):
+        async for page in self._api.list_pages(POD, size=_PAGE, shape=object_records.PodFields):
             for item in page.items:
                 pod = self._to_pod_record(item)
                 if pod is None:
@@ -107,3 +108,40 @@ class UncachedCluster:
             return await read()
         except ResourceVersionExpired:
             return await read()
+
+
+# Which node runs on which of the cloud's machines, and taking pods away whose node no longer answers for them.
+
+
+NODE_MACHINES_CLUSTER_RULES = (PolicyRule("", ("nodes",), ("list",)),)
+"""Only where there is a cloud whose machines nodes are."""
+NODE_MACHINES_NAMESPACE_RULES = (PolicyRule("", ("pods",), ("list", "delete")),)
+"""All that operators' commands need."""
+
+
+class KubernetesMachines:
+    def __init__(self, api: KubernetesApi) -> None:
+        self._api = api
+
+    async def close(self) -> None:
+        await self._api.close()
+
+    async def nodes(self) -> Sequence[NodeMachine]:
+        found, _ = await self._api.list_objects(NODE, all_namespaces=True)
+        return [NodeMachine(one["metadata"]["name"], _machine_name(one["spec"].get("providerID", ""))) for one in found]
+
+    async def pods_on(self, node: str) -> Sequence[NodePod]:
+        there: list[NodePod] = []
+        async for page in self._api.list_pages(
+            POD, namespace=self._api.namespace, field_selector=f"spec.nodeName={node}"
+        ):
+            there += [NodePod(one["metadata"]["name"], one["metadata"]["uid"]) for one in page.items]
+        return there
+
+    async def remove_pod(self, pod: NodePod) -> None:
+        await self._api.delete(POD, pod.name, uid=pod.uid, grace_seconds=0)
+
+
+def _machine_name(provider_id: str) -> str:
+    """aws:///us-west-1a/i-0123 and gce://project/zone/name: the machine comes last."""
+    return provider_id.rpartition("/")[2]

@@ -16,13 +16,18 @@ from uuid import UUID
 import structlog
 
 from gpudev.adapters.local.servers.state_folder import StateFolder
-from gpudev.adapters.local.volume_records import LocalSnapshotRecord, LocalVolumeRecord
 from gpudev.adapters.local.volumes.contents import MOST_ENTRIES
 from gpudev.adapters.local.volumes.snapshot_store import LocalSnapshotStore, pending_snapshot_ids
 from gpudev.adapters.local.volumes.thread_jobs import JobStopped, ThreadJob, translate_errors
 from gpudev.adapters.local.volumes.tree_copy import CopyProgress
 from gpudev.adapters.local.volumes.tree_removal import remove_folder
-from gpudev.adapters.local.volumes.volume_layout import VolumeBusy, VolumeLayout, VolumeOrSnapshot
+from gpudev.adapters.local.volumes.volume_layout import (
+    LocalSnapshotRecord,
+    LocalVolumeRecord,
+    VolumeBusy,
+    VolumeLayout,
+    VolumeOrSnapshot,
+)
 from gpudev.adapters.local.volumes.volume_store import LocalVolumeStore
 from gpudev.domain.disks.contents import Contents
 from gpudev.domain.errors import ClusterError, GpuDevError, Unavailable

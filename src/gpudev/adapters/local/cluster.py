@@ -18,20 +18,24 @@ from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from gpudev.adapters.change_signal import ChangeSignal
-from gpudev.adapters.local.hostkeys import public_key_line
-from gpudev.adapters.local.jupyter_papers import parse_jupyter_report
-from gpudev.adapters.local.known_servers import KnownServer
+from gpudev.adapters.key_pairs import public_key_line
 from gpudev.adapters.local.machine.cgroups import find_cgroup_limiter
 from gpudev.adapters.local.machine.gpu_use import ManagedUse, UnmanagedUseWatch
 from gpudev.adapters.local.machine.isolation import IsolationMode, IsolationResult, describe_isolation
 from gpudev.adapters.local.machine.nodes import LocalNodes
 from gpudev.adapters.local.machine.processes import ProcessIdentity
-from gpudev.adapters.local.records import InvalidServerRecord, ServerRecord
 from gpudev.adapters.local.servers.launcher import Launcher, PreparedServer, ensure_gpu_devices, member_folders
 from gpudev.adapters.local.servers.member_process import Member, kill_processes_by_variable, stop_process
-from gpudev.adapters.local.servers.observation import node_state
-from gpudev.adapters.local.servers.state_folder import MemberFolder, StateFolder, remove_tree
+from gpudev.adapters.local.servers.observation import KnownServer, node_state
+from gpudev.adapters.local.servers.state_folder import (
+    InvalidServerRecord,
+    MemberFolder,
+    ServerRecord,
+    StateFolder,
+    remove_tree,
+)
 from gpudev.adapters.local.servers.zygote_client import ZygoteClient, ZygoteLost
+from gpudev.adapters.local.sshd.jupyter import parse_jupyter_report
 from gpudev.adapters.local.sshd.terminal_messages import TerminalMessage, append_message
 from gpudev.domain.disks.contents import Contents
 from gpudev.domain.errors import ClusterError, Unavailable

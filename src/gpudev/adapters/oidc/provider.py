@@ -1,17 +1,82 @@
 """From an ID token to the person it vouches for: signature, claims, and that it is used once."""
 
 import hashlib
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jwt
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
 from gpudev.adapters.oidc.claims import CLOCK_SKEW, check_claims, person_from_claims
 from gpudev.adapters.oidc.issuer_keys import IssuerKeys
-from gpudev.adapters.oidc.signatures import token_key_id, verify_signature
+from gpudev.domain.access.login import names_another_server
 from gpudev.domain.errors import Unauthenticated
-from gpudev.domain.oidc_login import names_another_server
-from gpudev.ports.access import Person
+from gpudev.ports.access import IdToken, Person, UsedTokens
 from gpudev.ports.clock import Clock
-from gpudev.ports.invitations import IdToken, UsedTokens
 from gpudev.settings import OidcSettings
+
+# Whether a token was signed with one of the issuer's keys. Knows keys and algorithms, not what the token says.
+#
+# Only asymmetric signatures count, and a key only for the algorithms of its own kind: nothing in a token's header but its
+# algorithm and its key's name is looked at, so no header can bring a key along or say where to fetch one.
+
+
+_ALGORITHMS: Mapping[str, tuple[str, ...]] = {
+    "RSA": ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
+    "EC": ("ES256", "ES384", "ES512"),
+    "OKP": ("EdDSA",),
+}
+_ALLOWED_ALGORITHMS = frozenset(name for names in _ALGORITHMS.values() for name in names)
+_MAX_TOKEN_LENGTH = 32 * 1024
+_MAX_KEY_ID_LENGTH = 256
+_MIN_RSA_BITS = 2048
+_INVALID_TOKEN = "this is no ID token"
+
+
+def token_key_id(token: str) -> str:
+    """Which of the issuer's keys it says to be signed with. Raises Unauthenticated."""
+    header = _token_header(token)
+    name = header.get("kid")
+    if not isinstance(name, str) or not 0 < len(name) <= _MAX_KEY_ID_LENGTH:
+        raise Unauthenticated("the ID token does not name the key it is signed with")
+    return name
+
+
+def verify_signature(token: str, key: Mapping[str, Any]) -> dict[str, Any]:
+    """What the token says, once its signature is found to be this key's. Raises Unauthenticated."""
+    algorithm = _token_header(token)["alg"]
+    if algorithm not in _ALGORITHMS.get(str(key.get("kty")), ()) or key.get("alg", algorithm) != algorithm:
+        raise Unauthenticated("the ID token's algorithm is not the one its key is for")
+    try:
+        public = jwt.PyJWK(dict(key), algorithm)
+        if isinstance(public.key, RSAPublicKey) and public.key.key_size < _MIN_RSA_BITS:
+            raise Unauthenticated("the issuer's key is too short to be trusted")
+        # The signature alone: times and names are checked by our own rules (`claims`), with our own clock.
+        signed = jwt.PyJWS().decode_complete(token, public, algorithms=[algorithm])["payload"]
+        claims = json.loads(signed)
+    except jwt.PyJWTError as error:
+        raise Unauthenticated("the ID token's signature is not the issuer's") from error
+    except (ValueError, RecursionError) as error:
+        raise Unauthenticated(_INVALID_TOKEN) from error
+    if not isinstance(claims, dict):
+        raise Unauthenticated(_INVALID_TOKEN)
+    return claims
+
+
+def _token_header(token: str) -> dict[str, Any]:
+    if len(token) > _MAX_TOKEN_LENGTH or not token.isascii() or token.count(".") != 2:
+        raise Unauthenticated(_INVALID_TOKEN)
+    try:
+        header = jwt.get_unverified_header(token)
+    except (jwt.PyJWTError, RecursionError) as error:
+        raise Unauthenticated(_INVALID_TOKEN) from error
+    if header.get("alg") not in _ALLOWED_ALGORITHMS:
+        raise Unauthenticated("the ID token is not signed in a way that is trusted here")
+    # An access token may be a JWT as well; "crit" asks for rules that are not known here.
+    if str(header.get("typ", "JWT")).upper() != "JWT" or "crit" in header:
+        raise Unauthenticated("this is a token of another kind than an ID token")
+    return header
 
 
 class OidcProvider:

@@ -5,31 +5,24 @@ from dataclasses import dataclass
 from gpudev.adapters.postgres.access.audit_log import PostgresAuditLog
 from gpudev.adapters.postgres.access.invitations import PostgresInvitations, PostgresUsedTokens
 from gpudev.adapters.postgres.access.login import PostgresAccounts, PostgresNonces
-from gpudev.adapters.postgres.access.users import PostgresUsers
-from gpudev.adapters.postgres.administering import PostgresUserAdministration
-from gpudev.adapters.postgres.availability import PostgresAvailability
+from gpudev.adapters.postgres.access.users import PostgresUserAdministration, PostgresUsers
 from gpudev.adapters.postgres.cluster.cordons import PostgresCordons
-from gpudev.adapters.postgres.cluster.gpu_types import PostgresCatalogue, PostgresNodes
-from gpudev.adapters.postgres.database.leases import PostgresLeases
+from gpudev.adapters.postgres.cluster.gpu_types import PostgresAvailability, PostgresCatalogue, PostgresNodes
+from gpudev.adapters.postgres.database.leases import PostgresLeases, PostgresReconcileLocks
 from gpudev.adapters.postgres.database.pool import Pool
-from gpudev.adapters.postgres.disk_adopting import PostgresUnlinkedDisks
-from gpudev.adapters.postgres.disk_places import PostgresDiskLocations
 from gpudev.adapters.postgres.disks.attachments import PostgresAttachments, PostgresDiskContents
 from gpudev.adapters.postgres.disks.operations import PostgresDiskOperations
-from gpudev.adapters.postgres.disks.records import PostgresDiskRecords
-from gpudev.adapters.postgres.disks.views import PostgresDiskViews
-from gpudev.adapters.postgres.estimates import PostgresEstimates
-from gpudev.adapters.postgres.passes import PostgresReconcileLocks
-from gpudev.adapters.postgres.queue.estimates import PostgresQueuePlans
+from gpudev.adapters.postgres.disks.records import PostgresDiskRecords, PostgresUnlinkedDisks
+from gpudev.adapters.postgres.disks.views import PostgresDiskLocations, PostgresDiskViews
+from gpudev.adapters.postgres.queue.estimates import PostgresEstimates, PostgresQueuePlans
 from gpudev.adapters.postgres.queue.message_queue import PostgresMessageQueue
 from gpudev.adapters.postgres.queue.planning_records import PostgresPlanningRecords
 from gpudev.adapters.postgres.reservations.notifications import PostgresNotifications
 from gpudev.adapters.postgres.reservations.reservation_moves import PostgresMoves
-from gpudev.adapters.postgres.reservations.reservation_store import PostgresReservations
+from gpudev.adapters.postgres.reservations.reservation_store import PostgresReservations, UnreleasedCache
 from gpudev.adapters.postgres.sessions.addons import PostgresAddons
 from gpudev.adapters.postgres.sessions.personalization import PostgresPersonalizations
 from gpudev.adapters.postgres.sessions.proxy_tokens import PostgresProxyTokens
-from gpudev.adapters.postgres.snapshot import UnreleasedCache
 from gpudev.settings import Settings
 
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, cast
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gpudev.api.http.responses import problem_response
-from gpudev.http_edge.cutting import allow_abort
+from gpudev.http_edge.error_responses import allow_abort
 from gpudev.settings import RequestGuardSettings
 
 _FRAMING_PER_BYTE = 8

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, aclosing, suppress
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from gpudev.api.answering import to_json
+from gpudev.api.http.responses import to_json
 from gpudev.wire.reservations import JobEvent, JobView
 
 KEEP_ALIVE_SECONDS = 15.0

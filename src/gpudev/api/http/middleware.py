@@ -1,19 +1,105 @@
 """Around every request: its id, its line in the log, headers that protect browsers, and an answer even when the
-unforeseen happens."""
+unforeseen happens.
+"""
 
 import re
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
+from uuid import UUID
 
 import structlog
+from prometheus_client import Counter, Histogram
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gpudev.api.http.responses import problem_response
-from gpudev.api.tracing import trace_request
-from gpudev.metrics.http_requests import RequestMeter
+from gpudev.domain.ids import ReservationId
+from gpudev.domain.trace_context import new_span_id, new_trace_id
+from gpudev.domain.tracing import Span, SpanRef, parse_traceparent, reservation_part_span, reservation_root_span
+from gpudev.metrics import instruments
 from gpudev.ports.tracing import NO_TRACER, Tracer
+
+# A request as a span: in its caller's trace, or the beginning of one. A submit is also told in its reservation's own
+# trace, each linked to the other.
+
+
+def trace_request(tracer: Tracer, scope: Mapping[str, Any], status: int, begun_ns: int, ended_ns: int) -> None:
+    parent, is_recorded = _caller_span(scope["headers"])
+    if not is_recorded or scope["path"].startswith("/health"):
+        return
+    route = getattr(scope.get("route"), "path", "unmatched")
+    trace_id = parent.trace_id if parent else new_trace_id()
+    ref = SpanRef(trace_id, new_span_id())
+    made = scope["state"].get("made")
+    reservation_id = ReservationId(UUID(made)) if made else None
+    attributes: dict[str, str | int] = {
+        "http.request.method": scope["method"],
+        "http.route": route,
+        "http.response.status_code": status,
+        "gpudev.request_id": scope["state"]["request_id"],
+    }
+    links = (reservation_root_span(reservation_id),) if reservation_id else ()
+    tracer.record_span(
+        Span(
+            f"{scope['method']} {route}",
+            ref,
+            begun_ns,
+            ended_ns,
+            parent_id=parent.span_id if parent else None,
+            is_server=True,
+            is_error=status >= 500,
+            attributes=attributes,
+            links=links,
+        )
+    )
+    if reservation_id is not None:
+        submit = reservation_part_span(reservation_id, "submit")
+        root = reservation_root_span(reservation_id).span_id
+        tracer.record_span(Span("submit", submit, begun_ns, ended_ns, root, attributes=attributes, links=(ref,)))
+
+
+def _caller_span(headers: list[tuple[bytes, bytes]]) -> tuple[SpanRef | None, bool]:
+    for name, value in headers:
+        if name == b"traceparent":
+            return parse_traceparent(value.decode("latin-1")) or (None, True)
+    return None, True
+
+
+# Rate, errors and duration of requests, by the route's template: a few microseconds for each.
+
+
+UNMATCHED_ROUTE = "unmatched"
+_METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"})
+
+
+class RequestMeter:
+    """Remembers the series it has met: looking them up by their labels would cost most of the time."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, str, int], Counter] = {}
+        self._times: dict[tuple[str, str], Histogram] = {}
+        self._in_progress = instruments.requests_in_progress
+
+    def begin_request(self) -> None:
+        self._in_progress.inc()
+
+    def end_request(self, scope: Mapping[str, Any], status: int, seconds: float) -> None:
+        """`seconds`: until the answer began, so that a stream counts by how soon it spoke. `status` 0: it never did."""
+        self._in_progress.dec()
+        method, route = scope["method"], getattr(scope.get("route"), "path", UNMATCHED_ROUTE)
+        if method not in _METHODS:
+            method = "other"
+        count = self._counts.get((method, route, status))
+        if count is None:
+            count = self._counts[method, route, status] = instruments.requests.labels(method, route, str(status or 499))
+        count.inc()
+        time = self._times.get((method, route))
+        if time is None:
+            time = self._times[method, route] = instruments.request_seconds.labels(method, route)
+        time.observe(seconds)
+
 
 _SAFE_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:+/=-]{1,64}")
 _COMMON_HEADERS = (

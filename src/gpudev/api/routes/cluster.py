@@ -1,18 +1,28 @@
 """The endpoints about the cluster as a whole. Many ask, all get the same: answers are shared for a moment."""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Annotated
 
-from fastapi import APIRouter
+import structlog
+from fastapi import APIRouter, Path
+from pydantic import AfterValidator
+from starlette.requests import Request
 from starlette.responses import Response
 
-from gpudev.api.answering import JsonResponse
 from gpudev.api.caching import CachedValue
 from gpudev.api.http.openapi import problem_responses
-from gpudev.api.http.parameters import GpuTypeFilter, Hours
+from gpudev.api.http.parameters import Days, GpuTypeFilter, Hours
+from gpudev.api.http.responses import JsonResponse
 from gpudev.api.http.routing import Caller, V1Route
-from gpudev.wire.cluster import AvailabilityList, ClusterPlan, ClusterStatus
-from gpudev.workflows.cluster.cluster_views import ClusterStatusViews
-from gpudev.workflows.foreseeing import ClusterPlanViews
+from gpudev.domain.cluster import check_cordon_reason
+from gpudev.ports.clock import Clock
+from gpudev.ports.cluster import CordonStore
+from gpudev.wire.cluster import AvailabilityList, ClusterPlan, ClusterStatus, CordonRequest, CordonView
+from gpudev.wire.queue import EtaReportView
+from gpudev.workflows.cluster.cluster_views import ClusterPlanViews, ClusterStatusViews
+from gpudev.workflows.cluster.eta_report import EtaReports
+from gpudev.workflows.reservation_views import sees_everything
 
 _CACHE_SECONDS = 0.2
 _CACHE_COST_FACTOR = 50
@@ -72,3 +82,90 @@ class ClusterEndpoints:
 
     async def _load_status(self) -> ClusterStatus:
         return await self._cluster_status.cluster_status(is_planning=await self._is_planning())
+
+
+# The endpoints with which operators close nodes for new work and open them again.
+
+
+log = structlog.get_logger()
+
+
+def _check_node_name(text: str) -> str:
+    if not 1 <= len(text) <= 253 or not text.isprintable():
+        raise ValueError("must be a node's name")
+    return text
+
+
+NodeName = Annotated[
+    Annotated[str, AfterValidator(_check_node_name)],
+    Path(
+        description="A node's name",
+        examples=["node-1"],
+        json_schema_extra={"pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,252}$"},
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEndpoints:
+    cordons: CordonStore
+    clock: Clock
+
+    def router(self) -> APIRouter:
+        router = APIRouter(prefix="/v1/cluster/nodes", tags=["cluster"], route_class=V1Route)
+        router.add_api_route(
+            "/{name}/cordon",
+            self.cordon,
+            methods=["POST"],
+            response_model=CordonView,
+            summary="Close a node for new work",
+            responses=problem_responses(400, 401, 403, 404, 413, 415, 422, 429, 503),
+        )
+        router.add_api_route(
+            "/{name}/uncordon",
+            self.uncordon,
+            methods=["POST"],
+            response_model=CordonView,
+            summary="Open a node again",
+            responses=problem_responses(401, 403, 404, 422, 429, 503),
+        )
+        return router
+
+    async def cordon(self, name: NodeName, ask: CordonRequest, caller: Caller, request: Request) -> Response:
+        """What runs there goes on. Nothing new is started or promised there, and everybody can read the reason."""
+        reason = check_cordon_reason(ask.reason)
+        request.state.audit_target = f"{name} ({reason})" if reason else name
+        made = await self.cordons.cordon(name, caller.user.username, reason, now=self.clock.now())
+        log.info("node.cordoned", node=name, by=caller.user.username, reason=reason)
+        return JsonResponse(CordonView(name=name, cordoned=True, by=made.by, reason=made.reason, at=made.at))
+
+    async def uncordon(self, name: NodeName, caller: Caller) -> Response:
+        """Takes back what operators did here; a node that is closed in the cluster itself stays so."""
+        await self.cordons.uncordon(name)
+        log.info("node.uncordoned", node=name, by=caller.user.username)
+        return JsonResponse(CordonView(name=name, cordoned=False, by=None, reason=None, at=None))
+
+
+# The endpoint that says how good the estimates were.
+
+
+@dataclass(frozen=True, slots=True)
+class EtaStatisticsEndpoints:
+    eta_statistics: EtaReports
+
+    def router(self) -> APIRouter:
+        router = APIRouter(prefix="/v1/stats", tags=["stats"], route_class=V1Route)
+        router.add_api_route(
+            "/eta",
+            self.eta,
+            response_model=EtaReportView,
+            summary="How good the estimates were",
+            responses=problem_responses(401, 422, 503),
+        )
+        return router
+
+    async def eta(self, caller: Caller, days: Days = 7.0, gpu_type: GpuTypeFilter = None) -> Response:
+        """What people were told when they began to wait, beside when they started: the error of `expected` and of
+        `latest`, how often the interval was true, and how often `latest` was broken, by cause."""
+        found = await self.eta_statistics.report_eta(days, gpu_type, name_breaches=sees_everything(caller.user))
+        return JsonResponse(found)

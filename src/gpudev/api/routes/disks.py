@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from gpudev.api.answering import JsonResponse
 from gpudev.api.http.openapi import problem_responses
 from gpudev.api.http.parameters import DiskName, IncludeDeleted, OperationIdempotencyKey, OperationRef, SnapshotRef
+from gpudev.api.http.responses import JsonResponse
 from gpudev.api.http.routing import Caller, V1Route
 from gpudev.wire.disks import (
     CloneDiskRequest,

@@ -1,8 +1,6 @@
-"""The endpoints for logging in: which ways there are, a nonce for one login, and the login with AWS.
+"""The last step of every login: a person whom a provider vouched for is let in and given a key."""
 
-They are open; what keeps strangers out is that they prove nothing.
-"""
-
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -13,18 +11,60 @@ from fastapi import APIRouter, Body
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gpudev.api.answering import JsonResponse
-from gpudev.api.auth_door import KeyIssuer
 from gpudev.api.http.openapi import problem_responses
+from gpudev.api.http.responses import JsonResponse
 from gpudev.api.http.routing import V1Route
+from gpudev.api.request_guard import RequestGuard
 from gpudev.domain.errors import Forbidden, Unauthenticated
-from gpudev.ports.access import IdentityProvider, NonceStore, SignedRequest
+from gpudev.ports.access import IdentityProvider, IdToken, NonceStore, Person, SignedRequest
 from gpudev.ports.clock import Clock
-from gpudev.wire.access import AwsLoginRequest, LoginMethod, LoginMethods, LoginView, NonceView
+from gpudev.settings import Settings
+from gpudev.wire.access import (
+    AwsLoginRequest,
+    InvitationLoginRequest,
+    LoginMethod,
+    LoginMethods,
+    LoginView,
+    NonceView,
+    OidcLoginRequest,
+)
+from gpudev.workflows.login import Login
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class KeyIssuer:
+    login: Login
+
+    async def issue_key(self, request: Request, person: Person) -> Response:
+        """Raises Forbidden."""
+        # Proven, whether let in or not: what is written down about this request may say so.
+        request.state.username = person.username
+        guard: RequestGuard = request.app.state.guard
+        try:
+            done = await self.login.log_in(person, guard.client_address(request))
+        except Forbidden as refusal:
+            log.info("login.refused", provider=person.provider, username=person.username, reason=refusal.message)
+            raise
+        request.state.username = done.user.username
+        log.info("login.done", provider=person.provider, username=done.user.username, role=done.user.role.value)
+        view = LoginView(
+            api_key=done.key.secret,
+            expires_at=done.key.expires_at,
+            username=done.user.username,
+            role=done.user.role.value,
+        )
+        return JsonResponse(view, headers={"Cache-Control": "no-store"})
+
+
+# The endpoints for logging in: which ways there are, a nonce for one login, and the login with AWS.
+#
+# They are open; what keeps strangers out is that they prove nothing.
+
 
 NONCE_TTL = timedelta(minutes=2)
 _NO_STORE = {"Cache-Control": "no-store"}
-log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,3 +130,88 @@ class LoginEndpoints:
 
 def _aws_login_disabled() -> Forbidden:
     return Forbidden("nobody logs in with AWS here; `gpu-dev login` finds out which ways there are")
+
+
+# The endpoints for logging in with an OpenID Connect provider's token, and with an invitation.
+
+
+_INVITATION_SECRET = re.compile(r"[A-Za-z0-9_-]{43}")
+_LOGIN_ERRORS = problem_responses(400, 401, 403, 413, 415, 422, 429, 503)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLoginEndpoints:
+    oidc: IdentityProvider[IdToken] | None
+    invitations: IdentityProvider[str] | None
+    oidc_key_issuer: KeyIssuer
+    invitation_key_issuer: KeyIssuer
+    """Another one: there is no provider to ask again, so these keys last longer."""
+
+    def router(self) -> APIRouter:
+        router = APIRouter(prefix="/v1/auth", tags=["login"], route_class=V1Route)
+        router.add_api_route(
+            "/oidc-login",
+            self.log_in_with_oidc,
+            methods=["POST"],
+            response_model=LoginView,
+            summary="An API key for an ID token",
+            responses=_LOGIN_ERRORS,
+        )
+        router.add_api_route(
+            "/invitation-login",
+            self.accept_invitation,
+            methods=["POST"],
+            response_model=LoginView,
+            summary="An API key for an invitation",
+            responses=_LOGIN_ERRORS,
+        )
+        return router
+
+    async def log_in_with_oidc(self, request: Request, brought: Annotated[OidcLoginRequest, Body()]) -> Response:
+        """Checks that the token is the configured issuer's, meant for gpu-dev, fresh and unused, and gives a key for
+        the person it is about."""
+        if self.oidc is None:
+            raise Forbidden("nobody logs in with OIDC here; `gpu-dev login` finds out which ways there are")
+        person = await self.oidc.identify(IdToken(brought.id_token, brought.nonce))
+        return await self.oidc_key_issuer.issue_key(request, person)
+
+    async def accept_invitation(self, request: Request, brought: Annotated[InvitationLoginRequest, Body()]) -> Response:
+        """Gives a key for the name that was invited, once."""
+        if self.invitations is None:
+            raise Forbidden("nobody is invited here; `gpu-dev login` finds out which ways in there are")
+        # The form is checked first, so that noise costs no query.
+        if not _INVITATION_SECRET.fullmatch(brought.secret):
+            raise Unauthenticated("this is no invitation's secret")
+        person = await self.invitations.identify(brought.secret)
+        return await self.invitation_key_issuer.issue_key(request, person)
+
+
+# Which ways in there are, by the settings.
+
+
+def list_login_methods(settings: Settings) -> list[LoginMethod]:
+    """In the order in which a client should prefer them."""
+    methods = []
+    if settings.aws_login.accounts:
+        methods.append(
+            LoginMethod(
+                kind="aws",
+                server_names=list(settings.server_names),
+                roles=list(settings.aws_login.roles),
+                regions=list(settings.aws_login.regions),
+            )
+        )
+    if settings.oidc.issuer:
+        methods.append(
+            LoginMethod(
+                kind="oidc",
+                issuer=settings.oidc.issuer,
+                client_id=settings.oidc.client_id,
+                client_secret=settings.oidc.client_secret or None,
+                scopes=list(settings.oidc.scopes),
+            )
+        )
+    methods.append(LoginMethod(kind="invitation"))
+    if settings.cluster == "local":
+        methods.append(LoginMethod(kind="local"))
+    return methods

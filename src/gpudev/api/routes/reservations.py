@@ -7,7 +7,6 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gpudev.api.answering import JsonResponse
 from gpudev.api.http.event_stream import EventStream
 from gpudev.api.http.openapi import SUBMIT_EXAMPLES, event_stream_response, problem_responses
 from gpudev.api.http.parameters import (
@@ -25,6 +24,7 @@ from gpudev.api.http.parameters import (
     decode_cursor,
     encode_cursor,
 )
+from gpudev.api.http.responses import JsonResponse
 from gpudev.api.http.routing import Caller, V1Route
 from gpudev.api.request_guard import RequestGuard
 from gpudev.domain.access.users import User
@@ -33,10 +33,8 @@ from gpudev.domain.ids import UserId
 from gpudev.ports.reservations import JobQuery, ReservationStore, UserStore
 from gpudev.ports.sessions import AddonView
 from gpudev.wire.reservations import ExtendRequest, JobList, JobView, PriorityRequest, SubmitRequest
-from gpudev.workflows.cancelling import Cancellation
-from gpudev.workflows.prioritising import Prioritisation
 from gpudev.workflows.reservation_views import ReservationViews, find_job, sees_everything
-from gpudev.workflows.reservations.reservation_actions import Extension
+from gpudev.workflows.reservations.reservation_actions import Cancellation, Extension, Prioritisation
 from gpudev.workflows.reservations.reservation_stream import ReservationStream
 from gpudev.workflows.reservations.submission import Submission
 

@@ -1,7 +1,8 @@
 """The endpoints of admins about the catalogue and the settings. No secret leaves through them."""
 
+import asyncio
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import timedelta
 from typing import Annotated, Any
@@ -12,14 +13,16 @@ from pydantic import AfterValidator
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gpudev.api.answering import JsonResponse
+from gpudev import __version__
 from gpudev.api.http.openapi import problem_responses
+from gpudev.api.http.responses import JsonResponse
 from gpudev.api.http.routing import Caller, V1Route
-from gpudev.domain.errors import Invalid
-from gpudev.domain.gpu import GpuType
+from gpudev.domain.cluster import GpuType
+from gpudev.domain.errors import Invalid, Unavailable
 from gpudev.ports.reservations import CatalogueStore
 from gpudev.settings import Settings
-from gpudev.wire.configuration import GpuTypeChange, GpuTypeList, GpuTypeView, SettingsView
+from gpudev.wire.admin import GpuTypeChange, GpuTypeList, GpuTypeView, SettingsView
+from gpudev.wire.cluster import Health
 
 log = structlog.get_logger()
 _MAX_DESCRIPTION = 200
@@ -148,3 +151,43 @@ def _gpu_type_view(gpu_type: GpuType) -> GpuTypeView:
         description=gpu_type.description,
         is_active=gpu_type.is_active,
     )
+
+
+# Health, truthfully: alive means this process answers; ready means that the database answers it, too.
+#
+# A missing processor does not make the API unready (it can take and show reservations), but it is told.
+
+
+READY_TIMEOUT_SECONDS = 2.0
+_NOT_READY: dict[int | str, dict[str, Any]] = {503: {"model": Health, "description": "The database does not answer"}}
+
+
+@dataclass(frozen=True, slots=True)
+class HealthEndpoints:
+    ping: Callable[[], Awaitable[None]]
+    is_planning: Callable[[], Awaitable[bool]]
+    timeout_seconds: float = READY_TIMEOUT_SECONDS
+
+    def router(self) -> APIRouter:
+        router = APIRouter(tags=["health"])
+        add = router.add_api_route
+        add("/health", self.ready, response_model=Health, summary="The same as /health/ready", responses=_NOT_READY)
+        add("/health/live", self.live, response_model=Health, summary="Does this process answer?")
+        add("/health/ready", self.ready, response_model=Health, summary="Can it work?", responses=_NOT_READY)
+        return router
+
+    async def live(self) -> Response:
+        return JsonResponse(Health(status="ok", version=__version__, checks={}))
+
+    async def ready(self) -> Response:
+        """503 while the database does not answer within 2 seconds. `checks.processor` says whether anybody starts
+        what is asked for."""
+        try:
+            async with asyncio.timeout(self.timeout_seconds):
+                await self.ping()
+                planning = await self.is_planning()
+        except (Unavailable, TimeoutError):
+            checks = {"database": "does not answer", "processor": "unknown"}
+            return JsonResponse(Health(status="unavailable", version=__version__, checks=checks), 503)
+        checks = {"database": "ok", "processor": "alive" if planning else "not alive"}
+        return JsonResponse(Health(status="ok" if planning else "degraded", version=__version__, checks=checks))

@@ -1,6 +1,7 @@
 """The endpoints of admins: users, everybody's keys, and the audit log."""
 
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 from typing import Annotated
 
 import structlog
@@ -9,16 +10,15 @@ from pydantic import AfterValidator
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gpudev.api.answering import JsonResponse
 from gpudev.api.authentication import Authentication
 from gpudev.api.http.openapi import problem_responses
 from gpudev.api.http.parameters import UtcTime
+from gpudev.api.http.responses import JsonResponse
 from gpudev.api.http.routing import Caller, V1Route
 from gpudev.domain.access.users import Role, User, check_username
 from gpudev.domain.errors import Conflict, Invalid
 from gpudev.http_edge.audit import AuditTrail
-from gpudev.ports.administering import KeyRecord, UserAdministration
-from gpudev.ports.auditing import AuditLog, AuditQuery
+from gpudev.ports.access import AuditLog, AuditQuery, KeyRecord, UserAdministration
 from gpudev.ports.reservations import UserStore
 from gpudev.wire.admin import (
     AuditEntryList,
@@ -30,6 +30,7 @@ from gpudev.wire.admin import (
     UserList,
     UserView,
 )
+from gpudev.wire.cluster import KeyView
 
 log = structlog.get_logger()
 
@@ -203,3 +204,51 @@ def _user_view(user: User) -> UserView:
 
 def _key_view(record: KeyRecord) -> KeyRecordView:
     return KeyRecordView(**asdict(record))
+
+
+# The endpoints for the API key that one holds: a new one for it, and its end.
+
+
+@dataclass(frozen=True, slots=True)
+class KeyEndpoints:
+    users: UserStore
+    authentication: Authentication
+    ttl: timedelta | None
+
+    def router(self) -> APIRouter:
+        router = APIRouter(prefix="/v1/keys", tags=["keys"], route_class=V1Route)
+        router.add_api_route(
+            "/rotate",
+            self.rotate,
+            methods=["POST"],
+            response_model=KeyView,
+            summary="Replace this API key",
+            responses=problem_responses(401, 503),
+        )
+        router.add_api_route(
+            "/current",
+            self.revoke,
+            methods=["DELETE"],
+            status_code=204,
+            response_class=Response,
+            summary="End this API key",
+            responses=problem_responses(401, 503),
+        )
+        return router
+
+    async def rotate(self, caller: Caller) -> Response:
+        """Gives a new key, shown this once, and revokes the one this request was made with. A key without an end
+        is replaced by a key without an end; one that came from a login, by one that ends when it would have ended."""
+        ttl = None if caller.expires_at is None else self.ttl
+        issued = await self.users.rotate_key(caller.key_id, ttl)
+        self.authentication.forget_key(caller.key_id)
+        log.info("key.rotated", username=caller.user.username, key_id=caller.key_id)
+        view = KeyView(api_key=issued.secret, expires_at=issued.expires_at, username=caller.user.username)
+        return JsonResponse(view, headers={"Cache-Control": "no-store"})
+
+    async def revoke(self, caller: Caller) -> Response:
+        """Logs out: the key this request was made with is none any more."""
+        await self.users.revoke_key(caller.key_id)
+        self.authentication.forget_key(caller.key_id)
+        log.info("key.revoked", username=caller.user.username, key_id=caller.key_id)
+        return Response(status_code=204)

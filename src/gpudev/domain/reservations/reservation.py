@@ -1,7 +1,7 @@
-"""A reservation: what was asked for, what it became, and where it is."""
+"""A reservation: draft, row, guarded change, history event."""
 
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from gpudev.domain.cluster import Allocation, NodeShare
 from gpudev.domain.ids import DiskId, ReservationId, UserId, pod_name
@@ -153,3 +153,13 @@ class ReservationEvent:
     message: str
     status: Status
     version: int
+
+
+# A moment in the words of a server, which knows no reader's zone: UTC, and with the day where it is not today's.
+
+
+def format_utc_time(moment: datetime, now: datetime) -> str:
+    """'14:05 UTC', or '2026-03-02 14:05 UTC'."""
+    moment = moment.astimezone(UTC)
+    day = "" if moment.date() == now.astimezone(UTC).date() else f"{moment:%Y-%m-%d} "
+    return f"{day}{moment:%H:%M} UTC"

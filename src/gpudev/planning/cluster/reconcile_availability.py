@@ -8,8 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from gpudev.domain.cluster import Allocation, Node
-from gpudev.domain.gpu import GpuType
+from gpudev.domain.cluster import Allocation, GpuType, Node
 from gpudev.planning.cluster.availability import compute_availability
 from gpudev.ports.cloud import NodeGroup
 from gpudev.ports.reservations import AvailabilityRow

@@ -8,34 +8,32 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import assert_never
 
-from gpudev.domain.disk_requests import (
+from gpudev.domain.disks.names import NO_DISK, check_disk_name
+from gpudev.domain.disks.operations import (
     CloneDisk,
     CreateDisk,
     DeleteDisk,
     DiskRequest,
+    DiskSettings,
+    DiskState,
     MakeReady,
+    Operation,
+    OperationChanges,
+    OperationId,
+    OperationKind,
     PruneDisk,
     PurgeDisk,
     PutAway,
+    RecordedSnapshotId,
     RenameDisk,
     ResizeDisk,
     RestoreDisk,
     SnapshotDisk,
     SnapshotDiskInUse,
-    UndeleteDisk,
-    UserDiskRequest,
-)
-from gpudev.domain.disks.names import NO_DISK, check_disk_name
-from gpudev.domain.disks.operations import (
-    DiskSettings,
-    DiskState,
-    Operation,
-    OperationChanges,
-    OperationId,
-    OperationKind,
-    RecordedSnapshotId,
     SnapshotRecord,
     SnapshotStatus,
+    UndeleteDisk,
+    UserDiskRequest,
     UserDisks,
     VolumeStatus,
 )

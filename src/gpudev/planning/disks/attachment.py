@@ -20,7 +20,7 @@ from gpudev.domain.disks.operations import (
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation
-from gpudev.planning.disk_calls import CloudState, FinishOperation
+from gpudev.planning.disks.operation_context import CloudState, FinishOperation
 from gpudev.planning.disks.operation_results import conclude_step
 from gpudev.planning.disks.operation_steps import next_step
 from gpudev.ports.cloud import Volume

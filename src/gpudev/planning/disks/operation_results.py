@@ -14,7 +14,7 @@ from gpudev.domain.disks.operations import (
     SnapshotStatus,
     VolumeStatus,
 )
-from gpudev.planning.disk_calls import (
+from gpudev.planning.disks.operation_context import (
     CloudCall,
     CloudState,
     EnsureSnapshot,
@@ -27,8 +27,8 @@ from gpudev.planning.disk_calls import (
     TagVolume,
     WaitForCloud,
     WriteRecords,
+    describe_missing,
 )
-from gpudev.planning.disks.operation_context import describe_missing
 from gpudev.ports.cloud import Snapshot, SnapshotState, Volume
 
 _LONGEST_TEXT = 2000

@@ -20,12 +20,13 @@ from gpudev.domain.disks.operations import (
     VolumeStatus,
 )
 from gpudev.domain.ids import short_id
-from gpudev.planning.disk_calls import (
+from gpudev.planning.disks.operation_context import (
     CloudQuery,
     CloudState,
     FailOperation,
     FinishOperation,
     GrowVolume,
+    OperationContext,
     OperationStep,
     RemoveSnapshot,
     RemoveVolume,
@@ -33,7 +34,6 @@ from gpudev.planning.disk_calls import (
     WaitForCloud,
     WriteRecords,
 )
-from gpudev.planning.disks.operation_context import OperationContext
 
 _NEEDS_NO_CLOUD_STATE = frozenset({OperationKind.DELETE, OperationKind.UNDELETE, OperationKind.CREATE})
 

@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 
 from gpudev.domain.cluster import Allocation, Node
 from gpudev.domain.ids import ReservationId, short_id
-from gpudev.planning.facts import split_by_type
 from gpudev.planning.queue.plan import Queued, Request, Start
 from gpudev.planning.queue.planner import DEFAULT_MARGIN, plan_type
+from gpudev.planning.queue.queue_input import split_by_type
 from gpudev.settings import LimitSettings
 
 

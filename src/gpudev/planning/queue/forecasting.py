@@ -1,24 +1,195 @@
-"""Forecasts: when those who wait will probably start, with an interval that is true four times out of five.
+"""Habits: how much of the time they asked for people of one GPU type really stay.
 
-The plan's own starts are bounds: they hold if nobody leaves early. People do. So the queue is planned once more as if
-everybody left when people typically do, and what comes out is corrected by how such forecasts turned out before.
-It decides nothing about who starts: that is the plan's business, and no forecast is ever later than its bound.
+Learnt from everybody who left, forgotten slowly, and replaced by a broad guess while little is known. They answer one
+question: whoever has stayed so long will typically stay how much longer? They refuse to know who the people are.
 """
 
+import math
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from itertools import accumulate
 
 from gpudev.domain.cluster import Allocation, Node
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.queue import EstimateOutcome, EstimateRecord, TimeInterval, UsageSample
-from gpudev.planning.facts import HeldShare, TypeFacts, reservable_units, split_by_type, to_microseconds
-from gpudev.planning.forecast_habits import TypicalUsage, UsageRatios
-from gpudev.planning.forecast_record import Calibration, Prediction, TrackRecord
 from gpudev.planning.queue.node_timelines import NodeTimeline, Timetable
 from gpudev.planning.queue.plan import Request
 from gpudev.planning.queue.planner import DEFAULT_MARGIN
+from gpudev.planning.queue.queue_input import HeldShare, TypeFacts, reservable_units, split_by_type, to_microseconds
 from gpudev.planning.queue.zone_constraints import ZoneFilter
+
+_USAGE_BINS = 20
+_USAGE_PRIOR = (2.0, 1.6, 1.3, 1.1, 1.0, 0.9, 0.8, 0.7, 0.7, 0.6, 0.6, 0.5, 0.5, 0.4, 0.4, 0.4, 0.3, 0.3, 0.3, 0.3, 2.3)
+"""The guess, which weighs as much as seventeen people: many leave at once, most before half-time, some never."""
+_MOST_SAMPLES = 1000.0
+"""When this many are known, all of them are made to weigh half: people change."""
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRatios:
+    counts: tuple[float, ...] = _USAGE_PRIOR
+    """How many left in the first twentieth of their time, in the second, …, and how many stayed to the end."""
+
+    def learn(self, used: timedelta, asked: timedelta) -> "UsageRatios":
+        """`asked`: from the beginning to the planned end as it last was, extensions included."""
+        if asked <= timedelta(0):
+            return self
+        counts = list(self.counts)
+        counts[min(_USAGE_BINS, max(0, int(used / asked * _USAGE_BINS)))] += 1.0
+        if sum(counts) > _MOST_SAMPLES:
+            counts = [count / 2 for count in counts]
+        return UsageRatios(tuple(counts))
+
+    def typical(self) -> "TypicalUsage":
+        return TypicalUsage(self.counts)
+
+
+class TypicalUsage:
+    """The habits made ready to be asked thousands of times."""
+
+    __slots__ = ("_all", "_counts", "_left")
+
+    def __init__(self, counts: Sequence[float] = _USAGE_PRIOR) -> None:
+        self._counts = counts
+        self._left = list(accumulate(counts[:_USAGE_BINS], initial=0.0))
+        """How many have left by the end of each twentieth, beginning with none."""
+        self._all = sum(counts)
+
+    def remaining(self, asked: float, elapsed: float = 0.0) -> float:
+        """How much longer half of those stay who have stayed so long; never beyond what they asked for. In whatever
+        unit of time the question is put."""
+        if asked <= 0 or elapsed >= asked:
+            return 0.0
+        gone = max(0.0, elapsed / asked)
+        return max(0.0, asked * (self._median_beyond(gone) - gone))
+
+    def _median_beyond(self, gone: float) -> float:
+        """The share of their time that half of those exceed who exceed `gone`."""
+        step = int(gone * _USAGE_BINS)
+        already = self._left[step] + (gone * _USAGE_BINS - step) * self._counts[step]
+        middle = (already + self._all) / 2
+        if middle >= self._left[_USAGE_BINS]:
+            return 1.0
+        step = bisect_right(self._left, middle) - 1
+        return (step + (middle - self._left[step]) / self._counts[step]) / _USAGE_BINS
+
+
+# The track record of forecasts: what was told beside what happened, and what that means for the next one.
+#
+# A forecast begins as the start in a *typical* plan, in which everybody leaves when people typically do. How far the
+# truth was from that, as a ratio, is remembered for the latest outcomes, apart for short and long waits; the next
+# interval lies between the ratios that were seen. Since waits in one queue go wrong together, that alone would not keep
+# the word "80 %": which of the seen ratios are the bounds also follows, slowly, how often the told interval was true.
+
+
+INTERVAL = 0.8
+"""How often the told interval is to be true."""
+_TAIL = (1 - INTERVAL) / 2
+_BUCKETS = (60.0, 15 * 60.0, 60 * 60.0, 3 * 60 * 60.0)
+"""Typical waits, in seconds, at which one bucket ends and the next begins."""
+_OUTCOMES_PER_BUCKET = 500
+"""Outcomes per bucket."""
+_ENOUGH = 60
+"""Outcomes of a bucket with which it no longer needs the guess."""
+_RATIO_PRIOR = (-1.6, -1.3, -1.1, -0.9, -0.7, -0.6, -0.5, -0.4, -0.3, -0.2, -0.1, 0.0, 0.1, 0.2, 0.4, 0.7, 1.2)
+"""The guess: a broad spread of logarithms of ratios, a little to the early side."""
+_IMMEDIATE_RATIO_PRIOR = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.4, 1.6, 1.8, 2.1, 2.4)
+"""The guess for those who would start at once in a typical plan: they do wait, so it can only be longer."""
+_LEVEL_STEP = 0.003
+"""How far one outcome moves a bound's level."""
+_LEAST_SCALE, _SHARE_OF_BOUND = 120.0, 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What a request was told, as seconds from then on. Kept until it starts; then it is learnt from."""
+
+    typical: float
+    bound: float
+    """The wait until `latest`."""
+    earliest: float
+    expected: float
+    latest_likely: float
+
+
+@dataclass(frozen=True, slots=True)
+class TrackRecord:
+    ratios: tuple[tuple[float, ...], ...] = ((),) * (len(_BUCKETS) + 1)
+    """By bucket, the oldest first: logarithms of how much longer it took than typical."""
+    levels: tuple[float, float, float] = (_TAIL, 0.5, 1 - _TAIL)
+    """Which shares of the seen ratios are taken for the bounds and the middle."""
+
+    def learn(self, prediction: Prediction, waited: float) -> "TrackRecord":
+        bucket = bisect_right(_BUCKETS, prediction.typical)
+        scale = _scale(prediction.bound)
+        ratio = math.log((max(0.0, waited) + scale) / (prediction.typical + scale))
+        ratios = list(self.ratios)
+        ratios[bucket] = (*ratios[bucket], ratio)[-_OUTCOMES_PER_BUCKET:]
+        low, middle, high = self.levels
+        low += _LEVEL_STEP * (_TAIL - (waited < prediction.earliest))
+        middle += _LEVEL_STEP * (0.5 - (waited < prediction.expected))
+        high -= _LEVEL_STEP * (_TAIL - (waited > prediction.latest_likely))
+        levels = (_clamp(low, 0.0, 0.3), _clamp(middle, 0.3, 0.7), _clamp(high, 0.7, 1.0))
+        return TrackRecord(tuple(ratios), levels)
+
+    def calibration(self) -> "Calibration":
+        priors = (_IMMEDIATE_RATIO_PRIOR, *(_RATIO_PRIOR,) * len(_BUCKETS))
+        return Calibration(
+            tuple(_factors(ratios, prior, self.levels) for ratios, prior in zip(self.ratios, priors, strict=True))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """A track record made ready to be asked thousands of times."""
+
+    factors: tuple[tuple[float, float, float], ...]
+    """By bucket: what a typical wait is multiplied with for the earliest, the expected and the latest likely one."""
+
+    def predict(self, typical: float, bound: float) -> Prediction:
+        """Waits in seconds. Never beyond the bound, which is a promise."""
+        scale = _scale(bound)
+        stretched = typical + scale
+        low, middle, high = self.factors[bisect_right(_BUCKETS, typical)]
+        return Prediction(
+            typical,
+            bound,
+            earliest=_clamp(stretched * low - scale, 0.0, bound),
+            expected=_clamp(stretched * middle - scale, 0.0, bound),
+            latest_likely=_clamp(stretched * high - scale, 0.0, bound),
+        )
+
+
+def _scale(bound: float) -> float:
+    """Added to both sides of a ratio: beside a bound of hours, typical waits of one or of five minutes are alike."""
+    return _LEAST_SCALE + _SHARE_OF_BOUND * bound
+
+
+def _factors(
+    ratios: tuple[float, ...], prior: tuple[float, ...], levels: tuple[float, float, float]
+) -> tuple[float, float, float]:
+    seen = sorted(ratios if len(ratios) >= _ENOUGH else (*ratios, *prior))
+    low, middle, high = levels
+    return math.exp(_quantile(seen, low)), math.exp(_quantile(seen, middle)), math.exp(_quantile(seen, high))
+
+
+def _quantile(ordered: Sequence[float], level: float) -> float:
+    """The nearest-rank quantile."""
+    return ordered[min(len(ordered), max(1, math.ceil(level * len(ordered)))) - 1]
+
+
+def _clamp(value: float, least: float, most: float) -> float:
+    return max(least, min(most, value))
+
+
+# Forecasts: when those who wait will probably start, with an interval that is true four times out of five.
+#
+# The plan's own starts are bounds: they hold if nobody leaves early. People do. So the queue is planned once more as if
+# everybody left when people typically do, and what comes out is corrected by how such forecasts turned out before.
+# It decides nothing about who starts: that is the plan's business, and no forecast is ever later than its bound.
+
 
 _MICROSECONDS = 1_000_000
 NEWCOMER_FOR = timedelta(minutes=15)

@@ -16,15 +16,14 @@ from functools import cache
 
 from gpudev.domain.cluster import Allocation, Node, NodeShare
 from gpudev.domain.ids import ReservationId
-from gpudev.planning.facts import duration_microseconds, gather_type_facts, to_microseconds
 from gpudev.planning.queue.node_timelines import TimeSlot
 from gpudev.planning.queue.occupancy import Occupancy
 from gpudev.planning.queue.plan import Plan, Queued, Request, Start
 from gpudev.planning.queue.planner import DEFAULT_MARGIN, make_type_plan
-from gpudev.planning.queue.queue_index import QueueIndex, order_key
+from gpudev.planning.queue.queue_index import PlannedStarts, QueueIndex, SlotEnds, order_key
+from gpudev.planning.queue.queue_input import duration_microseconds, gather_type_facts, to_microseconds
 from gpudev.planning.queue.wait_reasons import BlockingReservation, explain_no_start, explain_wait
 from gpudev.planning.queue.zone_constraints import Ranks, ZoneFilter
-from gpudev.planning.seats import PlannedStarts, SlotEnds
 
 _MOST_INCREMENTAL_CHANGES = 32
 """So many changes at once are cheaper to answer with a full plan."""

@@ -9,9 +9,9 @@ from heapq import heapify, heappop, heappush
 
 from gpudev.domain.cluster import Allocation
 from gpudev.domain.ids import ReservationId
-from gpudev.planning.facts import TypeFacts, reservable_units, to_microseconds
 from gpudev.planning.queue.node_timelines import TimeSlot, Timetable
 from gpudev.planning.queue.plan import Request
+from gpudev.planning.queue.queue_input import TypeFacts, reservable_units, to_microseconds
 from gpudev.planning.queue.wait_reasons import BlockingReservation
 
 

@@ -14,9 +14,9 @@ from datetime import datetime, timedelta
 
 from gpudev.domain.cluster import Allocation, Node, NodeShare
 from gpudev.domain.ids import ReservationId
-from gpudev.planning.facts import TypeFacts, duration_microseconds, split_by_type, to_microseconds
 from gpudev.planning.queue.node_timelines import NodeTimeline, TimeSlot, Timetable
 from gpudev.planning.queue.plan import Plan, Queued, Request, Start
+from gpudev.planning.queue.queue_input import TypeFacts, duration_microseconds, split_by_type, to_microseconds
 from gpudev.planning.queue.wait_reasons import BlockingReservation, explain_no_start, explain_wait
 from gpudev.planning.queue.zone_constraints import Ranks, ZoneFilter
 

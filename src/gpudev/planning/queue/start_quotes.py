@@ -1,17 +1,18 @@
 """What somebody who came now would be told, for every shape people ask for: made with the plan, so that a newcomer
-gets an answer without planning everybody ahead once more."""
+gets an answer without planning everybody ahead once more.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
-from gpudev.domain.gpu import MAX_NODES
+from gpudev.domain.cluster import MAX_NODES, Allocation, Node
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.queue import StartQuote
-from gpudev.planning.facts import TypeFacts, to_microseconds
 from gpudev.planning.queue.forecasting import TypeForecast
-from gpudev.planning.queue.node_timelines import TimeSlot, Timetable
+from gpudev.planning.queue.node_timelines import FOREVER, TimeSlot, Timetable
 from gpudev.planning.queue.plan import Queued, Request, Start
-from gpudev.planning.windows import FOREVER
+from gpudev.planning.queue.planner import DEFAULT_MARGIN, plan_last, plan_type
+from gpudev.planning.queue.queue_input import TypeFacts, queue_order, split_by_type, to_microseconds
 
 _QUOTED_HOURS = (0.5, 1, 2, 4, 8, 12, 24, 48)
 """Whoever asks for something between is told what the next longer one would be told."""
@@ -70,3 +71,27 @@ def _slot_of(facts: TypeFacts, decision: Start | Queued | None, ranks: Mapping[s
     if not names or not all(name in ranks for name in names):
         return None
     return TimeSlot(start, tuple(ranks[name] for name in names))
+
+
+# The answer to a submit: where a newcomer stands before the processor has looked at it. The very plan of the
+# queue, made only as far as the newcomer: what is behind it or of another type cannot matter.
+
+
+def estimate_newcomer(
+    nodes: Sequence[Node],
+    allocations: Sequence[Allocation],
+    queue: Sequence[Request],
+    newcomer: Request,
+    now: datetime,
+    *,
+    margin: timedelta = DEFAULT_MARGIN,
+    promises: Mapping[ReservationId, Queued] | None = None,
+) -> Start | Queued:
+    """`queue` may hold the newcomer already; it is counted once. `promises`: what those who wait were told."""
+    place = queue_order(newcomer)
+    ahead = [other for other in queue if other.gpu_type == newcomer.gpu_type and queue_order(other) < place]
+    ((facts, requests),) = split_by_type(nodes, allocations, [*ahead, newcomer], now, margin)
+    if not promises:
+        return plan_last(facts, requests)
+    *_, last = plan_type(facts, requests, promises)
+    return last

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from gpudev.domain.cluster import Node, ZoneConstraint
 from gpudev.domain.ids import ReservationId, short_id
-from gpudev.planning.facts import reservable_units
 from gpudev.planning.queue.plan import Request
+from gpudev.planning.queue.queue_input import reservable_units
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from gpudev.domain.cluster import Node
-from gpudev.domain.gpu import MAX_NODES, Catalogue, GpuType
+from gpudev.domain.cluster import MAX_NODES, Catalogue, GpuType, Node
 from gpudev.settings import LimitSettings
 
 

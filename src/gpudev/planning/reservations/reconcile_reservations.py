@@ -11,14 +11,12 @@ from typing import assert_never
 
 from gpudev.domain.cluster import Node
 from gpudev.domain.ids import ReservationId, short_id
-from gpudev.domain.moments import format_utc_time
 from gpudev.domain.queue import EstimateRecord
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import Reservation
-from gpudev.planning.own_setup import decide_personalization
-from gpudev.planning.replacing import count_held_units, find_placement_obstacle
+from gpudev.domain.reservations.reservation import Reservation, format_utc_time
 from gpudev.planning.reservations.expiry import TIME_IS_OVER, Expire, Warn, decide_expiry
 from gpudev.planning.reservations.expiry import NotDue as NotYet
+from gpudev.planning.reservations.launch_failures import count_held_units, find_placement_obstacle
 from gpudev.planning.reservations.readiness import (
     Activate,
     FailReservation,
@@ -28,10 +26,30 @@ from gpudev.planning.reservations.readiness import (
     Progress,
     Reconnect,
     decide_readiness,
+    ready_by,
 )
-from gpudev.ports.cluster import ClusterState, ServerPhase
+from gpudev.planning.reservations.stale_requests import decide_max_wait
+from gpudev.ports.cluster import ClusterState, ServerPhase, ServerState
 from gpudev.ports.reservations import Change, NewEvent, QueueUpdate, connection_fields
 from gpudev.settings import TimingSettings
+
+# What became of somebody's own set-up is told once: it is a line of the history, and nothing else follows from it.
+#
+# A dotfiles repository that cannot be cloned, or a script that fails, never ends a reservation.
+
+
+def decide_personalization(reservation: Reservation, server: ServerState | None) -> Change | None:
+    if server is None or server.setup_outcome is None or reservation.status is not Status.ACTIVE:
+        return None
+    if server.setup_outcome == reservation.setup_outcome:
+        return None
+    return Change(
+        reservation.reservation_id,
+        reservation.status,
+        reservation.version,
+        NewEvent("setup", server.setup_outcome),
+        fields={"setup_outcome": server.setup_outcome},
+    )
 
 
 @dataclass(slots=True)
@@ -287,3 +305,25 @@ def short_name(reservation: Reservation) -> str:
 def _minutes(left: timedelta) -> str:
     minutes = max(1, round(left.total_seconds() / 60))
     return f"{minutes} minute{'s' if minutes != 1 else ''}"
+
+
+# What is over, for a system whose processor is away: whatever time alone would have ended, warned of or given up
+# since. Nobody is started, and nothing is taken for lost because it was not watched.
+
+
+def decide_without_processor(
+    reservations: Sequence[Reservation], state: ClusterState | None, now: datetime, timing: TimingSettings
+) -> Decisions:
+    over = [row for row in reservations if row.needs_teardown or _is_over(row, now, timing)]
+    decisions = decide_running(over, state, now, timing)
+    running = [row for row in reservations if row.status is Status.ACTIVE and not _is_over(row, now, timing)]
+    # Without a view only time decides: a warning, or nothing.
+    decisions.add(decide_running(running, None, now, timing))
+    decisions.add(decide_max_wait(reservations, now))
+    return decisions
+
+
+def _is_over(row: Reservation, now: datetime, timing: TimingSettings) -> bool:
+    if row.status is Status.PREPARING and row.preparing_at is not None:
+        return ready_by(row, timing) <= now
+    return row.expires_at is not None and row.expires_at <= now

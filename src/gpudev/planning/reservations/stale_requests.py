@@ -13,7 +13,7 @@ from typing import Any
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation
 from gpudev.planning.reservations.reconcile_reservations import Decisions
-from gpudev.ports.reconciling import PlanningRecords
+from gpudev.ports.disks import PlanningRecords
 from gpudev.ports.reservations import Change, NewEvent
 
 ALIVE_WITHIN = timedelta(minutes=1)

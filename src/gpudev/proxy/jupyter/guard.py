@@ -15,7 +15,7 @@ from gpudev.http_edge.audit import AuditTrail
 from gpudev.http_edge.client_ip import ClientIpResolver
 from gpudev.http_edge.error_responses import DENIED_STATUSES, http_status
 from gpudev.http_edge.rate_limits import ConcurrencyLimits, TokenBuckets, rate_limit_key
-from gpudev.ports.auditing import sanitize_text
+from gpudev.ports.access import sanitize_text
 from gpudev.ports.clock import Clock
 from gpudev.proxy.jupyter.headers import Headers
 from gpudev.proxy.ssh.handshake import ProxyClient

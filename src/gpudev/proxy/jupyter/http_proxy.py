@@ -20,8 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gpudev.adapters.ssh_tunnels import SshReader, SshTunnels, SshWriter
 from gpudev.domain.errors import GpuDevError, Invalid, Unavailable
-from gpudev.http_edge.cutting import abort_response
-from gpudev.http_edge.error_responses import problem_title, problem_type, to_error_response
+from gpudev.http_edge.error_responses import abort_response, problem_title, problem_type, to_error_response
 from gpudev.proxy.jupyter import headers as door
 from gpudev.proxy.jupyter.guard import JupyterGuard
 from gpudev.proxy.jupyter.headers import Headers, JupyterPath

@@ -6,9 +6,10 @@ everything on the way, and a connection that is taken for dead is a notebook tha
 """
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import h11
 import structlog
@@ -17,13 +18,16 @@ from starlette.responses import Response
 from gpudev.adapters.ssh_tunnels import SshReader, SshWriter
 from gpudev.domain.errors import GpuDevError, NotFound, Unavailable
 from gpudev.domain.sessions.grants import Grant
-from gpudev.proxy.boundaries import PING_FRAME, FrameBoundaryTracker
 from gpudev.proxy.jupyter import headers as door
-from gpudev.proxy.jupyter.headers import Headers
+from gpudev.proxy.jupyter.headers import Headers, find_jupyter_path
 from gpudev.proxy.jupyter.http_proxy import JupyterAccess, jupyter_error_response
+from gpudev.proxy.websocket_frames import PING_FRAME, FrameBoundaryTracker
 from gpudev.settings import ProxySettings
 from gpudev.workflows.sessions.jupyter_access import AdmittedBrowser
 from gpudev.workflows.sessions.ssh_tokens import SshTokens
+
+if TYPE_CHECKING:
+    from gpudev.proxy.ssh.tunnel import Tunnel
 
 log = structlog.get_logger(__name__)
 _HIGH_WATER, _LOW_WATER = 256 * 1024, 64 * 1024
@@ -234,3 +238,53 @@ def _serialize_response(response: Response) -> bytes:
     lines = [f"HTTP/1.1 {response.status_code} {phrase}".encode(), b"connection: close"]
     lines += [b"%s: %s" % pair for pair in response.raw_headers]
     return b"\r\n".join([*lines, b"", bytes(response.body)])
+
+
+# A connection that asks for a WebSocket, until it is known whose that is.
+
+
+class WebSocketSwitch(asyncio.Protocol):
+    """Hands everything on from the first request line; soon the web server's transport speaks to the right one
+    itself."""
+
+    def __init__(self, ssh: "Callable[[], Tunnel]", jupyter: Callable[[], asyncio.Protocol]) -> None:
+        self._ssh = ssh
+        self._jupyter = jupyter
+        self._transport: asyncio.BaseTransport
+        self._chosen: asyncio.Protocol | Tunnel | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        if self._chosen is None:
+            self._chosen = self._choose(data)
+            self._chosen.connection_made(self._transport)
+            # Whoever made us sets us as the transport's protocol after this.
+            asyncio.get_running_loop().call_soon(self._hand_over, self._chosen)
+        self._chosen.data_received(data)
+
+    def _choose(self, head: bytes) -> "asyncio.Protocol | Tunnel":
+        """The web server gives us the whole head at once."""
+        words = head.partition(b"\r\n")[0].split(b" ")
+        path = words[1].partition(b"?")[0].decode("latin-1") if len(words) > 1 else ""
+        return self._ssh() if find_jupyter_path(path) is None else self._jupyter()
+
+    def _hand_over(self, chosen: asyncio.BaseProtocol) -> None:
+        if not self._transport.is_closing():
+            self._transport.set_protocol(chosen)
+
+    def eof_received(self) -> bool | None:
+        return self._chosen.eof_received() if self._chosen is not None else None
+
+    def pause_writing(self) -> None:
+        if self._chosen is not None:
+            self._chosen.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._chosen is not None:
+            self._chosen.resume_writing()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._chosen is not None:
+            self._chosen.connection_lost(error)

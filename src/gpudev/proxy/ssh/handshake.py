@@ -1,24 +1,97 @@
-"""At the proxy's door: where somebody comes from, how many wrong tokens may come from there, and what is written down.
+"""What a request for a session must look like, and how it is told no. Who gets in is the workflow's to say."""
 
-A session leaves two entries in the audit log, when it opens and when it ends, with one request id; whoever is turned
-away for who they are leaves one. Who may go where is the workflow's to say, and bytes are not known here.
-"""
-
+import json
+import re
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from http import HTTPStatus
 
+from websockets.datastructures import Headers, MultipleValuesError
+from websockets.http11 import Request, Response
+
+from gpudev.domain import errors
 from gpudev.domain.errors import GpuDevError, RateLimited, Unauthenticated
 from gpudev.domain.sessions.grants import CloseCode, SessionEnd
 from gpudev.http_edge.audit import AuditTrail
 from gpudev.http_edge.client_ip import ClientIpResolver
-from gpudev.http_edge.error_responses import DENIED_STATUSES, http_status
+from gpudev.http_edge.error_responses import (
+    DENIED_STATUSES,
+    http_status,
+    problem_title,
+    problem_type,
+    to_error_response,
+)
 from gpudev.http_edge.rate_limits import TokenBuckets, rate_limit_key
-from gpudev.ports.auditing import AuditEntry, sanitize_text
+from gpudev.ports.access import AuditEntry, sanitize_text
 from gpudev.ports.clock import Clock
 from gpudev.settings import RequestGuardSettings
 from gpudev.workflows.sessions.ssh_tokens import AdmittedSession, SshTokens
+
+_PATH = re.compile(r"/v1/jobs/([0-9a-fA-F-]{32,36})/ssh")
+
+
+def requested_reservation(request: Request) -> str | None:
+    """The reservation's id, if the path has one."""
+    found = _PATH.fullmatch(request.path.partition("?")[0])
+    return found[1] if found else None
+
+
+def parse_request(request: Request) -> tuple[str, str]:
+    """The reservation's id and the token. Raises NotFound, Invalid, Forbidden and Unauthenticated."""
+    asked = requested_reservation(request)
+    if asked is None:
+        raise errors.NotFound("there is no WebSocket here")
+    if "?" in request.path:
+        # Addresses end up in logs; a token has no place there.
+        raise errors.Invalid("this takes no query: send the token as 'Authorization: Bearer gpudevt_…'")
+    if "Origin" in request.headers:
+        # Only browsers send it, and no page has any business here, whatever it got hold of.
+        raise errors.Forbidden("this is not for web pages")
+    return asked, _bearer(request.headers)
+
+
+def handshake_error(error: errors.GpuDevError, request_id: str) -> Response:
+    """As the API says no: a problem (RFC 9457)."""
+    refused = to_error_response(error)
+    problem = {
+        "type": problem_type(refused.code),
+        "title": problem_title(refused.code),
+        "status": refused.status,
+        "detail": refused.detail,
+        "code": refused.code,
+        "request_id": request_id,
+    }
+    body = json.dumps(problem).encode()
+    headers = Headers(
+        {
+            "Content-Type": "application/problem+json",
+            "Content-Length": str(len(body)),
+            "Connection": "close",
+            "X-Request-ID": request_id,
+            **refused.headers,
+        }
+    )
+    return Response(refused.status, HTTPStatus(refused.status).phrase, headers, body)
+
+
+def _bearer(headers: Headers) -> str:
+    try:
+        scheme, _, secret = headers.get("Authorization", "").partition(" ")
+    except MultipleValuesError as error:
+        raise errors.Unauthenticated("send one token, not several") from error
+    secret = secret.strip()
+    if scheme.lower() != "bearer" or not 16 <= len(secret) <= 256 or not secret.isascii():
+        raise errors.Unauthenticated("this needs a token: 'Authorization: Bearer gpudevt_…'")
+    return secret
+
+
+# At the proxy's door: where somebody comes from, how many wrong tokens may come from there, and what is written down.
+#
+# A session leaves two entries in the audit log, when it opens and when it ends, with one request id; whoever is turned
+# away for who they are leaves one. Who may go where is the workflow's to say, and bytes are not known here.
+
 
 REQUEST_ACTION = "GET /v1/jobs/{job_id}/ssh"
 """As the API calls the same address."""

@@ -17,8 +17,8 @@ from gpudev.domain.errors import GpuDevError, LimitReached, Unavailable
 from gpudev.domain.sessions.grants import CloseCode, SessionEnd
 from gpudev.metrics import instruments
 from gpudev.metrics.loop_watchdog import LoopWatchdog
-from gpudev.proxy import door
 from gpudev.proxy.dev_server_connector import DevServerConnector
+from gpudev.proxy.ssh import handshake
 from gpudev.proxy.ssh.handshake import ProxyClient, SessionGuard, SessionTraffic
 from gpudev.proxy.ssh.tunnel import Tunnel
 from gpudev.settings import ProxySettings
@@ -81,14 +81,14 @@ class SshSessions:
         """Let in and connected, or an error that says why not."""
         self._opening += 1
         try:
-            asked, secret = door.parse_request(request)
+            asked, secret = handshake.parse_request(request)
             if len(self._open) + self._opening > self._settings.most:
                 raise Unavailable("the proxy has as many sessions as it can take; try again later")
             admitted = await self._guard.admit(client, secret, asked)
             self._add(tunnel, admitted)
         except GpuDevError as error:
             instruments.proxy_opened.labels("refused").inc()
-            self._guard.record_denied(client, error, door.requested_reservation(request))
+            self._guard.record_denied(client, error, handshake.requested_reservation(request))
             raise
         finally:
             self._opening -= 1

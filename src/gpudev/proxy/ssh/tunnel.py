@@ -17,7 +17,8 @@ from websockets.server import ServerProtocol
 
 from gpudev.domain.errors import GpuDevError
 from gpudev.domain.sessions.grants import CloseCode, SessionEnd
-from gpudev.proxy import door, websocket_frames
+from gpudev.proxy import websocket_frames
+from gpudev.proxy.ssh import handshake
 from gpudev.proxy.ssh.handshake import ProxyClient, SessionTraffic
 from gpudev.workflows.sessions.ssh_tokens import AdmittedSession
 
@@ -162,10 +163,12 @@ class Tunnel(asyncio.BufferedProtocol):
                     error=error.message,
                     cause=repr(error.__cause__),
                 )
-                response = door.handshake_error(error, visitor.request_id)
+                response = handshake.handshake_error(error, visitor.request_id)
             except Exception:
                 log.exception("proxy.unforeseen", request_id=visitor.request_id)
-                response = door.handshake_error(GpuDevError("something went wrong on our side"), visitor.request_id)
+                response = handshake.handshake_error(
+                    GpuDevError("something went wrong on our side"), visitor.request_id
+                )
         if self._is_lost:
             return
         self._websocket.send_response(response)

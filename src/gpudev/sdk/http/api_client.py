@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 from typing import Any, TypeVar
 
-from gpudev.sdk.effects import OpenStream, Pause, Routine, RunFunction, Send
 from gpudev.sdk.errors import (
     ClientError,
     Forbidden,
@@ -21,6 +20,7 @@ from gpudev.sdk.errors import (
     UsageError,
 )
 from gpudev.sdk.http.endpoints import ApiCall, ApiReply, job_path
+from gpudev.sdk.http.routines import OpenStream, Pause, Routine, RunFunction, Send
 from gpudev.sdk.http.transport import SILENCE_SECONDS, HttpRequest, HttpResponse, LineStream
 from gpudev.wire import codec
 

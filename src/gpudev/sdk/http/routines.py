@@ -1,24 +1,85 @@
-"""Carries routines out where one may wait: in the thread that asks."""
+"""What a routine asks for: requests, pauses and commands as data.
 
+A routine is a generator. It yields one of these, is sent what came of it, and returns what it was for; a failure is
+thrown into it. Whoever drives it (`blocking`, `awaiting`) carries the effects out, so that every rule of the client is
+written once and knows neither threads nor event loops.
+"""
+
+import subprocess
 import time
-from typing import Any, TypeVar, assert_never
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias, TypeVar, assert_never
 
-from gpudev.sdk.effects import (
-    CloseStream,
-    Effect,
-    Notify,
-    OpenStream,
-    Pause,
-    ReadLine,
-    Routine,
-    RunFunction,
-    RunProgram,
-    Send,
-)
-from gpudev.sdk.errors import UsageError
-from gpudev.sdk.http.transport import HttpTransport
+from gpudev.sdk.errors import NotInTime, UsageError
+from gpudev.sdk.http.transport import HttpRequest, HttpTransport, LineStream
 
 _T = TypeVar("_T")
+
+
+class Send(NamedTuple):
+    """Comes to an Answer, or Unreachable is thrown."""
+
+    request: HttpRequest
+
+
+class OpenStream(NamedTuple):
+    """Comes to a Stream, or to the Answer of a server that does not agree. After `silence` seconds it is dead."""
+
+    request: HttpRequest
+    silence: float
+
+
+class ReadLine(NamedTuple):
+    """Comes to bytes, or to None at the end. `within`: seconds that it may take."""
+
+    stream: LineStream
+    within: float | None
+
+
+class CloseStream(NamedTuple):
+    stream: LineStream
+
+
+class Pause(NamedTuple):
+    seconds: float
+
+
+class RunFunction(NamedTuple):
+    """Something on this machine that may take a while. Comes to what it returns."""
+
+    act: Callable[[], Any]
+
+
+class Notify(NamedTuple):
+    """The person's own function is told; one that is asynchronous is awaited where that is possible."""
+
+    listener: Callable[[Any], Any]
+    value: Any
+
+
+class RunProgram(NamedTuple):
+    """A program on this machine. Comes to Executed; NotInTime is thrown when it takes too long."""
+
+    arguments: Sequence[str]
+    stdin: bytes | None
+    """Its standard input; None: nothing."""
+    capture_output: bool
+    """Its output is collected; else it goes where ours goes."""
+    timeout: float | None
+    environment: Mapping[str, str]
+
+
+class ProgramResult(NamedTuple):
+    exit_code: int
+    stdout: bytes
+    stderr: bytes
+
+
+Effect: TypeAlias = Send | OpenStream | ReadLine | CloseStream | Pause | RunFunction | Notify | RunProgram
+Routine: TypeAlias = Generator[Effect, Any, _T]
+
+
+# Carries routines out where one may wait: in the thread that asks.
 
 
 class SyncDriver:
@@ -66,8 +127,32 @@ class SyncDriver:
             case Notify(listener, news):
                 return listener(news)
             case RunProgram():
-                from gpudev.sdk.executing import run_program  # rarely needed, and dear to load
+                # rarely needed, and dear to load
 
                 return run_program(effect)
             case _:
                 assert_never(effect)
+
+
+# Programs on this machine, waited for.
+
+
+def run_program(effect: RunProgram) -> ProgramResult:
+    output = subprocess.PIPE if effect.capture_output else None
+    process = subprocess.Popen(
+        effect.arguments,
+        stdin=subprocess.DEVNULL if effect.stdin is None else subprocess.PIPE,
+        stdout=output,
+        stderr=output,
+        env=dict(effect.environment),
+    )
+    with process:
+        try:
+            stdout, stderr = process.communicate(effect.stdin, effect.timeout)
+        except subprocess.TimeoutExpired as error:
+            process.kill()
+            raise NotInTime(f"the command did not end within {effect.timeout:g} seconds") from error
+        except BaseException:
+            process.kill()
+            raise
+    return ProgramResult(process.returncode, stdout or b"", stderr or b"")

@@ -3,10 +3,10 @@
 from dataclasses import replace
 from time import monotonic
 
-from gpudev.sdk.effects import Pause, Routine
 from gpudev.sdk.errors import NotInTime, Rejected
 from gpudev.sdk.http import addon_endpoints
-from gpudev.sdk.offering import AsyncResource, Resource, SyncResource, api_method
+from gpudev.sdk.http.routines import Pause, Routine
+from gpudev.sdk.resources.sync_async import AsyncResource, Resource, SyncResource, api_method
 from gpudev.wire.sessions import DevServerUsers, JupyterLink, JupyterView
 
 _POLL_SECONDS = 0.25

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from gpudev.sdk.effects import Routine, RunFunction
 from gpudev.sdk.http.endpoints import ApiCall, read_call
-from gpudev.sdk.offering import AsyncResource, Resource, SyncResource, api_method
+from gpudev.sdk.http.routines import Routine, RunFunction
+from gpudev.sdk.resources.sync_async import AsyncResource, Resource, SyncResource, api_method
 from gpudev.wire.cluster import AvailabilityList, ClusterPlan, ClusterStatus, GpuAvailability, Health, KeyView
 from gpudev.wire.queue import EtaReportView
 

@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpudev.sdk.client_session import ClientSession
-from gpudev.sdk.effects import ProgramResult, Routine, RunFunction, RunProgram
 from gpudev.sdk.errors import ClientError, CommandFailed, ReservationEnded, UsageError
 from gpudev.sdk.http import endpoints
 from gpudev.sdk.http.api_client import ApiClient
-from gpudev.sdk.http.routines import SyncDriver
-from gpudev.sdk.offering import AsyncResource, Resource, SyncResource, api_method
+from gpudev.sdk.http.routines import ProgramResult, Routine, RunFunction, RunProgram, SyncDriver
 from gpudev.sdk.remote import openssh, remote_commands, ssh_route, upload
 from gpudev.sdk.resources.jobs import check_ready
-from gpudev.sdk.resources.sync_async import AsyncDriver
+from gpudev.sdk.resources.sync_async import AsyncDriver, AsyncResource, Resource, SyncResource, api_method
 from gpudev.wire.reservations import ExtendRequest, JobView
 
 _SSH_FAILED = 255

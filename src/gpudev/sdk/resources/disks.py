@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Sequence
 
-from gpudev.sdk.disk_waiting import check_operation, wait_for_operation
-from gpudev.sdk.effects import Routine
 from gpudev.sdk.http import disk_endpoints
+from gpudev.sdk.http.disk_endpoints import check_operation, wait_for_operation
 from gpudev.sdk.http.endpoints import ApiCall
 from gpudev.sdk.http.event_stream import read_patience
-from gpudev.sdk.offering import AsyncResource, Resource, SyncResource, api_method
+from gpudev.sdk.http.routines import Routine
+from gpudev.sdk.resources.sync_async import AsyncResource, Resource, SyncResource, api_method
 from gpudev.wire.disks import (
     CloneDiskRequest,
     ContentsView,

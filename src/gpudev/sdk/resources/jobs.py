@@ -6,16 +6,14 @@ from time import monotonic
 from typing import Any, Unpack
 
 from gpudev.domain.reservations.lifecycle import LIVE
-from gpudev.sdk import histories
-from gpudev.sdk.effects import Pause, Routine, RunFunction
 from gpudev.sdk.errors import NotInTime, ReservationEnded
-from gpudev.sdk.http import endpoints
-from gpudev.sdk.http.event_stream import JobWatch, read_patience, wait_until_ready
-from gpudev.sdk.offering import AsyncResource, ItemSource, Resource, SyncResource, api_method, api_stream
+from gpudev.sdk.http import endpoints, event_stream
+from gpudev.sdk.http.event_stream import JobWatch, has_ended, read_patience, wait_until_ready
+from gpudev.sdk.http.routines import Pause, Routine, RunFunction
 from gpudev.sdk.reserve_options import ReserveOptions, check_options, request_from_options
-from gpudev.sdk.standing import has_ended
-from gpudev.wire.proxy import ProxyToken
+from gpudev.sdk.resources.sync_async import AsyncResource, ItemSource, Resource, SyncResource, api_method, api_stream
 from gpudev.wire.reservations import ExtendRequest, JobEvent, JobView, PriorityRequest
+from gpudev.wire.sessions import ProxyToken
 
 OnJobChange = Callable[[JobView], object]
 _LARGEST_PAGE = 200
@@ -82,7 +80,7 @@ class JobMethods(Resource):
     def events(self, job_id: str) -> Routine[Sequence[JobEvent]]:
         """What happened to it until now, the oldest first."""
         job = yield from self._client.fetch_value(endpoints.get_job(job_id))
-        return (yield from histories.read_history(self._client, job))
+        return (yield from event_stream.read_history(self._client, job))
 
     @api_stream
     def follow(self, job_id: str) -> ItemSource[JobEvent]:
@@ -144,12 +142,12 @@ class _FollowedHistory:
     def __init__(self, jobs: JobMethods, job_id: str) -> None:
         self._jobs = jobs
         self._job_id = job_id
-        self._history: histories.JobHistory | None = None
+        self._history: event_stream.JobHistory | None = None
 
     def next(self) -> Routine[JobEvent | None]:
         if self._history is None:
             job = yield from self._jobs._client.fetch_value(endpoints.get_job(self._job_id))
-            self._history = histories.JobHistory(self._jobs._client, job, follow=True)
+            self._history = event_stream.JobHistory(self._jobs._client, job, follow=True)
         return (yield from self._history.next())
 
     def close(self) -> Routine[None]:

@@ -5,19 +5,16 @@ from time import monotonic
 from typing import NamedTuple
 
 from gpudev.sdk.client_session import ClientSession
-from gpudev.sdk.effects import Routine, RunFunction
 from gpudev.sdk.errors import ClientError, NotFound, Rejected, UsageError
 from gpudev.sdk.http import endpoints
 from gpudev.sdk.http.api_client import ApiClient
 from gpudev.sdk.http.endpoints import ApiCall
-from gpudev.sdk.http.event_stream import JobWatch, read_patience, wait_until_ready
-from gpudev.sdk.http.routines import SyncDriver
-from gpudev.sdk.offering import AsyncResource, Resource, SyncResource
+from gpudev.sdk.http.event_stream import JobWatch, has_ended, read_patience, wait_until_ready
+from gpudev.sdk.http.routines import Routine, RunFunction, SyncDriver
 from gpudev.sdk.reserve_options import ReserveOptions, request_from_options
 from gpudev.sdk.resources.dev_servers import AsyncServer, Server
 from gpudev.sdk.resources.jobs import OnJobChange, check_ready
-from gpudev.sdk.resources.sync_async import AsyncDriver, run_to_completion
-from gpudev.sdk.standing import has_ended
+from gpudev.sdk.resources.sync_async import AsyncDriver, AsyncResource, Resource, SyncResource, run_to_completion
 from gpudev.wire.reservations import JobView
 
 

@@ -1,25 +1,86 @@
-"""Ending what runs on a node that is needed: for good, or to go on elsewhere.
+"""Draining: a node is closed for new work, and those who are still there are told. Nobody is thrown out."""
 
-A running dev server cannot be carried to another machine: what ran in it ends, and a home that is scratch space is
-lost. What is on a disk is there again, and so are its owner's own set-up, the users who were added, and Jupyter. Moving
-takes two steps, since a disk is free for the second only when the first has been cleared away. Whoever does it may be
-interrupted anywhere, and either step may be repeated: everything between them is in the database.
-"""
-
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
-from gpudev.domain.commands import MessageCause
+from gpudev.domain.cluster import Cordon, check_cordon_reason
 from gpudev.domain.disks.names import NO_DISK
 from gpudev.domain.errors import Conflict, IdTaken, NotFound, Stale
 from gpudev.domain.ids import ReservationId, new_reservation_id, short_id
+from gpudev.domain.queue import MessageCause
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import Reservation, ReservationDraft
+from gpudev.domain.reservations.reservation import Reservation, ReservationDraft, format_utc_time
 from gpudev.domain.sessions.personalization import Personalization
 from gpudev.ports.clock import Clock
-from gpudev.ports.moving import MoveStore
-from gpudev.ports.own_setups import PersonalizationStore
-from gpudev.ports.reservations import Change, NewEvent, ReservationStore
+from gpudev.ports.cluster import CordonStore
+from gpudev.ports.reservations import Change, MoveStore, NewEvent, ReservationStore, UnreleasedView
+from gpudev.ports.sessions import PersonalizationStore
+
+_NOTIFY_ATTEMPTS = 5
+DescribeConsequence = Callable[[Reservation], str | None]
+"""What will happen to somebody who stays, in words. None: nothing."""
+
+
+def _no_consequence(_: Reservation) -> str | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDrain:
+    cordons: CordonStore
+    reservations: ReservationStore
+    unreleased: UnreleasedView
+    clock: Clock
+
+    async def drain(
+        self, node: str, by: str, reason: str, then: DescribeConsequence = _no_consequence
+    ) -> Sequence[Reservation]:
+        """Who is there. Doing it again tells them again. NotFound for a node that was never seen."""
+        cordon = await self.cordons.cordon(node, by, check_cordon_reason(reason), now=self.clock.now())
+        there = await self.reservations_on(node)
+        for reservation in there:
+            await self._notify(reservation.reservation_id, cordon, then)
+        return there
+
+    async def reservations_on(self, node: str) -> Sequence[Reservation]:
+        """Also those that have ended and are being cleared away: until that is done, the node is not empty."""
+        return [one for one in await self.unreleased.refresh() if any(share.node == node for share in one.shares)]
+
+    async def _notify(self, reservation_id: ReservationId, cordon: Cordon, then: DescribeConsequence) -> None:
+        for attempt in range(1, _NOTIFY_ATTEMPTS + 1):
+            found = await self.reservations.find_reservation(reservation_id)
+            if found is None or not found.status.holds_capacity:
+                return  # it has ended meanwhile
+            now = self.clock.now()
+            message = _drain_message(found, cordon, then(found), now)
+            change = Change(reservation_id, found.status, found.version, NewEvent("node_draining", message))
+            try:
+                await self.reservations.apply_change(change, now=now)
+            except Stale:
+                if attempt == _NOTIFY_ATTEMPTS:
+                    raise
+            else:
+                await self.cordons.add_notice(reservation_id, message)
+                return
+
+
+def _drain_message(reservation: Reservation, cordon: Cordon, then: str | None, now: datetime) -> str:
+    why = f" ({cordon.reason})" if cordon.reason else ""
+    if then is not None:
+        return f"node {cordon.node} is needed empty{why}: please save your work; {then}"
+    end = reservation.planned_end()
+    until = f"at the latest at {format_utc_time(end, now)}" if end else "when it ends"
+    return f"node {cordon.node} is needed empty{why}: please save your work and cancel when you can, {until}"
+
+
+# Ending what runs on a node that is needed: for good, or to go on elsewhere.
+#
+# A running dev server cannot be carried to another machine: what ran in it ends, and a home that is scratch space is
+# lost. What is on a disk is there again, and so are its owner's own set-up, the users who were added, and Jupyter. Moving
+# takes two steps, since a disk is free for the second only when the first has been cleared away. Whoever does it may be
+# interrupted anywhere, and either step may be repeated: everything between them is in the database.
+
 
 _MOVED_EVENT = "moved"
 """The kind of event that tells in its history that it goes on elsewhere."""

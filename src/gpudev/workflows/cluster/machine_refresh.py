@@ -7,12 +7,12 @@ replacement that is under way is found again.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpudev.domain.cordon import check_cordon_reason
+from gpudev.domain.cluster import check_cordon_reason
 from gpudev.domain.errors import Conflict, NotFound
 from gpudev.domain.reservations.reservation import Reservation
-from gpudev.ports.cordons import CordonStore
-from gpudev.ports.node_groups import ClusterMachines, MachineRefresh, NodeGroups, RefreshState
-from gpudev.workflows.draining import DescribeConsequence, NodeDrain
+from gpudev.ports.cloud import ClusterMachines, MachineRefresh, NodeGroups, RefreshState
+from gpudev.ports.cluster import CordonStore
+from gpudev.workflows.cluster.drain import DescribeConsequence, NodeDrain
 
 MANAGEMENT_KEEP_PERCENT = 50
 """The control plane's machines go one after the other: its database has two."""

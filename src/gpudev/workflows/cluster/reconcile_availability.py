@@ -7,9 +7,8 @@ by one, and one that cannot be written stops no other.
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
-from gpudev.domain.cordon import apply_cordons
+from gpudev.domain.cluster import Catalogue, apply_cordons
 from gpudev.domain.errors import GpuDevError
-from gpudev.domain.gpu import Catalogue
 from gpudev.planning.cluster.orphans import count_orphans_as_foreign
 from gpudev.planning.cluster.reconcile_availability import (
     NodeGroupsByType,
@@ -21,8 +20,8 @@ from gpudev.planning.cluster.reconcile_availability import (
 )
 from gpudev.ports.clock import Clock
 from gpudev.ports.cloud import CloudView
-from gpudev.ports.cordons import CordonReader
-from gpudev.ports.reconciling import AvailabilityStore, ClusterObserver
+from gpudev.ports.cluster import CordonReader
+from gpudev.ports.disks import AvailabilityStore, ClusterObserver
 from gpudev.ports.reservations import AvailabilityRow, UnreleasedView
 
 

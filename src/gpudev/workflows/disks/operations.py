@@ -9,20 +9,24 @@ from datetime import datetime, timedelta
 from typing import assert_never
 from uuid import uuid4
 
-from gpudev.domain.disk_requests import DiskRequest, PruneDisk, PurgeDisk, SnapshotDiskInUse
 from gpudev.domain.disks.operations import (
+    DiskRequest,
     DiskSettings,
     Operation,
     OperationChanges,
     OperationFacts,
     OperationId,
+    PruneDisk,
+    PurgeDisk,
+    SnapshotDiskInUse,
     SnapshotRecord,
     SnapshotStatus,
     UserDisks,
 )
 from gpudev.domain.errors import ClusterError, Stale, Unavailable
 from gpudev.domain.ids import UserId
-from gpudev.planning.disk_calls import (
+from gpudev.planning.disks.acceptance import accept_request
+from gpudev.planning.disks.operation_context import (
     CloudCall,
     CloudQuery,
     CloudState,
@@ -36,9 +40,10 @@ from gpudev.planning.disk_calls import (
     TagVolume,
     WaitForCloud,
     WriteRecords,
+    describe_problem,
+    find_not_yet_visible,
+    update_snapshot_record,
 )
-from gpudev.planning.disks.acceptance import accept_request
-from gpudev.planning.disks.operation_context import describe_problem, find_not_yet_visible, update_snapshot_record
 from gpudev.planning.disks.operation_results import after_call, after_no_answer, after_rejection, conclude_step
 from gpudev.planning.disks.operation_steps import next_step, plan_cloud_query
 from gpudev.ports.clock import Clock

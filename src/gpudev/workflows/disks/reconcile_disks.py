@@ -9,18 +9,20 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, assert_never
 
+from gpudev.domain.disks.operations import DiskSettings
 from gpudev.domain.errors import GpuDevError
-from gpudev.planning.disk_orphans import OrphanedStorage, find_orphaned_storage
 from gpudev.planning.disks.reconcile_disks import (
     DiskReconcilePlan,
     DuplicateVolumes,
+    OrphanedStorage,
     ReconcileStatistics,
     SkippedVolume,
+    find_orphaned_storage,
     plan_disk_writes,
 )
 from gpudev.ports.clock import Clock
-from gpudev.ports.cloud import CloudView, Snapshot, Volume
-from gpudev.ports.reconciling import DiskRecords, DiskWrite, ImportDisk, UpdateDisk
+from gpudev.ports.cloud import DISK_ID_TAG, DISK_NAME_TAGS, OWNER_TAG, CloudDisks, CloudView, Snapshot, Volume
+from gpudev.ports.disks import DiskRecords, DiskWrite, ImportDisk, UnlinkedDisks, UpdateDisk
 from gpudev.settings import ReconcileSettings
 
 _T = TypeVar("_T")
@@ -147,3 +149,30 @@ def _add_error(report: DiskReconcileReport, message: str) -> None:
 
 def _name(write: DiskWrite) -> str:
     return f"{write.username}/{write.disk_name}"
+
+
+# Disks from before there were volumes: each is a folder under the disk's own id, and becomes the volume of that id.
+#
+# Nothing is moved or copied. It may be stopped anywhere and run again.
+
+
+@dataclass(frozen=True, slots=True)
+class DiskAdoption:
+    store: UnlinkedDisks
+    cloud: CloudDisks
+    """One machine's own."""
+    clock: Clock
+    settings: DiskSettings
+
+    async def adopt_all(self) -> int:
+        """How many were adopted."""
+        adopted = 0
+        for disk in await self.store.list_unlinked_disks():
+            volume_id = str(disk.disk_id)
+            if await self.cloud.find_volume(volume_id) is None:
+                continue  # never used: its volume is made when it is
+            tags = {OWNER_TAG: disk.username, DISK_NAME_TAGS[0]: disk.name, DISK_ID_TAG: volume_id}
+            await self.cloud.tag_volume(volume_id, tags)
+            volume = await self.cloud.grow_volume(volume_id, disk.size_gb or self.settings.default_size_gb)
+            adopted += await self.store.adopt_volume(disk, volume, self.settings.zone, now=self.clock.now())
+        return adopted

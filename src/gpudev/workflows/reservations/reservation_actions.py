@@ -6,14 +6,14 @@ from datetime import datetime
 from typing import assert_never
 
 from gpudev.domain.access.users import User
-from gpudev.domain.commands import MessageCause
-from gpudev.domain.errors import Conflict, Invalid, Stale
+from gpudev.domain.errors import Conflict, Forbidden, Invalid, Stale
 from gpudev.domain.ids import short_id
+from gpudev.domain.queue import MessageCause
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation
 from gpudev.planning.queue.extension import ExtensionDenied, ExtensionGranted, decide_extension
 from gpudev.planning.queue.queue_cycle import promises_of
-from gpudev.planning.spans import to_allocation
+from gpudev.planning.queue.queue_input import to_allocation
 from gpudev.ports.clock import Clock
 from gpudev.ports.reservations import (
     Change,
@@ -26,7 +26,7 @@ from gpudev.ports.reservations import (
 )
 from gpudev.settings import LimitSettings, TimingSettings
 from gpudev.workflows.queue_position import allocations_of, queued_requests, with_zones
-from gpudev.workflows.reservation_views import find_job
+from gpudev.workflows.reservation_views import find_job, sees_everything
 
 _EXTEND_ATTEMPTS = 5
 
@@ -102,3 +102,80 @@ class Extension:
         return await self.reservations.apply_change(
             change, now=now, cause=MessageCause.EXTENDED, extension_count=extends
         )
+
+
+# Cancelling: the end is written at once, whatever the reservation was doing; taking down what it had comes after.
+
+
+_CANCEL_ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Cancellation:
+    reservations: ReservationStore
+    clock: Clock
+
+    async def cancel(self, user: User, job_id: str) -> Reservation:
+        """Cancelling twice is fine; what ended otherwise is a Conflict that names its status."""
+        for attempt in range(1, _CANCEL_ATTEMPTS + 1):
+            found = await find_job(self.reservations, user, job_id)
+            if found.status is Status.CANCELLED:
+                return found
+            if found.status.is_terminal:
+                raise Conflict(f"reservation {short_id(found.reservation_id)} has already ended: it is {found.status}")
+            try:
+                return await self._end(user, found)
+            except Stale:
+                # The processor moved it between our look and our write.
+                if attempt == _CANCEL_ATTEMPTS:
+                    raise
+        raise AssertionError("unreachable")
+
+    async def _end(self, user: User, found: Reservation) -> Reservation:
+        now = self.clock.now()
+        change = Change(
+            reservation_id=found.reservation_id,
+            status=found.status,
+            version=found.version,
+            event=NewEvent("cancelled", f"cancelled by {user.username}"),
+            to=Status.CANCELLED,
+            fields={"cancelled_at": now, "step": None},
+            # One that waits and holds nothing has nothing that could outlive it: its disk is free this moment.
+            release=found.status.is_waiting and not found.is_being_requeued,
+        )
+        return await self.reservations.apply_change(change, now=now, cause=MessageCause.CANCELLED)
+
+
+# Prioritising: an operator lets somebody who waits go before others, or after them.
+
+
+_PRIORITISE_ATTEMPTS = 5
+_HIGHEST_PRIORITY = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Prioritisation:
+    reservations: ReservationStore
+    clock: Clock
+
+    async def prioritise(self, user: User, job_id: str, priority: int) -> Reservation:
+        if not sees_everything(user):
+            raise Forbidden("only operators may set priorities")
+        if not -_HIGHEST_PRIORITY <= priority <= _HIGHEST_PRIORITY:
+            raise Invalid(f"a priority is a number from -{_HIGHEST_PRIORITY} to {_HIGHEST_PRIORITY}", field="priority")
+        for attempt in range(1, _PRIORITISE_ATTEMPTS + 1):
+            found = await find_job(self.reservations, user, job_id)
+            if not found.status.is_waiting:
+                raise Conflict(f"only who waits has a priority; {short_id(found.reservation_id)} is {found.status}")
+            if found.priority == priority:
+                return found
+            event = NewEvent("priority", f"{user.username} set its priority to {priority} (it was {found.priority})")
+            change = Change(found.reservation_id, found.status, found.version, event, fields={"priority": priority})
+            try:
+                return await self.reservations.apply_change(
+                    change, now=self.clock.now(), cause=MessageCause.PRIORITISED
+                )
+            except Stale:
+                if attempt == _PRIORITISE_ATTEMPTS:
+                    raise
+        raise AssertionError("unreachable")

@@ -12,8 +12,7 @@ from typing import Any
 from gpudev.domain.errors import Unavailable
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.reservations.reservation import Reservation, ReservationEvent
-from gpudev.ports.changes import ReservationChanges
-from gpudev.ports.reservations import ReservationStore
+from gpudev.ports.reservations import ReservationChanges, ReservationStore
 from gpudev.wire.reservations import JobEvent, JobView
 from gpudev.workflows.reservation_views import ReservationViews, event_view
 

@@ -3,12 +3,12 @@
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from gpudev.domain.commands import MessageCause
 from gpudev.domain.errors import Stale
 from gpudev.domain.ids import short_id
+from gpudev.domain.queue import MessageCause
 from gpudev.planning.reservations.stale_requests import CancelStaleRequest, ResendRequest, decide_stale_requests
 from gpudev.ports.clock import Clock
-from gpudev.ports.reconciling import PlanningRecordStore
+from gpudev.ports.disks import PlanningRecordStore
 from gpudev.ports.reservations import ReservationStore
 from gpudev.settings import ReconcileSettings
 

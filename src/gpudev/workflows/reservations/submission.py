@@ -13,19 +13,18 @@ from typing import assert_never
 
 from gpudev.domain.access.ssh_keys import check_github_user, parse_public_keys
 from gpudev.domain.access.users import User
-from gpudev.domain.cluster import Node, ZoneConstraint
+from gpudev.domain.cluster import Catalogue, Node, ZoneConstraint
 from gpudev.domain.disks.names import NO_DISK, check_disk_name
 from gpudev.domain.disks.operations import DiskSettings
 from gpudev.domain.errors import IdTaken, Invalid, LimitReached
-from gpudev.domain.gpu import Catalogue
 from gpudev.domain.ids import new_reservation_id
 from gpudev.domain.queue import QueuePlan
 from gpudev.domain.reservations.lifecycle import LIVE
 from gpudev.domain.reservations.reservation import Reservation, ReservationDraft
 from gpudev.domain.sessions.personalization import Personalization, check_personalization
-from gpudev.planning.disk_zones import constrain_to_disks
+from gpudev.planning.queue.queue_input import to_request
+from gpudev.planning.queue.zone_constraints import constrain_to_disks
 from gpudev.planning.reservations.admission import AdmissionRequest, Admitted, NotAdmitted, UserUsage, admit_request
-from gpudev.planning.spans import to_request
 from gpudev.ports.access import PublicKeySource
 from gpudev.ports.clock import Clock
 from gpudev.ports.disks import DiskLocations

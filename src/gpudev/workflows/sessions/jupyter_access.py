@@ -15,9 +15,8 @@ from gpudev.domain.sessions.addons import JupyterState
 from gpudev.domain.sessions.grants import CloseCode, Grant, TokenPurpose
 from gpudev.planning import sessions as rules
 from gpudev.ports.clock import Clock
-from gpudev.ports.proxying import ProxyTokenStore
 from gpudev.ports.reservations import ReservationStore
-from gpudev.ports.sessions import AddonView, JupyterSecrets, JupyterSecretStore
+from gpudev.ports.sessions import AddonView, JupyterSecrets, JupyterSecretStore, ProxyTokenStore
 from gpudev.workflows.sessions.addons import find_own_job
 
 _RANDOM_BYTES = 32

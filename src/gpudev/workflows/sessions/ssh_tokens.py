@@ -15,8 +15,8 @@ from gpudev.domain.reservations.reservation import SshEndpoint
 from gpudev.domain.sessions.grants import TOKEN_PREFIX, Grant, SessionEnd
 from gpudev.planning import sessions as rules
 from gpudev.ports.clock import Clock
-from gpudev.ports.proxying import ProxyTokenStore
 from gpudev.ports.reservations import ReservationStore
+from gpudev.ports.sessions import ProxyTokenStore
 from gpudev.workflows.reservation_views import find_job
 
 _RANDOM_BYTES = 32

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpudev.adapters.kubernetes.objects import labels as names
+from gpudev.adapters.kubernetes.objects.compute_resources import CpuMemory
 from gpudev.adapters.kubernetes.objects.labels import gang_service_name, member_name, to_label_value
 from gpudev.adapters.kubernetes.objects.network_policies import SSH_PORT
 from gpudev.adapters.kubernetes.objects.secret_files import HOME, WORKSPACE, secret_mount_items, to_one_line
-from gpudev.adapters.kubernetes.sizing import CpuMemory
 from gpudev.domain.cluster import NodeShare
 from gpudev.ports.cluster import ServerSpec
 from gpudev.settings import KubernetesSettings

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from gpudev.adapters.key_pairs import KeyPair
 from gpudev.adapters.kubernetes.objects.labels import gang_service_name, member_name
-from gpudev.adapters.kubernetes.ssh_keys import KeyPair
 from gpudev.domain.cluster import NodeShare
 from gpudev.domain.ids import short_id
 from gpudev.domain.sessions.addons import JupyterSpec

@@ -11,8 +11,7 @@ from gpudev.adapters.kubernetes.cache.object_records import NodeRecord, PodRecor
 from gpudev.adapters.kubernetes.observation.node_gpu_types import find_gpu_type, gpu_types_by_instance
 from gpudev.adapters.kubernetes.observation.node_state import NodeStates, compute_node_state
 from gpudev.adapters.kubernetes.observation.server_state import ServerObservation, compute_server_state
-from gpudev.domain.cluster import Node
-from gpudev.domain.gpu import Catalogue, GpuType
+from gpudev.domain.cluster import Catalogue, GpuType, Node
 from gpudev.domain.ids import ReservationId
 from gpudev.ports.cluster import ServerPhase
 from gpudev.settings import KubernetesSettings

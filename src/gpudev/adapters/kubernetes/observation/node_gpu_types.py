@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from gpudev.adapters.kubernetes.cache.object_records import NodeRecord
-from gpudev.domain.gpu import Catalogue, GpuType
+from gpudev.domain.cluster import Catalogue, GpuType
 
 _WORD = re.compile(r"[a-z0-9]+")
 

@@ -14,11 +14,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpudev.adapters.kubernetes.cache.object_records import NodeRecord, PodRecord
-from gpudev.adapters.kubernetes.objects.compute_resources import ResourceRequests
+from gpudev.adapters.kubernetes.objects.compute_resources import (
+    CpuMemory,
+    ResourceRequests,
+    catalogue_resources,
+    compute_share,
+)
 from gpudev.adapters.kubernetes.observation.node_gpu_types import find_gpu_type, gpu_types_by_instance
-from gpudev.adapters.kubernetes.sizing import CpuMemory, catalogue_resources, compute_share
-from gpudev.domain.cluster import Node
-from gpudev.domain.gpu import Catalogue, GpuType
+from gpudev.domain.cluster import Catalogue, GpuType, Node
 from gpudev.settings import KubernetesSettings
 
 DEV_SERVER_PREFIX = "gpu-dev-"

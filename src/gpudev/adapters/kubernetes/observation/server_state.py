@@ -10,8 +10,12 @@ from datetime import datetime, timedelta
 
 from gpudev.adapters.kubernetes.cache.object_records import GonePod, MemberRecord, NodeRecord, PodRecord, ServerParts
 from gpudev.adapters.kubernetes.observation.node_state import choose_node_address
-from gpudev.adapters.kubernetes.observation.pod_failures import explain_deletion, find_pod_failure, is_pull_failing
-from gpudev.adapters.kubernetes.refusals import find_rejection_reason
+from gpudev.adapters.kubernetes.observation.pod_failures import (
+    explain_deletion,
+    find_pod_failure,
+    find_rejection_reason,
+    is_pull_failing,
+)
 from gpudev.domain.cluster import NodeShare
 from gpudev.domain.reservations.command_exit import CommandExit
 from gpudev.domain.reservations.reservation import SshEndpoint

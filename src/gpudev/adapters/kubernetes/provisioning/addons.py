@@ -7,6 +7,7 @@ from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
+from gpudev.adapters.key_pairs import parse_key_pair
 from gpudev.adapters.kubernetes.cache.object_records import PodRecord
 from gpudev.adapters.kubernetes.client.kubernetes_api import KubernetesApi
 from gpudev.adapters.kubernetes.client.resource_kinds import SECRET
@@ -23,7 +24,6 @@ from gpudev.adapters.kubernetes.objects.secret_files import (
     format_authorized_keys,
     format_jupyter_spec,
 )
-from gpudev.adapters.kubernetes.ssh_keys import parse_key_pair
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.domain.ids import ReservationId, pod_name
 from gpudev.domain.sessions.addons import OUTDATED_SERVER_ERROR, JupyterSpec, JupyterState, JupyterStatus

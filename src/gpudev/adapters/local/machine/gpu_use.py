@@ -1,19 +1,21 @@
-"""GPUs that somebody uses without a reservation: they are not ours to give away.
-
-Looks in a thread, at most every few seconds, and answers with what it last saw.
-"""
+"""Use of this machine's GPUs, asked of the driver: how busy they are, and which are used without a reservation."""
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 
 import psutil
 
 from gpudev.adapters.local.machine import nvml
 from gpudev.adapters.local.machine.nodes import LocalNodes
+from gpudev.adapters.local.machine.nvml import measure_gpus
 from gpudev.adapters.local.machine.processes import descends_from
+from gpudev.domain.cluster import GpuUse
 from gpudev.domain.errors import Unavailable
+from gpudev.domain.reservations.reservation import Reservation
+from gpudev.ports.clock import Clock
 
 _REFRESH_EVERY_S = 3.0
 
@@ -92,3 +94,45 @@ def _is_unmanaged(pid: int, own: ManagedUse, is_held: bool) -> bool:
     """In a container the driver may tell pids that do not exist here; on a GPU that a dev server holds, such a one
     is taken for the dev server's."""
     return not descends_from(pid, own.pids) and not (is_held and not psutil.pid_exists(pid))
+
+
+# How busy this machine's GPUs are, as the driver tells: what DCGM exporters tell of a cluster's.
+
+
+_FRESH_FOR = timedelta(seconds=2)
+_WAIT_SECONDS = 0.5
+
+
+class NvmlUsage:
+    """A GpuUsage. A driver that hangs keeps one thread busy and delays nobody for long."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._measuring: asyncio.Task[None] | None = None
+        self._measured_at: datetime | None = None
+        self._by_index: dict[int, GpuUse] = {}
+
+    async def close(self) -> None:
+        if self._measuring is not None:
+            self._measuring.cancel()
+
+    async def find_usage(self, reservation: Reservation) -> Sequence[GpuUse]:
+        wanted = [(share.node, index) for share in reservation.shares for index in share.gpu_indices]
+        if not wanted:
+            return []
+        now = self._clock.now()
+        if self._measuring is None and (self._measured_at is None or now - self._measured_at >= _FRESH_FOR):
+            self._measured_at = now
+            self._measuring = asyncio.create_task(self._measure(now), name="nvml")
+        if self._measuring is not None:
+            await asyncio.wait({self._measuring}, timeout=_WAIT_SECONDS)
+        return [self._by_index[index] for _, index in wanted if index in self._by_index]
+
+    async def _measure(self, now: datetime) -> None:
+        try:
+            found = await asyncio.to_thread(measure_gpus)
+            self._by_index = {
+                one.index: GpuUse(str(one.index), "", now, one.busy, one.memory_used, one.memory_total) for one in found
+            }
+        finally:
+            self._measuring = None

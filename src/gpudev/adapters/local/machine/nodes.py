@@ -16,8 +16,8 @@ from typing import Any
 import psutil
 
 from gpudev.adapters.local.machine.nvml import NvmlGpu, find_gpus
+from gpudev.domain.cluster import SLOTS_PER_CPU_NODE, GpuType, load_catalogue
 from gpudev.domain.errors import Invalid
-from gpudev.domain.gpu import SLOTS_PER_CPU_NODE, GpuType, load_catalogue
 
 SIMULATED_TYPE = "h100"
 SIMULATED_GPUS = 8

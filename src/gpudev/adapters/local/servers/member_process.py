@@ -20,9 +20,8 @@ from gpudev.adapters.local.machine.processes import (
     open_pidfd,
     send_signal,
 )
-from gpudev.adapters.local.records import MemberExit
 from gpudev.adapters.local.servers.pid1_reports import Pid1Report
-from gpudev.adapters.local.servers.state_folder import MemberFolder
+from gpudev.adapters.local.servers.state_folder import MemberExit, MemberFolder
 from gpudev.domain.reservations.command_exit import CommandExit
 
 _READY_POLL_S = 0.05

@@ -1,10 +1,13 @@
-"""What the facts about members and nodes mean: pure."""
+"""Server and node states, from what is known of members and GPUs: pure."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from gpudev.adapters.local.machine.gpu_use import UnmanagedUse
+from gpudev.adapters.local.machine.launch_spec import LOGIN
 from gpudev.adapters.local.machine.nodes import LocalNode
-from gpudev.adapters.local.servers.member_process import MemberState
+from gpudev.adapters.local.servers.member_process import Member, MemberState
+from gpudev.adapters.local.servers.state_folder import ServerFolder, ServerRecord
 from gpudev.domain.cluster import Node
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.reservations.reservation import SshEndpoint
@@ -52,3 +55,30 @@ def node_state(node: LocalNode, unmanaged: UnmanagedUse, address: str) -> Node:
         simulated=node.simulated,
         address=address,
     )
+
+
+# A dev server of this machine as a control plane knows it, and what it is taken for by that. It asks nobody.
+
+
+@dataclass
+class KnownServer:
+    reservation_id: ReservationId
+    folder: ServerFolder
+    record: ServerRecord | None = None
+    host_key: str = ""
+    members: list[Member] = field(default_factory=list)
+    preparation_step: str | None = None
+    failure: str | None = None
+    is_restartable: bool = False
+    """Broken in a way that starting it again may mend: nobody watched, or the start itself failed."""
+
+    def state(self, ssh_host: str) -> ServerState:
+        connection = None
+        if self.record is not None and self.record.ports:
+            connection = SshEndpoint(self.record.host or ssh_host, self.record.ports[0], LOGIN, self.host_key)
+        facts = [member.state for member in self.members]
+        if self.failure is not None:
+            return ServerState(
+                self.reservation_id, ServerPhase.DEAD, reason=self.failure, is_restartable=self.is_restartable
+            )
+        return server_state(self.reservation_id, facts, connection, self.preparation_step)

@@ -20,8 +20,7 @@ from pathlib import Path
 from gpudev.adapters.local.machine import linux, namespaces
 from gpudev.adapters.local.machine.launch_spec import LaunchSpec
 from gpudev.adapters.local.sshd.child_process import reset_signals
-from gpudev.adapters.local.sshd.environment import session_environment
-from gpudev.adapters.local.sshd.sshd_config import SshdConfig
+from gpudev.adapters.local.sshd.sshd_config import SshdConfig, session_environment
 
 LOG = ".cache/gpu-dev/setup.log"
 DOTFILES = ".dotfiles"

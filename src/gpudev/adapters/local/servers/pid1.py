@@ -30,7 +30,7 @@ from gpudev.adapters.local.servers.pid1_reports import (
     open_personalization_report,
 )
 from gpudev.adapters.local.sshd.command_exit import EXIT_COMMAND_ENDED
-from gpudev.adapters.local.sshd.server import run_sshd as run_sshd
+from gpudev.adapters.local.sshd.server import run_sshd
 from gpudev.adapters.local.sshd.sshd_config import SshdConfig
 
 EXIT_FAILED = 70

@@ -15,9 +15,8 @@ import asyncssh
 
 from gpudev.adapters.local.sshd import asyncssh_compat
 from gpudev.adapters.local.sshd.child_process import ChildWatcher, execute, spawn
-from gpudev.adapters.local.sshd.environment import session_environment
 from gpudev.adapters.local.sshd.sftp import find_sftp_server, serve_sftp
-from gpudev.adapters.local.sshd.sshd_config import SshdConfig
+from gpudev.adapters.local.sshd.sshd_config import SshdConfig, session_environment
 from gpudev.adapters.local.sshd.streams import ChildInput, ChildOutput
 from gpudev.adapters.local.sshd.terminal import Size, Terminal, open_terminal, resize, send_break
 from gpudev.adapters.local.sshd.terminal_messages import TerminalMessages

@@ -1,8 +1,4 @@
-"""Jupyter in a dev server: started, kept running and stopped as a file of the control plane says, by the user's own
-rights. It listens on loopback, on a port that nobody else has to know: whoever may go there is let through by us.
-
-How it is, is written where the control plane looks. What people do with it is not known here.
-"""
+"""Jupyter in a dev server: started, supervised and stopped as a file of the control plane says; both ends of that file."""
 
 import asyncio
 import contextlib
@@ -13,14 +9,13 @@ import signal
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from gpudev.adapters.local.machine import linux
 from gpudev.adapters.local.sshd.child_process import ChildWatcher, execute, spawn
-from gpudev.adapters.local.sshd.environment import session_environment
-from gpudev.adapters.local.sshd.files import WatchedFile
-from gpudev.adapters.local.sshd.sshd_config import SshdConfig
+from gpudev.adapters.local.sshd.sshd_config import SshdConfig, WatchedFile, session_environment
+from gpudev.domain.sessions.addons import OUTDATED_SERVER_ERROR, JupyterSpec, JupyterState, JupyterStatus
 
 JUPYTER_LOGIN = "jupyter"
 """Under this name the control plane comes, with a key for this alone."""
@@ -242,3 +237,32 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+# Jupyter as a dev server of this machine is told of it, and tells of it: values ↔ the text of files.
+
+
+_LONGEST_REASON = 1000
+
+
+def jupyter_spec_to_text(spec: JupyterSpec | None) -> str:
+    return "" if spec is None else json.dumps(asdict(spec))
+
+
+def parse_jupyter_report(report: str | None, spec: JupyterSpec) -> JupyterStatus:
+    """What is said of another wish, or cannot be read, says nothing of this one. Users may have had a hand in it."""
+    if report is None:
+        return JupyterStatus(JupyterState.FAILED, OUTDATED_SERVER_ERROR)
+    starting = JupyterStatus(JupyterState.STARTING)
+    try:
+        told = json.loads(report)
+        if told["wish"] != fingerprint(jupyter_spec_to_text(spec)):
+            return starting
+        state = JupyterState(told["state"])
+        reason = None if told["reason"] is None else str(told["reason"])
+    except (ValueError, TypeError, KeyError):
+        return starting
+    if state is not JupyterState.FAILED:
+        return JupyterStatus(state)
+    words = "".join(letter for letter in reason or "it does not say why" if letter.isprintable())
+    return JupyterStatus(state, words[:_LONGEST_REASON])

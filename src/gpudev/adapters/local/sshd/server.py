@@ -1,6 +1,7 @@
-"""The SSH server itself: who may log in, and what a connection may ask for."""
+"""The SSH server itself: who may log in, what a connection may ask for, and whose key was revoked."""
 
 import asyncio
+import base64
 import gc
 import importlib
 import os
@@ -20,11 +21,40 @@ from gpudev.adapters.local.sshd import asyncssh_compat, port_forwarding
 from gpudev.adapters.local.sshd.channel_session import ChannelSession, SshdContext, choose_shell
 from gpudev.adapters.local.sshd.child_process import ChildWatcher, enter_home, reset_signals
 from gpudev.adapters.local.sshd.command_exit import CommandExitWatch
-from gpudev.adapters.local.sshd.jupyter import JUPYTER_LOGIN as JUPYTER_LOGIN
+from gpudev.adapters.local.sshd.jupyter import JUPYTER_LOGIN
 from gpudev.adapters.local.sshd.jupyter import JupyterSupervisor
-from gpudev.adapters.local.sshd.regulars import KeySessions
-from gpudev.adapters.local.sshd.sshd_config import SshdConfig
+from gpudev.adapters.local.sshd.sshd_config import SshdConfig, WatchedFile
 from gpudev.adapters.local.sshd.terminal_messages import TerminalMessages
+
+
+class KeySessions:
+    """Looks at the list only while somebody is logged in."""
+
+    def __init__(self, authorized_keys_path: str) -> None:
+        self._authorized_keys = WatchedFile(authorized_keys_path)
+        self._connections: dict[asyncssh.SSHServerConnection, str] = {}
+
+    def add_connection(self, connection: asyncssh.SSHServerConnection, key_data: bytes) -> None:
+        self._connections[connection] = base64.b64encode(key_data).decode()
+
+    def remove_connection(self, connection: asyncssh.SSHServerConnection) -> None:
+        self._connections.pop(connection, None)
+
+    def disconnect_revoked(self) -> None:
+        """A list that cannot be read says nothing about anybody: nobody new gets in, and nobody is sent away."""
+        if not self._connections:
+            return
+        text = self._authorized_keys.read_if_changed()
+        if text is None:
+            return
+        known = set(text.split())
+        for connection, key in list(self._connections.items()):
+            if key not in known:
+                connection.disconnect(asyncssh.DISC_BY_APPLICATION, "you are let in here no longer")
+
+
+# The SSH server itself: who may log in, and what a connection may ask for.
+
 
 _MOST_LOGGING_IN = 500
 """Far more than a crowd that comes at once."""

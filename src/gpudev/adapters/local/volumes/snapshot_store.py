@@ -12,15 +12,20 @@ from pathlib import Path
 
 import structlog
 
-from gpudev.adapters.local.opening import ensure_passable
-from gpudev.adapters.local.volume_records import LocalSnapshotRecord
 from gpudev.adapters.local.volumes.contents import ContentsCounter
 from gpudev.adapters.local.volumes.copied_files import CopiedFileTable
 from gpudev.adapters.local.volumes.filesystem import filesystem_type, sync_filesystem
 from gpudev.adapters.local.volumes.thread_jobs import JobStopped, ThreadJob, open_directory, translate_errors
 from gpudev.adapters.local.volumes.tree_copy import CopyMethod, CopyProgress, EarlierCopy, TreeCopy
 from gpudev.adapters.local.volumes.tree_removal import remove_folder
-from gpudev.adapters.local.volumes.volume_layout import VolumeBusy, VolumeLayout, VolumeOrSnapshot, is_id
+from gpudev.adapters.local.volumes.tree_walk import ensure_passable
+from gpudev.adapters.local.volumes.volume_layout import (
+    LocalSnapshotRecord,
+    VolumeBusy,
+    VolumeLayout,
+    VolumeOrSnapshot,
+    is_id,
+)
 from gpudev.domain.errors import ClusterError
 from gpudev.ports.cloud import Snapshot, SnapshotState
 

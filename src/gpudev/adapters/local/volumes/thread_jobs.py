@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpudev.adapters.local.volume_records import InvalidVolumeRecord
 from gpudev.adapters.local.volumes.tree_copy import CopyProgress
+from gpudev.adapters.local.volumes.volume_layout import InvalidVolumeRecord
 from gpudev.domain.errors import ClusterError, Unavailable
 
 _PERMANENT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)

@@ -1,9 +1,4 @@
-"""A copy of a user's tree, as faithful as the file system and our rights allow, while the user may be changing it.
-
-Bytes are shared where the file system can (reflinks); else a file that has not changed since an earlier copy is linked
-to that copy's file; else it is copied. A file of the user's own tree is never linked: it would change with it. Nothing
-outside the tree is read or written, whatever is swapped for links meanwhile. It refuses to know what the copy is for.
-"""
+"""Copies a user's tree as faithfully as the file system and our rights allow, while the user may be changing it."""
 
 import contextlib
 import errno
@@ -13,12 +8,63 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from gpudev.adapters.local.attributes import copy_metadata
-from gpudev.adapters.local.opening import ensure_passable, exclusive_access, open_unreadable_file
 from gpudev.adapters.local.volumes.contents import ContentsCounter
 from gpudev.adapters.local.volumes.copied_files import CopiedFileTable
 from gpudev.adapters.local.volumes.filesystem import clone_file, copy_bytes, next_data
-from gpudev.adapters.local.volumes.tree_walk import TreeWalk
+from gpudev.adapters.local.volumes.tree_walk import TreeWalk, ensure_passable, exclusive_access, open_unreadable_file
+
+# Owner, rights, attributes and times of a file, from one open file to another: as much as we may keep.
+
+
+_UNSUPPORTED = (errno.EOPNOTSUPP, errno.EPERM, errno.EACCES, errno.EINVAL, errno.ENODATA, errno.ERANGE)
+_HAS_EXTENDED_ATTRIBUTES = hasattr(os, "listxattr")
+
+
+def copy_metadata(source: int | None, target: int, found: os.stat_result, mode: int, new_mode: int) -> list[str]:
+    """The names of attributes that could not be kept. `found` and `mode`: what the source was; `new_mode`: what the
+    target has now. Without a source, extended attributes are left out.
+
+    The order matters: a new owner takes special rights and attributes away, and all of it changes times."""
+    wanted = stat.S_IMODE(mode)
+    if not _copy_owner(target, found):
+        wanted &= ~(stat.S_ISUID | stat.S_ISGID)  # rights of a stranger are nobody's to hand out
+    if wanted != new_mode:
+        os.fchmod(target, wanted)
+    lost = _copy_extended_attributes(source, target) if _HAS_EXTENDED_ATTRIBUTES and source is not None else []
+    os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
+    return lost
+
+
+def _copy_owner(target: int, found: os.stat_result) -> bool:
+    """Whether it has the source's owner and group now."""
+    if (found.st_uid, found.st_gid) == (os.geteuid(), os.getegid()):
+        return True
+    try:
+        os.fchown(target, found.st_uid, found.st_gid)
+    except PermissionError:
+        with contextlib.suppress(PermissionError):
+            os.fchown(target, -1, found.st_gid)
+        return False
+    return True
+
+
+def _copy_extended_attributes(source: int, target: int) -> list[str]:
+    lost = []
+    try:
+        names = os.listxattr(source)
+    except OSError as error:
+        if error.errno in _UNSUPPORTED:
+            return []
+        raise
+    for name in names:
+        try:
+            os.setxattr(target, name, os.getxattr(source, name))
+        except OSError as error:
+            if error.errno not in _UNSUPPORTED:
+                raise
+            lost.append(name)
+    return lost
+
 
 _READING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _WRITING = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

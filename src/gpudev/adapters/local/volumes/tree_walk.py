@@ -1,13 +1,13 @@
-"""Where a walk through a tree stands, when the tree belongs to a user who may change it at the same moment.
-
-One folder is open at a time, however deep the tree is. Folders are entered by one name each and never through links, so
-that a walk by root stays inside the tree whatever is swapped for what. It knows nothing of what the walk is for.
-"""
+"""Walks a tree that its user may change at the same moment, and may have closed to themselves."""
 
 import contextlib
 import errno
 import os
+import stat
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from gpudev.adapters.local.volumes.filesystem import open_folder
 
@@ -105,3 +105,58 @@ class TreeWalk:
 def _file_identity(fd: int) -> tuple[int, int]:
     stat = os.fstat(fd)
     return stat.st_dev, stat.st_ino
+
+
+# What its owner has closed to themselves, opened up so that it can be copied.
+#
+# Only where we are that owner: root passes anyway, and must not change the mode of what a link might point to.
+
+
+_PASSABLE = 0o500
+_POLL_S = 0.2
+
+_trees_in_use: set[tuple[int, int]] = set()
+_trees_changed = threading.Condition()
+
+
+def ensure_passable(folder: str | Path, within: int | None = None) -> int | None:
+    """The mode it had, if that had to be changed. It must stay so as long as anything in it is opened by its name."""
+    if os.geteuid() == 0:
+        return None
+    with contextlib.suppress(OSError):  # entering it tells
+        mode = os.stat(folder, dir_fd=within, follow_symlinks=False).st_mode
+        if stat.S_ISDIR(mode) and mode & _PASSABLE != _PASSABLE:
+            os.chmod(folder, stat.S_IMODE(mode) | _PASSABLE, dir_fd=within)
+            return mode
+    return None
+
+
+def open_unreadable_file(name: str, flags: int, within: int) -> tuple[int, int]:
+    """And its mode before, which it has again."""
+    mode = os.stat(name, dir_fd=within, follow_symlinks=False).st_mode
+    os.chmod(name, stat.S_IMODE(mode) | 0o400, dir_fd=within)
+    try:
+        return os.open(name, flags, dir_fd=within), mode
+    finally:
+        os.chmod(name, stat.S_IMODE(mode), dir_fd=within)
+
+
+@contextlib.contextmanager
+def exclusive_access(top: int, check: Callable[[], None]) -> Iterator[None]:
+    """Nobody else here opens up and closes folders of this tree meanwhile. `check` may break the waiting off."""
+    if os.geteuid() == 0:
+        yield
+        return
+    found = os.fstat(top)
+    identity = (found.st_dev, found.st_ino)
+    with _trees_changed:
+        while identity in _trees_in_use:
+            check()
+            _trees_changed.wait(_POLL_S)
+        _trees_in_use.add(identity)
+    try:
+        yield
+    finally:
+        with _trees_changed:
+            _trees_in_use.discard(identity)
+            _trees_changed.notify_all()

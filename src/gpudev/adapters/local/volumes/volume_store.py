@@ -11,9 +11,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gpudev.adapters.local.records import InvalidServerRecord
-from gpudev.adapters.local.servers.state_folder import StateFolder
-from gpudev.adapters.local.volume_records import LocalVolumeRecord
+from gpudev.adapters.local.servers.state_folder import InvalidServerRecord, StateFolder
 from gpudev.adapters.local.volumes.contents import MOST_ENTRIES, list_contents
 from gpudev.adapters.local.volumes.copied_files import CopiedFileTable
 from gpudev.adapters.local.volumes.filesystem import sync_filesystem
@@ -21,7 +19,13 @@ from gpudev.adapters.local.volumes.snapshot_store import pending_snapshot_ids
 from gpudev.adapters.local.volumes.thread_jobs import JobStopped, ThreadJob, open_directory, translate_errors
 from gpudev.adapters.local.volumes.tree_copy import TreeCopy
 from gpudev.adapters.local.volumes.tree_removal import remove_folder
-from gpudev.adapters.local.volumes.volume_layout import VolumeBusy, VolumeLayout, VolumeOrSnapshot, is_id
+from gpudev.adapters.local.volumes.volume_layout import (
+    LocalVolumeRecord,
+    VolumeBusy,
+    VolumeLayout,
+    VolumeOrSnapshot,
+    is_id,
+)
 from gpudev.domain.disks.contents import Contents
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.ports.cloud import SnapshotState, Volume

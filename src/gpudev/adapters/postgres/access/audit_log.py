@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import asyncpg
 
 from gpudev.adapters.postgres.database.pool import Pool
-from gpudev.ports.auditing import AuditEntry, AuditQuery
+from gpudev.ports.access import AuditEntry, AuditQuery
 
 
 class PostgresAuditLog:

@@ -10,7 +10,7 @@ from gpudev.adapters.postgres.database.pool import Connection, Pool
 from gpudev.domain.access.invitations import Invitation
 from gpudev.domain.access.users import Role, check_username
 from gpudev.domain.errors import Conflict, NotFound
-from gpudev.ports.invitations import INVITATION_PROVIDER, NewInvitation
+from gpudev.ports.access import INVITATION_PROVIDER, NewInvitation
 
 _SECRET_BYTES = 32
 

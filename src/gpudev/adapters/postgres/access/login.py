@@ -6,8 +6,7 @@ from datetime import datetime, timedelta
 import asyncpg
 import structlog
 
-from gpudev.adapters.postgres.access.users import user_from_row
-from gpudev.adapters.postgres.administering import is_last_admin, lock_admins
+from gpudev.adapters.postgres.access.users import is_last_admin, lock_admins, user_from_row
 from gpudev.adapters.postgres.database.pool import Connection, Pool
 from gpudev.domain.access.users import Role, User
 from gpudev.domain.errors import Conflict, Forbidden, LimitReached, NotFound

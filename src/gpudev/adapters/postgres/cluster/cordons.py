@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from gpudev.adapters.postgres.database.pool import Connection, Pool
-from gpudev.domain.cordon import Cordon
+from gpudev.domain.cluster import Cordon
 from gpudev.domain.errors import NotFound
 from gpudev.domain.ids import ReservationId
-from gpudev.ports.cordons import AbsentNode
+from gpudev.ports.cluster import AbsentNode
 
 
 class PostgresCordons:

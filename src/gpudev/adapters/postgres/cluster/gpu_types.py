@@ -9,9 +9,8 @@ from gpudev.adapters.postgres.database.leases import check_epoch
 from gpudev.adapters.postgres.database.migrator import seed_gpu_types
 from gpudev.adapters.postgres.database.pool import Connection, Pool
 from gpudev.adapters.postgres.reservations import reservation_rows
-from gpudev.domain.cluster import Node
-from gpudev.domain.errors import NotFound
-from gpudev.domain.gpu import Catalogue, GpuType
+from gpudev.domain.cluster import Catalogue, GpuType, Node
+from gpudev.domain.errors import Conflict, NotFound
 from gpudev.ports.reservations import AvailabilityRow, Lease
 
 _ABSENT_RETENTION = timedelta(days=30)
@@ -173,3 +172,48 @@ def _gpu_type_from_row(row: asyncpg.Record) -> GpuType:
         row["description"],
         row["is_active"],
     )
+
+
+# Availability rows on PostgreSQL, for whoever looks once: facts never replace later ones.
+
+
+class PostgresAvailability:
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def type_names(self) -> list[str]:
+        async with self._pool.acquire() as connection:
+            return [row["gpu_type"] for row in await connection.fetch("SELECT gpu_type FROM gpu_types ORDER BY 1")]
+
+    async def availability(self) -> list[AvailabilityRow]:
+        return await PostgresCatalogue(self._pool).availability()
+
+    async def write_if_newer(self, row: AvailabilityRow) -> bool:
+        try:
+            return await self._write(row)
+        except asyncpg.PostgresError as error:
+            raise Conflict(f"the database refuses it: {error}") from error
+
+    async def _write(self, row: AvailabilityRow) -> bool:
+        async with self._pool.acquire() as connection:
+            done = await connection.fetchval(
+                """
+                UPDATE gpu_types
+                SET total_cluster_gpus = $2, available_gpus = $3, max_reservable = $4, full_nodes_available = $5,
+                    running_instances = $6, desired_capacity = $7, max_per_node = $8, last_availability_update = $9,
+                    last_availability_updated_by = $10
+                WHERE gpu_type = $1 AND (last_availability_update IS NULL OR last_availability_update <= $9)
+                RETURNING gpu_type
+                """,
+                row.gpu_type,
+                row.total_cluster_gpus,
+                row.available_gpus,
+                row.max_reservable,
+                row.full_nodes_available,
+                row.running_instances,
+                row.desired_capacity,
+                row.max_per_node,
+                row.updated_at,
+                row.updated_by,
+            )
+        return done is not None

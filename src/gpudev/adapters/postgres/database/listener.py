@@ -14,7 +14,7 @@ import structlog
 
 from gpudev.adapters.postgres.database.pool import UNREACHABLE, Connection, connect
 from gpudev.domain.errors import Unavailable
-from gpudev.ports.changes import AccessChange
+from gpudev.ports.reservations import AccessChange
 from gpudev.settings import DatabaseSettings
 
 log = structlog.get_logger(__name__)
@@ -103,7 +103,7 @@ class Listener:
 
 
 class PostgresReservationChanges:
-    """Wakes whoever watches a reservation. Fulfils `ports.changes.ReservationChanges`."""
+    """Wakes whoever watches a reservation. Fulfils `ports.reservations.ReservationChanges`."""
 
     def __init__(self, database: DatabaseSettings) -> None:
         self._listener = Listener(database, RESERVATION_CHANGES_CHANNEL, self._wake_watchers)
@@ -167,7 +167,7 @@ class AccessLivenessProbe(LivenessProbe):
 
 
 class PostgresAccessChanges:
-    """Tells which keys and users changed. Fulfils `ports.changes.AccessChanges`."""
+    """Tells which keys and users changed. Fulfils `ports.reservations.AccessChanges`."""
 
     def __init__(self, database: DatabaseSettings) -> None:
         self._probe = AccessLivenessProbe()

@@ -12,7 +12,7 @@ from uuid import UUID
 import asyncpg
 
 from gpudev.adapters.postgres.database.pool import Connection, Pool
-from gpudev.domain.commands import MESSAGE_QUEUES, PLANNING_LEASE, dead_letter_queue
+from gpudev.domain.queue import MESSAGE_QUEUES, PLANNING_LEASE, dead_letter_queue
 from gpudev.metrics.event_counters import CountedEvent, DiskCorrection, DiskOperationEnded, ReservationTransition
 from gpudev.metrics.system_state import GpuTypeState, MessageQueueState, SystemState
 

@@ -15,8 +15,8 @@ import asyncpg
 
 from gpudev.adapters.postgres.database.pool import Connection, connect
 from gpudev.adapters.postgres.database.roles import ensure_roles, grant_privileges
+from gpudev.domain.cluster import GpuType, load_catalogue
 from gpudev.domain.errors import Conflict
-from gpudev.domain.gpu import GpuType, load_catalogue
 from gpudev.settings import DatabaseSettings
 
 _LOCK = 0x67707564  # "gpud"

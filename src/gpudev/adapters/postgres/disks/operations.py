@@ -12,7 +12,6 @@ import asyncpg
 from gpudev.adapters.postgres.database.pool import Connection, Pool
 from gpudev.adapters.postgres.disks import disk_rows
 from gpudev.adapters.postgres.disks.quota import lock_user_disks
-from gpudev.domain.commands import DISK_QUEUE
 from gpudev.domain.disks.operations import (
     DiskState,
     Operation,
@@ -24,6 +23,7 @@ from gpudev.domain.disks.operations import (
 )
 from gpudev.domain.errors import Conflict, NotFound, Stale
 from gpudev.domain.ids import DiskId, ReservationId, UserId
+from gpudev.domain.queue import DISK_QUEUE
 from gpudev.ports.disks import Decide, DiskInUse, DiskMaintenance
 
 DISK_OPERATION_CHANGES_CHANNEL = "disk_operation_changes"

@@ -1,5 +1,6 @@
 """Disks as their owners look at them, on PostgreSQL. It writes nothing."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpudev.adapters.postgres.database.pool import Pool
@@ -7,7 +8,7 @@ from gpudev.adapters.postgres.disks import disk_rows
 from gpudev.domain.disks.contents import Contents
 from gpudev.domain.disks.operations import RecordedSnapshotId
 from gpudev.domain.ids import DiskId, UserId
-from gpudev.ports.disks import ContentsTotals, DiskEvent, DiskOverview, SnapshotContents
+from gpudev.ports.disks import ContentsTotals, DiskEvent, DiskLocation, DiskOverview, SnapshotContents
 
 _WHERE_USER = "WHERE d.user_id = $1 AND d.purged_at IS NULL ORDER BY d.disk_name, d.created_at, d.disk_id"
 # Our own records are counted: the disk's row has the cloud's view, of which copies made by others are a part.
@@ -94,3 +95,24 @@ class PostgresDiskViews:
             )
             for row in disks
         ]
+
+
+# Where disks' volumes are, on PostgreSQL: for whoever plans many reservations at once.
+
+
+# What a clone was made from does not count: that snapshot goes with the other disk.
+_SELECT_LOCATIONS = """
+    SELECT d.disk_id, d.zone, coalesce(s.status = 'completed' AND s.lacks IS NULL, false) AS is_saved
+    FROM disks d LEFT JOIN disk_snapshots s ON s.snapshot_id = d.saved_as AND s.disk_id = d.disk_id
+    WHERE d.disk_id = ANY($1::uuid[]) AND d.ebs_volume_id IS NOT NULL AND d.zone IS NOT NULL
+"""
+
+
+class PostgresDiskLocations:
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def find_locations(self, disk_ids: Sequence[DiskId]) -> Mapping[DiskId, DiskLocation]:
+        async with self._pool.acquire() as connection:
+            found = await connection.fetch(_SELECT_LOCATIONS, disk_ids)
+        return {DiskId(row["disk_id"]): DiskLocation(row["zone"], row["is_saved"]) for row in found}

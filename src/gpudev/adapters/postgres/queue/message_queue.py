@@ -11,9 +11,9 @@ import asyncpg
 from gpudev.adapters.postgres.database.pool import Connection, Pool
 from gpudev.adapters.postgres.reservations import reservation_rows
 from gpudev.adapters.postgres.reservations.guarded_writes import write_changes
-from gpudev.domain.commands import MAX_MESSAGE_FAILURES, MESSAGE_QUEUES, RESERVATION_QUEUE, dead_letter_queue
 from gpudev.domain.errors import NotFound
 from gpudev.domain.ids import ReservationId
+from gpudev.domain.queue import MAX_MESSAGE_FAILURES, MESSAGE_QUEUES, RESERVATION_QUEUE, dead_letter_queue
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.ports.reservations import Change, NewEvent, QueueMessage
 

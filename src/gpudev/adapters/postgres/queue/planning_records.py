@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from gpudev.adapters.postgres.database.pool import Pool
-from gpudev.domain.commands import PLANNING_LEASE
 from gpudev.domain.ids import ReservationId
-from gpudev.ports.reconciling import PlanningRecords
+from gpudev.domain.queue import PLANNING_LEASE
+from gpudev.ports.disks import PlanningRecords
 from gpudev.ports.reservations import Lease
 
 _LONGEST_PAUSE = timedelta(minutes=1)

@@ -12,9 +12,8 @@ import structlog
 
 from gpudev.adapters.postgres.database.pool import Connection
 from gpudev.adapters.postgres.sessions.personalization import delete_personalizations
-from gpudev.domain.commands import RESERVATION_QUEUE, MessageCause, dead_letter_queue
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.queue import EstimateRecord
+from gpudev.domain.queue import RESERVATION_QUEUE, EstimateRecord, MessageCause, dead_letter_queue
 from gpudev.ports.reservations import Change, QueueUpdate
 
 # The columns a change may set. Values travel as one JSON object per row and are read back in their column's type,

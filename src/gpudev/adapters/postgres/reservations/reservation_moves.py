@@ -1,13 +1,13 @@
-"""Moves on PostgreSQL. Fulfils `ports.moving`."""
+"""Moves on PostgreSQL. Fulfils `ports.reservations`."""
 
 from collections.abc import Sequence
 from datetime import datetime
 
 from gpudev.adapters.postgres.database.pool import Connection, Pool
 from gpudev.adapters.postgres.reservations.guarded_writes import send_message, write_changes
-from gpudev.domain.commands import MessageCause
 from gpudev.domain.errors import Stale
 from gpudev.domain.ids import ReservationId
+from gpudev.domain.queue import MessageCause
 from gpudev.ports.reservations import Change
 
 

@@ -19,11 +19,10 @@ from gpudev.adapters.postgres.reservations.guarded_writes import (
     write_queue_updates,
 )
 from gpudev.adapters.postgres.sessions.personalization import delete_personalizations, insert_personalization
-from gpudev.domain.commands import RESERVATION_QUEUE, MessageCause
 from gpudev.domain.disks.names import DEFAULT_DISK, NO_DISK
 from gpudev.domain.errors import DiskHeld, IdempotencyMismatch, IdTaken, LimitReached, NotFound, Stale
 from gpudev.domain.ids import DiskId, ReservationId, UserId, new_disk_id, pod_name, short_id
-from gpudev.domain.queue import EstimateRecord
+from gpudev.domain.queue import RESERVATION_QUEUE, EstimateRecord, MessageCause
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation, ReservationDraft, ReservationEvent
 from gpudev.ports.reservations import (
@@ -349,3 +348,40 @@ def _translate_submit_error(error: asyncpg.PostgresError, draft: ReservationDraf
             f"disk {name!r} is held by reservation {str(error)[:8]} until it is released; "
             "use another disk, or 'none' for scratch space"
         ) from error
+
+
+# Everything unreleased, kept in memory and brought up to date by asking only for what changed.
+#
+# PostgreSQL's own row version (xmin) says what changed, whoever wrote it; a row is read in full once per write.
+
+
+class UnreleasedCache:
+    """For one reader that looks often: the planning loop."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._row_versions: dict[UUID, int] = {}
+        self._reservations: dict[UUID, Reservation] = {}
+
+    async def refresh(self) -> list[Reservation]:
+        """All that waits, runs, or still holds something, by arrival."""
+        async with self._pool.acquire() as connection:
+            found = await connection.fetch(
+                "SELECT reservation_id, xmin::text::bigint AS mark FROM reservations WHERE released_at IS NULL"
+            )
+            marks: dict[UUID, int] = {row["reservation_id"]: row["mark"] for row in found}
+            changed = [rid for rid, mark in marks.items() if self._row_versions.get(rid) != mark]
+            fresh = (
+                await connection.fetch(
+                    reservation_rows.SELECT_RESERVATION
+                    + "WHERE r.reservation_id = ANY($1::uuid[]) AND r.released_at IS NULL",
+                    changed,
+                )
+                if changed
+                else []
+            )
+        known = {rid: self._reservations[rid] for rid in marks if rid in self._reservations}
+        known.update({row["reservation_id"]: reservation_rows.reservation_from_row(row) for row in fresh})
+        # A row that was written again between the two statements carries an old mark: it is read once more next time.
+        self._row_versions, self._reservations = marks, known
+        return sorted(known.values(), key=lambda reservation: reservation.seq)

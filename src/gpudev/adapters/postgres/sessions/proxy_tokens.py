@@ -1,4 +1,4 @@
-"""The proxy's tokens on PostgreSQL, and what they hang on. Fulfils `ports.proxying.ProxyTokenStore`."""
+"""The proxy's tokens on PostgreSQL, and what they hang on. Fulfils `ports.sessions.ProxyTokenStore`."""
 
 from collections.abc import Sequence
 from datetime import datetime

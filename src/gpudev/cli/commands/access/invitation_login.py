@@ -19,8 +19,7 @@ from gpudev.sdk.api_address import region_of
 from gpudev.sdk.credentials import Credential
 from gpudev.sdk.http.certificate_pins import store_pin
 from gpudev.wire import codec
-from gpudev.wire.access import LoginMethod, LoginView
-from gpudev.wire.auth_oidc import InvitationLoginRequest
+from gpudev.wire.access import InvitationLoginRequest, LoginMethod, LoginView
 
 if TYPE_CHECKING:
     from gpudev.cli.api_calls import CommandApi

@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 from gpudev.cli import output
 from gpudev.cli.commands.access.oidc_issuer import LoginRejected, OidcClient, OidcEndpoints, OidcTokens, ask_for_tokens
 from gpudev.cli.exit_codes import CliError, ExitCode
-from gpudev.domain.oidc_login import bind_nonce
+from gpudev.domain.access.login import bind_nonce
 
 PATIENCE_SECONDS = 300.0
 _PATH = "/callback"

@@ -19,8 +19,7 @@ from gpudev.domain.access.login import server_name
 from gpudev.sdk import credentials, json_files
 from gpudev.sdk.credentials import Credential
 from gpudev.wire import codec
-from gpudev.wire.access import LoginMethod, LoginView
-from gpudev.wire.auth_oidc import OidcLoginRequest
+from gpudev.wire.access import LoginMethod, LoginView, OidcLoginRequest
 
 if TYPE_CHECKING:
     from gpudev.cli.command_session import CommandSession

@@ -9,11 +9,10 @@ from gpudev.cli import formatting, output
 from gpudev.cli.api_calls import ApiReply
 from gpudev.cli.command_session import CommandSession
 from gpudev.cli.commands.disks import disk_formatting
-from gpudev.cli.commands.disks.disk_requests import wait_with_progress
-from gpudev.cli.disks import fetch_disk_call
+from gpudev.cli.commands.disks.disk_requests import fetch_disk_call, wait_with_progress
 from gpudev.cli.options import DISK, DISK_ID, SNAPSHOT, api_options
-from gpudev.sdk.disk_waiting import check_operation
 from gpudev.sdk.http import disk_endpoints
+from gpudev.sdk.http.disk_endpoints import check_operation
 from gpudev.sdk.http.endpoints import ApiCall
 from gpudev.wire.disks import (
     CloneDiskRequest,

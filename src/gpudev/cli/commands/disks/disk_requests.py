@@ -1,19 +1,42 @@
-"""Waiting for what is done to a disk, and showing how far it is.
-
-On a terminal one line is drawn over itself; elsewhere each new step is a line; programs see nothing of it.
-"""
+"""Disks as the commands ask for them, with refusals that name the next step for disks."""
 
 import gc
 import sys
 import time
+from typing import TypeVar
 
 from gpudev.cli import formatting, output
-from gpudev.cli.api_calls import ApiReply
+from gpudev.cli.api_calls import ApiReply, CommandApi
 from gpudev.cli.command_session import CommandSession
 from gpudev.cli.exit_codes import CliError, ExitCode
-from gpudev.sdk.disk_waiting import wait_for_operation as wait
+from gpudev.sdk.errors import NotFound, Unreachable
+from gpudev.sdk.http.disk_endpoints import wait_for_operation as wait
+from gpudev.sdk.http.endpoints import ApiCall
 from gpudev.sdk.http.event_stream import read_patience
 from gpudev.wire.disks import OperationView
+
+_T = TypeVar("_T")
+
+
+def fetch_disk_call(api: CommandApi, call: ApiCall[_T]) -> ApiReply[_T]:
+    try:
+        return api.fetch(call)
+    except NotFound as error:
+        if "`gpu-dev" in error.message:
+            raise
+        step = "`gpu-dev disk list` shows your disks, `gpu-dev disk snapshots NAME` their snapshots"
+        raise error.with_next_step(step) from error
+    except Unreachable as error:
+        if not error.sent or call.method == "GET":
+            raise
+        step = "It may have been heard all the same; `gpu-dev disk list` shows how your disks are"
+        raise error.with_next_step(step) from error
+
+
+# Waiting for what is done to a disk, and showing how far it is.
+#
+# On a terminal one line is drawn over itself; elsewhere each new step is a line; programs see nothing of it.
+
 
 _DRAW_AFTER_SECONDS = 0.3
 """What is done sooner than this is not announced."""

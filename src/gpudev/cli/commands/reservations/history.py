@@ -4,19 +4,19 @@ from collections.abc import Iterator
 
 from gpudev.cli import formatting, output
 from gpudev.cli.command_session import CommandSession
-from gpudev.sdk import histories
+from gpudev.sdk.http import event_stream
 from gpudev.sdk.http.event_stream import read_patience
 from gpudev.wire.reservations import JobEvent, JobView
 
 
 def read_history(session: CommandSession, job: JobView) -> list[JobEvent]:
     """What happened until now."""
-    return session.api.run(histories.read_history(session.api.client, job))
+    return session.api.run(event_stream.read_history(session.api.client, job))
 
 
 def follow_history(session: CommandSession, job: JobView) -> Iterator[JobEvent]:
     """What happened, and what happens until the reservation has ended. A stream that is cut is taken up again."""
-    history = histories.JobHistory(session.api.client, job, follow=True, patience=read_patience())
+    history = event_stream.JobHistory(session.api.client, job, follow=True, patience=read_patience())
     try:
         while (event := session.api.run(history.next())) is not None:
             yield event

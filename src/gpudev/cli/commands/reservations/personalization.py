@@ -1,13 +1,13 @@
-"""What a person brings to a new dev server: variables from files and options, dotfiles, a start-up script.
-
-It gathers and checks before anything is sent. No sentence here holds a value: whoever reads a terminal or a log over
-somebody's shoulder sees names only.
-"""
+"""The options and settings by which people say what they bring to a dev server."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
+import click
+
+from gpudev.cli.command_session import CommandSession
 from gpudev.domain.errors import Invalid
 from gpudev.domain.sessions.personalization import (
     MAX_ENVIRONMENT_BYTES,
@@ -17,6 +17,12 @@ from gpudev.domain.sessions.personalization import (
     check_variable,
 )
 from gpudev.sdk.errors import LocalError, UsageError
+
+# What a person brings to a new dev server: variables from files and options, dotfiles, a start-up script.
+#
+# It gathers and checks before anything is sent. No sentence here holds a value: whoever reads a terminal or a log over
+# somebody's shoulder sees names only.
+
 
 NONE = "none"
 """As a repository or a file: none this time, whatever the settings say."""
@@ -120,3 +126,58 @@ def _end_of_line(text: str, start: int) -> int:
 
 def _line_number(text: str, position: int) -> int:
     return text.count("\n", 0, position) + 1
+
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def personalization_options(function: _F) -> _F:
+    """For every command that starts dev servers; `chosen` takes them."""
+    for option in (
+        click.option(
+            "--startup-script", metavar="FILE", help="Run this there when it is ready; 'none' for none this time."
+        ),
+        click.option("--dotfiles", metavar="URL", help="Your dotfiles' git repository; 'none' for none this time."),
+        click.option(
+            "--env-file",
+            "env_files",
+            metavar="FILE",
+            multiple=True,
+            help="Variables for it, NAME=VALUE lines; may be given again; 'none' for none of the settings'.",
+        ),
+        click.option(
+            "--env",
+            "variables",
+            metavar="NAME[=VALUE]",
+            multiple=True,
+            help="A variable for it, or one you have here; may be given again.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def choose_personalization(
+    session: CommandSession,
+    *,
+    variables: tuple[str, ...] = (),
+    env_files: tuple[str, ...] = (),
+    dotfiles: str | None = None,
+    startup_script: str | None = None,
+) -> Personalization:
+    usual = session.preferences
+    files = [usual.env_file, *env_files]
+    if NONE in env_files:
+        files = list(env_files)
+    script = startup_script or usual.startup_script
+    return collect_personalization(
+        env_files=[Path(name) for name in files if name is not None and name != NONE],
+        variables=variables,
+        dotfiles=_unless_none(dotfiles or usual.dotfiles),
+        startup_script=None if _unless_none(script) is None else Path(str(script)),
+        environ=session.env,
+    )
+
+
+def _unless_none(text: str | None) -> str | None:
+    return None if text == NONE else text

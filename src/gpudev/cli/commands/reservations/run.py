@@ -1,24 +1,30 @@
-"""What `gpu-dev run` does once it has a reservation: wait, copy, run, and let go of it again, whatever happens."""
+"""`gpu-dev run`."""
 
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from gpudev.cli import formatting, output
+import click
+
+from gpudev.cli import formatting, output, prompts
 from gpudev.cli.api_calls import ApiReply
 from gpudev.cli.command_session import CommandSession
 from gpudev.cli.commands.reservations import detached_runs
 from gpudev.cli.commands.reservations.progress import check_ready, wait_until_ready
-from gpudev.cli.commands.reservations.signals import signals_ignored
+from gpudev.cli.commands.reservations.reserve import build_request, reservation_options, submit_request
+from gpudev.cli.commands.reservations.signals import signals_as_interrupt, signals_ignored
 from gpudev.cli.commands.sessions import ssh_config
-from gpudev.cli.commands.sessions.connection_setup import choose_route
-from gpudev.cli.exit_codes import CliError, ExitCode
+from gpudev.cli.commands.sessions.connection_setup import TrailingCommand, choose_route, route_options
+from gpudev.cli.exit_codes import CliError, ExitCode, local_error, usage_error
 from gpudev.sdk.errors import ClientError
+from gpudev.sdk.http.event_stream import has_ended
 from gpudev.sdk.remote import openssh, remote_commands, upload
-from gpudev.sdk.standing import has_ended
 from gpudev.wire.reservations import JobView
+
+# What `gpu-dev run` does once it has a reservation: wait, copy, run, and let go of it again, whatever happens.
+
 
 _SSH_FAILED = 255
 
@@ -148,3 +154,85 @@ def _release(session: CommandSession, job: JobView) -> bool:
         output.write_note(f"Note: {error.message}, so reservation {short} may still be there: `gpu-dev cancel {short}`")
         return False
     return True
+
+
+@click.command(cls=TrailingCommand, options_metavar="[OPTIONS] -- COMMAND...")
+@reservation_options
+@click.option(
+    "--folder",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="What is copied there first, less what its .gitignore names.  [default: the current folder]",
+)
+@click.option("--no-copy", is_flag=True, help="Copy nothing; the command runs in the home there.")
+@click.option("--detach", "-d", is_flag=True, help="Do not stay: it ends with the command; see `gpu-dev logs`.")
+@click.option("--keep", is_flag=True, help="With --detach: the reservation stays when the command has ended.")
+@click.option("--yes", "-y", is_flag=True, help="Ask nothing; take the defaults.")
+@route_options
+@click.pass_obj
+def run(
+    command: tuple[str, ...],
+    /,
+    *,
+    folder: Path | None,
+    no_copy: bool,
+    detach: bool,
+    keep: bool,
+    yes: bool,
+    direct: bool,
+    proxy: bool,
+    api_url: str | None,
+    **options: Any,
+) -> None:
+    """Reserve GPUs, run a command there on a copy of the current folder, and release them.
+
+    Its output and its exit code are this command's. One argument after -- is a line for the shell; several arrive as
+    they are. Ctrl-C ends it and releases the GPUs, while it waits too.
+
+    \b
+    gpu-dev run --gpus 1 -- python train.py --epochs 3
+    gpu-dev run --gpus 8 --hours 2 -- 'make data && torchrun --nproc-per-node 8 train.py'
+    gpu-dev run --detach -- python train.py
+
+    With --detach the reservation ends when the command has; `gpu-dev logs` then has its exit code and last lines.
+    """
+    if not command:
+        raise usage_error("say what to run, after --", "gpu-dev run --gpus 1 -- python train.py")
+    if keep and not detach:
+        raise usage_error("--keep is for what goes on by itself", "Give --detach too, or `gpu-dev reserve`")
+    if no_copy and folder is not None:
+        raise usage_error("--folder is copied, and with --no-copy nothing is: give one of them")
+    copied = None if no_copy else _check_folder((folder or _current_folder()).resolve())
+    wanted = RunRequest(command, copied, direct, proxy, keep)
+    openssh.find_program()
+    session = CommandSession(api_url)
+    request = build_request(session, **options)
+    may_ask = output.can_ask() and not yes
+    if not prompts.confirm_new_disk(session, request.disk_name, may_ask=may_ask, quiet=not may_ask):
+        raise CliError(ExitCode.REJECTED, "nothing was run")
+    with signals_as_interrupt():
+        reserved = submit_request(
+            session, request, count_given=options["gpus"] is not None, may_ask=may_ask, keeps_reservation=False
+        )
+        if not detach:
+            click.get_current_context().exit(run_attached(session, reserved, wanted))
+        short = formatting.short_id(run_detached(session, reserved, wanted).reservation_id)
+    ends = "Nobody releases it before its end but you:" if keep else "It is released when the command has ended:"
+    output.write_note(f"Begun on {short}. {ends}")
+    output.write_note(f"  gpu-dev logs {short} --follow\n  gpu-dev cancel {short}")
+    output.write_line(short)
+
+
+def _current_folder() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError as error:
+        raise local_error("the current folder is gone", "Go to one that is there, or give --folder") from error
+
+
+def _check_folder(folder: Path) -> Path:
+    if folder in (Path.home(), Path(folder.anchor)):
+        raise usage_error(
+            f"{folder} is more than anybody means to copy", "Go to your project's folder, or give --folder or --no-copy"
+        )
+    upload.check_can_list(folder)
+    return folder

@@ -11,7 +11,7 @@ from gpudev.cli.commands.reservations import history as histories
 from gpudev.cli.commands.reservations.job_selection import choose_job
 from gpudev.cli.options import ID, api_options
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.sdk.standing import has_ended
+from gpudev.sdk.http.event_stream import has_ended
 from gpudev.wire import codec
 from gpudev.wire.reservations import JobEvent, JobView
 

@@ -13,9 +13,9 @@ from gpudev.cli.commands.reservations.job_selection import choose_job
 from gpudev.cli.commands.reservations.progress import check_ready, wait_until_ready
 from gpudev.cli.exit_codes import CliError, ExitCode, local_error, usage_error
 from gpudev.domain.reservations.lifecycle import Status
+from gpudev.sdk.http.event_stream import has_ended
 from gpudev.sdk.remote import ssh_route
 from gpudev.sdk.remote.openssh import ProxyCommand
-from gpudev.sdk.standing import has_ended
 from gpudev.wire.reservations import JobView
 
 _F = TypeVar("_F", bound=Callable[..., Any])

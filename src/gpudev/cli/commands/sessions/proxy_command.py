@@ -3,7 +3,7 @@
 import click
 
 from gpudev.cli.options import ID
-from gpudev.cli.proxying import run_tunnel
+from gpudev.cli.proxy_tunnel import run_tunnel
 
 
 @click.command("proxy-command")

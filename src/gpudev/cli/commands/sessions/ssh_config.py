@@ -4,6 +4,7 @@ Of ~/.ssh/config exactly one line is ours. Everything else in it, its mode and w
 and what it was before we first touched it is kept beside it.
 """
 
+import json
 import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -11,10 +12,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
+import click
+
 from gpudev import paths
-from gpudev.cli import output
+from gpudev.cli import formatting, output
 from gpudev.cli.command_session import CommandSession
-from gpudev.cli.exit_codes import local_error
+from gpudev.cli.exit_codes import local_error, usage_error
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.sdk import json_files
 from gpudev.sdk.api_address import is_loopback
@@ -264,3 +267,35 @@ def _write(path: Path, text: str, mode: int) -> None:
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise local_error(f"{path} cannot be written: {error.strerror}") from error
+
+
+# `gpu-dev ssh-config`.
+
+
+@click.command("ssh-config")
+@click.option("--remove", is_flag=True, help="Take our line out of ~/.ssh/config, and our file away.")
+@click.option("--json", "as_json", is_flag=True, help="Print the names as JSON.")
+@click.option("--api-url", metavar="URL", help="Address of the API, above all settings.")
+def configure(remove: bool, as_json: bool, api_url: str | None) -> None:
+    """Give your dev servers names that ssh, scp, rsync and every editor know, such as gpu-dev-mytrain.
+
+    They are written to ~/.gpu-dev/ssh_config, which ~/.ssh/config includes from then on. `gpu-dev reserve` does this by
+    itself, unless `gpu-dev config set ssh_config off` says otherwise.
+    """
+    if remove and as_json:
+        raise usage_error("give --remove or --json, not both")
+    if remove:
+        gone = remove_config(os.environ)
+        output.write_line("Removed." if gone else "There was nothing of ours.")
+        return
+    session = CommandSession(api_url)
+    written = refresh_config(session, formatting.utc_now())
+    if as_json:
+        output.write_line(json.dumps(written.names))
+        return
+    if written.included_now:
+        output.write_note(f"{user_config_file(session.env)} now includes {own_config_file(session.env)}")
+    for job_id, name in written.names.items():
+        output.write_line(f"{formatting.short_id(job_id)}  ssh {name}")
+    if not written.names:
+        output.write_line("You have no dev server at the moment.")

@@ -1,1 +1,0 @@
-"""NVIDIA's DCGM exporters: what they measure of GPUs, by the pod that has them."""
