@@ -28,8 +28,7 @@ from gpudev.domain.cluster import Catalogue, load_catalogue
 from gpudev.planning.cluster.reconcile_availability import plan_availability
 from gpudev.ports.clock import SystemClock
 from gpudev.ports.cloud import OWNER_TAG
-from gpudev.ports.cluster import ClusterState
-from gpudev.ports.reservations import AvailabilityRow
+from gpudev.ports.cluster import AvailabilityRow, ClusterState
 from gpudev.settings import KubernetesSettings, load_settings
 from gpudev.workflows.cluster.reconcile_availability import AvailabilityReconciliation
 from gpudev.workflows.disks.reconcile_disks import DiskReconciliation

@@ -12,7 +12,7 @@ from gpudev.domain.access.users import ApiKey, Role, User
 from gpudev.domain.errors import RateLimited, Unauthenticated
 from gpudev.domain.ids import UserId
 from gpudev.http_edge.rate_limits import TokenBuckets
-from gpudev.ports.reservations import AccessChange, NoAccessChanges
+from gpudev.ports.access import AccessChange, NoAccessChanges
 from support.api import Api, public_key, refused, submit
 from support.clock import ManualClock
 

@@ -17,7 +17,8 @@ from cli.fake_traffic import Asked, Refusal, Trouble
 from cli.fake_views import HOST_KEY, active, make_job, make_type
 from gpudev.domain.reservations.lifecycle import TERMINAL, Status
 from gpudev.wire import codec
-from gpudev.wire.cluster import AvailabilityList, ClusterPlan, GpuAvailability
+from gpudev.wire.cluster import AvailabilityList, GpuAvailability
+from gpudev.wire.queue import ClusterPlan
 from gpudev.wire.reservations import ExtendRequest, JobEvent, JobList, JobView, PriorityRequest, SubmitRequest
 
 __all__ = ["HOST_KEY", "KEY", "Asked", "FakeApi", "Refusal", "Trouble", "active", "make_job", "make_type"]

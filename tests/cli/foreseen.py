@@ -3,7 +3,7 @@
 from datetime import datetime, timedelta
 from typing import Any
 
-from gpudev.wire.cluster import PlannedStart, PlanNode, PlanStep
+from gpudev.wire.queue import PlannedStart, PlanNode, PlanStep
 from gpudev.wire.reservations import EtaView
 
 

@@ -13,7 +13,7 @@ import pytest
 from cli.fake_api import FakeApi
 from cli.harness import Cli
 from gpudev.cli import overview
-from gpudev.wire.cluster import ClusterPlan
+from gpudev.wire.queue import ClusterPlan
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ from cli.fake_api import FakeApi
 from cli.foreseen import make_node, make_start
 from cli.harness import Cli
 from gpudev.wire import codec
-from gpudev.wire.cluster import ClusterPlan, TypePlan
+from gpudev.wire.queue import ClusterPlan, TypePlan
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cli.foreseen import make_node, make_start
 from cli.zones import zone
 from gpudev.cli.commands.cluster.plan_chart import ASCII, BLOCKS, PlanChart, choose_slots, format_ruler, peak_use
-from gpudev.wire.cluster import ClusterPlan, PlannedStart, PlanNode, PlanStep, TypePlan
+from gpudev.wire.queue import ClusterPlan, PlannedStart, PlanNode, PlanStep, TypePlan
 
 NOW = datetime(2026, 3, 2, 12, 17, tzinfo=UTC)
 CHART = """\

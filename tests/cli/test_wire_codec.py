@@ -12,17 +12,9 @@ from hypothesis import strategies as st
 from cli.fake_api import make_job, make_type
 from cli.foreseen import make_eta, make_node, make_start
 from gpudev.wire import codec
-from gpudev.wire.cluster import (
-    AvailabilityList,
-    ClusterPlan,
-    ClusterStatus,
-    GpuAvailability,
-    Health,
-    KeyView,
-    NodeView,
-    Problem,
-    TypePlan,
-)
+from gpudev.wire.access import KeyView
+from gpudev.wire.cluster import AvailabilityList, ClusterStatus, GpuAvailability, Health, NodeView, Problem
+from gpudev.wire.queue import ClusterPlan, TypePlan
 from gpudev.wire.reservations import (
     ExtendRequest,
     JobEvent,

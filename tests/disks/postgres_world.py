@@ -7,8 +7,7 @@ from gpudev.adapters.postgres.disks.operations import PostgresDiskOperations
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.domain.ids import DiskId, ReservationId, UserId, new_reservation_id
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import Reservation, ReservationDraft
-from gpudev.ports.reservations import Change, NewEvent
+from gpudev.domain.reservations.reservation import Change, NewEvent, Reservation, ReservationDraft
 
 
 class PostgresStoreWorld(StoreWorld):

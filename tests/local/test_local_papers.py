@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gpudev.adapters.local.servers.pid1_reports import write_atomically
+from gpudev.adapters.atomic_write import write_atomically
 
 _WRITE = "import sys; from gpudev.adapters.local.servers.pid1_reports import write_atomically; write_atomically(sys.argv[1], 'x' * 99)"
 

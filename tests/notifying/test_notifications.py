@@ -18,7 +18,7 @@ from gpudev.domain.errors import Unavailable
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.notifications import Notification, NotificationKind, Recipient
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.ports.reservations import Change, NewEvent
+from gpudev.domain.reservations.reservation import Change, NewEvent
 from gpudev.processor.notifications import NotificationSender
 from gpudev.settings import NotifySettings, Settings, given_variables, load_settings
 from notifying.conftest import Mailbox, Webhook

@@ -9,7 +9,7 @@ import pytest
 from gpudev.adapters.postgres.database.listener import AccessLivenessProbe, PostgresAccessChanges
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.domain.access.users import Role
-from gpudev.ports.reservations import AccessChange
+from gpudev.ports.access import AccessChange
 from gpudev.settings import DatabaseSettings
 from support.api import until
 

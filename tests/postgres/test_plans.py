@@ -10,7 +10,7 @@ from gpudev.domain.cluster import ZoneConstraint
 from gpudev.domain.errors import LeaseLost
 from gpudev.domain.ids import new_reservation_id
 from gpudev.domain.queue import PLANNING_LEASE, Estimate, QueuePlan, StartQuote, TimeInterval
-from gpudev.ports.reservations import Lease
+from gpudev.ports.leases import Lease
 
 NOW = datetime(2026, 3, 2, 9, 0, 0, 123456, tzinfo=UTC)
 EXACT = datetime(2026, 3, 2, 9, tzinfo=UTC)

@@ -13,8 +13,9 @@ from gpudev.domain.errors import DiskHeld, IdempotencyMismatch, IllegalTransitio
 from gpudev.domain.ids import ReservationId, UserId, new_reservation_id
 from gpudev.domain.queue import RESERVATION_QUEUE, MessageCause
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import Reservation, ReservationDraft
-from gpudev.ports.reservations import NO_LIMITS, Change, JobQuery, Lease, NewEvent, UserLimits
+from gpudev.domain.reservations.reservation import Change, NewEvent, Reservation, ReservationDraft
+from gpudev.ports.leases import Lease
+from gpudev.ports.reservations import NO_LIMITS, JobQuery, UserLimits
 from support.clock import ManualClock
 
 

@@ -9,7 +9,7 @@ from gpudev.domain.cluster import Node
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.ports.reservations import Change, NewEvent
+from gpudev.domain.reservations.reservation import Change, NewEvent
 from gpudev.processor import planning_loop
 from support.world import World
 

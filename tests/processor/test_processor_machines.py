@@ -15,11 +15,11 @@ from gpudev.domain.cluster import Node
 from gpudev.domain.errors import Conflict
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import Reservation
+from gpudev.domain.reservations.reservation import Change, NewEvent, Reservation
 from gpudev.domain.sessions.addons import Collaborator
 from gpudev.domain.sessions.personalization import NO_PERSONALIZATION, Personalization
-from gpudev.ports.cloud import MachineRefresh, NodeGroup, NodeMachine, NodePod, RefreshState
-from gpudev.ports.reservations import Change, NewEvent
+from gpudev.ports.cloud import MachineRefresh, NodeGroup, RefreshState
+from gpudev.ports.cluster import NodeMachine, NodePod
 from gpudev.ports.sessions import JupyterSecrets
 from gpudev.workflows.cluster.drain import Eviction, NodeDrain
 from gpudev.workflows.cluster.machine_refresh import NodeGroupRefresh

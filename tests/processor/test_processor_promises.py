@@ -12,8 +12,8 @@ from gpudev.domain.cluster import Node
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.queue import DelayCause, QueuePlan
 from gpudev.domain.reservations.lifecycle import Status
+from gpudev.domain.reservations.reservation import Change, NewEvent
 from gpudev.planning.queue.eta_report import make_eta_reports
-from gpudev.ports.reservations import Change, NewEvent
 from gpudev.settings import FairShareSettings
 from support.world import World
 

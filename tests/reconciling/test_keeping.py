@@ -12,7 +12,7 @@ from gpudev.bootstrap import reconcilers
 from gpudev.bootstrap.reconcilers import PeriodicReconciler, run_periodic_reconcilers
 from gpudev.domain.errors import Unavailable
 from gpudev.ports.cloud import NodeGroup
-from gpudev.ports.disks import ReconcilePass
+from gpudev.ports.leases import ReconcilePass
 from gpudev.processor.cluster_publisher import NodeGroupsState
 from gpudev.settings import ReconcileSettings, Settings
 from support.paper_cloud import PaperCloud

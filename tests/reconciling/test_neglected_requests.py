@@ -19,7 +19,7 @@ from gpudev.planning.reservations.stale_requests import (
     decide_stale_requests,
     without_given_up,
 )
-from gpudev.ports.disks import PlanningRecords
+from gpudev.ports.queue import PlanningRecords
 from gpudev.processor.queue_planner import QueuePlanner
 from gpudev.settings import ReconcileSettings
 from gpudev.workflows.reservations.stale_requests import StaleRequests

@@ -15,7 +15,7 @@ import pytest
 from gpudev.adapters.aws.permissions import RECONCILE_AVAILABILITY, RECONCILE_DISKS
 from gpudev.adapters.postgres.database.leases import PostgresReconcileLocks
 from gpudev.adapters.postgres.stores import Stores
-from gpudev.ports.disks import ReconcilePass
+from gpudev.ports.leases import ReconcilePass
 from gpudev.settings import DatabaseSettings
 from support.aws_stub import AwsStub, Cut, Delay, Fault
 from support.paper_cloud import BEGINNING

@@ -16,8 +16,7 @@ from gpudev.domain.errors import ClusterError, GpuDevError, Unavailable
 from gpudev.domain.ids import new_reservation_id
 from gpudev.planning.cluster.reconcile_availability import assign_groups
 from gpudev.ports.cloud import NodeGroup
-from gpudev.ports.cluster import ClusterState, ServerPhase, ServerState
-from gpudev.ports.reservations import AvailabilityRow
+from gpudev.ports.cluster import AvailabilityRow, ClusterState, ServerPhase, ServerState
 from gpudev.processor.cluster_publisher import NodeGroupsState
 from gpudev.wire.cluster import GpuAvailability
 from gpudev.workflows.cluster.cluster_views import ClusterStatusViews

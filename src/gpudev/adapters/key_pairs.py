@@ -6,7 +6,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from gpudev.adapters.local.servers.pid1_reports import write_atomically
+from gpudev.adapters.atomic_write import write_atomically
 
 
 def new_key_pair_texts() -> tuple[str, str]:

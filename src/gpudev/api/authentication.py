@@ -16,9 +16,8 @@ from gpudev.domain.access.users import ApiKey
 from gpudev.domain.errors import RateLimited, Unauthenticated
 from gpudev.domain.sessions.grants import TOKEN_PREFIX
 from gpudev.http_edge.rate_limits import TokenBuckets, rate_limit_key
-from gpudev.ports.access import KeyAuthenticator
+from gpudev.ports.access import AccessChange, AccessChanges, KeyAuthenticator, NoAccessChanges, UserStore
 from gpudev.ports.clock import Clock
-from gpudev.ports.reservations import AccessChange, AccessChanges, NoAccessChanges, UserStore
 
 KEY_CACHE_SECONDS = 60.0
 UNCONFIRMED_KEY_SECONDS = 0.9

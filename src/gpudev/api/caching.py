@@ -7,7 +7,8 @@ from typing import Generic, TypeVar
 
 from gpudev.domain.queue import QueuePlan
 from gpudev.domain.reservations.reservation import Reservation
-from gpudev.ports.reservations import PlanStore, UnreleasedView
+from gpudev.ports.queue import PlanStore
+from gpudev.ports.reservations import UnreleasedView
 
 T = TypeVar("T")
 _MAX_SECONDS = 2.0

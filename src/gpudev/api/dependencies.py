@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from gpudev.http_edge.audit import AuditTrail
 from gpudev.ports.access import (
+    NO_ACCESS_CHANGES,
+    AccessChanges,
     AccountStore,
     AuditLog,
     IdentityProvider,
@@ -14,22 +16,13 @@ from gpudev.ports.access import (
     PublicKeySource,
     SignedRequest,
     UserAdministration,
-)
-from gpudev.ports.clock import Clock
-from gpudev.ports.cluster import CordonStore, GpuUsage
-from gpudev.ports.disks import DiskLocations, DiskOperationStore, DiskViews
-from gpudev.ports.reservations import (
-    NO_ACCESS_CHANGES,
-    AccessChanges,
-    CatalogueStore,
-    EstimateStore,
-    NodeStore,
-    PlanStore,
-    ReservationChanges,
-    ReservationStore,
-    UnreleasedView,
     UserStore,
 )
+from gpudev.ports.clock import Clock
+from gpudev.ports.cluster import CatalogueStore, CordonStore, GpuUsage, NodeStore
+from gpudev.ports.disks import DiskLocations, DiskOperationStore, DiskViews
+from gpudev.ports.queue import EstimateStore, PlanStore
+from gpudev.ports.reservations import ReservationChanges, ReservationStore, UnreleasedView
 from gpudev.ports.sessions import AddonStore, JupyterSecretStore, ProxyTokenStore
 from gpudev.ports.tracing import NO_TRACER, Tracer
 from gpudev.settings import Settings

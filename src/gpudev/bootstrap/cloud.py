@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 from gpudev.adapters.environment_filter import EnvironmentFilter
 from gpudev.domain.errors import Invalid
 from gpudev.ports.clock import SystemClock
-from gpudev.ports.cloud import Cloud, ClusterMachines, NodeGroups
+from gpudev.ports.cloud import Cloud, NodeGroups
+from gpudev.ports.cluster import ClusterMachines
 from gpudev.settings import Settings
 
 

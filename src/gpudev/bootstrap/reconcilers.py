@@ -20,7 +20,8 @@ from gpudev.metrics import instruments
 from gpudev.planning.cluster.reconcile_availability import assign_groups, group_prefix, unmatched_warnings
 from gpudev.ports.clock import SystemClock
 from gpudev.ports.cloud import CloudView
-from gpudev.ports.disks import ClusterObserver, ReconcilePass
+from gpudev.ports.cluster import ClusterObserver
+from gpudev.ports.leases import ReconcilePass
 from gpudev.processor.cluster_publisher import NodeGroupsState
 from gpudev.processor.planning_loop import Processor
 from gpudev.settings import Settings

@@ -1,13 +1,14 @@
 """Users, keys, login, invitations and the audit log."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol, TypeVar
 
 from gpudev.domain.access.invitations import Invitation
-from gpudev.domain.access.users import ApiKey, Role, User
+from gpudev.domain.access.users import ApiKey, FairShareUsage, IssuedKey, Role, User
+from gpudev.domain.ids import UserId
 
 _Proof_contra = TypeVar("_Proof_contra", contravariant=True)
 
@@ -231,3 +232,67 @@ def sanitize_text(text: str, max_length: int = 200) -> str:
 def redact_keys(text: str) -> str:
     """Of every API key, and of every token for a session, only what lists of keys show of it, too."""
     return _KEY_PATTERN.sub(lambda found: found[0][:_KEY_PREFIX_LENGTH] + "…", text) if "gpudev" in text else text
+
+
+class UserStore(Protocol):
+    async def add_user(self, username: str, role: Role) -> User: ...
+
+    async def find_user(self, username: str) -> User | None: ...
+
+    async def list_users(self) -> list[User]: ...
+
+    async def set_weight(self, username: str, weight: float) -> None:
+        """For fair share. NotFound when there is no such user."""
+        ...
+
+    async def usage(self, now: datetime, half_life: timedelta) -> dict[UserId, FairShareUsage]:
+        """Of every active user, from what has ended; what ended one half-life ago counts half."""
+        ...
+
+    async def issue_key(self, user_id: UserId, ttl: timedelta | None, description: str) -> IssuedKey:
+        """Raises Forbidden for a user who is disabled."""
+        ...
+
+    async def find_key(self, secret: str) -> ApiKey | None:
+        """The key if it may be used now: active, not past its end, its user active."""
+        ...
+
+    async def rotate_key(self, key_id: int, ttl: timedelta | None) -> IssuedKey:
+        """Issue a new key and revoke this one, in one transaction. The key of somebody whom a provider vouched for
+        is replaced by one that ends when it would have ended."""
+        ...
+
+    async def revoke_key(self, key_id: int) -> bool:
+        """Whether it was still in use until now."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class AccessChange:
+    """A key, or all keys of a user, may mean something else from now on. Both None: any key may."""
+
+    key_id: int | None = None
+    user_id: int | None = None
+
+
+class AccessChanges(Protocol):
+    def attach(self, on_change: Callable[[AccessChange], None]) -> None:
+        """Calls `heard` for every change, and with an empty one whenever some may have been missed."""
+        ...
+
+    def is_fresh(self) -> bool:
+        """Whether every change that is older than a second has been heard. Asking keeps it so."""
+        ...
+
+
+class NoAccessChanges:
+    """Nothing is ever heard: whoever remembers keys must ask again every second."""
+
+    def attach(self, on_change: Callable[[AccessChange], None]) -> None:
+        return None
+
+    def is_fresh(self) -> bool:
+        return False
+
+
+NO_ACCESS_CHANGES = NoAccessChanges()

@@ -171,32 +171,3 @@ class NodeGroups(Protocol):
         """Begins one, unless one is under way: then that one. So many of its machines stay in service throughout; a
         new one counts after its warm-up."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class NodeMachine:
-    node: str
-    machine: str
-    """The cloud's name of it; empty where the cluster does not know."""
-
-
-@dataclass(frozen=True, slots=True)
-class NodePod:
-    """One of the dev servers' namespace."""
-
-    name: str
-    uid: str
-
-
-class ClusterMachines(Protocol):
-    """Raises as above."""
-
-    async def nodes(self) -> Sequence[NodeMachine]: ...
-
-    async def pods_on(self, node: str) -> Sequence[NodePod]:
-        """Of the dev servers' namespace, also those that are about to end."""
-        ...
-
-    async def remove_pod(self, pod: NodePod) -> None:
-        """At once, without asking its node: whatever it was doing, it is over for the cluster."""
-        ...

@@ -6,12 +6,13 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
-from gpudev.domain.cluster import Cordon, GpuUse, Node, NodeShare
+from gpudev.domain.cluster import Catalogue, Cordon, GpuType, GpuUse, Node, NodeShare
 from gpudev.domain.disks.contents import Contents
 from gpudev.domain.ids import DiskId, ReservationId, UserId
 from gpudev.domain.reservations.command_exit import CommandExit
 from gpudev.domain.reservations.reservation import Reservation, SshEndpoint
 from gpudev.domain.sessions.addons import JupyterSpec, JupyterStatus
+from gpudev.ports.leases import Lease
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,3 +203,92 @@ class GpuUsage(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+class NodeStore(Protocol):
+    """Nodes as the processor last saw them, for those who have no cluster at hand (the API)."""
+
+    async def publish_nodes(self, lease: Lease, nodes: Sequence[Node], observed_at: datetime) -> None: ...
+
+    async def nodes(self, gpu_type: str | None = None) -> tuple[list[Node], datetime | None]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class AvailabilityRow:
+    """One type's availability columns, as last observed."""
+
+    gpu_type: str
+    total_cluster_gpus: int
+    available_gpus: int
+    max_reservable: int
+    full_nodes_available: int
+    running_instances: int
+    desired_capacity: int
+    max_per_node: int
+    updated_at: datetime | None
+    updated_by: str | None
+
+
+class CatalogueStore(Protocol):
+    async def catalogue(self) -> Catalogue:
+        """All types, also those that are not offered: their nodes and reservations are still there."""
+        ...
+
+    async def update_gpu_type(self, name: str, *, is_active: bool | None, description: str | None) -> GpuType:
+        """None: as it is. Raises NotFound."""
+        ...
+
+    async def save_gpu_types(self, types: Sequence[GpuType]) -> None:
+        """Set the rows of types that the cluster itself describes (one machine)."""
+        ...
+
+    async def availability(self) -> list[AvailabilityRow]: ...
+
+    async def publish_availability(self, lease: Lease, facts: Sequence[AvailabilityRow]) -> None: ...
+
+
+class ClusterObserver(Protocol):
+    """One look, for whoever does not stay."""
+
+    async def observe(self) -> ClusterState: ...
+
+
+class AvailabilityStore(Protocol):
+    async def type_names(self) -> list[str]:
+        """Of all types, also those that are not offered."""
+        ...
+
+    async def availability(self) -> list[AvailabilityRow]: ...
+
+    async def write_if_newer(self, row: AvailabilityRow) -> bool:
+        """False: the row holds facts that were true later than these."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class NodeMachine:
+    node: str
+    machine: str
+    """The cloud's name of it; empty where the cluster does not know."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodePod:
+    """One of the dev servers' namespace."""
+
+    name: str
+    uid: str
+
+
+class ClusterMachines(Protocol):
+    """Raises as above."""
+
+    async def nodes(self) -> Sequence[NodeMachine]: ...
+
+    async def pods_on(self, node: str) -> Sequence[NodePod]:
+        """Of the dev servers' namespace, also those that are about to end."""
+        ...
+
+    async def remove_pod(self, pod: NodePod) -> None:
+        """At once, without asking its node: whatever it was doing, it is over for the cluster."""
+        ...

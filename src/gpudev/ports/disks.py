@@ -2,10 +2,8 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -22,8 +20,6 @@ from gpudev.domain.disks.operations import (
 )
 from gpudev.domain.ids import DiskId, ReservationId, UserId
 from gpudev.ports.cloud import Volume
-from gpudev.ports.cluster import ClusterState
-from gpudev.ports.reservations import AvailabilityRow, Lease
 
 Decide = Callable[[UserDisks], OperationChanges | None]
 """Pure: it is called while all of a user's disks are locked. None: there is nothing to do."""
@@ -250,24 +246,6 @@ class DiskLocations(Protocol):
 # for each pass. Nothing here removes anything.
 
 
-class ReconcilePass(StrEnum):
-    AVAILABILITY = "availability"
-    DISKS = "disks"
-    EXPIRY = "expiry"
-
-
-class ReconcileLocks(Protocol):
-    def hold(self, which: ReconcilePass, *, wait: bool) -> AbstractAsyncContextManager[str | None]:
-        """None: it is ours until the end of the block. Otherwise (never when waiting): who is at it, in words."""
-        ...
-
-
-class ClusterObserver(Protocol):
-    """One look, for whoever does not stay."""
-
-    async def observe(self) -> ClusterState: ...
-
-
 @dataclass(frozen=True, slots=True)
 class DiskRecord:
     disk_id: DiskId
@@ -346,44 +324,4 @@ class DiskRecords(Protocol):
 
     async def write_records(self, writes: Sequence[DiskWrite], *, now: datetime, by: str) -> DiskWriteResult:
         """Each is written with its history, whole or not at all."""
-        ...
-
-
-class AvailabilityStore(Protocol):
-    async def type_names(self) -> list[str]:
-        """Of all types, also those that are not offered."""
-        ...
-
-    async def availability(self) -> list[AvailabilityRow]: ...
-
-    async def write_if_newer(self, row: AvailabilityRow) -> bool:
-        """False: the row holds facts that were true later than these."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class PlanningRecords:
-    """How the processor that plans gets on."""
-
-    at: datetime | None
-    """When it last looked at the queues, with the cluster in sight. None: never, or nobody plans now."""
-    since: datetime | None
-    """Since when it has done so without a long break."""
-    by_type: Mapping[str, tuple[datetime, frozenset[int]]] = field(default_factory=dict)
-    """When a type's queue was last looked at, and whom (by seq) that was."""
-
-
-class PlanningRecordStore(Protocol):
-    async def record_examined(self, lease: Lease, by_type: Mapping[str, Sequence[int]], now: datetime) -> None:
-        """Whom the holder of the lease has just looked at, with the cluster in sight. Nothing if it is another's."""
-        ...
-
-    async def load_planning_records(self) -> PlanningRecords: ...
-
-    async def load_orphans(self) -> Mapping[ReservationId, datetime]:
-        """Dev servers without a reservation, as runs that do not stay first saw them."""
-        ...
-
-    async def save_orphans(self, first_observed: Mapping[ReservationId, datetime]) -> None:
-        """All there are now; what was known of others is forgotten."""
         ...

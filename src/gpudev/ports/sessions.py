@@ -6,10 +6,10 @@ from datetime import datetime
 from typing import Protocol
 
 from gpudev.domain.ids import ReservationId
+from gpudev.domain.reservations.reservation import Change
 from gpudev.domain.sessions.addons import Addons, Collaborator, JupyterStatus
 from gpudev.domain.sessions.grants import Grant, GrantState, TokenPurpose
 from gpudev.domain.sessions.personalization import Personalization
-from gpudev.ports.reservations import Change
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,13 +15,13 @@ import structlog
 from gpudev.domain.errors import GpuDevError, Stale, Unavailable
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import Reservation
+from gpudev.domain.reservations.reservation import Change, NewEvent, Reservation
 from gpudev.domain.sessions.addons import Addons
 from gpudev.metrics.loop_watchdog import LoopWatchdog
 from gpudev.planning import sessions as rules
 from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import Cluster, ServerSpec
-from gpudev.ports.reservations import Change, NewEvent, ReservationStore
+from gpudev.ports.reservations import ReservationStore
 from gpudev.ports.sessions import AddonWork
 from gpudev.processor.telemetry import bind_request_id
 

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from gpudev.domain.cluster import Node
 from gpudev.domain.reservations.reservation import Reservation
 from gpudev.planning.cluster.reconcile_availability import NodeGroupsByType, plan_availability
-from gpudev.ports.cluster import ClusterState
-from gpudev.ports.reservations import AvailabilityRow, CatalogueStore, Lease, NodeStore
+from gpudev.ports.cluster import AvailabilityRow, CatalogueStore, ClusterState, NodeStore
+from gpudev.ports.leases import Lease
 
 _AT_LEAST_EVERY = timedelta(seconds=30)
 """Also without a change, so that the age people see stays small."""

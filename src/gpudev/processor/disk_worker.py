@@ -23,7 +23,7 @@ from gpudev.metrics.loop_watchdog import LoopWatchdog
 from gpudev.ports.clock import Clock
 from gpudev.ports.cloud import Volume
 from gpudev.ports.disks import ContentsStore
-from gpudev.ports.reservations import MessageQueue
+from gpudev.ports.queue import MessageQueue
 from gpudev.workflows.disks.operations import DiskOperations
 
 log = structlog.get_logger(__name__)

@@ -12,7 +12,7 @@ from gpudev.domain.errors import ClusterError, GpuDevError, Stale, Unavailable
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.queue import MAX_MESSAGE_FAILURES
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import Reservation
+from gpudev.domain.reservations.reservation import Change, Reservation
 from gpudev.domain.sessions.personalization import NO_PERSONALIZATION, Personalization
 from gpudev.metrics import instruments
 from gpudev.planning.disks.attachment import disk_failed_change
@@ -20,7 +20,7 @@ from gpudev.planning.reservations.launch_failures import postpone_launch
 from gpudev.planning.reservations.reconcile_reservations import failed_launch_change, release_change, withdrawal_change
 from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import Cluster, HomeVolume, ServerSpec
-from gpudev.ports.reservations import Change, ReservationStore
+from gpudev.ports.reservations import ReservationStore
 from gpudev.ports.sessions import PersonalizationStore
 from gpudev.ports.tracing import NO_TRACER, Tracer
 from gpudev.processor.addon_reconciler import AddonReconciler, with_addons

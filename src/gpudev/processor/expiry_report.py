@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from gpudev.domain.ids import ReservationId, short_id
-from gpudev.planning.reservations.reconcile_reservations import Decisions
+from gpudev.planning.decisions import Decisions
 
 
 @dataclass(slots=True)

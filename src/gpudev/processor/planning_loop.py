@@ -25,11 +25,14 @@ from gpudev.domain.reservations.reservation import Reservation
 from gpudev.metrics import instruments
 from gpudev.metrics.loop_watchdog import LoopWatchdog
 from gpudev.planning.cluster.orphans import count_orphans_as_foreign, decide_orphans
-from gpudev.planning.reservations.reconcile_reservations import Decisions, decide_running, decide_without_processor
+from gpudev.planning.decisions import Decisions
+from gpudev.planning.reservations.reconcile_reservations import decide_running, decide_without_processor
 from gpudev.planning.reservations.stale_requests import decide_max_wait, without_given_up
 from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import Cluster, ClusterState, ProcessorCordons
-from gpudev.ports.reservations import Lease, LeaseStore, MessageQueue, QueueMessage, ReservationStore, UnreleasedView
+from gpudev.ports.leases import Lease, LeaseStore
+from gpudev.ports.queue import MessageQueue, QueueMessage
+from gpudev.ports.reservations import ReservationStore, UnreleasedView
 from gpudev.ports.sessions import PersonalizationStore
 from gpudev.ports.tracing import NO_TRACER, Tracer
 from gpudev.processor.addon_reconciler import AddonReconciler

@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.reservations.reservation import Reservation
-from gpudev.ports.disks import PlanningRecordStore
-from gpudev.ports.reservations import Lease
+from gpudev.ports.leases import Lease
+from gpudev.ports.queue import PlanningRecordStore
 
 _RECORD_EVERY = timedelta(seconds=20)
 

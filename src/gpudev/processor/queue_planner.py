@@ -15,6 +15,7 @@ from gpudev.domain.cluster import ZoneConstraint
 from gpudev.domain.ids import DiskId, ReservationId, UserId
 from gpudev.domain.reservations.reservation import Reservation
 from gpudev.metrics import instruments
+from gpudev.planning.decisions import Decisions
 from gpudev.planning.queue.estimate_updates import QueueMemory
 from gpudev.planning.queue.fair_share import compute_fair_ranks
 from gpudev.planning.queue.forecasting import NO_EXPERIENCE, Experience, learn_experience
@@ -28,10 +29,11 @@ from gpudev.planning.queue.queue_cycle import (
 )
 from gpudev.planning.queue.queue_input import QueueInput, RowCache, gather_queue_input
 from gpudev.planning.queue.zone_constraints import constrain_to_disks
-from gpudev.planning.reservations.reconcile_reservations import Decisions
+from gpudev.ports.access import UserStore
 from gpudev.ports.cluster import ClusterState
 from gpudev.ports.disks import DiskLocation, DiskLocations
-from gpudev.ports.reservations import EstimateStore, Lease, PlanStore, UserStore
+from gpudev.ports.leases import Lease
+from gpudev.ports.queue import EstimateStore, PlanStore
 from gpudev.settings import FairShareSettings, TimingSettings
 
 _RELOAD_EVERY = timedelta(seconds=10)

@@ -8,11 +8,10 @@ import structlog
 
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import Reservation
+from gpudev.domain.reservations.reservation import Change, Reservation
 from gpudev.domain.trace_context import new_span_id
 from gpudev.domain.tracing import Span, SpanRef, reservation_part_span, reservation_root_span, to_nanoseconds
-from gpudev.planning.reservations.reconcile_reservations import Decisions
-from gpudev.ports.reservations import Change
+from gpudev.planning.decisions import Decisions
 from gpudev.ports.tracing import Tracer
 
 

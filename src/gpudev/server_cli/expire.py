@@ -9,7 +9,7 @@ import click
 
 from gpudev.bootstrap.service_runtime import configure_logging
 from gpudev.ports.clock import SystemClock
-from gpudev.ports.disks import ReconcilePass
+from gpudev.ports.leases import ReconcilePass
 from gpudev.processor.expiry_report import ExpiryReport
 from gpudev.server_cli.command_runtime import load_server_settings
 from gpudev.server_cli.reconcile import PassOptions, pass_options, run_locked, run_with_deadline

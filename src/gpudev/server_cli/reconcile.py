@@ -12,7 +12,7 @@ import click
 
 from gpudev.bootstrap.reconcilers import OneShotReconcilers, open_reconcilers
 from gpudev.bootstrap.service_runtime import configure_logging, tune_garbage_collector
-from gpudev.ports.disks import ReconcileLocks, ReconcilePass
+from gpudev.ports.leases import ReconcileLocks, ReconcilePass
 from gpudev.server_cli.command_runtime import load_server_settings
 from gpudev.workflows.cluster.reconcile_availability import AvailabilityReport
 from gpudev.workflows.disks.reconcile_disks import DiskReconcileReport

@@ -84,3 +84,12 @@ class InvitationLoginRequest:
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
     secret: str = field(metadata={"description": "From the invitation's link; it is good once"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyView:
+    """A key, shown once."""
+
+    api_key: str
+    expires_at: datetime | None
+    username: str

@@ -91,15 +91,6 @@ class ClusterStatus:
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeyView:
-    """A key, shown once."""
-
-    api_key: str
-    expires_at: datetime | None
-    username: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Health:
     status: str
     version: str
@@ -117,52 +108,3 @@ class Problem:
     code: str
     field: str | None = None
     request_id: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlanStep:
-    at: datetime
-    used_gpus: int = field(metadata={"description": "In use from then on, by the planned ends (slots of a CPU node)"})
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlanNode:
-    name: str
-    total_gpus: int
-    offers: bool = field(metadata={"description": "Whether it is ready and open for new work"})
-    steps: list[PlanStep]
-    cordon_reason: str | None = field(
-        default=None, metadata={"description": "What the operator who closed it says; null: none has"}
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlannedStart:
-    """One who waits. Whose it is only its owner and operators learn."""
-
-    position: int
-    gpu_count: int
-    node_count: int
-    latest: datetime | None
-    expected: datetime | None
-    nodes: list[str]
-    mine: bool
-    reservation_id: str | None
-    reason: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class TypePlan:
-    gpu_type: str
-    nodes: list[PlanNode]
-    waiting: list[PlannedStart]
-    waiting_in_all: int = field(metadata={"description": "Only the first of a long queue are listed"})
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClusterPlan:
-    """The coming hours, if everybody stays to their planned end."""
-
-    begins: datetime
-    until: datetime
-    gpu_types: list[TypePlan]

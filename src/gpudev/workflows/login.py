@@ -8,9 +8,8 @@ from datetime import timedelta
 
 from gpudev.domain.access.users import IssuedKey, User, check_username
 from gpudev.domain.errors import Forbidden, Invalid, Unauthenticated
-from gpudev.ports.access import INVITATION_PROVIDER, AccountStore, InvitationStore, Person
+from gpudev.ports.access import INVITATION_PROVIDER, AccountStore, InvitationStore, Person, UserStore
 from gpudev.ports.clock import Clock
-from gpudev.ports.reservations import UserStore
 
 
 @dataclass(frozen=True, slots=True)

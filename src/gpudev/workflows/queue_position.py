@@ -12,10 +12,11 @@ from datetime import datetime, timedelta
 from gpudev.domain.cluster import Allocation, Node
 from gpudev.domain.queue import Estimate, QueuePlan, StartQuote, TimeInterval
 from gpudev.domain.reservations.reservation import Reservation
+from gpudev.planning.queue.fair_share import queue_order
 from gpudev.planning.queue.forecasting import NO_EXPERIENCE, Calibration, ForecastModel, TypeForecast, TypicalUsage
 from gpudev.planning.queue.plan import Request, Start
 from gpudev.planning.queue.queue_cycle import promises_of
-from gpudev.planning.queue.queue_input import queue_order, split_by_type, to_allocation, to_request
+from gpudev.planning.queue.queue_input import split_by_type, to_allocation, to_request
 from gpudev.planning.queue.start_quotes import estimate_newcomer
 from gpudev.ports.reservations import QueueAhead
 from gpudev.settings import TimingSettings

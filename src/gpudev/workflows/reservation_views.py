@@ -19,7 +19,8 @@ from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import WORKLOAD_NAMESPACE, Reservation, ReservationEvent, format_utc_time
 from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import GpuUsage
-from gpudev.ports.reservations import PlanView, ReservationStore
+from gpudev.ports.queue import PlanView
+from gpudev.ports.reservations import ReservationStore
 from gpudev.settings import TimingSettings
 from gpudev.wire.reservations import EtaView, GpuUseView, JobEvent, JobView, NodeShareView
 

@@ -25,8 +25,7 @@ from gpudev.adapters.kubernetes.observation.server_state import compute_server_s
 from gpudev.domain.cluster import Catalogue
 from gpudev.domain.ids import ReservationId
 from gpudev.ports.clock import Clock
-from gpudev.ports.cloud import NodeMachine, NodePod
-from gpudev.ports.cluster import ClusterState, ServerState
+from gpudev.ports.cluster import ClusterState, NodeMachine, NodePod, ServerState
 from gpudev.settings import KubernetesSettings
 
 _T = TypeVar("_T")

@@ -18,8 +18,8 @@ from gpudev.api.http.routing import Caller, V1Route
 from gpudev.domain.cluster import check_cordon_reason
 from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import CordonStore
-from gpudev.wire.cluster import AvailabilityList, ClusterPlan, ClusterStatus, CordonRequest, CordonView
-from gpudev.wire.queue import EtaReportView
+from gpudev.wire.cluster import AvailabilityList, ClusterStatus, CordonRequest, CordonView
+from gpudev.wire.queue import ClusterPlan, EtaReportView
 from gpudev.workflows.cluster.cluster_views import ClusterPlanViews, ClusterStatusViews
 from gpudev.workflows.cluster.eta_report import EtaReports
 from gpudev.workflows.reservation_views import sees_everything

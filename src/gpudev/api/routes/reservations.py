@@ -30,7 +30,8 @@ from gpudev.api.request_guard import RequestGuard
 from gpudev.domain.access.users import User
 from gpudev.domain.errors import Forbidden, NotFound
 from gpudev.domain.ids import UserId
-from gpudev.ports.reservations import JobQuery, ReservationStore, UserStore
+from gpudev.ports.access import UserStore
+from gpudev.ports.reservations import JobQuery, ReservationStore
 from gpudev.ports.sessions import AddonView
 from gpudev.wire.reservations import ExtendRequest, JobList, JobView, PriorityRequest, SubmitRequest
 from gpudev.workflows.reservation_views import ReservationViews, find_job, sees_everything

@@ -19,7 +19,7 @@ from gpudev.api.http.responses import JsonResponse
 from gpudev.api.http.routing import Caller, V1Route
 from gpudev.domain.cluster import GpuType
 from gpudev.domain.errors import Invalid, Unavailable
-from gpudev.ports.reservations import CatalogueStore
+from gpudev.ports.cluster import CatalogueStore
 from gpudev.settings import Settings
 from gpudev.wire.admin import GpuTypeChange, GpuTypeList, GpuTypeView, SettingsView
 from gpudev.wire.cluster import Health

@@ -18,8 +18,8 @@ from gpudev.api.http.routing import Caller, V1Route
 from gpudev.domain.access.users import Role, User, check_username
 from gpudev.domain.errors import Conflict, Invalid
 from gpudev.http_edge.audit import AuditTrail
-from gpudev.ports.access import AuditLog, AuditQuery, KeyRecord, UserAdministration
-from gpudev.ports.reservations import UserStore
+from gpudev.ports.access import AuditLog, AuditQuery, KeyRecord, UserAdministration, UserStore
+from gpudev.wire.access import KeyView
 from gpudev.wire.admin import (
     AuditEntryList,
     AuditEntryView,
@@ -30,7 +30,6 @@ from gpudev.wire.admin import (
     UserList,
     UserView,
 )
-from gpudev.wire.cluster import KeyView
 
 log = structlog.get_logger()
 

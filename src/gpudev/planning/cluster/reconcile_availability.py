@@ -11,7 +11,7 @@ from datetime import datetime
 from gpudev.domain.cluster import Allocation, GpuType, Node
 from gpudev.planning.cluster.availability import compute_availability
 from gpudev.ports.cloud import NodeGroup
-from gpudev.ports.reservations import AvailabilityRow
+from gpudev.ports.cluster import AvailabilityRow
 
 
 @dataclass(frozen=True, slots=True)

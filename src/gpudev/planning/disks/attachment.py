@@ -19,14 +19,13 @@ from gpudev.domain.disks.operations import (
 )
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import Reservation
+from gpudev.domain.reservations.reservation import Change, NewEvent, Reservation
 from gpudev.planning.disks.operation_context import CloudState, FinishOperation
 from gpudev.planning.disks.operation_results import conclude_step
 from gpudev.planning.disks.operation_steps import next_step
 from gpudev.ports.cloud import Volume
 from gpudev.ports.cluster import HomeVolume
 from gpudev.ports.disks import DiskAttachment
-from gpudev.ports.reservations import Change, NewEvent
 from gpudev.settings import TimingSettings
 
 STARTING = "starting the dev server"

@@ -10,14 +10,13 @@ from datetime import datetime, timedelta
 
 from gpudev.domain.cluster import Allocation, Node, describe_closed_node
 from gpudev.domain.ids import ReservationId, short_id
-from gpudev.domain.queue import DelayCause, Estimate, EstimateRecord
+from gpudev.domain.queue import DelayCause, Estimate, EstimateRecord, QueueUpdate
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import Reservation
+from gpudev.domain.reservations.reservation import Change, NewEvent, Reservation
+from gpudev.planning.decisions import Decisions
 from gpudev.planning.queue.forecasting import NEWCOMER_FOR, Forecast
 from gpudev.planning.queue.plan import Queued, Request, Start
 from gpudev.planning.queue.queue_input import QueueInput
-from gpudev.planning.reservations.reconcile_reservations import Decisions
-from gpudev.ports.reservations import Change, NewEvent, QueueUpdate
 
 # What people who wait are told: what of a new plan is worth writing down, and why somebody's start became later.
 #

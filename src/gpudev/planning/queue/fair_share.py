@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from gpudev.domain.access.users import FairShareUsage
 from gpudev.domain.ids import ReservationId, UserId
 from gpudev.domain.reservations.reservation import Reservation
+from gpudev.planning.queue.plan import Request
 
 _NOTHING_USED = FairShareUsage(0.0)
 
@@ -43,3 +44,7 @@ def compute_fair_ranks(
 def _gpu_hours(one: Reservation) -> float:
     """All it was given; a CPU slot counts as one."""
     return max(1, one.gpu_count) * (one.duration / timedelta(hours=1))
+
+
+def queue_order(request: Request) -> tuple[int, int, int, ReservationId]:
+    return (-request.priority, request.fair_rank, request.seq, request.reservation_id)

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.queue import Estimate, QueuePlan
+from gpudev.planning.decisions import Decisions
 from gpudev.planning.queue.estimate_updates import EstimateUpdater, QueueMemory
 from gpudev.planning.queue.forecasting import NO_EXPERIENCE, Experience, Forecast, ForecastModel, TypeForecast
 from gpudev.planning.queue.incremental_planner import IncrementalPlanner
@@ -16,7 +17,6 @@ from gpudev.planning.queue.plan import Queued, Start
 from gpudev.planning.queue.planner import plan_type
 from gpudev.planning.queue.queue_input import QueueInput
 from gpudev.planning.queue.start_quotes import quote_starts, request_sizes
-from gpudev.planning.reservations.reconcile_reservations import Decisions
 
 _MANY_WAITING, _MANY_NODES = 200, 50
 

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Iterator, Set
 from heapq import heappop, heappush
 
 from gpudev.domain.ids import ReservationId
+from gpudev.planning.queue.fair_share import queue_order
 from gpudev.planning.queue.node_timelines import FOREVER, TimeSlot, WindowIndex
 from gpudev.planning.queue.plan import Request
-from gpudev.planning.queue.queue_input import duration_microseconds, queue_order
+from gpudev.planning.queue.queue_input import duration_microseconds
 
 _FIELD_RANGE = 1 << 64
 _ID_RANGE = 1 << 128

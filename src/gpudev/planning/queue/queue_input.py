@@ -13,6 +13,7 @@ from gpudev.domain.cluster import Allocation, Node, ZoneConstraint
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation
+from gpudev.planning.queue.fair_share import queue_order
 from gpudev.planning.queue.node_timelines import NodeTimeline
 from gpudev.planning.queue.plan import Request
 from gpudev.settings import TimingSettings
@@ -97,10 +98,6 @@ def _make_type_facts(
 ) -> TypeFacts:
     offering = sorted((node for node in all_nodes if node.offers), key=lambda node: node.name)
     return TypeFacts(gpu_type, now, all_nodes, offering, [held[node.name] for node in offering])
-
-
-def queue_order(request: Request) -> tuple[int, int, int, ReservationId]:
-    return (-request.priority, request.fair_rank, request.seq, request.reservation_id)
 
 
 def _held_by_node(

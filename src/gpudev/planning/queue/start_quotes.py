@@ -8,11 +8,12 @@ from datetime import datetime, timedelta
 from gpudev.domain.cluster import MAX_NODES, Allocation, Node
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.queue import StartQuote
+from gpudev.planning.queue.fair_share import queue_order
 from gpudev.planning.queue.forecasting import TypeForecast
 from gpudev.planning.queue.node_timelines import FOREVER, TimeSlot, Timetable
 from gpudev.planning.queue.plan import Queued, Request, Start
 from gpudev.planning.queue.planner import DEFAULT_MARGIN, plan_last, plan_type
-from gpudev.planning.queue.queue_input import TypeFacts, queue_order, split_by_type, to_microseconds
+from gpudev.planning.queue.queue_input import TypeFacts, split_by_type, to_microseconds
 
 _QUOTED_HOURS = (0.5, 1, 2, 4, 8, 12, 24, 48)
 """Whoever asks for something between is told what the next longer one would be told."""

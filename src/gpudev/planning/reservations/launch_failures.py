@@ -10,8 +10,7 @@ from datetime import datetime
 
 from gpudev.domain.cluster import Node, describe_closed_node
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import Reservation
-from gpudev.ports.reservations import Change, NewEvent
+from gpudev.domain.reservations.reservation import Change, NewEvent, Reservation
 from gpudev.settings import TimingSettings
 
 _STEP_PREFIX = "cannot be started right now, trying again: "

@@ -5,15 +5,15 @@ effects to carry out. At most one change per reservation and turn: each is guard
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import assert_never
 
 from gpudev.domain.cluster import Node
 from gpudev.domain.ids import ReservationId, short_id
-from gpudev.domain.queue import EstimateRecord
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import Reservation, format_utc_time
+from gpudev.domain.reservations.reservation import Change, NewEvent, Reservation, connection_fields, format_utc_time
+from gpudev.planning.decisions import Decisions
 from gpudev.planning.reservations.expiry import TIME_IS_OVER, Expire, Warn, decide_expiry
 from gpudev.planning.reservations.expiry import NotDue as NotYet
 from gpudev.planning.reservations.launch_failures import count_held_units, find_placement_obstacle
@@ -30,7 +30,6 @@ from gpudev.planning.reservations.readiness import (
 )
 from gpudev.planning.reservations.stale_requests import decide_max_wait
 from gpudev.ports.cluster import ClusterState, ServerPhase, ServerState
-from gpudev.ports.reservations import Change, NewEvent, QueueUpdate, connection_fields
 from gpudev.settings import TimingSettings
 
 # What became of somebody's own set-up is told once: it is a line of the history, and nothing else follows from it.
@@ -50,41 +49,6 @@ def decide_personalization(reservation: Reservation, server: ServerState | None)
         NewEvent("setup", server.setup_outcome),
         fields={"setup_outcome": server.setup_outcome},
     )
-
-
-@dataclass(slots=True)
-class Decisions:
-    """What to write and what to do. Effects name reservations as they were read; each can run twice."""
-
-    changes: list[Change] = field(default_factory=list)
-    updates: list[QueueUpdate] = field(default_factory=list)
-    estimates: list[EstimateRecord] = field(default_factory=list)
-    """Estimates to be kept, to be compared with what happens."""
-    launches: list[Reservation] = field(default_factory=list)
-    starts: list[Reservation] = field(default_factory=list)
-    """To be launched as soon as the change that places them is written."""
-    teardowns: list[Reservation] = field(default_factory=list)
-    withdrawals: list[Reservation] = field(default_factory=list)
-    """Those that wait again, with something left in a place that was refused."""
-    messages: list[tuple[ReservationId, str]] = field(default_factory=list)
-    """To be shown in the dev server's terminals, once the change that says so is written."""
-    next_at: datetime | None = None
-    """When time alone changes something."""
-
-    def add(self, other: "Decisions") -> None:
-        self.changes += other.changes
-        self.updates += other.updates
-        self.estimates += other.estimates
-        self.launches += other.launches
-        self.starts += other.starts
-        self.teardowns += other.teardowns
-        self.withdrawals += other.withdrawals
-        self.messages += other.messages
-        self.recheck_at(other.next_at)
-
-    def recheck_at(self, at: datetime | None) -> None:
-        if at is not None and (self.next_at is None or at < self.next_at):
-            self.next_at = at
 
 
 def decide_running(

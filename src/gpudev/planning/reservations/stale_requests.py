@@ -11,10 +11,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import Reservation
-from gpudev.planning.reservations.reconcile_reservations import Decisions
-from gpudev.ports.disks import PlanningRecords
-from gpudev.ports.reservations import Change, NewEvent
+from gpudev.domain.reservations.reservation import Change, NewEvent, Reservation
+from gpudev.planning.decisions import Decisions
+from gpudev.ports.queue import PlanningRecords
 
 ALIVE_WITHIN = timedelta(minutes=1)
 """A processor that has not looked at anybody for so long (it may not see its cluster) is not at work."""

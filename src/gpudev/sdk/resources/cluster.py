@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from gpudev.sdk.http.endpoints import ApiCall, read_call
 from gpudev.sdk.http.routines import Routine, RunFunction
 from gpudev.sdk.resources.sync_async import AsyncResource, Resource, SyncResource, api_method
-from gpudev.wire.cluster import AvailabilityList, ClusterPlan, ClusterStatus, GpuAvailability, Health, KeyView
-from gpudev.wire.queue import EtaReportView
+from gpudev.wire.access import KeyView
+from gpudev.wire.cluster import AvailabilityList, ClusterStatus, GpuAvailability, Health
+from gpudev.wire.queue import ClusterPlan, EtaReportView
 
 
 class ClusterMethods(Resource):

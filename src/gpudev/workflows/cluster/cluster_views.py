@@ -17,20 +17,12 @@ from gpudev.domain.reservations.reservation import Reservation
 from gpudev.planning.cluster.availability import PlannedUse, compute_availability, free_units, usage_timeline
 from gpudev.planning.queue.plan import Request
 from gpudev.ports.clock import Clock
-from gpudev.ports.reservations import AvailabilityRow, CatalogueStore, NodeStore, PlanStore, UnreleasedView
+from gpudev.ports.cluster import AvailabilityRow, CatalogueStore, NodeStore
+from gpudev.ports.queue import PlanStore
+from gpudev.ports.reservations import UnreleasedView
 from gpudev.settings import LimitSettings, TimingSettings
-from gpudev.wire.cluster import (
-    AvailabilityList,
-    ClosedNode,
-    ClusterPlan,
-    ClusterStatus,
-    GpuAvailability,
-    NodeView,
-    PlannedStart,
-    PlanNode,
-    PlanStep,
-    TypePlan,
-)
+from gpudev.wire.cluster import AvailabilityList, ClosedNode, ClusterStatus, GpuAvailability, NodeView
+from gpudev.wire.queue import ClusterPlan, PlannedStart, PlanNode, PlanStep, TypePlan
 from gpudev.workflows.queue_position import allocations_of, estimate_position
 from gpudev.workflows.reservation_views import current_estimate, minutes_until, sees_everything, wait_minutes
 

@@ -10,11 +10,11 @@ from gpudev.domain.errors import Conflict, IdTaken, NotFound, Stale
 from gpudev.domain.ids import ReservationId, new_reservation_id, short_id
 from gpudev.domain.queue import MessageCause
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import Reservation, ReservationDraft, format_utc_time
+from gpudev.domain.reservations.reservation import Change, NewEvent, Reservation, ReservationDraft, format_utc_time
 from gpudev.domain.sessions.personalization import Personalization
 from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import CordonStore
-from gpudev.ports.reservations import Change, MoveStore, NewEvent, ReservationStore, UnreleasedView
+from gpudev.ports.reservations import MoveStore, ReservationStore, UnreleasedView
 from gpudev.ports.sessions import PersonalizationStore
 
 _NOTIFY_ATTEMPTS = 5

@@ -6,7 +6,7 @@ from datetime import timedelta
 from gpudev.domain.queue import CONFIDENCE
 from gpudev.planning.queue.eta_report import EtaReport, make_eta_reports
 from gpudev.ports.clock import Clock
-from gpudev.ports.reservations import EstimateStore
+from gpudev.ports.queue import EstimateStore
 from gpudev.wire.queue import EtaBreach, EtaErrors, EtaReportView, EtaStatistics
 
 

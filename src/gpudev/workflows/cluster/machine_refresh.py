@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from gpudev.domain.cluster import check_cordon_reason
 from gpudev.domain.errors import Conflict, NotFound
 from gpudev.domain.reservations.reservation import Reservation
-from gpudev.ports.cloud import ClusterMachines, MachineRefresh, NodeGroups, RefreshState
-from gpudev.ports.cluster import CordonStore
+from gpudev.ports.cloud import MachineRefresh, NodeGroups, RefreshState
+from gpudev.ports.cluster import ClusterMachines, CordonStore
 from gpudev.workflows.cluster.drain import DescribeConsequence, NodeDrain
 
 MANAGEMENT_KEEP_PERCENT = 50

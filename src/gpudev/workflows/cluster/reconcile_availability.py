@@ -20,9 +20,8 @@ from gpudev.planning.cluster.reconcile_availability import (
 )
 from gpudev.ports.clock import Clock
 from gpudev.ports.cloud import CloudView
-from gpudev.ports.cluster import CordonReader
-from gpudev.ports.disks import AvailabilityStore, ClusterObserver
-from gpudev.ports.reservations import AvailabilityRow, UnreleasedView
+from gpudev.ports.cluster import AvailabilityRow, AvailabilityStore, ClusterObserver, CordonReader
+from gpudev.ports.reservations import UnreleasedView
 
 
 @dataclass(slots=True)

@@ -10,20 +10,14 @@ from gpudev.domain.errors import Conflict, Forbidden, Invalid, Stale
 from gpudev.domain.ids import short_id
 from gpudev.domain.queue import MessageCause
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import Reservation
+from gpudev.domain.reservations.reservation import Change, NewEvent, Reservation
 from gpudev.planning.queue.extension import ExtensionDenied, ExtensionGranted, decide_extension
 from gpudev.planning.queue.queue_cycle import promises_of
 from gpudev.planning.queue.queue_input import to_allocation
 from gpudev.ports.clock import Clock
-from gpudev.ports.reservations import (
-    Change,
-    ExtensionCount,
-    NewEvent,
-    NodeStore,
-    PlanStore,
-    ReservationStore,
-    UnreleasedView,
-)
+from gpudev.ports.cluster import NodeStore
+from gpudev.ports.queue import PlanStore
+from gpudev.ports.reservations import ExtensionCount, ReservationStore, UnreleasedView
 from gpudev.settings import LimitSettings, TimingSettings
 from gpudev.workflows.queue_position import allocations_of, queued_requests, with_zones
 from gpudev.workflows.reservation_views import find_job, sees_everything

@@ -8,7 +8,7 @@ from gpudev.domain.ids import short_id
 from gpudev.domain.queue import MessageCause
 from gpudev.planning.reservations.stale_requests import CancelStaleRequest, ResendRequest, decide_stale_requests
 from gpudev.ports.clock import Clock
-from gpudev.ports.disks import PlanningRecordStore
+from gpudev.ports.queue import PlanningRecordStore
 from gpudev.ports.reservations import ReservationStore
 from gpudev.settings import ReconcileSettings
 

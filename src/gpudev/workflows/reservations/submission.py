@@ -28,7 +28,8 @@ from gpudev.planning.reservations.admission import AdmissionRequest, Admitted, N
 from gpudev.ports.access import PublicKeySource
 from gpudev.ports.clock import Clock
 from gpudev.ports.disks import DiskLocations
-from gpudev.ports.reservations import JobQuery, PlanStore, ReservationStore, UnreleasedView, UserLimits
+from gpudev.ports.queue import PlanStore
+from gpudev.ports.reservations import JobQuery, ReservationStore, UnreleasedView, UserLimits
 from gpudev.settings import LimitSettings, TimingSettings
 from gpudev.wire.reservations import SubmitRequest
 from gpudev.workflows.queue_position import LONG_QUEUE_AHEAD, estimate_in_long_queue, estimate_position

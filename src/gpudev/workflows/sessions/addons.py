@@ -10,11 +10,11 @@ from gpudev.domain.access.ssh_keys import check_github_user
 from gpudev.domain.access.users import User
 from gpudev.domain.errors import Conflict, Invalid, NotFound, Stale, Unavailable
 from gpudev.domain.ids import short_id
-from gpudev.domain.reservations.reservation import Reservation
+from gpudev.domain.reservations.reservation import Change, NewEvent, Reservation
 from gpudev.domain.sessions.addons import MAX_COLLABORATORS, Addons, Collaborator
 from gpudev.ports.access import PublicKeySource
 from gpudev.ports.clock import Clock
-from gpudev.ports.reservations import Change, NewEvent, ReservationStore
+from gpudev.ports.reservations import ReservationStore
 from gpudev.ports.sessions import AddonStore, JupyterSecrets
 from gpudev.workflows.reservation_views import find_job
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from gpudev.adapters.atomic_write import write_atomically
 from gpudev.adapters.local.machine.isolation import IsolationMode
 from gpudev.adapters.local.machine.launch_spec import LaunchSpec
 from gpudev.adapters.local.machine.processes import ProcessIdentity, is_alive
@@ -25,7 +26,6 @@ from gpudev.adapters.local.servers.pid1_reports import (
     PERSONALIZATION_FILE,
     PROCESS_FILE,
     READY_FILE,
-    write_atomically,
 )
 from gpudev.domain.cluster import NodeShare
 from gpudev.domain.errors import ClusterError

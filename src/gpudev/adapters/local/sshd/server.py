@@ -21,8 +21,7 @@ from gpudev.adapters.local.sshd import asyncssh_compat, port_forwarding
 from gpudev.adapters.local.sshd.channel_session import ChannelSession, SshdContext, choose_shell
 from gpudev.adapters.local.sshd.child_process import ChildWatcher, enter_home, reset_signals
 from gpudev.adapters.local.sshd.command_exit import CommandExitWatch
-from gpudev.adapters.local.sshd.jupyter import JUPYTER_LOGIN
-from gpudev.adapters.local.sshd.jupyter import JupyterSupervisor
+from gpudev.adapters.local.sshd.jupyter import JUPYTER_LOGIN, JupyterSupervisor
 from gpudev.adapters.local.sshd.sshd_config import SshdConfig, WatchedFile
 from gpudev.adapters.local.sshd.terminal_messages import TerminalMessages
 

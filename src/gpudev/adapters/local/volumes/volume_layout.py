@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from gpudev.adapters.local.servers.pid1_reports import write_atomically
+from gpudev.adapters.atomic_write import write_atomically
 from gpudev.adapters.local.volumes.filesystem import sync_folder
 from gpudev.adapters.local.volumes.tree_removal import remove_folder
 from gpudev.domain.errors import Unavailable

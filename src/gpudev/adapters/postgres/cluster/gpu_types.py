@@ -11,7 +11,8 @@ from gpudev.adapters.postgres.database.pool import Connection, Pool
 from gpudev.adapters.postgres.reservations import reservation_rows
 from gpudev.domain.cluster import Catalogue, GpuType, Node
 from gpudev.domain.errors import Conflict, NotFound
-from gpudev.ports.reservations import AvailabilityRow, Lease
+from gpudev.ports.cluster import AvailabilityRow
+from gpudev.ports.leases import Lease
 
 _ABSENT_RETENTION = timedelta(days=30)
 

@@ -18,8 +18,7 @@ import asyncpg
 
 from gpudev.adapters.postgres.database.pool import UNREACHABLE, Connection, Pool, connect, translate_errors
 from gpudev.domain.errors import LeaseLost
-from gpudev.ports.disks import ReconcilePass
-from gpudev.ports.reservations import Lease
+from gpudev.ports.leases import Lease, ReconcilePass
 
 
 class PostgresLeases:

@@ -14,7 +14,7 @@ import structlog
 
 from gpudev.adapters.postgres.database.pool import UNREACHABLE, Connection, connect
 from gpudev.domain.errors import Unavailable
-from gpudev.ports.reservations import AccessChange
+from gpudev.ports.access import AccessChange
 from gpudev.settings import DatabaseSettings
 
 log = structlog.get_logger(__name__)

@@ -14,7 +14,7 @@ from gpudev.adapters.postgres.reservations import reservation_rows
 from gpudev.domain.cluster import ZoneConstraint
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.queue import Estimate, EstimateOutcome, QueuePlan, StartQuote, TimeInterval, UsageSample
-from gpudev.ports.reservations import Lease
+from gpudev.ports.leases import Lease
 
 
 class PostgresEstimates:

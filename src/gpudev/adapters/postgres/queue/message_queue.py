@@ -15,7 +15,8 @@ from gpudev.domain.errors import NotFound
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.queue import MAX_MESSAGE_FAILURES, MESSAGE_QUEUES, RESERVATION_QUEUE, dead_letter_queue
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.ports.reservations import Change, NewEvent, QueueMessage
+from gpudev.domain.reservations.reservation import Change, NewEvent
+from gpudev.ports.queue import QueueMessage
 
 QUEUE_INSERT_CHANNEL = "pgmq.q_gpu_reservations.INSERT"
 

@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 from gpudev.adapters.postgres.database.pool import Pool
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.queue import PLANNING_LEASE
-from gpudev.ports.disks import PlanningRecords
-from gpudev.ports.reservations import Lease
+from gpudev.ports.leases import Lease
+from gpudev.ports.queue import PlanningRecords
 
 _LONGEST_PAUSE = timedelta(minutes=1)
 

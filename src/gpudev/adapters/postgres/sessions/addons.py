@@ -9,6 +9,7 @@ from gpudev.adapters.postgres.database.pool import Connection, Pool
 from gpudev.adapters.postgres.reservations.guarded_writes import write_changes
 from gpudev.domain.errors import LimitReached, Stale
 from gpudev.domain.ids import ReservationId
+from gpudev.domain.reservations.reservation import Change
 from gpudev.domain.sessions.addons import (
     MAX_COLLABORATORS,
     Addons,
@@ -19,7 +20,6 @@ from gpudev.domain.sessions.addons import (
     JupyterStatus,
     jupyter_path,
 )
-from gpudev.ports.reservations import Change
 from gpudev.ports.sessions import AddonResult, JupyterSecrets
 
 

@@ -101,7 +101,7 @@ def logout(api_url: str | None) -> None:
 
 
 def _rotate(session: CommandSession) -> Credential:
-    from gpudev.wire.cluster import KeyView
+    from gpudev.wire.access import KeyView
 
     stored = session.find_stored_credential()
     if stored is None:

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from gpudev.cli.prompts import is_cpu_type
-from gpudev.wire.cluster import ClusterPlan, PlannedStart, PlanNode, PlanStep, TypePlan
+from gpudev.wire.queue import ClusterPlan, PlannedStart, PlanNode, PlanStep, TypePlan
 
 # Time as columns: which stretch of the coming hours each column of a chart stands for, and the ruler above it.
 #

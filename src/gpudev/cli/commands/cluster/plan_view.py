@@ -7,7 +7,7 @@ from gpudev.cli import formatting, output
 from gpudev.cli.command_session import CommandSession
 from gpudev.cli.commands.cluster.plan_chart import ASCII, BLOCKS, ChartSigns, PlanChart
 from gpudev.sdk.errors import NotFound
-from gpudev.wire.cluster import ClusterPlan, PlannedStart, TypePlan
+from gpudev.wire.queue import ClusterPlan, PlannedStart, TypePlan
 
 _INDENT = 4
 _PIPED_COLUMNS = 80
