@@ -14,21 +14,21 @@ from gpudev import __version__
 from gpudev.domain.errors import GpuDevError
 
 COMMANDS = {
-    "api": "serving",
-    "audit": "auditing",
+    "api": "services",
+    "audit": "audit",
     "down": "embedded",
     "expire": "expire",
     "keys": "keys",
-    "migrate": "serving",
+    "migrate": "services",
     "nodes": "nodes",
-    "processor": "serving",
-    "proxy": "serving",
+    "processor": "services",
+    "proxy": "services",
     "queue": "queue",
     "reconcile": "reconcile",
     "report": "report",
     "stop-servers": "embedded",
     "up": "embedded",
-    "users": "invitations",
+    "users": "users",
 }
 """Every command, and the module of gpudev.server_cli that has it among its COMMANDS."""
 
