@@ -7,13 +7,13 @@ import sys
 _LITTLE = 128
 _SCRIPT = """
 import os, resource
-from gpudev import descriptors
+from gpudev import rlimits
 limit = lambda: resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-descriptors.allow_many()
-descriptors.allow_many()
+rlimits.raise_open_files_limit()
+rlimits.raise_open_files_limit()
 print(limit(), flush=True)
 if os.fork() == 0:
-    descriptors.allow_as_before()
+    rlimits.restore_open_files_limit()
     print(limit(), flush=True)
     os._exit(0)
 os.wait()

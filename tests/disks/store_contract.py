@@ -188,7 +188,7 @@ class DiskStoreContract:
             asked,
             state=OperationState.RUNNING,
             attempts=3,
-            refusals=2,
+            rejections=2,
             error="not yet",
             next_attempt_at=NOW + timedelta(seconds=4),
         )

@@ -71,7 +71,7 @@ def test_a_disk_counts_as_saved_only_if_nobody_could_write(
 
 
 def refused(kind: OperationKind, call: Callable[[OperationFacts], Any], times: int) -> Any:
-    mine = operation(kind, refusals=times - 1, attempts=times - 1)
+    mine = operation(kind, rejections=times - 1, attempts=times - 1)
     facts = OperationFacts(mine, disk(), snapshots=(SAVED,), volumes=(volume_record(),))
     return after_rejection(facts, call(facts), "no", NOW, SETTINGS)
 

@@ -68,7 +68,7 @@ MAKING_READY: dict[str, Row] = {
     ),
     "one of which a snapshot is still being copied is waited for": (
         OperationFacts(make_ready(zone="zone-a"), disk()),
-        (volume(busy="its snapshot is still being copied"),),
+        (volume(busy_reason="its snapshot is still being copied"),),
         WaitForCloud,
         "still being copied",
     ),

@@ -27,9 +27,9 @@ from gpudev.embedded.supervised_processes import (
 
 PROGRAM = """
 import pathlib, signal, sys
-from gpudev.embedded.supervised_processes import ChildSpec
+from gpudev.embedded.supervised_processes import ChildSpec, SupervisedService, SupervisedTask
 from gpudev.embedded.layout import Layout
-from gpudev.embedded.supervisor import Service, Supervisor, Task
+from gpudev.embedded.supervisor import Supervisor
 
 layout = Layout(pathlib.Path(sys.argv[1]))
 def part(name, code):
@@ -43,11 +43,11 @@ for word in sys.argv[2:]:
     kind, name, code = word.split(":", 2)
     file = layout.home / f"{name}-ready"
     if kind == "task":
-        stages.append(Task(part(name, noted(code))))
+        stages.append(SupervisedTask(part(name, noted(code))))
     elif kind == "service":
-        stages.append(Service(part(name, noted(code))))
+        stages.append(SupervisedService(part(name, noted(code))))
     else:
-        stages.append(Service(part(name, noted(code)), file.exists, ready_within=5))
+        stages.append(SupervisedService(part(name, noted(code)), file.exists, ready_within=5))
 tell = lambda step: print("STEP", step.name, step.state, step.reason or "", flush=True)
 sys.exit(Supervisor(layout, stages, tell).run())
 """

@@ -99,7 +99,7 @@ def test_a_starting_server_is_worked_out_as_time_passes() -> None:
         world.tell("ADDED", item)
     steps = []
     for _ in range(3):
-        steps.append(world.servers()[RID].seen.step)
+        steps.append(world.servers()[RID].state.step)
         world.clock.move(seconds=25)
     assert steps == [f"pulling image pytorch:2{told}" for told in ("", ", 20 s", ", 40 s")]
 
@@ -139,7 +139,7 @@ def test_a_trace_is_forgotten_after_a_while() -> None:
     world.tell("ADDED", node("n1"))
     world.tell("ADDED", ready_pod())
     world.tell("DELETED", ready_pod(deleting=True))
-    assert world.servers()[RID].seen.reason == "its pod on n1 was deleted by somebody else"
+    assert world.servers()[RID].state.reason == "its pod on n1 was deleted by somebody else"
     world.clock.move(minutes=11)
     assert world.servers() == {}
 
@@ -166,7 +166,7 @@ def test_a_pod_that_is_made_again_takes_its_predecessors_trace_away() -> None:
     again = ready_pod()
     again["metadata"]["uid"] = "another"
     world.tell("ADDED", again)
-    assert world.servers()[RID].seen.connection is not None
+    assert world.servers()[RID].state.connection is not None
 
 
 @pytest.mark.slow

@@ -85,8 +85,8 @@ def test_make_help_is_the_same_with_any_sed() -> None:
 @pytest.mark.parametrize(("soft", "hard", "then"), [(256, 4096, 1024), (256, 512, 512), (2000, 4096, 2000)])
 def test_the_system_may_open_as_many_files_as_on_linux(soft: int, hard: int, then: int) -> None:
     code = (
-        "import resource; from gpudev import descriptors; which = resource.RLIMIT_NOFILE;"
-        f"resource.setrlimit(which, ({soft}, {hard})); descriptors.allow_many(descriptors.USUAL);"
+        "import resource; from gpudev import rlimits; which = resource.RLIMIT_NOFILE;"
+        f"resource.setrlimit(which, ({soft}, {hard})); rlimits.raise_open_files_limit(rlimits.DEFAULT_OPEN_FILES_LIMIT);"
         "print(resource.getrlimit(which))"
     )
     assert python_elsewhere("-c", code).stdout == f"({then}, {hard})\n"

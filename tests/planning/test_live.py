@@ -185,7 +185,7 @@ def test_it_sees_for_itself_what_changed(happenings: list[Happening]) -> None:
 
 
 class OverlooksWhoIsGone(IncrementalPlanner):
-    def _leave(self, reservation_id: ReservationId) -> None: ...
+    def _remove(self, reservation_id: ReservationId) -> None: ...
 
 
 @settings(FIND_ONE)

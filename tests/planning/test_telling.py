@@ -96,7 +96,7 @@ class TestWhy:
     def why(self, **facts: object) -> tuple[DelayCause, str]:
         usual: dict[str, object] = {
             "nodes": self.nodes,
-            "holdings": [held(90, 1, ("a", range(8)))],
+            "allocations": [held(90, 1, ("a", range(8)))],
             "preparing": [],
             "queue": [self.own],
             "now": NOW,
@@ -117,10 +117,10 @@ class TestWhy:
         assert self.why(queue=[self.own, ask(2, 8, priority=1)])[0] is DelayCause.OPERATOR
 
     def test_something_over_that_is_still_there_is_named(self) -> None:
-        because, words = self.why(holdings=[held(0x3F2A1B7C, -1, ("a", range(8)))])
+        because, words = self.why(allocations=[held(0x3F2A1B7C, -1, ("a", range(8)))])
         assert because is DelayCause.SLOW_RELEASE
         assert "3f2a1b7c" in words
-        assert self.why(holdings=[held(0x3F2A1B7C, -1, ("b", range(8)))])[0] is DelayCause.UNEXPLAINED
+        assert self.why(allocations=[held(0x3F2A1B7C, -1, ("b", range(8)))])[0] is DelayCause.UNEXPLAINED
 
     def test_a_slow_start_is_named(self) -> None:
         slow = replace(

@@ -210,7 +210,7 @@ class Interrupted(Exception):
     """Whoever moved it is no more."""
 
 
-@pytest.mark.parametrize("interrupted", [None, "submit", "go_on", "change"])
+@pytest.mark.parametrize("interrupted", [None, "submit", "finish_move", "apply_change"])
 async def test_what_was_wanted_inside_goes_along_wherever_it_was_interrupted(
     world: World, evicting: Eviction, monkeypatch: pytest.MonkeyPatch, interrupted: str | None
 ) -> None:
@@ -223,7 +223,7 @@ async def test_what_was_wanted_inside_goes_along_wherever_it_was_interrupted(
     assert await world.stores.moves.list_unfinished_moves() == [rid]
     if interrupted is not None:
         with monkeypatch.context() as patch:
-            home = PostgresMoves if interrupted == "go_on" else PostgresReservations
+            home = PostgresMoves if interrupted == "finish_move" else PostgresReservations
             patch.setattr(home, interrupted, and_then_dies(getattr(home, interrupted)))
             with pytest.raises(Interrupted):
                 await evicting.finish_move(rid)
