@@ -34,12 +34,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests with real processes, sockets and time share two cores with each other: one that fails is tried once more,
-    and named in the summary as RERUN, for a test that needs it is to be looked at. What is wrong fails twice. Examples
-    that hypothesis finds are not tried again: it might not come across them a second time."""
-    for item in items:
-        if not getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
-            pass
+    """The longest tests begin first, so that nobody waits for them at the end."""
     items.sort(key=lambda item: item.get_closest_marker("first") is None)
 
 

@@ -95,7 +95,7 @@ def test_a_tag_or_an_old_volume_does_not_fail_what_is_done() -> None:
     assert over.state is OperationState.DONE
     left = refused(OperationKind.RESTORE, lambda facts: RemoveVolume(facts.volumes[0], "vol-1"), 3).operation
     assert left.state is OperationState.RUNNING
-    assert left.refusals == SETTINGS.max_refusals
+    assert left.rejections == SETTINGS.max_refusals
     failed = refused(OperationKind.PURGE, lambda facts: RemoveVolume(facts.volumes[0], "vol-1"), 3).operation
     assert failed.state is OperationState.FAILED
 

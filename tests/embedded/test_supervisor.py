@@ -35,7 +35,7 @@ layout = Layout(pathlib.Path(sys.argv[1]))
 def part(name, code):
     return ChildSpec(name, lambda: [sys.executable, "-S", "-c", code], {"HOME_OF_TEST": sys.argv[1]},
                      layout.pid_file(name), layout.log_file(name),
-                     ending=((signal.SIGTERM, 1.0), (signal.SIGKILL, 5.0)))
+                     stop_signals=((signal.SIGTERM, 1.0), (signal.SIGKILL, 5.0)))
 def noted(code):
     return "import os, sys, time, pathlib; home = pathlib.Path(os.environ['HOME_OF_TEST'])\\n" + code
 stages = []

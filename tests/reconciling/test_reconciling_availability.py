@@ -120,7 +120,7 @@ async def test_one_types_failure_does_not_stop_the_others(world: World) -> None:
 
 async def test_older_facts_never_replace_newer_ones(world: World) -> None:
     class SlowLook:
-        async def look(self) -> ClusterState:
+        async def observe(self) -> ClusterState:
             seen = await world.cluster.observe()
             await world.submit(2)
             world.clock.move(seconds=40)
