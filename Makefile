@@ -23,7 +23,7 @@ down: ## Stop it again; what is stored stays
 
 test: ## Set everything up and run all tests (ARGS="tests/embedded -k postgres")
 	@tools/bootstrap dev
-	@tools/with-test-tools tools/with-kube tools/with-programs $(PYTHON) -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+	@tools/with-test-tools tools/with-kube tools/with-programs tools/reap $(PYTHON) -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 test-infra: ## Test infra/ with real providers and a local AWS; builds them first (an hour, once)
 	@tools/bootstrap dev

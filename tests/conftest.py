@@ -28,9 +28,10 @@ settle(os.environ)
 sys.dont_write_bytecode = False
 # Programs set their own (tests/embedded/test_up_anywhere.py); parts that run within a test rely on it.
 os.umask(0o022)
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # Started in the background of a script: programs that tests start must hear Ctrl-C all the same.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        # Started in the background of a script or under nohup: programs that tests start inherit that, and must not.
+        signal.signal(_number, _handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -28,7 +28,9 @@ async def world(
     cluster = PaperCluster([Node("node-1", "h100", 8)], clock)
     theirs = stores_of(RECONCILER)
     # It also starts dev servers here, as only a processor does: what people bring to them is read with its rights.
-    processor = make_processor(replace(theirs, personalizations=stores.personalizations), cluster, clock, settings.timing)
+    processor = make_processor(
+        replace(theirs, personalizations=stores.personalizations), cluster, clock, settings.timing
+    )
     yield World(replace(stores, leases=theirs.leases), cluster, clock, processor, settings)
     await processor.effects.cancel()
 
