@@ -25,9 +25,9 @@ if TYPE_CHECKING:
         UsageError,
     )
     from gpudev.sdk.resources.dev_servers import AsyncServer, Server
+    from gpudev.version import __version__
     from gpudev.wire.reservations import JobView
 
-__version__ = "0.1.0"
 __all__ = [
     "AsyncGpuDev",
     "AsyncServer",
@@ -55,6 +55,7 @@ _MODULES = {
     "Server": "sdk.resources.dev_servers",
     "AsyncServer": "sdk.resources.dev_servers",
     "JobView": "wire.reservations",
+    "__version__": "version",
 }
 
 

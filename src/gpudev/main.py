@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from gpudev import __version__
 from gpudev.domain.errors import GpuDevError
+from gpudev.version import __version__
 
 COMMANDS = {
     "api": "services",

@@ -8,7 +8,6 @@ from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import Lifespan
 
-from gpudev import __version__
 from gpudev.api.authentication import Authentication
 from gpudev.api.caching import CachedPlans, CachedValue, SerializedUnreleasedView
 from gpudev.api.dependencies import ApiDependencies
@@ -27,6 +26,7 @@ from gpudev.api.routes.users import AdminEndpoints, KeyEndpoints
 from gpudev.http_edge.client_ip import ClientIpResolver
 from gpudev.http_edge.rate_limits import ConcurrencyLimits, TokenBuckets
 from gpudev.ports.reservations import UnreleasedView
+from gpudev.version import __version__
 from gpudev.workflows.cluster.cluster_views import ClusterPlanViews, ClusterStatusViews
 from gpudev.workflows.cluster.eta_report import EtaReports
 from gpudev.workflows.disks.requests import DiskRequests

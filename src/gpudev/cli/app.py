@@ -11,11 +11,10 @@ from typing import Any
 
 import click
 
-from gpudev import __version__
-from gpudev.cli import output, overview
+from gpudev.cli import COMPLETION_VARIABLE, output, overview
 from gpudev.cli.exit_codes import CliError, ExitCode, error_json, error_text, exit_code_of
-from gpudev.cli.main import COMPLETION_VARIABLE
 from gpudev.sdk.errors import ClientError
+from gpudev.version import __version__
 
 PROGRAM = "gpu-dev"
 

@@ -9,7 +9,8 @@ import os
 import sys
 from typing import NoReturn
 
-COMPLETION_VARIABLE = "_GPU_DEV_COMPLETE"
+from gpudev.cli import COMPLETION_VARIABLE
+
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141
 
@@ -37,7 +38,7 @@ def run(arguments: list[str]) -> int:
             sys.stdout.write(help_page())
             return 0
         if arguments == ["--version"]:
-            from gpudev import __version__
+            from gpudev.version import __version__
 
             sys.stdout.write(f"gpu-dev {__version__}\n")
             return 0

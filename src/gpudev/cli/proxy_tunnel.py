@@ -10,13 +10,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
-from gpudev import __version__, paths
+from gpudev import paths
 from gpudev.cli import output, stdio_pipe
 from gpudev.cli.exit_codes import CliError, ExitCode
 from gpudev.sdk import api_address, credentials, preferences
 from gpudev.sdk.banner_probe import open_if_ssh
 from gpudev.sdk.errors import ClientError
 from gpudev.sdk.http import websocket
+from gpudev.version import __version__
 
 # The short way to a session, for when everything is as usual: the key at hand, a token for it, and a WebSocket, over
 # one connection and with next to nothing loaded. ssh starts us for every connection, and whoever types waits for it.

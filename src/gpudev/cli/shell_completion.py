@@ -3,9 +3,8 @@
 import click
 from click.shell_completion import get_completion_class
 
-from gpudev.cli import formatting, output
+from gpudev.cli import COMPLETION_VARIABLE, formatting, output
 from gpudev.cli.command_session import CommandSession
-from gpudev.cli.main import COMPLETION_VARIABLE
 from gpudev.domain.reservations.lifecycle import LIVE
 from gpudev.sdk.errors import ClientError
 

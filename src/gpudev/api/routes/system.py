@@ -13,7 +13,6 @@ from pydantic import AfterValidator
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gpudev import __version__
 from gpudev.api.http.openapi import problem_responses
 from gpudev.api.http.responses import JsonResponse
 from gpudev.api.http.routing import Caller, V1Route
@@ -21,6 +20,7 @@ from gpudev.domain.cluster import GpuType
 from gpudev.domain.errors import Invalid, Unavailable
 from gpudev.ports.cluster import CatalogueStore
 from gpudev.settings import Settings
+from gpudev.version import __version__
 from gpudev.wire.admin import GpuTypeChange, GpuTypeList, GpuTypeView, SettingsView
 from gpudev.wire.cluster import Health
 

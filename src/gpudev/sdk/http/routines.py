@@ -5,7 +5,6 @@ thrown into it. Whoever drives it (`blocking`, `awaiting`) carries the effects o
 written once and knows neither threads nor event loops.
 """
 
-import subprocess
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar, assert_never
@@ -127,8 +126,6 @@ class SyncDriver:
             case Notify(listener, news):
                 return listener(news)
             case RunProgram():
-                # rarely needed, and dear to load
-
                 return run_program(effect)
             case _:
                 assert_never(effect)
@@ -138,6 +135,8 @@ class SyncDriver:
 
 
 def run_program(effect: RunProgram) -> ProgramResult:
+    import subprocess  # few commands need it, and it is slow to load
+
     output = subprocess.PIPE if effect.capture_output else None
     process = subprocess.Popen(
         effect.arguments,

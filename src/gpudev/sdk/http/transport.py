@@ -14,10 +14,10 @@ from types import MappingProxyType
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from gpudev import __version__
 from gpudev.domain.trace_context import new_trace_id, trace_headers
 from gpudev.sdk.api_address import is_loopback
 from gpudev.sdk.errors import Unreachable, UsageError
+from gpudev.version import __version__
 
 CONNECT_SECONDS = 10.0
 RESPONSE_SECONDS = 60.0

@@ -5,10 +5,10 @@ server, by the name we reach it by (what the server calls itself proves nothing)
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpudev.cli import output
-from gpudev.cli.commands.access.login_methods import LoginOptions, credential_from
+from gpudev.cli.commands.access.login_methods import LoginOptions, LoginSession, credential_from
 from gpudev.cli.exit_codes import CliError, ExitCode, local_error
 from gpudev.domain.access import login as aws_login
 from gpudev.domain.errors import Invalid
@@ -16,13 +16,10 @@ from gpudev.sdk.credentials import Credential
 from gpudev.wire import codec
 from gpudev.wire.access import AwsLoginRequest, LoginMethod, LoginView, NonceView
 
-if TYPE_CHECKING:
-    from gpudev.cli.command_session import CommandSession
-
 _INSTALL = "pip install 'gpu-dev[aws-login]'"
 
 
-def log_in(session: "CommandSession", method: LoginMethod, options: LoginOptions) -> Credential:
+def log_in(session: LoginSession, method: LoginMethod, options: LoginOptions) -> Credential:
     if session.address.url.startswith("http:") and not session.address.is_local:
         output.write_note(
             f"Note: {session.address.url} is not encrypted; whoever listens on the way can take your key."
@@ -30,11 +27,11 @@ def log_in(session: "CommandSession", method: LoginMethod, options: LoginOptions
     return _log_in(session, method, options.profile)
 
 
-def log_in_again(session: "CommandSession", method: LoginMethod, login: Mapping[str, str]) -> Credential:
+def log_in_again(session: LoginSession, method: LoginMethod, login: Mapping[str, str]) -> Credential:
     return _log_in(session, method, login.get("profile"))
 
 
-def _log_in(session: "CommandSession", method: LoginMethod, profile: str | None) -> Credential:
+def _log_in(session: LoginSession, method: LoginMethod, profile: str | None) -> Credential:
     name = _check_name(session.address.url, method)
     # Credentials first: they may take a while to get, and a nonce does not last.
     signer = _Signer(profile, method)

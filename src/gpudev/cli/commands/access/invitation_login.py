@@ -11,7 +11,7 @@ import click
 from gpudev import paths
 from gpudev.cli import config
 from gpudev.cli.command_session import CommandSession
-from gpudev.cli.commands.access.login_methods import LoginOptions, credential_from
+from gpudev.cli.commands.access.login_methods import LoginOptions, LoginSession, credential_from
 from gpudev.cli.exit_codes import CliError, ExitCode, usage_error
 from gpudev.domain.access.invitations import InvitationLink, parse_invitation_link
 from gpudev.domain.errors import Invalid
@@ -46,7 +46,7 @@ def accept_invitation(text: str, api_url: str | None) -> tuple[CommandSession, C
     return session, credential
 
 
-def log_in(session: CommandSession, method: LoginMethod, options: LoginOptions) -> Credential:
+def log_in(session: LoginSession, method: LoginMethod, options: LoginOptions) -> Credential:
     raise CliError(
         ExitCode.AUTH,
         f"{session.address.url} lets in who was invited",
@@ -55,7 +55,7 @@ def log_in(session: CommandSession, method: LoginMethod, options: LoginOptions) 
     )
 
 
-def log_in_again(session: CommandSession, method: LoginMethod, login: Mapping[str, str]) -> Credential:
+def log_in_again(session: LoginSession, method: LoginMethod, login: Mapping[str, str]) -> Credential:
     raise CliError(
         ExitCode.AUTH,
         f"your key for {session.address.url} has ended, and an invitation is good once",

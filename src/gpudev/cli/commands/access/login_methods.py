@@ -8,11 +8,12 @@ begins with `method`, or raises CliError. WAYS names them.
 from collections.abc import Mapping
 from importlib import import_module
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from gpudev.cli.command_session import CommandSession
+from gpudev.cli.api_calls import CommandApi
 from gpudev.cli.exit_codes import CliError, ExitCode
 from gpudev.domain.errors import RateLimited
+from gpudev.sdk.api_address import ApiAddress
 from gpudev.sdk.credentials import Credential
 from gpudev.sdk.errors import ClientError, Forbidden, NotFound, Unauthenticated, Unreachable
 from gpudev.wire.access import LoginMethod, LoginMethods, LoginView
@@ -26,6 +27,20 @@ LOGIN_METHODS: Mapping[str, str] = MappingProxyType(
 )
 
 
+class LoginSession(Protocol):
+    """What a login needs of the command's session."""
+
+    @property
+    def address(self) -> ApiAddress: ...
+
+    @property
+    def env(self) -> Mapping[str, str]: ...
+
+    def anonymous_api(self) -> CommandApi: ...
+
+    def api_with_key(self, key: str) -> CommandApi: ...
+
+
 class LoginOptions(NamedTuple):
     """What the person said."""
 
@@ -36,7 +51,7 @@ class LoginOptions(NamedTuple):
     """oidc: with a code on another device; None: whatever suits this machine."""
 
 
-def log_in(session: CommandSession, options: LoginOptions) -> Credential:
+def log_in(session: LoginSession, options: LoginOptions) -> Credential:
     """By the way that was asked for, else by the first that the server offers and we know."""
     offered = _offered_methods(session)
     wanted = options.method or ("aws" if options.profile else "oidc" if options.by_device is not None else None)
@@ -56,7 +71,7 @@ def log_in(session: CommandSession, options: LoginOptions) -> Credential:
     )
 
 
-def log_in_again(session: CommandSession, stored: Credential) -> Credential:
+def log_in_again(session: LoginSession, stored: Credential) -> Credential:
     """Without a word to anybody. Raises Unreachable when it may work a little later."""
     try:
         credential = _log_in_again(session, stored)
@@ -75,7 +90,7 @@ def log_in_again(session: CommandSession, stored: Credential) -> Credential:
     return credential
 
 
-def _log_in_again(session: CommandSession, stored: Credential) -> Credential:
+def _log_in_again(session: LoginSession, stored: Credential) -> Credential:
     kind = stored.login.get("method", "")
     method = next((each for each in _offered_methods(session) if each.kind == kind), None)
     if kind not in LOGIN_METHODS or method is None:
@@ -89,7 +104,7 @@ def credential_from(view: LoginView, login: Mapping[str, str]) -> Credential:
     return Credential(view.api_key, view.username, ends, login)
 
 
-def _offered_methods(session: CommandSession) -> list[LoginMethod]:
+def _offered_methods(session: LoginSession) -> list[LoginMethod]:
     try:
         return session.anonymous_api().read_path(LoginMethods, "/v1/auth/methods").value.methods
     except (NotFound, Unauthenticated, Forbidden):

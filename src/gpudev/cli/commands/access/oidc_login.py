@@ -8,11 +8,11 @@ import base64
 import json
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpudev import paths
 from gpudev.cli.commands.access import oidc_browser, oidc_device
-from gpudev.cli.commands.access.login_methods import LoginOptions, credential_from
+from gpudev.cli.commands.access.login_methods import LoginOptions, LoginSession, credential_from
 from gpudev.cli.commands.access.oidc_issuer import LoginRejected, OidcClient, OidcTokens, ask_for_tokens, discover
 from gpudev.cli.exit_codes import CliError, ExitCode
 from gpudev.domain.access.login import server_name
@@ -21,14 +21,11 @@ from gpudev.sdk.credentials import Credential
 from gpudev.wire import codec
 from gpudev.wire.access import LoginMethod, LoginView, OidcLoginRequest
 
-if TYPE_CHECKING:
-    from gpudev.cli.command_session import CommandSession
-
 METHOD = "oidc"
 _PATH = "/v1/auth/oidc-login"
 
 
-def log_in(session: "CommandSession", method: LoginMethod, options: LoginOptions) -> Credential:
+def log_in(session: LoginSession, method: LoginMethod, options: LoginOptions) -> Credential:
     if not method.issuer or not method.client_id:
         raise CliError(
             ExitCode.UNREACHABLE, f"{session.address.url} does not say where one logs in", "Ask its operator"
@@ -44,7 +41,7 @@ def log_in(session: "CommandSession", method: LoginMethod, options: LoginOptions
     return credential_from(_exchange_tokens(session, tokens, nonce), _login_record(client, tokens))
 
 
-def log_in_again(session: "CommandSession", method: LoginMethod, login: Mapping[str, str]) -> Credential:
+def log_in_again(session: LoginSession, method: LoginMethod, login: Mapping[str, str]) -> Credential:
     """With the refresh token, if there is one."""
     path, api_url = paths.credentials_file(session.env), session.address.url
     # Some issuers take each refresh token once: the next of our programs must find the one that came after it.
@@ -104,7 +101,7 @@ def _login_record(client: OidcClient, tokens: OidcTokens) -> dict[str, str]:
     return login
 
 
-def _exchange_tokens(session: "CommandSession", tokens: OidcTokens, nonce: str | None) -> LoginView:
+def _exchange_tokens(session: LoginSession, tokens: OidcTokens, nonce: str | None) -> LoginView:
     brought = codec.encode_model(OidcLoginRequest(id_token=tokens.id_token, nonce=nonce), without_none=True)
     return session.anonymous_api().post_path(LoginView, _PATH, brought).value
 
