@@ -115,10 +115,10 @@ async def test_waits_starts_and_errors_of_estimates_are_counted_once_whoever_wro
     first_told = (await world.stores.estimates.outcomes_since(world.clock.now() - timedelta(days=1)))[0]
     assert first_told.started_at is not None
     error = abs((first_told.started_at - first_told.estimate.interval.expected).total_seconds())
-    assert grew('gpudev_eta_error_seconds_count{gpu_type="h100"}') == 1
-    assert grew('gpudev_eta_error_seconds_sum{gpu_type="h100"}') == pytest.approx(error)
+    assert grew('gpudev_expected_start_error_seconds_count{gpu_type="h100"}') == 1
+    assert grew('gpudev_expected_start_error_seconds_sum{gpu_type="h100"}') == pytest.approx(error)
     assert error > 60  # Bob's turn came sooner than he was told
-    assert grew('gpudev_eta_latest_broken_total{gpu_type="h100"}') == 0
+    assert grew('gpudev_guaranteed_starts_broken_total{gpu_type="h100"}') == 0
 
 
 async def test_a_start_after_the_latest_that_was_told_is_a_broken_promise(world: World, eyes: SystemExposition) -> None:
@@ -134,7 +134,7 @@ async def test_a_start_after_the_latest_that_was_told_is_a_broken_promise(world:
     )
     count_events([step])
     after = await values(eyes)
-    name = 'gpudev_eta_latest_broken_total{gpu_type="h100"}'
+    name = 'gpudev_guaranteed_starts_broken_total{gpu_type="h100"}'
     assert after[name] - before.get(name, 0) == 1
 
 

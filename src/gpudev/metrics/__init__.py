@@ -1,5 +1,6 @@
-"""What operators' eyes see: every metric of every service has its one home here, by Prometheus' conventions.
+"""Prometheus metrics of every service.
 
-Nothing here decides anything, and nothing that decides knows of it: faces and adapters note what happened, and whoever
-serves /metrics gathers it. Labels are few and bounded: types, kinds and states, never people or ids.
+Each metric is declared here, once. Nothing here decides anything, and no decider imports it: services and adapters
+record what happened, and the /metrics endpoint collects it. Labels are few and bounded: types, kinds and states, never
+users or ids.
 """

@@ -1,6 +1,7 @@
-"""What has happened since the last time somebody asked, as the database tells it, and how that is counted.
+"""Counters of reservation and disk events, fed from the history in the database.
 
-So it does not matter who did it: the API, a processor, or a command that ran for a moment.
+The source is the database, so it does not matter which process wrote the event: the API, a processor or a short
+command.
 """
 
 from collections.abc import Iterable
@@ -14,7 +15,7 @@ RELEASED = "released"
 SUBMITTED = "submitted"
 _COUNTED_KINDS = frozenset({*(status.value for status in Status), RELEASED, SUBMITTED})
 _WRITE_DELAY = timedelta(seconds=1)
-"""A start is written down a moment after it was decided."""
+"""A start is recorded a moment after it is decided."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +26,9 @@ class ReservationTransition:
     created_at: datetime
     preparing_at: datetime | None
     first_expected: datetime | None = None
-    """The start that was expected when it came. None: it did not have to wait."""
+    """The expected start at submission. None: it did not wait."""
     earliest_promise: datetime | None = None
-    """The earliest of all latest starts it was ever told."""
+    """The earliest guaranteed start it was ever given. None: it was given none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +46,16 @@ class DiskCorrection:
 CountedEvent = ReservationTransition | DiskOperationEnded | DiskCorrection
 
 
-def count_events(happened: Iterable[CountedEvent]) -> None:
-    for one in happened:
-        match one:
+def count_events(events: Iterable[CountedEvent]) -> None:
+    for event in events:
+        match event:
             case ReservationTransition():
-                _count_transition(one)
+                _count_transition(event)
             case DiskOperationEnded():
-                instruments.disk_operations.labels(one.kind, one.result).inc()
-                instruments.disk_operation_seconds.labels(one.kind).observe(one.took.total_seconds())
+                instruments.disk_operations.labels(event.kind, event.result).inc()
+                instruments.disk_operation_seconds.labels(event.kind).observe(event.took.total_seconds())
             case DiskCorrection():
-                instruments.disk_corrections.labels(one.kind).inc()
+                instruments.disk_corrections.labels(event.kind).inc()
 
 
 def _count_transition(step: ReservationTransition) -> None:
@@ -71,6 +72,6 @@ def _count_transition(step: ReservationTransition) -> None:
 def _observe_estimate(step: ReservationTransition) -> None:
     if step.first_expected is not None:
         error = abs((step.at - step.first_expected).total_seconds())
-        instruments.eta_error_seconds.labels(step.gpu_type).observe(error)
+        instruments.expected_start_error_seconds.labels(step.gpu_type).observe(error)
     if step.earliest_promise is not None and step.at > step.earliest_promise + _WRITE_DELAY:
         instruments.guarantees_broken.labels(step.gpu_type).inc()

@@ -1,4 +1,4 @@
-"""All of a process's metrics as text, as Prometheus reads it. Who serves it, and to whom, is not known here."""
+"""The metrics of one process as Prometheus text. Serving it over HTTP is the caller's concern."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -26,16 +26,18 @@ class EventHistory(Protocol):
 
 
 class Exposition:
-    """Of one process: what it counts by itself. It asks nobody."""
+    """What this process counts by itself. It does no I/O."""
 
     async def text(self) -> bytes:
-        # Beside the loop: it takes milliseconds, and requests should not wait for it.
+        # In a thread: it takes milliseconds, and requests should not wait for it.
         return await asyncio.to_thread(generate_latest)
 
 
 class SystemExposition(Exposition):
-    """Of a processor: also what the database shows of the whole system. Every processor tells how things are; what has
-    happened is counted by the one that plans, so that nothing counts twice."""
+    """A processor's metrics, with the state of the whole system from the database.
+
+    Every processor exposes the state. Only the one that plans counts events, so that nothing counts twice.
+    """
 
     def __init__(
         self,
@@ -65,7 +67,7 @@ class SystemExposition(Exposition):
             return await super().text() + generate_latest(self._registry)
 
     async def _load(self) -> SystemState | None:
-        """None: the database does not answer, which is told instead."""
+        """None: the database does not answer; `gpudev_database_up` says so."""
         try:
             async with asyncio.timeout(_DATABASE_TIMEOUT_SECONDS):
                 await self._count_events()

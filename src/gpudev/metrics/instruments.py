@@ -1,4 +1,4 @@
-"""What a process counts and times by itself. Begins at zero with the process; Prometheus expects that."""
+"""Counters, gauges and histograms of one process. They start at zero with it, as Prometheus expects."""
 
 from prometheus_client import Counter, Gauge, Histogram
 
@@ -10,77 +10,73 @@ _STARTUP_SECONDS = (0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 900, 1800)
 _ERROR_SECONDS = (10, 60, 300, 600, 900, 1800, 3600, 2 * 3600, 4 * 3600, 8 * 3600, 24 * 3600)
 _DISK_SECONDS = (0.1, 0.5, 1, 5, 15, 60, 300, 900, 1800, 3600, 4 * 3600)
 
-# --- the API -----------------------------------------------------------------------------------------------------
+# --- API -------------------------------------------------------------------------------------------------------------
 
-requests = Counter("gpudev_http_requests", "Requests that were answered", ["method", "route", "status"])
+requests = Counter("gpudev_http_requests", "Requests answered", ["method", "route", "status"])
 request_seconds = Histogram(
     "gpudev_http_request_duration_seconds",
-    "Time until an answer began",
+    "Time until the response began",
     ["method", "route"],
     buckets=_REQUEST_SECONDS,
 )
-requests_in_progress = Gauge("gpudev_http_requests_in_progress", "Requests that are being answered, streams included")
+requests_in_progress = Gauge("gpudev_http_requests_in_progress", "Requests being answered, streams included")
 
-# --- the proxy ---------------------------------------------------------------------------------------------------
+# --- proxy -----------------------------------------------------------------------------------------------------------
 
-proxy_sessions = Gauge("gpudev_proxy_sessions", "ssh sessions that are open through this process")
-proxy_opened = Counter(
-    "gpudev_proxy_sessions_opened", "ssh sessions that were asked for, by what came of it", ["result"]
-)
-proxy_bytes = Counter("gpudev_proxy_bytes", "What sessions that are over carried", ["direction"])
+proxy_sessions = Gauge("gpudev_proxy_sessions", "ssh sessions open through this process")
+proxy_opened = Counter("gpudev_proxy_sessions_opened", "ssh sessions requested, by result", ["result"])
+proxy_bytes = Counter("gpudev_proxy_bytes", "Bytes carried by sessions that have ended", ["direction"])
 
-# --- the planning loop ----------------------------------------------------------------------------------------------
+# --- planning loop ---------------------------------------------------------------------------------------------------
 
-cycles = Counter("gpudev_planner_turns", "Turns of the planning loop, by how they ended", ["result"])
-cycle_seconds = Histogram("gpudev_planner_turn_seconds", "One turn: look, decide, write", buckets=_CYCLE_SECONDS)
+cycles = Counter("gpudev_planner_cycles", "Cycles of the planning loop, by result", ["result"])
+cycle_seconds = Histogram("gpudev_planner_cycle_seconds", "One cycle: load, decide, write", buckets=_CYCLE_SECONDS)
 decide_seconds = Histogram(
     "gpudev_planner_decide_seconds", "Planning all queues, without reading and writing", buckets=_CYCLE_SECONDS
 )
 is_leader = Gauge("gpudev_planner_leader", "Whether this processor holds the planning lease")
-observations_failed = Counter("gpudev_cluster_looks_failed", "Looks at the cluster that it did not answer")
-orphans = Gauge("gpudev_orphan_servers", "Dev servers that belong to no reservation and wait to be removed")
-dead_lettered = Counter("gpudev_messages_dead_lettered", "Messages that this processor gave up", ["queue"])
-broken_plans = Counter("gpudev_planner_broken_plans", "GPU types that could not be planned in a turn", ["gpu_type"])
+observations_failed = Counter("gpudev_cluster_observations_failed", "Observations that the cluster did not answer")
+orphans = Gauge("gpudev_orphan_servers", "Dev servers of no reservation that wait to be removed")
+dead_lettered = Counter("gpudev_messages_dead_lettered", "Messages that this processor made dead letters", ["queue"])
+broken_plans = Counter("gpudev_planner_broken_plans", "Cycles in which a GPU type could not be planned", ["gpu_type"])
 
-notifications = Counter("gpudev_notices", "Attempts to tell people outside, by what came of them", ["result"])
+notifications = Counter("gpudev_notifications", "Attempts to send a notification, by result", ["result"])
 
-effects = Counter("gpudev_effects", "Effects (launch, teardown, …), by how they ended", ["kind", "result"])
+effects = Counter("gpudev_effects", "Effects (launch, teardown, …), by result", ["kind", "result"])
 effect_seconds = Histogram("gpudev_effect_seconds", "One attempt at an effect", ["kind"], buckets=_EFFECT_SECONDS)
 
-# --- keeping records true ------------------------------------------------------------------------------------------
+# --- reconcilers -----------------------------------------------------------------------------------------------------
 
-reconcile_passes = Counter("gpudev_reconcile_passes", "Passes that keep records true", ["reconcile", "result"])
+reconcile_passes = Counter("gpudev_reconcile_passes", "Passes of a reconciler, by result", ["reconcile", "result"])
 reconcile_seconds = Histogram("gpudev_reconcile_seconds", "One pass", ["reconcile"], buckets=_EFFECT_SECONDS)
 reconciled_at = Gauge("gpudev_reconcile_last_success_timestamp_seconds", "When a pass last succeeded", ["reconcile"])
 disk_drift = Gauge("gpudev_reconcile_disks", "What the last disk pass found, by its statistics", ["found"])
 
-# --- what the database tells has happened, whoever did it -------------------------------------------------------
+# --- events from the database, whichever process wrote them ----------------------------------------------------------
 
 transitions = Counter(
-    "gpudev_reservation_transitions", "Reservations that came into a status (or were released)", ["gpu_type", "to"]
+    "gpudev_reservation_transitions", "Reservations that entered a status or were released", ["gpu_type", "to"]
 )
 wait_seconds = Histogram(
-    "gpudev_reservation_wait_seconds", "From submit until a place was given", ["gpu_type"], buckets=_WAIT_SECONDS
+    "gpudev_reservation_wait_seconds", "From submission to placement", ["gpu_type"], buckets=_WAIT_SECONDS
 )
 startup_seconds = Histogram(
     "gpudev_reservation_startup_seconds",
-    "From the place given until the dev server could be used",
+    "From placement until the dev server was ready",
     ["gpu_type"],
     buckets=_STARTUP_SECONDS,
 )
-eta_error_seconds = Histogram(
-    "gpudev_eta_error_seconds",
-    "How far the expected start that was told first lay from the start, either way",
+expected_start_error_seconds = Histogram(
+    "gpudev_expected_start_error_seconds",
+    "Absolute difference between the first expected start and the start",
     ["gpu_type"],
     buckets=_ERROR_SECONDS,
 )
-guarantees_broken = Counter(
-    "gpudev_eta_latest_broken", "Starts after the latest start that had been told", ["gpu_type"]
-)
-disk_operations = Counter("gpudev_disk_operations", "Operations on disks that are over", ["kind", "result"])
+guarantees_broken = Counter("gpudev_guaranteed_starts_broken", "Starts later than the guaranteed start", ["gpu_type"])
+disk_operations = Counter("gpudev_disk_operations", "Disk operations that have ended", ["kind", "result"])
 disk_operation_seconds = Histogram(
     "gpudev_disk_operation_seconds",
-    "An operation on a disk, from when it was asked for",
+    "A disk operation, from the request to its end",
     ["kind"],
     buckets=_DISK_SECONDS,
 )

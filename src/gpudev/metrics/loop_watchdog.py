@@ -1,5 +1,7 @@
-"""Whether a process's loops turn over. A loop that fails and tries again is alive; one that hangs is not, and only a
-new process helps."""
+"""Detects loops of a process that hang.
+
+A loop that fails and retries is alive. A loop that hangs is not, and only a new process helps.
+"""
 
 import time
 from collections.abc import Callable
@@ -13,13 +15,13 @@ class LoopWatchdog:
         self._beats: dict[str, float] = {}
 
     def beat(self, loop: str) -> None:
-        """This loop has just come round. From its first beat on it has to go on."""
+        """Record that this loop has just completed a cycle. It is watched from its first beat on."""
         self._beats[loop] = self._seconds()
 
     def forget(self, loop: str) -> None:
         self._beats.pop(loop, None)
 
     def stuck_loops(self) -> dict[str, float]:
-        """The loops that hang, each with the seconds since it last came round."""
+        """The loops that hang, each with the seconds since its last beat."""
         now = self._seconds()
         return {loop: now - at for loop, at in self._beats.items() if now - at > self._stuck_after}
