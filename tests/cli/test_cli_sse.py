@@ -1,8 +1,15 @@
 """Server-sent events, line by line."""
 
+from collections.abc import Iterable
+
 import pytest
 
-from gpudev.sdk.http.event_stream import ServerSentEvent, parse_events
+from gpudev.sdk.http.event_stream import EventParser, ServerSentEvent
+
+
+def parse_events(lines: Iterable[bytes], last_id: str | None = None) -> list[ServerSentEvent]:
+    parser = EventParser(last_id)
+    return [event for line in lines if (event := parser.feed(line)) is not None]
 
 
 @pytest.mark.parametrize(
@@ -27,7 +34,7 @@ from gpudev.sdk.http.event_stream import ServerSentEvent, parse_events
     ],
 )
 def test_events_are_read_as_the_standard_has_them(text: bytes, events: list[ServerSentEvent]) -> None:
-    assert list(parse_events(text.splitlines(keepends=True))) == events
+    assert parse_events(text.splitlines(keepends=True)) == events
 
 
 def test_the_last_id_of_an_earlier_stream_is_kept_until_another_is_named() -> None:

@@ -1,14 +1,13 @@
-"""One reservation as it changes: a stream of news, kept alive.
+"""The API's stream of events about one reservation, kept alive: its states (`JobWatch`) and its history (`JobHistory`).
 
-When the API's event stream breaks, the reservation is asked for plainly and the stream opened again where it broke,
-with growing pauses. It does not know what the news mean.
+It does not know what the news mean.
 """
 
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Generic, NamedTuple, TypeVar
 
 from gpudev.domain.reservations.lifecycle import TERMINAL, Status
 from gpudev.sdk.errors import NotInTime, Unavailable, Unreachable, UsageError
@@ -55,14 +54,6 @@ class EventParser:
         return None
 
 
-def parse_events(lines: Iterable[bytes], last_id: str | None = None) -> Iterator[ServerSentEvent]:
-    parser = EventParser(last_id)
-    for line in lines:
-        event = parser.feed(line)
-        if event is not None:
-            yield event
-
-
 # Where a reservation stands, for whoever waits for it.
 
 
@@ -79,6 +70,76 @@ def is_settled(job: JobView) -> bool:
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.25, 10.0
 _PATIENCE_VARIABLE = "GPU_DEV_PATIENCE_SECONDS"
 _DEFAULT_PATIENCE = 300.0
+_Item = TypeVar("_Item")
+
+
+class EventStream(Generic[_Item]):
+    """A reservation's stream of events. One that breaks is opened again after the last event, with growing pauses."""
+
+    def __init__(self, client: ApiClient, job_id: str, *, silence: float = SILENCE_SECONDS) -> None:
+        self._client = client
+        self._job_id = job_id
+        self._silence = silence
+        self._stream: LineStream | None = None
+        self._parser = EventParser()
+        self._last_event_id: str | None = None
+        self._next_pause, self._paused = _FIRST_PAUSE, 0.0
+        """`_paused`: seconds in all since the API last sent something."""
+        self._is_complete = False
+
+    def next(self) -> Routine[_Item | None]:
+        """None: that was all. Raises when nothing more will come: the API stayed away for too long, or said no."""
+        while not self._is_complete:
+            try:
+                item = yield from self._next_item()
+            except Unavailable as error:
+                yield from self.close()
+                item = self._on_broken(error)
+                if item is None and not self._is_complete:
+                    yield from self._wait()
+            if item is not None:
+                return item
+        yield from self.close()
+        return None
+
+    def close(self) -> Routine[None]:
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            yield CloseStream(stream)
+
+    def _next_item(self) -> Routine[_Item | None]:
+        """None: there is none yet, or the stream is complete."""
+        raise NotImplementedError
+
+    def _on_broken(self, error: Unavailable) -> _Item | None:
+        """What to say of it; None: nothing, try again after a pause. Raises the error where that is no use."""
+        raise NotImplementedError
+
+    def _time_left(self) -> float | None:
+        """Seconds; None: as many as it takes."""
+        return None
+
+    def _next_event(self) -> Routine[ServerSentEvent | None]:
+        """None: the API ended the stream."""
+        if self._stream is None:
+            self._stream = yield from self._client.open_events(self._job_id, self._last_event_id, silence=self._silence)
+            self._parser = EventParser(self._last_event_id)
+        while True:
+            line: bytes | None = yield ReadLine(self._stream, self._time_left())
+            if line is None:
+                yield from self.close()
+                return None
+            self._next_pause, self._paused = _FIRST_PAUSE, 0.0
+            event = self._parser.feed(line)
+            if event is not None:
+                self._last_event_id = event.last_id
+                return event
+
+    def _wait(self) -> Routine[None]:
+        left = self._time_left()
+        yield Pause(self._next_pause if left is None else min(self._next_pause, left))
+        self._paused += self._next_pause
+        self._next_pause = min(2 * self._next_pause, _LONGEST_PAUSE)
 
 
 class JobUpdate(NamedTuple):
@@ -96,10 +157,13 @@ class ConnectionLost(NamedTuple):
 WatchEvent = JobUpdate | ConnectionLost
 
 
-class JobWatch:
+class JobWatch(EventStream[WatchEvent]):
+    """One reservation as it changes. When its stream breaks, it is asked for plainly before the stream is opened
+    again. It never ends by itself."""
+
     def __init__(
         self,
-        core: ApiClient,
+        client: ApiClient,
         job_id: str,
         *,
         patience: float,
@@ -107,81 +171,37 @@ class JobWatch:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         """`patience`: seconds that the API may stay away. `deadline`: when, by `now`, there is no more waiting."""
-        self._core = core
-        self._job_id = job_id
+        super().__init__(client, job_id)
         self._patience = patience
         self._deadline = deadline
         self._now = now
-        self._stream: LineStream | None = None
-        self._parser = EventParser()
-        self._last_event_id: str | None = None
         self._last_received_at = now()
-        self._received_before_open = self._last_received_at
-        self._pause = _FIRST_PAUSE
         self._polls_first = False
-        """The stream broke: ask plainly before it is opened again."""
+        self._next_pause = 2 * _FIRST_PAUSE  # until something was received
 
-    def next(self) -> Routine[WatchEvent]:
-        """Raises when nothing more will come: the API stayed away for too long, or said no."""
-        while True:
-            try:
-                if self._polls_first:
-                    return (yield from self._poll())
-                seen = yield from self._read_stream()
-                if seen is not None:
-                    return seen
-            except Unavailable as error:
-                yield from self.close()
-                if self._now() - self._last_received_at >= self._patience:
-                    raise
-                return ConnectionLost(error.message)
-
-    def close(self) -> Routine[None]:
-        stream, self._stream = self._stream, None
-        if stream is not None:
-            yield CloseStream(stream)
-
-    def _read_stream(self) -> Routine[JobUpdate | None]:
-        """None: the stream has come to its end."""
+    def _next_item(self) -> Routine[WatchEvent | None]:
+        if self._polls_first:
+            yield from self._wait()
+            self._polls_first = False
+            return self._received((yield from self._client.fetch(get_job(self._job_id))))
         self._polls_first = True
-        if self._stream is None:
-            self._received_before_open = self._last_received_at
-            self._stream = yield from self._core.open_events(self._job_id, self._last_event_id)
-            self._parser = EventParser(self._last_event_id)
-        while (line := (yield from self._next_line(self._stream))) is not None:
-            event = self._parser.feed(line)
-            if event is None:
-                continue
-            self._last_event_id = event.last_id
+        while (event := (yield from self._next_event())) is not None:
             if event.kind == "job":
                 self._polls_first = False
                 return self._received(_read_job(event.data))
-        yield from self.close()
         return None
 
-    def _next_line(self, stream: LineStream) -> Routine[bytes | None]:
-        left = self._time_left()
-        try:
-            line: bytes | None = yield ReadLine(stream, left)
-        except Unreachable:
-            self._time_left()  # silent, because we would wait no longer?
-            raise
-        return line
-
-    def _poll(self) -> Routine[JobUpdate]:
-        heard = self._last_received_at > self._received_before_open
-        self._pause = _FIRST_PAUSE if heard else min(self._pause * 2, _LONGEST_PAUSE)
-        left = self._time_left()
-        yield Pause(self._pause if left is None else min(self._pause, left))
-        self._polls_first = False
-        return self._received((yield from self._core.fetch(get_job(self._job_id))))
+    def _on_broken(self, error: Unavailable) -> WatchEvent:
+        self._time_left()  # silent, because we would wait no longer?
+        if self._now() - self._last_received_at >= self._patience:
+            raise error
+        return ConnectionLost(error.message)
 
     def _received(self, reply: ApiReply[JobView]) -> JobUpdate:
         self._last_received_at = self._now()
         return JobUpdate(reply)
 
     def _time_left(self) -> float | None:
-        """Seconds; None: as many as it takes."""
         if self._deadline is None:
             return None
         left = self._deadline - self._now()
@@ -226,101 +246,53 @@ def _read_job(data: bytes) -> ApiReply[JobView]:
 # A reservation's history, read from its stream of events.
 #
 # One that is followed ends with its reservation. Its stream may end before: an API that restarts ends it properly, what
-# is between cuts it, or answers in the API's stead for a while. Then it is taken up again, with growing pauses.
+# is between cuts it, or answers in the API's stead for a while.
 
 
 _T = TypeVar("_T", JobEvent, JobView)
 _COMPLETE_AFTER_SECONDS = 2.0
 """A live reservation's stream does not end. Its history is whole with the line of the version we know of; for one
 whose last change left no line, it is whole when nothing more is said."""
-_FIRST_HISTORY_PAUSE, _LONGEST_HISTORY_PAUSE = 0.25, 10.0
-_HISTORY_PATIENCE = 300.0
 
 
-class JobHistory:
+class JobHistory(EventStream[JobEvent]):
     """What happened until now; with `follow`, also what happens until the reservation has ended."""
 
-    def __init__(self, core: ApiClient, job: JobView, *, follow: bool, patience: float = _HISTORY_PATIENCE) -> None:
+    def __init__(self, client: ApiClient, job: JobView, *, follow: bool, patience: float = _DEFAULT_PATIENCE) -> None:
         """`patience`: seconds that the API may stay away from whoever follows."""
-        self._core = core
+        silence = SILENCE_SECONDS if follow else _COMPLETE_AFTER_SECONDS
+        super().__init__(client, job.reservation_id, silence=silence)
         self._job = job
         self._follow = follow
         self._patience = patience
-        self._silence = SILENCE_SECONDS if follow else _COMPLETE_AFTER_SECONDS
-        self._stream: LineStream | None = None
-        self._parser = EventParser()
-        self._last_event_id: str | None = None
-        self._pause, self._paused = _FIRST_HISTORY_PAUSE, 0.0
-        self._is_complete = False
 
-    def next(self) -> Routine[JobEvent | None]:
-        """None: that was all."""
-        while not self._is_complete:
-            try:
-                event = yield from self._next_event()
-            except Unavailable as error:
-                yield from self.close()
-                yield from self._wait_or_raise(error)
-                continue
-            if event is not None:
-                self._record_event(event)
+    def _next_item(self) -> Routine[JobEvent | None]:
+        while (received := (yield from self._next_event())) is not None:
+            if received.kind == "event":
+                event = _decode(JobEvent, received.data)
+                is_last = event.version >= self._job.version and not has_ended(self._job)
+                self._is_complete = is_last and not self._follow
                 return event
-            yield from self.close()
-            if self._follow and not has_ended(self._job):
-                yield from self._wait_or_raise(Unavailable("the API ended its stream of events"))
-            else:
-                self._is_complete = True
-        yield from self.close()
+            if received.kind == "job" and self._follow:
+                self._job = _decode(JobView, received.data)
+        if self._follow and not has_ended(self._job):
+            raise Unavailable("the API ended its stream of events")
+        self._is_complete = True
         return None
 
-    def close(self) -> Routine[None]:
-        stream, self._stream = self._stream, None
-        if stream is not None:
-            yield CloseStream(stream)
-
-    def _wait_or_raise(self, error: Unavailable) -> Routine[None]:
-        """Raises the error where it does not pass, or was waited for long enough."""
+    def _on_broken(self, error: Unavailable) -> None:
         if not self._follow:
             # Silent; one that is cut may not be all of it.
             self._is_complete = isinstance(error, Unreachable) and isinstance(error.__cause__, TimeoutError)
             if not self._is_complete:
                 raise error
-            return
-        if self._paused >= self._patience or (isinstance(error, Unreachable) and error.final):
+        elif self._paused >= self._patience or (isinstance(error, Unreachable) and error.final):
             raise error
-        yield Pause(self._pause)
-        self._paused += self._pause
-        self._pause = min(2 * self._pause, _LONGEST_HISTORY_PAUSE)
-
-    def _record_event(self, event: JobEvent) -> None:
-        self._last_event_id = str(event.event_id)
-        if not self._follow and event.version >= self._job.version and not has_ended(self._job):
-            self._is_complete = True
-
-    def _next_event(self) -> Routine[JobEvent | None]:
-        """None: the stream has come to its end."""
-        if self._stream is None:
-            self._stream = yield from self._core.open_events(
-                self._job.reservation_id, self._last_event_id, silence=self._silence
-            )
-            self._parser = EventParser(self._last_event_id)
-        while True:
-            line: bytes | None = yield ReadLine(self._stream, None)
-            if line is None:
-                return None
-            self._pause, self._paused = _FIRST_HISTORY_PAUSE, 0.0
-            event = self._parser.feed(line)
-            if event is None:
-                continue
-            if event.kind == "event":
-                return _decode(JobEvent, event.data)
-            if event.kind == "job" and self._follow:
-                self._job = _decode(JobView, event.data)
 
 
-def read_history(core: ApiClient, job: JobView) -> Routine[list[JobEvent]]:
+def read_history(client: ApiClient, job: JobView) -> Routine[list[JobEvent]]:
     """What happened until now."""
-    history = JobHistory(core, job, follow=False)
+    history = JobHistory(client, job, follow=False)
     events: list[JobEvent] = []
     try:
         while (event := (yield from history.next())) is not None:

@@ -8,7 +8,7 @@ import http.client
 import os
 import socket
 import ssl
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import MappingProxyType
 from typing import NamedTuple
@@ -60,10 +60,6 @@ class LineStream:
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise Unreachable(f"the stream broke ({_describe_error(error)})", sent=True) from error
         return line or None
-
-    def lines(self) -> Iterator[bytes]:
-        while (line := self.read_line()) is not None:
-            yield line
 
     def close(self) -> None:
         self._response.close()

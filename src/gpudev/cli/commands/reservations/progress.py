@@ -59,8 +59,7 @@ class WatchThread:
 
     def _run(self) -> None:
         try:
-            while not self._stopped.is_set():
-                news = self._api.run(self._watch.next())
+            while not self._stopped.is_set() and (news := self._api.run(self._watch.next())) is not None:
                 self._events.put(news)
                 if isinstance(news, JobUpdate) and has_ended(news.reply.value):
                     return
