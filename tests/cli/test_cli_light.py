@@ -29,6 +29,7 @@ HEAVY = {
     "psutil",
     "rich",
     "questionary",
+    "subprocess",
 }
 
 
