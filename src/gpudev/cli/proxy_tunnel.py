@@ -22,8 +22,9 @@ from gpudev.version import __version__
 # The short way to a session, for when everything is as usual: the key at hand, a token for it, and a WebSocket, over
 # one connection and with next to nothing loaded. ssh starts us for every connection, and whoever types waits for it.
 #
-# Whatever is unusual (no key, one that has ended, another's certificate, a proxy on the way, a refusal) is not understood
-# here: None says so, and the whole client begins from the beginning. It has all the words, and knows what to do.
+# Whatever is unusual (no key, one that has ended, another's certificate, a proxy on the way, a refusal) is not
+# understood here: None says so, and the whole client begins from the beginning. It has all the words, and knows what
+# to do.
 
 
 KEY_VARIABLE = "GPU_DEV_API_KEY"

@@ -1,8 +1,9 @@
 """Commands that run on a dev server from a folder there, and those that go on when nobody is connected any more.
 
 All of it is data for fixed scripts: what a person typed arrives as arguments and is never part of a script's text. A
-run that was let go keeps its files in one folder of the home (`domain.reservations.command_exit`): its output, its process, once it has
-ended its exit code, and where the reservation is to end with it, a mark for the dev server's own program.
+run that was let go keeps its files in one folder of the home (`domain.reservations.command_exit`): its output, its
+process, once it has ended its exit code, and where the reservation is to end with it, a mark for the dev server's own
+program.
 """
 
 from collections.abc import Sequence
@@ -34,7 +35,8 @@ if [ -e "$run/{PID_FILE}" ] && [ ! -e "$run/{EXIT_FILE}" ] && runs "$(cat "$run/
   echo "something runs here already" >&2
   exit 75
 fi
-mkdir -p "$run" && rm -f "$run/{RESERVATION_FILE}" "$run/{EXIT_FILE}" "$run/{PID_FILE}" && : >"$run/{OUTPUT_FILE}" || exit 73
+mkdir -p "$run" && rm -f "$run/{RESERVATION_FILE}" "$run/{EXIT_FILE}" "$run/{PID_FILE}" &&
+  : >"$run/{OUTPUT_FILE}" || exit 73
 apart=nohup
 command -v setsid >/dev/null 2>&1 && apart=setsid
 "$apart" sh -c '
@@ -46,7 +48,8 @@ command -v setsid >/dev/null 2>&1 && apart=setsid
 ' sh "$run" "$@" >"$run/{OUTPUT_FILE}" 2>&1 </dev/null &
 echo $! >"$run/{PID_FILE}" || exit 73
 if [ -n "$ends" ]; then
-  printf "%s" "${{GPU_DEV_RESERVATION_ID-}}" >"$run/{RESERVATION_FILE}.new" && mv "$run/{RESERVATION_FILE}.new" "$run/{RESERVATION_FILE}" || exit 73
+  printf "%s" "${{GPU_DEV_RESERVATION_ID-}}" >"$run/{RESERVATION_FILE}.new" &&
+    mv "$run/{RESERVATION_FILE}.new" "$run/{RESERVATION_FILE}" || exit 73
 fi
 """
 _FIND_RUN = f"""
