@@ -13,8 +13,7 @@ import httpx2
 
 from api.proxy_place import QUICK, Proxy, closed, greeting, proxy_of
 from gpudev.cli import proxy_tunnel
-from gpudev.proxy.ssh.sessions import SshSessions
-from gpudev.proxy.ssh.tunnel import Tunnel
+from gpudev.proxy.ssh.tunnel import SessionRegistry, Tunnel
 from gpudev.sdk.http import websocket
 from gpudev.settings import RequestGuardSettings
 from support.api import Api, until
@@ -87,7 +86,7 @@ def test_nothing_is_read_to_where_bytes_still_wait_for_the_dev_server() -> None:
         def get_write_buffer_size(self) -> int:
             return self.waiting
 
-    tunnel = Tunnel(cast(SshSessions, None))
+    tunnel = Tunnel(cast(SessionRegistry, None))
     tunnel._server = server = Slow()
     first = tunnel.get_buffer(-1)
     assert tunnel.get_buffer(-1) is first

@@ -9,7 +9,8 @@ While the database is away, entries wait; refusals beyond what one address may f
 import asyncio
 import contextlib
 from collections import Counter, deque
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from datetime import datetime
 
 import structlog
 
@@ -24,6 +25,36 @@ _BATCH_SIZE = 500
 _MAX_PENDING = 20_000
 _CLOSE_SECONDS = 5.0
 _DENIED_BURST, _DENIED_PER_MINUTE = 60, 30
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyClient:
+    """Whoever asks to be let through, and is or is not."""
+
+    address: str | None
+    request_id: str
+
+    def audit_entry(
+        self,
+        at: datetime,
+        action: str,
+        outcome: str,
+        *,
+        username: str | None = None,
+        target: str | None = None,
+        status: int | None = None,
+    ) -> AuditEntry:
+        """What they did, for the audit log."""
+        return AuditEntry(
+            at=at,
+            action=action,
+            outcome=outcome,
+            username=username,
+            target=target,
+            address=self.address,
+            status=status,
+            request_id=self.request_id,
+        )
 
 
 class AuditTrail:

@@ -11,14 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gpudev.domain.errors import GpuDevError, LimitReached, RateLimited
-from gpudev.http_edge.audit import AuditTrail
+from gpudev.http_edge.audit import AuditTrail, ProxyClient
 from gpudev.http_edge.client_ip import ClientIpResolver
 from gpudev.http_edge.error_responses import DENIED_STATUSES, http_status
 from gpudev.http_edge.rate_limits import ConcurrencyLimits, TokenBuckets, rate_limit_key
 from gpudev.ports.access import sanitize_text
 from gpudev.ports.clock import Clock
 from gpudev.proxy.jupyter.headers import Headers
-from gpudev.proxy.ssh.handshake import ProxyClient
 from gpudev.settings import RequestGuardSettings
 from gpudev.workflows.sessions.jupyter_access import AdmittedBrowser, JupyterAccessDenied, WrongJupyter
 

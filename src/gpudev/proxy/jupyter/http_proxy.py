@@ -20,11 +20,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gpudev.adapters.ssh_tunnels import SshReader, SshTunnels, SshWriter
 from gpudev.domain.errors import GpuDevError, Invalid, Unavailable
+from gpudev.http_edge.audit import ProxyClient
 from gpudev.http_edge.error_responses import abort_response, problem_title, problem_type, to_error_response
 from gpudev.proxy.jupyter import headers as door
 from gpudev.proxy.jupyter.guard import JupyterGuard
 from gpudev.proxy.jupyter.headers import Headers, JupyterPath
-from gpudev.proxy.ssh.handshake import ProxyClient
 from gpudev.workflows.sessions.jupyter_access import AdmittedBrowser, BrowserSessions
 
 log = structlog.get_logger(__name__)

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
-from typing import TYPE_CHECKING, cast
+from typing import Protocol, cast
 
 import h11
 import structlog
@@ -25,9 +25,6 @@ from gpudev.proxy.websocket_frames import PING_FRAME, FrameBoundaryTracker
 from gpudev.settings import ProxySettings
 from gpudev.workflows.sessions.jupyter_access import AdmittedBrowser
 from gpudev.workflows.sessions.ssh_tokens import SshTokens
-
-if TYPE_CHECKING:
-    from gpudev.proxy.ssh.tunnel import Tunnel
 
 log = structlog.get_logger(__name__)
 _HIGH_WATER, _LOW_WATER = 256 * 1024, 64 * 1024
@@ -243,15 +240,31 @@ def _serialize_response(response: Response) -> bytes:
 # A connection that asks for a WebSocket, until it is known whose that is.
 
 
+class SwitchTarget(Protocol):
+    """An asyncio protocol that takes bytes also by `data_received`, as those do that are not buffered."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
+
+    def data_received(self, data: bytes) -> None: ...
+
+    def eof_received(self) -> bool | None: ...
+
+    def pause_writing(self) -> None: ...
+
+    def resume_writing(self) -> None: ...
+
+    def connection_lost(self, error: Exception | None, /) -> None: ...
+
+
 class WebSocketSwitch(asyncio.Protocol):
     """Hands everything on from the first request line; soon the web server's transport speaks to the right one
     itself."""
 
-    def __init__(self, ssh: "Callable[[], Tunnel]", jupyter: Callable[[], asyncio.Protocol]) -> None:
+    def __init__(self, ssh: Callable[[], SwitchTarget], jupyter: Callable[[], SwitchTarget]) -> None:
         self._ssh = ssh
         self._jupyter = jupyter
         self._transport: asyncio.BaseTransport
-        self._chosen: asyncio.Protocol | Tunnel | None = None
+        self._chosen: SwitchTarget | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
@@ -264,15 +277,15 @@ class WebSocketSwitch(asyncio.Protocol):
             asyncio.get_running_loop().call_soon(self._hand_over, self._chosen)
         self._chosen.data_received(data)
 
-    def _choose(self, head: bytes) -> "asyncio.Protocol | Tunnel":
+    def _choose(self, head: bytes) -> SwitchTarget:
         """The web server gives us the whole head at once."""
         words = head.partition(b"\r\n")[0].split(b" ")
         path = words[1].partition(b"?")[0].decode("latin-1") if len(words) > 1 else ""
         return self._ssh() if find_jupyter_path(path) is None else self._jupyter()
 
-    def _hand_over(self, chosen: asyncio.BaseProtocol) -> None:
+    def _hand_over(self, chosen: SwitchTarget) -> None:
         if not self._transport.is_closing():
-            self._transport.set_protocol(chosen)
+            self._transport.set_protocol(cast(asyncio.BaseProtocol, chosen))
 
     def eof_received(self) -> bool | None:
         return self._chosen.eof_received() if self._chosen is not None else None

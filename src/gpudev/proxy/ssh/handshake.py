@@ -5,7 +5,6 @@ import re
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from http import HTTPStatus
 
 from websockets.datastructures import Headers, MultipleValuesError
@@ -14,7 +13,7 @@ from websockets.http11 import Request, Response
 from gpudev.domain import errors
 from gpudev.domain.errors import GpuDevError, RateLimited, Unauthenticated
 from gpudev.domain.sessions.grants import CloseCode, SessionEnd
-from gpudev.http_edge.audit import AuditTrail
+from gpudev.http_edge.audit import AuditTrail, ProxyClient
 from gpudev.http_edge.client_ip import ClientIpResolver
 from gpudev.http_edge.error_responses import (
     DENIED_STATUSES,
@@ -24,7 +23,7 @@ from gpudev.http_edge.error_responses import (
     to_error_response,
 )
 from gpudev.http_edge.rate_limits import TokenBuckets, rate_limit_key
-from gpudev.ports.access import AuditEntry, sanitize_text
+from gpudev.ports.access import sanitize_text
 from gpudev.ports.clock import Clock
 from gpudev.settings import RequestGuardSettings
 from gpudev.workflows.sessions.ssh_tokens import AdmittedSession, SshTokens
@@ -96,36 +95,6 @@ def _bearer(headers: Headers) -> str:
 REQUEST_ACTION = "GET /v1/jobs/{job_id}/ssh"
 """As the API calls the same address."""
 OPENED_ACTION, ENDED_ACTION = "ssh session opened", "ssh session ended"
-
-
-@dataclass(frozen=True, slots=True)
-class ProxyClient:
-    """Whoever asks to be let through, and is or is not."""
-
-    address: str | None
-    request_id: str
-
-    def audit_entry(
-        self,
-        at: datetime,
-        action: str,
-        outcome: str,
-        *,
-        username: str | None = None,
-        target: str | None = None,
-        status: int | None = None,
-    ) -> AuditEntry:
-        """What they did, for the audit log."""
-        return AuditEntry(
-            at=at,
-            action=action,
-            outcome=outcome,
-            username=username,
-            target=target,
-            address=self.address,
-            status=status,
-            request_id=self.request_id,
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,12 @@ from websockets.http11 import Request
 
 from gpudev.domain.errors import GpuDevError, LimitReached, Unavailable
 from gpudev.domain.sessions.grants import CloseCode, SessionEnd
+from gpudev.http_edge.audit import ProxyClient
 from gpudev.metrics import instruments
 from gpudev.metrics.loop_watchdog import LoopWatchdog
 from gpudev.proxy.dev_server_connector import DevServerConnector
 from gpudev.proxy.ssh import handshake
-from gpudev.proxy.ssh.handshake import ProxyClient, SessionGuard, SessionTraffic
+from gpudev.proxy.ssh.handshake import SessionGuard, SessionTraffic
 from gpudev.proxy.ssh.tunnel import Tunnel
 from gpudev.settings import ProxySettings
 from gpudev.workflows.sessions.ssh_tokens import AdmittedSession, SshTokens

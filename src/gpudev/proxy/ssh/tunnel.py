@@ -6,7 +6,7 @@ slow one end is. An empty binary message is the end of one direction, as a half-
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import Protocol, cast
 
 import structlog
 from websockets.exceptions import InvalidState
@@ -17,13 +17,11 @@ from websockets.server import ServerProtocol
 
 from gpudev.domain.errors import GpuDevError
 from gpudev.domain.sessions.grants import CloseCode, SessionEnd
+from gpudev.http_edge.audit import ProxyClient
 from gpudev.proxy import websocket_frames
 from gpudev.proxy.ssh import handshake
-from gpudev.proxy.ssh.handshake import ProxyClient, SessionTraffic
+from gpudev.proxy.ssh.handshake import SessionTraffic
 from gpudev.workflows.sessions.ssh_tokens import AdmittedSession
-
-if TYPE_CHECKING:
-    from gpudev.proxy.ssh.sessions import SshSessions
 
 log = structlog.get_logger(__name__)
 _HIGH_WATER = 256 * 1024
@@ -43,7 +41,7 @@ _PONG = 0x8A
 class Tunnel(asyncio.BufferedProtocol):
     """The client's side; owns the other one."""
 
-    def __init__(self, sessions: "SshSessions") -> None:
+    def __init__(self, sessions: "SessionRegistry") -> None:
         self._sessions = sessions
         self._websocket = ServerProtocol(max_size=_LARGEST_MESSAGE)
         self._splitter = websocket_frames.FrameSplitter()
@@ -331,6 +329,28 @@ class Tunnel(asyncio.BufferedProtocol):
 
 def _log_fields(admitted: AdmittedSession) -> dict[str, str]:
     return {"user": admitted.username, "reservation_id": str(admitted.grant.reservation_id)}
+
+
+class SessionRegistry(Protocol):
+    """All sessions of this process, as one tunnel needs them."""
+
+    def identify_client(self, peer: str | None, request: Request) -> ProxyClient: ...
+
+    async def open_session(
+        self, tunnel: Tunnel, request: Request, client: ProxyClient
+    ) -> tuple[AdmittedSession, asyncio.Transport]:
+        """Raises GpuDevError, which says why not."""
+        ...
+
+    def record_ended(
+        self, client: ProxyClient, admitted: AdmittedSession, ending: SessionEnd, traffic: SessionTraffic
+    ) -> None: ...
+
+    def remove(self, tunnel: Tunnel) -> None: ...
+
+    def end_expired_first(self, then: Callable[[], None]) -> None:
+        """Sessions that must end are ended with their own reason before `then` ends this one with another."""
+        ...
 
 
 class _ServerSide(asyncio.Protocol):
