@@ -9,8 +9,6 @@ from datetime import timedelta
 import structlog
 
 from gpudev.adapters.local.cloud import LocalCloud
-from gpudev.adapters.local.cluster import LocalCluster
-from gpudev.adapters.local.machine.nodes import LocalNodes, gpu_types, load_nodes
 from gpudev.adapters.postgres.database.cleanup import delete_old_rows
 from gpudev.adapters.postgres.database.listener import Listener
 from gpudev.adapters.postgres.database.migrator import ensure_queue_notifications
@@ -18,6 +16,7 @@ from gpudev.adapters.postgres.disks.operations import DISK_OPERATION_CHANGES_CHA
 from gpudev.adapters.postgres.queue.message_queue import QUEUE_INSERT_CHANNEL
 from gpudev.adapters.postgres.stores import Stores, open_stores
 from gpudev.bootstrap.cloud import open_volumes
+from gpudev.bootstrap.cluster import open_cluster
 from gpudev.bootstrap.notifications import run_notifications
 from gpudev.bootstrap.reconcilers import run_periodic_reconcilers
 from gpudev.bootstrap.service_runtime import check_schema, wait_for_schema
@@ -139,19 +138,6 @@ async def open_expiry_backstop(settings: Settings) -> AsyncIterator[RunningProce
         await stores.close()
 
 
-async def open_cluster(settings: Settings, stores: Stores, *, starts_servers: bool = True) -> Cluster:
-    """Not started yet."""
-    if settings.cluster == "kubernetes":
-        # Imported only here: one machine does without Kubernetes' client.
-        from gpudev.adapters.kubernetes.cluster import KubernetesCluster
-
-        catalogue = await stores.catalogue.catalogue()
-        return KubernetesCluster(settings.kubernetes, catalogue, SystemClock(), starts_servers=starts_servers)
-    nodes = get_local_nodes(settings)
-    await stores.catalogue.save_gpu_types(gpu_types(nodes))
-    return make_local_cluster(settings, nodes)
-
-
 @contextlib.asynccontextmanager
 async def _with_background_tasks(
     settings: Settings, stores: Stores, cluster: Cluster, disks: DiskWorker | None, tracer: Tracer
@@ -184,18 +170,6 @@ async def _with_background_tasks(
         await asyncio.gather(*keeping, return_exceptions=True)
         for listener in listeners:
             await listener.close()
-
-
-def get_local_nodes(settings: Settings) -> LocalNodes:
-    """As described or detected. A machine that once had real GPUs is never taken for a simulated one: its driver is
-    late or broken, and whoever supervises us tries again."""
-    nodes = load_nodes(settings.nodes_file)
-    mark = settings.state_dir / "real-gpus"
-    if nodes.has_real_gpus:
-        mark.touch()
-    elif settings.nodes_file is None and mark.exists():
-        raise Unavailable(f"this machine's NVIDIA GPUs do not answer; if they are gone for good, remove {mark}")
-    return nodes
 
 
 async def run_retention(stores: Stores) -> None:
@@ -242,8 +216,3 @@ def make_processor(
         personalizations=stores.personalizations,
         tracer=tracer,
     )
-
-
-def make_local_cluster(settings: Settings, nodes: LocalNodes) -> LocalCluster:
-    closed = tuple(sorted({port for _, port in settings.own_addresses}))
-    return LocalCluster(settings.state_dir, nodes, SystemClock(), settings.ssh_host, closed_ports=closed)

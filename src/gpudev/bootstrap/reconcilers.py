@@ -9,11 +9,13 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import asdict, dataclass
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 import structlog
 
 from gpudev.adapters.postgres.stores import Stores, open_stores
 from gpudev.bootstrap.cloud import open_cloud
+from gpudev.bootstrap.cluster import open_cluster
 from gpudev.bootstrap.service_runtime import check_schema
 from gpudev.domain.errors import GpuDevError, Invalid
 from gpudev.metrics import instruments
@@ -22,12 +24,14 @@ from gpudev.ports.clock import SystemClock
 from gpudev.ports.cloud import CloudView
 from gpudev.ports.cluster import ClusterObserver
 from gpudev.ports.leases import ReconcilePass
-from gpudev.processor.cluster_publisher import NodeGroupsState
-from gpudev.processor.planning_loop import Processor
 from gpudev.settings import Settings
 from gpudev.workflows.cluster.reconcile_availability import AvailabilityReconciliation
 from gpudev.workflows.disks.reconcile_disks import DiskReconciliation
 from gpudev.workflows.reservations.stale_requests import StaleRequests
+
+if TYPE_CHECKING:  # commands that run a pass once do without the planning loop
+    from gpudev.processor.cluster_publisher import NodeGroupsState
+    from gpudev.processor.planning_loop import Processor
 
 # The parts of the passes that keep records true, for those who run one once.
 
@@ -76,8 +80,6 @@ class OneShotReconcilers:
             finally:
                 await reading.close()
             return
-        from gpudev.bootstrap.processor import open_cluster
-
         cluster = await open_cluster(self.settings, self.stores)
         await cluster.start()
         try:
@@ -103,7 +105,7 @@ _REOPEN_CLOUD_AFTER = timedelta(minutes=1)
 
 
 async def run_periodic_reconcilers(
-    settings: Settings, stores: Stores, groups: NodeGroupsState, processor: Processor
+    settings: Settings, stores: Stores, groups: "NodeGroupsState", processor: "Processor"
 ) -> None:
     """Until cancelled."""
     alone = PeriodicReconciler(settings, stores, None, groups)
@@ -111,7 +113,9 @@ async def run_periodic_reconcilers(
     await asyncio.gather(requests, _run_with_cloud(settings, stores, groups, processor))
 
 
-async def _run_with_cloud(settings: Settings, stores: Stores, groups: NodeGroupsState, processor: Processor) -> None:
+async def _run_with_cloud(
+    settings: Settings, stores: Stores, groups: "NodeGroupsState", processor: "Processor"
+) -> None:
     """A cloud that cannot be opened (a library or credentials are missing) is tried again, and stops nothing else."""
     while settings.has_remote_cloud:
         try:
@@ -133,7 +137,7 @@ async def _run_with_cloud(settings: Settings, stores: Stores, groups: NodeGroups
 class PeriodicReconciler:
     """Each pass once, as the processor does it: what another is at is left to that one."""
 
-    def __init__(self, settings: Settings, stores: Stores, cloud: CloudView | None, groups: NodeGroupsState) -> None:
+    def __init__(self, settings: Settings, stores: Stores, cloud: CloudView | None, groups: "NodeGroupsState") -> None:
         self._settings = settings.reconciling
         self._stores = stores
         self._cloud = cloud
@@ -179,7 +183,7 @@ class PeriodicReconciler:
 
 
 async def _run_periodically(
-    name: str, every: timedelta, processor: Processor, act: Callable[[], Awaitable[None]]
+    name: str, every: timedelta, processor: "Processor", act: Callable[[], Awaitable[None]]
 ) -> None:
     """The loop that catches everything: it logs, and the next time tries again."""
     while True:

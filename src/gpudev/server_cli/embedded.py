@@ -50,7 +50,7 @@ def stop_servers(as_json: bool) -> None:
     import asyncio
 
     from gpudev.adapters.local.machine.nodes import load_nodes
-    from gpudev.bootstrap.processor import make_local_cluster
+    from gpudev.bootstrap.cluster import make_local_cluster
 
     chosen = load_server_settings()
     cluster = make_local_cluster(chosen, load_nodes(chosen.nodes_file))
