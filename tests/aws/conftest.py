@@ -9,6 +9,7 @@ from aiobotocore.endpoint import AioEndpoint
 
 from aws.world import HASTY, send_to
 from gpudev.adapters.aws.cloud import AwsCloud
+from gpudev.settings import AwsSettings
 from support.aws_stub import AwsStub
 
 
@@ -33,7 +34,7 @@ async def stub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator
 
 @pytest.fixture
 async def cloud(stub: AwsStub) -> AsyncIterator[AwsCloud]:
-    cloud = AwsCloud(HASTY)
+    cloud = AwsCloud(AwsSettings(), HASTY)
     await cloud.start()
     yield cloud
     await cloud.close()

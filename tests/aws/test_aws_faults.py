@@ -11,6 +11,7 @@ import pytest
 
 from aws.world import HASTY, StubWorld
 from contracts.cloud_worlds import LONG_AGO, Listing, ours
+from gpudev.adapters.aws.client import CallLimits
 from gpudev.adapters.aws.cloud import AwsCloud
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.ports.cloud import SnapshotState
@@ -26,8 +27,8 @@ def world(stub: AwsStub, cloud: AwsCloud) -> StubWorld:
     return StubWorld(stub, cloud)
 
 
-async def opened(settings: AwsSettings) -> AsyncIterator[AwsCloud]:
-    cloud = AwsCloud(settings)
+async def opened(limits: CallLimits, region: str = "us-east-2") -> AsyncIterator[AwsCloud]:
+    cloud = AwsCloud(AwsSettings(region), limits)
     await cloud.start()
     yield cloud
     await cloud.close()
@@ -149,7 +150,7 @@ async def test_an_answer_that_never_comes_is_given_up(stub: AwsStub) -> None:
 async def test_an_answer_that_trickles_is_given_up(stub: AwsStub) -> None:
     stub.account.fill(50, 1, since=LONG_AGO)
     stub.faults.append(Fault(Delay(seconds=0.05, drip=20)))
-    async for cloud in opened(replace(HASTY, call_deadline=timedelta(seconds=0.5))):
+    async for cloud in opened(replace(HASTY, deadline=timedelta(seconds=0.5))):
         async with asyncio.timeout(20):
             with pytest.raises(Unavailable, match="did not answer"):
                 await cloud.volumes()
@@ -173,7 +174,7 @@ async def test_nobody_signed_in_is_unavailable_and_said(stub: AwsStub, monkeypat
 
 
 async def test_a_wrong_secret_and_a_wrong_region_are_refused(stub: AwsStub, monkeypatch: pytest.MonkeyPatch) -> None:
-    async for cloud in opened(replace(HASTY, region="eu-central-1")):
+    async for cloud in opened(HASTY, region="eu-central-1"):
         with pytest.raises(ClusterError, match="ec2:DescribeVolumes"):
             await cloud.volumes()
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another")

@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 
 from contracts.cloud_worlds import LONG_AGO, FaultyWorld, Listing
+from gpudev.adapters.aws.client import CallLimits
 from gpudev.adapters.aws.cloud import AwsCloud
 from gpudev.ports.cloud import SnapshotState
-from gpudev.settings import AwsSettings
 from support.aws_stub import AwsStub, Cut, Fault, Nonsense, Reset
 from support.aws_stub.faults import SERVER_ERROR, Effect
 from support.aws_stub.query import Request
 
-HASTY = AwsSettings(
+HASTY = CallLimits(
     attempts=2,
     connect_timeout=timedelta(seconds=5),
     read_timeout=timedelta(seconds=2),
-    call_deadline=timedelta(seconds=10),
+    deadline=timedelta(seconds=10),
     settle_time=timedelta(seconds=1),
 )
 """Gives up soon, so that tests of what lasts end soon."""

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gcp.world import HASTY, settings_for
+from gcp.world import cloud_for
 from gpudev.adapters.gcp.cloud import GcpCloud
 from support.gcp_stub import GcpStub
 
@@ -21,7 +21,7 @@ async def stub(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[GcpStub]:
 
 @pytest.fixture
 async def cloud(stub: GcpStub) -> AsyncIterator[GcpCloud]:
-    cloud = GcpCloud(settings_for(stub), HASTY)
+    cloud = cloud_for(stub)
     await cloud.start()
     yield cloud
     await cloud.close()

@@ -7,7 +7,7 @@ from uuid import uuid4
 import pytest
 
 from contracts.cloud_worlds import ours
-from gcp.world import HASTY, MILLISECOND, StubWorld, settings_for
+from gcp.world import HASTY, MILLISECOND, StubWorld, cloud_for
 from gpudev.adapters.gcp.cloud import GcpCloud
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.ports.cloud import OWNER_TAG, TOKEN_TAG, SnapshotState
@@ -90,7 +90,7 @@ async def test_operations_that_go_on_hold_nobody_else_up(world: StubWorld) -> No
 
 
 async def test_an_operation_that_does_not_end_is_left_and_found_again(stub: GcpStub) -> None:
-    cloud = GcpCloud(replace(settings_for(stub), operation_patience=50 * MILLISECOND), HASTY)
+    cloud = cloud_for(stub, pace=replace(HASTY, operation_patience=50 * MILLISECOND))
     await cloud.start()
     world, token = StubWorld(stub, cloud), str(uuid4())
     stub.project.slowness = 1_000_000
@@ -211,7 +211,7 @@ async def test_too_many_requests_told_as_forbidden_are_tried_again(world: StubWo
 
 
 async def test_an_answer_that_does_not_come_is_given_up_on(stub: GcpStub) -> None:
-    cloud = GcpCloud(replace(settings_for(stub), call_timeout=100 * MILLISECOND), HASTY)
+    cloud = cloud_for(stub, pace=replace(HASTY, call_timeout=100 * MILLISECOND))
     await cloud.start()
     stub.faults.append(Fault(Delay(0.5)))
     with pytest.raises(Unavailable):

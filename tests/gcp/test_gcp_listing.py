@@ -3,7 +3,7 @@
 import pytest
 
 from contracts.cloud_worlds import LONG_AGO, Listing, ours
-from gcp.world import HASTY, StubWorld, settings_for
+from gcp.world import StubWorld, cloud_for
 from gpudev.adapters.gcp.cloud import GcpCloud
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.ports.cloud import NodeGroup
@@ -30,7 +30,7 @@ async def test_a_listing_without_a_zone_that_could_not_be_asked_is_not_told(
 
 @pytest.mark.parametrize("gap", [Gap.IN_ITS_SCOPE, Gap.AMONG_UNREACHABLES])
 async def test_a_gap_in_another_region_is_none_of_ours(world: StubWorld, gap: Gap) -> None:
-    cloud = GcpCloud(settings_for(world.stub, region="us-central1"), HASTY)
+    cloud = cloud_for(world.stub, region="us-central1")
     await cloud.start()
     made = await world.give_many(Listing.VOLUMES, 6)
     world.stub.listings.gaps["europe-west4-a"] = gap
@@ -42,7 +42,7 @@ async def test_a_gap_in_another_region_is_none_of_ours(world: StubWorld, gap: Ga
 
 
 async def test_only_our_regions_groups_disks_and_snapshots_are_told(world: StubWorld) -> None:
-    cloud = GcpCloud(settings_for(world.stub, region="us-central1"), HASTY)
+    cloud = cloud_for(world.stub, region="us-central1")
     await cloud.start()
     project = world.stub.project
     for scope in ("zones/us-central1-a", "regions/us-central1", "zones/us-central12-a", "regions/europe-west4"):

@@ -76,7 +76,7 @@ async def test_another_address_than_googles_is_sent_no_credentials(stub: GcpStub
 
 @pytest.mark.slow
 async def test_another_address_needs_the_projects_name() -> None:
-    cloud = GcpCloud(GcpSettings(endpoint="http://127.0.0.1:9"), HASTY)
+    cloud = GcpCloud(GcpSettings(), HASTY, "http://127.0.0.1:9")
     with pytest.raises(ClusterError, match="GPU_DEV_GCP_PROJECT"):
         await cloud.start()
     await cloud.close()
@@ -103,9 +103,5 @@ def test_googles_packages_are_not_imported_before_a_cloud_is_started() -> None:
 
 
 def test_settings_are_read_from_the_environment() -> None:
-    settings = load_settings(
-        {"GPU_DEV_GCP_PROJECT": "lab-1", "GPU_DEV_GCP_REGION": "us-central1", "GPU_DEV_GCP_ATTEMPTS": "3"}
-    )
-    assert (settings.gcp.project, settings.gcp.region, settings.gcp.attempts) == ("lab-1", "us-central1", 3)
-    with pytest.raises(ValueError, match="GPU_DEV_GCP_ATTEMPTS"):
-        load_settings({"GPU_DEV_GCP_ATTEMPTS": "0"})
+    settings = load_settings({"GPU_DEV_GCP_PROJECT": "lab-1", "GPU_DEV_GCP_REGION": "us-central1"})
+    assert (settings.gcp.project, settings.gcp.region) == ("lab-1", "us-central1")

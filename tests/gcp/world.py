@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from contracts.cloud_worlds import LONG_AGO, FaultyWorld, Listing
-from gpudev.adapters.gcp.client import RetryPace
+from gpudev.adapters.gcp.client import CallPace
 from gpudev.adapters.gcp.cloud import GcpCloud
 from gpudev.adapters.gcp.labels import labels_from_tags
 from gpudev.ports.cloud import SnapshotState
@@ -15,7 +15,15 @@ from support.gcp_stub import Cut, Fault, GcpStub, Nonsense, Request, Reset
 from support.gcp_stub.faults import SERVER_ERROR, Effect
 
 MILLISECOND = timedelta(milliseconds=1)
-HASTY = RetryPace(first_wait=2 * MILLISECOND, longest_wait=5 * MILLISECOND, poll_every=MILLISECOND)
+HASTY = CallPace(
+    attempts=2,
+    call_timeout=timedelta(seconds=5),
+    operation_patience=timedelta(seconds=5),
+    first_wait=2 * MILLISECOND,
+    longest_wait=5 * MILLISECOND,
+    poll_every=MILLISECOND,
+)
+"""Gives up soon, so that tests of what lasts end soon."""
 PERMISSIONS = {
     Listing.GROUPS: "compute.instanceGroupManagers.list",
     Listing.VOLUMES: "compute.disks.list",
@@ -24,16 +32,8 @@ PERMISSIONS = {
 _STATES = {SnapshotState.PENDING: "UPLOADING", SnapshotState.COMPLETED: "READY", SnapshotState.ERROR: "FAILED"}
 
 
-def settings_for(stub: GcpStub, region: str = "") -> GcpSettings:
-    """Gives up soon, so that tests of what lasts end soon."""
-    return GcpSettings(
-        project=stub.project.name,
-        endpoint=stub.address,
-        attempts=2,
-        call_timeout=timedelta(seconds=5),
-        operation_patience=timedelta(seconds=5),
-        region=region,
-    )
+def cloud_for(stub: GcpStub, region: str = "", pace: CallPace = HASTY) -> GcpCloud:
+    return GcpCloud(GcpSettings(project=stub.project.name, region=region), pace, stub.address)
 
 
 class StubWorld(FaultyWorld):

@@ -81,7 +81,6 @@ def operator(stub: AwsStub, database: DatabaseSettings, tmp_path: Path) -> Opera
             "GPU_DEV_HOME": str(tmp_path / "state"),
             "GPU_DEV_NODES_FILE": str(nodes),
             "GPU_DEV_CLOUD": "aws",
-            "GPU_DEV_AWS_ATTEMPTS": "2",
             "HOSTNAME": "reconcile-28473-abcde",
         }
     )

@@ -8,6 +8,7 @@ from datetime import timedelta
 
 import structlog
 
+from gpudev.adapters.aws.client import CALL_LIMITS
 from gpudev.adapters.local.cloud import LocalCloud
 from gpudev.adapters.postgres.database.cleanup import delete_old_rows
 from gpudev.adapters.postgres.database.listener import Listener
@@ -67,7 +68,7 @@ async def open_disk_reconciler(settings: Settings, stores: Stores) -> AsyncItera
 
 def _appears_within(settings: Settings) -> timedelta:
     """From when something is begun until the cloud is certain to show it. Elsewhere than at AWS that is at once."""
-    return settings.aws.call_deadline + settings.aws.settle_time if settings.cloud == "aws" else timedelta(0)
+    return CALL_LIMITS.appears_within if settings.cloud == "aws" else timedelta(0)
 
 
 def make_disk_reconciler(

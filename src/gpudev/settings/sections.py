@@ -164,22 +164,9 @@ class KubernetesSettings:
 
 @dataclass(frozen=True, slots=True)
 class AwsSettings:
-    """How AWS is asked. Credentials and AWS_ENDPOINT_URL are found as every AWS program finds them."""
+    """Where AWS is asked. Credentials and AWS_ENDPOINT_URL are found as every AWS program finds them."""
 
     region: str = "us-east-2"
-    connect_timeout: timedelta = timedelta(seconds=5)
-    read_timeout: timedelta = timedelta(seconds=30)
-    """How long an answer may pause."""
-    call_deadline: timedelta = timedelta(seconds=120)
-    """How long one call (a page of a listing) may take, with all its attempts."""
-    attempts: int = 6
-    """How often one call is tried at most; the pauses between are the AWS library's."""
-    settle_time: timedelta = timedelta(seconds=30)
-    """For how long AWS may not see yet what we just made."""
-
-    def __post_init__(self) -> None:
-        if self.attempts < 1:
-            raise ValueError("GPU_DEV_AWS_ATTEMPTS must be at least 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,18 +179,6 @@ class GcpSettings:
     """Only groups and disks of this region (or of its zones) are ours. None: of all regions."""
     disk_type: str = "pd-balanced"
     """Of disks that are made."""
-    endpoint: str = ""
-    """Another address than Google's, for tests: no credentials are ever sent there."""
-    call_timeout: timedelta = timedelta(seconds=30)
-    """How long one attempt of one call may take."""
-    attempts: int = 5
-    """How often one call is tried at most."""
-    operation_patience: timedelta = timedelta(minutes=2)
-    """How long a change is waited for before its caller is told to ask again later."""
-
-    def __post_init__(self) -> None:
-        if self.attempts < 1:
-            raise ValueError("GPU_DEV_GCP_ATTEMPTS must be at least 1")
 
 
 @dataclass(frozen=True, slots=True)

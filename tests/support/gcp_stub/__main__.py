@@ -31,8 +31,7 @@ def filled(disks: int, snapshots: int) -> Project:
 async def serve(disks: int, snapshots: int) -> None:
     stub = GcpStub(filled(disks, snapshots))
     await stub.start()
-    environment = {"GPU_DEV_GCP_PROJECT": stub.project.name, "GPU_DEV_GCP_ENDPOINT": stub.address}
-    print(json.dumps(environment), flush=True)
+    print(json.dumps({"project": stub.project.name, "endpoint": stub.address}), flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
     await stub.close()
 

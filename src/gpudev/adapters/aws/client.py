@@ -8,6 +8,8 @@ import asyncio
 import contextlib
 import functools
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from gpudev.adapters.aws.errors import AwsRejected, error_from_response
@@ -19,9 +21,33 @@ from gpudev.settings import AwsSettings
 _SERVICES = ("ec2", "autoscaling")
 
 
+@dataclass(frozen=True, slots=True)
+class CallLimits:
+    """How long AWS is waited for, and how often it is asked. Not a setting: these fit EC2 wherever it is used."""
+
+    connect_timeout: timedelta = timedelta(seconds=5)
+    read_timeout: timedelta = timedelta(seconds=30)
+    """How long an answer may pause."""
+    deadline: timedelta = timedelta(seconds=120)
+    """Of one call (a page of a listing) with all its attempts."""
+    attempts: int = 6
+    """Of one call; the pauses between are the AWS library's."""
+    settle_time: timedelta = timedelta(seconds=30)
+    """For how long AWS may not show yet what we just created: it is eventually consistent."""
+
+    @property
+    def appears_within(self) -> timedelta:
+        """From when something is begun until AWS is certain to show it."""
+        return self.deadline + self.settle_time
+
+
+CALL_LIMITS = CallLimits()
+
+
 class AwsClient:
-    def __init__(self, settings: AwsSettings) -> None:
+    def __init__(self, settings: AwsSettings, limits: CallLimits = CALL_LIMITS) -> None:
         self._settings = settings
+        self.limits = limits
         self._exit_stack = contextlib.AsyncExitStack()
         self._clients: dict[str, Any] = {}
         self._single_try_client: Any = None
@@ -40,7 +66,7 @@ class AwsClient:
         session = get_session()
         session.register_component("data_loader", await asyncio.to_thread(_load_service_models))
         for service in _SERVICES:
-            self._clients[service] = await self._open_client(session, AioConfig, service, self._settings.attempts)
+            self._clients[service] = await self._open_client(session, AioConfig, service, self.limits.attempts)
         self._single_try_client = await self._open_client(session, AioConfig, "ec2", 1)
 
     async def _open_client(self, session: Any, config: Any, service: str, attempts: int) -> Any:
@@ -49,8 +75,8 @@ class AwsClient:
                 service,
                 region_name=self._settings.region,
                 config=config(
-                    connect_timeout=self._settings.connect_timeout.total_seconds(),
-                    read_timeout=self._settings.read_timeout.total_seconds(),
+                    connect_timeout=self.limits.connect_timeout.total_seconds(),
+                    read_timeout=self.limits.read_timeout.total_seconds(),
                     retries={"mode": "adaptive", "total_max_attempts": attempts},
                 ),
             )
@@ -71,7 +97,7 @@ class AwsClient:
             raise Unavailable("the connection to AWS is not open")
         try:
             # The library's time-outs are between two bytes; an answer that trickles would never end.
-            async with asyncio.timeout(self._settings.call_deadline.total_seconds()):
+            async with asyncio.timeout(self.limits.deadline.total_seconds()):
                 answer: dict[str, Any] = await getattr(client, action.method)(**parameters)
                 return answer
         except ClientError as error:
@@ -81,7 +107,7 @@ class AwsClient:
         except NoCredentialsError as error:
             raise Unavailable("there are no AWS credentials here") from error
         except TimeoutError as error:
-            raise Unavailable(f"AWS did not answer {action} in {self._settings.call_deadline}") from error
+            raise Unavailable(f"AWS did not answer {action} in {self.limits.deadline}") from error
         except self._library_errors as error:
             raise Unavailable(f"AWS could not be asked {action}: {error}") from error
 

@@ -4,7 +4,7 @@ AWS_ENDPOINT_URL, the pod's role …).
 
 import asyncio
 
-from gpudev.adapters.aws.client import AwsClient
+from gpudev.adapters.aws.client import CALL_LIMITS, AwsClient, CallLimits
 from gpudev.adapters.aws.instance_refresh import AwsNodeGroups
 from gpudev.adapters.aws.parsing import parse_node_group, parse_snapshot, parse_volume
 from gpudev.adapters.aws.permissions import Action
@@ -71,10 +71,10 @@ class AwsInventory:
 
 
 class AwsCloud(AwsInventory, AwsVolumes, AwsNodeGroups):
-    def __init__(self, settings: AwsSettings) -> None:
-        caller = AwsClient(settings)
+    def __init__(self, settings: AwsSettings, limits: CallLimits = CALL_LIMITS) -> None:
+        caller = AwsClient(settings, limits)
         AwsInventory.__init__(self, caller)
-        AwsVolumes.__init__(self, caller, settings)
+        AwsVolumes.__init__(self, caller)
         AwsNodeGroups.__init__(self, caller)
 
     @property

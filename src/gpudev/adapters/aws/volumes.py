@@ -16,7 +16,6 @@ from gpudev.adapters.aws.parsing import parse_snapshot, parse_volume
 from gpudev.adapters.aws.permissions import Action
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.ports.cloud import TOKEN_TAG, Snapshot, Volume
-from gpudev.settings import AwsSettings
 
 _T = TypeVar("_T")
 _Resource = TypeVar("_Resource", Volume, Snapshot)
@@ -27,10 +26,9 @@ _GROWING_STATES = frozenset({"modifying", "optimizing"})
 
 
 class AwsVolumes:
-    def __init__(self, client: AwsClient, settings: AwsSettings) -> None:
+    def __init__(self, client: AwsClient) -> None:
         self._client = client
-        self._settings = settings
-        self._created = _RecentlyCreated(settings.settle_time.total_seconds())
+        self._created = _RecentlyCreated(client.limits.settle_time.total_seconds())
         self._token_locks: dict[str, _TokenLock] = {}
 
     async def find_volume(self, volume_id: str) -> Volume | None:
@@ -146,7 +144,7 @@ class AwsVolumes:
         return min(found, key=lambda thing: thing.created_at, default=None)
 
     async def _await_snapshot(self, token: str, volume_id: str) -> Snapshot | None:
-        async for _ in _backoff(self._settings.settle_time.total_seconds()):
+        async for _ in _backoff(self._client.limits.settle_time.total_seconds()):
             if (found := await self._find_snapshot_by_token(token, volume_id)) is not None:
                 return found
         return None
@@ -188,8 +186,8 @@ class AwsVolumes:
         return volume
 
     async def _create_snapshot(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
-        attempts = self._settings.attempts
-        async for _ in _backoff(self._settings.call_deadline.total_seconds()):
+        attempts = self._client.limits.attempts
+        async for _ in _backoff(self._client.limits.deadline.total_seconds()):
             attempts -= 1
             try:
                 told = await self._client.call(Action.CREATE_SNAPSHOT, wanted, once=True)

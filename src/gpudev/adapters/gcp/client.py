@@ -27,9 +27,15 @@ _SCOPE = "https://www.googleapis.com/auth/compute"
 
 
 @dataclass(frozen=True, slots=True)
-class RetryPace:
-    """How long to pause before asking again."""
+class CallPace:
+    """How long GCP is waited for, and how soon it is asked again. Not a setting: these fit any project."""
 
+    call_timeout: timedelta = timedelta(seconds=30)
+    """Of one attempt of one call."""
+    attempts: int = 5
+    """Of one call."""
+    operation_patience: timedelta = timedelta(minutes=2)
+    """How long a change is waited for before its caller must ask again later."""
     first_wait: timedelta = timedelta(milliseconds=500)
     """Before the second attempt; doubled before each further one, and less by chance."""
     longest_wait: timedelta = timedelta(seconds=8)
@@ -39,9 +45,11 @@ class RetryPace:
 
 
 class GcpClient:
-    def __init__(self, settings: GcpSettings, pace: RetryPace) -> None:
+    def __init__(self, settings: GcpSettings, pace: CallPace, endpoint: str = "") -> None:
+        """`endpoint`: another address than Google's. No credentials are ever sent there."""
         self.settings = settings
         self.pace = pace
+        self._endpoint = endpoint
         self.project = settings.project
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="gcp")
         self._thread_slots = asyncio.Semaphore(_THREADS)
@@ -79,7 +87,7 @@ class GcpClient:
             try:
                 return await self._call_once(permission, send, request, kind)
             except Unavailable:
-                if attempt >= self.settings.attempts:
+                if attempt >= self.pace.attempts:
                     raise
             await asyncio.sleep(self.retry_delay(attempt))
             attempt += 1
@@ -92,12 +100,12 @@ class GcpClient:
     async def _call_once(self, permission: Permission, send: Callable[..., Any], request: Any, kind: str) -> Any:
         async with self._thread_slots:
             try:
-                async with asyncio.timeout(self.settings.call_timeout.total_seconds()):
+                async with asyncio.timeout(self.pace.call_timeout.total_seconds()):
                     answer = await asyncio.get_running_loop().run_in_executor(
                         self._threads, self._send, permission, send, request
                     )
             except TimeoutError as error:
-                raise Unavailable(f"GCP did not answer in {self.settings.call_timeout} ({permission}).") from error
+                raise Unavailable(f"GCP did not answer in {self.pace.call_timeout} ({permission}).") from error
         if answer.kind != kind:
             # Any JSON object would do for the client: one that is not of this kind is no empty answer.
             raise Unavailable(f"GCP's answer ({permission}) is no {kind} but {answer.kind[:80]!r}.")
@@ -111,7 +119,7 @@ class GcpClient:
         from requests.exceptions import RequestException
 
         try:
-            answer = send(request=request, retry=None, timeout=self.settings.call_timeout.total_seconds())
+            answer = send(request=request, retry=None, timeout=self.pace.call_timeout.total_seconds())
             return next(iter(answer.pages)) if hasattr(answer, "pages") else answer
         except GoogleAPICallError as error:
             raise errors.error_from_response(error, permission) from error
@@ -127,7 +135,7 @@ class GcpClient:
         """In a thread: seconds of importing the first time."""
         self.messages = importlib.import_module("google.cloud.compute_v1")
         credentials = self._credentials()
-        options = {"api_endpoint": self.settings.endpoint} if self.settings.endpoint else {}
+        options = {"api_endpoint": self._endpoint} if self._endpoint else {}
         for name in ("Disks", "Snapshots", "InstanceGroupManagers", "ZoneOperations", "GlobalOperations"):
             client_type = getattr(self.messages, f"{name}Client")
             self._clients[name] = client_type(credentials=credentials, client_options=options)
@@ -136,10 +144,10 @@ class GcpClient:
         import google.auth
         import google.auth.credentials
 
-        if self.settings.endpoint:
+        if self._endpoint:
             # Real credentials are for Google alone.
             if not self.project:
-                raise ClusterError("GPU_DEV_GCP_PROJECT must be set where GPU_DEV_GCP_ENDPOINT is.")
+                raise ClusterError("GPU_DEV_GCP_PROJECT must be set where there is another endpoint.")
             return google.auth.credentials.AnonymousCredentials()
         try:
             credentials, project = google.auth.default(scopes=[_SCOPE])

@@ -7,8 +7,8 @@ from gpudev.adapters.gcp.client import (
     DISK_LISTING,
     GROUP_LISTING,
     SNAPSHOT_LISTING,
+    CallPace,
     GcpClient,
-    RetryPace,
     list_resources,
 )
 from gpudev.adapters.gcp.resources import (
@@ -27,9 +27,9 @@ _T = TypeVar("_T")
 
 
 class GcpCloud:
-    def __init__(self, settings: GcpSettings, pace: RetryPace | None = None) -> None:
+    def __init__(self, settings: GcpSettings, pace: CallPace | None = None, endpoint: str = "") -> None:
         self._region = settings.region
-        self._client = GcpClient(settings, pace or RetryPace())
+        self._client = GcpClient(settings, pace or CallPace(), endpoint)
         self._disks = GcpDisks(self._client)
 
     @property

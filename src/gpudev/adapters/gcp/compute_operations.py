@@ -63,7 +63,7 @@ async def get_operation(gcp: GcpClient, operation: Any) -> Any:
 async def poll_until(gcp: GcpClient, ask: Callable[[], Awaitable[_T | None]], waiting_for: str) -> _T:
     """Asks again and again, ever more rarely, until there is an answer."""
     pause = gcp.pace.poll_every.total_seconds()
-    patience = gcp.settings.operation_patience
+    patience = gcp.pace.operation_patience
     try:
         async with asyncio.timeout(patience.total_seconds()):
             while (answer := await ask()) is None:

@@ -109,7 +109,7 @@ class GcpDisks:
         return await self.get_disk(path)
 
     async def tag_disk(self, path: DiskPath, tags: Mapping[str, str]) -> None:
-        for attempt in range(1, self._client.settings.attempts + 1):
+        for attempt in range(1, self._client.pace.attempts + 1):
             disk = await self.get_disk(path)
             labels = update_labels(disk.labels, tags)
             if labels == dict(disk.labels):
