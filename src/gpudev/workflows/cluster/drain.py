@@ -16,8 +16,8 @@ from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import CordonStore
 from gpudev.ports.reservations import MoveStore, ReservationStore, UnreleasedView
 from gpudev.ports.sessions import PersonalizationStore
+from gpudev.workflows.guarded import retry_on
 
-_NOTIFY_ATTEMPTS = 5
 DescribeConsequence = Callable[[Reservation], str | None]
 """What will happen to somebody who stays, in words. None: nothing."""
 
@@ -47,22 +47,16 @@ class NodeDrain:
         """Also those that have ended and are being cleared away: until that is done, the node is not empty."""
         return [one for one in await self.unreleased.refresh() if any(share.node == node for share in one.shares)]
 
+    @retry_on(Stale)
     async def _notify(self, reservation_id: ReservationId, cordon: Cordon, then: DescribeConsequence) -> None:
-        for attempt in range(1, _NOTIFY_ATTEMPTS + 1):
-            found = await self.reservations.find_reservation(reservation_id)
-            if found is None or not found.status.holds_capacity:
-                return  # it has ended meanwhile
-            now = self.clock.now()
-            message = _drain_message(found, cordon, then(found), now)
-            change = Change(reservation_id, found.status, found.version, NewEvent("node_draining", message))
-            try:
-                await self.reservations.apply_change(change, now=now)
-            except Stale:
-                if attempt == _NOTIFY_ATTEMPTS:
-                    raise
-            else:
-                await self.cordons.add_notice(reservation_id, message)
-                return
+        found = await self.reservations.find_reservation(reservation_id)
+        if found is None or not found.status.holds_capacity:
+            return  # it has ended meanwhile
+        now = self.clock.now()
+        message = _drain_message(found, cordon, then(found), now)
+        change = Change(reservation_id, found.status, found.version, NewEvent("node_draining", message))
+        await self.reservations.apply_change(change, now=now)
+        await self.cordons.add_notice(reservation_id, message)
 
 
 def _drain_message(reservation: Reservation, cordon: Cordon, then: str | None, now: datetime) -> str:
@@ -86,7 +80,6 @@ _MOVED_EVENT = "moved"
 """The kind of event that tells in its history that it goes on elsewhere."""
 _CONTINUES_EVENT = "continues"
 """And in the history of the one that it goes on as."""
-_EVICT_ATTEMPTS = 5
 _MOVED_PRIORITY = 10
 """They had their place already: whoever only waits comes after them."""
 _SHORTEST_REST = timedelta(minutes=5)
@@ -131,22 +124,16 @@ class Eviction:
             await self.moves.finish_move(left.reservation_id, None, now=self.clock.now())
             return None
         again = await self._resubmit(left, rest, await self.personalizations.load_personalization(left.reservation_id))
-        await self._hand_over(left, again)
+        await self._hand_over(left, again.reservation_id)
         await self._record_successor(left, again)
         return again
 
-    async def _hand_over(self, left: Reservation, again: Reservation) -> None:
-        for attempt in range(1, _EVICT_ATTEMPTS + 1):
-            event = NewEvent(_CONTINUES_EVENT, f"goes on from {short_id(left.reservation_id)}, which was moved")
-            change = Change(again.reservation_id, again.status, again.version, event)
-            try:
-                await self.moves.finish_move(left.reservation_id, change, now=self.clock.now())
-            except Stale:  # the processor has seen it by now
-                if attempt == _EVICT_ATTEMPTS:
-                    raise
-                again = await self._get_reservation(again.reservation_id)
-            else:
-                return
+    @retry_on(Stale)
+    async def _hand_over(self, left: Reservation, again_id: ReservationId) -> None:
+        again = await self._get_reservation(again_id)
+        event = NewEvent(_CONTINUES_EVENT, f"goes on from {short_id(left.reservation_id)}, which was moved")
+        change = Change(again.reservation_id, again.status, again.version, event)
+        await self.moves.finish_move(left.reservation_id, change, now=self.clock.now())
 
     async def _record_successor(self, left: Reservation, again: Reservation) -> None:
         event = NewEvent(_MOVED_EVENT, f"goes on as {short_id(again.reservation_id)}")
@@ -155,21 +142,16 @@ class Eviction:
             change = Change(left.reservation_id, left.status, left.version, event)
             await self.reservations.apply_change(change, now=self.clock.now())
 
+    @retry_on(Stale)
     async def _end(self, reservation_id: ReservationId, message: str, *, moves: bool) -> Reservation:
-        for attempt in range(1, _EVICT_ATTEMPTS + 1):
-            found = await self._get_reservation(reservation_id)
-            if found.status.is_terminal and (not moves or await self._was_moved(found)):
-                return found
-            if not found.status.holds_capacity:
-                raise Conflict(f"{short_id(found.reservation_id)} is {found.status}: it has no place to leave")
-            try:
-                if moves:
-                    found = await self._mark_moved(found)
-                return await self._cancel(found, message, moves=moves)
-            except Stale:
-                if attempt == _EVICT_ATTEMPTS:
-                    raise
-        raise AssertionError("unreachable")
+        found = await self._get_reservation(reservation_id)
+        if found.status.is_terminal and (not moves or await self._was_moved(found)):
+            return found
+        if not found.status.holds_capacity:
+            raise Conflict(f"{short_id(found.reservation_id)} is {found.status}: it has no place to leave")
+        if moves:
+            found = await self._mark_moved(found)
+        return await self._cancel(found, message, moves=moves)
 
     async def _mark_moved(self, found: Reservation) -> Reservation:
         """Said before it is done, so that whoever finds it half done knows how it goes on."""
@@ -194,31 +176,26 @@ class Eviction:
         await self.moves.begin_move(change, now=now)
         return await self._get_reservation(found.reservation_id)
 
+    @retry_on(IdTaken)
     async def _resubmit(self, left: Reservation, rest: timedelta, setup: Personalization) -> Reservation:
         key = f"moved-{left.reservation_id}"  # whoever repeats this gets the same one
-        for attempt in range(1, _EVICT_ATTEMPTS + 1):
-            draft = ReservationDraft(
-                reservation_id=new_reservation_id(),
-                user_id=left.user_id,
-                username=left.username,
-                gpu_type=left.gpu_type,
-                gpu_count=left.gpu_count,
-                node_count=left.node_count,
-                duration=rest,
-                ssh_public_keys=left.ssh_public_keys,
-                github_user=left.github_user,
-                name=left.name,
-                image=left.image,
-                disk_name=left.disk_name if keeps_files(left) else NO_DISK,
-                priority=max(left.priority, _MOVED_PRIORITY),
-                personalization=setup,
-            )
-            try:
-                return await self.reservations.submit(draft, idempotency_key=key, fingerprint=key, now=self.clock.now())
-            except IdTaken:
-                if attempt == _EVICT_ATTEMPTS:
-                    raise
-        raise AssertionError("unreachable")
+        draft = ReservationDraft(
+            reservation_id=new_reservation_id(),
+            user_id=left.user_id,
+            username=left.username,
+            gpu_type=left.gpu_type,
+            gpu_count=left.gpu_count,
+            node_count=left.node_count,
+            duration=rest,
+            ssh_public_keys=left.ssh_public_keys,
+            github_user=left.github_user,
+            name=left.name,
+            image=left.image,
+            disk_name=left.disk_name if keeps_files(left) else NO_DISK,
+            priority=max(left.priority, _MOVED_PRIORITY),
+            personalization=setup,
+        )
+        return await self.reservations.submit(draft, idempotency_key=key, fingerprint=key, now=self.clock.now())
 
     async def _get_reservation(self, reservation_id: ReservationId) -> Reservation:
         found = await self.reservations.find_reservation(reservation_id)

@@ -19,10 +19,9 @@ from gpudev.ports.cluster import NodeStore
 from gpudev.ports.queue import PlanStore
 from gpudev.ports.reservations import ExtensionCount, ReservationStore, UnreleasedView
 from gpudev.settings import LimitSettings, TimingSettings
+from gpudev.workflows.guarded import retry_on
 from gpudev.workflows.queue_position import allocations_of, queued_requests, with_zones
 from gpudev.workflows.reservation_views import find_job, sees_everything
-
-_EXTEND_ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +34,14 @@ class Extension:
     limits: LimitSettings
     timing: TimingSettings
 
+    @retry_on(Stale)
     async def extend(self, user: User, job_id: str, hours: float) -> Reservation:
         """Raises Conflict with the reason and how far it could go, Invalid when no state would allow it."""
-        for attempt in range(1, _EXTEND_ATTEMPTS + 1):
-            found = await find_job(self.reservations, user, job_id)
-            now = self.clock.now()
-            extends = await self.reservations.extensions(found.gpu_type)
-            until = await self._decide(found, hours, now)
-            try:
-                return await self._write(found, hours, until, now, extends)
-            except Stale:
-                if attempt == _EXTEND_ATTEMPTS:
-                    raise
-        raise AssertionError("unreachable")
+        found = await find_job(self.reservations, user, job_id)
+        now = self.clock.now()
+        extends = await self.reservations.extensions(found.gpu_type)
+        until = await self._decide(found, hours, now)
+        return await self._write(found, hours, until, now, extends)
 
     async def _decide(self, found: Reservation, hours: float, now: datetime) -> datetime:
         holding = to_allocation(found, now, self.timing)
@@ -101,31 +95,19 @@ class Extension:
 # Cancelling: the end is written at once, whatever the reservation was doing; taking down what it had comes after.
 
 
-_CANCEL_ATTEMPTS = 5
-
-
 @dataclass(frozen=True, slots=True)
 class Cancellation:
     reservations: ReservationStore
     clock: Clock
 
+    @retry_on(Stale)
     async def cancel(self, user: User, job_id: str) -> Reservation:
         """Cancelling twice is fine; what ended otherwise is a Conflict that names its status."""
-        for attempt in range(1, _CANCEL_ATTEMPTS + 1):
-            found = await find_job(self.reservations, user, job_id)
-            if found.status is Status.CANCELLED:
-                return found
-            if found.status.is_terminal:
-                raise Conflict(f"reservation {short_id(found.reservation_id)} has already ended: it is {found.status}")
-            try:
-                return await self._end(user, found)
-            except Stale:
-                # The processor moved it between our look and our write.
-                if attempt == _CANCEL_ATTEMPTS:
-                    raise
-        raise AssertionError("unreachable")
-
-    async def _end(self, user: User, found: Reservation) -> Reservation:
+        found = await find_job(self.reservations, user, job_id)
+        if found.status is Status.CANCELLED:
+            return found
+        if found.status.is_terminal:
+            raise Conflict(f"reservation {short_id(found.reservation_id)} has already ended: it is {found.status}")
         now = self.clock.now()
         change = Change(
             reservation_id=found.reservation_id,
@@ -143,7 +125,6 @@ class Cancellation:
 # Prioritising: an operator lets somebody who waits go before others, or after them.
 
 
-_PRIORITISE_ATTEMPTS = 5
 _HIGHEST_PRIORITY = 100
 
 
@@ -152,24 +133,17 @@ class Prioritisation:
     reservations: ReservationStore
     clock: Clock
 
+    @retry_on(Stale)
     async def prioritise(self, user: User, job_id: str, priority: int) -> Reservation:
         if not sees_everything(user):
             raise Forbidden("only operators may set priorities")
         if not -_HIGHEST_PRIORITY <= priority <= _HIGHEST_PRIORITY:
             raise Invalid(f"a priority is a number from -{_HIGHEST_PRIORITY} to {_HIGHEST_PRIORITY}", field="priority")
-        for attempt in range(1, _PRIORITISE_ATTEMPTS + 1):
-            found = await find_job(self.reservations, user, job_id)
-            if not found.status.is_waiting:
-                raise Conflict(f"only who waits has a priority; {short_id(found.reservation_id)} is {found.status}")
-            if found.priority == priority:
-                return found
-            event = NewEvent("priority", f"{user.username} set its priority to {priority} (it was {found.priority})")
-            change = Change(found.reservation_id, found.status, found.version, event, fields={"priority": priority})
-            try:
-                return await self.reservations.apply_change(
-                    change, now=self.clock.now(), cause=MessageCause.PRIORITISED
-                )
-            except Stale:
-                if attempt == _PRIORITISE_ATTEMPTS:
-                    raise
-        raise AssertionError("unreachable")
+        found = await find_job(self.reservations, user, job_id)
+        if not found.status.is_waiting:
+            raise Conflict(f"only who waits has a priority; {short_id(found.reservation_id)} is {found.status}")
+        if found.priority == priority:
+            return found
+        event = NewEvent("priority", f"{user.username} set its priority to {priority} (it was {found.priority})")
+        change = Change(found.reservation_id, found.status, found.version, event, fields={"priority": priority})
+        return await self.reservations.apply_change(change, now=self.clock.now(), cause=MessageCause.PRIORITISED)

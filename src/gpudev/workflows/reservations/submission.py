@@ -32,9 +32,9 @@ from gpudev.ports.queue import PlanStore
 from gpudev.ports.reservations import JobQuery, ReservationStore, UnreleasedView, UserLimits
 from gpudev.settings import LimitSettings, TimingSettings
 from gpudev.wire.reservations import SubmitRequest
+from gpudev.workflows.guarded import retry_on
 from gpudev.workflows.queue_position import LONG_QUEUE_AHEAD, estimate_in_long_queue, estimate_position
 
-_ID_ATTEMPTS = 3
 _MOST_LIVE_COUNTED = 10_000
 _LONGEST_WAIT_HOURS = 24 * 365
 _IMAGE = re.compile(r"(?!.*//)[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}")  # a reference, never an address
@@ -99,8 +99,7 @@ class Submission:
             personalization=setup,
         )
         written = await self._write(draft, idempotency_key, fingerprint)
-        replayed = written.reservation_id != draft.reservation_id
-        return Submitted(await self._with_estimate(written, nodes), replayed)
+        return replace(written, reservation=await self._with_estimate(written.reservation, nodes))
 
     def _disk_name(self, request: SubmitRequest) -> str | None:
         if self.has_disks or request.disk_name == NO_DISK:
@@ -151,20 +150,15 @@ class Submission:
             field="ssh_public_keys",
         )
 
-    async def _write(self, draft: ReservationDraft, idempotency_key: str | None, fingerprint: str) -> Reservation:
+    @retry_on(IdTaken)
+    async def _write(self, draft: ReservationDraft, idempotency_key: str | None, fingerprint: str) -> Submitted:
         """A short id may be taken by an unreleased reservation; then another id is drawn."""
-        now = self.clock.now()
+        draft = replace(draft, reservation_id=new_reservation_id())
         limits = UserLimits(self.limits.max_queued_per_user, self.limits.max_gpus_per_user, self.disk_limits)
-        for attempt in range(1, _ID_ATTEMPTS + 1):
-            try:
-                return await self.reservations.submit(
-                    draft, idempotency_key=idempotency_key, fingerprint=fingerprint, now=now, limits=limits
-                )
-            except IdTaken:
-                if attempt == _ID_ATTEMPTS:
-                    raise
-                draft = replace(draft, reservation_id=new_reservation_id())
-        raise AssertionError("unreachable")
+        written = await self.reservations.submit(
+            draft, idempotency_key=idempotency_key, fingerprint=fingerprint, now=self.clock.now(), limits=limits
+        )
+        return Submitted(written, replayed=written.reservation_id != draft.reservation_id)
 
     async def _with_estimate(self, reservation: Reservation, nodes: Sequence[Node]) -> Reservation:
         """With the place the planner would give it now, as long as no processor has written one."""

@@ -16,9 +16,9 @@ from gpudev.ports.access import PublicKeySource
 from gpudev.ports.clock import Clock
 from gpudev.ports.reservations import ReservationStore
 from gpudev.ports.sessions import AddonStore, JupyterSecrets
+from gpudev.workflows.guarded import retry_on
 from gpudev.workflows.reservation_views import find_job
 
-_ATTEMPTS = 5
 _TOKEN_BYTES = 32
 
 
@@ -100,19 +100,13 @@ class AddonChanges:
         except Unavailable as error:
             raise Unavailable(_without_key_hint(str(error))) from error
 
+    @retry_on(Stale)
     async def _write(
         self, user: User, job_id: str, event: NewEvent, write: Callable[[Change], Awaitable[Addons]]
     ) -> Addons:
-        for attempt in range(1, _ATTEMPTS + 1):
-            found = await find_job(self.reservations, user, job_id)
-            _check_not_ended(found)
-            try:
-                return await write(Change(found.reservation_id, found.status, found.version, event))
-            except Stale:
-                # The processor moved it between our look and our write.
-                if attempt == _ATTEMPTS:
-                    raise
-        raise AssertionError("unreachable")
+        found = await find_job(self.reservations, user, job_id)
+        _check_not_ended(found)
+        return await write(Change(found.reservation_id, found.status, found.version, event))
 
 
 def _check_not_ended(reservation: Reservation) -> None:
