@@ -20,6 +20,7 @@ from gpudev.adapters.local.machine.processes import (
     open_pidfd,
     send_signal,
 )
+from gpudev.domain.backoff import backoff
 from gpudev.domain.errors import Unavailable
 
 SignalSteps = tuple[tuple[signal.Signals, float], ...]
@@ -84,7 +85,7 @@ def restart_delay(previous: float, ran_for: float) -> float:
     """How long to wait before the next start: soon for a child that had been well, ever longer for one that is not."""
     if previous == 0 or ran_for >= HEALTHY_AFTER:
         return FIRST_DELAY
-    return min(previous * 2, MAX_DELAY)
+    return backoff(2, previous, MAX_DELAY)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from collections.abc import Collection
 from datetime import datetime, timedelta
 
 from gpudev.domain.addresses import IpAddress, is_metadata_address, parse_address
+from gpudev.domain.backoff import backoff
 from gpudev.domain.errors import ClusterError, Conflict, NotFound, Unauthenticated
 from gpudev.domain.ids import ReservationId, short_id
 from gpudev.domain.reservations.lifecycle import Status
@@ -110,7 +111,7 @@ def applied_result(addons: Addons, status: JupyterStatus | None, now: datetime) 
 
 def failed_result(addons: Addons, error: str, now: datetime) -> AddonResult:
     """It is tried again, less and less often: the dev server may be away for long."""
-    pause = min(_FIRST_PAUSE * 2 ** min(addons.attempts, 10), _LONGEST_PAUSE)
+    pause = backoff(addons.attempts + 1, _FIRST_PAUSE, _LONGEST_PAUSE)
     return AddonResult(addons.reservation_id, addons.generation, error, None, now + pause)
 
 

@@ -13,6 +13,7 @@ import click
 from gpudev.adapters.postgres.stores import Stores, open_stores
 from gpudev.bootstrap.cloud import open_cloud, open_cluster_machines, open_node_groups
 from gpudev.domain.access.users import Role, User
+from gpudev.domain.backoff import growing_pauses
 from gpudev.domain.errors import Conflict, Invalid, Unavailable
 from gpudev.domain.ids import UserId, short_id
 from gpudev.domain.reservations.reservation import Reservation, format_utc_time
@@ -255,10 +256,9 @@ async def _begin_refresh(replacing: NodeGroupRefresh, name: str, closed: Sequenc
 
 
 async def _follow_refresh(replacing: NodeGroupRefresh, name: str, begun: MachineRefresh) -> None:
-    told, pause = begun, _POLL_SECONDS
+    told, pauses = begun, growing_pauses(_POLL_SECONDS, _CLOUD_POLL_SECONDS, factor=1.5)
     while told.state is RefreshState.RUNNING:
-        await asyncio.sleep(pause)
-        pause = min(pause * 1.5, _CLOUD_POLL_SECONDS)
+        await asyncio.sleep(next(pauses))
         before, told = told, await replacing.find_last_refresh(name) or told
         if told != before:
             click.echo(f"{name}: {told.detail}, {told.percent}%")

@@ -14,6 +14,7 @@ from gpudev.adapters.aws.client import AwsClient
 from gpudev.adapters.aws.errors import AwsRejected, AwsThrottled
 from gpudev.adapters.aws.parsing import parse_snapshot, parse_volume
 from gpudev.adapters.aws.permissions import Action
+from gpudev.domain.backoff import growing_pauses
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.ports.cloud import TOKEN_TAG, Snapshot, Volume
 
@@ -295,11 +296,11 @@ def _now() -> float:
 async def _backoff(seconds: float) -> AsyncIterator[None]:
     """Turns, further and further apart, until the time is over: none when there is none."""
     end = _now() + seconds
-    wait = _FIRST_WAIT_S
-    while _now() < end:
+    for pause in growing_pauses(_FIRST_WAIT_S, _LONGEST_WAIT_S):
+        if _now() >= end:
+            return
         yield
-        await asyncio.sleep(wait)
-        wait = min(wait * 2, _LONGEST_WAIT_S)
+        await asyncio.sleep(pause)
 
 
 def _tag_specification(kind: str, token: str, tags: Mapping[str, str]) -> dict[str, Any]:

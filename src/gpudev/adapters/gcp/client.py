@@ -18,6 +18,7 @@ from gpudev.adapters.gcp import errors
 from gpudev.adapters.gcp.errors import GcpPermissionDenied
 from gpudev.adapters.gcp.permissions import Permission
 from gpudev.adapters.gcp.resources import is_in_region
+from gpudev.domain.backoff import backoff
 from gpudev.domain.errors import ClusterError, GpuDevError, Unavailable
 from gpudev.settings import GcpSettings
 
@@ -74,10 +75,8 @@ class GcpClient:
 
     def retry_delay(self, attempt: int) -> float:
         """How long to wait after the n-th failure (the first is 1), in seconds."""
-        longest = min(
-            self.pace.first_wait.total_seconds() * 2.0 ** (attempt - 1), self.pace.longest_wait.total_seconds()
-        )
-        return longest * random.uniform(0.5, 1.0)
+        pause = backoff(attempt, self.pace.first_wait, self.pace.longest_wait, jitter=random.uniform(0.5, 1.0))
+        return pause.total_seconds()
 
     async def call(self, permission: Permission, send: Callable[..., Any], request: Any, kind: str) -> Any:
         """One request, tried again while it cannot be answered. `permission` is what an administrator would grant

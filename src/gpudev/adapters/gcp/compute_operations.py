@@ -9,6 +9,7 @@ from gpudev.adapters.gcp import errors
 from gpudev.adapters.gcp.client import GcpClient
 from gpudev.adapters.gcp.permissions import Permission
 from gpudev.adapters.gcp.resources import last_segment
+from gpudev.domain.backoff import growing_pauses
 from gpudev.domain.errors import Unavailable
 
 _T = TypeVar("_T")
@@ -62,13 +63,12 @@ async def get_operation(gcp: GcpClient, operation: Any) -> Any:
 
 async def poll_until(gcp: GcpClient, ask: Callable[[], Awaitable[_T | None]], waiting_for: str) -> _T:
     """Asks again and again, ever more rarely, until there is an answer."""
-    pause = gcp.pace.poll_every.total_seconds()
+    pauses = growing_pauses(gcp.pace.poll_every, gcp.pace.slowest_poll, factor=1.5)
     patience = gcp.pace.operation_patience
     try:
         async with asyncio.timeout(patience.total_seconds()):
             while (answer := await ask()) is None:
-                await asyncio.sleep(pause)
-                pause = min(pause * 1.5, gcp.pace.slowest_poll.total_seconds())
+                await asyncio.sleep(next(pauses).total_seconds())
             return answer
     except TimeoutError as error:
         raise Unavailable(f"GCP: {waiting_for} after {patience}; ask again later.") from error

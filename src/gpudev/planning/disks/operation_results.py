@@ -4,6 +4,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import assert_never
 
+from gpudev.domain.backoff import backoff
 from gpudev.domain.disks.operations import (
     DiskSettings,
     Operation,
@@ -233,8 +234,7 @@ def _continue(operation: Operation, step: str) -> Operation:
 
 
 def _retry(operation: Operation, error: str, now: datetime, settings: DiskSettings) -> Operation:
-    # The exponent is bounded: numbers that no date can hold are no help to anybody.
-    pause = min(settings.retry_backoff * 2 ** min(operation.attempts, 30), settings.longest_backoff)
+    pause = backoff(operation.attempts + 1, settings.retry_backoff, settings.longest_backoff)
     return replace(
         operation,
         state=OperationState.RUNNING,

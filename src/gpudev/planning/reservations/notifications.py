@@ -6,6 +6,7 @@ since, is ready.
 
 from datetime import datetime, timedelta
 
+from gpudev.domain.backoff import backoff
 from gpudev.domain.ids import short_id
 from gpudev.domain.notifications import HISTORY_KINDS, Notification, NotificationKind
 from gpudev.domain.reservations.lifecycle import Status
@@ -41,7 +42,7 @@ def compose_notification(event: ReservationEvent, reservation: Reservation, now:
 
 def next_attempt_at(attempts: int, happened: datetime, now: datetime) -> datetime | None:
     """After so many failures; None: it is given up."""
-    pause = min(_FIRST_PAUSE * 2 ** min(attempts - 1, 20), _LONGEST_PAUSE)
+    pause = backoff(attempts, _FIRST_PAUSE, _LONGEST_PAUSE)
     return now + pause if now + pause <= happened + GIVE_UP_AFTER else None
 
 

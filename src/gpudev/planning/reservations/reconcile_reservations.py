@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import assert_never
 
+from gpudev.domain.backoff import backoff
 from gpudev.domain.cluster import Node
 from gpudev.domain.ids import ReservationId, short_id
 from gpudev.domain.reservations.lifecycle import Status
@@ -108,7 +109,7 @@ def failed_launch_change(
     """A start that the cluster refused: again with backoff, and after `most` attempts the reservation fails."""
     attempts = reservation.launch_attempts + 1
     if attempts < max_attempts:
-        again = now + timing.retry_backoff * 2 ** (attempts - 1)
+        again = now + backoff(attempts, timing.retry_backoff)
         return _update(
             reservation,
             NewEvent("step", f"start failed (attempt {attempts} of {max_attempts}), trying again: {error}"),

@@ -16,6 +16,7 @@ import structlog
 from gpudev.adapters.kubernetes.cache.store import R, Store, object_key, object_version
 from gpudev.adapters.kubernetes.client.kubernetes_api import KubernetesApi, ResourceVersionExpired
 from gpudev.adapters.kubernetes.client.resource_kinds import Manifest, ResourceKind
+from gpudev.domain.backoff import backoff
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.ports.clock import Clock
 
@@ -137,6 +138,5 @@ class Reflector(Generic[R]):
         self.problem = None
 
     async def _back_off(self) -> None:
-        longest = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(self._failures, 10))
         self._failures += 1
-        await asyncio.sleep(random.uniform(0.5, 1.0) * longest)
+        await asyncio.sleep(backoff(self._failures, _FIRST_PAUSE_S, _LONGEST_PAUSE_S, jitter=random.uniform(0.5, 1.0)))

@@ -16,6 +16,7 @@ import orjson
 from kubernetes_asyncio.client.rest import RESTClientObject
 
 from gpudev.adapters.kubernetes.client.cluster_credentials import ApiCredentials, CredentialSource
+from gpudev.domain.backoff import backoff
 from gpudev.domain.errors import ClusterError, Unavailable
 
 _ATTEMPTS = 4
@@ -72,17 +73,18 @@ class ApiTransport:
         data = None if body is None else orjson.dumps(body)
         timeout = aiohttp.ClientTimeout(total=_RESPONSE_TIMEOUT_S, sock_connect=_CONNECT_TIMEOUT_S)
         began_at = time.monotonic()
-        for attempt in range(_ATTEMPTS):
+        for attempt in range(1, _ATTEMPTS + 1):
             try:
                 async with self._exchange(
                     method, path, params, timeout, data=data, content_type=content_type if data else None
                 ) as response:
                     return await response.read()
             except _RetryableError as problem:
-                is_last = attempt == _ATTEMPTS - 1 or time.monotonic() - began_at > _RETRY_WINDOW_S
+                is_last = attempt == _ATTEMPTS or time.monotonic() - began_at > _RETRY_WINDOW_S
                 if is_last or not (problem.was_not_executed or method in _IDEMPOTENT_METHODS):
                     raise problem.error from problem.__cause__
-                await asyncio.sleep(problem.pause or _backoff_s(attempt))
+                jitter = random.uniform(0.5, 1.5)
+                await asyncio.sleep(problem.pause or backoff(attempt, _FIRST_PAUSE_S, jitter=jitter))
         raise AssertionError("the last attempt answers or raises")
 
     @contextlib.asynccontextmanager
@@ -216,10 +218,6 @@ def _parse_retry_after(response: aiohttp.ClientResponse) -> float | None:
         return float(response.headers["Retry-After"])
     except (KeyError, ValueError):
         return None
-
-
-def _backoff_s(attempt: int) -> float:
-    return _FIRST_PAUSE_S * 2.0**attempt * random.uniform(0.5, 1.5)
 
 
 def _url(access: ApiCredentials, path: str, scheme: str = "http") -> str:

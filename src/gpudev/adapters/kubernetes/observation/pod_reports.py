@@ -15,6 +15,7 @@ import structlog
 from gpudev.adapters.kubernetes.cache.object_records import PodRecord, ServerParts
 from gpudev.adapters.kubernetes.client.kubernetes_api import KubernetesApi
 from gpudev.adapters.kubernetes.objects.pod_manifest import DEV_CONTAINER, DEVSERVER_BINARY
+from gpudev.domain.backoff import growing_pauses
 from gpudev.domain.errors import ClusterError, GpuDevError
 
 log = structlog.get_logger(__name__)
@@ -66,12 +67,11 @@ class PodPersonalizationReports:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _fetch_until_final(self, pod: PodRecord) -> None:
-        pause = _FIRST_PAUSE_S
+        pauses = growing_pauses(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         try:
             while (report := await self._fetch(pod)) is None or not report.is_final:
                 self._record_report(pod.uid, report)
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE_S)
+                await asyncio.sleep(next(pauses))
             self._record_report(pod.uid, report)
         finally:
             self._fetching.pop(pod.uid, None)

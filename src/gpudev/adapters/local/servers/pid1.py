@@ -32,12 +32,13 @@ from gpudev.adapters.local.servers.pid1_reports import (
 from gpudev.adapters.local.sshd.command_exit import EXIT_COMMAND_ENDED
 from gpudev.adapters.local.sshd.server import run_sshd
 from gpudev.adapters.local.sshd.sshd_config import SshdConfig
+from gpudev.domain.backoff import backoff
 
 EXIT_FAILED = 70
 EXIT_KILL_INCOMPLETE = 71
 _LIVED_WELL_S = 5.0
 _TRIES = 3
-_LONGEST_PAUSE_S = 2.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 2.0
 _END_WITHIN_S = 2.0
 _ANSWER_STEP_S = 0.02
 
@@ -158,7 +159,7 @@ def _supervise_sshd(
             reporter.report_failure(f"the ssh server did not start: {end}")
             return False
         if failures > 1:
-            time.sleep(min(0.05 * 2**failures, _LONGEST_PAUSE_S))
+            time.sleep(backoff(failures - 1, _FIRST_PAUSE_S, _LONGEST_PAUSE_S))
 
 
 def _fork_sshd(config: SshdConfig, launch: LaunchSpec, listener: socket.socket) -> int:

@@ -15,6 +15,7 @@ from pathlib import Path
 from gpudev.adapters.local.machine import linux
 from gpudev.adapters.local.sshd.child_process import ChildWatcher, execute, spawn
 from gpudev.adapters.local.sshd.sshd_config import SshdConfig, WatchedFile, session_environment
+from gpudev.domain.backoff import backoff
 from gpudev.domain.sessions.addons import OUTDATED_SERVER_ERROR, JupyterSpec, JupyterState, JupyterStatus
 
 JUPYTER_LOGIN = "jupyter"
@@ -105,7 +106,7 @@ class JupyterSupervisor:
             if failures >= _TRIES or reason == JUPYTER_MISSING:
                 self._report("failed", reason)
                 return
-            await asyncio.sleep(_POLL_S * 2**failures)
+            await asyncio.sleep(backoff(failures + 1, _POLL_S))
 
     async def _run_once(self, options: JupyterOptions) -> str:
         """Until it has ended; why it did, in words."""

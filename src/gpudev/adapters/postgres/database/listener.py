@@ -13,6 +13,7 @@ import asyncpg
 import structlog
 
 from gpudev.adapters.postgres.database.pool import UNREACHABLE, Connection, connect
+from gpudev.domain.backoff import backoff
 from gpudev.domain.errors import Unavailable
 from gpudev.ports.access import AccessChange
 from gpudev.settings import DatabaseSettings
@@ -21,7 +22,7 @@ log = structlog.get_logger(__name__)
 OnConnect = Callable[[Connection], Awaitable[None]]
 RESERVATION_CHANGES_CHANNEL = "reservation_changes"
 ACCESS_CHANGES_CHANNEL = "access_changes"
-_FIRST_DELAY_S = 0.05
+_FIRST_DELAY_S, _LONGEST_DELAY_S = 0.05, 2.0
 _HEALTHY_AFTER_S = 5.0
 
 
@@ -66,7 +67,7 @@ class Listener:
                 await self._task
 
     async def _run(self) -> None:
-        delay = _FIRST_DELAY_S
+        failures = 0
         while True:
             began = time.monotonic()
             try:
@@ -75,10 +76,8 @@ class Listener:
                 log.warning("listener.lost", channel=self._channel, error=str(error))
             except Exception:
                 log.exception("listener.broken", channel=self._channel)
-            if time.monotonic() - began > _HEALTHY_AFTER_S:
-                delay = _FIRST_DELAY_S
-            await asyncio.sleep(delay)
-            delay = min(delay * 2, 2.0)
+            failures = 1 if time.monotonic() - began > _HEALTHY_AFTER_S else failures + 1
+            await asyncio.sleep(backoff(failures, _FIRST_DELAY_S, _LONGEST_DELAY_S))
 
     async def _listen(self) -> None:
         """Until the connection ends. A quiet ping tells a dead connection from a silent one."""

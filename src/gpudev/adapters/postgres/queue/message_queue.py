@@ -11,6 +11,7 @@ import asyncpg
 from gpudev.adapters.postgres.database.pool import Connection, Pool
 from gpudev.adapters.postgres.reservations import reservation_rows
 from gpudev.adapters.postgres.reservations.guarded_writes import write_changes
+from gpudev.domain.backoff import backoff
 from gpudev.domain.errors import NotFound
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.queue import MAX_MESSAGE_FAILURES, MESSAGE_QUEUES, RESERVATION_QUEUE, dead_letter_queue
@@ -53,7 +54,7 @@ class PostgresMessageQueue:
             if not deleted:
                 return False
             if failures < MAX_MESSAGE_FAILURES:
-                delay = now + self._backoff * 2 ** (failures - 1)
+                delay = now + backoff(failures, self._backoff)
                 await connection.execute("SELECT pgmq.send($1, $2::jsonb, $3::timestamptz)", queue, body, delay)
                 return False
             await connection.execute("SELECT pgmq.send($1, $2::jsonb)", dead_letter_queue(queue), body)
