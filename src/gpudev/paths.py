@@ -1,14 +1,25 @@
-"""Where files lie: the server's state, and the files of a person who uses a client. It opens none of them.
+"""Where files lie: the server's state, and the files of a person who uses a client; and who that is. It opens no file.
 
 Kept apart from the settings so that a client finds its files without loading a server's settings.
 """
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
 
 def home_dir(env: Mapping[str, str]) -> Path:
     return Path(env.get("HOME") or "~").expanduser()
+
+
+def os_username() -> str:
+    """This person's name on this machine."""
+    import pwd  # few commands need it
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"uid-{os.getuid()}"
 
 
 def state_dir(env: Mapping[str, str]) -> Path:

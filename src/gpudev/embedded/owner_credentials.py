@@ -7,21 +7,20 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gpudev import paths
+from gpudev.credentials_file import Credential, find_credential, store_credential
 from gpudev.domain.errors import Unavailable
 from gpudev.embedded import api_probe
 from gpudev.embedded.system import server_command
-from gpudev.sdk import credentials
-from gpudev.sdk.automatic_login import owner_name
 
 
-def ensure_owner_key(api_url: str, environment: Mapping[str, str]) -> credentials.Credential:
+def ensure_owner_key(api_url: str, environment: Mapping[str, str]) -> Credential:
     """The owner's key for this system: the one that is there if it still works, else a new one."""
     path = paths.credentials_file(os.environ)
-    present = credentials.find_credential(path, api_url)
+    present = find_credential(path, api_url)
     if present is not None and api_probe.is_key_accepted(api_url, present.api_key):
         return present
-    fresh = _issue_key(owner_name(), environment)
-    credentials.store_credential(path, api_url, fresh)
+    fresh = _issue_key(paths.os_username(), environment)
+    store_credential(path, api_url, fresh)
     return fresh
 
 
@@ -37,13 +36,13 @@ def ensure_ssh_key() -> Path:
     if private.exists():
         key = asyncssh.read_private_key(private)
     else:
-        key = asyncssh.generate_private_key("ssh-ed25519", comment=f"gpu-dev {owner_name()}")
+        key = asyncssh.generate_private_key("ssh-ed25519", comment=f"gpu-dev {paths.os_username()}")
         _write_new(private, key.export_private_key(), 0o600)
     _write_new(public, key.export_public_key(), 0o644)
     return public
 
 
-def _issue_key(name: str, environment: Mapping[str, str]) -> credentials.Credential:
+def _issue_key(name: str, environment: Mapping[str, str]) -> Credential:
     done = subprocess.run(
         server_command("users", "ensure-owner", name, "--json"),
         env=dict(environment),
@@ -56,7 +55,7 @@ def _issue_key(name: str, environment: Mapping[str, str]) -> credentials.Credent
         raise Unavailable((done.stderr or done.stdout).strip()[-500:] or f"exit code {done.returncode}")
     try:
         answer = json.loads(done.stdout)
-        return credentials.Credential(answer["api_key"], answer["username"], answer.get("expires_at"))
+        return Credential(answer["api_key"], answer["username"], answer.get("expires_at"))
     except (ValueError, KeyError) as error:
         raise Unavailable(f"the server answered something unexpected about the key ({error})") from error
 

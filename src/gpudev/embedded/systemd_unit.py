@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gpudev import settings
 from gpudev.embedded.progress_output import StepFailed
-from gpudev.sdk.automatic_login import owner_name
+from gpudev.paths import os_username
 
 UNIT = "gpu-dev.service"
 _STEP = "Start at boot"
@@ -115,10 +115,10 @@ def _systemctl(*arguments: str) -> None:
 
 def _enable_lingering() -> str:
     """Without lingering a user's units start when the user logs in, not at boot."""
-    done = subprocess.run(["loginctl", "enable-linger", owner_name()], capture_output=True, text=True, check=False)
+    done = subprocess.run(["loginctl", "enable-linger", os_username()], capture_output=True, text=True, check=False)
     if done.returncode == 0:
-        return f"{owner_name()}'s services now run without anybody logged in (loginctl enable-linger)."
-    return f"It starts when you log in; for boot, an administrator runs: loginctl enable-linger {owner_name()}"
+        return f"{os_username()}'s services now run without anybody logged in (loginctl enable-linger)."
+    return f"It starts when you log in; for boot, an administrator runs: loginctl enable-linger {os_username()}"
 
 
 def _is_root() -> bool:

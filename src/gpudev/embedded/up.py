@@ -20,6 +20,7 @@ from gpudev.adapters.local.machine.isolation import describe_isolation as in_wor
 from gpudev.adapters.local.machine.isolation_probe import probe_isolation
 from gpudev.adapters.local.machine.nodes import load_nodes
 from gpudev.adapters.local.machine.processes import ProcessIdentity
+from gpudev.credentials_file import Credential, FileUnusable
 from gpudev.domain.errors import Invalid, Unavailable
 from gpudev.embedded import api_probe, listen_options, owner_credentials, system
 from gpudev.embedded import control_plane as foreground
@@ -34,8 +35,6 @@ from gpudev.embedded.control_plane import (
 from gpudev.embedded.layout import Layout, newest_migration, read_json, write_json
 from gpudev.embedded.progress_output import ProgressOutput, StepFailed
 from gpudev.embedded.supervised_processes import wait_until
-from gpudev.sdk.credentials import Credential
-from gpudev.sdk.errors import ClientError
 from gpudev.settings import Settings
 from gpudev.wire.cluster import ClusterStatus, NodeView
 
@@ -238,7 +237,7 @@ def _await_ready(up: UpContext, supervisor: ProcessIdentity, since: str) -> Runn
                 up.api_url, system.part_environment(up.settings, os.environ)
             )
             owner_credentials.ensure_ssh_key()
-        except ClientError as error:
+        except FileUnusable as error:
             raise StepFailed("Your key", error.message, advice=error.next_step or look_there) from error
         notes.append(credential.username or "")
     with up.output.step("Nodes", advice=look_there) as notes:

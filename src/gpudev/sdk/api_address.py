@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from gpudev.domain.api_url import InvalidApiUrl, normalize_api_url
 from gpudev.sdk import json_files
 from gpudev.sdk.errors import LocalError, UsageError
 from gpudev.sdk.preferences import Preferences
@@ -60,20 +61,10 @@ def choose_address(
 
 
 def check_url(text: str, where: str) -> str:
-    """The address as everybody writes it: one spelling, so that a key is found again under it."""
     try:
-        parts = urlsplit(text.strip())
-        port = parts.port
-    except ValueError as error:
-        raise UsageError(f"{where} is no address: {error}") from error
-    host = parts.hostname
-    spelled = text.strip()
-    if parts.scheme not in ("http", "https") or not host or not spelled.isascii() or " " in spelled:
-        raise UsageError(f"{where} is no address: {text[:200]!r}", "It looks like https://gpu.example.com")
-    if parts.username or parts.password or parts.query or parts.fragment:
-        raise UsageError(f"{where} should hold scheme, host, port and path alone: {text[:200]!r}")
-    shown = f"[{host}]" if ":" in host else host
-    return f"{parts.scheme}://{shown}{f':{port}' if port is not None else ''}{parts.path.rstrip('/')}"
+        return normalize_api_url(text, where)
+    except InvalidApiUrl as error:
+        raise UsageError(error.message, error.hint) from error
 
 
 def find_embedded_url(system_file: Path) -> str | None:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pwd
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -55,14 +54,6 @@ _KEY_PREFIX_LENGTH = 16
 """So much of a key is no secret: it is how lists of keys tell them."""
 
 
-def owner_name() -> str:
-    """This person's name on this machine."""
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return f"uid-{os.getuid()}"
-
-
 def log_in_as_owner(state_dir: Path, instead_of: Credential | None = None) -> Credential:
     """A fresh key for the owner, whose key `instead_of` ends. Raises Unauthenticated when this person is
     not the owner, or the system does not play along."""
@@ -71,8 +62,8 @@ def log_in_as_owner(state_dir: Path, instead_of: Credential | None = None) -> Cr
             "the system on this machine belongs to somebody else",
             "Ask them for a key (`gpu-dev-server users add NAME`) and store it with `gpu-dev login --key-stdin`",
         )
-    command = [sys.executable, "-m", "gpudev.main", "users", "ensure-owner", owner_name(), "--json"]
-    if instead_of is not None and instead_of.username == owner_name() and instead_of.api_key.isprintable():
+    command = [sys.executable, "-m", "gpudev.main", "users", "ensure-owner", paths.os_username(), "--json"]
+    if instead_of is not None and instead_of.username == paths.os_username() and instead_of.api_key.isprintable():
         command += ["--instead-of", instead_of.api_key[:_KEY_PREFIX_LENGTH]]
     try:
         done = subprocess.run(

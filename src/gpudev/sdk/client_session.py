@@ -155,9 +155,7 @@ class ClientSession:
             return self.log_in_again(stored).api_key
         if not self.address.embedded:
             return None
-        from gpudev.sdk import automatic_login
-
-        if stored is not None and stored.username != automatic_login.owner_name():
+        if stored is not None and stored.username != paths.os_username():
             return None
         return self.log_in_as_owner().api_key
 

@@ -11,12 +11,11 @@ from gpudev.adapters.postgres.stores import Stores
 from gpudev.domain.access.invitations import Invitation, InvitationLink, parse_invitation_link
 from gpudev.domain.access.users import IssuedKey, Role, User, check_username
 from gpudev.domain.addresses import parse_listen_address
+from gpudev.domain.api_url import InvalidApiUrl, normalize_api_url
 from gpudev.embedded.layout import Layout, read_json
 from gpudev.embedded.listen_options import listen_warnings
 from gpudev.ports.access import NewInvitation
 from gpudev.ports.clock import SystemClock
-from gpudev.sdk.api_address import check_url
-from gpudev.sdk.errors import ClientError
 from gpudev.server_cli.audit import record_command
 from gpudev.server_cli.command_runtime import load_server_settings, run_with_stores
 from gpudev.settings import Settings
@@ -277,8 +276,8 @@ def _get_invitation_target(settings: Settings, url: str | None) -> InvitationTar
         certificate = ensure_certificate(settings, address.host, SystemClock().now()).certificate
     if url is not None:
         try:
-            return InvitationTarget(check_url(url, "--url"), certificate)
-        except ClientError as error:
+            return InvitationTarget(normalize_api_url(url, "--url"), certificate)
+        except InvalidApiUrl as error:
             raise click.ClickException(error.message) from error
     where = listening or known.get("api_url")
     if not isinstance(where, str):

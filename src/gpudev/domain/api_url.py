@@ -1,0 +1,32 @@
+"""The address of an API: one spelling of it, so that what is kept under an address is found again.
+
+Apart from the other addresses, because every command of the client loads it.
+"""
+
+from urllib.parse import urlsplit
+
+
+class InvalidApiUrl(ValueError):
+    """`hint`: what an address looks like, in a sentence; or empty."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+def normalize_api_url(text: str, where: str) -> str:
+    """`where`: what its giver calls it. Raises InvalidApiUrl."""
+    try:
+        parts = urlsplit(text.strip())
+        port = parts.port
+    except ValueError as error:
+        raise InvalidApiUrl(f"{where} is no address: {error}") from error
+    host = parts.hostname
+    spelled = text.strip()
+    if parts.scheme not in ("http", "https") or not host or not spelled.isascii() or " " in spelled:
+        raise InvalidApiUrl(f"{where} is no address: {text[:200]!r}", "It looks like https://gpu.example.com")
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise InvalidApiUrl(f"{where} should hold scheme, host, port and path alone: {text[:200]!r}")
+    shown = f"[{host}]" if ":" in host else host
+    return f"{parts.scheme}://{shown}{f':{port}' if port is not None else ''}{parts.path.rstrip('/')}"
