@@ -9,7 +9,8 @@ import pytest
 
 from gpudev.domain.errors import Stale
 from gpudev.domain.queue import MessageCause
-from gpudev.domain.reservations.reservation import Change, Reservation
+from gpudev.domain.reservations.changes import Change
+from gpudev.domain.reservations.reservation import Reservation
 from support.api import Api, identifier, refused, submit
 
 SENSELESS: list[tuple[dict[str, Any], str]] = [

@@ -6,8 +6,9 @@ from disks.store_contract import NOW, StoreWorld
 from gpudev.adapters.postgres.disks.operations import PostgresDiskOperations
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.domain.ids import DiskId, ReservationId, UserId, new_reservation_id
+from gpudev.domain.reservations.changes import Change, NewEvent
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import Change, NewEvent, Reservation, ReservationDraft
+from gpudev.domain.reservations.reservation import Reservation, ReservationDraft
 
 
 class PostgresStoreWorld(StoreWorld):

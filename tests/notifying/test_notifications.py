@@ -17,8 +17,8 @@ from gpudev.bootstrap.notifications import NullNotifier, open_notifier, run_noti
 from gpudev.domain.errors import Unavailable
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.notifications import Notification, NotificationKind, Recipient
+from gpudev.domain.reservations.changes import Change, NewEvent
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import Change, NewEvent
 from gpudev.processor.notifications import NotificationSender
 from gpudev.settings import NotifySettings, Settings, given_variables, load_settings
 from notifying.conftest import Mailbox, Webhook

@@ -12,8 +12,9 @@ from gpudev.domain.cluster import NodeShare
 from gpudev.domain.errors import DiskHeld, IdempotencyMismatch, IllegalTransition, LeaseLost, Stale
 from gpudev.domain.ids import ReservationId, UserId, new_reservation_id
 from gpudev.domain.queue import RESERVATION_QUEUE, MessageCause
+from gpudev.domain.reservations.changes import Change, NewEvent
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import Change, NewEvent, Reservation, ReservationDraft
+from gpudev.domain.reservations.reservation import Reservation, ReservationDraft
 from gpudev.ports.leases import Lease
 from gpudev.ports.reservations import NO_LIMITS, JobQuery, UserLimits
 from support.clock import ManualClock

@@ -8,8 +8,8 @@ import pytest
 from gpudev.domain.cluster import Node
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.domain.ids import ReservationId
+from gpudev.domain.reservations.changes import Change, NewEvent
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import Change, NewEvent
 from gpudev.processor import planning_loop
 from support.world import World
 

@@ -8,8 +8,8 @@ import pytest
 from gpudev.adapters.postgres.queue.estimates import PostgresQueuePlans
 from gpudev.bootstrap.processor import make_processor
 from gpudev.domain.cluster import Node
+from gpudev.domain.reservations.changes import Change, NewEvent
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import Change, NewEvent
 from gpudev.planning.queue.eta_report import make_eta_reports
 from support.world import World
 

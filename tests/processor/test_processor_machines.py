@@ -14,8 +14,9 @@ from gpudev.adapters.postgres.sessions.personalization import insert_personaliza
 from gpudev.domain.cluster import Node
 from gpudev.domain.errors import Conflict
 from gpudev.domain.ids import ReservationId
+from gpudev.domain.reservations.changes import Change, NewEvent
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import Change, NewEvent, Reservation
+from gpudev.domain.reservations.reservation import Reservation
 from gpudev.domain.sessions.addons import Collaborator
 from gpudev.domain.sessions.personalization import NO_PERSONALIZATION, Personalization
 from gpudev.ports.cloud import MachineRefresh, NodeGroup, RefreshState

@@ -11,8 +11,8 @@ from gpudev.domain.access.users import Role
 from gpudev.domain.cluster import Node
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.queue import DelayCause, QueuePlan
+from gpudev.domain.reservations.changes import Change, NewEvent
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import Change, NewEvent
 from gpudev.planning.queue.eta_report import make_eta_reports
 from gpudev.settings import FairShareSettings
 from support.world import World

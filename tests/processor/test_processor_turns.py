@@ -10,8 +10,8 @@ from gpudev.domain.cluster import Node, NodeShare
 from gpudev.domain.errors import ClusterError, LeaseLost, Unavailable
 from gpudev.domain.ids import new_reservation_id
 from gpudev.domain.queue import RESERVATION_QUEUE
+from gpudev.domain.reservations.changes import Change, NewEvent
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import Change, NewEvent
 from gpudev.ports.cluster import ServerPhase, ServerState
 from support.clock import ManualClock
 from support.world import World

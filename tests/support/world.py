@@ -7,8 +7,9 @@ from gpudev.adapters.postgres.stores import Stores
 from gpudev.domain.access.users import Role
 from gpudev.domain.ids import ReservationId, UserId, new_reservation_id
 from gpudev.domain.queue import MessageCause
+from gpudev.domain.reservations.changes import Change, NewEvent
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import Change, NewEvent, Reservation, ReservationDraft
+from gpudev.domain.reservations.reservation import Reservation, ReservationDraft
 from gpudev.processor.planning_loop import Processor
 from gpudev.settings import Settings
 from support.clock import ManualClock

@@ -5,7 +5,8 @@ from datetime import datetime
 
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.queue import EstimateRecord, QueueUpdate
-from gpudev.domain.reservations.reservation import Change, Reservation
+from gpudev.domain.reservations.changes import Change
+from gpudev.domain.reservations.reservation import Reservation
 
 
 @dataclass(slots=True)

@@ -9,8 +9,9 @@ from typing import Protocol
 from gpudev.domain.disks.operations import DiskSettings
 from gpudev.domain.ids import ReservationId, UserId
 from gpudev.domain.queue import EstimateRecord, MessageCause, QueueUpdate
+from gpudev.domain.reservations.changes import Change
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import Change, Reservation, ReservationDraft, ReservationEvent
+from gpudev.domain.reservations.reservation import Reservation, ReservationDraft, ReservationEvent
 from gpudev.ports.leases import Lease
 
 

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Protocol
 
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.reservations.reservation import Change
+from gpudev.domain.reservations.changes import Change
 from gpudev.domain.sessions.addons import Addons, Collaborator, JupyterStatus
 from gpudev.domain.sessions.grants import Grant, GrantState, TokenPurpose
 from gpudev.domain.sessions.personalization import Personalization

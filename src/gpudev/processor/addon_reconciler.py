@@ -14,8 +14,9 @@ import structlog
 
 from gpudev.domain.errors import GpuDevError, Stale, Unavailable
 from gpudev.domain.ids import ReservationId
+from gpudev.domain.reservations import changes
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import Change, NewEvent, Reservation
+from gpudev.domain.reservations.reservation import Reservation
 from gpudev.domain.sessions.addons import Addons
 from gpudev.metrics.loop_watchdog import LoopWatchdog
 from gpudev.planning import sessions as rules
@@ -143,9 +144,8 @@ class AddonReconciler:
         await self._store.record_result(rules.applied_result(interior, seen, now), now=now)
 
     async def _record_event(self, reservation: Reservation, words: str) -> None:
-        event = NewEvent("jupyter", words)
         with contextlib.suppress(Stale):  # a line of history is not worth another try
-            change = Change(reservation.reservation_id, reservation.status, reservation.version, event)
+            change = changes.event_recorded(reservation, "jupyter", words)
             await self._reservations.apply_change(change, now=self._clock.now())
 
 

@@ -11,13 +11,15 @@ import structlog
 from gpudev.domain.errors import ClusterError, GpuDevError, Stale, Unavailable
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.queue import MAX_MESSAGE_FAILURES
+from gpudev.domain.reservations import changes
+from gpudev.domain.reservations.changes import Change
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import Change, Reservation
+from gpudev.domain.reservations.reservation import Reservation
 from gpudev.domain.sessions.personalization import NO_PERSONALIZATION, Personalization
 from gpudev.metrics import instruments
 from gpudev.planning.disks.attachment import disk_failed_change
 from gpudev.planning.reservations.launch_failures import postpone_launch
-from gpudev.planning.reservations.reconcile_reservations import failed_launch_change, release_change, withdrawal_change
+from gpudev.planning.reservations.reconcile_reservations import failed_launch_change
 from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import Cluster, HomeVolume, ServerSpec
 from gpudev.ports.reservations import ReservationStore
@@ -242,7 +244,7 @@ class EffectRunner:
         told = None
         if self._disk_attacher is not None and reservation.disk_id is not None:
             told = await self._disk_attacher.put_away(reservation, reservation.disk_id)
-        await self._reservations.apply_change(release_change(reservation, told), now=self._clock.now())
+        await self._reservations.apply_change(changes.released(reservation, told), now=self._clock.now())
 
     async def _save_home_contents(self, reservation: Reservation) -> None:
         """Before the dev server goes: afterwards nobody may be able to look into its disk. No end depends on it."""
@@ -258,7 +260,7 @@ class EffectRunner:
     async def _withdraw(self, reservation: Reservation) -> None:
         await self._ensure_gone(reservation.reservation_id)
         self._forget(reservation.reservation_id)
-        await self._reservations.apply_change(withdrawal_change(reservation), now=self._clock.now())
+        await self._reservations.apply_change(changes.withdrawn(reservation), now=self._clock.now())
 
     def _forget(self, reservation_id: ReservationId) -> None:
         self._launched.discard(reservation_id)

@@ -7,8 +7,9 @@ from datetime import datetime
 import structlog
 
 from gpudev.domain.ids import ReservationId
+from gpudev.domain.reservations.changes import Change
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import Change, Reservation
+from gpudev.domain.reservations.reservation import Reservation
 from gpudev.domain.trace_context import new_span_id
 from gpudev.domain.tracing import Span, SpanRef, reservation_part_span, reservation_root_span, to_nanoseconds
 from gpudev.planning.decisions import Decisions

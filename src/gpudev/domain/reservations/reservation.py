@@ -1,13 +1,12 @@
-"""A reservation: draft, row, guarded change, history event."""
+"""A reservation: draft, row, history event."""
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from gpudev.domain.cluster import Allocation, NodeShare
 from gpudev.domain.ids import DiskId, ReservationId, UserId, pod_name
 from gpudev.domain.queue import TimeInterval
-from gpudev.domain.reservations.lifecycle import Status, check_transition
+from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.sessions.personalization import NO_PERSONALIZATION, Personalization
 
 WORKLOAD_NAMESPACE = "gpu-dev"
@@ -164,44 +163,3 @@ def format_utc_time(moment: datetime, now: datetime) -> str:
     moment = moment.astimezone(UTC)
     day = "" if moment.date() == now.astimezone(UTC).date() else f"{moment:%Y-%m-%d} "
     return f"{day}{moment:%H:%M} UTC"
-
-
-@dataclass(frozen=True, slots=True)
-class NewEvent:
-    kind: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One guarded write to one reservation. `to` None: the status stays (the version still goes up).
-
-    `fields` sets columns by their names (values JSON can carry: str, int, float, bool, None, aware datetimes,
-    lists of str). `shares` replaces what it holds; `release` frees GPUs and disk and sets released_at.
-    """
-
-    reservation_id: ReservationId
-    status: Status
-    version: int
-    event: NewEvent | None
-    to: Status | None = None
-    fields: dict[str, Any] = field(default_factory=dict)
-    shares: tuple[NodeShare, ...] | None = None
-    release: bool = False
-    dead_letter: str | None = None
-    """When set: the error with which a message about this reservation goes to the dead-letter queue."""
-
-    def __post_init__(self) -> None:
-        if self.to is not None:
-            check_transition(self.status, self.to)
-
-
-def connection_fields(connection: SshEndpoint) -> dict[str, Any]:
-    """A connection as the columns that hold it."""
-    return {
-        "node_ip": connection.host,
-        "node_port": connection.port,
-        "ssh_user": connection.user,
-        "ssh_command": connection.ssh_command,
-        "ssh_host_key": connection.host_key,
-    }

@@ -18,8 +18,9 @@ from gpudev.domain.disks.operations import (
     OperationState,
 )
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import Change, NewEvent, Reservation
+from gpudev.domain.reservations import changes
+from gpudev.domain.reservations.changes import Change
+from gpudev.domain.reservations.reservation import Reservation
 from gpudev.planning.disks.operation_context import CloudState, FinishOperation
 from gpudev.planning.disks.operation_results import conclude_step
 from gpudev.planning.disks.operation_steps import next_step
@@ -27,8 +28,6 @@ from gpudev.ports.cloud import Volume
 from gpudev.ports.cluster import HomeVolume
 from gpudev.ports.disks import DiskAttachment
 from gpudev.settings import TimingSettings
-
-STARTING = "starting the dev server"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,31 +140,17 @@ def disk_step_change(reservation: Reservation, step: str, now: datetime, timing:
     text = f"disk {reservation.disk_name!r}: {step}"
     if reservation.step == text:
         return None
-    fields: dict[str, object] = {"step": text}
-    if reservation.status is Status.PREPARING and reservation.prepare_by is None:
-        fields["prepare_by"] = now + timing.disk_deadline
-    return _step_change(reservation, text, fields)
+    return changes.disk_step_recorded(reservation, text, now + timing.disk_deadline)
 
 
 def disk_ready_change(reservation: Reservation, held: DiskAttachment, now: datetime, timing: TimingSettings) -> Change:
     """Tell that its disk is ready, and how: one that was waited for, or that is on a new volume."""
     how = None if held.ready_operation is None else held.ready_operation.result
-    fields: dict[str, object] = {"step": STARTING}
-    if reservation.status is Status.PREPARING and reservation.prepare_by is not None:
-        fields["prepare_by"] = now + timing.preparing_deadline
-    return _step_change(reservation, f"disk {reservation.disk_name!r}: {how or 'ready'}", fields)
+    return changes.disk_ready(reservation, how or "ready", now + timing.preparing_deadline)
 
 
 def disk_failed_change(reservation: Reservation, reason: str) -> Change:
-    told = f"its disk {reservation.disk_name!r} could not be made ready: {reason}"
-    return Change(
-        reservation.reservation_id,
-        reservation.status,
-        reservation.version,
-        NewEvent("failed", told),
-        to=Status.FAILED,
-        fields={"failure_reason": told, "step": None},
-    )
+    return changes.failed(reservation, f"its disk {reservation.disk_name!r} could not be made ready: {reason}")
 
 
 def _request_ready(reservation: Reservation, held: DiskAttachment) -> RequestOperation:
@@ -179,9 +164,3 @@ def home_volume_of(disk: DiskState) -> HomeVolume:
 
 def _step_text(operation: Operation) -> str:
     return f"{operation.step} ({operation.error})" if operation.error is not None else operation.step
-
-
-def _step_change(reservation: Reservation, text: str, fields: dict[str, object]) -> Change:
-    return Change(
-        reservation.reservation_id, reservation.status, reservation.version, NewEvent("step", text), fields=fields
-    )

@@ -3,7 +3,6 @@
 What must outlive a turn is handed in and out as `QueueMemory`.
 """
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -11,8 +10,9 @@ from datetime import datetime, timedelta
 from gpudev.domain.cluster import Allocation, Node, describe_closed_node
 from gpudev.domain.ids import ReservationId, short_id
 from gpudev.domain.queue import DelayCause, Estimate, EstimateRecord, QueueUpdate
+from gpudev.domain.reservations import changes
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import Change, NewEvent, Reservation
+from gpudev.domain.reservations.reservation import Reservation
 from gpudev.planning.decisions import Decisions
 from gpudev.planning.queue.forecasting import NEWCOMER_FOR, Forecast
 from gpudev.planning.queue.plan import Queued, Request, Start
@@ -140,7 +140,7 @@ class EstimateUpdater:
 
     def add_start(self, start: Start) -> None:
         row = self._queue_input.waiting[start.reservation_id]
-        self.decisions.changes.append(_start_change(row, start, self._queue_input.now))
+        self.decisions.changes.append(changes.preparing(row, start.shares, self._queue_input.now))
         self.decisions.starts.append(row)
         # Until it is seen to have started: a start that was not written is still a promise.
         names = tuple(share.node for share in start.shares)
@@ -162,12 +162,12 @@ class EstimateUpdater:
         promise = promises.get(row.reservation_id)
         promises[row.reservation_id] = _earlier_promise(promise, wait)
         if row.status is Status.PENDING:
-            self.decisions.changes.append(_queue_change(row, estimate, now, self._teardown_margin))
+            self.decisions.changes.append(changes.queued(row, estimate, now, self._teardown_margin))
         elif promise is not None and is_delayed(promise, wait, row.created_at, now):
             because, words = self._explain_delay(promise)
             promises[row.reservation_id] = wait
             self.decisions.changes.append(
-                _delay_change(row, _delay_event(promise, estimate, words), estimate, now, self._teardown_margin)
+                changes.delayed(row, estimate, now, self._teardown_margin, promised=promise.starts_at, why=words)
             )
             return because
         elif is_worth_writing(row, estimate, now):
@@ -217,54 +217,6 @@ def _earlier_promise(promise: Queued | None, wait: Queued) -> Queued:
     if wait.starts_at is not None and wait.starts_at <= promise.starts_at:
         return wait
     return promise
-
-
-def _start_change(reservation: Reservation, start: Start, now: datetime) -> Change:
-    unit = "GPU" if reservation.gpu_count else "CPU slot"
-    places = ", ".join(f"{share.units} {unit}{'s' * (share.units > 1)} on {share.node}" for share in start.shares)
-    return Change(
-        reservation.reservation_id,
-        reservation.status,
-        reservation.version,
-        NewEvent("preparing", f"got its place: {places}"),
-        to=Status.PREPARING,
-        fields={"preparing_at": now, "step": "starting the dev server", "launch_attempts": 0},
-        shares=start.shares,
-    )
-
-
-def _queue_change(row: Reservation, estimate: Estimate, now: datetime, clearing: timedelta) -> Change:
-    when = f", starts by {estimate.latest:%Y-%m-%d %H:%M} UTC at the latest" if estimate.latest else ""
-    event = NewEvent("queued", f"waits at position {estimate.position}{when}: {estimate.reason}")
-    fields = _estimate_fields(estimate, now, clearing)
-    return Change(row.reservation_id, row.status, row.version, event, to=Status.QUEUED, fields=fields)
-
-
-def _delay_change(row: Reservation, event: NewEvent, estimate: Estimate, now: datetime, clearing: timedelta) -> Change:
-    return Change(row.reservation_id, row.status, row.version, event, fields=_estimate_fields(estimate, now, clearing))
-
-
-def _delay_event(promise: Queued, estimate: Estimate, why: str) -> NewEvent:
-    before = f" instead of {promise.starts_at:%Y-%m-%d %H:%M}" if promise.starts_at else ""
-    when = f"by {estimate.latest:%Y-%m-%d %H:%M} UTC{before}" if estimate.latest else "nobody can say when"
-    return NewEvent("delayed", f"starts later than told, {when}: {why}")
-
-
-def _estimate_fields(estimate: Estimate, now: datetime, clearing: timedelta) -> dict[str, object]:
-    span = estimate.interval
-    starts_at = _by_planned_ends(estimate, clearing)
-    awaited = span.expected if span else starts_at
-    return {
-        "queue_position": estimate.position,
-        "estimated_start_at": starts_at,
-        "estimated_wait_minutes": awaited and max(0, math.ceil((awaited - now) / timedelta(minutes=1))),
-        "latest_start_at": estimate.latest,
-        "expected_start_at": span and span.expected,
-        "expected_earliest_at": span and span.earliest,
-        "expected_latest_at": span and span.latest_likely,
-        "wait_reason": estimate.reason,
-        "last_queue_update": now,
-    }
 
 
 def _by_planned_ends(estimate: Estimate, clearing: timedelta) -> datetime | None:

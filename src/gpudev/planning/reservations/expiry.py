@@ -7,9 +7,6 @@ from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation
 from gpudev.settings import TimingSettings
 
-TIME_IS_OVER = "its time is over"
-"""What the history says then."""
-
 
 @dataclass(frozen=True, slots=True)
 class Expire:

@@ -9,8 +9,10 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 from gpudev.domain.cluster import Node, describe_closed_node
+from gpudev.domain.reservations import changes
+from gpudev.domain.reservations.changes import Change
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import Change, NewEvent, Reservation
+from gpudev.domain.reservations.reservation import Reservation
 from gpudev.settings import TimingSettings
 
 _STEP_PREFIX = "cannot be started right now, trying again: "
@@ -20,12 +22,10 @@ _NUMBERS = re.compile(r"\d+")
 
 
 def postpone_launch(reservation: Reservation, why: str, now: datetime, timing: TimingSettings) -> Change:
-    fields: dict[str, object] = {"next_attempt_at": now + timing.retry_backoff}
-    step, event = f"{_STEP_PREFIX}{why}", None
+    step = f"{_STEP_PREFIX}{why}"
     is_to_start = reservation.status is Status.PREPARING or reservation.step is not None
-    if is_to_start and not _is_same_text(reservation.step or "", step):
-        event, fields["step"] = NewEvent("step", step), step
-    return Change(reservation.reservation_id, reservation.status, reservation.version, event=event, fields=fields)
+    is_news = is_to_start and not _is_same_text(reservation.step or "", step)
+    return changes.launch_postponed(reservation, now + timing.retry_backoff, step if is_news else None)
 
 
 def find_postponement(reservation: Reservation) -> str | None:

@@ -9,9 +9,9 @@ from datetime import datetime, timedelta
 from gpudev.domain.backoff import backoff
 from gpudev.domain.ids import short_id
 from gpudev.domain.notifications import HISTORY_KINDS, Notification, NotificationKind
+from gpudev.domain.reservations.changes import TIME_IS_OVER
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation, ReservationEvent, format_utc_time
-from gpudev.planning.reservations.expiry import TIME_IS_OVER
 
 GIVE_UP_AFTER = timedelta(days=1)
 _FIRST_PAUSE = timedelta(seconds=30)

@@ -12,10 +12,12 @@ from typing import assert_never
 from gpudev.domain.backoff import backoff
 from gpudev.domain.cluster import Node
 from gpudev.domain.ids import ReservationId, short_id
+from gpudev.domain.reservations import changes
+from gpudev.domain.reservations.changes import Change
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import Change, NewEvent, Reservation, connection_fields, format_utc_time
+from gpudev.domain.reservations.reservation import Reservation, format_utc_time
 from gpudev.planning.decisions import Decisions
-from gpudev.planning.reservations.expiry import TIME_IS_OVER, Expire, Warn, decide_expiry
+from gpudev.planning.reservations.expiry import Expire, Warn, decide_expiry
 from gpudev.planning.reservations.expiry import NotDue as NotYet
 from gpudev.planning.reservations.launch_failures import count_held_units, find_placement_obstacle
 from gpudev.planning.reservations.readiness import (
@@ -43,13 +45,7 @@ def decide_personalization(reservation: Reservation, server: ServerState | None)
         return None
     if server.setup_outcome == reservation.setup_outcome:
         return None
-    return Change(
-        reservation.reservation_id,
-        reservation.status,
-        reservation.version,
-        NewEvent("setup", server.setup_outcome),
-        fields={"setup_outcome": server.setup_outcome},
-    )
+    return changes.setup_reported(reservation, server.setup_outcome)
 
 
 def decide_running(
@@ -72,7 +68,7 @@ def decide_running(
         elif not reservation.status.holds_capacity or _decide_time(reservation, now, timing, decisions):
             pass
         elif state is not None and refused is not None and (why := refused.find_reason(reservation)) is not None:
-            decisions.changes.append(_requeue(reservation, why))
+            decisions.changes.append(changes.requeued(reservation, why))
         elif state is not None and not _decide_lost(reservation, state, decisions):
             _decide_server(reservation, state, now, timing, decisions)
             if is_launch_incomplete(reservation):
@@ -110,59 +106,28 @@ def failed_launch_change(
     attempts = reservation.launch_attempts + 1
     if attempts < max_attempts:
         again = now + backoff(attempts, timing.retry_backoff)
-        return _update(
-            reservation,
-            NewEvent("step", f"start failed (attempt {attempts} of {max_attempts}), trying again: {error}"),
-            {"launch_attempts": attempts, "next_attempt_at": again, "step": f"trying again: {error}"},
-        )
-    reason = f"its dev server could not be started ({attempts} attempts): {error}"
-    return Change(
-        reservation.reservation_id,
-        reservation.status,
-        reservation.version,
-        NewEvent("failed", reason),
-        to=Status.FAILED,
-        fields={"failure_reason": reason, "launch_attempts": attempts, "step": None},
-        dead_letter=error,
-    )
-
-
-def withdrawal_change(reservation: Reservation) -> Change:
-    """All it had in a place that was refused is gone: it may be placed anew."""
-    return Change(reservation.reservation_id, reservation.status, reservation.version, event=None, shares=())
-
-
-def release_change(reservation: Reservation, disk_outcome: str | None = None) -> Change:
-    """`of_its_disk`: what became of it, in words."""
-    told = "" if disk_outcome is None else f" (disk {reservation.disk_name!r}: {disk_outcome})"
-    return Change(
-        reservation.reservation_id,
-        reservation.status,
-        reservation.version,
-        NewEvent("released", f"everything it had is gone; its GPUs and disk are free{told}"),
-        release=True,
-    )
+        return changes.launch_retried(reservation, error, again, max_attempts)
+    return changes.launch_failed(reservation, error)
 
 
 def _decide_ended(reservation: Reservation, decisions: Decisions) -> None:
     if reservation.shares:
         decisions.teardowns.append(reservation)
     else:  # it never got as far as having anything
-        decisions.changes.append(release_change(reservation))
+        decisions.changes.append(changes.released(reservation))
 
 
 def _decide_time(reservation: Reservation, now: datetime, timing: TimingSettings, decisions: Decisions) -> bool:
     """True when time has the word this turn."""
     match decide_expiry(reservation, now, timing):
         case Expire():
-            decisions.changes.append(_end(reservation, Status.EXPIRED, TIME_IS_OVER))
+            decisions.changes.append(changes.expired(reservation))
             return True
         case Warn(minutes, left):
             # With the time of day, because it also greets those who log in later.
             end = format_utc_time(reservation.expires_at, now) if reservation.expires_at else "soon"
             text = f"gpu-dev: this dev server ends at {end}, in {_minutes(left)} (gpu-dev extend {short_name(reservation)})"
-            event = NewEvent("warning", f"ends in {_minutes(left)}")
-            decisions.changes.append(_update(reservation, event, {"warned_minutes": minutes}))
+            decisions.changes.append(changes.warned(reservation, minutes, _minutes(left)))
             decisions.messages.append((reservation.reservation_id, text))
             return True
         case NotYet(next_at):
@@ -182,13 +147,11 @@ def _decide_lost(reservation: Reservation, state: ClusterState, decisions: Decis
         return False
     names = " and ".join(f"node {name}" for name in lost)
     if server is None and reservation.status is Status.ACTIVE and not any(name in nodes for name in lost):
-        reason = f"{names} was lost, and the dev server with it"
-        decisions.changes.append(_end(reservation, Status.FAILED, reason, failure_reason=reason))
+        decisions.changes.append(changes.failed(reservation, f"{names} was lost, and the dev server with it"))
         return True
     step = f"{names} does not answer"
     if reservation.step != step:
-        event = NewEvent("node_lost", f"{step}; the dev server may not be reachable until it does")
-        decisions.changes.append(_update(reservation, event, {"step": step}))
+        decisions.changes.append(changes.node_lost(reservation, step))
         return True
     return reservation.status is Status.ACTIVE
 
@@ -198,26 +161,18 @@ def _decide_server(
 ) -> None:
     match decide_readiness(reservation, state.servers.get(reservation.reservation_id), now, timing):
         case Activate(connection):
-            fields = connection_fields(connection) | {"step": None, "launched_at": now}
-            fields |= {"expires_at": now + reservation.duration, "next_attempt_at": None, "launch_attempts": 0}
-            event = NewEvent("active", f"ready: {connection.ssh_command}")
-            decisions.changes.append(_change(reservation, Status.ACTIVE, event, fields))
+            decisions.changes.append(changes.activated(reservation, connection, now))
         case Reconnect(connection):
-            event = NewEvent("reconnected", f"ready again: {connection.ssh_command}")
-            fields = connection_fields(connection) | {"step": None, "next_attempt_at": None, "launch_attempts": 0}
-            decisions.changes.append(_update(reservation, event, fields))
+            decisions.changes.append(changes.reconnected(reservation, connection))
         case FailReservation(reason):
-            change = _end(reservation, Status.FAILED, reason, failure_reason=reason)
-            decisions.changes.append(change)
-        case FinishReservation(run_end):
-            failure = None if run_end.exit_code == 0 else run_end.summary
-            decisions.changes.append(_end(reservation, Status.EXPIRED, run_end.message, failure_reason=failure))
+            decisions.changes.append(changes.failed(reservation, reason))
+        case FinishReservation(command_exit):
+            decisions.changes.append(changes.command_ended(reservation, command_exit))
         case Progress(step):
-            decisions.changes.append(_update(reservation, NewEvent("step", step), {"step": step}))
+            decisions.changes.append(changes.step_recorded(reservation, step))
         case LaunchServer(restart):
             if restart and reservation.step is None:
-                event = NewEvent("restarted", "its dev server was lost; starting it again")
-                decisions.changes.append(_update(reservation, event, {"step": "starting again"}))
+                decisions.changes.append(changes.restarted(reservation))
             decisions.launches.append(reservation)
         case NoChange(next_at):
             decisions.recheck_at(next_at)
@@ -226,14 +181,6 @@ def _decide_server(
                 decisions.changes.append(told)
         case other:
             assert_never(other)
-
-
-def _requeue(reservation: Reservation, why: str) -> Change:
-    """Back to its place in the queue, which goes by arrival. What it holds it keeps until that is seen to be gone."""
-    event = NewEvent("queued", f"waits for another place: {why}")
-    fields: dict[str, object] = {"preparing_at": None, "prepare_by": None, "step": None}
-    fields |= {"next_attempt_at": None, "launch_attempts": 0}
-    return _change(reservation, Status.QUEUED, event, fields)
 
 
 def _complete_launch(reservation: Reservation, now: datetime, decisions: Decisions) -> None:
@@ -249,18 +196,6 @@ def _complete_launch(reservation: Reservation, now: datetime, decisions: Decisio
         decisions.launches.append(reservation)
     else:
         decisions.recheck_at(reservation.next_attempt_at)
-
-
-def _change(reservation: Reservation, to: Status, event: NewEvent, fields: dict[str, object]) -> Change:
-    return Change(reservation.reservation_id, reservation.status, reservation.version, event, to=to, fields=fields)
-
-
-def _update(reservation: Reservation, event: NewEvent, fields: dict[str, object]) -> Change:
-    return Change(reservation.reservation_id, reservation.status, reservation.version, event, fields=fields)
-
-
-def _end(reservation: Reservation, to: Status, message: str, **fields: object) -> Change:
-    return _change(reservation, to, NewEvent(to.value, message), fields | {"step": None})
 
 
 def short_name(reservation: Reservation) -> str:

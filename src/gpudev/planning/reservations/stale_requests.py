@@ -8,10 +8,10 @@ the request.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
-from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import Change, NewEvent, Reservation
+from gpudev.domain.reservations import changes
+from gpudev.domain.reservations.changes import Change
+from gpudev.domain.reservations.reservation import Reservation
 from gpudev.planning.decisions import Decisions
 from gpudev.ports.queue import PlanningRecords
 
@@ -50,7 +50,8 @@ def decide_max_wait(reservations: Sequence[Reservation], now: datetime) -> Decis
             decisions.recheck_at(row.wait_until)
             continue
         waited = _format_duration(row.wait_until - row.created_at)
-        decisions.changes.append(_cancel(row, now, f"it waited {waited}, the longest it was to wait"))
+        reason = f"it waited {waited}, the longest it was to wait"
+        decisions.changes.append(changes.cancelled(row, reason, now, failure_reason=reason))
     return decisions
 
 
@@ -74,31 +75,15 @@ def _decide_request(
     if now - unexamined_since < patience:
         return None
     if row.resent_at is None or row.resent_at < unexamined_since:
-        event = NewEvent(
-            "sent_again", f"nobody has looked at it for {_format_duration(now - unexamined_since)}; sent again"
-        )
-        return ResendRequest(_update(row, event, {"resent_at": now}))
+        return ResendRequest(changes.resent(row, now, _format_duration(now - unexamined_since)))
     if now - row.resent_at < patience:
         return None
-    reason = f"nobody has looked at it for {_format_duration(now - unexamined_since)}, not even after it was sent again"
-    return CancelStaleRequest(_cancel(row, now, f"{reason}; an operator can say why, and it may be asked for again"))
-
-
-def _cancel(row: Reservation, now: datetime, reason: str) -> Change:
-    return Change(
-        row.reservation_id,
-        row.status,
-        row.version,
-        NewEvent("cancelled", reason),
-        to=Status.CANCELLED,
-        fields={"cancelled_at": now, "failure_reason": reason, "step": None},
-        # What holds nothing has nothing that could outlive it.
-        release=not row.shares,
+    unexamined = _format_duration(now - unexamined_since)
+    reason = (
+        f"nobody has looked at it for {unexamined}, not even after it was sent again; "
+        "an operator can say why, and it may be asked for again"
     )
-
-
-def _update(row: Reservation, event: NewEvent, fields: dict[str, Any]) -> Change:
-    return Change(row.reservation_id, row.status, row.version, event, fields=fields)
+    return CancelStaleRequest(changes.cancelled(row, reason, now, failure_reason=reason))
 
 
 def _format_duration(span: timedelta) -> str:

@@ -9,8 +9,9 @@ from gpudev.domain.disks.names import NO_DISK
 from gpudev.domain.errors import Conflict, IdTaken, NotFound, Stale
 from gpudev.domain.ids import ReservationId, new_reservation_id, short_id
 from gpudev.domain.queue import MessageCause
+from gpudev.domain.reservations import changes
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import Change, NewEvent, Reservation, ReservationDraft, format_utc_time
+from gpudev.domain.reservations.reservation import Reservation, ReservationDraft, format_utc_time
 from gpudev.domain.sessions.personalization import Personalization
 from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import CordonStore
@@ -54,7 +55,7 @@ class NodeDrain:
             return  # it has ended meanwhile
         now = self.clock.now()
         message = _drain_message(found, cordon, then(found), now)
-        change = Change(reservation_id, found.status, found.version, NewEvent("node_draining", message))
+        change = changes.event_recorded(found, "node_draining", message)
         await self.reservations.apply_change(change, now=now)
         await self.cordons.add_notice(reservation_id, message)
 
@@ -131,15 +132,15 @@ class Eviction:
     @retry_on(Stale)
     async def _hand_over(self, left: Reservation, again_id: ReservationId) -> None:
         again = await self._get_reservation(again_id)
-        event = NewEvent(_CONTINUES_EVENT, f"goes on from {short_id(left.reservation_id)}, which was moved")
-        change = Change(again.reservation_id, again.status, again.version, event)
+        message = f"goes on from {short_id(left.reservation_id)}, which was moved"
+        change = changes.event_recorded(again, _CONTINUES_EVENT, message)
         await self.moves.finish_move(left.reservation_id, change, now=self.clock.now())
 
     async def _record_successor(self, left: Reservation, again: Reservation) -> None:
-        event = NewEvent(_MOVED_EVENT, f"goes on as {short_id(again.reservation_id)}")
+        message = f"goes on as {short_id(again.reservation_id)}"
         told = await self.reservations.events(left.reservation_id)
-        if event.message not in {one.message for one in told}:
-            change = Change(left.reservation_id, left.status, left.version, event)
+        if message not in {one.message for one in told}:
+            change = changes.event_recorded(left, _MOVED_EVENT, message)
             await self.reservations.apply_change(change, now=self.clock.now())
 
     @retry_on(Stale)
@@ -157,20 +158,13 @@ class Eviction:
         """Said before it is done, so that whoever finds it half done knows how it goes on."""
         if await self._was_moved(found):
             return found
-        event = NewEvent(_MOVED_EVENT, "ends here and is asked for again with the time that is left")
-        change = Change(found.reservation_id, found.status, found.version, event)
+        message = "ends here and is asked for again with the time that is left"
+        change = changes.event_recorded(found, _MOVED_EVENT, message)
         return await self.reservations.apply_change(change, now=self.clock.now())
 
     async def _cancel(self, found: Reservation, message: str, *, moves: bool) -> Reservation:
         now = self.clock.now()
-        change = Change(
-            reservation_id=found.reservation_id,
-            status=found.status,
-            version=found.version,
-            event=NewEvent("cancelled", message),
-            to=Status.CANCELLED,
-            fields={"cancelled_at": now, "step": None},
-        )
+        change = changes.cancelled(found, message, now)
         if not moves:
             return await self.reservations.apply_change(change, now=now, cause=MessageCause.CANCELLED)
         await self.moves.begin_move(change, now=now)

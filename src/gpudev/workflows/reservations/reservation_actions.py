@@ -9,8 +9,9 @@ from gpudev.domain.access.users import User
 from gpudev.domain.errors import Conflict, Forbidden, Invalid, Stale
 from gpudev.domain.ids import short_id
 from gpudev.domain.queue import MessageCause
+from gpudev.domain.reservations import changes
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import Change, NewEvent, Reservation
+from gpudev.domain.reservations.reservation import Reservation
 from gpudev.planning.queue.extension import ExtensionDenied, ExtensionGranted, decide_extension
 from gpudev.planning.queue.queue_cycle import promises_of
 from gpudev.planning.queue.queue_input import to_allocation
@@ -80,13 +81,7 @@ class Extension:
     async def _write(
         self, found: Reservation, hours: float, until: datetime, now: datetime, extends: ExtensionCount
     ) -> Reservation:
-        change = Change(
-            reservation_id=found.reservation_id,
-            status=found.status,
-            version=found.version,
-            event=NewEvent("extended", f"extended by {hours:g} hours, until {until:%Y-%m-%d %H:%M} UTC"),
-            fields={"expires_at": until, "warned_minutes": None},
-        )
+        change = changes.extended(found, hours, until)
         return await self.reservations.apply_change(
             change, now=now, cause=MessageCause.EXTENDED, extension_count=extends
         )
@@ -109,16 +104,7 @@ class Cancellation:
         if found.status.is_terminal:
             raise Conflict(f"reservation {short_id(found.reservation_id)} has already ended: it is {found.status}")
         now = self.clock.now()
-        change = Change(
-            reservation_id=found.reservation_id,
-            status=found.status,
-            version=found.version,
-            event=NewEvent("cancelled", f"cancelled by {user.username}"),
-            to=Status.CANCELLED,
-            fields={"cancelled_at": now, "step": None},
-            # One that waits and holds nothing has nothing that could outlive it: its disk is free this moment.
-            release=found.status.is_waiting and not found.is_being_requeued,
-        )
+        change = changes.cancelled(found, f"cancelled by {user.username}", now)
         return await self.reservations.apply_change(change, now=now, cause=MessageCause.CANCELLED)
 
 
@@ -144,6 +130,5 @@ class Prioritisation:
             raise Conflict(f"only who waits has a priority; {short_id(found.reservation_id)} is {found.status}")
         if found.priority == priority:
             return found
-        event = NewEvent("priority", f"{user.username} set its priority to {priority} (it was {found.priority})")
-        change = Change(found.reservation_id, found.status, found.version, event, fields={"priority": priority})
+        change = changes.prioritised(found, priority, user.username)
         return await self.reservations.apply_change(change, now=self.clock.now(), cause=MessageCause.PRIORITISED)

@@ -10,7 +10,8 @@ from gpudev.domain.access.ssh_keys import check_github_user
 from gpudev.domain.access.users import User
 from gpudev.domain.errors import Conflict, Invalid, NotFound, Stale, Unavailable
 from gpudev.domain.ids import short_id
-from gpudev.domain.reservations.reservation import Change, NewEvent, Reservation
+from gpudev.domain.reservations.changes import Change, NewEvent, event_recorded
+from gpudev.domain.reservations.reservation import Reservation
 from gpudev.domain.sessions.addons import MAX_COLLABORATORS, Addons, Collaborator
 from gpudev.ports.access import PublicKeySource
 from gpudev.ports.clock import Clock
@@ -106,7 +107,7 @@ class AddonChanges:
     ) -> Addons:
         found = await find_job(self.reservations, user, job_id)
         _check_not_ended(found)
-        return await write(Change(found.reservation_id, found.status, found.version, event))
+        return await write(event_recorded(found, event.kind, event.message))
 
 
 def _check_not_ended(reservation: Reservation) -> None:

@@ -15,8 +15,7 @@ from gpudev.domain.backoff import backoff
 from gpudev.domain.errors import NotFound
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.queue import MAX_MESSAGE_FAILURES, MESSAGE_QUEUES, RESERVATION_QUEUE, dead_letter_queue
-from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import Change, NewEvent
+from gpudev.domain.reservations import changes
 from gpudev.ports.queue import QueueMessage
 
 QUEUE_INSERT_CHANNEL = "pgmq.q_gpu_reservations.INSERT"
@@ -153,17 +152,8 @@ async def _fail_reservation(connection: Connection, body: dict[str, Any], error:
     except ValueError:
         return
     row = await connection.fetchrow(reservation_rows.SELECT_RESERVATION + "WHERE r.reservation_id = $1", reservation_id)
-    if row is None or Status(row["status"]).is_terminal:
+    reservation = None if row is None else reservation_rows.reservation_from_row(row)
+    if reservation is None or reservation.status.is_terminal:
         return
     reason = f"it could not be processed ({MAX_MESSAGE_FAILURES} attempts): {error}"
-    changes: Sequence[Change] = [
-        Change(
-            reservation_id,
-            Status(row["status"]),
-            row["version"],
-            NewEvent("failed", reason),
-            to=Status.FAILED,
-            fields={"failure_reason": reason},
-        )
-    ]
-    await write_changes(connection, changes, now)
+    await write_changes(connection, [changes.failed(reservation, reason)], now)

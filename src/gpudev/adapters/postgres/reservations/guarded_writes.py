@@ -14,7 +14,7 @@ from gpudev.adapters.postgres.database.pool import Connection
 from gpudev.adapters.postgres.sessions.personalization import delete_personalizations
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.queue import RESERVATION_QUEUE, EstimateRecord, MessageCause, QueueUpdate, dead_letter_queue
-from gpudev.domain.reservations.reservation import Change
+from gpudev.domain.reservations.changes import Change
 
 # The columns a change may set. Values travel as one JSON object per row and are read back in their column's type,
 # so that any number of changes with any fields is one statement with four parameters.

@@ -8,7 +8,7 @@ from gpudev.adapters.postgres.reservations.guarded_writes import send_message, w
 from gpudev.domain.errors import Stale
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.queue import MessageCause
-from gpudev.domain.reservations.reservation import Change
+from gpudev.domain.reservations.changes import Change
 
 
 class PostgresMoves:

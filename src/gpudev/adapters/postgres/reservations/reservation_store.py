@@ -23,8 +23,9 @@ from gpudev.domain.disks.names import DEFAULT_DISK, NO_DISK
 from gpudev.domain.errors import DiskHeld, IdempotencyMismatch, IdTaken, LimitReached, NotFound, Stale
 from gpudev.domain.ids import DiskId, ReservationId, UserId, new_disk_id, pod_name, short_id
 from gpudev.domain.queue import RESERVATION_QUEUE, EstimateRecord, MessageCause, QueueUpdate
+from gpudev.domain.reservations.changes import Change
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import Change, Reservation, ReservationDraft, ReservationEvent
+from gpudev.domain.reservations.reservation import Reservation, ReservationDraft, ReservationEvent
 from gpudev.ports.leases import Lease
 from gpudev.ports.reservations import NO_LIMITS, ExtensionCount, JobQuery, QueueAhead, UserLimits
 

@@ -9,7 +9,7 @@ from gpudev.adapters.postgres.database.pool import Connection, Pool
 from gpudev.adapters.postgres.reservations.guarded_writes import write_changes
 from gpudev.domain.errors import LimitReached, Stale
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.reservations.reservation import Change
+from gpudev.domain.reservations.changes import Change
 from gpudev.domain.sessions.addons import (
     MAX_COLLABORATORS,
     Addons,
