@@ -217,7 +217,7 @@ def test_a_step_that_fails_is_named_with_its_reason_and_nothing_stays(machine: M
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"), [("not toml [", "is not right"), ("[[node]]\nname = 'a'\nwings = 2\n", "no field 'wings'")]
+    ("text", "reason"), [("not toml [", "invalid nodes file"), ("[[node]]\nname = 'a'\nwings = 2\n", "no field named 'wings'")]
 )
 def test_a_nodes_file_that_is_wrong_is_refused_before_anything_starts(machine: Machine, text: str, reason: str) -> None:
     file = machine.root / "nodes.toml"

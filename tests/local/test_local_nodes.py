@@ -113,22 +113,22 @@ def test_a_file_describes_nodes(tmp_path: Path, some_gpus: None) -> None:
         ("", "[[node]]", "node"),
         ("node = [1]", "[[node]]", "node"),
         ('[[node]]\nname="a"\ngpu_type="h100"\n[other]', "nothing else", "node"),
-        ('[[node]]\ngpu_type="h100"', "node 1: name must", "name"),
-        ('[[node]]\nname="../a"\ngpu_type="h100"', "node 1: name must", "name"),
-        ('[[node]]\nname="a"\ngpu_type="H 100"', "gpu_type must", "gpu_type"),
-        ('[[node]]\nname="a"\ngpu_type="h100"\ngpus="8"', "gpus must be a number", "gpus"),
-        ('[[node]]\nname="a"\ngpu_type="h100"\ngpus=true', "gpus must be a number", "gpus"),
-        ('[[node]]\nname="a"\ngpu_type="h100"\ngpus=-1', "gpus must be a number", "gpus"),
-        ('[[node]]\nname="a"\ngpu_type="h100"\ngpus=0', "how many", "gpus"),
-        ('[[node]]\nname="a"\ngpu_type="mine"', "how many", "gpus"),
+        ('[[node]]\ngpu_type="h100"', "node 1: invalid name", "name"),
+        ('[[node]]\nname="../a"\ngpu_type="h100"', "node 1: invalid name", "name"),
+        ('[[node]]\nname="a"\ngpu_type="H 100"', "invalid gpu_type", "gpu_type"),
+        ('[[node]]\nname="a"\ngpu_type="h100"\ngpus="8"', "invalid gpus '8' (expected a number", "gpus"),
+        ('[[node]]\nname="a"\ngpu_type="h100"\ngpus=true', "invalid gpus 'True' (expected a number", "gpus"),
+        ('[[node]]\nname="a"\ngpu_type="h100"\ngpus=-1', "invalid gpus '-1' (expected a number", "gpus"),
+        ('[[node]]\nname="a"\ngpu_type="h100"\ngpus=0', "expected the number", "gpus"),
+        ('[[node]]\nname="a"\ngpu_type="mine"', "expected the number", "gpus"),
         ('[[node]]\nname="a"\ngpu_type="cpu-arm"\ngpus=1', "CPU type", "gpus"),
-        ('[[node]]\nname="a"\ngpu_type="h100"\nmemory=1', "no field 'memory'", "memory"),
+        ('[[node]]\nname="a"\ngpu_type="h100"\nmemory=1', "no field named 'memory'", "memory"),
         ('[[node]]\nname="a"\ngpu_type="h100"\nnvml=[0]', "no NVIDIA GPU number 0", "nvml"),
         ('[[node]]\nname="a"\ngpu_type="h100"\nnvml=[0,0]', "different numbers", "nvml"),
-        ('[[node]]\nname="a"\ngpu_type="h100"\n' * 2, "node 2: the name 'a' is taken", "name"),
+        ('[[node]]\nname="a"\ngpu_type="h100"\n' * 2, "node 2: the node name 'a' is taken", "name"),
         (
             '[[node]]\nname="a"\ngpu_type="h100"\ngpus=8\n[[node]]\nname="b"\ngpu_type="h100"\ngpus=4',
-            "node 2: h100 has 8 GPUs on node 'a'",
+            "node 2: invalid gpus 4 (expected 8, as on node 'a'",
             "gpus",
         ),
     ],
@@ -146,5 +146,5 @@ def test_a_file_that_is_missing_or_no_text_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="No such file"):
         load_nodes(tmp_path / "none.toml")
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
-    with pytest.raises(Invalid, match="not right"):
+    with pytest.raises(Invalid, match="invalid nodes file"):
         load_nodes(tmp_path / "binary")

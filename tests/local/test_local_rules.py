@@ -173,7 +173,7 @@ class TestLimits:
     def test_cgroups_of_version_1_are_left_alone_and_that_is_said(self, tmp_path: Path) -> None:
         limiter = find_cgroup_limiter(tmp_path, is_root=True)
         assert limiter.ensure_group("x-0", resource_limits(REAL, 1)) is None
-        assert "version 1" in limiter.describe(IsolationMode.USER)
+        assert "no cgroups of version 2" in limiter.describe(IsolationMode.USER)
         assert "only the number of processes" in limiter.describe(IsolationMode.ROOT)
 
     def test_an_ordinary_user_sets_none_even_where_roots_group_is_there(self, tmp_path: Path) -> None:

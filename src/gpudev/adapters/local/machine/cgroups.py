@@ -1,7 +1,8 @@
-"""How much of the machine a dev server may use: its part of the node's CPUs, memory and processes, by its units.
+"""Resource limits of dev servers: their share of a node's CPUs, memory and processes, as cgroups.
 
-Limits hold through cgroups of version 2 where this process may write them; else only the number of processes is
-limited, where each user has an own uid. Limits are all cgroups serve for here: ending a dev server does not need them.
+cgroups of version 2 enforce the limits where this process may write them. Otherwise only the number of processes is
+limited, and only where each user has their own uid. Nothing but limits depends on cgroups: stopping a dev server does
+not need them.
 """
 
 import errno
@@ -29,7 +30,7 @@ class ResourceLimits:
     memory: int
     processes: int
     weight: int
-    """Who gets how much of a CPU when all want it: 1 to 10000."""
+    """Relative share of the CPUs under contention: 1 to 10000."""
 
 
 def resource_limits(node: LocalNode, units: int) -> ResourceLimits:
@@ -44,9 +45,8 @@ def resource_limits(node: LocalNode, units: int) -> ResourceLimits:
 
 @dataclass(frozen=True, slots=True)
 class CgroupLimiter:
-    """`folder`: our cgroup, below which each dev server gets one; None: limits by cgroup are not to be had."""
-
     folder: Path | None
+    """Our cgroup, below which each dev server gets one. None: cgroups cannot be used."""
     unavailable_reason: str = ""
 
     def describe(self, mode: IsolationMode) -> str:
@@ -68,7 +68,7 @@ class CgroupLimiter:
         return group
 
     def remove_group(self, name: str) -> None:
-        """Its processes have ended; the kernel may need a moment to notice."""
+        """Call it when the processes have ended; the kernel may need a moment to notice."""
         if self.folder is None:
             return
         for _ in range(50):
@@ -84,13 +84,13 @@ class CgroupLimiter:
 
 
 def find_cgroup_limiter(root: Path = CGROUP_ROOT, *, is_root: bool | None = None) -> CgroupLimiter:
-    """Our cgroup, made ready, where this system lets us."""
+    """Create our cgroup where this system permits it."""
     if not (os.geteuid() == 0 if is_root is None else is_root):
         return CgroupLimiter(None, "only root can set limits")
     if not sys.platform.startswith("linux"):
         return CgroupLimiter(None, "this system has no cgroups")
     if not (root / "cgroup.controllers").exists():
-        return CgroupLimiter(None, "this system's cgroups are of version 1, or there are none")
+        return CgroupLimiter(None, "this system has no cgroups of version 2")
     missing = set(_CONTROLLERS) - set((root / "cgroup.controllers").read_text().split())
     if missing:
         return CgroupLimiter(None, f"the cgroup controllers {', '.join(sorted(missing))} are not available")
@@ -99,19 +99,19 @@ def find_cgroup_limiter(root: Path = CGROUP_ROOT, *, is_root: bool | None = None
         _enable_controllers(root)
         ours.mkdir(exist_ok=True)
         _enable_controllers(ours)
-        # That it is there does not say that groups can be made in it.
+        # It may exist although no groups can be created in it.
         trial = ours / f"trial-{secrets.token_hex(4)}"
         trial.mkdir()
         trial.rmdir()
     except OSError as error:
-        return CgroupLimiter(None, f"cgroups cannot be written here: {os.strerror(error.errno or 0)}")
+        return CgroupLimiter(None, f"cannot write cgroups: {os.strerror(error.errno or 0)}")
     return CgroupLimiter(ours)
 
 
 def _enable_controllers(group: Path) -> None:
-    """Let the groups below have the controllers."""
+    """Enable the controllers for the groups below this one."""
     control = group / "cgroup.subtree_control"
-    have = set(control.read_text().split())
-    lacking = [name for name in _CONTROLLERS if name not in have]
-    if lacking:
-        control.write_text(" ".join(f"+{name}" for name in lacking))
+    enabled = set(control.read_text().split())
+    missing = [name for name in _CONTROLLERS if name not in enabled]
+    if missing:
+        control.write_text(" ".join(f"+{name}" for name in missing))

@@ -1,4 +1,4 @@
-"""Use of this machine's GPUs, asked of the driver: how busy they are, and which are used without a reservation."""
+"""Use of this machine's GPUs, from the driver: utilization, and use without a reservation."""
 
 import asyncio
 import time
@@ -23,24 +23,24 @@ _REFRESH_EVERY_S = 3.0
 @dataclass(frozen=True, slots=True)
 class UnmanagedUse:
     indices: dict[str, frozenset[int]] = field(default_factory=dict)
-    """By node: the GPUs, by their numbers on the node, that foreign processes compute on."""
+    """By node: the GPUs, by their numbers on the node, on which unmanaged processes compute."""
     driver_answers: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class ManagedUse:
     pids: frozenset[int]
-    """The dev servers' first processes; all below them are ours."""
+    """The dev servers' first processes. All their descendants are managed too."""
     gpus: frozenset[tuple[str, int]]
-    """What they hold, by node and number."""
+    """The GPUs that dev servers hold, by node and number."""
 
 
 class UnmanagedUseWatch:
-    """`own` tells what our dev servers use. `changed` is called on the loop."""
+    """`managed` returns what our dev servers use. `changed` is called on the event loop."""
 
-    def __init__(self, nodes: LocalNodes, own: Callable[[], ManagedUse], changed: Callable[[], None]) -> None:
+    def __init__(self, nodes: LocalNodes, managed: Callable[[], ManagedUse], changed: Callable[[], None]) -> None:
         self._nodes = nodes
-        self._managed = own
+        self._managed = managed
         self._changed = changed
         self._latest = UnmanagedUse()
         self._refreshed_at = float("-inf")
@@ -51,7 +51,7 @@ class UnmanagedUseWatch:
         return self._latest
 
     def refresh(self) -> "asyncio.Task[None] | None":
-        """Look again if it is time, without waiting for the answer."""
+        """Ask the driver again if the last answer is old, without waiting. None: nothing is being asked."""
         if not self._nodes.has_real_gpus:
             return None
         if self._refreshing is None and time.monotonic() - self._refreshed_at >= _REFRESH_EVERY_S:
@@ -64,16 +64,16 @@ class UnmanagedUseWatch:
 
     async def _refresh_now(self) -> None:
         try:
-            seen = await asyncio.to_thread(find_unmanaged_use, self._nodes, self._managed())
+            found = await asyncio.to_thread(find_unmanaged_use, self._nodes, self._managed())
         finally:
             self._refreshed_at = time.monotonic()
             self._refreshing = None
-        if seen != self._latest:
-            self._latest = seen
+        if found != self._latest:
+            self._latest = found
             self._changed()
 
 
-def find_unmanaged_use(nodes: LocalNodes, own: ManagedUse) -> UnmanagedUse:
+def find_unmanaged_use(nodes: LocalNodes, managed: ManagedUse) -> UnmanagedUse:
     try:
         pids = nvml.computing_pids()
     except Unavailable:
@@ -83,28 +83,27 @@ def find_unmanaged_use(nodes: LocalNodes, own: ManagedUse) -> UnmanagedUse:
             node.name: frozenset(
                 number
                 for number, index in enumerate(node.nvml)
-                if any(_is_unmanaged(pid, own, (node.name, number) in own.gpus) for pid in pids.get(index, ()))
+                if any(_is_unmanaged(pid, managed, (node.name, number) in managed.gpus) for pid in pids.get(index, ()))
             )
             for node in nodes.nodes
         }
     )
 
 
-def _is_unmanaged(pid: int, own: ManagedUse, is_held: bool) -> bool:
-    """In a container the driver may tell pids that do not exist here; on a GPU that a dev server holds, such a one
-    is taken for the dev server's."""
-    return not descends_from(pid, own.pids) and not (is_held and not psutil.pid_exists(pid))
+def _is_unmanaged(pid: int, managed: ManagedUse, is_held: bool) -> bool:
+    """In a container the driver may report pids that do not exist here. On a GPU that a dev server holds, such a pid
+    counts as the dev server's."""
+    return not descends_from(pid, managed.pids) and not (is_held and not psutil.pid_exists(pid))
 
 
-# How busy this machine's GPUs are, as the driver tells: what DCGM exporters tell of a cluster's.
-
+# Utilization. On Kubernetes the DCGM exporters report the same.
 
 _FRESH_FOR = timedelta(seconds=2)
 _WAIT_SECONDS = 0.5
 
 
 class NvmlUsage:
-    """A GpuUsage. A driver that hangs keeps one thread busy and delays nobody for long."""
+    """A GpuUsage. A driver that hangs occupies one thread; callers wait at most half a second for it."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -1,7 +1,7 @@
-"""Finds out what this system allows by doing it, once, in a process that ends right after.
+"""Finds the isolation modes that work on this system, by trying each in a short-lived process.
 
-Whether namespaces work depends on the kernel, its settings, security modules and the container around it, and no
-file tells all of that.
+Whether namespaces work depends on the kernel, its settings, security modules and the surrounding container. No file
+shows all of that.
 """
 
 import os
@@ -25,26 +25,26 @@ from gpudev.adapters.local.machine.launch_spec import LaunchSpec
 
 
 def probe_isolation(state_dir: Path, requested: IsolationMode | None) -> IsolationResult:
-    """The best way that works here; or the one asked for, when it works."""
-    refused: list[str] = []
-    ways = (requested,) if requested is not None else candidate_modes(os.geteuid() == 0, linux.IS_LINUX)
-    for mode in ways:
+    """The best mode that works, or the requested one. Raises OSError when the requested one does not work."""
+    rejections: list[str] = []
+    candidates = (requested,) if requested is not None else candidate_modes(os.geteuid() == 0, linux.IS_LINUX)
+    for mode in candidates:
         problem = probe_mode(mode, state_dir)
         if problem is None:
-            return IsolationResult(mode, tuple(refused))
-        refused.append(problem)
-    raise OSError(f"dev servers cannot be started as asked ({requested}): {'; '.join(refused)}")
+            return IsolationResult(mode, tuple(rejections))
+        rejections.append(problem)
+    raise OSError(f"isolation mode {requested} does not work here: {'; '.join(rejections)}")
 
 
 def probe_mode(mode: IsolationMode, state_dir: Path) -> str | None:
-    """None when it works, else what was refused."""
+    """Why the mode does not work. None: it works."""
     if mode is IsolationMode.PLAIN:
         return None
     folder = Path(tempfile.mkdtemp(prefix="probe-", dir=state_dir))
     try:
         for name in ("home", "workspace", "run", "root", "tmp", "var-tmp"):
             (folder / name).mkdir()
-        folder.chmod(0o755)  # mkdtemp's 0700 is not what is tried out here
+        folder.chmod(0o755)  # mkdtemp's 0700 is not part of the test
         return _run_in_child(lambda: _enter_and_exec(_probe_launch(mode, folder), folder))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -64,7 +64,7 @@ def _probe_launch(mode: IsolationMode, folder: Path) -> LaunchSpec:
 
 
 def _enter_and_exec(launch: LaunchSpec, folder: Path) -> None:
-    """All a dev server goes through, up to running a shell."""
+    """Every step of a dev server's start, up to running a shell."""
     if launch.mode is IsolationMode.USER:
         namespaces.enter_user_namespace(launch.uid)
     if launch.mode.has_namespaces:
@@ -85,15 +85,15 @@ def _become_shell(launch: LaunchSpec, folder: Path) -> None:
 
 
 def _check_reachable(folder: str) -> None:
-    """An own uid is no use where the state folder cannot be reached."""
+    """A user's own uid is useless where it cannot reach the state folder."""
     try:
         os.chdir(folder)
     except PermissionError as error:
-        raise PermissionError(error.errno, "other uids cannot pass through to the state folder") from error
+        raise PermissionError(error.errno, "other uids cannot reach the state folder") from error
 
 
 def _run_in_child(act: Callable[[], None]) -> str | None:
-    """Do it in a forked process; what went wrong, in words."""
+    """Call `act` in a forked process. Returns the error's text; None: no error."""
     sys.stdout.flush()
     sys.stderr.flush()
     reading, writing = os.pipe()  # closed by exec
@@ -104,13 +104,13 @@ def _run_in_child(act: Callable[[], None]) -> str | None:
             act()
             os._exit(0)
         except BaseException as error:  # noqa: BLE001 - a forked process must never run on in its parent's code
-            words = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            os.write(writing, words.encode())
+            text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            os.write(writing, text.encode())
         os._exit(1)
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
-        words = pipe.read().decode(errors="replace")
+        text = pipe.read().decode(errors="replace")
     _, status = os.waitpid(child, 0)
     if status == 0:
         return None
-    return words or f"the test process ended with status {status}"
+    return text or f"the test process ended with status {status}"

@@ -1,7 +1,7 @@
-"""One member of a dev server as its first process is told to set it up: values that travel through a file.
+"""Launch spec: what the first process of a member needs to set the member up, as a file.
 
-The warm process never reads that file, so that nothing of one user stays in the memory from which the next user's
-dev server is forked.
+The zygote never reads that file. So nothing of one user stays in the memory from which the next user's dev server is
+forked.
 """
 
 import json
@@ -17,33 +17,33 @@ SHELL = "/bin/bash"
 
 @dataclass(frozen=True, slots=True)
 class LaunchSpec:
-    """All paths are the host's."""
+    """All paths are those of the host."""
 
     mode: IsolationMode
     uid: int
-    """The uid sessions run under, as it is called inside."""
+    """The uid that sessions run under, as seen inside."""
     hostname: str
     hostnames: tuple[str, ...]
-    """All members' names, this one's too: they stand for this machine."""
+    """The host names of all members, including this one. All resolve to this machine."""
     home: str
     workspace: str
     run: str
-    """Keys, messages and greeting: the control plane writes them, the dev server reads them."""
+    """Keys, messages and banner: the control plane writes them, the dev server reads them."""
     host_key: str
-    """The file; its content is read once, before anything of the host is out of sight."""
+    """The file. Its content is read once, while the host's files are still visible."""
     devices: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
-    """What must not be seen even where a folder around it is shown."""
+    """Paths that stay hidden even where a folder around them is shown."""
     address: str = "127.0.0.1"
     """Where the members' SSH servers listen."""
     closed_ports: tuple[int, ...] = ()
-    """The control plane's, to which the SSH server forwards nothing."""
+    """The control plane's ports. The SSH server forwards nothing to them."""
     cgroup: str | None = None
     max_processes: int | None = None
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     dotfiles: str | None = field(default=None, repr=False)
     startup_script: str | None = field(default=None, repr=False)
-    """The owner's own set-up, where it is to be run."""
+    """Dotfiles and start-up script are the owner's personalization. None: this member does not run it."""
 
     @property
     def has_personalization(self) -> bool:
@@ -61,7 +61,7 @@ class LaunchSpec:
 
 @dataclass(frozen=True, slots=True)
 class InsidePaths:
-    """Where the folders are for those inside."""
+    """Paths of the folders as seen inside the dev server."""
 
     home: str
     workspace: str
@@ -76,5 +76,5 @@ def inside_paths(mode: IsolationMode, home: str, workspace: str, run: str, membe
 
 
 def runtime_dir(uid: int) -> str:
-    """In a root of its own: a small folder in memory that only the user may enter."""
+    """XDG_RUNTIME_DIR inside its own root: a small folder in memory that only the user may enter."""
     return f"/run/user/{uid}"

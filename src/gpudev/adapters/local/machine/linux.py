@@ -1,6 +1,6 @@
-"""The kernel calls Python 3.11 does not have, by their names. It decides nothing: who calls them, and when, does.
+"""Linux system calls that Python 3.11 lacks. It decides nothing.
 
-Importing it is safe everywhere; calling it anywhere but on Linux raises OSError.
+Importing it is safe on every system. Calling it raises OSError anywhere but on Linux.
 """
 
 import ctypes
@@ -72,9 +72,9 @@ def unmount(target: str, flags: int = 0) -> None:
 
 
 def bind_mount(source: str, target: str, flags: int = 0) -> None:
-    """Show `source`, with all that is mounted below it, at `target`; `flags` (MS_RDONLY, MS_NOSUID …) hold for all.
+    """Bind `source` and all mounts below it to `target`. `flags` (MS_RDONLY, MS_NOSUID …) apply to all of them.
 
-    Always with the mounts below: in a user namespace the kernel refuses to leave them out.
+    The mounts below are always included: in a user namespace the kernel refuses to leave them out.
     """
     mount(source, target, None, MS_BIND | MS_REC)
     if flags:
@@ -82,7 +82,7 @@ def bind_mount(source: str, target: str, flags: int = 0) -> None:
 
 
 def add_mount_flags(target: str, flags: int) -> None:
-    """Add flags to a mount and to all mounts below it, taking none away."""
+    """Add flags to a mount and to all mounts below it. Flags that are set remain set."""
     # The bits of MOUNT_ATTR_{RDONLY,NOSUID,NODEV,NOEXEC} are those of the MS_ flags.
     attributes = (ctypes.c_uint64 * 4)(flags, 0, 0, 0)
     result = _call().syscall(
@@ -97,7 +97,7 @@ def add_mount_flags(target: str, flags: int) -> None:
         return
     if ctypes.get_errno() not in (errno.ENOSYS, errno.EPERM):
         _check(result, "mount_setattr", target)
-    # Linux before 5.12 (or a sandbox that does not know the call): one mount after the other.
+    # Linux before 5.12, or a sandbox that does not know the call: set the flags mount by mount.
     for point in mounts_below(target):
         mount(None, point, None, MS_BIND | MS_REMOUNT | flags | _present_flags(point))
 
@@ -110,13 +110,13 @@ def mounts_below(target: str) -> list[str]:
 
 
 def pivot_root_here() -> None:
-    """Make the working folder (a mount) the root and let go of the old one."""
+    """Make the working folder (a mount) the root, and unmount the old root."""
     machine = platform.machine()
     number = _NR_PIVOT_ROOT.get(machine)
     if number is None:
-        raise OSError(errno.ENOSYS, f"pivot_root is not known for {machine}")
+        raise OSError(errno.ENOSYS, f"no number of pivot_root known for {machine}")
     _check(_call().syscall(ctypes.c_long(number), b".", b"."), "pivot_root", ".")
-    # Old and new root are now stacked at the same place; the upper one, which goes, is the old.
+    # Both roots are now mounted at the same place, the old one on top.
     unmount(".", MNT_DETACH)
     os.chdir("/")
 
@@ -127,19 +127,19 @@ def set_hostname(name: str) -> None:
 
 
 def become_subreaper() -> None:
-    """Orphans among the descendants come to this process instead of the system's first one."""
+    """Become the parent of orphaned descendants, instead of the system's first process."""
     _prctl("PR_SET_CHILD_SUBREAPER", _PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with_parent(parent: int) -> None:
-    """Be killed when the parent ends, or now if it has. Changing uids undoes it."""
+    """Have this process killed when its parent ends, or now if it has ended. Changing uids undoes it."""
     _prctl("PR_SET_PDEATHSIG", _PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def set_process_name(name: str) -> None:
-    """What `ps` and `top` show."""
+    """Set the name that `ps` and `top` show."""
     _call().prctl(ctypes.c_ulong(_PR_SET_NAME), _bytes(name[:15]), *(ctypes.c_ulong(0),) * 3)
 
 
@@ -148,23 +148,23 @@ def forbid_new_privileges() -> None:
 
 
 def set_dumpable(dumpable: bool) -> None:
-    """A process that is not dumpable cannot be looked into by others of the same uid."""
+    """Processes of the same uid cannot read the memory of a process that is not dumpable."""
     _prctl("PR_SET_DUMPABLE", _PR_SET_DUMPABLE, int(dumpable))
 
 
 def empty_bounding_set() -> None:
-    """Whatever is run from now on can never gain a capability."""
+    """Programs that are run from now on can never gain a capability."""
     capability = 0
     while _call().prctl(*_longs(_PR_CAPBSET_DROP, capability)) == 0:
         capability += 1
-    # EINVAL: past the last capability the kernel knows. EPERM: not ours to change; a process that may gain no
-    # privileges and gives its own up loses nothing by that.
+    # EINVAL: past the last capability that the kernel knows. EPERM: we may not change the set, which is harmless in
+    # a process that drops its capabilities and may gain none.
     if ctypes.get_errno() not in (errno.EINVAL, errno.EPERM):
         _check(-1, "PR_CAPBSET_DROP", str(capability))
 
 
 def keep_capabilities(kept: Iterable[int] = ()) -> None:
-    """Lower this process to these capabilities (they must all be below 32), inheritable by nobody."""
+    """Drop all capabilities but these (all must be below 32). Children inherit none."""
     mask = sum(1 << capability for capability in kept)
     _call().prctl(*_longs(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL))
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
@@ -173,8 +173,10 @@ def keep_capabilities(kept: Iterable[int] = ()) -> None:
 
 
 def leave_session_keyring() -> None:
-    """Take an empty keyring instead of the inherited one, which may hold the owner's keys. Best effort: many
-    containers forbid the call, and then forbid the use of keyrings too."""
+    """Replace the inherited keyring, which may hold the owner's keys, by an empty one.
+
+    Best effort: many containers forbid the call, and they forbid the use of keyrings too.
+    """
     number = _NR_KEYCTL.get(platform.machine())
     if number is not None:
         _call().syscall(ctypes.c_long(number), ctypes.c_int(_KEYCTL_JOIN_SESSION_KEYRING), None)
@@ -189,8 +191,8 @@ def _longs(option: int, value: int) -> tuple[ctypes.c_ulong, ...]:
 
 
 def _present_flags(point: str) -> int:
-    """The flags a mount has: a remount that drops one is refused in a user namespace."""
-    have = os.statvfs(point).f_flag
+    """The current flags of a mount. In a user namespace the kernel rejects a remount that drops one."""
+    current = os.statvfs(point).f_flag
     pairs = (
         (os.ST_RDONLY, MS_RDONLY),
         (os.ST_NOSUID, MS_NOSUID),
@@ -200,7 +202,7 @@ def _present_flags(point: str) -> int:
         (os.ST_NODIRATIME, MS_NODIRATIME),
         (os.ST_RELATIME, MS_RELATIME),
     )
-    return sum(flag for seen, flag in pairs if have & seen)
+    return sum(mount_flag for statvfs_flag, mount_flag in pairs if current & statvfs_flag)
 
 
 def _unescape(field: str) -> str:

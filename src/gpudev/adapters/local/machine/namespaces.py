@@ -1,7 +1,7 @@
-"""The view from inside a dev server: a root of its own with the system read-only, its own folders, and few devices.
+"""Root file system and namespaces of a dev server: a read-only system, own folders, few devices.
 
-Runs in the process that becomes the dev server's first one, before any user code. It decides what can be seen from
-inside; who gets which folders and devices was decided before.
+It runs in the process that becomes the dev server's first one, before any user code. It decides what is visible
+inside. The launch spec says which folders and devices the dev server gets.
 """
 
 import os
@@ -21,7 +21,7 @@ _OWN = linux.MS_NOSUID | linux.MS_NODEV
 
 
 def enter_user_namespace(uid_inside: int) -> None:
-    """Become, in a new user namespace, the one user it has: all capabilities there, none outside."""
+    """Become the only user of a new user namespace: with all capabilities inside, none outside."""
     uid, gid = os.getuid(), os.getgid()
     linux.unshare(linux.CLONE_NEWUSER)
     Path("/proc/self/setgroups").write_text("deny")
@@ -30,13 +30,13 @@ def enter_user_namespace(uid_inside: int) -> None:
 
 
 def unshare_all() -> None:
-    """Own mounts, IPC and host name at once; the next child is the first process of an own pid namespace."""
+    """Get own mounts, IPC and host name. The next child becomes the first process of an own pid namespace."""
     linux.unshare(linux.CLONE_NEWNS | linux.CLONE_NEWPID | linux.CLONE_NEWIPC | linux.CLONE_NEWUTS)
 
 
 def build_root(launch: LaunchSpec, member: Path) -> None:
-    """Replace everything this process sees by the dev server's own view."""
-    linux.mount(None, "/", None, linux.MS_REC | linux.MS_PRIVATE)  # nothing may travel back to the host
+    """Replace this process's root by the dev server's own."""
+    linux.mount(None, "/", None, linux.MS_REC | linux.MS_PRIVATE)  # no mount may propagate to the host
     root = member / "root"
     linux.mount("tmpfs", str(root), "tmpfs", _OWN, "mode=755,size=16m")
     _show_system(root)
@@ -45,7 +45,7 @@ def build_root(launch: LaunchSpec, member: Path) -> None:
     _mount_kernel_views(root)
     _make_devices(root, launch.devices)
     _hide(root, launch.hidden)
-    # Only the root itself: what is mounted in it keeps its own flags.
+    # Only the root itself: mounts in it keep their own flags.
     linux.mount(None, str(root), None, linux.MS_REMOUNT | linux.MS_BIND | _READ_ONLY)
     os.chdir(root)
     linux.pivot_root_here()
@@ -53,7 +53,7 @@ def build_root(launch: LaunchSpec, member: Path) -> None:
 
 
 def drop_privileges(launch: LaunchSpec) -> None:
-    """Become the dev server's user for good. Called in every process that will run user code."""
+    """Become the dev server's user, irrevocably. Every process that will run user code calls it."""
     if launch.mode is not IsolationMode.PLAIN:
         linux.leave_session_keyring()
     if launch.mode.has_own_uid:
@@ -66,7 +66,7 @@ def drop_privileges(launch: LaunchSpec) -> None:
         linux.keep_capabilities()
     if linux.IS_LINUX:
         linux.forbid_new_privileges()
-        # Changing uids made it undumpable, and then its own /proc/self would belong to root.
+        # Changing uids made it undumpable, so its own /proc/self would belong to root.
         linux.set_dumpable(True)
 
 
@@ -83,7 +83,7 @@ def _show_system(root: Path) -> None:
 
 
 def _show_link_target(root: Path, link: str) -> None:
-    """/etc/resolv.conf is often a link into /run, of which nothing else is shown."""
+    """/etc/resolv.conf is often a link into /run, which is otherwise not shown."""
     target = Path(os.path.realpath(link))
     inside = root / target.relative_to("/")
     if not target.is_file() or inside.exists():
@@ -94,7 +94,7 @@ def _show_link_target(root: Path, link: str) -> None:
 
 
 def _write_etc_files(root: Path, launch: LaunchSpec) -> None:
-    """Who the users are and what this machine is called, laid over the host's files."""
+    """Mount own files of users and host names over the host's."""
     names = " ".join(launch.hostnames)
     files = {
         "passwd": (
@@ -110,7 +110,7 @@ def _write_etc_files(root: Path, launch: LaunchSpec) -> None:
     own.mkdir(parents=True)
     for name, text in files.items():
         source, target = own / name, root / "etc" / name
-        # A link would be followed out of the new root; then the host's file has to do.
+        # Mounting on a link would follow it out of the new root. The host's file remains there instead.
         if target.is_file() and not target.is_symlink():
             source.write_text(text)
             linux.bind_mount(str(source), str(target), _READ_ONLY)
@@ -165,7 +165,7 @@ def _make_devices(root: Path, devices: Iterable[str]) -> None:
 
 
 def _hide(root: Path, hidden: Iterable[str]) -> None:
-    """Lay an empty folder over what lies in a system folder and is nobody's business in there."""
+    """Mount an empty folder over each hidden path within a system folder."""
     for path in hidden:
         parts = Path(os.path.realpath(path)).parts
         inside = root.joinpath(*parts[1:])
@@ -174,7 +174,7 @@ def _hide(root: Path, hidden: Iterable[str]) -> None:
 
 
 def _device_groups(devices: Iterable[str]) -> list[int]:
-    """Groups needed to open these devices, where their files are not open to everybody."""
-    seen = [path.stat() for path in map(Path, devices) if path.exists()]
-    closed = (info for info in seen if not info.st_mode & stat.S_IWOTH and info.st_mode & stat.S_IWGRP)
-    return sorted({info.st_gid for info in closed if info.st_gid != 0})
+    """Groups that may open these devices, where not everybody may."""
+    infos = [path.stat() for path in map(Path, devices) if path.exists()]
+    restricted = (info for info in infos if not info.st_mode & stat.S_IWOTH and info.st_mode & stat.S_IWGRP)
+    return sorted({info.st_gid for info in restricted if info.st_gid != 0})

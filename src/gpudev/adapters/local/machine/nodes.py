@@ -1,6 +1,6 @@
 """This machine as nodes with GPUs: described in a file, found through NVML, or simulated.
 
-It decides what there is. Who uses it is `foreign`'s and the planner's business.
+It decides which nodes exist. Who uses them is the concern of `gpu_use` and of the planner.
 """
 
 import os
@@ -33,15 +33,15 @@ class LocalNode:
     name: str
     gpu_type: str
     gpus: int
-    """0: a CPU node, with user slots instead."""
+    """0: a CPU node, which has user slots instead."""
     simulated: bool
     cpus: int
     memory: int
     """Bytes."""
     devices: tuple[tuple[str, ...], ...] = ()
-    """Real GPUs: each one's device files, by its number on this node."""
+    """Device files of real GPUs, by the GPU's number on this node."""
     nvml: tuple[int, ...] = ()
-    """Real GPUs: each one's number in NVML, by its number on this node."""
+    """NVML's numbers of real GPUs, by the GPU's number on this node."""
 
     @property
     def units(self) -> int:
@@ -52,7 +52,7 @@ class LocalNode:
 class LocalNodes:
     nodes: tuple[LocalNode, ...]
     source: str
-    """Where this knowledge comes from, in words."""
+    """Where the nodes were found, as text for people."""
 
     @property
     def has_real_gpus(self) -> bool:
@@ -63,9 +63,9 @@ class LocalNodes:
 
 
 def load_nodes(nodes_file: Path | None) -> LocalNodes:
-    """The nodes of this machine. Raises Invalid, naming the place, when the file is not right.
+    """The nodes of this machine. Raises Invalid, naming the place, when the file is invalid.
 
-    The file is TOML, one table per node; this machine plays all of them::
+    The file is TOML with one table per node; this machine runs all of them::
 
         [[node]]
         name = "a"          # lower-case letters, digits, '-' and '.'
@@ -90,7 +90,7 @@ def load_nodes(nodes_file: Path | None) -> LocalNodes:
 
 
 def gpu_types(nodes: LocalNodes) -> list[GpuType]:
-    """What this machine's nodes are, as rows of the catalogue."""
+    """The types of this machine's nodes, as rows of the catalogue."""
     catalogue = load_catalogue()
     counts = Counter(node.gpu_type for node in nodes.nodes)
     types: dict[str, GpuType] = {}
@@ -110,7 +110,7 @@ def gpu_types(nodes: LocalNodes) -> list[GpuType]:
 
 
 def gpu_type_name(device_name: str) -> str:
-    """The catalogue's name for what NVML calls a device; a short name of its own for any other."""
+    """The catalogue's name for an NVML device name. Devices outside the catalogue get a short name of their own."""
     words = re.findall(r"[a-z0-9]+", device_name.lower())
     for word in words:
         if word in load_catalogue():
@@ -145,13 +145,13 @@ def _read_nodes_file(path: Path) -> tuple[LocalNode, ...]:
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise Invalid(f"the nodes file {path} cannot be read: {error.strerror}", field="nodes_file") from error
+        raise Invalid(f"cannot read the nodes file {path}: {error.strerror}", field="nodes_file") from error
     except ValueError as error:  # bad TOML (the message names the line) or bad UTF-8
-        raise Invalid(f"the nodes file {path} is not right: {error}", field="nodes_file") from error
+        raise Invalid(f"invalid nodes file {path}: {error}", field="nodes_file") from error
     tables = document.get("node")
     is_list = isinstance(tables, list) and all(isinstance(table, dict) for table in tables)
     if not is_list or not tables or document.keys() != {"node"}:
-        raise Invalid(f"the nodes file {path} must hold [[node]] tables and nothing else", field="node")
+        raise Invalid(f"invalid nodes file {path} (expected [[node]] tables and nothing else)", field="node")
     part = _machine_part(len(tables))
     real = {gpu.index: gpu for gpu in find_gpus()} if any("nvml" in table for table in tables) else {}
     nodes: list[LocalNode] = []
@@ -168,7 +168,7 @@ def _read_nodes_file(path: Path) -> tuple[LocalNode, ...]:
 def _parse_node(table: dict[str, Any], part: tuple[int, int], real: dict[int, NvmlGpu]) -> LocalNode:
     unknown = sorted(table.keys() - _FIELDS)
     if unknown:
-        raise Invalid(f"there is no field {unknown[0]!r}; there are {', '.join(sorted(_FIELDS))}", field=unknown[0])
+        raise Invalid(f"no field named {unknown[0]!r} (expected {', '.join(sorted(_FIELDS))})", field=unknown[0])
     gpu_type = _parse_name(table, "gpu_type", _TYPE_NAME)
     known = load_catalogue().get(gpu_type)
     nvml = _parse_nvml(table, real)
@@ -183,30 +183,32 @@ def _parse_node(table: dict[str, Any], part: tuple[int, int], real: dict[int, Nv
         nvml=nvml,
     )
     if known and known.is_cpu and node.gpus:
-        raise Invalid(f"{gpu_type} is a CPU type: it has no GPUs", field="gpus")
+        raise Invalid(f"invalid gpus {node.gpus} (expected none: {gpu_type} is a CPU type)", field="gpus")
     if nvml and node.gpus != len(nvml):
-        raise Invalid(f"gpus is {node.gpus}, but nvml names {len(nvml)}", field="gpus")
+        raise Invalid(f"invalid gpus {node.gpus} (expected {len(nvml)}, as many as nvml names)", field="gpus")
     if node.gpus == 0 and not (known and known.is_cpu):
-        raise Invalid(f"gpus must say how many GPUs {gpu_type} has here", field="gpus")
+        raise Invalid(f"gpus is missing (expected the number of {gpu_type} GPUs of this node)", field="gpus")
     return replace(node, simulated=node.gpus > 0 and not nvml)
 
 
 def _check_distinct(node: LocalNode, others: Sequence[LocalNode]) -> None:
     for other in others:
         if other.name == node.name:
-            raise Invalid(f"the name {node.name!r} is taken", field="name")
+            raise Invalid(f"the node name {node.name!r} is taken", field="name")
         if other.gpu_type == node.gpu_type and other.gpus != node.gpus:
             raise Invalid(
-                f"{node.gpu_type} has {other.gpus} GPUs on node {other.name!r}: a type is one size", field="gpus"
+                f"invalid gpus {node.gpus} (expected {other.gpus}, as on node {other.name!r}: "
+                f"all nodes of type {node.gpu_type} must have the same number)",
+                field="gpus",
             )
         if set(other.nvml) & set(node.nvml):
-            raise Invalid(f"a GPU of node {other.name!r} is named again", field="nvml")
+            raise Invalid(f"nvml names a GPU that belongs to node {other.name!r}", field="nvml")
 
 
 def _parse_nvml(table: dict[str, Any], real: dict[int, NvmlGpu]) -> tuple[int, ...]:
     value = table.get("nvml", [])
     if not isinstance(value, list) or not all(type(index) is int for index in value) or len(set(value)) != len(value):
-        raise Invalid("nvml must be a list of different numbers, such as [0, 1]", field="nvml")
+        raise Invalid(f"invalid nvml {str(value)[:80]!r} (expected different numbers, such as [0, 1])", field="nvml")
     missing = [index for index in value if index not in real]
     if missing:
         raise Invalid(f"this machine has no NVIDIA GPU number {missing[0]}", field="nvml")
@@ -216,7 +218,7 @@ def _parse_nvml(table: dict[str, Any], real: dict[int, NvmlGpu]) -> tuple[int, .
 def _parse_name(table: dict[str, Any], field: str, pattern: re.Pattern[str]) -> str:
     value = table.get(field)
     if not isinstance(value, str) or not pattern.fullmatch(value):
-        raise Invalid(f"{field} must be lower-case letters, digits and '-', not {str(value)[:80]!r}", field=field)
+        raise Invalid(f"invalid {field} {str(value)[:80]!r} (expected lower-case letters, digits and '-')", field=field)
     return value
 
 
@@ -225,10 +227,10 @@ def _parse_number(table: dict[str, Any], field: str, least: int, most: int, defa
         return default
     value = table[field]
     if type(value) is not int or not least <= value <= most:
-        raise Invalid(f"{field} must be a number from {least} to {most}, not {str(value)[:80]!r}", field=field)
+        raise Invalid(f"invalid {field} {str(value)[:80]!r} (expected a number from {least} to {most})", field=field)
     return value
 
 
 def _machine_part(parts: int) -> tuple[int, int]:
-    """An equal part of this machine's CPUs and memory."""
+    """An equal share of this machine's CPUs and memory."""
     return max(1, (os.cpu_count() or 1) // parts), psutil.virtual_memory().total // parts

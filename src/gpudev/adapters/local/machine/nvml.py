@@ -1,6 +1,6 @@
-"""The NVIDIA GPUs of this machine, as the driver tells. No driver, no GPUs: that is an answer, not an error.
+"""The NVIDIA GPUs of this machine, read through NVML. Without a driver there are no GPUs; that is no error.
 
-Calls may take long when a GPU is in trouble: never on the event loop.
+Calls may take long when a GPU has a fault: never make them on the event loop.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from typing import Any
 from gpudev.domain.errors import Unavailable
 
 CONTROL_DEVICES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
-"""What every user of a GPU needs besides the GPU's own file."""
+"""Every user of a GPU needs these besides the GPU's own file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def find_gpus() -> list[NvmlGpu]:
 
 
 def computing_pids() -> dict[int, frozenset[int]]:
-    """Who computes on each GPU, by NVML's numbers. A desktop that only draws does not count.
+    """The processes that compute on each GPU, by NVML's numbers. A desktop that only draws does not count.
 
     Raises Unavailable when the driver does not answer.
     """
@@ -53,7 +53,7 @@ def computing_pids() -> dict[int, frozenset[int]]:
 
 
 def measure_gpus() -> list[GpuMeasurement]:
-    """How busy each GPU is right now. Nothing where no driver answers; a GPU that cannot say is left out."""
+    """The current utilization of each GPU. Empty where no driver answers; a GPU that cannot be read is left out."""
     nvml = _library()
     if nvml is None:
         return []
@@ -77,7 +77,7 @@ def _gpu(nvml: Any, index: int) -> NvmlGpu:
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     name = nvml.nvmlDeviceGetName(handle)
     try:
-        # The number in the file's name need not be NVML's.
+        # The number in the file's name may differ from NVML's.
         device = f"/dev/nvidia{nvml.nvmlDeviceGetMinorNumber(handle)}"
     except nvml.NVMLError:
         device = ""
@@ -91,8 +91,8 @@ def _pids(nvml: Any, index: int) -> frozenset[int]:
 
 
 def _library() -> Any:
-    """pynvml, ready for use; None without a driver."""
-    import pynvml  # only where GPUs are looked for
+    """pynvml, initialized. None: there is no driver."""
+    import pynvml  # loaded only when somebody asks for GPUs
 
     try:
         pynvml.nvmlInit()

@@ -1,4 +1,4 @@
-"""Waiting on the event loop for a process to end: told by the kernel where it can, else by looking often."""
+"""Waits on the event loop for a process to end: by pidfd where the kernel has it, else by polling."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ async def wait_until_ended(process: ProcessIdentity | None) -> None:
     except ProcessLookupError:
         return
     if pidfd is None:
-        while not has_ended(process, None):  # noqa: ASYNC110 - the kernel tells nobody
+        while not has_ended(process, None):  # noqa: ASYNC110 - the kernel sends no event
             await asyncio.sleep(POLL_S)
         return
     try:
@@ -29,11 +29,11 @@ async def wait_until_readable(fd: int) -> None:
     loop = asyncio.get_running_loop()
     readable: asyncio.Future[None] = loop.create_future()
 
-    def tell() -> None:
+    def resolve() -> None:
         if not readable.done():
             readable.set_result(None)
 
-    loop.add_reader(fd, tell)
+    loop.add_reader(fd, resolve)
     try:
         await readable
     finally:

@@ -1,7 +1,7 @@
-"""Which process is meant, and whether it still lives: a pid alone may long belong to somebody else.
+"""Identity and life of processes. A pid alone may meanwhile belong to another process.
 
-A process is named by its pid, the moment it started and the boot it started in. A zombie has ended. Nothing here knows
-what the processes are for. On anything but Linux psutil answers; that way is not tested on macOS.
+A process is identified by its pid, its start time and the boot in which it started. A zombie has ended. Nothing here
+knows what the processes do. On systems other than Linux psutil answers; this is not tested on macOS.
 """
 
 import ctypes
@@ -24,7 +24,7 @@ _GONE = (FileNotFoundError, ProcessLookupError)
 class ProcessIdentity:
     pid: int
     started: str
-    """Only to be compared: ticks since boot on Linux, else what psutil tells processes apart by."""
+    """For comparison only: ticks since boot on Linux, else the time by which psutil distinguishes processes."""
     boot: str
 
 
@@ -36,17 +36,17 @@ def boot_id() -> str:
 
 
 def identify(pid: int) -> ProcessIdentity | None:
-    """Who has this pid now; None when nobody does, or only a zombie."""
+    """The process that has this pid now. None: no process, or a zombie."""
     started = _start_time(pid)
     return None if started is None else ProcessIdentity(pid, started, boot_id())
 
 
 def identify_self() -> ProcessIdentity:
-    """This process, by the pid the mounted /proc knows it by: not os.getpid() in a fresh pid namespace."""
+    """This process, by its pid in the mounted /proc. In a fresh pid namespace that is not os.getpid()."""
     pid = int(Path("/proc/self").readlink().name) if _IS_LINUX else os.getpid()
     found = identify(pid)
     if found is None:
-        raise ProcessLookupError(f"process {pid} does not see itself in /proc")
+        raise ProcessLookupError(f"process {pid} not found in /proc, although it is this process")
     return found
 
 
@@ -55,7 +55,7 @@ def is_alive(process: ProcessIdentity) -> bool:
 
 
 def open_pidfd(process: ProcessIdentity) -> int | None:
-    """A descriptor for exactly this process, readable once it has ended. None where the system has no such thing.
+    """A descriptor for exactly this process, readable once it has ended. None: the system has no pidfds.
 
     Raises ProcessLookupError when it has ended.
     """
@@ -67,7 +67,7 @@ def open_pidfd(process: ProcessIdentity) -> int | None:
         raise
     except OSError:  # a kernel before 5.3, or a sandbox that forbids the call
         return None
-    # The pid may have changed hands before the descriptor was open, but not after.
+    # The pid may have passed to another process before the descriptor was open, but not after.
     if not is_alive(process):
         os.close(fd)
         raise ProcessLookupError(f"process {process.pid} has ended")
@@ -83,7 +83,7 @@ def has_ended(process: ProcessIdentity, pidfd: int | None) -> bool:
 
 
 def send_signal(process: ProcessIdentity, number: signal.Signals, pidfd: int | None) -> None:
-    """Nothing happens when it has ended already."""
+    """Send a signal. Nothing happens when the process has ended already."""
     try:
         if pidfd is not None:
             signal.pidfd_send_signal(pidfd, number)
@@ -94,7 +94,7 @@ def send_signal(process: ProcessIdentity, number: signal.Signals, pidfd: int | N
 
 
 def children_of(pid: int) -> list[int]:
-    """Direct children, zombies among them."""
+    """Direct children, including zombies."""
     if _IS_LINUX:
         try:
             return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
@@ -108,21 +108,21 @@ def children_of(pid: int) -> list[int]:
 
 def descendants_of(pid: int) -> list[int]:
     found: list[int] = []
-    waiting = children_of(pid)
-    while waiting:
-        child = waiting.pop()
+    pending = children_of(pid)
+    while pending:
+        child = pending.pop()
         found.append(child)
-        waiting.extend(children_of(child))
+        pending.extend(children_of(child))
     return found
 
 
 def descends_from(pid: int, ancestors: frozenset[int]) -> bool:
-    """Whether a process is one of these or has one of them above it."""
-    seen: set[int] = set()
-    while pid > 0 and pid not in seen:
+    """Whether a process is one of these or a descendant of one."""
+    visited: set[int] = set()
+    while pid > 0 and pid not in visited:
         if pid in ancestors:
             return True
-        seen.add(pid)
+        visited.add(pid)
         try:
             pid = psutil.Process(pid).ppid()
         except psutil.Error:
@@ -131,9 +131,9 @@ def descends_from(pid: int, ancestors: frozenset[int]) -> bool:
 
 
 def find_processes_by_variable(variable: str, value: str) -> list[ProcessIdentity]:
-    """Live processes that were started with this in their environment, as far as we may look."""
-    is_marked = _has_variable_in_proc if _IS_LINUX else _has_variable
-    found = [identify(pid) for pid in psutil.pids() if is_marked(pid, variable, value)]
+    """Live processes that were started with this variable, among those whose environment we may read."""
+    has_variable = _has_variable_in_proc if _IS_LINUX else _has_variable
+    found = [identify(pid) for pid in psutil.pids() if has_variable(pid, variable, value)]
     return [identity for identity in found if identity is not None]
 
 
@@ -145,7 +145,7 @@ def _has_variable(pid: int, variable: str, value: str) -> bool:
 
 
 def _has_variable_in_proc(pid: int, variable: str, value: str) -> bool:
-    """The same for a tenth of the work: all processes of a machine are asked, and again until the last has ended."""
+    """Ten times cheaper than psutil. It matters: all processes are read, again and again until the last has ended."""
     try:
         with open(f"/proc/{pid}/environ", "rb", buffering=0) as file:
             return b"\0%b=%b\0" % (os.fsencode(variable), os.fsencode(value)) in b"\0" + file.readall()
@@ -154,7 +154,7 @@ def _has_variable_in_proc(pid: int, variable: str, value: str) -> bool:
 
 
 def describe_exit_status(status: int) -> str:
-    """A wait status in words."""
+    """A wait status as text for people."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         try:
@@ -165,7 +165,7 @@ def describe_exit_status(status: int) -> str:
 
 
 def _boot_session() -> str | None:
-    """macOS: the time of boot moves when the clock is set; this does not."""
+    """macOS: the boot time moves when the clock is set; this id does not."""
     if sys.platform != "darwin":
         return None
     text, size = ctypes.create_string_buffer(64), ctypes.c_size_t(64)
@@ -180,15 +180,15 @@ def _start_time(pid: int) -> str | None:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except _GONE:
         return None
-    # The second field is the command's name in parentheses and may hold anything, parentheses too.
+    # The second field is the command's name in parentheses. It may contain anything, also parentheses.
     fields = text.rpartition(")")[2].split()
     state, started = fields[0], fields[19]
     return None if state in "ZXx" else started
 
 
 def _start_by_psutil(pid: int) -> str | None:
-    """Not its create_time: on macOS each process that asks moves that by how far the clock was set since it began to
-    run itself, and after a laptop's sleep nobody would be who they were."""
+    """Does not use create_time: on macOS psutil shifts it by how far the clock was set since the asking process
+    started, so that after a laptop's sleep no process would be recognised."""
     try:
         process = psutil.Process(pid)
         started: float | None = process._ident[1]  # type: ignore[attr-defined]
