@@ -90,11 +90,11 @@ class TestWhatIsRefused:
     @pytest.mark.parametrize(
         ("shares", "said"),
         [
-            ((NodeShare(0, "z", 1, (0,)),), "no node 'z'"),
+            ((NodeShare(0, "z", 1, (0,)),), "no node named 'z'"),
             ((NodeShare(0, "a", 1, (8,)),), "no GPU 8"),
             ((NodeShare(0, "a", 1, (-1,)),), "no GPU -1"),
-            ((NodeShare(0, "a", 2, (1,)),), "must name its 2 GPUs"),
-            ((NodeShare(0, "a", 2, (1, 1)),), "must name its 2 GPUs"),
+            ((NodeShare(0, "a", 2, (1,)),), "expected the numbers of its 2 GPUs"),
+            ((NodeShare(0, "a", 2, (1, 1)),), "expected the numbers of its 2 GPUs"),
             ((NodeShare(1, "a", 1, (0,)),), "ranks"),
             ((NodeShare(0, "a", 1, (0,)), NodeShare(0, "b", 1, (0,))), "ranks"),
         ],

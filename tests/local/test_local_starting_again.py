@@ -31,7 +31,7 @@ async def test_a_lost_one_that_is_being_started_again_is_never_seen_as_dead_for_
     assert [seen and (seen.phase, seen.is_restartable) for seen in glimpses] == [(ServerPhase.DEAD, True)]
 
 
-@pytest.mark.parametrize("error", [ClusterError("no process can be forked"), Unavailable("the warm process is away")])
+@pytest.mark.parametrize("error", [ClusterError("no process can be forked"), Unavailable("the zygote is away")])
 async def test_a_start_that_failed_may_be_tried_again(
     world: LocalWorld, monkeypatch: pytest.MonkeyPatch, error: GpuDevError
 ) -> None:

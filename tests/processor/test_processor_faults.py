@@ -76,7 +76,7 @@ async def test_one_whose_row_changes_while_it_is_torn_down_is_looked_at_again_at
 
 
 async def test_a_cluster_that_is_away_when_it_should_start_one_is_asked_again_after_a_pause(world: World) -> None:
-    world.cluster.refuse_launch = Unavailable("the warm process keeps dying")
+    world.cluster.refuse_launch = Unavailable("the zygote died repeatedly")
     rid = await world.submit(1)
     await world.turn(5)
     assert world.cluster.asked == 1

@@ -1,8 +1,8 @@
-"""This machine as the cloud: volumes and snapshots are folders of the state folder, and there are no groups of nodes.
+"""This machine as the cloud: volumes and snapshots are folders, and there are no node groups.
 
-It asks `volumes` and `snapshots`, which block, in threads, so that nobody else waits. Long work belongs to nobody who
-asks for it: it goes on when they stop waiting, is joined by whoever asks again, and ends with `close`. Then, as after a
-crash, it is begun again when it is asked for or looked at the next time.
+It calls the volume store and the snapshot store, which block, in threads. A long job does not belong to its first
+caller: it continues when that caller stops waiting, later callers join it, and `close` stops it. After that, as after
+a crash, the next call for the same volume or snapshot starts it again.
 """
 
 import asyncio
@@ -37,9 +37,9 @@ from gpudev.ports.cloud import OWNER_TAG, TOKEN_TAG, NodeGroup, Snapshot, Snapsh
 log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
 _MAX_THREADS = 4
-"""Long works; they wait for the same device anyway."""
+"""Parallel long jobs. More would not help: they wait for the same device."""
 _SNAPSHOT_WAIT_S = 1.0
-"""How long whoever begins a snapshot waits for it."""
+"""How long the caller that begins a snapshot waits for its completion."""
 
 
 class LocalCloud:
@@ -54,7 +54,7 @@ class LocalCloud:
         self._threads: ThreadPoolExecutor | None = None
         self._jobs: dict[tuple[VolumeOrSnapshot, str], tuple[ThreadJob, asyncio.Task[object]]] = {}
         self._pending: dict[str, set[str]] = {}
-        """By volume, snapshots that are not complete: nobody may write to it until they are."""
+        """Incomplete snapshots, by volume. No dev server may write to a volume until its snapshots are complete."""
         self._cleanup_job = ThreadJob()
         self._background_tasks: set[asyncio.Task[None]] = set()
 
@@ -74,7 +74,7 @@ class LocalCloud:
             self._threads.shutdown()
             self._threads = None
 
-    # What is seen
+    # Reading
 
     async def node_groups(self, prefix: str) -> list[NodeGroup]:
         return []
@@ -83,7 +83,7 @@ class LocalCloud:
         return [volume for volume in await asyncio.to_thread(self._volumes.list_volumes) if volume.owner is not None]
 
     async def snapshots(self) -> list[Snapshot]:
-        # Snapshots first: a volume that goes meanwhile cannot leave one behind that looks like nobody's.
+        # Snapshots first: otherwise a volume that is removed in between would make its snapshot look like an orphan.
         found = await asyncio.to_thread(self._snapshots.list_snapshots)
         owned = {volume.volume_id for volume in await self.volumes()}
         return [snapshot for snapshot in found if OWNER_TAG in snapshot.tags or snapshot.volume_id in owned]
@@ -102,7 +102,7 @@ class LocalCloud:
         return found is None or not found.attached_to
 
     async def find_snapshot(self, snapshot_id: str) -> Snapshot | None:
-        """One that is not complete is worked on from now on, if it was not."""
+        """Also starts the job of an incomplete snapshot, if none is running."""
         record = await self.find_snapshot_record(snapshot_id)
         if record is None:
             return None
@@ -111,31 +111,31 @@ class LocalCloud:
         return record.to_snapshot(snapshot_id)
 
     async def find_snapshot_record(self, snapshot_id: str) -> LocalSnapshotRecord | None:
-        """With how it was made, what was left out and why it failed."""
+        """The record says how the snapshot was made, what was left out and why it failed."""
         return await asyncio.to_thread(self._snapshots.find_snapshot_record, snapshot_id)
 
     async def volume_contents(self, volume_id: str, most_entries: int = MOST_ENTRIES) -> Contents:
-        """Of a volume as it is now."""
+        """The contents of a volume as it is now."""
         return await self._in_thread(self._volumes.volume_contents, volume_id, self._cleanup_job, most_entries)
 
     async def snapshot_contents(self, snapshot_id: str) -> Contents:
-        """As kept when it was made."""
+        """The contents as recorded when the snapshot was made."""
         record = await self.find_snapshot_record(snapshot_id)
         if record is None or record.state is not SnapshotState.COMPLETED:
-            raise ClusterError(f"there is no complete snapshot {snapshot_id}")
+            raise ClusterError(f"complete snapshot {snapshot_id} not found")
         return Contents.from_json(dict(record.contents))
 
     def progress(self, token: str) -> CopyProgress | None:
-        """Of what is being made by this token here; None: nothing is."""
+        """Progress of the volume or snapshot that is being made for this token. None: no job is running."""
         jobs = (self._jobs.get((thing, token)) for thing in VolumeOrSnapshot)
         return next((job.progress for job, _ in filter(None, jobs)), None)
 
-    # What is done
+    # Changing
 
     async def ensure_volume(
         self, token: str, *, size_gb: int, zone: str, tags: Mapping[str, str], from_snapshot: str | None = None
     ) -> Volume:
-        """Made when this returns, which takes long from a large snapshot: see `progress`."""
+        """Returns when the volume is complete. From a large snapshot that takes long: see `progress`."""
         volume_id = _id_from_token(token)
         wanted = LocalVolumeRecord(
             size_gb, self._clock.now(), zone, volume_id, {**tags, TOKEN_TAG: volume_id}, from_snapshot
@@ -144,7 +144,7 @@ class LocalCloud:
         await self._run_job(key, lambda job: self._volumes.ensure_volume(volume_id, wanted, job))
         found = await self.find_volume(volume_id)
         if found is None:
-            raise Unavailable(f"the disk {volume_id} was removed at the same moment")
+            raise Unavailable(f"volume {volume_id} was removed at the same moment")
         return found
 
     async def grow_volume(self, volume_id: str, size_gb: int) -> Volume:
@@ -154,7 +154,7 @@ class LocalCloud:
         return await asyncio.to_thread(self._volumes.update_volume, volume_id, grown)
 
     async def tag_volume(self, volume_id: str, tags: Mapping[str, str]) -> None:
-        """A disk from before there were records gets one by this."""
+        """Also gives a record to a volume that is older than volume records."""
 
         def tagged(record: LocalVolumeRecord) -> LocalVolumeRecord:
             return replace(record, tags={**record.tags, **tags})
@@ -167,13 +167,13 @@ class LocalCloud:
         record = await asyncio.to_thread(self._snapshots.begin_snapshot, snapshot_id, wanted)
         if record.state is SnapshotState.PENDING:
             self._pending.setdefault(volume_id, set()).add(snapshot_id)
-            # A small one is complete at once, and then nobody has to look again.
+            # A small one is complete within this time, and the caller need not ask again.
             await asyncio.wait({self._complete_snapshot(snapshot_id)}, timeout=_SNAPSHOT_WAIT_S)
             record = await self.find_snapshot_record(snapshot_id) or record
         return record.to_snapshot(snapshot_id)
 
     async def remove_volume(self, volume_id: str) -> None:
-        """Gone from its place when this returns; its bytes follow."""
+        """The volume is gone when this returns. Its bytes are removed later."""
         try:
             self._remove_later(await asyncio.to_thread(self._volumes.remove_volume, volume_id))
         except VolumeBusy:
@@ -182,7 +182,7 @@ class LocalCloud:
             raise
 
     async def remove_snapshot(self, snapshot_id: str) -> None:
-        """One that is being made is broken off."""
+        """Stops the job of a snapshot that is being made."""
         if running := self._jobs.get((VolumeOrSnapshot.SNAPSHOT, snapshot_id)):
             job, task = running
             job.stopped = True
@@ -190,7 +190,7 @@ class LocalCloud:
         self._clear_pending(snapshot_id)
         self._remove_later(await asyncio.to_thread(self._snapshots.remove_snapshot, snapshot_id))
 
-    # Working
+    # Jobs
 
     def _complete_snapshot(self, snapshot_id: str) -> "asyncio.Task[object]":
         return self._start_job(
@@ -219,9 +219,9 @@ class LocalCloud:
             and not task.cancelled()
             and not isinstance(error, VolumeBusy | JobStopped)
         ):
-            self._clear_pending(key[1])  # complete, failed, or beyond copying: nobody waits for it any longer
+            self._clear_pending(key[1])  # complete, failed, or impossible to copy: the volume need not wait for it
         if error is not None and not isinstance(error, VolumeBusy | JobStopped):
-            log.warning("disks.work_failed", thing=key[0].value, id=key[1], error=str(error))
+            log.warning("volume_job.failed", thing=key[0].value, id=key[1], error=str(error))
 
     def _clear_pending(self, snapshot_id: str) -> None:
         for volume_id, pending in [*self._pending.items()]:
@@ -234,21 +234,21 @@ class LocalCloud:
             raise Unavailable("the local cloud has not been started")
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
 
-    # Cleaning
+    # Cleanup
 
     def _prepare(self) -> None:
-        with translate_errors("the folder of disks cannot be used"):
+        with translate_errors("cannot use the folder of volumes"):
             self._layout.prepare()
             for snapshot in self._snapshots.list_snapshots():
                 if snapshot.state is SnapshotState.PENDING:
                     self._pending.setdefault(snapshot.volume_id, set()).add(snapshot.snapshot_id)
 
-    def _remove_later(self, rubbish: Path | None) -> None:
-        if rubbish is not None:
-            self._run_in_background(lambda: remove_folder(rubbish, self._cleanup_job.check))
+    def _remove_later(self, trash: Path | None) -> None:
+        if trash is not None:
+            self._run_in_background(lambda: remove_folder(trash, self._cleanup_job.check))
 
     def _run_in_background(self, work: Callable[[], None]) -> None:
-        """What does not succeed is tried again after the next start."""
+        """A cleanup that fails is tried again after the next start."""
         task = asyncio.create_task(self._run_cleanup(work))
         self._background_tasks.add(task)
         task.add_done_callback(self._background_tasks.discard)
@@ -258,12 +258,12 @@ class LocalCloud:
             await self._in_thread(work)
         except (OSError, GpuDevError) as error:
             if not isinstance(error, JobStopped):
-                log.warning("disks.cleaning_failed", error=str(error))
+                log.warning("volume_cleanup.failed", error=str(error))
 
 
 def _id_from_token(token: str) -> str:
-    """What is made is named after its token: there is nothing to look through to find it again."""
+    """Volumes and snapshots are named after their token, so that no search is needed to find them again."""
     try:
         return str(UUID(token))
     except ValueError as error:
-        raise ClusterError(f"{token[:80]!r} is no token: it must be a uuid") from error
+        raise ClusterError(f"invalid token {token[:80]!r} (expected a uuid)") from error

@@ -1,9 +1,9 @@
-"""This machine as the cluster: dev servers are processes here, and what is known of them lies in the state folder.
+"""This machine as the cluster: dev servers are processes, and the state folder records them.
 
-It carries out and reports; who gets what was decided before. Nothing here waits for a dev server to become ready.
-Everything that blocks runs in threads; one lock per reservation keeps its start and its end apart.
-Without Linux (or where Linux forbids it) dev servers are ordinary processes in ordinary folders. That way is written
-for macOS too, but not tested there.
+It launches, tears down and observes; the planner has decided before who gets what. Nothing here waits for a dev server
+to become ready. Everything that blocks runs in threads. One lock per reservation serializes its launch and teardown.
+Without Linux, or where Linux forbids namespaces, dev servers are ordinary processes in ordinary folders. That should
+work on macOS too, but is not tested there.
 """
 
 import asyncio
@@ -48,6 +48,7 @@ _T = TypeVar("_T")
 _STOP_TIMEOUT_S = 5.0
 _MESSAGE_VALID_FOR = timedelta(minutes=15)
 _RESERVATION_VARIABLE = "GPU_DEV_RESERVATION_ID"
+_EARLIER_RUN_NOT_ENDED = "processes of the dev server's earlier run have not ended yet"
 
 
 class LocalCluster:
@@ -61,8 +62,8 @@ class LocalCluster:
         mode: IsolationMode | None = None,
         closed_ports: tuple[int, ...] = (),
     ) -> None:
-        """`mode` None: the best that works here. `closed_ports`: of this machine, the control plane's own; dev servers'
-        SSH servers forward nothing there."""
+        """`mode` None: the best that works here. `closed_ports`: the control plane's own ports on this machine; the dev
+        servers' SSH servers forward nothing to them."""
         self._state = StateFolder(Path(state_dir).expanduser().absolute())
         self._nodes = nodes
         self._clock = clock
@@ -91,7 +92,7 @@ class LocalCluster:
         try:
             await self._start()
         except OSError as error:
-            raise Unavailable(f"the state folder {self._state.path} cannot be used: {error.strerror}") from error
+            raise Unavailable(f"cannot use the state folder {self._state.path}: {error.strerror}") from error
 
     async def close(self) -> None:
         self._unmanaged_use.close()
@@ -108,7 +109,7 @@ class LocalCluster:
         try:
             await self._refresh_servers()
         except OSError as error:
-            raise Unavailable(f"the state folder cannot be read: {error}") from error
+            raise Unavailable(f"cannot read the state folder: {error}") from error
         self._unmanaged_use.refresh()
         nodes = tuple(node_state(node, self._unmanaged_use.latest, self._ssh_host) for node in self._nodes.nodes)
         servers = {rid: server.state(self._ssh_host) for rid, server in self._servers.items()}
@@ -126,20 +127,22 @@ class LocalCluster:
         return await asyncio.shield(self._start_task(self._ensure_gone(launcher, reservation_id, keep_files)))
 
     async def stop_servers(self) -> int:
-        """End every dev server's processes and keep their folders, as a shutdown of the machine does. Answers how
-        many ran. Whoever starts next finds them lost unwatched and may start them again."""
+        """Stop every dev server's processes and keep their folders, as a shutdown of the machine does.
+
+        Returns how many ran. The next start of the control plane finds them dead and restartable.
+        """
         self._get_launcher()
         stopped = 0
         for server in list(self._servers.values()):
             async with self._lock(server.reservation_id):
                 ran = server.state(self._ssh_host).phase is not ServerPhase.DEAD
                 if not await self._stop_server(server):
-                    raise ClusterError(f"dev server {server.reservation_id} does not end")
+                    raise ClusterError(f"cannot stop dev server {server.reservation_id}")
                 stopped += ran
         return stopped
 
     async def home_contents(self, reservation_id: ReservationId) -> Contents | None:
-        """Disks are folders here: whoever takes their snapshots knows what is in them."""
+        """None: disks are folders here, and the snapshots of them record their contents."""
         return None
 
     async def apply_addons(
@@ -149,23 +152,26 @@ class LocalCluster:
         async with self._lock(reservation_id):
             server = self._servers.get(reservation_id)
             if server is None or server.state(self._ssh_host).phase is not ServerPhase.READY:
-                raise Unavailable("the dev server does not run at the moment")
+                raise Unavailable("the dev server is not running")
             try:
                 await self._update_addons(launcher, server, ssh_public_keys, jupyter)
                 report = await asyncio.to_thread(server.folder.member(0).read_jupyter_report)
             except OSError as error:
-                raise Unavailable(f"the dev server's folder cannot be used: {error.strerror}") from error
+                raise Unavailable(f"cannot use the dev server's folder: {error.strerror}") from error
             return None if jupyter is None else parse_jupyter_report(report, jupyter)
 
     async def send_message(self, reservation_id: ReservationId, message: str) -> None:
-        """It also greets those who log in within the next minutes. Whoever is gone need not be told."""
+        """Show a message in all terminals, and to those who log in within the next 15 minutes.
+
+        Nothing happens when the dev server is gone.
+        """
         server = self._servers.get(reservation_id)
         if server is None:
             return
         text = "".join(letter for letter in message if letter.isprintable() or letter == "\n")
-        told = TerminalMessage(text, valid_until=self._clock.now() + _MESSAGE_VALID_FOR)
+        terminal_message = TerminalMessage(text, valid_until=self._clock.now() + _MESSAGE_VALID_FOR)
         with contextlib.suppress(FileNotFoundError):
-            await asyncio.to_thread(append_message, str(server.folder.messages), told)
+            await asyncio.to_thread(append_message, str(server.folder.messages), terminal_message)
 
     async def _start(self) -> None:
         await asyncio.to_thread(self._state.path.mkdir, 0o700, True, True)
@@ -178,8 +184,8 @@ class LocalCluster:
         if self._nodes.has_real_gpus:
             await asyncio.to_thread(ensure_gpu_devices)
         await self._refresh_servers()
-        if looking := self._unmanaged_use.refresh():
-            await asyncio.wait({looking}, timeout=_STOP_TIMEOUT_S)
+        if refreshing := self._unmanaged_use.refresh():
+            await asyncio.wait({refreshing}, timeout=_STOP_TIMEOUT_S)
         self._run_in_background(self._state.empty_trash)
 
     def _get_launcher(self) -> Launcher:
@@ -200,7 +206,7 @@ class LocalCluster:
         )
 
     def _other_specs(self, spec: ServerSpec) -> list[ServerSpec]:
-        """Those that run, or are about to."""
+        """The specs of all other dev servers that run or are being launched."""
         return [
             server.record.spec
             for rid, server in self._servers.items()
@@ -209,7 +215,7 @@ class LocalCluster:
             and server.state(self._ssh_host).phase is not ServerPhase.DEAD
         ]
 
-    # Starting
+    # Launch
 
     async def _ensure_server(self, launcher: Launcher, spec: ServerSpec) -> None:
         async with self._lock(spec.reservation_id):
@@ -219,11 +225,11 @@ class LocalCluster:
                 return
             launcher.check_spec(spec, self._other_specs(spec))
             if server is not None:
-                # Whoever looks while its remains are cleared away sees what was seen before, and not a new death.
+                # An observation during the cleanup shows the earlier reason, and not a new death.
                 server.failure = server.state(self._ssh_host).reason
                 server.is_restartable = True
                 if not await self._stop_server(server):
-                    raise Unavailable("what is left of the dev server's earlier run has not ended yet")
+                    raise Unavailable(_EARLIER_RUN_NOT_ENDED)
             await self._launch(launcher, spec)
 
     async def _launch(self, launcher: Launcher, spec: ServerSpec) -> None:
@@ -239,8 +245,8 @@ class LocalCluster:
             finally:
                 prepared.close()
         except (ClusterError, Unavailable, OSError) as error:
-            # All members or none. Whoever asked decides how often it is tried.
-            server.failure, server.is_restartable = f"it could not be started: {error}", True
+            # All members or none. The caller decides how often to try.
+            server.failure, server.is_restartable = f"launch failed: {error}", True
             await self._stop_server(server)
             self._changes.notify()
             if isinstance(error, OSError):
@@ -264,11 +270,11 @@ class LocalCluster:
             member.watch_started(process, reading)
 
     async def _spawn(self, folder: MemberFolder, listener: int, pipe: int) -> ProcessIdentity:
-        """Once; a second time if the warm process died before it could."""
+        """Fork the first process of a member. Tries a second time if the zygote died before it could."""
         for _ in range(2):
             lock = await asyncio.to_thread(folder.take_lock)
             if lock is None:
-                raise Unavailable("what is left of the dev server's earlier run has not ended yet")
+                raise Unavailable(_EARLIER_RUN_NOT_ENDED)
             try:
                 process = await self._zygote.spawn(folder.path, (listener, pipe, lock))
                 lost = False
@@ -280,11 +286,11 @@ class LocalCluster:
             if process is not None:
                 return process
             if not lost:
-                raise ClusterError("the dev server's first process ended at once")
-        raise Unavailable("the warm process keeps dying")
+                raise ClusterError("the dev server's first process ended immediately")
+        raise Unavailable("the zygote died repeatedly")
 
     async def _wait_for_process(self, folder: MemberFolder) -> ProcessIdentity | None:
-        """Who it is, from its own words; None once nobody is left who could speak."""
+        """The first process, by its own report. None: it ended without a report."""
         while await asyncio.to_thread(folder.is_locked):
             if found := await asyncio.to_thread(folder.find_process):
                 return found
@@ -294,28 +300,28 @@ class LocalCluster:
     async def _update_addons(
         self, launcher: Launcher, server: KnownServer, keys: tuple[str, ...], jupyter: JupyterSpec | None
     ) -> None:
-        """Who may log in and Jupyter can change while it runs; nothing else can."""
+        """Change who may log in, and Jupyter. Nothing else can change while the dev server runs."""
         if server.record is None:
             return
-        wanted = replace(server.record.spec, ssh_public_keys=keys, jupyter=jupyter)
-        if wanted == server.record.spec:
+        desired = replace(server.record.spec, ssh_public_keys=keys, jupyter=jupyter)
+        if desired == server.record.spec:
             return
-        # First what tells it, so that what is recorded has always been told.
-        await asyncio.to_thread(launcher.write_addons, server.folder, wanted)
-        server.record = replace(server.record, spec=wanted)
+        # The dev server's files before the record: what is recorded has always been written for the dev server.
+        await asyncio.to_thread(launcher.write_addons, server.folder, desired)
+        server.record = replace(server.record, spec=desired)
         await asyncio.to_thread(server.folder.write_record, server.record)
 
-    # Finding again
+    # Restoring from the state folder
 
     async def _refresh_servers(self) -> None:
-        """Take in what the state folder holds and forget what it no longer does."""
-        there = await asyncio.to_thread(self._state.list_servers)
-        for reservation_id in there - self._servers.keys():
+        """Restore dev servers that are new in the state folder, and forget those that are gone from it."""
+        recorded = await asyncio.to_thread(self._state.list_servers)
+        for reservation_id in recorded - self._servers.keys():
             lock = self._lock(reservation_id)
             async with lock:
                 if reservation_id not in self._servers:
                     await self._restore_server(reservation_id)
-        for reservation_id in self._servers.keys() - there:
+        for reservation_id in self._servers.keys() - recorded:
             server = self._servers[reservation_id]
             if server.preparation_step is None and server.state(self._ssh_host).phase is ServerPhase.DEAD:
                 self._servers.pop(reservation_id)
@@ -328,11 +334,11 @@ class LocalCluster:
         try:
             server.record = await asyncio.to_thread(folder.find_record)
             if server.record is None:
-                server.failure, server.is_restartable = "the control plane ended while it was being prepared", True
+                server.failure, server.is_restartable = "the control plane ended during its launch", True
             else:
                 server.host_key = public_key_line(await asyncio.to_thread(folder.host_key.read_bytes))
         except (InvalidServerRecord, OSError, ValueError) as error:
-            server.failure = f"what was written down about it cannot be read: {error}"
+            server.failure = f"cannot read its record: {error}"
         for member_folder in member_folders(folder, server.record):
             member = Member(member_folder, self._changes.notify, self._zygote.exit_status)
             await member.resume_watching()
@@ -340,7 +346,7 @@ class LocalCluster:
         self._servers[reservation_id] = server
         self._changes.notify()
 
-    # Ending
+    # Teardown
 
     async def _ensure_gone(self, launcher: Launcher, reservation_id: ReservationId, keep_files: bool) -> bool:
         async with self._lock(reservation_id):
@@ -351,18 +357,18 @@ class LocalCluster:
                 return False
             ranks = [folder.rank for folder in await asyncio.to_thread(server.folder.members)]
             await asyncio.to_thread(launcher.remove_groups, reservation_id, ranks)
-            rubbish = await asyncio.to_thread(
+            trash = await asyncio.to_thread(
                 self._state.move_to_lost if keep_files else self._state.move_to_trash, server.folder
             )
             self._servers.pop(reservation_id, None)
-            if rubbish is not None and not keep_files:
-                self._run_in_background(lambda: remove_tree(rubbish))
+            if trash is not None and not keep_files:
+                self._run_in_background(lambda: remove_tree(trash))
             self._changes.notify()
             return True
 
     async def _stop_server(self, server: KnownServer) -> bool:
-        """Kill all of it; True once nothing lives any more. Its folders stay."""
-        server.failure = server.failure or "it is being taken down"
+        """Kill all its processes; True when none is left. Its folders remain."""
+        server.failure = server.failure or "it is being torn down"
         for member in server.members:
             member.stop_watching()
         folders = await asyncio.to_thread(server.folder.members)
@@ -376,7 +382,7 @@ class LocalCluster:
         return all(ended)
 
     async def _stop_member(self, folder: MemberFolder) -> bool:
-        """A process that is only being started may not have said yet who it is, but it has the lock."""
+        """A process that is just starting may not have reported its pid yet, but it holds the lock."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_STOP_TIMEOUT_S):
                 while True:
@@ -391,7 +397,7 @@ class LocalCluster:
     async def _stop_first_process(self, process: ProcessIdentity, folder: MemberFolder) -> bool:
         mode = await asyncio.to_thread(folder.find_isolation_mode)
         if mode is not None and not mode.has_namespaces:
-            # Told to, it ends all that came to it; killed, it would leave them behind.
+            # On SIGTERM it stops its orphans; killed, it would leave them behind.
             await stop_process(process, signal.SIGTERM, _STOP_TIMEOUT_S / 2)
         return await stop_process(process, signal.SIGKILL, _STOP_TIMEOUT_S)
 
@@ -399,7 +405,7 @@ class LocalCluster:
         self._start_task(asyncio.to_thread(work))
 
     def _start_task(self, work: Coroutine[None, None, _T]) -> "asyncio.Task[_T]":
-        """In a task of its own, which goes on when whoever asked for it stops waiting."""
+        """Run `work` in a task of its own, which continues when the caller stops waiting."""
         task = asyncio.create_task(work)
         self._background_tasks.add(task)
         task.add_done_callback(self._background_tasks.discard)

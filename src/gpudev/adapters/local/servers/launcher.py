@@ -1,4 +1,4 @@
-"""From a server spec to folders, listening sockets, environment and the launch spec of each member."""
+"""Prepares a launch: folders, listening sockets, environment and the launch spec of each member."""
 
 import contextlib
 import errno
@@ -30,7 +30,7 @@ from gpudev.domain.errors import ClusterError
 from gpudev.domain.ids import ReservationId, short_id
 from gpudev.ports.cluster import ServerSpec
 
-# What sessions in a dev server find in their environment, and the greeting: pure, all of it data.
+# Environment of sessions and login banner: pure functions.
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class GangAddresses:
 
 
 def member_hostname(spec: ServerSpec, rank: int) -> str:
-    """People log in to rank 0, so that one carries the plain name."""
+    """People log in to rank 0, so it has the plain name."""
     return spec.pod_name if rank == 0 else f"{spec.pod_name}-{rank}"
 
 
@@ -80,18 +80,18 @@ def server_environment(
         environment["TMPDIR"] = view.tmp
     if gang is not None:
         environment |= _gang_environment(spec, share, gang)
-    # A process cannot be given what holds a NUL.
+    # The environment of a process cannot contain a NUL.
     return {name: value for name, value in environment.items() if "\0" not in name + value}
 
 
 def visible_devices(share: NodeShare, node: LocalNode, mode: IsolationMode) -> dict[str, str]:
-    """The GPUs by the numbers under which CUDA will find them."""
+    """Environment with the GPUs by CUDA's numbers."""
     if node.simulated or not node.nvml:
         return {"CUDA_VISIBLE_DEVICES": _join_numbers(share.gpu_indices)}
     if mode.has_namespaces:
-        # Only its own device files are there, and the driver counts what it can open from 0.
+        # Only its own device files exist inside, and the driver counts the ones it can open from 0.
         return {"CUDA_VISIBLE_DEVICES": _join_numbers(range(len(share.gpu_indices))), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    # NVML counts in the order of the bus; CUDA does so only when told.
+    # NVML counts in bus order; CUDA does so only with CUDA_DEVICE_ORDER.
     numbers = [node.nvml[index] for index in share.gpu_indices]
     return {"CUDA_VISIBLE_DEVICES": _join_numbers(numbers), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
@@ -131,7 +131,7 @@ def _join_numbers(numbers: "tuple[int, ...] | range | list[int]") -> str:
 
 
 _MASTER_PORTS = range(20_000, 30_000)
-"""Below the ports the kernel hands out by itself, so that none of those is in the way later."""
+"""Below the kernel's ephemeral ports, so that none of those takes the port later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ class PreparedServer:
     host_key: str
     """The public half."""
     listeners: tuple[socket.socket, ...]
-    """By rank; each to be handed on and closed."""
+    """By rank. Each is passed to its member and then closed here."""
 
     def close(self) -> None:
         _close_all(self.listeners)
@@ -156,16 +156,16 @@ class Launcher:
     closed_ports: tuple[int, ...] = ()
 
     def check_spec(self, spec: ServerSpec, others: Iterable[ServerSpec]) -> None:
-        """Raises ClusterError for what this machine cannot run, or not beside those that run."""
+        """Raises ClusterError when this machine cannot run it, or not beside the others."""
         if sorted(share.rank for share in spec.shares) != list(range(len(spec.shares))) or not spec.shares:
-            raise ClusterError("a dev server needs shares with the ranks 0, 1, …")
+            raise ClusterError("invalid shares (expected one for each of the ranks 0, 1, …)")
         held = {(share.node, gpu): other for other in others for share in other.shares for gpu in share.gpu_indices}
         for share in spec.shares:
             node = self.nodes.find_node(share.node)
             if node is None:
-                raise ClusterError(f"this machine has no node {share.node!r}")
+                raise ClusterError(f"no node named {share.node!r} on this machine")
             if node.gpus and (len(share.gpu_indices) != share.units or len(set(share.gpu_indices)) != share.units):
-                raise ClusterError(f"the share on {share.node} must name its {share.units} GPUs")
+                raise ClusterError(f"invalid share on {share.node} (expected the numbers of its {share.units} GPUs)")
             for gpu in share.gpu_indices:
                 if not 0 <= gpu < node.gpus:
                     raise ClusterError(f"node {share.node} has no GPU {gpu}")
@@ -173,19 +173,19 @@ class Launcher:
                     raise ClusterError(f"GPU {gpu} of node {share.node} is in use by {holder.pod_name}")
 
     def prepare_server(self, spec: ServerSpec) -> PreparedServer:
-        """Blocks: call it in a thread. What was there before (home, host key, ports) is used again."""
+        """Blocks: call it in a thread. Home, host key and ports of an earlier launch are used again."""
         folder = self.state.server(spec.reservation_id)
         uid = self._uid(spec)
         folder.prepare(uid, self.folder_mode)
         home = self._ensure_home(spec, folder, uid)
         host_key = ensure_host_key(folder.host_key)
-        before = _find_earlier_record(folder)
-        listeners = self._listen(len(spec.shares), before.ports if before else ())
+        earlier = _find_earlier_record(folder)
+        listeners = self._listen(len(spec.shares), earlier.ports if earlier else ())
         try:
             record = ServerRecord(
                 spec=spec,
                 ports=tuple(listener.getsockname()[1] for listener in listeners),
-                master_port=_master_port(spec, before) if len(spec.shares) > 1 else None,
+                master_port=_master_port(spec, earlier) if len(spec.shares) > 1 else None,
                 host=self.ssh_host,
             )
             self.write_addons(folder, spec)
@@ -198,7 +198,7 @@ class Launcher:
         return PreparedServer(record, host_key, listeners)
 
     def write_addons(self, folder: ServerFolder, spec: ServerSpec) -> None:
-        """What may change while it runs: who is let in, and Jupyter."""
+        """Write what may change while it runs: who may log in, and Jupyter."""
         folder.write_keys(spec.ssh_public_keys)
         folder.write_jupyter(jupyter_spec_to_text(spec.jupyter), self._uid(spec))
 
@@ -209,7 +209,7 @@ class Launcher:
 
     @property
     def folder_mode(self) -> int:
-        """Users with an own uid but no own root must pass through our folders, and see nothing on the way."""
+        """Users with their own uid but without their own root must pass through our folders, without reading them."""
         return 0o711 if self.mode is IsolationMode.UIDS else 0o700
 
     def remove_groups(self, reservation_id: ReservationId, ranks: Iterable[int]) -> None:
@@ -234,7 +234,7 @@ class Launcher:
             uid=uid,
             hostname=member_hostname(spec, share.rank),
             hostnames=tuple(member_hostname(spec, other.rank) for other in spec.shares),
-            # One by itself stays unseen: what it binds to its own name is for itself.
+            # Without a gang, what it binds to its own host name stays on the loopback interface.
             address=_numeric_address(self.ssh_host) if gang is not None else "127.0.0.1",
             home=str(home),
             workspace=str(folder.workspace),
@@ -246,7 +246,7 @@ class Launcher:
             cgroup=None if cgroup is None else str(cgroup),
             max_processes=share_of_node.processes if cgroup is None and self.mode.has_own_uid else None,
             environment=server_environment(spec, share, node, mode=self.mode, uid=uid, view=view, gang=gang),
-            # Members share the home, so that once is enough.
+            # Members share the home, so once is enough.
             dotfiles=spec.dotfiles if share.rank == 0 else None,
             startup_script=spec.startup_script if share.rank == 0 else None,
         )
@@ -255,7 +255,7 @@ class Launcher:
     def _get_node(self, share: NodeShare) -> LocalNode:
         node = self.nodes.find_node(share.node)
         if node is None:
-            raise ClusterError(f"this machine has no node {share.node!r}")
+            raise ClusterError(f"no node named {share.node!r} on this machine")
         return node
 
     def _uid(self, spec: ServerSpec) -> int:
@@ -263,20 +263,20 @@ class Launcher:
             return user_uid(spec.user_id, first_user_uid())
         return UID_INSIDE if self.mode is IsolationMode.USER else os.getuid()
 
-    def _listen(self, count: int, wanted: tuple[int, ...]) -> tuple[socket.socket, ...]:
-        """A listening socket per member: on the port it had before, if that is free, else on any."""
+    def _listen(self, count: int, earlier_ports: tuple[int, ...]) -> tuple[socket.socket, ...]:
+        """A listening socket per member: on its earlier port if that is free, else on any."""
         listeners: list[socket.socket] = []
         try:
             for rank in range(count):
-                listeners.append(_listen(self.ssh_host, wanted[rank] if rank < len(wanted) else 0))
+                listeners.append(_listen(self.ssh_host, earlier_ports[rank] if rank < len(earlier_ports) else 0))
         except OSError as error:
             _close_all(listeners)
-            raise ClusterError(f"no ssh server can listen on {self.ssh_host}: {error.strerror}") from error
+            raise ClusterError(f"cannot listen for ssh on {self.ssh_host}: {error.strerror}") from error
         return tuple(listeners)
 
 
 def ensure_gpu_devices() -> None:
-    """The driver makes some device files only when a GPU is first used, with rights no dev server has."""
+    """The driver creates some device files only at the first use of a GPU, which needs rights no dev server has."""
     program = shutil.which("nvidia-modprobe")
     if program is not None and not Path("/dev/nvidia-uvm").exists():
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -308,17 +308,17 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _numeric_address(host: str) -> str:
-    """As a file of names has it. What cannot be looked up is refused when its socket is made."""
+    """The address for /etc/hosts. A host that cannot be resolved fails later, when its socket is created."""
     try:
         return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
     except OSError:
         return "127.0.0.1"
 
 
-def _master_port(spec: ServerSpec, before: ServerRecord | None) -> int:
-    """Nobody holds it for the gang, so it is one that others are unlikely to take, and the same after a restart."""
-    if before is not None and before.master_port is not None:
-        return before.master_port
+def _master_port(spec: ServerSpec, earlier: ServerRecord | None) -> int:
+    """A port that others are unlikely to take, as nothing reserves it for the gang. The same after a restart."""
+    if earlier is not None and earlier.master_port is not None:
+        return earlier.master_port
     first = spec.reservation_id.int % len(_MASTER_PORTS)
     for step in range(len(_MASTER_PORTS)):
         port = _MASTER_PORTS[(first + step) % len(_MASTER_PORTS)]
@@ -328,14 +328,14 @@ def _master_port(spec: ServerSpec, before: ServerRecord | None) -> int:
                 return port
             except OSError:
                 continue
-    raise ClusterError("no port is free for the members to find each other")
+    raise ClusterError("no free port for the gang (MASTER_PORT)")
 
 
 def _find_earlier_record(folder: ServerFolder) -> ServerRecord | None:
     try:
         return folder.find_record()
     except InvalidServerRecord:
-        return None  # about to be written anew
+        return None  # it is about to be overwritten
 
 
 def _device_files(node: LocalNode, share: NodeShare) -> tuple[str, ...]:
@@ -344,17 +344,17 @@ def _device_files(node: LocalNode, share: NodeShare) -> tuple[str, ...]:
 
 
 def _hidden_paths(state_dir: Path) -> tuple[str, ...]:
-    """Our own state, and the home of whoever started us where it is really theirs."""
+    """The state folder, and the home of the user who started us if that user owns it and is not root."""
     try:
         home = Path(pwd.getpwuid(os.getuid()).pw_dir)
-        is_theirs = home.stat().st_uid == os.getuid() != 0
-    except (KeyError, OSError):  # a uid without a name, or a home that is not there
+        owns_home = home.stat().st_uid == os.getuid() != 0
+    except (KeyError, OSError):  # a uid without a name, or a missing home
         return (str(state_dir),)
-    return (str(state_dir), str(home)) if is_theirs else (str(state_dir),)
+    return (str(state_dir), str(home)) if owns_home else (str(state_dir),)
 
 
 def member_folders(folder: ServerFolder, record: ServerRecord | None) -> list[MemberFolder]:
-    """Those the record speaks of; without one, those there are."""
+    """The folders that the record names. Without a record, those that exist."""
     if record is None:
         return folder.members()
     return [folder.member(share.rank) for share in sorted(record.spec.shares, key=lambda share: share.rank)]

@@ -1,6 +1,6 @@
-"""One member of a dev server, watched: how far it is, and how it ended.
+"""Watches the first process of one member: its start, its personalization, its exit.
 
-It states facts and calls `changed`; what they mean for the dev server as a whole is decided in `seeing`.
+It collects facts and calls `changed`. `observation` derives the state of the whole dev server from them.
 """
 
 import asyncio
@@ -35,13 +35,13 @@ class MemberState:
     ready: bool
     ended: MemberExit | None
     personalization: str | None = None
-    """What became of the owner's own set-up, so far."""
+    """Result of the owner's personalization so far. None: no report yet, or no personalization."""
     command_exit: CommandExit | None = None
-    """Once it has ended, and if it did so with the command it was reserved for."""
+    """Set after its end, if the end of the reservation's command ended it."""
 
 
 class Member:
-    """`end_status` asks for the wait status of a process that ended."""
+    """`exit_status` returns the wait status of a process that has ended. None: unknown."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Member:
         )
 
     def watch_started(self, process: ProcessIdentity, pipe: int) -> None:
-        """A process we just started; it reports through `pipe`, which is ours from now on."""
+        """Watch a process that was just started. It reports through `pipe`, which is closed here."""
         self.process = process
         self._pipe = pipe
         os.set_blocking(pipe, False)
@@ -77,7 +77,7 @@ class Member:
         self._start_task(self._watch_exit(process))
 
     async def resume_watching(self) -> None:
-        """Find out what became of a member that an earlier control plane started."""
+        """Watch a member that an earlier control plane started, or record its exit."""
         process = await self._find_process()
         self.process = process
         self._ready = self.folder.is_ready()
@@ -95,7 +95,7 @@ class Member:
         self._command_exit = await asyncio.to_thread(self.folder.find_command_exit)
 
     async def _find_process(self) -> ProcessIdentity | None:
-        """Who it is. While the lock is held it may be about to say so: the one who asked for it has gone since."""
+        """The first process. While the lock is held, it may not have reported its pid yet."""
         while (process := await asyncio.to_thread(self.folder.find_process)) is None:
             if not await asyncio.to_thread(self.folder.is_locked):
                 return await asyncio.to_thread(self.folder.find_process)
@@ -114,27 +114,27 @@ class Member:
 
     async def _watch_exit(self, process: ProcessIdentity) -> None:
         await wait_until_ended(process)
-        self._read_reports()  # what it said last may still lie in the pipe
+        self._read_reports()  # its last report may still be in the pipe
         status = await self._exit_status(process.pid)
         self._command_exit = await asyncio.to_thread(self.folder.find_command_exit)
         self._ended = await asyncio.to_thread(_record_exit, self.folder, status)
         self._changed()
 
     async def _poll_ready(self) -> None:
-        """Whoever it reported to is gone."""
-        while not self.folder.is_ready():  # noqa: ASYNC110 - a file of another process's
+        """Its pipe ended with the control plane that started it, so only the file remains."""
+        while not self.folder.is_ready():  # noqa: ASYNC110 - another process writes the file
             await asyncio.sleep(_READY_POLL_S)
         self._ready = True
         self._changed()
         self._start_task(self._poll_personalization())
 
     async def _poll_personalization(self) -> None:
-        """Until it has come to its end: those who write it have none of our descriptors but that file."""
-        while self._ended is None and (told := await asyncio.to_thread(self.folder.find_personalization)) is not None:
-            if told.words is not None and told.words != self._personalization:
-                self._personalization = told.words
+        """Poll until the final report: the reporting process has no descriptor of ours but that file."""
+        while self._ended is None and (report := await asyncio.to_thread(self.folder.find_personalization)) is not None:
+            if report.outcome is not None and report.outcome != self._personalization:
+                self._personalization = report.outcome
                 self._changed()
-            if told.is_final:
+            if report.is_final:
                 return
             await asyncio.sleep(_SETUP_POLL_S)
 
@@ -165,7 +165,7 @@ class Member:
 
 
 async def stop_process(process: ProcessIdentity, number: signal.Signals, within_s: float) -> bool:
-    """Signal it and wait for its end; False when it does not end in time."""
+    """Send a signal and wait for the end. False: it did not end in time."""
     try:
         pidfd = open_pidfd(process)
     except ProcessLookupError:
@@ -182,8 +182,10 @@ async def stop_process(process: ProcessIdentity, number: signal.Signals, within_
 
 
 def kill_processes_by_variable(variable: str, value: str, rounds: int = 20) -> bool:
-    """Kill what carries this mark in its environment until none is found. For those that got away when the process
-    they should have come to was killed; as good as can be had without a pid namespace."""
+    """Kill the processes with this environment variable, until none is found.
+
+    For orphans whose first process was killed. Without a pid namespace nothing better is possible.
+    """
     for _ in range(rounds):
         found = find_processes_by_variable(variable, value)
         if not found:

@@ -1,4 +1,4 @@
-"""Server and node states, from what is known of members and GPUs: pure."""
+"""States of dev servers and nodes, derived from members and GPU use. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,16 +20,20 @@ def server_state(
     connection: SshEndpoint | None,
     preparing: str | None = None,
 ) -> ServerState:
-    """`preparing`: what is done before members exist."""
+    """`preparing`: the step of the preparation, before members exist. None: it is over."""
     ended = [member for member in members if member.ended is not None]
     if ended:
         reasons = [
             f"member {m.rank}: {m.ended.reason}" if len(members) > 1 else m.ended.reason for m in ended if m.ended
         ]
         unwatched = all(member.ended is not None and not member.ended.watched for member in ended)
-        run_end = next((member.command_exit for member in ended if member.command_exit is not None), None)
+        command_exit = next((member.command_exit for member in ended if member.command_exit is not None), None)
         return ServerState(
-            reservation_id, ServerPhase.DEAD, reason="\n".join(reasons), is_restartable=unwatched, command_exit=run_end
+            reservation_id,
+            ServerPhase.DEAD,
+            reason="\n".join(reasons),
+            is_restartable=unwatched,
+            command_exit=command_exit,
         )
     if preparing is not None:
         return ServerState(reservation_id, ServerPhase.STARTING, step=preparing)
@@ -57,11 +61,10 @@ def node_state(node: LocalNode, unmanaged: UnmanagedUse, address: str) -> Node:
     )
 
 
-# A dev server of this machine as a control plane knows it, and what it is taken for by that. It asks nobody.
-
-
 @dataclass
 class KnownServer:
+    """A dev server of this machine, as the control plane knows it. It does no I/O."""
+
     reservation_id: ReservationId
     folder: ServerFolder
     record: ServerRecord | None = None
@@ -70,15 +73,15 @@ class KnownServer:
     preparation_step: str | None = None
     failure: str | None = None
     is_restartable: bool = False
-    """Broken in a way that starting it again may mend: nobody watched, or the start itself failed."""
+    """A new launch may repair it: it ended while no control plane watched, or its launch failed."""
 
     def state(self, ssh_host: str) -> ServerState:
         connection = None
         if self.record is not None and self.record.ports:
             connection = SshEndpoint(self.record.host or ssh_host, self.record.ports[0], LOGIN, self.host_key)
-        facts = [member.state for member in self.members]
+        members = [member.state for member in self.members]
         if self.failure is not None:
             return ServerState(
                 self.reservation_id, ServerPhase.DEAD, reason=self.failure, is_restartable=self.is_restartable
             )
-        return server_state(self.reservation_id, facts, connection, self.preparation_step)
+        return server_state(self.reservation_id, members, connection, self.preparation_step)

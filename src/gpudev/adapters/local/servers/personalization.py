@@ -1,8 +1,8 @@
-"""The owner's own set-up of a dev server: dotfiles, then the start-up script, once, when the SSH server answers.
+"""Personalization of a dev server: dotfiles, then the start-up script, once the SSH server answers.
 
-It runs as the dev server's user, with the environment of a session, beside people's sessions: nobody waits for it and
-nothing fails with it. What is printed goes into a file in the home; what became of it is told in words that hold
-nothing of its content. All of it is data: it reaches programs as arguments, files and variables.
+It runs as the dev server's user, with the environment of a session, in parallel to sessions. Nothing waits for it, and
+its failure does no harm. Its output goes to a file in the home. The reported result contains nothing of its content.
+Everything from the owner is data: it reaches programs as arguments, files and variables only.
 """
 
 import json
@@ -28,13 +28,13 @@ INSTALLERS = (
     *("install.sh", "install", "bootstrap.sh", "bootstrap", "setup.sh", "setup"),
     *("script/install", "script/bootstrap", "script/setup"),
 )
-"""The first of these that there is."""
+"""The first one that exists is run."""
 CLONE_WITHIN_S = 120.0
 INSTALL_WITHIN_S = 600.0
 SCRIPT_WITHIN_S = 3600.0
 _RUNNING = "running"
 _GIT = {
-    # Nobody is there to be asked.
+    # No person is there to answer a prompt.
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_ASKPASS": "true",
     "SSH_ASKPASS": "true",
@@ -46,7 +46,7 @@ _GIT = {
 def fork_personalization(
     launch: LaunchSpec, config: SshdConfig, report: int, close_others: Callable[[set[int]], None]
 ) -> None:
-    """Begin. `report`: the file that hears what became of it."""
+    """Start it in a child process. `report`: the open file for its progress and result."""
     this = os.getpid()
     if os.fork():
         return
@@ -59,7 +59,7 @@ def fork_personalization(
         if linux.IS_LINUX:
             linux.set_process_name("gpu-dev-setup")
             linux.die_with_parent(this)
-        # An own uid may have no entry among the users, and libraries ask where home is.
+        # The uid may have no entry in /etc/passwd, and libraries ask for the home.
         os.environ.update(HOME=config.home, LANG="C.UTF-8", PATH=os.defpath)
         os.chdir("/")
         _personalize(launch, config, PersonalizationReporter(report))
@@ -70,15 +70,15 @@ def fork_personalization(
 
 
 class PersonalizationReporter:
-    """How far it is, written where the control plane looks, who reads it as a stranger's text."""
+    """Writes progress and result for the control plane, which treats the text as untrusted."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
-    def write(self, words: str, *, is_final: bool) -> None:
-        text = json.dumps({"words": words, "final": is_final}).encode()
-        os.pwrite(self._descriptor, text, 0)
-        os.ftruncate(self._descriptor, len(text))
+    def write(self, outcome: str, *, is_final: bool) -> None:
+        report = json.dumps({"words": outcome, "final": is_final}).encode()
+        os.pwrite(self._descriptor, report, 0)
+        os.ftruncate(self._descriptor, len(report))
 
 
 def _personalize(launch: LaunchSpec, config: SshdConfig, report: PersonalizationReporter) -> None:
@@ -86,17 +86,17 @@ def _personalize(launch: LaunchSpec, config: SshdConfig, report: Personalization
     environment = session_environment(config, shell, {}, {})
     try:
         runner = PersonalizationRunner(Path(config.home), shell, environment, _open_log(Path(config.home)))
-    except OSError as error:  # a full disk, or a home that is closed to its owner
+    except OSError as error:  # a full disk, or a home without write permission
         report.write(f"nothing was set up: the home cannot be written to ({error.strerror})", is_final=True)
         return
-    said: list[str] = []
+    outcomes: list[str] = []
     if launch.dotfiles is not None:
-        said += runner.install_dotfiles(launch.dotfiles)
+        outcomes += runner.install_dotfiles(launch.dotfiles)
     if launch.startup_script is not None:
-        report.write("; ".join([*said, f"start-up script: {_RUNNING}"]), is_final=False)
-        said.append(runner.run_startup_script(launch.startup_script))
-    failed = any(": " in one and not one.endswith((": done", ": cloned", ": up to date")) for one in said)
-    report.write("; ".join(said) + (f" (~/{LOG} has more)" if failed else ""), is_final=True)
+        report.write("; ".join([*outcomes, f"start-up script: {_RUNNING}"]), is_final=False)
+        outcomes.append(runner.run_startup_script(launch.startup_script))
+    failed = any(": " in one and not one.endswith((": done", ": cloned", ": up to date")) for one in outcomes)
+    report.write("; ".join(outcomes) + (f" (~/{LOG} has more)" if failed else ""), is_final=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,50 +107,50 @@ class PersonalizationRunner:
     log: int
 
     def install_dotfiles(self, url: str) -> list[str]:
-        """What was done, in words."""
+        """Clone or update them and run their installer. Returns the results as text for people."""
         folder = self.home / DOTFILES
         git = shutil.which("git", path=os.fsdecode(self.environment[b"PATH"]))
         if git is None:
             return ["dotfiles: there is no git here"]
         if not os.path.lexists(folder):
-            end = self._clone(git, url, folder)
-            told = "dotfiles: cloned" if end is None else f"dotfiles: git clone {end}"
+            failure = self._clone(git, url, folder)
+            outcome = "dotfiles: cloned" if failure is None else f"dotfiles: git clone {failure}"
         elif self._origin_url(git, folder) != url:
             return [f"dotfiles: ~/{DOTFILES} is not a clone of this repository; it stays as it is"]
         else:
-            end = self._execute([git, "-C", str(folder), "pull", "--ff-only"], CLONE_WITHIN_S, more=_GIT)
-            told = "dotfiles: up to date" if end is None else f"dotfiles: git pull {end}"
-        return [told, *self._install(folder)] if end is None else [told]
+            failure = self._execute([git, "-C", str(folder), "pull", "--ff-only"], CLONE_WITHIN_S, more=_GIT)
+            outcome = "dotfiles: up to date" if failure is None else f"dotfiles: git pull {failure}"
+        return [outcome, *self._install(folder)] if failure is None else [outcome]
 
     def run_startup_script(self, text: str) -> str:
-        """From a file of its own, which only its user may read and which is gone afterwards."""
+        """Run it from a file that only its user may read, and remove the file. Returns the result as text."""
         folder = self.environment.get(b"XDG_RUNTIME_DIR") or self.environment.get(b"TMPDIR") or b"/tmp"
         path = Path(os.fsdecode(folder), f"gpu-dev-startup-{secrets.token_hex(8)}")
         try:
             with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o700), "w", encoding="utf-8") as file:
                 file.write(text)
-            end = self._execute(self._command_for(path), SCRIPT_WITHIN_S)
+            failure = self._execute(self._command_for(path), SCRIPT_WITHIN_S)
         except OSError as error:
             return f"start-up script: it could not be written ({error.strerror})"
         finally:
             path.unlink(missing_ok=True)
-        return "start-up script: done" if end is None else f"start-up script: {end}"
+        return "start-up script: done" if failure is None else f"start-up script: {failure}"
 
     def _clone(self, git: str, url: str, folder: Path) -> str | None:
-        """Beside, then moved: half a clone would be taken for a whole one the next time."""
+        """Clone into a draft folder, then move it: the next start would take an incomplete clone for a complete one."""
         draft = folder.with_name(f"{DOTFILES}.{secrets.token_hex(4)}")
-        end = self._execute(
+        failure = self._execute(
             [git, "clone", "--quiet", "--recurse-submodules", "--", url, str(draft)], CLONE_WITHIN_S, more=_GIT
         )
-        if end is None:
+        if failure is None:
             draft.rename(folder)
         else:
             shutil.rmtree(draft, ignore_errors=True)
-        return end
+        return failure
 
     def _origin_url(self, git: str, folder: Path) -> str | None:
         try:
-            asked = subprocess.run(
+            config = subprocess.run(
                 [git, "-C", str(folder), "config", "--local", "--get", "remote.origin.url"],
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
@@ -160,21 +160,21 @@ class PersonalizationRunner:
             )
         except (OSError, subprocess.TimeoutExpired):
             return None
-        return asked.stdout.decode(errors="replace").strip() if asked.returncode == 0 else None
+        return config.stdout.decode(errors="replace").strip() if config.returncode == 0 else None
 
     def _install(self, folder: Path) -> list[str]:
         for name in INSTALLERS:
             path = folder / name
             if path.is_file():
-                end = self._execute(self._command_for(path), INSTALL_WITHIN_S, folder=folder)
-                return [f"{name}: done" if end is None else f"{name}: {end}"]
+                failure = self._execute(self._command_for(path), INSTALL_WITHIN_S, folder=folder)
+                return [f"{name}: done" if failure is None else f"{name}: {failure}"]
         return []
 
     def _command_for(self, path: Path) -> list[str]:
-        """A file that says what it wants to be run by is run so; any other is a shell's."""
+        """Run an executable file with a shebang directly, and any other with the shell."""
         with path.open("rb") as file:
-            speaks = file.read(2) == b"#!"
-        return [str(path)] if speaks and os.access(path, os.X_OK) else [self.shell, str(path)]
+            has_shebang = file.read(2) == b"#!"
+        return [str(path)] if has_shebang and os.access(path, os.X_OK) else [self.shell, str(path)]
 
     def _execute(
         self,
@@ -184,7 +184,7 @@ class PersonalizationRunner:
         folder: Path | None = None,
         more: Mapping[str, str] | None = None,
     ) -> str | None:
-        """None: it ended well. Else how it ended, in words. What it leaves in the background goes on."""
+        """How it failed, as text for people. None: it succeeded. Background processes that it leaves continue."""
         environment = {**{name.encode(): value.encode() for name, value in (more or {}).items()}, **self.environment}
         try:
             process = subprocess.Popen(

@@ -1,8 +1,9 @@
-"""The first process of a dev server: it owns the listening socket, keeps an SSH server running on it and collects
-orphans. It survives the control plane, and everything in the dev server dies with it.
+"""First process of a dev server's member: runs the SSH server and reaps orphans.
 
-In a pid namespace it is pid 1: no signal from inside reaches it, and its end is the end of all. In plain folders it is
-the one to whom orphans come, and SIGTERM tells it to end them all. It knows nothing of reservations.
+It owns the listening socket and restarts the SSH server on it. It survives the control plane, and everything in the
+member ends with it. In a pid namespace it is pid 1: no signal from inside reaches it, and the kernel ends all others
+with it. In plain folders it is the subreaper of orphans, and on SIGTERM it kills them all. It knows nothing of
+reservations.
 """
 
 import os
@@ -44,28 +45,28 @@ _ANSWER_STEP_S = 0.02
 
 
 def main(launch: LaunchSpec, member: Path, listener: socket.socket, pipe: int, lock: int) -> NoReturn:
-    """Never returns: the process ends when the dev server does."""
+    """Never returns: the process ends with the dev server."""
     os.umask(0o022)
     reporter = Pid1Reporter(member, pipe)
-    # First of all, so that whoever finds this process later can tell it from any other.
+    # First of all, so that a later control plane can identify this process.
     reporter.report_process(identify_self())
     try:
         _detach_from_zygote(member, keep=(listener.fileno(), lock, *reporter.descriptors))
         config = _sshd_config(launch, member)
-        settle_in = _personalization_starter(launch, config, member)
+        start_personalization = _personalization_starter(launch, config, member)
         reporter.report_step("building the file system")
         _isolate_self(launch, member)
         reporter.report_step("starting the ssh server")
-        if _supervise_sshd(lambda: _fork_sshd(config, launch, listener), listener, reporter, settle_in):
+        if _supervise_sshd(lambda: _fork_sshd(config, launch, listener), listener, reporter, start_personalization):
             _exit_successfully(launch)
-    except Exception as error:  # noqa: BLE001 - the last one to see it: told, then the process ends
+    except Exception as error:  # noqa: BLE001 - nothing else can report it; then the process ends
         traceback.print_exc()
         reporter.report_failure(f"{type(error).__name__}: {error}")
     os._exit(EXIT_FAILED)
 
 
 def _detach_from_zygote(member: Path, keep: tuple[int, ...]) -> None:
-    """Let go of everything that was the warm process's."""
+    """Give up what was inherited from the zygote: session, environment, descriptors, signal handlers."""
     os.setsid()
     os.environ.clear()
     log = os.open(member / LOG_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -86,7 +87,7 @@ def _sshd_config(launch: LaunchSpec, member: Path) -> SshdConfig:
         home=view.home,
         messages_path=f"{view.run}/messages",
         motd_path=f"{view.run}/motd",
-        # People log in to rank 0, so that is where it runs.
+        # Jupyter runs on rank 0, because people log in there.
         jupyter_path=f"{view.run}/jupyter" if member.name == "0" else None,
         jupyter_report=open_jupyter_report(member),
         command_exit_report=open_command_exit_report(member) if member.name == "0" else None,
@@ -99,7 +100,7 @@ def _sshd_config(launch: LaunchSpec, member: Path) -> SshdConfig:
 
 
 def _personalization_starter(launch: LaunchSpec, config: SshdConfig, member: Path) -> Callable[[], None]:
-    """What its owner wants done when it is ready; the file that hears of it is opened while its path can be seen."""
+    """A function that starts the personalization. Its report is opened now, while its path is visible."""
     if not launch.has_personalization:
         return lambda: None
     report = open_personalization_report(member)
@@ -112,7 +113,7 @@ def _personalization_starter(launch: LaunchSpec, config: SshdConfig, member: Pat
 
 
 def _isolate_self(launch: LaunchSpec, member: Path) -> None:
-    """Take the place this process will have for the rest of its life."""
+    """Enter the isolation that this process keeps for the rest of its life."""
     if linux.IS_LINUX:
         linux.set_process_name("gpu-dev-init")
     if launch.mode.has_namespaces:
@@ -128,7 +129,7 @@ def _isolate_self(launch: LaunchSpec, member: Path) -> None:
 
 
 def _disable_imports() -> None:
-    """From here on a module's path may lead into a user's folder, and this process may be root."""
+    """From here on a module's path may be in a user's folder, and this process may be root."""
     sys.path.clear()
     sys.path_importer_cache.clear()
     sys.meta_path[:] = [BuiltinImporter, FrozenImporter]
@@ -137,8 +138,11 @@ def _disable_imports() -> None:
 def _supervise_sshd(
     start: Callable[[], int], listener: socket.socket, reporter: Pid1Reporter, when_ready: Callable[[], None]
 ) -> bool:
-    """Keep the SSH server running; `when_ready` is called once. Returns when all is to end: True when it came up and
-    what it was for is done."""
+    """Keep the SSH server running, and call `when_ready` once.
+
+    Returns when the dev server is to end. True: the reservation's command has ended. False: the SSH server did not
+    start.
+    """
     is_ready, failures = False, 0
     while True:
         began = time.monotonic()
@@ -152,11 +156,11 @@ def _supervise_sshd(
             status = _wait_for_child(child)
         if is_ready and os.waitstatus_to_exitcode(status) == EXIT_COMMAND_ENDED:
             return True
-        end = describe_exit_status(status)
-        sys.stderr.write(f"the ssh server was {end}; starting it again\n")
+        exit_text = describe_exit_status(status)
+        sys.stderr.write(f"the ssh server was {exit_text}; starting it again\n")
         failures = 0 if time.monotonic() - began > _LIVED_WELL_S else failures + 1
         if not is_ready and failures >= _TRIES:
-            reporter.report_failure(f"the ssh server did not start: {end}")
+            reporter.report_failure(f"the ssh server did not start: {exit_text}")
             return False
         if failures > 1:
             time.sleep(backoff(failures - 1, _FIRST_PAUSE_S, _LONGEST_PAUSE_S))
@@ -177,7 +181,7 @@ def _fork_sshd(config: SshdConfig, launch: LaunchSpec, listener: socket.socket) 
         if linux.IS_LINUX:
             linux.set_process_name("gpu-dev-sshd")
             linux.die_with_parent(this)
-        # An own uid may have no entry among the users, and libraries ask where home is.
+        # The uid may have no entry in /etc/passwd, and libraries ask for the home.
         os.environ.update(HOME=config.home, LANG="C.UTF-8", PATH=os.defpath)
         run_sshd(config, listener)
     except BaseException:  # noqa: BLE001 - a forked process must never run on in its parent's code
@@ -186,7 +190,7 @@ def _fork_sshd(config: SshdConfig, launch: LaunchSpec, listener: socket.socket) 
 
 
 def _open_lifeline() -> int:
-    """What reaches its end with this process: nobody closes the other end before, and nobody else has it."""
+    """A pipe that reaches its end when this process ends: only this process has the other end, and keeps it open."""
     reading, _ = os.pipe()
     return reading
 
@@ -196,17 +200,17 @@ def _not_none(*descriptors: int | None) -> tuple[int, ...]:
 
 
 def _wait_for_ssh_banner(listener: socket.socket, child: int) -> int | None:
-    """None once the SSH server greets whoever connects; its wait status when it ended before it did."""
+    """None when the SSH server sends its banner. Its wait status when it ended before."""
     with socket.socket(listener.family, socket.SOCK_STREAM) as client:
         host, port, *more = listener.getsockname()
-        anywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-        client.connect((anywhere.get(host, host), port, *more))
+        loopback = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+        client.connect((loopback.get(host, host), port, *more))
         client.settimeout(_ANSWER_STEP_S)
         while True:
             try:
                 if client.recv(4) == b"SSH-":
                     return None
-                return _wait_for_child(child)  # it took the connection and hung up: it is on its way out
+                return _wait_for_child(child)  # it accepted and closed the connection: it is about to end
             except TimeoutError:
                 pid, status = os.waitpid(child, os.WNOHANG)
                 if pid == child:
@@ -216,7 +220,7 @@ def _wait_for_ssh_banner(listener: socket.socket, child: int) -> int | None:
 
 
 def _wait_for_child(child: int) -> int:
-    """Collect orphans until this child ends; its wait status."""
+    """Reap orphans until this child ends. Returns its wait status."""
     while True:
         pid, status = os.waitpid(-1, 0)
         if pid == child:
@@ -230,16 +234,16 @@ def _exit_successfully(launch: LaunchSpec) -> NoReturn:
 
 
 def _kill_everything() -> NoReturn:
-    """Kill everything below this process, then end: without a pid namespace nobody else would.
+    """Kill all descendants, then end: without a pid namespace the kernel does not do it.
 
-    Direct children only: whoever loses a parent comes to this process and is one in the next round, and the pid of an
-    own child cannot have changed hands.
+    On Linux it kills direct children only: an orphan becomes a child of this process and is killed in the next round,
+    and the pid of an own child cannot have passed to another process.
     """
     deadline = time.monotonic() + _END_WITHIN_S
-    below = children_of if linux.IS_LINUX else descendants_of
+    list_processes = children_of if linux.IS_LINUX else descendants_of
     try:
         while time.monotonic() < deadline:
-            for pid in below(os.getpid()):
+            for pid in list_processes(os.getpid()):
                 try:
                     os.kill(pid, signal.SIGKILL)
                 except ProcessLookupError:
@@ -252,7 +256,7 @@ def _kill_everything() -> NoReturn:
 
 
 def close_descriptors(keep: set[int]) -> None:
-    """Close everything else that is open."""
+    """Close all other descriptors."""
     listing = "/proc/self/fd" if linux.IS_LINUX else "/dev/fd"
     for name in os.listdir(listing):  # noqa: PTH208 - names, not paths
         fd = int(name)
@@ -260,4 +264,4 @@ def close_descriptors(keep: set[int]) -> None:
             try:
                 os.close(fd)
             except OSError:
-                continue  # the listing's own descriptor is closed by now
+                continue  # the listing's own descriptor is closed already

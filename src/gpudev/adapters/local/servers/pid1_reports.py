@@ -1,7 +1,8 @@
-"""What a dev server's first process tells the control plane, which may not be there to hear it.
+"""Reports of a member's first process to the control plane, as files and through a pipe.
 
-Facts go into files of the member's folder first; a pipe then carries them to whoever listens, so that nobody polls.
-The folder is held open: its path is out of sight once the process has a root of its own.
+The control plane may be down at that moment, so facts are written to files of the member's folder first. The pipe then
+carries them to a running control plane, so that it need not poll. The folder is kept open: its path is not visible
+any more once the process has its own root.
 """
 
 import json
@@ -48,8 +49,8 @@ class Pid1Reporter:
     def report_process(self, process: ProcessIdentity) -> None:
         write_atomically(PROCESS_FILE, json.dumps(asdict(process)), folder=self._folder)
 
-    def report_step(self, words: str) -> None:
-        self._send(Pid1Report(step=words))
+    def report_step(self, step: str) -> None:
+        self._send(Pid1Report(step=step))
 
     def report_ready(self) -> None:
         write_atomically(READY_FILE, "", folder=self._folder)
@@ -65,25 +66,25 @@ class Pid1Reporter:
         try:
             os.write(self._pipe, json.dumps(asdict(report)).encode() + b"\n")
         except (BrokenPipeError, BlockingIOError):
-            # Nobody listens any more; the files tell whoever comes next.
+            # The control plane is gone; the next one reads the files.
             os.close(self._pipe)
             self._pipe = None
 
 
 def open_jupyter_report(member: Path) -> int:
-    """Held open for the same reason. Whoever writes there runs with the user's rights: it is read as a stranger's."""
+    """Opened early, because its path is not visible later. Untrusted: the writer runs with the user's rights."""
     return os.open(member / JUPYTER_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 
 def open_personalization_report(member: Path) -> int:
-    """What the user's own processes write there is read as a stranger's text."""
+    """Untrusted: the user's own processes write it."""
     return os.open(
         member / PERSONALIZATION_FILE, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
     )
 
 
 def open_command_exit_report(member: Path) -> int:
-    """Where its SSH server says, with the user's rights, that the command it was reserved for has ended."""
+    """The SSH server writes, with the user's rights, that the reservation's command has ended."""
     return os.open(
         member / COMMAND_EXIT_FILE, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
     )

@@ -1,4 +1,17 @@
-"""The state folder: where the files of each dev server are, and the records in them (values ↔ JSON)."""
+"""The state folder: files of dev servers, their records as JSON, and the folders of disks.
+
+Layout, below the state folder::
+
+    servers/<reservation id>/   record.json, host_key, run/ (keys, messages, banner), workspace/, home/ (scratch)
+        members/<rank>/         launch.json, lock, process.json, ready, failure, ended.json, log, tmp/, var-tmp/,
+                                root/
+    disks/<volume id>/          the owner's /home/dev; before there were volumes, named by the disk's own id
+    trash/                      folders that are being removed
+    lost/                       folders of dev servers without a record, kept for a person to decide
+
+Disks are never removed here. Folder names come from ids only, never from what a user typed. Everything here blocks:
+call it in a thread.
+"""
 
 import contextlib
 import fcntl
@@ -39,11 +52,11 @@ from gpudev.ports.cluster import HomeVolume, ServerSpec
 class ServerRecord:
     spec: ServerSpec
     ports: tuple[int, ...]
-    """Where each member's SSH server listens, by rank."""
+    """The port of each member's SSH server, by rank."""
     master_port: int | None
-    """Gangs: the port members agree on to find each other."""
+    """The port at which the members of a gang find each other. None: not a gang."""
     host: str | None = None
-    """The address its SSH servers listen on; None: as the cluster that finds it would have them."""
+    """The address on which its SSH servers listen. None: the current setting of the cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +65,20 @@ class MemberExit:
 
     reason: str
     watched: bool
-    """Whether somebody watched when it did."""
+    """Whether a control plane watched when it ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberPersonalization:
-    """What a member says of the owner's own set-up."""
+    """A member's report on the owner's personalization."""
 
-    words: str | None
+    outcome: str | None
+    """The result so far, as text for people. None: nothing reported yet."""
     is_final: bool
 
 
 class InvalidServerRecord(ValueError):
-    """It was not written by us, or not by this version."""
+    """Another program or another version wrote it."""
 
 
 def server_record_to_json(record: ServerRecord) -> str:
@@ -104,17 +118,7 @@ def _spec_from_json(data: dict[str, Any]) -> ServerSpec:
     )
 
 
-# The state folder: where each dev server's papers, workspace and scratch lie, and the disks, which are never removed.
-#
-# Layout, below the state folder::
-#
-#     servers/<reservation id>/   record.json, host_key, run/ (keys, messages, greeting), workspace/, home/ (scratch)
-#         members/<rank>/         launch.json, lock, process.json, ready, failure, ended.json, log, tmp/, var-tmp/, root/
-#     disks/<volume id>/          the owner's /home/dev; before there were volumes, by the disk's own id
-#     trash/                      what is on its way out
-#
-# Names of folders come from ids only, never from what a user typed. Everything here blocks: call it in a thread.
-
+# Folders
 
 _SKELETON = Path("/etc/skel")
 _EXIT_FILE = "ended.json"
@@ -123,7 +127,7 @@ _LONGEST_PERSONALIZATION = 1000
 _LONGEST_JUPYTER_REPORT = 4096
 _LONGEST_COMMAND_EXIT = 64 * 1024
 _DAMAGED = (ValueError, TypeError, KeyError)
-"""What reading a file raises that a loss of power cut short: most are not worth waiting for the disk."""
+"""Raised by reading a file that a loss of power cut short. Most files are not important enough to sync them."""
 
 
 class MemberFolder:
@@ -135,7 +139,7 @@ class MemberFolder:
         return int(self.path.name)
 
     def prepare(self, folder_mode: int) -> None:
-        """Ready for a new start: nothing is left of what an earlier one reported."""
+        """Prepare a new launch: remove the reports of an earlier one."""
         self.path.mkdir(parents=True, exist_ok=True)
         self.path.chmod(folder_mode)
         reports = (
@@ -157,16 +161,19 @@ class MemberFolder:
         write_atomically(self.path / LAUNCH_FILE, launch.to_json())
 
     def find_isolation_mode(self) -> IsolationMode | None:
-        """How it was started, which need not be how one would be started now."""
+        """The mode it was launched with. The mode of new launches may differ by now."""
         text = _read_text(self.path / LAUNCH_FILE)
         try:
             return None if text is None else LaunchSpec.from_json(text).mode
         except _DAMAGED:
-            return IsolationMode.PLAIN  # for its end, the way that takes the least for granted
+            return IsolationMode.PLAIN  # for the teardown, the mode with the fewest assumptions
 
     def take_lock(self) -> int | None:
-        """The lock as a descriptor; None while anybody has it. It is handed on to the member's first process and
-        so is free exactly when neither that process lives nor one that could still become it."""
+        """The lock as a descriptor. None: it is held.
+
+        It is passed on to the member's first process. So it is free exactly when neither that process lives nor one
+        that could still become it.
+        """
         self.path.mkdir(parents=True, exist_ok=True)
         fd = os.open(self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -184,8 +191,10 @@ class MemberFolder:
         return False
 
     def find_process(self) -> ProcessIdentity | None:
-        """Its first process, as it has written down itself. In a copy of this folder that is another's: the lock of
-        the copy is nobody's."""
+        """Its first process, from the file that the process wrote.
+
+        In a copy of this folder the file names the process of the original; there nobody holds the lock.
+        """
         text = _read_text(self.path / PROCESS_FILE)
         try:
             process = None if text is None else ProcessIdentity(**json.loads(text))
@@ -209,8 +218,10 @@ class MemberFolder:
             return None
 
     def read_jupyter_report(self) -> str | None:
-        """What the dev server says of Jupyter: a stranger's text, of which no more is read than we would write.
-        None: it was started by a version that knew nothing of it."""
+        """The dev server's report on Jupyter: untrusted, and read no further than our own report could be long.
+
+        None: it was launched by a version without Jupyter.
+        """
         try:
             with (self.path / JUPYTER_FILE).open("rb") as report:
                 return report.read(_LONGEST_JUPYTER_REPORT).decode(errors="replace")
@@ -218,19 +229,19 @@ class MemberFolder:
             return None
 
     def find_personalization(self) -> MemberPersonalization | None:
-        """How far the owner's own set-up is; None: there is none. A stranger's text, of which little is believed."""
+        """Progress of the owner's personalization. None: there is none. The text is untrusted and therefore cleaned."""
         try:
-            with (self.path / PERSONALIZATION_FILE).open("rb") as report:
-                told = json.loads(report.read(_LONGEST_PERSONALIZATION))
-            words = "".join(letter for letter in str(told["words"]) if letter.isprintable())
-            return MemberPersonalization(words or None, bool(told["final"]))
+            with (self.path / PERSONALIZATION_FILE).open("rb") as file:
+                report = json.loads(file.read(_LONGEST_PERSONALIZATION))
+            outcome = "".join(letter for letter in str(report["words"]) if letter.isprintable())
+            return MemberPersonalization(outcome or None, bool(report["final"]))
         except FileNotFoundError:
             return None
         except _DAMAGED:
-            return MemberPersonalization(None, False)  # it has not begun, or is being written at this moment
+            return MemberPersonalization(None, False)  # it has not begun, or the file is being written now
 
     def find_command_exit(self) -> CommandExit | None:
-        """The end of the command it was reserved for, if it ended with that: a stranger's text."""
+        """The exit of the reservation's command. None: it has not ended. Untrusted."""
         try:
             with (self.path / COMMAND_EXIT_FILE).open("rb") as report:
                 return parse_command_exit(report.read(_LONGEST_COMMAND_EXIT))
@@ -248,7 +259,7 @@ class MemberFolder:
                 lines = log.read().decode(errors="replace").splitlines()[-count:]
         except FileNotFoundError:
             return []
-        # A user may have had a hand in them, and others will see them in their terminals.
+        # Users can influence these lines, and they are shown in other people's terminals.
         return ["".join(letter for letter in line if letter.isprintable()) for line in lines]
 
 
@@ -283,7 +294,7 @@ class ServerFolder:
         return MemberFolder(self.path / "members" / str(rank))
 
     def members(self) -> list[MemberFolder]:
-        """Those there are, whatever the record says."""
+        """The folders that exist, whatever the record says."""
         try:
             ranks = sorted(int(path.name) for path in (self.path / "members").iterdir() if path.name.isdecimal())
         except FileNotFoundError:
@@ -307,17 +318,17 @@ class ServerFolder:
         write_atomically(self.path / "record.json", server_record_to_json(record), durable=True)
 
     def find_record(self) -> ServerRecord | None:
-        """Raises BadRecord when there is one that cannot be read."""
+        """Raises InvalidServerRecord when a record exists but cannot be read."""
         text = _read_text(self.path / "record.json")
         return None if text is None else server_record_from_json(text)
 
     def write_keys(self, keys: tuple[str, ...]) -> None:
-        """One key per line; what would make two lines of one is no key."""
+        """One key per line. A key that contains a line break is left out."""
         lines = [key.strip() for key in keys if key.strip() and key.strip().isprintable()]
         write_atomically(self.run / "authorized_keys", "".join(f"{line}\n" for line in lines), mode=0o644)
 
     def write_jupyter(self, text: str, uid: int) -> None:
-        """Whether Jupyter shall run, for the dev server's user alone: it holds a token. Empty: it shall not."""
+        """The spec of Jupyter. Empty: Jupyter is off. Only the dev server's user may read it: it contains a token."""
         path = self.run / "jupyter"
         if not text:
             path.unlink(missing_ok=True)
@@ -362,20 +373,20 @@ class StateFolder:
         return path
 
     def open_volume(self, volume_id: str, uid: int) -> Path:
-        """One that there is: an empty folder in its place would look like a loss, and soon be one."""
+        """The volume must exist: a new empty folder in its place would look like lost files, and soon be that."""
         found = _parse_id(volume_id)
         path = self.path / "disks" / str(found)
         if found is None or not path.is_dir() or path.is_symlink():
-            raise ClusterError(f"the folder of volume {volume_id} is gone")
+            raise ClusterError(f"folder of volume {volume_id} not found")
         ensure_owner(path, uid)
         return path
 
     def move_to_trash(self, folder: ServerFolder) -> Path | None:
-        """Out of the way at once; emptying it may take long and comes later."""
+        """Move a folder to the trash. Removing it from there may take long and happens later."""
         return self._move(folder, self.trash)
 
     def move_to_lost(self, folder: ServerFolder) -> Path | None:
-        """Out of the way, and kept: nobody knows whose it was, so nobody may remove it but a person."""
+        """Move a folder to lost/ and keep it: its owner is unknown, so only a person may remove it."""
         return self._move(folder, self.lost)
 
     def _move(self, folder: ServerFolder, where: Path) -> Path | None:
@@ -388,13 +399,15 @@ class StateFolder:
 
     def empty_trash(self) -> None:
         for path in self.trash.iterdir():
-            with contextlib.suppress(OSError):  # what cannot go now is tried again the next time
+            with contextlib.suppress(OSError):  # it is tried again at the next start
                 remove_tree(path)
 
 
 def ensure_home(path: Path, uid: int) -> None:
-    """A home folder that belongs to `uid`, begun from the system's skeleton. Its content is never touched again,
-    but for files that belong to somebody else."""
+    """Ensure a home folder that belongs to `uid`. A new one starts with the system's skeleton.
+
+    Later calls change nothing in it but the owner of files that belong to another uid.
+    """
     if not path.exists():
         draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.new")
         if _SKELETON.is_dir():
@@ -413,9 +426,9 @@ def ensure_owned_folder(path: Path, uid: int) -> None:
 
 
 def ensure_owner(path: Path, uid: int) -> None:
-    """Give a tree to `uid` where it is not; one look at the top tells whether that is needed.
+    """Make `uid` the owner of a tree. The owner of the top folder tells whether that is needed.
 
-    The top comes last, so that an interrupted walk is taken up again. Links are given, never followed.
+    The top comes last, so that an interrupted run is repeated. Links change their owner and are never followed.
     """
     if os.geteuid() != 0 or path.stat().st_uid == uid:
         return
@@ -427,7 +440,7 @@ def ensure_owner(path: Path, uid: int) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Also where a user took away the right to enter or change a folder. Links are not followed."""
+    """Remove a tree, also where a user removed the permissions to enter or change a folder. Follows no links."""
     try:
         shutil.rmtree(path)
     except FileNotFoundError:

@@ -1,16 +1,19 @@
-"""The warm process: it has imported all an SSH server needs and forks dev servers from that, in milliseconds.
+"""The zygote: forks dev servers in milliseconds, because the SSH server's modules are loaded already.
 
-`python -m gpudev.adapters.local.servers.zygote FD STATE_DIR [MODE]`, started by the control plane with one end of a socket pair
-as FD, in a session of its own. It holds no secrets and no descriptors of the control plane, reads nobody's data, and
-ends when the other end of the socket closes. Dev servers go on without it.
+The control plane starts it in a session of its own, with one end of a socket pair as FD::
+
+    python -m gpudev.adapters.local.servers.zygote FD STATE_DIR [MODE]
+
+It has no secrets and no descriptors of the control plane, reads no user's data, and ends when the other end of the
+socket closes. Dev servers continue without it.
 
 Requests and answers are lines of JSON:
 `{"spawn": FOLDER}` with three descriptors (listening socket, report pipe, lock) → `{"process": {…}|null}`;
 `{"status": PID}` → `{"status": WAIT_STATUS|null}` of a dev server's first process that has ended.
-Either may be answered with `{"error": WORDS}`.
+The answer to either may be `{"error": TEXT}`.
 """
 
-import encodings.idna  # noqa: F401 - sockets ask for it at a time when it could not be found any more
+import encodings.idna  # noqa: F401 - sockets import it later, when imports are disabled
 import gc
 import json
 import os
@@ -39,21 +42,21 @@ _DESCRIPTORS = 3
 def main(arguments: list[str]) -> int:
     control = socket.socket(fileno=int(arguments[0]))
     control.set_inheritable(False)
-    asked = IsolationMode(arguments[2]) if len(arguments) > 2 else None
+    requested_mode = IsolationMode(arguments[2]) if len(arguments) > 2 else None
     preload()
     try:
-        finding = probe_isolation(Path(arguments[1]), asked)
+        isolation = probe_isolation(Path(arguments[1]), requested_mode)
     except OSError as error:
         _send_answer(control, {"error": str(error)})
         return 1
     zygote = Zygote(control)
     if linux.IS_LINUX:
         linux.set_process_name("gpu-dev-zygote")
-        linux.become_subreaper()  # so that how a dev server ended can be told
+        linux.become_subreaper()  # so that it gets the wait status of dev servers
     signal.signal(signal.SIGCHLD, lambda *_: zygote.reap_children())
     gc.collect()
-    gc.freeze()  # so that collecting garbage in a child does not copy the pages it shares with us
-    _send_answer(control, {"mode": finding.mode, "refused": finding.rejections})
+    gc.freeze()  # so that garbage collection in a child does not copy the pages it shares with us
+    _send_answer(control, {"mode": isolation.mode, "refused": isolation.rejections})
     zygote.serve()
     return 0
 
@@ -78,7 +81,7 @@ class Zygote:
                 _send_answer(self._control, self._handle_request(json.loads(line), given))
 
     def reap_children(self) -> None:
-        """Note how children ended; theirs come to us too, as orphans."""
+        """Record the wait status of children and of orphans, which become our children."""
         try:
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -110,17 +113,20 @@ class Zygote:
             self._control.close()
             _start_first_process(member, socket.socket(fileno=listener), pipe, lock, writing)
         os.close(writing)
-        with os.fdopen(reading, "rb") as answer:
-            told: dict[str, Any] = json.loads(answer.read() or '{"error": "the warm process could not start it"}')
-        if "error" in told:
-            return told
-        identity = identify(told["pid"])
+        with os.fdopen(reading, "rb") as pipe_end:
+            answer: dict[str, Any] = json.loads(pipe_end.read() or '{"error": "the zygote could not start it"}')
+        if "error" in answer:
+            return answer
+        identity = identify(answer["pid"])
         return {"process": None if identity is None else asdict(identity)}
 
 
 def _start_first_process(member: Path, listener: socket.socket, pipe: int, lock: int, writing: int) -> NoReturn:
-    """The process in between: it enters the new namespaces, forks the first process there, and ends. Without namespaces
-    it is the first process itself, so that we hear of its end also where orphans come to somebody else."""
+    """Runs in an intermediate process: enters the new namespaces, forks the first process there, and ends.
+
+    Without namespaces it becomes the first process itself. So the zygote gets its wait status also on systems without
+    subreapers.
+    """
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         gc.disable()

@@ -1,4 +1,4 @@
-"""The control plane's end of the warm process: starts it, asks it, and starts it again when it dies."""
+"""Client of the zygote in the control plane: starts it, sends requests, restarts it when it dies."""
 
 import asyncio
 import contextlib
@@ -19,13 +19,13 @@ from gpudev.domain.errors import ClusterError, Unavailable
 _ANSWER_WITHIN_S = 20.0
 _END_WITHIN_S = 2.0
 _INHERITED_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SSL_CERT_FILE")
-"""What Python itself may need. Anything else could be a secret."""
+"""Variables that Python itself may need. Any other could be a secret."""
 _FORK_VARIABLES = {"OBJC_DISABLE_INITIALIZE_FORK_SAFETY": "YES"} if sys.platform == "darwin" else {}
-"""Else macOS ends what was forked and goes on without exec, as dev servers do, at the first use of some libraries."""
+"""Dev servers are forked without exec. Without this, macOS kills such processes at the first use of some libraries."""
 
 
 class ZygoteLost(Unavailable):
-    """It went away in the middle of a request: whether that was carried out, it can no longer say."""
+    """The zygote died during a request. Whether it carried the request out is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,9 @@ class _RunningZygote:
 
 
 class ZygoteClient:
-    def __init__(self, state_dir: Path, asked: IsolationMode | None) -> None:
+    def __init__(self, state_dir: Path, requested_mode: IsolationMode | None) -> None:
         self._state_dir = state_dir
-        self._requested_mode = asked
+        self._requested_mode = requested_mode
         self._running: _RunningZygote | None = None
         self._lock = asyncio.Lock()
         self._restarting: asyncio.Task[None] | None = None
@@ -53,15 +53,17 @@ class ZygoteClient:
             return (await self._ensure_running()).isolation_result
 
     async def spawn(self, member: Path, descriptors: tuple[int, int, int]) -> ProcessIdentity | None:
-        """Fork a member's first process; None when it ended at once. Raises ClusterError when it cannot be done,
-        WarmProcessLost when nobody knows."""
+        """Fork a member's first process. None: it ended immediately.
+
+        Raises ClusterError when it failed, ZygoteLost when the result is unknown.
+        """
         answer = await self._request({"spawn": str(member)}, descriptors)
         if "error" in answer:
-            raise ClusterError(f"the dev server could not be started: {answer['error']}")
+            raise ClusterError(f"cannot start the dev server: {answer['error']}")
         return None if answer["process"] is None else ProcessIdentity(**answer["process"])
 
     async def exit_status(self, pid: int) -> int | None:
-        """The wait status of a dev server's first process, if this warm process saw it end."""
+        """The wait status of a dev server's first process. None: the current zygote did not reap it."""
         if self._running is None:
             return None
         try:
@@ -71,7 +73,7 @@ class ZygoteClient:
         return status
 
     async def close(self) -> None:
-        """Dev servers go on."""
+        """Stop the zygote. Dev servers continue."""
         self._closed = True
         if self._restarting is not None:
             self._restarting.cancel()
@@ -87,7 +89,7 @@ class ZygoteClient:
                 return await asyncio.to_thread(_exchange, running.control, request, descriptors)
             except (OSError, ValueError) as error:
                 await self._stop_zygote()
-                raise ZygoteLost(f"the warm process went away: {error}") from error
+                raise ZygoteLost(f"the zygote died: {error}") from error
 
     async def _ensure_running(self) -> _RunningZygote:
         if self._closed:
@@ -99,18 +101,18 @@ class ZygoteClient:
         try:
             self._running = await asyncio.shield(starting)
         except asyncio.CancelledError:
-            # The thread goes on whoever waits for it: taken in first, so that whoever closes can end it.
+            # The thread continues after the cancellation. Wait for its result, so that `close` can stop the zygote.
             self._running = await starting
             raise
         self._restarting = asyncio.create_task(self._restart_after(self._running.process))
         return self._running
 
     async def _restart_after(self, process: "subprocess.Popen[bytes]") -> None:
-        """Be warm again before anybody asks."""
+        """Restart a zygote that died, so that the next request need not wait for it."""
         await wait_until_ended(identify(process.pid))
         async with self._lock:
             if self._running is not None and self._running.process is process and not self._closed:
-                with contextlib.suppress(Unavailable, ClusterError):  # whoever asks next is told
+                with contextlib.suppress(Unavailable, ClusterError):  # the next request raises it
                     await self._ensure_running()
 
     async def _stop_zygote(self) -> None:
@@ -120,29 +122,27 @@ class ZygoteClient:
             await asyncio.to_thread(_wait_or_kill, running.process)
 
 
-def _start_zygote(state_dir: Path, asked: IsolationMode | None) -> _RunningZygote:
+def _start_zygote(state_dir: Path, requested_mode: IsolationMode | None) -> _RunningZygote:
     ours, theirs = socket.socketpair()
     ours.settimeout(_ANSWER_WITHIN_S)
     command = [sys.executable, "-P", "-m", "gpudev.adapters.local.servers.zygote", str(theirs.fileno()), str(state_dir)]
     with theirs, (state_dir / "zygote.log").open("ab") as log:
         process = subprocess.Popen(
-            command if asked is None else [*command, asked.value],
+            command if requested_mode is None else [*command, requested_mode.value],
             pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             cwd="/",
             env=_zygote_environment(),
-            start_new_session=True,  # what a terminal sends to the control plane is not for it
+            start_new_session=True,  # a terminal's signals to the control plane must not reach it
         )
     try:
         answer = _receive_answer(ours)
     except (OSError, ValueError) as error:
         ours.close()
         _wait_or_kill(process)
-        raise Unavailable(
-            f"the warm process did not start ({error}); {state_dir / 'zygote.log'} may say why"
-        ) from error
+        raise Unavailable(f"the zygote did not start ({error}); {state_dir / 'zygote.log'} may say why") from error
     if "error" in answer:
         ours.close()
         _wait_or_kill(process)
@@ -151,7 +151,7 @@ def _start_zygote(state_dir: Path, asked: IsolationMode | None) -> _RunningZygot
 
 
 def _zygote_environment() -> dict[str, str]:
-    """The same modules, and nothing else of ours."""
+    """The search path of our modules, and none of our other variables."""
     kept = {name: os.environ[name] for name in _INHERITED_VARIABLES if name in os.environ}
     return {
         **kept,
@@ -175,14 +175,14 @@ def _receive_answer(control: socket.socket) -> dict[str, Any]:
     while not line.endswith(b"\n"):
         part = control.recv(65536)
         if not part:
-            raise ConnectionError("it closed the connection")
+            raise ConnectionError("the zygote closed the connection")
         line += part
     answer: dict[str, Any] = json.loads(line)
     return answer
 
 
 def _wait_or_kill(process: "subprocess.Popen[bytes]") -> None:
-    """It ends by itself once its socket is closed."""
+    """Kill it only if it does not end by itself: its socket is closed."""
     try:
         process.wait(_END_WITHIN_S)
     except subprocess.TimeoutExpired:
