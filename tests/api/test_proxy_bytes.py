@@ -14,8 +14,8 @@ import httpx2
 from api.proxy_place import QUICK, Proxy, closed, greeting, proxy_of
 from gpudev.cli import proxy_tunnel
 from gpudev.proxy.ssh.tunnel import SessionRegistry, Tunnel
-from gpudev.sdk.http import websocket
 from gpudev.settings import RequestGuardSettings
+from gpudev.wire import websocket
 from support.api import Api, until
 
 
@@ -69,8 +69,8 @@ async def test_a_dev_server_that_takes_its_time_gets_every_byte_as_it_was(
         for size in (1, 9_000, 200_000, 5, 700_000) * 20:
             payload = os.urandom(size)
             said.update(payload)
-            line.socket.sendall(websocket.data_header(size) + payload)
-        line.socket.sendall(websocket.data_header(0))
+            line.socket.sendall(websocket.client_data_header(size) + payload)
+        line.socket.sendall(websocket.client_data_header(0))
 
     with line.socket:
         await asyncio.to_thread(say)

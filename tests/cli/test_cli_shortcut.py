@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpudev.cli import proxy_tunnel
-from gpudev.sdk.http import websocket
+from gpudev.wire import websocket
 from support.ports import free_port
 
 JOB = "3f2a9c1e-0000-4000-8000-000000000001"

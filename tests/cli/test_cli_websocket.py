@@ -1,4 +1,4 @@
-"""The client's half of a WebSocket and the server's quick half: what is said arrives, however the network cuts it."""
+"""WebSocket frames of both sides, and the client's pipe: what is said arrives, however the network cuts it."""
 
 import errno
 import os
@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from websockets.utils import apply_mask
 
 from gpudev.adapters.tls import ensure_certificate
 from gpudev.cli import stdio_pipe
 from gpudev.ports.clock import SystemClock
-from gpudev.proxy import websocket_frames
 from gpudev.sdk.errors import Unreachable
-from gpudev.sdk.http import websocket
 from gpudev.sdk.http.transport import HttpRequest, HttpTransport, WebSocketConnection
 from gpudev.settings import Settings
+from gpudev.wire import websocket
 
 PAYLOADS = st.lists(st.one_of(st.binary(max_size=300), st.sampled_from([b"x" * 126, b"y" * 65_536])), max_size=8)
 
@@ -34,7 +34,7 @@ def cut(stream: bytes, places: list[int]) -> list[bytes]:
 @given(PAYLOADS, st.lists(st.integers(0, 10**6), max_size=10))
 def test_what_a_server_says_is_heard_however_it_is_cut(payloads: list[bytes], places: list[int]) -> None:
     stream = (
-        b"".join(websocket_frames.data_frame_header(len(payload)) + payload for payload in payloads)
+        b"".join(websocket.server_data_header(len(payload)) + payload for payload in payloads)
         + b"\x89\x02hi\x88\x05\x0f\xa1bye"
     )
     reader, heard, ends, others = websocket.FrameReader(), b"", 0, []
@@ -45,11 +45,12 @@ def test_what_a_server_says_is_heard_however_it_is_cut(payloads: list[bytes], pl
                     heard += payload
                 case websocket.EndEvent():
                     ends += 1
-                case _:
-                    others.append(event)
+                case websocket.ControlEvent(opcode, payload):
+                    others.append((opcode, payload))
     assert heard == b"".join(payloads)
     assert ends == payloads.count(b"")
-    assert others == [websocket.PingEvent(b"hi"), websocket.CloseEvent(4001, "bye")]
+    assert others == [(websocket.PING, b"hi"), (websocket.CLOSE, b"\x0f\xa1bye")]
+    assert websocket.parse_close(others[1][1]) == websocket.ClosePayload(4001, "bye")
 
 
 @settings(deadline=None, max_examples=60)
@@ -60,20 +61,20 @@ def test_what_a_client_says_is_heard_however_it_is_cut_and_masked(
     stream = b""
     for payload in payloads:
         masked = bytes(byte ^ mask[index % 4] for index, byte in enumerate(payload))
-        stream += websocket.data_header(len(payload))[:-4] + mask + masked + websocket.pong_frame(b"p")
-    splitter, heard, ends, others = websocket_frames.FrameSplitter(), b"", 0, []
+        stream += websocket.client_data_header(len(payload))[:-4] + mask + masked + websocket.client_pong(b"p")
+    reader, heard, ends, others = websocket.FrameReader(apply_mask), b"", 0, []
     for part in cut(stream, places):
-        for event in splitter.split(part):
+        for event in reader.read(part):
             match event:
-                case websocket_frames.DataPart(data):
+                case websocket.DataEvent(data):
                     heard += data
-                case websocket_frames.EndOfData():
+                case websocket.EndEvent():
                     ends += 1
-                case websocket_frames.OtherFrame(raw):
-                    others.append(raw)
+                case websocket.ControlEvent(frame=frame):
+                    others.append(frame)
     assert heard == b"".join(payloads)
     assert ends == payloads.count(b"")
-    assert others == [websocket.pong_frame(b"p")] * len(payloads)
+    assert others == [websocket.client_pong(b"p")] * len(payloads)
 
 
 @pytest.mark.parametrize(
@@ -81,8 +82,10 @@ def test_what_a_client_says_is_heard_however_it_is_cut_and_masked(
 )
 def test_what_breaks_the_rules_is_left_to_the_library(stream: bytes) -> None:
     """Frames that are not masked, or of a kind that means nothing here: from there on nothing counts as bytes."""
-    found = list(websocket_frames.FrameSplitter().split(stream + b"\x82\x82\0\0\0\0no"))
-    assert all(isinstance(part, websocket_frames.OtherFrame) for part in found)
+    stream += b"\x82\x82\0\0\0\0no"
+    with pytest.raises(websocket.BrokenProtocol) as broken:
+        list(websocket.FrameReader(apply_mask).read(stream))
+    assert broken.value.rest == stream
 
 
 @pytest.mark.parametrize("stream", [b"HTTP/1.1 408", b"\x82\x85\0\0\0\0hello", b"\x89\x7e\0\x80", b"\x09\x01x"])
@@ -126,18 +129,18 @@ class Echo:
         self._thread.start()
 
     def _run(self) -> None:
-        splitter = websocket_frames.FrameSplitter()
+        reader = websocket.FrameReader(apply_mask)
         while data := self._line.recv(100_000):
             self._line.sendall(b"\x89\x02hi")
             self.pings += 1
-            for part in splitter.split(data):
-                match part:
-                    case websocket_frames.DataPart(payload):
-                        self._line.sendall(websocket_frames.data_frame_header(len(payload)) + payload)
-                    case websocket_frames.OtherFrame(raw):
-                        self.others += raw
-                    case websocket_frames.EndOfData():
-                        self._line.sendall(websocket_frames.data_frame_header(0) + b"\x88\x05\x0f\xa1bye")
+            for event in reader.read(data):
+                match event:
+                    case websocket.DataEvent(payload):
+                        self._line.sendall(websocket.server_data_header(len(payload)) + payload)
+                    case websocket.ControlEvent(frame=frame):
+                        self.others += frame
+                    case websocket.EndEvent():
+                        self._line.sendall(websocket.server_data_header(0) + b"\x88\x05\x0f\xa1bye")
                         return
 
     def end(self) -> None:
@@ -183,10 +186,10 @@ def test_a_pipe_carries_more_than_fits_into_any_buffer(way: str, tmp_path: Path)
     writing.start()
     with os.fdopen(talk.hear, "rb") as file:
         assert file.read() == content
-    assert talk.end() == websocket.CloseEvent(4001, "bye")
+    assert talk.end() == websocket.ClosePayload(4001, "bye")
     writing.join(20)
     echo.end()
-    assert echo.others == websocket.pong_frame(b"hi") * (len(echo.others) // len(websocket.pong_frame(b"hi"))), (
+    assert echo.others == websocket.client_pong(b"hi") * (len(echo.others) // len(websocket.client_pong(b"hi"))), (
         "whole frames"
     )
     assert len(echo.others) > 0
@@ -238,7 +241,7 @@ def test_a_networks_own_proxy_is_asked_for_a_tunnel_since_it_would_pass_on_no_up
 def test_a_connection_that_is_cut_is_told_as_that() -> None:
     ours, theirs = socket.socketpair()
     talk = Talk(ours)
-    theirs.sendall(websocket_frames.data_frame_header(5) + b"hello")
+    theirs.sendall(websocket.server_data_header(5) + b"hello")
     assert os.read(talk.hear, 10) == b"hello"
     theirs.close()
     assert isinstance(talk.end(), Unreachable)
@@ -274,7 +277,7 @@ def test_where_the_kernel_cannot_move_bytes_they_are_read_after_all(monkeypatch:
     os.close(talk.say)
     with os.fdopen(talk.hear, "rb") as file:
         assert file.read() == b"x" * 60_000
-    assert talk.end() == websocket.CloseEvent(4001, "bye")
+    assert talk.end() == websocket.ClosePayload(4001, "bye")
     echo.end()
     ours.close()
     theirs.close()

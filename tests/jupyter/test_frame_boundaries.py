@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
 
-from gpudev.proxy.websocket_frames import PING_FRAME, FrameBoundaryTracker
+from gpudev.wire.websocket import PING_FRAME, FrameBoundaryTracker
 
 SIZES = st.sampled_from([0, 1, 125, 126, 127, 300, 65535, 65536, 70_000])
 KINDS = st.sampled_from([Opcode.TEXT, Opcode.BINARY, Opcode.CONT])

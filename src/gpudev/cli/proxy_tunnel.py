@@ -16,8 +16,8 @@ from gpudev.cli.exit_codes import CliError, ExitCode
 from gpudev.sdk import api_address, credentials, preferences
 from gpudev.sdk.banner_probe import open_if_ssh
 from gpudev.sdk.errors import ClientError
-from gpudev.sdk.http import websocket
 from gpudev.version import __version__
+from gpudev.wire import websocket
 
 # The short way to a session, for when everything is as usual: the key at hand, a token for it, and a WebSocket, over
 # one connection and with next to nothing loaded. ssh starts us for every connection, and whoever types waits for it.

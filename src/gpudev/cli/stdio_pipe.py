@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from typing import Protocol
 
 from gpudev.sdk.errors import Unreachable
-from gpudev.sdk.http import websocket
+from gpudev.wire import websocket
 
 _CHUNK = 512 * 1024
 """At most so much is read at once: what is there, and larger steps when there is much."""
@@ -67,7 +67,7 @@ class WebSocketFraming:
         self._reader = websocket.FrameReader()
 
     def header(self, size: int) -> bytes:
-        return websocket.data_header(size)
+        return websocket.client_data_header(size)
 
     def decode(self, received: memoryview) -> Iterator[websocket.FrameEvent]:
         return self._reader.read(received)
@@ -90,14 +90,14 @@ class StdioPipe:
         self._to_write: list[memoryview] = []
         self._source_ended = False
         self._socket_ended = False
-        self._closed: websocket.CloseEvent | None = None
+        self._closed: websocket.ClosePayload | None = None
         self._retry_at_once = False
         self._is_tls = hasattr(line, "pending")
         self._would_block = _would_block_errors(self._is_tls)
         self._can_move = _can_move(source, line)
         self._polls: dict[tuple[bool, bool, int], select.poll] = {}
 
-    def run(self, first: bytes = b"") -> websocket.CloseEvent | None:
+    def run(self, first: bytes = b"") -> websocket.ClosePayload | None:
         """Until both directions have ended or the other side says goodbye, which is answered. `first`: what was
         received already. Raises Unreachable when the connection breaks, BrokenPipeError when nobody reads us."""
         self._socket.setblocking(False)
@@ -228,14 +228,14 @@ class StdioPipe:
         for event in self._framing.decode(received):
             match event:
                 case websocket.DataEvent(payload):
-                    self._to_write.append(payload)
+                    self._to_write.append(memoryview(payload))
                 case websocket.EndEvent():
                     self._end_receiving()
-                case websocket.PingEvent(payload):
+                case websocket.ControlEvent(websocket.PING, payload):
                     waiting = self._to_send_after_move if self._to_move else self._to_send
-                    waiting.append(memoryview(websocket.pong_frame(payload)))
-                case websocket.CloseEvent():
-                    self._closed = event
+                    waiting.append(memoryview(websocket.client_pong(payload)))
+                case websocket.ControlEvent(websocket.CLOSE, payload):
+                    self._closed = websocket.parse_close(payload)
                     return
         if self._to_write:
             self._write_sink()
@@ -288,7 +288,7 @@ def close_websocket(line: socket.socket) -> None:
     """The end of a WebSocket, without waiting long for an answer."""
     try:
         line.settimeout(_CLOSE_SECONDS)
-        line.sendall(websocket.close_frame(1000))
+        line.sendall(websocket.client_close(1000))
         deadline = time.monotonic() + _CLOSE_SECONDS
         while line.recv(65536) and time.monotonic() < deadline:
             pass

@@ -21,8 +21,8 @@ from gpudev.domain.sessions.grants import Grant
 from gpudev.proxy.jupyter import headers as door
 from gpudev.proxy.jupyter.headers import Headers, find_jupyter_path
 from gpudev.proxy.jupyter.http_proxy import JupyterAccess, jupyter_error_response
-from gpudev.proxy.websocket_frames import PING_FRAME, FrameBoundaryTracker
 from gpudev.settings import ProxySettings
+from gpudev.wire.websocket import PING_FRAME, FrameBoundaryTracker
 from gpudev.workflows.sessions.jupyter_access import AdmittedBrowser
 from gpudev.workflows.sessions.ssh_tokens import SshTokens
 

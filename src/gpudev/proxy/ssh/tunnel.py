@@ -18,10 +18,15 @@ from websockets.server import ServerProtocol
 from gpudev.domain.errors import GpuDevError
 from gpudev.domain.sessions.grants import CloseCode, SessionEnd
 from gpudev.http_edge.audit import ProxyClient
-from gpudev.proxy import websocket_frames
 from gpudev.proxy.ssh import handshake
 from gpudev.proxy.ssh.handshake import SessionTraffic
+from gpudev.wire import websocket
 from gpudev.workflows.sessions.ssh_tokens import AdmittedSession
+
+try:
+    from websockets.speedups import apply_mask
+except ImportError:  # no such thing was built for this platform
+    from websockets.utils import apply_mask
 
 log = structlog.get_logger(__name__)
 _HIGH_WATER = 256 * 1024
@@ -44,7 +49,8 @@ class Tunnel(asyncio.BufferedProtocol):
     def __init__(self, sessions: "SessionRegistry") -> None:
         self._sessions = sessions
         self._websocket = ServerProtocol(max_size=_LARGEST_MESSAGE)
-        self._splitter = websocket_frames.FrameSplitter()
+        self._frames: websocket.FrameReader | None = websocket.FrameReader(apply_mask)
+        """None: something broke the rules, and from there on everything is the library's."""
         self._client: asyncio.Transport
         self._server: asyncio.Transport | None = None
         self._opening: asyncio.Task[None] | None = None
@@ -88,17 +94,21 @@ class Tunnel(asyncio.BufferedProtocol):
 
     def data_received(self, data: bytes | memoryview) -> None:
         self._has_received = True
-        if self._websocket.state is State.CONNECTING:
+        if self._websocket.state is State.CONNECTING or self._frames is None:
             self._handle_control(bytes(data))
             return
-        for part in self._splitter.split(data):
-            match part:
-                case websocket_frames.DataPart(payload):
-                    self._forward_to_server(payload)
-                case websocket_frames.EndOfData():
-                    self._on_client_eof()
-                case websocket_frames.OtherFrame(raw):
-                    self._handle_control(raw)
+        try:
+            for event in self._frames.read(data):
+                match event:
+                    case websocket.DataEvent(payload):
+                        self._forward_to_server(payload)
+                    case websocket.EndEvent():
+                        self._on_client_eof()
+                    case websocket.ControlEvent(frame=frame):
+                        self._handle_control(frame)
+        except websocket.BrokenProtocol as error:
+            self._frames = None
+            self._handle_control(error.rest)
 
     def _handle_control(self, raw: bytes) -> None:
         """Whatever is not simply bytes: the request at first, later pings, goodbyes and nonsense."""
@@ -219,7 +229,7 @@ class Tunnel(asyncio.BufferedProtocol):
             self._buffered += data
         elif self._websocket.state is State.OPEN:
             self._sent += len(data)
-            self._client.writelines((websocket_frames.data_frame_header(len(data)), data))
+            self._client.writelines((websocket.server_data_header(len(data)), data))
 
     def on_server_eof(self) -> None:
         self._server_is_done = True
@@ -229,7 +239,7 @@ class Tunnel(asyncio.BufferedProtocol):
         if self._client_is_done:
             self._finish()
         elif self._websocket.state is State.OPEN:
-            self._client.write(websocket_frames.data_frame_header(0))
+            self._client.write(websocket.server_data_header(0))
 
     def on_server_lost(self, error: Exception | None) -> None:
         if error is not None or not self._server_is_done:

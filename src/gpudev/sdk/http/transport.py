@@ -136,7 +136,7 @@ class HttpTransport:
 
     def open_websocket(self, request: HttpRequest) -> WebSocketConnection | HttpResponse:
         """The connection itself when the server agrees; its answer when it does not. Raises Unreachable."""
-        from gpudev.sdk.http import websocket
+        from gpudev.wire import websocket
 
         key = websocket.new_key()
         asking = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}

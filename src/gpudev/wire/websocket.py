@@ -1,0 +1,223 @@
+"""WebSocket frames (RFC 6455), as far as a stream of bytes needs them: both directions, without a socket or a library.
+
+Messages are passed on as they come in, never put together first: their boundaries mean nothing to us. What else is said
+(pings, goodbyes) comes as whole frames.
+"""
+
+import os
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+_MAGIC = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+_CONTINUATION, _BINARY = 0x0, 0x2
+CLOSE, PING, PONG = 0x8, 0x9, 0xA
+_LAST_FRAGMENT, _RESERVED, _OPCODE = 0x80, 0x70, 0x0F
+_MASKED = 0x80
+_EXTENDED_LENGTH = {126: 2, 127: 8}
+"""Bytes of the length that follow, by what stands where a short length would."""
+_LARGEST_CONTROL = 125
+_NO_CODE = 1005
+# Masks keep web pages from choosing what an old cache on the way sees. Here no page chooses anything: what is sent is
+# ssh's ciphertext. A mask of zeros is a mask, and it costs nothing, where another would cost as much as the encryption.
+_ZERO_MASK = b"\0\0\0\0"
+PING_FRAME = bytes((_LAST_FRAGMENT | PING, 0))
+"""From a server, with nothing in it."""
+
+Unmask = Callable[[bytes | memoryview, bytes], bytes]
+
+
+class BrokenProtocol(Exception):
+    """The other side does not speak as it should."""
+
+    def __init__(self, message: str, rest: bytes) -> None:
+        super().__init__(message)
+        self.rest = rest
+        """What came, from the frame on that is wrong."""
+
+
+class DataEvent(NamedTuple):
+    payload: bytes | memoryview
+
+
+class EndEvent(NamedTuple):
+    """An empty message: no more bytes come from there; ours are still taken."""
+
+
+class ControlEvent(NamedTuple):
+    opcode: int
+    payload: bytes
+    """As it came: from a client, masked."""
+    frame: bytes
+    """All of it."""
+
+
+FrameEvent = DataEvent | EndEvent | ControlEvent
+
+
+class ClosePayload(NamedTuple):
+    code: int
+    reason: str
+
+
+def new_key() -> str:
+    return b64encode(os.urandom(16)).decode()
+
+
+def accept_value(key: str) -> str:
+    try:
+        # hashlib would set up all of OpenSSL first, which takes longer than the whole handshake.
+        from _sha1 import sha1  # type: ignore[import-not-found, unused-ignore]
+    except ImportError:
+        from hashlib import sha1
+
+    return b64encode(sha1(key.encode() + _MAGIC, usedforsecurity=False).digest()).decode()
+
+
+def client_data_header(size: int) -> bytes:
+    """What goes before so many bytes. None: our direction has ended."""
+    return _header(_BINARY, size, _ZERO_MASK)
+
+
+def server_data_header(size: int) -> bytes:
+    """The same from a server."""
+    return _header(_BINARY, size, b"")
+
+
+def client_pong(payload: bytes) -> bytes:
+    return _header(PONG, len(payload), _ZERO_MASK) + payload
+
+
+def client_close(code: int) -> bytes:
+    return _header(CLOSE, 2, _ZERO_MASK) + code.to_bytes(2, "big")
+
+
+def _header(opcode: int, size: int, mask: bytes) -> bytes:
+    first, masked = _LAST_FRAGMENT | opcode, _MASKED if mask else 0
+    if size < 126:
+        return bytes((first, masked | size)) + mask
+    if size < 65536:
+        return bytes((first, masked | 126)) + size.to_bytes(2, "big") + mask
+    return bytes((first, masked | 127)) + size.to_bytes(8, "big") + mask
+
+
+def parse_close(payload: bytes) -> ClosePayload:
+    code = int.from_bytes(payload[:2], "big") if len(payload) >= 2 else _NO_CODE
+    return ClosePayload(code, payload[2:].decode("utf-8", "replace"))
+
+
+class FrameReader:
+    """Takes bytes as they arrive, gives what they say. Data are views of what was given, not copies."""
+
+    def __init__(self, unmask: Unmask | None = None) -> None:
+        """`unmask`: for frames from a client, which are always masked; None: from a server, which never are."""
+        self._unmask = unmask
+        self._partial = b""
+        """The beginning of a header or of a control frame."""
+        self._left = 0
+        self._mask = b""
+
+    def read(self, received: bytes | memoryview) -> Iterator[FrameEvent]:
+        """Raises BrokenProtocol; nothing is to be read after that."""
+        if self._partial:
+            received, self._partial = self._partial + bytes(received), b""
+        view = memoryview(received)
+        at, end = 0, len(view)
+        while at < end:
+            if self._left:
+                part = view[at : at + self._left]
+                at += len(part)
+                self._left -= len(part)
+                yield DataEvent(self._plain(part))
+                continue
+            head = _parse_head(view[at:])
+            if head is None:
+                self._partial = bytes(view[at:])
+                return
+            if self._is_broken(head):
+                rest = bytes(view[at:])
+                raise BrokenProtocol(f"a frame begins with {rest[:2].hex()}", rest)
+            begin, at = at, at + head.length
+            if head.first & _OPCODE < CLOSE:
+                self._left, self._mask = head.size, head.mask
+                if not head.size and head.first == _LAST_FRAGMENT | _BINARY:
+                    yield EndEvent()
+                continue
+            at += head.size
+            if at > end:
+                self._partial = bytes(view[begin:])
+                return
+            frame = bytes(view[begin:at])
+            yield ControlEvent(head.first & _OPCODE, frame[head.length :], frame)
+
+    def _is_broken(self, head: "_FrameHead") -> bool:
+        if head.first & _RESERVED or bool(head.mask) is (self._unmask is None):
+            return True
+        opcode = head.first & _OPCODE
+        if opcode < CLOSE:
+            return opcode not in (_CONTINUATION, _BINARY)
+        return opcode > PONG or head.size > _LARGEST_CONTROL or not head.first & _LAST_FRAGMENT
+
+    def _plain(self, part: memoryview) -> bytes | memoryview:
+        if self._unmask is None or self._mask == _ZERO_MASK:
+            return part
+        turn = len(part) % 4
+        plain = self._unmask(part, self._mask)
+        self._mask = self._mask[turn:] + self._mask[:turn]
+        return plain
+
+
+class FrameBoundaryTracker:
+    """Where frames end in one direction's bytes, which are passed on unread: only there is room for a frame of one's
+    own."""
+
+    def __init__(self) -> None:
+        self._partial = b""
+        self._left = 0
+        self._is_closed = False
+
+    @property
+    def is_at_boundary(self) -> bool:
+        """Nothing is half said, and no goodbye was."""
+        return not (self._partial or self._left or self._is_closed)
+
+    def advance(self, data: bytes) -> None:
+        data, self._partial = self._partial + data, b""
+        at, end = 0, len(data)
+        while at < end:
+            step = min(self._left, end - at)
+            self._left -= step
+            at += step
+            if at == end:
+                return
+            head = _parse_head(memoryview(data)[at:])
+            if head is None:
+                self._partial = data[at:]
+                return
+            self._is_closed = self._is_closed or head.first & _OPCODE == CLOSE
+            at += head.length
+            self._left = head.size
+
+
+class _FrameHead(NamedTuple):
+    first: int
+    """Opcode and flags."""
+    mask: bytes
+    """Empty: there is none."""
+    size: int
+    """Of the payload."""
+    length: int
+    """Of this header."""
+
+
+def _parse_head(view: memoryview) -> _FrameHead | None:
+    """None: it is not complete."""
+    if len(view) < 2:
+        return None
+    short = view[1] & 0x7F
+    begin = 2 + _EXTENDED_LENGTH.get(short, 0)
+    length = begin + 4 if view[1] & _MASKED else begin
+    if len(view) < length:
+        return None
+    size = short if begin == 2 else int.from_bytes(view[2:begin], "big")
+    return _FrameHead(view[0], bytes(view[begin:length]), size, length)
