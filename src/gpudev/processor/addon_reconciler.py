@@ -4,20 +4,21 @@ Rows are the truth: whatever is due is found there, and a wake-up only says that
 is tried again; doing it twice is harmless.
 """
 
-import asyncio
 import contextlib
 import dataclasses
 from collections.abc import Callable
+from datetime import timedelta
 from functools import partial
 
 import structlog
 
-from gpudev.domain.errors import GpuDevError, Stale, Unavailable
+from gpudev.domain.errors import GpuDevError, Stale
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.reservations import changes
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation
 from gpudev.domain.sessions.addons import Addons
+from gpudev.keyed_tasks import KeyedTasks
 from gpudev.metrics.loop_watchdog import LoopWatchdog
 from gpudev.planning import sessions as rules
 from gpudev.ports.clock import Clock
@@ -25,13 +26,13 @@ from gpudev.ports.cluster import Cluster, ServerSpec
 from gpudev.ports.reservations import ReservationStore
 from gpudev.ports.sessions import AddonWork
 from gpudev.processor.telemetry import bind_request_id
+from gpudev.processor.workers import WorkLoop, log_errors
 
 log = structlog.get_logger(__name__)
 _AT_ONCE = 16
 _MOST_DUE = 100
-_SWEEP_SECONDS = 5.0
-_PAUSE_SECONDS = 0.1
-"""Between two looks, so that many wake-ups share one."""
+_SWEEP_EVERY = timedelta(seconds=5)
+_PAUSE = timedelta(milliseconds=100)
 
 
 class AddonReconciler:
@@ -46,12 +47,11 @@ class AddonReconciler:
         self._reservations = reservations
         self._cluster = cluster
         self._clock = clock
-        self._running: dict[ReservationId, asyncio.Task[None]] = {}
-        self._slots = asyncio.Semaphore(_AT_ONCE)
-        self._woken = asyncio.Event()
+        self._loop = WorkLoop("interiors", self._run_round, rest=_SWEEP_EVERY, pause=_PAUSE)
+        self._tasks = KeyedTasks[ReservationId, None]("addons of", _AT_ONCE, on_end=lambda *_: self.wake())
 
     def wake(self) -> None:
-        self._woken.set()
+        self._loop.wake()
 
     async def find_addons(self, reservation_id: ReservationId) -> Addons | None:
         """For whoever starts its dev server."""
@@ -62,61 +62,28 @@ class AddonReconciler:
 
     async def run(self, may_act: Callable[[], bool], watchdog: LoopWatchdog) -> None:
         """Until cancelled."""
-        while True:
-            watchdog.beat("interiors")
-            rest = _SWEEP_SECONDS
-            try:
-                if may_act():
-                    await self.begin_due()
-                    rest = await self._seconds_until_due()
-            except Unavailable as error:
-                log.warning("interiors.unavailable", error=str(error))
-            except Exception:
-                log.exception("interiors.broken")
-            await asyncio.sleep(_PAUSE_SECONDS)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(rest):
-                    await self._woken.wait()
-            self._woken.clear()
+        await self._loop.run(may_act, watchdog)
 
     async def close(self) -> None:
-        for task in list(self._running.values()):
-            task.cancel()
-        await asyncio.gather(*self._running.values(), return_exceptions=True)
+        await self._tasks.close()
 
     async def wait_idle(self) -> None:
         """Until nothing runs any more (tests)."""
-        while self._running:
-            await asyncio.wait(list(self._running.values()))
+        await self._tasks.wait_idle()
+
+    async def _run_round(self) -> timedelta:
+        await self.begin_due()
+        due = await self._store.next_due()
+        left = _SWEEP_EVERY if due is None else due - self._clock.now()
+        # What is due already is being worked on, and its end wakes us.
+        return min(left, _SWEEP_EVERY) if left > timedelta(0) else _SWEEP_EVERY
 
     async def begin_due(self) -> None:
         for reservation_id in await self._store.due(self._clock.now(), _MOST_DUE):
-            if reservation_id not in self._running:
-                task = asyncio.create_task(self._reconcile(reservation_id), name=f"interior {reservation_id}")
-                self._running[reservation_id] = task
-                task.add_done_callback(partial(self._ended, reservation_id))
-
-    def _ended(self, reservation_id: ReservationId, _: "asyncio.Task[None]") -> None:
-        self._running.pop(reservation_id, None)
-        self.wake()
-
-    async def _seconds_until_due(self) -> float:
-        """Until the next is due. What is due already is being worked on, and its end wakes us."""
-        due = await self._store.next_due()
-        if due is None:
-            return _SWEEP_SECONDS
-        left = (due - self._clock.now()).total_seconds()
-        return min(left, _SWEEP_SECONDS) if left > 0 else _SWEEP_SECONDS
+            self._tasks.start(reservation_id, partial(self._reconcile, reservation_id))
 
     async def _reconcile(self, reservation_id: ReservationId) -> None:
-        """Nothing it raises ends the processor: the row says that it is still to be done."""
-        async with self._slots:
-            try:
-                await self._apply(reservation_id)
-            except GpuDevError as error:
-                log.warning("interior.failed", reservation_id=str(reservation_id), error=str(error))
-            except Exception:
-                log.exception("interior.broken", reservation_id=str(reservation_id))
+        await log_errors("interior", self._apply(reservation_id), None, reservation_id=str(reservation_id))
 
     async def _apply(self, reservation_id: ReservationId) -> None:
         interior = await self._store.find_addons(reservation_id)

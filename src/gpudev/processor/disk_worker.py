@@ -5,7 +5,6 @@ decides nothing about disks, and knows nothing of reservations but that somebody
 """
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -15,26 +14,28 @@ import structlog
 
 from gpudev.domain.disks.contents import Contents
 from gpudev.domain.disks.operations import DiskRequest, DiskSettings, OperationId, RecordedSnapshotId, SnapshotRecord
-from gpudev.domain.errors import ClusterError, GpuDevError, Unavailable
+from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.domain.ids import DiskId, ReservationId, UserId
 from gpudev.domain.queue import DISK_QUEUE
+from gpudev.keyed_tasks import KeyedTasks
 from gpudev.metrics import instruments
 from gpudev.metrics.loop_watchdog import LoopWatchdog
 from gpudev.ports.clock import Clock
 from gpudev.ports.cloud import Volume
 from gpudev.ports.disks import ContentsStore
 from gpudev.ports.queue import MessageQueue
+from gpudev.processor.workers import WorkLoop, log_errors
 from gpudev.workflows.disks.operations import DiskOperations
 
 log = structlog.get_logger(__name__)
 _AT_ONCE = 16
 _SWEEP_EVERY = timedelta(seconds=30)
 _TIDY_EVERY = timedelta(minutes=10)
-_PAUSE_S = 0.05
-"""Between two looks, so that many wake-ups share one."""
+_PAUSE = timedelta(milliseconds=50)
 _WHILE_WORKING = timedelta(seconds=1)
 _SETTLED_WITHIN_S = 2.0
 """What takes longer goes on beside everything else."""
+_SNAPSHOTS = "snapshots"
 _MESSAGES = 200
 _MESSAGE_LEASE = timedelta(seconds=30)
 
@@ -55,13 +56,12 @@ class DiskWorker:
         self._contents = contents
         self._contents_of = contents_of
         self._settle_every = settle_every
-        self._running: dict[OperationId, asyncio.Task[bool]] = {}
         self._awaited: set[OperationId] = set()
         self._expected: set[OperationId | None] = set()
-        self._slots = asyncio.Semaphore(_AT_ONCE)
-        self._wakeup = asyncio.Event()
+        self._loop = WorkLoop("disks", self.run_round, rest=_WHILE_WORKING, pause=_PAUSE)
+        self._tasks = KeyedTasks[OperationId, bool]("disk operation", _AT_ONCE, self._ended)
+        self._settling = KeyedTasks[str, None]("settling")
         self._settle_at: datetime | None = None
-        self._settle_task: asyncio.Task[None] | None = None
         self._tidy_at: datetime | None = None
         self._unreadable: set[RecordedSnapshotId] = set()
         """Snapshots of which nobody can tell what is in them."""
@@ -117,22 +117,14 @@ class DiskWorker:
             return
         if operation_id is None or operation_id in self._awaited:
             self.on_progress()
-        if operation_id is None or operation_id not in self._running:
-            self._wakeup.set()
+        if operation_id is None or operation_id not in self._tasks:
+            self._loop.wake()
 
     # --- for all ---------------------------------------------------------------------------------------------------
 
     async def run(self, is_ours: Callable[[], bool], watchdog: LoopWatchdog) -> None:
         """Until cancelled. `is_ours`: whether it is for us to look for work."""
-        wait = timedelta(0)
-        while True:
-            watchdog.beat("disks")
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait.total_seconds()):
-                    await self._wakeup.wait()
-            await asyncio.sleep(_PAUSE_S)
-            self._wakeup.clear()
-            wait = await self._round_or_log() if is_ours() else _WHILE_WORKING
+        await self._loop.run(is_ours, watchdog)
 
     async def run_round(self) -> timedelta:
         """Look once, begin what is due; how long until the next look."""
@@ -140,7 +132,7 @@ class DiskWorker:
         await self._read_messages(now)
         for operation_id in await self._operations.store.due(now):
             self._begin(operation_id)
-        if self._settle_task is None and (self._settle_at is None or self._settle_at <= now):
+        if _SNAPSHOTS not in self._settling and (self._settle_at is None or self._settle_at <= now):
             await self._begin_settle()
         if self._tidy_at is None or self._tidy_at <= now:
             await self._operations.request_upkeep()
@@ -150,27 +142,12 @@ class DiskWorker:
 
     async def wait_idle(self) -> None:
         """Until nothing runs any more (tests, a clean stop)."""
-        while tasks := self._tasks():
-            await asyncio.wait(tasks)
+        await self._tasks.wait_idle()
+        await self._settling.wait_idle()
 
     async def close(self) -> None:
-        tasks = self._tasks()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _tasks(self) -> "list[asyncio.Task[bool] | asyncio.Task[None]]":
-        return [*self._running.values(), *([] if self._settle_task is None else [self._settle_task])]
-
-    async def _round_or_log(self) -> timedelta:
-        """The loop that catches everything: it logs, and the next look tries again."""
-        try:
-            return await self.run_round()
-        except GpuDevError as error:
-            log.warning("disk_work.unavailable", error=str(error))
-        except Exception:
-            log.exception("disk_work.broken")
-        return _WHILE_WORKING
+        await self._tasks.close()
+        await self._settling.close()
 
     async def _until_next(self, now: datetime) -> timedelta:
         moments = [now + _SWEEP_EVERY]
@@ -198,24 +175,12 @@ class DiskWorker:
     async def _begin_settle(self) -> None:
         """Each look at a snapshot may take minutes where the cloud does not answer, and there may be many: neither
         operations nor this loop, which would seem to hang, wait for that."""
-        task = self._settle_task = asyncio.create_task(self._settle_or_log(), name="settling snapshots")
-        task.add_done_callback(self._settled)
+        task = self._settling.start(_SNAPSHOTS, lambda: log_errors("snapshots", self._settle_snapshots(), None))
         await asyncio.wait({task}, timeout=_SETTLED_WITHIN_S)
 
-    def _settled(self, _: "asyncio.Task[None]") -> None:
-        self._settle_task = None
-
-    async def _settle_or_log(self) -> None:
+    async def _settle_snapshots(self) -> None:
         now = self._clock.now()
         self._settle_at = now + self._settle_every
-        try:
-            await self._settle_snapshots(now)
-        except GpuDevError as error:
-            log.warning("disk_work.unavailable", error=str(error))
-        except Exception:
-            log.exception("disk_work.broken")
-
-    async def _settle_snapshots(self, now: datetime) -> None:
         settled = await self._operations.settle_snapshots()
         for error in settled.errors:
             log.warning("snapshot.unsettled", error=error)
@@ -243,28 +208,15 @@ class DiskWorker:
                 log.warning("contents.refused", snapshot=record.cloud_id, error=str(error))
 
     def _begin(self, operation_id: OperationId) -> "asyncio.Task[bool]":
-        if operation_id in self._running:
-            return self._running[operation_id]
-        task = asyncio.create_task(self._advance(operation_id), name=f"disk operation {operation_id}")
-        self._running[operation_id] = task
-        task.add_done_callback(lambda ended: self._ended(operation_id, ended))
-        return task
+        return self._tasks.start(operation_id, lambda: self._advance(operation_id))
 
     async def _advance(self, operation_id: OperationId) -> bool:
-        """Nothing it raises ends the processor: the row says that it is still to be done."""
-        async with self._slots:
-            try:
-                return await self._operations.advance(operation_id)
-            except GpuDevError as error:
-                log.warning("disk_operation.failed", operation_id=str(operation_id), error=str(error))
-            except Exception:
-                log.exception("disk_operation.broken", operation_id=str(operation_id))
-        return False
+        work = self._operations.advance(operation_id)
+        return await log_errors("disk_operation", work, False, operation_id=str(operation_id))
 
     def _ended(self, operation_id: OperationId, task: "asyncio.Task[bool]") -> None:
-        self._running.pop(operation_id, None)
         self._settle_at = None
-        self._wakeup.set()
+        self._loop.wake()
         # Where it only has to wait, whoever waits for it need not hear of it: they would ask again at once.
         if operation_id in self._awaited and not task.cancelled() and task.result():
             self.on_progress()

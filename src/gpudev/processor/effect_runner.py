@@ -16,6 +16,7 @@ from gpudev.domain.reservations.changes import Change
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation
 from gpudev.domain.sessions.personalization import NO_PERSONALIZATION, Personalization
+from gpudev.keyed_tasks import KeyedTasks
 from gpudev.metrics import instruments
 from gpudev.planning.disks.attachment import disk_failed_change
 from gpudev.planning.reservations.launch_failures import postpone_launch
@@ -31,6 +32,7 @@ from gpudev.processor.telemetry import bind_request_id, trace_changes, trace_eff
 from gpudev.settings import TimingSettings
 
 log = structlog.get_logger(__name__)
+_AT_ONCE = 32
 
 
 class EffectKind(StrEnum):
@@ -57,7 +59,6 @@ class EffectRunner:
         tracer: Tracer = NO_TRACER,
         addons: AddonReconciler | None = None,
         zone_of: Callable[[Reservation], str | None] = lambda _: None,
-        at_once: int = 32,
     ) -> None:
         """`homes` None: disks are the cluster's own affair. `setups` None: nobody brings one. `zone_of`: where a
         reservation's dev server will be."""
@@ -71,10 +72,7 @@ class EffectRunner:
         self._tracer = tracer
         self._addons = addons
         self._zone_of = zone_of
-        self._slots = asyncio.Semaphore(at_once)
-        self._running: dict[tuple[EffectKind, ReservationId], asyncio.Task[None]] = {}
-        self._requested_again: set[tuple[EffectKind, ReservationId]] = set()
-        """Which of these were wanted again since they began: there was news that they may not have seen."""
+        self._tasks = KeyedTasks[tuple[EffectKind, ReservationId], None]("effect", _AT_ONCE)
         self._launched: set[ReservationId] = set()
         self._incomplete: set[ReservationId] = set()
         """Whose launch we have begun, and of these, not brought to an end."""
@@ -85,13 +83,13 @@ class EffectRunner:
     def is_launch_incomplete(self, reservation: Reservation) -> bool:
         """Whether something of it may not have been made: its launch broke off, or whoever began it is no more."""
         rid = reservation.reservation_id
-        if (EffectKind.LAUNCH, rid) in self._running:
+        if (EffectKind.LAUNCH, rid) in self._tasks:
             return False
         return rid in self._incomplete or (reservation.status is Status.PREPARING and rid not in self._launched)
 
     def tear_down(self, reservation: Reservation) -> None:
         """Not before its launch has ended: what is made afterwards would stay, on a disk that another has by then."""
-        launch = self._running.get((EffectKind.LAUNCH, reservation.reservation_id))
+        launch = self._tasks.find_task((EffectKind.LAUNCH, reservation.reservation_id))
         self._start(
             EffectKind.TEARDOWN,
             reservation.reservation_id,
@@ -102,7 +100,7 @@ class EffectRunner:
 
     def withdraw(self, reservation: Reservation) -> None:
         """Not while it is still being launched there: what is made after the look would stay."""
-        if (EffectKind.LAUNCH, reservation.reservation_id) not in self._running:
+        if (EffectKind.LAUNCH, reservation.reservation_id) not in self._tasks:
             self._start(
                 EffectKind.WITHDRAW, reservation.reservation_id, lambda: self._withdraw(reservation), about=reservation
             )
@@ -117,13 +115,10 @@ class EffectRunner:
 
     async def wait_idle(self) -> None:
         """Until nothing runs any more (tests, a clean stop)."""
-        while self._running:
-            await asyncio.wait(list(self._running.values()))
+        await self._tasks.wait_idle()
 
     async def cancel(self) -> None:
-        for task in list(self._running.values()):
-            task.cancel()
-        await asyncio.gather(*self._running.values(), return_exceptions=True)
+        await self._tasks.close()
 
     def _start(
         self,
@@ -134,56 +129,43 @@ class EffectRunner:
         about: Reservation | None = None,
         after: "asyncio.Task[None] | None" = None,
     ) -> None:
-        key = (kind, reservation_id)
-        if key in self._running:
-            self._requested_again.add(key)
-            return
-        guarded = self._guard(kind, reservation_id, act, about, after)
-        task = asyncio.create_task(guarded, name=f"{kind} {reservation_id}")
-        self._running[key] = task
-        task.add_done_callback(lambda _: self._ended(key))
+        self._tasks.start(
+            (kind, reservation_id), lambda: self._run_effect(kind, reservation_id, act, about), after=after
+        )
 
-    def _ended(self, key: tuple[EffectKind, ReservationId]) -> None:
-        self._running.pop(key, None)
-        self._requested_again.discard(key)
-
-    async def _guard(
+    async def _run_effect(
         self,
         kind: EffectKind,
         reservation_id: ReservationId,
         act: Callable[[], Awaitable[None]],
         about: Reservation | None,
-        after: "asyncio.Task[None] | None",
     ) -> None:
         """Nothing an effect raises ends the processor: the state says that it is still to be done. A success wakes the
         next turn, and so does news meanwhile; a failure waits for the sweep, so that nothing spins."""
         bind_request_id(about)
-        if after is not None:  # without a slot, or those who wait could take them all
-            await asyncio.wait({after})
-        async with self._slots:
-            began, result = time.perf_counter(), "done"
-            try:
-                await act()
+        began, result = time.perf_counter(), "done"
+        try:
+            await act()
+            asyncio.get_running_loop().call_soon(self._done)
+        except AttachmentPending as error:
+            result = "waits"
+            log.info("effect.waits", kind=kind, reservation_id=str(reservation_id), what=str(error))
+            if self._tasks.was_requested_again((kind, reservation_id)):
                 asyncio.get_running_loop().call_soon(self._done)
-            except AttachmentPending as error:
-                result = "waits"
-                log.info("effect.waits", kind=kind, reservation_id=str(reservation_id), what=str(error))
-                if (kind, reservation_id) in self._requested_again:
-                    asyncio.get_running_loop().call_soon(self._done)
-            except Stale:
-                result = "stale"
-                asyncio.get_running_loop().call_soon(self._done)
-                log.info("effect.stale", kind=kind, reservation_id=str(reservation_id))
-            except GpuDevError as error:
-                result = "failed"
-                log.warning("effect.failed", kind=kind, reservation_id=str(reservation_id), error=str(error))
-            except Exception:
-                result = "broken"
-                log.exception("effect.broken", kind=kind, reservation_id=str(reservation_id))
-            instruments.effects.labels(kind, result).inc()
-            seconds = time.perf_counter() - began
-            instruments.effect_seconds.labels(kind).observe(seconds)
-            trace_effect(self._tracer, reservation_id, kind, result, seconds)
+        except Stale:
+            result = "stale"
+            asyncio.get_running_loop().call_soon(self._done)
+            log.info("effect.stale", kind=kind, reservation_id=str(reservation_id))
+        except GpuDevError as error:
+            result = "failed"
+            log.warning("effect.failed", kind=kind, reservation_id=str(reservation_id), error=str(error))
+        except Exception:
+            result = "broken"
+            log.exception("effect.broken", kind=kind, reservation_id=str(reservation_id))
+        instruments.effects.labels(kind, result).inc()
+        seconds = time.perf_counter() - began
+        instruments.effect_seconds.labels(kind).observe(seconds)
+        trace_effect(self._tracer, reservation_id, kind, result, seconds)
 
     async def _launch(self, reservation: Reservation) -> None:
         current = await self._reservations.find_reservation(reservation.reservation_id)

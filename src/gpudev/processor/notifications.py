@@ -8,6 +8,7 @@ did not say so.
 import asyncio
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 
 import structlog
 
@@ -17,10 +18,11 @@ from gpudev.metrics import instruments
 from gpudev.planning.reservations.notifications import compose_notification, next_attempt_at
 from gpudev.ports.clock import Clock
 from gpudev.ports.notifications import NotificationStore, Notifier, QueuedNotification
+from gpudev.processor.workers import WorkLoop
 
 log = structlog.get_logger(__name__)
 
-_POLL_EVERY_S = 2.0
+_POLL_EVERY = timedelta(seconds=2)
 _AT_ONCE = 20
 _SEND_WITHIN = timedelta(seconds=60)
 _LEASE = timedelta(minutes=5)
@@ -43,18 +45,13 @@ class NotificationSender:
 
     async def run(self, is_planning: Callable[[], bool]) -> None:
         """Until cancelled; only who plans sends, so that several processors send once."""
-        while True:
-            try:
-                if is_planning():
-                    while await self.send_due():
-                        pass
-                else:
-                    self._is_published = False
-            except Unavailable as error:
-                log.warning("notifications.unavailable", error=str(error))
-            except Exception:
-                log.exception("notifications.broken")
-            await asyncio.sleep(_POLL_EVERY_S)
+        await WorkLoop("notifications", partial(self._run_round, is_planning), rest=_POLL_EVERY).run()
+
+    async def _run_round(self, is_planning: Callable[[], bool]) -> timedelta:
+        self._is_published = self._is_published and is_planning()
+        while is_planning() and await self.send_due():
+            pass
+        return _POLL_EVERY
 
     async def send_due(self) -> int:
         """How many were looked at."""

@@ -44,6 +44,7 @@ from gpudev.processor.expiry_report import ExpiryReport
 from gpudev.processor.planning_records import PlanningRecorder
 from gpudev.processor.queue_planner import QueuePlanner
 from gpudev.processor.telemetry import log_changes, request_ids_of, trace_changes
+from gpudev.processor.workers import Wakeup
 from gpudev.settings import TimingSettings
 
 # How long the planning loop rests after a turn, so that others come first and wake-ups share a turn: pure.
@@ -173,7 +174,7 @@ class Processor:
         self._clock = clock
         self._timing = timing
         self.watchdog = LoopWatchdog(timing.stuck_after)
-        self._woken = asyncio.Event()
+        self._woken = Wakeup()
         self._holder = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
         self._lease: Lease | None = None
         self._orphans_since: dict[ReservationId, datetime] = {}
@@ -437,10 +438,7 @@ class Processor:
         timeout = self._timing.sweep_every
         if self._next_at is not None:
             timeout = max(timedelta(0), min(timeout, self._next_at - self._clock.now()))
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout.total_seconds()):
-                await self._woken.wait()
-        self._woken.clear()
+        await self._woken.take(timeout)
 
     async def _cycle_or_log(self) -> None:
         """The one loop that catches everything: it logs, counts, and the next sweep tries again."""

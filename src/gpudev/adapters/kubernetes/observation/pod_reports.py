@@ -17,6 +17,7 @@ from gpudev.adapters.kubernetes.client.kubernetes_api import KubernetesApi
 from gpudev.adapters.kubernetes.objects.pod_manifest import DEV_CONTAINER, DEVSERVER_BINARY
 from gpudev.domain.backoff import growing_pauses
 from gpudev.domain.errors import ClusterError, GpuDevError
+from gpudev.keyed_tasks import KeyedTasks
 
 log = structlog.get_logger(__name__)
 
@@ -41,7 +42,7 @@ class PodPersonalizationReports:
         self._api = api
         self._on_change = on_change
         self._reports: dict[str, PodPersonalizationReport] = {}
-        self._fetching: dict[str, asyncio.Task[None]] = {}
+        self._fetching = KeyedTasks[str, None]("personalization of")
         self._slots = asyncio.Semaphore(_MAX_CONCURRENT_REPORTS)
 
     def find_summary(self, parts: ServerParts) -> str | None:
@@ -50,31 +51,24 @@ class PodPersonalizationReports:
         if pod is None:
             return None
         known = self._reports.get(pod.uid)
-        if pod.uid not in self._fetching and (known is None or not known.is_final):
-            self._fetching[pod.uid] = asyncio.create_task(self._fetch_until_final(pod), name=f"set-up of {pod.name}")
+        if known is None or not known.is_final:
+            self._fetching.start(pod.uid, lambda: self._fetch_until_final(pod))
         return known.summary or None if known is not None else None
 
     def retain_only(self, uids: Collection[str]) -> None:
         for uid in self._reports.keys() - uids:
             del self._reports[uid]
-        for uid in self._fetching.keys() - uids:
-            self._fetching[uid].cancel()
+        self._fetching.cancel_all_but(uids)
 
     async def close(self) -> None:
-        tasks = list(self._fetching.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._fetching.close()
 
     async def _fetch_until_final(self, pod: PodRecord) -> None:
         pauses = growing_pauses(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
-        try:
-            while (report := await self._fetch(pod)) is None or not report.is_final:
-                self._record_report(pod.uid, report)
-                await asyncio.sleep(next(pauses))
+        while (report := await self._fetch(pod)) is None or not report.is_final:
             self._record_report(pod.uid, report)
-        finally:
-            self._fetching.pop(pod.uid, None)
+            await asyncio.sleep(next(pauses))
+        self._record_report(pod.uid, report)
 
     async def _fetch(self, pod: PodRecord) -> PodPersonalizationReport | None:
         argv = [DEVSERVER_BINARY, "settled", "--within", f"{_REPORT_WAIT_S}s"]
@@ -132,12 +126,12 @@ class CrashLogs:
         self._api = api
         self._on_change = on_change
         self._logs: dict[str, str] = {}
-        self._fetching: dict[str, asyncio.Task[None]] = {}
+        self._fetching = KeyedTasks[str, None]("crash log of")
 
     def find_crash_log(self, uid: str, pod: str, container: str) -> str | None:
         """None: not known yet, and `tell` will be called. Empty: there are none."""
-        if uid not in self._logs and uid not in self._fetching:
-            self._fetching[uid] = asyncio.create_task(self._fetch(uid, pod, container), name=f"last words of {pod}")
+        if uid not in self._logs:
+            self._fetching.start(uid, lambda: self._fetch(uid, pod, container))
         return self._logs.get(uid)
 
     def retain_only(self, uids: Collection[str]) -> None:
@@ -145,10 +139,7 @@ class CrashLogs:
             del self._logs[uid]
 
     async def close(self) -> None:
-        tasks = list(self._fetching.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._fetching.close()
 
     async def _fetch(self, uid: str, pod: str, container: str) -> None:
         text = ""
@@ -157,7 +148,5 @@ class CrashLogs:
                 text = await self._api.find_pod_log(pod, container, _CRASH_LOG_LINES) or ""
         except (GpuDevError, TimeoutError) as error:
             log.info("kubernetes.no_last_words", pod=pod, error=str(error) or "too slow")
-        finally:
-            self._fetching.pop(uid, None)
         self._logs[uid] = text.strip()[-_MAX_CRASH_LOG_LENGTH:]
         self._on_change()

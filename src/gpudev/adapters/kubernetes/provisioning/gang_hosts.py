@@ -17,6 +17,7 @@ from gpudev.adapters.kubernetes.objects import labels
 from gpudev.adapters.kubernetes.objects.secret_files import HOSTS, encode_secret_value, format_hosts
 from gpudev.domain.errors import GpuDevError
 from gpudev.domain.ids import ReservationId, pod_name
+from gpudev.keyed_tasks import KeyedTasks
 
 log = structlog.get_logger(__name__)
 
@@ -25,7 +26,7 @@ class GangHostsPublisher:
     def __init__(self, api: KubernetesApi) -> None:
         self._api = api
         self._published: dict[ReservationId, frozenset[str]] = {}
-        self._publishing: dict[ReservationId, asyncio.Task[None]] = {}
+        self._publishing = KeyedTasks[ReservationId, None]("hosts of")
 
     def publish_if_changed(self, parts: ServerParts) -> None:
         """Cheap: asked at every look."""
@@ -33,16 +34,13 @@ class GangHostsPublisher:
         members = frozenset(pod.uid for pod in parts.pods)
         if self._published.get(rid) == members or rid in self._publishing or not _is_complete(parts):
             return
-        self._publishing[rid] = asyncio.create_task(self._publish(rid, parts.pods, members), name=f"hosts of {rid}")
+        self._publishing.start(rid, lambda: self._publish(rid, parts.pods, members))
 
     def forget_reservation(self, reservation_id: ReservationId) -> None:
         self._published.pop(reservation_id, None)
 
     async def close(self) -> None:
-        tasks = list(self._publishing.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._publishing.close()
 
     async def _publish(self, rid: ReservationId, pods: Sequence[PodRecord], members: frozenset[str]) -> None:
         """What fails is tried again at a later look."""
@@ -53,8 +51,6 @@ class GangHostsPublisher:
                 self._published[rid] = members
         except GpuDevError as error:
             log.info("kubernetes.hosts_not_told", reservation_id=str(rid), error=str(error))
-        finally:
-            self._publishing.pop(rid, None)
 
     async def _fetch_addresses(self, pods: Sequence[PodRecord]) -> dict[int, str]:
         found = await asyncio.gather(*(self._api.find_object(POD, pod.name) for pod in pods))
