@@ -110,7 +110,7 @@ async def test_what_we_may_not_do_is_refused(kube: Cluster, kube_api: KubeApi, n
 async def test_credentials_nobody_takes_are_unavailable_not_a_refusal(kube: Cluster) -> None:
     api = connect_api(KubernetesSettings(kubeconfig=str(kube.kubeconfig_with(token="wrong"))))
     try:
-        with pytest.raises(Unavailable, match="does not take our credentials"):
+        with pytest.raises(Unavailable, match="rejects our credentials"):
             await api.list_objects(POD)
     finally:
         await api.close()

@@ -82,7 +82,7 @@ async def test_a_command_that_fails_is_told_in_its_own_words(tmp_path: Path) -> 
 
 async def test_a_line_that_is_cut_before_the_result_is_no_success(tmp_path: Path) -> None:
     async with api_of(PaperPod(result=""), tmp_path) as api:
-        with pytest.raises(Unavailable, match="cut before the command ended"):
+        with pytest.raises(Unavailable, match="lost before the command ended"):
             await api.exec_in_pod("one", "main", ["cat"], b"some input")
 
 

@@ -1,1 +1,4 @@
-"""Kubernetes as the cluster: dev servers are pods. cluster.py fulfils the port; the folders are its layers, lowest first: client, objects, cache, observation, provisioning."""
+"""Kubernetes as the cluster: dev servers are pods.
+
+cluster.py implements the port. The folders are layers, lowest first: client, objects, cache, observation, provisioning.
+"""

@@ -1,1 +1,1 @@
-"""The Kubernetes API server's client: credentials, transport, calls, and the permissions (RBAC) they need. It decides nothing."""
+"""Client of the Kubernetes API server: credentials, transport, calls and their permissions (RBAC)."""

@@ -1,7 +1,7 @@
-"""One HTTP conversation with the API server: authorised, retried where that is safe, its failures in our words.
+"""HTTP requests to the API server: authorization, safe retries, error mapping.
 
-What cannot be reached, answers with its own failure or keeps being too busy is Unavailable: nothing follows from it.
-What the API server understood and refused is Refused, with its message. It knows no kinds and no objects.
+Unavailable means that nothing is known: the API server was unreachable, failed itself or stayed too busy. ApiRejected
+means that it understood the request and rejected it, with its message. This module knows no kinds and no objects.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ _LONGEST_PAUSE_S = 2.0
 _CONNECT_TIMEOUT_S = 5.0
 _RESPONSE_TIMEOUT_S = 15.0
 _RETRY_WINDOW_S = 10.0
-"""On a line that has fallen silent one attempt is enough: whoever asked will ask again."""
+"""No retry after this time: on a silent connection one attempt is enough, because the caller will retry."""
 _TOO_MANY_REQUESTS = 429
 _UNAUTHORIZED = 401
 _GONE = 410
@@ -35,17 +35,17 @@ Parameters = Mapping[str, str] | list[tuple[str, str]]
 
 
 class ApiRejected(ClusterError):
-    """The API server said no."""
+    """The API server understood the request and rejected it."""
 
     def __init__(self, message: str, *, status: int, reason: str) -> None:
         super().__init__(message)
         self.status = status
         self.reason = reason
-        """In Kubernetes' word: NotFound, AlreadyExists, Conflict, Invalid, Forbidden …"""
+        """Kubernetes' status reason: NotFound, AlreadyExists, Conflict, Invalid, Forbidden …"""
 
 
 class ResourceVersionExpired(Unavailable):
-    """The API server no longer remembers the version we asked from; what is there must be listed anew."""
+    """The API server no longer has the requested resource version; the objects must be listed again."""
 
 
 class ApiTransport:
@@ -69,7 +69,7 @@ class ApiTransport:
         body: Any = None,
         content_type: str = "application/json",
     ) -> bytes:
-        """The answer's body. Raises Unavailable, Refused, Expired."""
+        """Return the response body. Raises Unavailable, ApiRejected or ResourceVersionExpired."""
         data = None if body is None else orjson.dumps(body)
         timeout = aiohttp.ClientTimeout(total=_RESPONSE_TIMEOUT_S, sock_connect=_CONNECT_TIMEOUT_S)
         began_at = time.monotonic()
@@ -85,12 +85,12 @@ class ApiTransport:
                     raise problem.error from problem.__cause__
                 jitter = random.uniform(0.5, 1.5)
                 await asyncio.sleep(problem.pause or backoff(attempt, _FIRST_PAUSE_S, jitter=jitter))
-        raise AssertionError("the last attempt answers or raises")
+        raise AssertionError("unreachable: the last attempt returns or raises")
 
     @contextlib.asynccontextmanager
     async def stream(self, path: str, params: Parameters, idle_timeout_s: float) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Whatever comes, as it comes. Entered as soon as the API server has agreed; not repeated here. A silence of
-        `silent_for_s` is taken for a dead connection."""
+        """Stream the response body. Entered when the API server has accepted the request; never retried here. A
+        connection that is silent for `idle_timeout_s` counts as dead."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S, sock_read=idle_timeout_s)
         try:
             async with self._exchange("GET", path, params, timeout) as response:
@@ -115,8 +115,8 @@ class ApiTransport:
             ) as socket:
                 yield socket
         except aiohttp.WSServerHandshakeError as error:
-            # The API server's reason is in a body that the library does not read.
-            message = f"the pod took no session: {error.message} ({error.status})"
+            # The API server's reason is in the response body, which the library does not read.
+            message = f"the pod rejected the session: {error.message} ({error.status})"
             if error.status >= 500 or error.status in (_TOO_MANY_REQUESTS, _UNAUTHORIZED):
                 raise Unavailable(message) from error
             raise ApiRejected(message, status=error.status, reason="") from error
@@ -134,7 +134,7 @@ class ApiTransport:
         data: bytes | None = None,
         content_type: str | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """One attempt; with new credentials once more, if those we had are refused."""
+        """One attempt, repeated once with new credentials if the API server rejects the current ones."""
         access, client = await self._ensure_client()
         for is_renewed in (False, True):
             try:
@@ -162,7 +162,7 @@ class ApiTransport:
     async def _ensure_client(self, rejected: ApiCredentials | None = None) -> tuple[ApiCredentials, RESTClientObject]:
         access = await self._credentials.get_credentials(rejected=rejected)
         if self._client is None or access.connection_settings != self._client_settings:
-            if self._client is not None:  # what still goes over the old connections fails and is asked again
+            if self._client is not None:  # requests on the old connections fail and are retried
                 self._close_in_background(self._client)
             self._client = RESTClientObject(access.configuration)
             self._client_settings = access.connection_settings
@@ -175,12 +175,13 @@ class ApiTransport:
 
 
 class _RetryableError(Exception):
-    def __init__(self, meaning: Unavailable, *, was_not_executed: bool = False, pause: float | None = None) -> None:
-        super().__init__(str(meaning))
-        self.error = meaning
+    def __init__(self, error: Unavailable, *, was_not_executed: bool = False, pause: float | None = None) -> None:
+        super().__init__(str(error))
+        self.error = error
         self.was_not_executed = was_not_executed
-        """The API server certainly did not act on it."""
+        """The API server certainly did not execute the request."""
         self.pause = pause
+        """Seconds to wait, as the API server asked for; None: it did not say."""
 
 
 def _raise_for_status(status: int, body: bytes, retry_after: float | None = None) -> None:
@@ -201,7 +202,7 @@ def _raise_for_status(status: int, body: bytes, retry_after: float | None = None
     if status >= 500:
         raise _RetryableError(Unavailable(f"the Kubernetes API server failed ({status}): {message}"))
     if status == _UNAUTHORIZED:
-        raise Unavailable(f"the Kubernetes API server does not take our credentials: {message}")
+        raise Unavailable(f"the Kubernetes API server rejects our credentials: {message}")
     raise ApiRejected(message, status=status, reason=reason)
 
 
@@ -225,11 +226,11 @@ def _url(access: ApiCredentials, path: str, scheme: str = "http") -> str:
 
 
 def _headers(access: ApiCredentials, content_type: str | None = None) -> dict[str, str]:
-    said = {"Authorization": access.authorization, "Content-Type": content_type}
-    return {name: value for name, value in said.items() if value}
+    headers = {"Authorization": access.authorization, "Content-Type": content_type}
+    return {name: value for name, value in headers.items() if value}
 
 
 def _connection_options(client: RESTClientObject) -> dict[str, Any]:
-    """How connections are made where a kubeconfig says so."""
-    said = {"proxy": client.proxy, "proxy_headers": client.proxy_headers, "server_hostname": client.server_hostname}
-    return {name: value for name, value in said.items() if value}
+    """Connection options that a kubeconfig may set."""
+    options = {"proxy": client.proxy, "proxy_headers": client.proxy_headers, "server_hostname": client.server_hostname}
+    return {name: value for name, value in options.items() if value}

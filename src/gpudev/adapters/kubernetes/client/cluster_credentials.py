@@ -1,7 +1,7 @@
-"""Who we are to the API server, and where it is: a kubeconfig, the pod's service account, or an EKS cluster.
+"""Address and credentials of the API server: from a kubeconfig, a service account or EKS.
 
-Credentials are read again before they end (the files rotate, plugins and EKS hand out short-lived tokens) and whenever
-the API server no longer takes them. Nothing here speaks to the API server.
+Credentials are read again before they expire (files rotate; plugins and EKS issue short-lived tokens) and whenever the
+API server rejects them. Nothing here calls the API server.
 """
 
 import asyncio
@@ -24,30 +24,37 @@ from gpudev.settings import KubernetesSettings
 _BEARER_TOKEN = "BearerToken"
 _FILE_LIFETIME_S = 60.0
 _PLUGIN_TOKEN_LIFETIME_S = 300.0
-"""EKS's tokens live for fifteen minutes; a plugin whose tokens end sooner is run again when one is refused."""
+"""EKS tokens are valid for fifteen minutes. A plugin with shorter-lived tokens runs again when one is rejected."""
 _MIN_RENEWAL_INTERVAL_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class ApiCredentials:
-    """One reading of the credentials."""
+    """Credentials as read once."""
 
     configuration: Configuration
     authorization: str | None
 
     @property
     def connection_settings(self) -> tuple[object, ...]:
-        """What connections were made with: when this changes, they must be made anew."""
-        known = self.configuration
-        return (known.host, known.ssl_ca_cert, known.cert_file, known.key_file, known.verify_ssl, known.proxy)
+        """What connections depend on. When it changes, they must be opened again."""
+        current = self.configuration
+        return (
+            current.host,
+            current.ssl_ca_cert,
+            current.cert_file,
+            current.key_file,
+            current.verify_ssl,
+            current.proxy,
+        )
 
 
 class CredentialSource:
-    """`get` answers at once while what it has is good. Raises Unavailable when there are none to be had."""
+    """Caches credentials while they are valid."""
 
     def __init__(self, read: Callable[[], Awaitable[ApiCredentials]], lifetime_s: float, source: str) -> None:
         self.description = source
-        """In words."""
+        """For people: where the credentials come from."""
         self._read = read
         self._lifetime_s = lifetime_s
         self._current: ApiCredentials | None = None
@@ -55,11 +62,12 @@ class CredentialSource:
         self._lock = asyncio.Lock()
 
     async def get_credentials(self, *, rejected: ApiCredentials | None = None) -> ApiCredentials:
-        """`refused`: what the API server did not take; the answer is newer where there is newer."""
+        """`rejected`: credentials that the API server rejected; newer ones are returned where there are any. Raises
+        Unavailable when there are no credentials."""
         async with self._lock:
             age = time.monotonic() - self._read_at
-            is_good = age < self._lifetime_s and (rejected is not self._current or age < _MIN_RENEWAL_INTERVAL_S)
-            if self._current is not None and is_good:
+            is_valid = age < self._lifetime_s and (rejected is not self._current or age < _MIN_RENEWAL_INTERVAL_S)
+            if self._current is not None and is_valid:
                 return self._current
             return await self._renew(rejected)
 
@@ -68,7 +76,7 @@ class CredentialSource:
             access = await self._read()
         except (config.ConfigException, aiohttp.ClientError, OSError, ValueError, yaml.YAMLError) as error:
             if self._current is not None and rejected is None:
-                return self._current  # the file is being rotated or the plugin hangs: the old may still do
+                return self._current  # the file is being rotated or the plugin hangs: the old ones may still be valid
             raise Unavailable(f"no credentials for the cluster ({self.description}): {error}") from error
         self._current, self._read_at = access, time.monotonic()
         return access
@@ -82,9 +90,9 @@ def choose_credential_source(settings: KubernetesSettings) -> CredentialSource:
             cluster = EksCluster(settings.eks_cluster_name, settings.aws_region)
             return CredentialSource(lambda: _read_eks(cluster), cluster.token_lifetime_s, f"EKS cluster {cluster.name}")
         case _:
-            where = settings.kubeconfig or "~/.kube/config"
-            read = _kubeconfig_reader(str(where), settings.context or None)
-            return CredentialSource(read, _PLUGIN_TOKEN_LIFETIME_S, f"kubeconfig {where}")
+            path = settings.kubeconfig or "~/.kube/config"
+            read = _kubeconfig_reader(str(path), settings.context or None)
+            return CredentialSource(read, _PLUGIN_TOKEN_LIFETIME_S, f"kubeconfig {path}")
 
 
 def _choose_access(settings: KubernetesSettings) -> str:
@@ -103,32 +111,32 @@ async def _read_service_account() -> ApiCredentials:
     return _to_credentials(configuration)
 
 
-def _kubeconfig_reader(where: str, context: str | None) -> Callable[[], Awaitable[ApiCredentials]]:
-    files = [Path(part).expanduser() for part in where.split(os.pathsep) if part]
+def _kubeconfig_reader(path: str, context: str | None) -> Callable[[], Awaitable[ApiCredentials]]:
+    files = [Path(part).expanduser() for part in path.split(os.pathsep) if part]
 
     async def read() -> ApiCredentials:
         if not await asyncio.to_thread(lambda: any(file.exists() for file in files)):
-            raise FileNotFoundError(f"there is no file {where}")
+            raise FileNotFoundError(f"file {path} not found")
         configuration = Configuration()
         try:
-            await config.load_kube_config(where, context, configuration, persist_config=False)
-        except (TypeError, KeyError, AttributeError, AssertionError) as error:  # what the library trips over
-            raise ValueError("it is not a kubeconfig") from error
+            await config.load_kube_config(path, context, configuration, persist_config=False)
+        except (TypeError, KeyError, AttributeError, AssertionError) as error:  # the library does not validate the file
+            raise ValueError("invalid kubeconfig") from error
         return _to_credentials(configuration)
 
     return read
 
 
 async def _read_eks(cluster: EksCluster) -> ApiCredentials:
-    known = await cluster.get_endpoint()
-    configuration = Configuration(host=known.url, ssl_ca_cert=known.ca_file)
+    endpoint = await cluster.get_endpoint()
+    configuration = Configuration(host=endpoint.url, ssl_ca_cert=endpoint.ca_file)
     configuration.api_key[_BEARER_TOKEN] = f"Bearer {await cluster.create_token()}"
     return _to_credentials(configuration)
 
 
 def _to_credentials(configuration: Configuration) -> ApiCredentials:
-    # Clusters' own certificate authorities often lack extensions that a strict reading of X.509 asks for. Signature,
-    # validity and host name are verified all the same.
+    # A cluster's own certificate authority often lacks extensions that strict X.509 verification requires. Signature,
+    # validity and host name are still verified.
     configuration.disable_strict_ssl_verification = True
     token = configuration.api_key.get(_BEARER_TOKEN)
     return ApiCredentials(configuration, token.strip() if token else None)

@@ -1,7 +1,8 @@
-"""An EKS cluster from outside of it: its address by DescribeCluster, our token by a signed sentence.
+"""Endpoint and token of an EKS cluster, for access from outside of it.
 
-The token is an address: a GetCallerIdentity request to STS, signed with our AWS credentials, that EKS itself calls to
-learn who we are. No secret leaves this machine. EKS takes it for fifteen minutes.
+DescribeCluster returns the endpoint. The token is a presigned URL: a GetCallerIdentity request to STS, signed with our
+AWS credentials, which EKS calls to learn who we are. No secret leaves this machine. EKS accepts a token for fifteen
+minutes.
 """
 
 import asyncio
@@ -38,7 +39,7 @@ class EksCluster:
         self._endpoint: EksEndpoint | None = None
 
     async def get_endpoint(self) -> EksEndpoint:
-        """Raises Unavailable. Asked once: neither changes while the cluster lives."""
+        """Fetched once, because it never changes while the cluster exists. Raises Unavailable."""
         if self._endpoint is None:
             self._endpoint = await asyncio.to_thread(self._describe_cluster)
         return self._endpoint
@@ -52,7 +53,7 @@ class EksCluster:
             with contextlib.closing(client):
                 found = client.describe_cluster(name=self.name)["cluster"]
         if "endpoint" not in found:
-            raise Unavailable(f"the EKS cluster {self.name} has no address yet: it is {found.get('status')}")
+            raise Unavailable(f"the EKS cluster {self.name} has no endpoint yet (status {found.get('status')})")
         return EksEndpoint(
             found["endpoint"], _write_certificate_file(base64.b64decode(found["certificateAuthority"]["data"]))
         )
@@ -67,10 +68,10 @@ class EksCluster:
                 raise Unavailable("AWS_REGION is not set: EKS tokens are signed for a region")
             credentials = session.get_credentials()
             if credentials is None:
-                raise Unavailable("there are no AWS credentials here to reach the EKS cluster with")
+                raise Unavailable(f"no AWS credentials found for the EKS cluster {self.name}")
             events = session.get_component("event_emitter")
             signer = RequestSigner(ServiceId("STS"), region, "sts", "v4", credentials, events)
-            address = signer.generate_presigned_url(
+            url = signer.generate_presigned_url(
                 {
                     "method": "GET",
                     "url": f"https://sts.{region}.{_domain_suffix(region)}/?Action=GetCallerIdentity&Version=2011-06-15",
@@ -82,11 +83,11 @@ class EksCluster:
                 expires_in=_SIGNATURE_LIFETIME_S,
                 operation_name="",
             )
-        return _TOKEN_PREFIX + base64.urlsafe_b64encode(address.encode()).decode().rstrip("=")
+        return _TOKEN_PREFIX + base64.urlsafe_b64encode(url.encode()).decode().rstrip("=")
 
     @contextlib.contextmanager
     def _aws_session(self) -> Iterator[Any]:
-        """AWS's library, and its errors in our words."""
+        """The AWS library's session, with its errors mapped to Unavailable."""
         try:
             from botocore.exceptions import BotoCoreError, ClientError
             from botocore.session import get_session
@@ -97,7 +98,7 @@ class EksCluster:
         try:
             yield self._session
         except (BotoCoreError, ClientError) as error:
-            raise Unavailable(f"the EKS cluster {self.name} cannot be asked for: {error}") from error
+            raise Unavailable(f"the EKS cluster {self.name} cannot be reached: {error}") from error
 
 
 def _domain_suffix(region: str) -> str:
@@ -105,7 +106,7 @@ def _domain_suffix(region: str) -> str:
 
 
 def _write_certificate_file(certificate: bytes) -> str:
-    """TLS wants certificates as a file. It holds nothing secret."""
+    """The TLS library needs a file. It contains no secret."""
     handle, name = tempfile.mkstemp(prefix="gpu-dev-eks-", suffix=".pem")
     os.close(handle)
     Path(name).write_bytes(certificate)

@@ -1,7 +1,7 @@
-"""The Kubernetes API as we use it: plain JSON in, plain JSON out. It decides nothing.
+"""Calls to the Kubernetes API server: plain JSON in, plain JSON out.
 
-The generated model classes of the client library are left aside: they cost more than the work we have to do. Its ways
-to find and renew credentials and to set up TLS are what we use.
+The client library's generated model classes are not used: they cost more time than our own work. Its code for
+credentials and TLS is used.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from gpudev.adapters.kubernetes.client.resource_kinds import POD, Manifest, Reso
 from gpudev.domain.errors import Unavailable
 from gpudev.settings import KubernetesSettings
 
-# The API server's JSON: whole, or of listings only what somebody reads of it.
+# Decoding of JSON: whole objects, or of listings only the fields that are needed.
 
 
 class _ListMetadata(msgspec.Struct):
@@ -42,7 +42,7 @@ _LIST_DECODER = msgspec.json.Decoder(_RawList)
 class ListResponse:
     resource_version: str
     continue_token: str
-    """What to go on with; empty: this is the last."""
+    """Fetches the next page; empty: this is the last page."""
     _raw_items: msgspec.Raw
 
     def decode_items(self, shape: type | None = None) -> Sequence[Manifest]:
@@ -53,7 +53,7 @@ class ListResponse:
 
 
 def decode_list(body: bytes) -> ListResponse:
-    """Its objects are read when they are asked for: whoever needs the next page need not wait for that."""
+    """Items are decoded later, on request, so that the next page can be fetched first."""
     try:
         listed = _LIST_DECODER.decode(body)
     except msgspec.DecodeError as error:
@@ -74,7 +74,7 @@ def _items_decoder(shape: type | None) -> msgspec.json.Decoder[Any]:
 
 
 def _unreadable_error() -> Unavailable:
-    return Unavailable("the Kubernetes API server's answer cannot be read")
+    return Unavailable("the Kubernetes API server sent an unreadable response")
 
 
 __all__ = ["ApiRejected", "KubernetesApi", "ListPage", "ResourceVersionExpired"]
@@ -82,7 +82,7 @@ __all__ = ["ApiRejected", "KubernetesApi", "ListPage", "ResourceVersionExpired"]
 FIELD_MANAGER = "gpu-dev"
 _PAGE_SIZE = 250
 _YIELDS_TO_SEND = 3
-"""Of the event loop, until a request that was begun has gone out."""
+"""How often the event loop must run until a started request has been sent."""
 _MAX_LOG_BYTES = 64 * 1024
 _WATCH_IDLE_MARGIN_S = 2.0
 
@@ -95,12 +95,12 @@ class ListPage:
 
 
 class KubernetesApi:
-    """Every call may raise Unavailable (nothing is known) or Refused (a ClusterError: it said no)."""
+    """Every call may raise Unavailable (nothing is known) or ApiRejected (a ClusterError)."""
 
     def __init__(self, credentials: CredentialSource, namespace: str) -> None:
         self.namespace = namespace
         self.source = credentials.description
-        """Where the credentials come from, in words."""
+        """For people: where the credentials come from."""
         self._transport = ApiTransport(credentials)
 
     async def close(self) -> None:
@@ -116,46 +116,46 @@ class KubernetesApi:
         size: int = _PAGE_SIZE,
         shape: type | None = None,
     ) -> AsyncIterator[ListPage]:
-        """All there is at one moment, page by page; of a namespaced kind across all namespaces unless one is named.
-        Each listing is as new as the API server's own knowledge, never a cached older one. The next page is on its way
-        while one is read. `shape`: what of each object is read (`shapes`); None: all of it."""
+        """All objects at one moment, page by page; all namespaces unless one is named. A listing is as new as the API
+        server's own data, never an older cached one. The next page is fetched while the caller reads the current one.
+        `shape`: the fields to decode (a TypedDict of cache.object_records); None: all fields."""
         params = _without_empty(limit=str(size), labelSelector=selector, fieldSelector=field_selector)
 
-        def ask(**more: str) -> asyncio.Future[bytes]:
+        def fetch_page(**more: str) -> asyncio.Future[bytes]:
             return asyncio.ensure_future(self._transport.request("GET", kind.path(namespace), params | more))
 
-        coming = ask()
+        next_page = fetch_page()
         try:
             while True:
-                listed = decode_list(await coming)
+                listed = decode_list(await next_page)
                 if listed.continue_token:
-                    coming = ask(**{"continue": listed.continue_token})
+                    next_page = fetch_page(**{"continue": listed.continue_token})
                     for _ in range(_YIELDS_TO_SEND):
                         await asyncio.sleep(0)
                 yield ListPage(listed.decode_items(shape), listed.resource_version)
                 if not listed.continue_token:
                     return
         finally:
-            coming.cancel()
-            await asyncio.wait({coming})
+            next_page.cancel()
+            await asyncio.wait({next_page})
 
     async def list_objects(
         self, kind: ResourceKind, *, namespace: str | None = None, all_namespaces: bool = False, selector: str = ""
     ) -> tuple[list[Manifest], str]:
-        """The objects in our (or the named) namespace, and the version they were listed at. Complete, or it raises."""
-        within = None if all_namespaces else namespace or self.namespace
-        for is_again in (False, True):
+        """The objects in our (or the named) namespace, and the resource version. Complete, or it raises."""
+        searched = None if all_namespaces else namespace or self.namespace
+        for is_retry in (False, True):
             try:
                 items: list[Manifest] = []
                 version = ""
-                async for page in self.list_pages(kind, namespace=within, selector=selector):
+                async for page in self.list_pages(kind, namespace=searched, selector=selector):
                     items.extend(page.items)
                     version = page.resource_version
                 return items, version
-            except ResourceVersionExpired:  # between two pages; from the start it is as if it had not been begun
-                if is_again:
+            except ResourceVersionExpired:  # between two pages: start again from the first
+                if is_retry:
                     raise
-        raise AssertionError("the second listing answers or raises")
+        raise AssertionError("unreachable: the second attempt returns or raises")
 
     @contextlib.asynccontextmanager
     async def watch(
@@ -167,8 +167,9 @@ class KubernetesApi:
         namespace: str | None = None,
         selector: str = "",
     ) -> AsyncIterator[AsyncIterator[tuple[str, Manifest]]]:
-        """What happened after `resource_version`, as (ADDED, MODIFIED, DELETED or BOOKMARK, object), for at most
-        `timeout`. Entered once the API server has agreed. Raises Expired when it no longer remembers."""
+        """Events after `resource_version`, as (ADDED, MODIFIED, DELETED or BOOKMARK, object), for at most `timeout`.
+        Entered when the API server has accepted the watch. Raises ResourceVersionExpired when it no longer has that
+        version."""
         params = _without_empty(
             watch="1",
             allowWatchBookmarks="true",
@@ -176,26 +177,26 @@ class KubernetesApi:
             timeoutSeconds=str(max(1, round(timeout.total_seconds()))),
             labelSelector=selector,
         )
-        silent_for = timeout.total_seconds() + _WATCH_IDLE_MARGIN_S
-        async with self._transport.stream(kind.path(namespace), params, silent_for) as chunks:
+        idle_timeout_s = timeout.total_seconds() + _WATCH_IDLE_MARGIN_S
+        async with self._transport.stream(kind.path(namespace), params, idle_timeout_s) as chunks:
             yield _parse_events(chunks)
 
     async def find_object(self, kind: ResourceKind, name: str, *, namespace: str | None = None) -> Manifest | None:
         try:
             return decode_json(await self._transport.request("GET", self._path(kind, namespace, name)))
-        except ApiRejected as refused:
-            if refused.status != 404:
+        except ApiRejected as error:
+            if error.status != 404:
                 raise
             return None
 
     async def create(self, manifest: Manifest) -> Manifest:
-        """Refused with reason AlreadyExists when the name is taken."""
+        """Raises ApiRejected with reason AlreadyExists when the name is taken."""
         path = self._path(get_kind(manifest), manifest["metadata"].get("namespace"))
         params = {"fieldManager": FIELD_MANAGER}
         return decode_json(await self._transport.request("POST", path, params, manifest))
 
     async def apply(self, manifest: Manifest) -> Manifest:
-        """Server-side apply: there it is, with the fields we name as we name them."""
+        """Server-side apply: the object then exists, with the manifest's values in the fields it names."""
         metadata = manifest["metadata"]
         path = self._path(get_kind(manifest), metadata.get("namespace"), metadata["name"])
         params = {"fieldManager": FIELD_MANAGER, "force": "true"}
@@ -212,16 +213,16 @@ class KubernetesApi:
         namespace: str | None = None,
         subresource: str = "",
     ) -> Manifest | None:
-        """A merge patch; `part`: of a subresource ("status"). None: not found."""
+        """Merge patch; `subresource`: of that part ("status"). None: not found."""
         path = self._path(kind, namespace, name) + (f"/{subresource}" if subresource else "")
         params = {"fieldManager": FIELD_MANAGER}
         try:
-            answer = await self._transport.request("PATCH", path, params, change, "application/merge-patch+json")
-        except ApiRejected as refused:
-            if refused.status != 404:
+            response = await self._transport.request("PATCH", path, params, change, "application/merge-patch+json")
+        except ApiRejected as error:
+            if error.status != 404:
                 raise
             return None
-        return decode_json(answer)
+        return decode_json(response)
 
     async def delete(
         self,
@@ -232,7 +233,7 @@ class KubernetesApi:
         uid: str | None = None,
         grace_seconds: int | None = None,
     ) -> bool:
-        """Ask for its end. False: it is not there (any more); with `uid`, also when the name is another's now."""
+        """Request deletion. False: not found; with `uid`, also when another object has the name now."""
         options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
         if uid is not None:
             options["preconditions"] = {"uid": uid}
@@ -240,8 +241,8 @@ class KubernetesApi:
             options["gracePeriodSeconds"] = grace_seconds
         try:
             await self._transport.request("DELETE", self._path(kind, namespace, name), body=options)
-        except ApiRejected as refused:
-            if refused.status == 404 or (refused.status == 409 and uid is not None):
+        except ApiRejected as error:
+            if error.status == 404 or (error.status == 409 and uid is not None):
                 return False
             raise
         return True
@@ -256,7 +257,7 @@ class KubernetesApi:
         previous: bool = False,
         max_bytes: int = _MAX_LOG_BYTES,
     ) -> str | None:
-        """The last lines a container wrote; None: it never wrote any, or its pod is gone."""
+        """The last lines of a container's log; None: it has not started, or its pod is gone."""
         params = _without_empty(
             container=container,
             tailLines=str(tail_lines),
@@ -265,8 +266,8 @@ class KubernetesApi:
         )
         try:
             text = await self._transport.request("GET", self._path(POD, namespace, name) + "/log", params)
-        except ApiRejected as refused:
-            if refused.status not in (400, 404):  # 400: it has not begun
+        except ApiRejected as error:
+            if error.status not in (400, 404):  # 400: it has not started
                 raise
             return None
         return text.decode("utf-8", "replace")
@@ -282,14 +283,14 @@ class KubernetesApi:
         timeout: timedelta = timedelta(seconds=10),
         max_bytes: int = MAX_OUTPUT_BYTES,
     ) -> bytes:
-        """Run a command in there and answer what it wrote. Raises ClusterError with its words when it fails."""
+        """Run a command in a pod and return its output. Raises ClusterError with its error output when it fails."""
         path = self._path(POD, namespace, name) + "/exec"
         return await run_in_pod(
             self._transport, path, container, argv, stdin=stdin, timeout=timeout, max_bytes=max_bytes
         )
 
     async def get_server_version(self) -> str:
-        """Also the cheapest way to learn whether it answers."""
+        """Also the cheapest check that the API server answers."""
         return str(decode_json(await self._transport.request("GET", "/version"))["gitVersion"])
 
     def _path(self, kind: ResourceKind, namespace: str | None, name: str | None = None) -> str:
@@ -297,16 +298,16 @@ class KubernetesApi:
 
 
 def connect_api(settings: KubernetesSettings) -> KubernetesApi:
-    """Ready to be asked; nothing is sent before the first question."""
+    """Nothing is sent before the first call."""
     return KubernetesApi(choose_credential_source(settings), settings.namespace)
 
 
 async def _parse_events(chunks: AsyncIterator[bytes]) -> AsyncIterator[tuple[str, Manifest]]:
-    """One JSON object a line. A line may come in many pieces, and is told only when whole."""
+    """One JSON object per line. A line may arrive in many pieces; only complete lines are parsed."""
     pieces: list[bytes] = []
     async for chunk in chunks:
-        *whole, rest = chunk.split(b"\n")
-        for line in whole:
+        *complete, rest = chunk.split(b"\n")
+        for line in complete:
             pieces.append(line)
             text = b"".join(pieces)
             pieces.clear()

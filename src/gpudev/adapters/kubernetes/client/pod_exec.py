@@ -1,4 +1,4 @@
-"""Running a command in a pod, over the API server's websocket."""
+"""Execution of a command in a pod, over a WebSocket of the API server."""
 
 import asyncio
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from gpudev.adapters.kubernetes.client.api_transport import ApiTransport
 from gpudev.domain.errors import ClusterError, Unavailable
 
 _PROTOCOL = "v5.channel.k8s.io"
-"""The first that can end standard input."""
+"""The first version that can close standard input."""
 _STDIN, _STDOUT, _STDERR, _RESULT, _CLOSE = 0, 1, 2, 3, 255
 _CHUNK_BYTES = 16 * 1024
 MAX_OUTPUT_BYTES = 1024 * 1024
@@ -28,15 +28,15 @@ async def run_in_pod(
     timeout: timedelta,
     max_bytes: int = MAX_OUTPUT_BYTES,
 ) -> bytes:
-    """What it wrote. Whoever has the pod may write whatever they like in the command's place, without end."""
+    """Return its standard output. Untrusted, and limited to `max_bytes`: the pod's user may replace the program."""
     params = [("container", container), ("stdout", "1"), ("stderr", "1")]
     params += [("stdin", "1")] if stdin else []
     params += [("command", word) for word in argv]
     try:
         async with asyncio.timeout(timeout.total_seconds()), transport.websocket(path, params, (_PROTOCOL,)) as socket:
             if stdin and socket.protocol != _PROTOCOL:
-                raise ClusterError("this cluster cannot end a command's input: Kubernetes 1.30 or newer is needed")
-            # At the same time: a command that answers while it reads would otherwise wait for us, and we for it.
+                raise ClusterError("the cluster cannot close a command's input (expected Kubernetes 1.30 or newer)")
+            # Concurrent with reading: a command that writes while it reads would block, and we with it.
             sending = asyncio.create_task(_send_stdin(socket, stdin))
             try:
                 return await _read_result(socket, max_bytes)
@@ -62,9 +62,9 @@ async def _read_result(socket: aiohttp.ClientWebSocketResponse, max_bytes: int) 
             if sum(map(len, written.values())) > max_bytes:
                 raise ClusterError(f"a command in the pod wrote more than {max_bytes} bytes")
     if not written[_RESULT]:
-        raise Unavailable("the connection to the pod was cut before the command ended")
+        raise Unavailable("the connection to the pod was lost before the command ended")
     result: dict[str, Any] = orjson.loads(bytes(written[_RESULT]))
     if result.get("status") != "Success":
-        words = bytes(written[_STDERR]).decode("utf-8", "replace").strip()
-        raise ClusterError(f"a command in the pod failed: {words or result.get('message', 'no reason was given')}")
+        reason = bytes(written[_STDERR]).decode("utf-8", "replace").strip()
+        raise ClusterError(f"a command in the pod failed: {reason or result.get('message', 'no reason given')}")
     return bytes(written[_STDOUT])

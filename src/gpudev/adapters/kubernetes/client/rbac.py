@@ -1,6 +1,8 @@
-"""The rights our services need in the cluster, and no others: whoever installs them grants exactly these.
+"""RBAC rules that our services need in the cluster, and no others.
 
-The API needs none, and who only looks has its own (`reading.RIGHTS`)."""
+The chart grants exactly these; a test compares. The API needs none. Commands that only read have their own rules
+(`uncached_access.OBSERVE_CLUSTER_RULES`).
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 @dataclass(frozen=True, slots=True)
 class PolicyRule:
     group: str
-    """An API group; empty: the core one."""
+    """API group; empty: the core group."""
     resources: tuple[str, ...]
     verbs: tuple[str, ...]
 
@@ -18,7 +20,7 @@ class PolicyRule:
 
 
 CLUSTER_RULES = (PolicyRule("", ("nodes", "pods"), ("list", "watch")),)
-"""What others run counts too: their GPUs are not ours to give."""
+"""Pods of all namespaces: GPUs that others use cannot be allocated."""
 
 _MANAGE_VERBS = ("get", "list", "create", "patch", "delete")
 NAMESPACE_RULES = (
@@ -30,14 +32,15 @@ NAMESPACE_RULES = (
     PolicyRule("networking.k8s.io", ("networkpolicies",), _MANAGE_VERBS),
     PolicyRule("", ("namespaces",), ("get",)),
 )
-"""In the namespace of the dev servers. The namespace itself (and with EFS the storage class) may be made by whoever
-installs; with a right to create it, the processor makes what is missing."""
+"""In the namespace of the dev servers. The installer may create the namespace itself (and with EFS the storage class);
+the processor creates what is missing where it may."""
 
 DISK_CLUSTER_RULES = (PolicyRule("", ("persistentvolumes",), (*_MANAGE_VERBS, "watch")),)
-"""Everywhere, and only where there are disks: what stands for a volume belongs to no namespace."""
+"""Cluster-wide, and only with disks: a PersistentVolume belongs to no namespace."""
 
 DISK_NAMESPACE_RULES = (PolicyRule("", ("persistentvolumeclaims",), ("list", "delete")),)
-"""In the namespace of the dev servers, for both, and only where there are disks. Claims of shared storage stay."""
+"""In the namespace of the dev servers, for processor and `expire`, and only with disks. Claims of shared storage are
+never deleted."""
 
 TEARDOWN_NAMESPACE_RULES = (
     PolicyRule("", ("pods", "secrets"), ("list", "delete")),
@@ -45,7 +48,7 @@ TEARDOWN_NAMESPACE_RULES = (
     PolicyRule("", ("pods/exec",), ("get", "create")),
     PolicyRule("networking.k8s.io", ("networkpolicies",), ("list", "delete")),
 )
-"""In the namespace of the dev servers, for `expire`, which beside `EVERYWHERE` needs only this: it starts nobody."""
+"""In the namespace of the dev servers, for `expire`. It launches nothing, so it needs only this and CLUSTER_RULES."""
 
 TEARDOWN_DISK_CLUSTER_RULES = (PolicyRule("", ("persistentvolumes",), ("list", "watch", "delete")),)
-"""The same, everywhere, where there are disks."""
+"""Cluster-wide, for `expire`, and only with disks."""

@@ -1,11 +1,11 @@
-"""The kinds of objects we deal with, and the addresses the API server gives them."""
+"""Kinds of Kubernetes objects that we use, and their paths on the API server."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 Manifest = Mapping[str, Any]
-"""An object as on the wire: plain JSON."""
+"""An object as plain JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,10 +16,10 @@ class ResourceKind:
     is_namespaced: bool = True
 
     def path(self, namespace: str | None = None, name: str | None = None) -> str:
-        """Namespace None: across all of them."""
+        """Namespace None: all namespaces."""
         root = f"/api/{self.api_version}" if "/" not in self.api_version else f"/apis/{self.api_version}"
-        inside = f"/namespaces/{namespace}" if self.is_namespaced and namespace else ""
-        return f"{root}{inside}/{self.plural}" + (f"/{name}" if name else "")
+        scope = f"/namespaces/{namespace}" if self.is_namespaced and namespace else ""
+        return f"{root}{scope}/{self.plural}" + (f"/{name}" if name else "")
 
 
 POD = ResourceKind("v1", "Pod", "pods")
