@@ -99,5 +99,5 @@ def test_a_pod_that_was_sent_to_another_node_than_planned_is_refused_and_said_to
     made["metadata"]["annotations"][labels.PLANNED_NODE] = "n2"
     seen = see(made)
     assert (seen.phase, seen.rejection) == (ServerPhase.DEAD, "it is on n1 instead of n2")
-    assert "put on n1 instead of n2" in (seen.reason or "")
+    assert "its pod is on n1 instead of n2" in (seen.reason or "")
     assert find_rejecting_component(pod_record(made)) == "admission"

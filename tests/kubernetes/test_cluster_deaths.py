@@ -34,7 +34,7 @@ async def world(
         ("oom", "ran out of memory"),
         ("evicted", "evicted"),
         ("crash:3", "exit code 3"),
-        ("init-crash", "preparing it failed"),
+        ("init-crash", "its init container failed"),
     ],
 )
 async def test_a_death_is_told_in_words(world: KubernetesWorld, play: str, words: str) -> None:
@@ -155,11 +155,11 @@ async def test_a_place_that_the_scheduler_refuses_is_noticed_counted_and_left(
         await fake_nodes.cordon(world.names[2])
         await world.cluster.ensure_server(spec)
         seen = await world.until(spec.reservation_id, ServerPhase.DEAD)
-        assert f"member 1: its node {world.names[2]} does not take it" in (seen.reason or "")
+        assert f"member 1: its node {world.names[2]} rejects it" in (seen.reason or "")
         assert seen.is_restartable, "it never ran: another attempt may do"
         await world.seen(spec.reservation_id)
         assert _refusals("scheduler") == counted + 1, "once per pod, however often one looks"
-        with pytest.raises(ClusterError, match="plan and cluster disagree"):
+        with pytest.raises(ClusterError, match="the cluster rejected the placement"):
             await world.cluster.ensure_server(spec)
         for rank in (0, 1):
             name = spec.pod_name if rank == 0 else f"{spec.pod_name}-{rank}"
@@ -182,10 +182,10 @@ async def test_a_place_that_the_kubelet_refuses_is_noticed_counted_and_left(worl
     }
     await world.api.patch("pods", spec.pod_name, {"status": status}, world.namespace, subresource="status")
     seen = await world.until(spec.reservation_id, ServerPhase.DEAD)
-    assert "did not take it: OutOfnvidia.com/gpu" in (seen.reason or "")
+    assert "rejected it: OutOfnvidia.com/gpu" in (seen.reason or "")
     assert seen.is_restartable
     assert _refusals("kubelet") == counted + 1
-    with pytest.raises(ClusterError, match="plan and cluster disagree"):
+    with pytest.raises(ClusterError, match="the cluster rejected the placement"):
         await world.cluster.ensure_server(spec)
     # A fake node takes pods out by their name, and could take out the next.
     await world.api.wait_gone("pods", spec.pod_name, world.namespace)

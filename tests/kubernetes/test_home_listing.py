@@ -63,5 +63,5 @@ def test_one_that_ran_out_of_time_never_counts_as_complete() -> None:
     ],
 )
 def test_what_is_no_listing_is_refused(said: bytes) -> None:
-    with pytest.raises(ClusterError, match="no listing"):
+    with pytest.raises(ClusterError, match="invalid listing"):
         parse_contents(said)

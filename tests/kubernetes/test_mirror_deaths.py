@@ -95,7 +95,7 @@ async def watched(kube: Cluster, kube_api: KubeApi, namespace: str) -> AsyncIter
     [
         ("oom", "out of memory"),
         ("crash:3", "exit code 3"),
-        ("init-crash:4", "preparing it failed: it ended with exit code 4"),
+        ("init-crash:4", "its init container failed: it ended with exit code 4"),
         ("evicted", "it was evicted from"),
         ("pull-error", "example.test/dev:1"),
     ],
@@ -136,7 +136,7 @@ async def test_a_pod_somebody_deletes_is_told_apart_from_one_that_is_drained(
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod_name(drained)}}
     await watched.api.create(f"pods/{pod_name(drained)}/eviction", eviction, watched.settings.namespace)
     assert "deleted by somebody else" in str((await watched.until(deleted, ServerPhase.DEAD)).reason)
-    assert "is being emptied" in str((await watched.until(drained, ServerPhase.DEAD)).reason)
+    assert "is being drained" in str((await watched.until(drained, ServerPhase.DEAD)).reason)
 
 
 async def test_a_lost_node_is_silence_first_and_a_lost_node_once_the_cluster_gives_up(

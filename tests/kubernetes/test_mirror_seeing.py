@@ -115,7 +115,7 @@ def test_the_log_names_a_node_without_a_type_once_and_again_when_the_reason_chan
         assert len(said) == 1
         world.tell("MODIFIED", node("n1", gpu_type="h1000"))
         world.seeing.compute_nodes()
-    assert [one["node"] for one in said if one["event"] == "kubernetes.node_ignored"] == ["n1", "n1"]
+    assert [one["node"] for one in said if one["event"] == "node.ignored"] == ["n1", "n1"]
 
 
 def test_the_log_names_taints_that_somebody_closed_a_node_with_once() -> None:
@@ -129,7 +129,7 @@ def test_the_log_names_taints_that_somebody_closed_a_node_with_once() -> None:
         for gpus in (8, 7):
             world.tell("MODIFIED", node("n1", gpus=gpus, taints=taints))
             world.seeing.compute_nodes()
-    assert [(one["node"], one["taints"]) for one in said if one["event"] == "kubernetes.node_closed"] == [
+    assert [(one["node"], one["taints"]) for one in said if one["event"] == "node.blocked_by_taint"] == [
         ("n1", ["team"])
     ]
 

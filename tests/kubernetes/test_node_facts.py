@@ -283,7 +283,7 @@ def test_quantities_are_read_in_all_their_forms(text: str, value: float) -> None
 
 @pytest.mark.parametrize("text", ["", "x", "1Q", "1 Gi", "Gi"])
 def test_what_is_no_quantity_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="no quantity"):
+    with pytest.raises(ValueError, match="invalid quantity"):
         parse_quantity(text)
 
 

@@ -69,7 +69,7 @@ def test_our_label_comes_first_and_then_the_instance_type() -> None:
 
 @pytest.mark.parametrize(
     ("product", "word"),
-    [("NVIDIA-A100-SXM4-40GB-MIG-1g.5gb", "cut into slices"), ("Tesla-T4-SHARED", "handed out several times")],
+    [("NVIDIA-A100-SXM4-40GB-MIG-1g.5gb", "MIG slices"), ("Tesla-T4-SHARED", "time-shared")],
 )
 def test_parts_of_gpus_are_no_gpus_unless_our_label_says_so(product: str, word: str) -> None:
     """The machine is a p4d.24xlarge, and says that it has 56 GPUs."""

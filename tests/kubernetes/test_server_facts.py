@@ -74,14 +74,14 @@ def test_a_ready_pod_with_a_node_port_is_ready_with_the_way_in() -> None:
 def test_ready_needs_the_service_and_its_port() -> None:
     lost = see(ready_pod(), services=[]).state
     assert (lost.phase, lost.is_restartable) == (ServerPhase.DEAD, True), "it is made again"
-    assert "its service" in (lost.reason or "")
-    assert "opening the way" in step_of(ready_pod(), services=[service(port=None)])
+    assert "Service of its ssh server" in (lost.reason or "")
+    assert "opening the route" in step_of(ready_pod(), services=[service(port=None)])
 
 
 def test_ready_needs_a_host_key() -> None:
     made = ready_pod()
     del made["metadata"]["annotations"]
-    assert "opening the way" in step_of(made)
+    assert "opening the route" in step_of(made)
 
 
 def test_a_pod_without_a_node_waits_for_it() -> None:
@@ -155,7 +155,7 @@ def test_a_crash_tells_how_it_ended(state: Object, words: str) -> None:
 
 def test_a_failed_preparation_is_told_with_its_log() -> None:
     facts = see(own_pod(phase="Failed", init=ended(2), main=waiting("PodInitializing")))
-    assert facts.state.reason == "preparing it failed: it ended with exit code 2"
+    assert facts.state.reason == "its init container failed: it ended with exit code 2"
     assert facts.log_source is not None
     assert facts.log_source.container == "setup"
 
@@ -169,7 +169,7 @@ def test_an_eviction_is_told_with_the_kubelets_words() -> None:
 
 def test_a_drained_node_is_told_apart_from_a_lost_one() -> None:
     said = [condition("DisruptionTarget", "True", 1, "EvictionByEvictionAPI", "Eviction API: evicting")]
-    assert "is being emptied" in reason_of(ready_pod(deleting=True, conditions=said))
+    assert "is being drained" in reason_of(ready_pod(deleting=True, conditions=said))
 
 
 def test_a_node_that_is_gone_takes_its_pods_along() -> None:
@@ -189,7 +189,7 @@ def test_a_pod_given_up_on_a_silent_node_is_a_lost_node() -> None:
 
 def test_a_pod_driven_out_by_a_taint_of_a_living_node_was_evicted() -> None:
     said = [condition("DisruptionTarget", "True", 1, "DeletionByTaintManager", "Taint manager: deleting")]
-    assert "evicted from n1: the node was closed to it" in reason_of(ready_pod(deleting=True, conditions=said))
+    assert "evicted from n1: the node was tainted" in reason_of(ready_pod(deleting=True, conditions=said))
 
 
 def test_a_deleted_pod_is_told_as_such() -> None:
@@ -207,7 +207,7 @@ def test_a_pod_that_vanished_while_watched_is_dead_with_the_reason() -> None:
 def test_a_pod_that_vanished_out_of_sight_says_so() -> None:
     parts = ServerParts(RID, [], [GonePod(pod_record(ready_pod()), NOW, was_observed=False)], [])
     seen = compute_server_state(parts, NODES, NOW, SETTINGS).state
-    assert (seen.phase, seen.reason) == (ServerPhase.DEAD, "its pod went while the cluster was out of sight")
+    assert (seen.phase, seen.reason) == (ServerPhase.DEAD, "its pod disappeared while the cluster could not be watched")
 
 
 def test_a_service_without_a_pod_was_lost_unwatched_and_may_be_started_again() -> None:
@@ -244,12 +244,12 @@ def test_unschedulable_for_too_long_is_given_up_with_the_schedulers_words() -> N
         "PodScheduled", "False", 61, "Unschedulable", "0/3 nodes are available: Insufficient nvidia.com/gpu."
     )
     words = reason_of(own_pod(node=None, scheduled=said))
-    assert words == "its node n1 does not take it: 0/3 nodes are available: Insufficient nvidia.com/gpu"
+    assert words == "its node n1 rejects it: 0/3 nodes are available: Insufficient nvidia.com/gpu"
 
 
 def test_a_kubelet_that_does_not_take_the_pod_is_told() -> None:
     words = reason_of(own_pod(phase="Failed", reason="UnexpectedAdmissionError", message="no healthy devices present"))
-    assert words == "the node n1 did not take it: UnexpectedAdmissionError: no healthy devices present"
+    assert words == "the node n1 rejected it: UnexpectedAdmissionError: no healthy devices present"
 
 
 def test_a_container_that_keeps_crashing_is_dead() -> None:
@@ -292,7 +292,7 @@ def test_a_gang_whose_member_vanished_is_dead_and_names_it() -> None:
 def test_a_gang_that_was_never_whole_may_be_started_again() -> None:
     seen = see(ready_pod(members=3)).state
     assert seen.is_restartable
-    assert seen.reason == "the pods of members 1, 2 are not there, and nobody saw why"
+    assert seen.reason == "the pods of members 1, 2 are missing for an unknown reason"
     assert seen.node_shares == (NodeShare(0, "n1", 2),)
 
 

@@ -1,8 +1,8 @@
-"""Kubernetes as the cluster: dev servers are pods. It carries out and reports; who gets what was decided before.
+"""Kubernetes implementation of the Cluster port: dev servers are pods.
 
-Looks come from a mirror, and from no other place: a mirror that is too old refuses. What has to be certain (that
-something is gone, whose an object is) is asked of the API server itself. One lock per reservation keeps its start and
-its end apart.
+It acts and reports; the planner has decided who gets what. Observations come from the cache only; a cache that is too
+old raises Unavailable. What must be certain (that an object is gone, whose it is) is read from the API server itself.
+One lock per reservation keeps launch and teardown apart.
 """
 
 import asyncio
@@ -66,8 +66,8 @@ _MESSAGE_TIMEOUT = timedelta(seconds=5)
 
 class KubernetesCluster:
     isolation = (
-        "Each dev server is a pod of its own: own files, processes, network and GPUs, no rights in the cluster, "
-        "and no way to other dev servers or the control plane where the network keeps NetworkPolicies."
+        "Each dev server is a pod of its own: own files, processes, network and GPUs, no permissions in the cluster, "
+        "and no connection to other dev servers or the control plane where the network enforces NetworkPolicies."
     )
 
     def __init__(
@@ -79,8 +79,8 @@ class KubernetesCluster:
         api: KubernetesApi | None = None,
         starts_servers: bool = True,
     ) -> None:
-        """`starts_servers` False: it only ends them, by their time. It makes nothing that they would need, and asks
-        for no last words: whose death nobody watched is not told by it."""
+        """`starts_servers` False: it only tears down expired ones. It creates none of their prerequisites and fetches
+        no crash logs: it does not report failures that happened while no processor ran."""
         self._settings = settings
         self._starts_servers = starts_servers
         self._catalogue = catalogue
@@ -98,10 +98,10 @@ class KubernetesCluster:
         self._locks: WeakValueDictionary[ReservationId, asyncio.Lock] = WeakValueDictionary()
         self._provisioning: set[ReservationId] = set()
         self._ended_before_start: frozenset[str] = frozenset()
-        """Pods that had ended before our first look: nobody watched, as far as we can know."""
+        """Pods that had ended before our first observation: as far as we know, no processor ran."""
         self._watching_since: datetime | None = None
         self._confirmed_gone: set[str] = set()
-        """What the API server no longer has and the mirror still shows."""
+        """Uids of objects that the API server no longer has and the cache still has."""
         self._counted_rejections: set[str] = set()
         self._forwarding: asyncio.Task[None] | None = None
 
@@ -121,7 +121,7 @@ class KubernetesCluster:
             raise
         parts = [self._cache.get_server_parts(reservation_id) for reservation_id in self._cache.reservation_ids()]
         self._ended_before_start = frozenset(pod.uid for one in parts for pod in one.pods if pod.is_over)
-        self._forwarding = asyncio.create_task(self._forward_changes(), name="changes of the cluster")
+        self._forwarding = asyncio.create_task(self._forward_changes(), name="cluster changes")
 
     async def close(self) -> None:
         if self._forwarding is not None:
@@ -143,11 +143,11 @@ class KubernetesCluster:
         for reservation_id in self._cache.reservation_ids():
             parts = self._cache.get_server_parts(reservation_id)
             present |= _uids(parts)
-            seen = self._server_state(parts, now)
+            state = self._server_state(parts, now)
             if len(parts.pods) > 1 and self._starts_servers:
                 self._gang_hosts.publish_if_changed(parts)
-            if seen is not None:
-                servers[reservation_id] = seen
+            if state is not None:
+                servers[reservation_id] = state
         self._confirmed_gone &= present
         self._counted_rejections &= present
         self._crash_logs.retain_only(present)
@@ -161,22 +161,22 @@ class KubernetesCluster:
         rid = spec.reservation_id
         async with self._lock(rid), self._namespace_setup.guard_launch():
             await self._release_rejected_placement(rid)
-            order = DesiredServer(
+            desired = DesiredServer(
                 spec,
                 [self._choose_placement(spec, share) for share in spec.shares],
                 await self._ensure_storage_claims(spec),
             )
-            order = replace(order, failed_pods=frozenset(pod.uid for pod in self._failed_pods(rid)))
+            desired = replace(desired, failed_pods=frozenset(pod.uid for pod in self._failed_pods(rid)))
             self._provisioning.add(rid)
             try:
-                await self._provisioner.ensure_objects(order)
+                await self._provisioner.ensure_objects(desired)
             finally:
                 self._provisioning.discard(rid)
                 self._changes.notify()
 
     async def ensure_gone(self, reservation_id: ReservationId, *, keep_files: bool = False) -> bool:
-        """`keep_files` changes nothing: volumes and shared storage are never removed here, and scratch space cannot
-        outlive its pod."""
+        """`keep_files` has no effect: volumes and shared storage are never removed here, and scratch space always ends
+        with its pod."""
         async with self._lock(reservation_id):
             for pod in self._cache.get_server_parts(reservation_id).pods:
                 self._count_rejection(pod, find_rejection_reason(pod))
@@ -194,7 +194,7 @@ class KubernetesCluster:
     async def apply_addons(
         self, reservation_id: ReservationId, ssh_public_keys: tuple[str, ...], jupyter: JupyterSpec | None
     ) -> JupyterStatus | None:
-        """The Secret first, for whoever starts it anew; then the pods themselves, which would learn of that only
+        """First the Secret, for a later restart; then the pods themselves, because they would read the Secret only
         after a minute."""
         async with self._lock(reservation_id):
             pods = [
@@ -205,7 +205,7 @@ class KubernetesCluster:
             return await self._addon_updater.apply_addons(reservation_id, pods, ssh_public_keys, jupyter)
 
     async def send_message(self, reservation_id: ReservationId, message: str) -> None:
-        """Whoever is gone need not be told, and nothing waits for one that does not listen."""
+        """Skips pods that have ended; a pod that does not answer only costs a log line."""
         pods = [
             pod
             for pod in self._cache.get_server_parts(reservation_id).pods
@@ -213,37 +213,37 @@ class KubernetesCluster:
         ]
         await asyncio.gather(*(self._send_to_pod(pod, message) for pod in pods))
 
-    # What is seen
+    # Observation
 
     def _server_state(self, parts: ServerParts, now: datetime) -> ServerState | None:
         if self._confirmed_gone and self._confirmed_gone & _uids(parts):
             parts = _without_uids(parts, self._confirmed_gone)
         if not (parts.pods or parts.services or parts.volumes or parts.gone):
             return None
-        facts = self._state.compute_server(parts, now)
-        if facts.state.phase is ServerPhase.READY:
-            return replace(facts.state, setup_outcome=self._personalization_reports.find_summary(parts))
-        if facts.state.phase is not ServerPhase.DEAD:
-            return facts.state
+        observation = self._state.compute_server(parts, now)
+        if observation.state.phase is ServerPhase.READY:
+            return replace(observation.state, setup_outcome=self._personalization_reports.find_summary(parts))
+        if observation.state.phase is not ServerPhase.DEAD:
+            return observation.state
         if parts.reservation_id in self._provisioning:
-            return _as_starting(facts.state, "being started")
-        return self._dead_server_state(parts, facts)
+            return _as_starting(observation.state, "launching")
+        return self._dead_server_state(parts, observation)
 
-    def _dead_server_state(self, parts: ServerParts, facts: ServerObservation) -> ServerState:
-        if facts.state.command_exit is not None:
-            return facts.state
-        dead = self._failed_pods(parts.reservation_id)
-        refused = [pod for pod in dead if find_rejecting_component(pod) is not None]
-        for pod in refused:
-            self._count_rejection(pod, facts.state.reason)
-        unwatched = not parts.gone and all(self._died_unwatched(pod) for pod in dead)
-        if refused or unwatched or facts.state.is_restartable:
-            return replace(facts.state, is_restartable=True)
-        return self._with_crash_log(parts, facts)
+    def _dead_server_state(self, parts: ServerParts, observation: ServerObservation) -> ServerState:
+        if observation.state.command_exit is not None:
+            return observation.state
+        failed = self._failed_pods(parts.reservation_id)
+        rejected = [pod for pod in failed if find_rejecting_component(pod) is not None]
+        for pod in rejected:
+            self._count_rejection(pod, observation.state.reason)
+        unwatched = not parts.gone and all(self._died_unwatched(pod) for pod in failed)
+        if rejected or unwatched or observation.state.is_restartable:
+            return replace(observation.state, is_restartable=True)
+        return self._with_crash_log(parts, observation)
 
     def _died_unwatched(self, pod: PodRecord) -> bool:
-        """It had ended when we first looked, or did so before and its kubelet told us late. Kubelets tell whole
-        seconds: within the one in which we began, somebody watched."""
+        """It had ended at our first observation, or before it and its kubelet reported late. Kubelets report whole
+        seconds, so an end within the second of our start counts as watched."""
         if pod.uid in self._ended_before_start or self._watching_since is None:
             return pod.uid in self._ended_before_start
         ends = [
@@ -253,18 +253,16 @@ class KubernetesCluster:
         ]
         return pod.is_over and bool(ends) and max(ends) < self._watching_since.replace(microsecond=0)
 
-    def _with_crash_log(self, parts: ServerParts, facts: ServerObservation) -> ServerState:
-        """A death is told once, so it is told with its last words; they come within seconds or not at all."""
-        source = facts.log_source
+    def _with_crash_log(self, parts: ServerParts, observation: ServerObservation) -> ServerState:
+        """A failure is recorded once, so it waits for the crash log, which comes within seconds or not at all."""
+        state, source = observation.state, observation.log_source
         uid = next((pod.uid for pod in parts.pods if source is not None and pod.name == source.pod), None)
         if source is None or uid is None or not self._starts_servers:
-            return facts.state
-        words = self._crash_logs.find_crash_log(uid, source.pod, source.container)
-        if words is None:
-            return _as_starting(facts.state, "it has ended; reading its last log lines")
-        return (
-            replace(facts.state, reason=f"{facts.state.reason}\nIts last log lines:\n{words}") if words else facts.state
-        )
+            return state
+        crash_log = self._crash_logs.find_crash_log(uid, source.pod, source.container)
+        if crash_log is None:
+            return _as_starting(state, "ended; reading its last log lines")
+        return replace(state, reason=f"{state.reason}\nIts last log lines:\n{crash_log}") if crash_log else state
 
     def _failed_pods(self, reservation_id: ReservationId) -> list[PodRecord]:
         now, nodes = self._clock.now(), self._cache.nodes
@@ -276,52 +274,55 @@ class KubernetesCluster:
         ]
 
     def _count_rejection(self, pod: PodRecord, reason: str | None) -> None:
-        who = find_rejecting_component(pod)
-        if who is not None and pod.uid not in self._counted_rejections and pod.member is not None:
+        component = find_rejecting_component(pod)
+        if component is not None and pod.uid not in self._counted_rejections and pod.member is not None:
             self._counted_rejections.add(pod.uid)
-            placement_rejections.labels(who).inc()
+            placement_rejections.labels(component).inc()
             rid = str(pod.member.reservation_id)
-            log.warning("kubernetes.plan_refused", reservation_id=rid, pod=pod.name, who=who, reason=reason)
+            log.warning("placement.rejected", reservation_id=rid, pod=pod.name, component=component, reason=reason)
 
     async def _forward_changes(self) -> None:
         async for _ in self._cache.changes():
             self._changes.notify()
 
-    # What is done
+    # Launch and messages
 
     async def _release_rejected_placement(self, reservation_id: ReservationId) -> None:
-        """A place that was refused is left by all members: half a gang must not hold what it cannot use. Whoever asked
-        counts the attempt, and asks again."""
-        refused = [pod for pod in self._failed_pods(reservation_id) if find_rejecting_component(pod) is not None]
-        if not refused:
+        """Remove all members of a rejected placement: half a gang must not hold what it cannot use. The caller counts
+        the attempt and tries again."""
+        rejected = [pod for pod in self._failed_pods(reservation_id) if find_rejecting_component(pod) is not None]
+        if not rejected:
             return
-        reasons = compute_server_state(
+        reason = compute_server_state(
             self._cache.get_server_parts(reservation_id), self._cache.nodes, self._clock.now(), self._settings
         ).state.reason
         self._cache.expect_removal(reservation_id)
         await delete_server_pods(self._api, reservation_id)
-        raise ClusterError(f"plan and cluster disagree: {reasons}")
+        raise ClusterError(f"the cluster rejected the placement: {reason}")
 
     def _choose_placement(self, spec: ServerSpec, share: NodeShare) -> MemberPlacement:
-        """Its part of the node as the node describes itself, else of what the catalogue says."""
+        """Its part of the node's resources: of what the node reports, else of what the catalogue says."""
         node, gpu_type = self._cache.nodes.get(share.node), self._catalogue.get(spec.gpu_type)
-        room = (node.allocatable if node is not None else None) or (catalogue_resources(gpu_type) if gpu_type else None)
-        if room is None:
-            raise ClusterError(f"nothing is known of the node {share.node} and the GPU type {spec.gpu_type}")
+        available = (node.allocatable if node is not None else None) or (
+            catalogue_resources(gpu_type) if gpu_type else None
+        )
+        if available is None:
+            raise ClusterError(f"no node named {share.node!r} and no GPU type named {spec.gpu_type!r}")
         gpus = (node.gpus if node is not None else 0) or (gpu_type.max_gpus if gpu_type else 0)
         units = gpus if spec.gpu_count else SLOTS_PER_CPU_NODE
-        rest = (
+        whole_node_resources = (
             grant_whole_node_resources(node.whole_node_resources, share.units, node.gpus)
             if node is not None and spec.gpu_count
             else ()
         )
-        staying = sum_daemon_requests(self._cache.pods_on(share.node))
-        return MemberPlacement(share, compute_share(room, share.units, max(units, share.units), staying), rest)
+        daemon_requests = sum_daemon_requests(self._cache.pods_on(share.node))
+        resources = compute_share(available, share.units, max(units, share.units), daemon_requests)
+        return MemberPlacement(share, resources, whole_node_resources)
 
     async def _ensure_storage_claims(self, spec: ServerSpec) -> StorageClaims:
         if spec.disk_id is not None and spec.volume is None:
-            # Never scratch space in place of somebody's disk.
-            raise ClusterError(f"the disk {spec.disk_name!r} cannot be attached: no volume was made ready for it")
+            # Never launch with scratch space in place of a person's disk.
+            raise ClusterError(f"the disk {spec.disk_name!r} cannot be attached: it has no volume")
         home = home_volume_name(spec.pod_name) if spec.volume is not None else None
         return StorageClaims(home, await self._provisioner.ensure_shared_claim(spec.username))
 
@@ -331,7 +332,7 @@ class KubernetesCluster:
                 pod.name, DEV_CONTAINER, [DEVSERVER_BINARY, "tell"], message.encode(), timeout=_MESSAGE_TIMEOUT
             )
         except GpuDevError as error:
-            log.info("kubernetes.not_told", pod=pod.name, error=str(error))
+            log.info("terminal_message.failed", pod=pod.name, error=str(error))
 
     def _lock(self, reservation_id: ReservationId) -> asyncio.Lock:
         return self._locks.setdefault(reservation_id, asyncio.Lock())
@@ -342,7 +343,7 @@ def _as_starting(state: ServerState, step: str) -> ServerState:
 
 
 def _uids(parts: ServerParts) -> set[str]:
-    return {one.uid for some in (parts.pods, parts.services, parts.volumes) for one in some}
+    return {one.uid for records in (parts.pods, parts.services, parts.volumes) for one in records}
 
 
 def _without_uids(parts: ServerParts, uids: set[str]) -> ServerParts:

@@ -1,7 +1,7 @@
-"""One look at the cluster by whoever does not stay: nodes and pods are listed once and nothing is watched or written.
+"""Access without the cache, for commands that run once: cluster state, machines, pod removal.
 
-The facts are worked out as they are for the mirror, from the same trimmed records. Of each object only that is read
-which they need, so that looking takes little longer than fetching.
+Nodes and pods are listed once; nothing is watched. States are computed from the same records as in the cache. Only the
+JSON fields that these need are decoded, so that an observation takes little longer than the download.
 """
 
 import asyncio
@@ -30,8 +30,8 @@ from gpudev.settings import KubernetesSettings
 
 _T = TypeVar("_T")
 _PAGE = 500
-OBSERVE_CLUSTER_RULES = tuple(PolicyRule(right.group, right.resources, ("list",)) for right in CLUSTER_RULES)
-"""All that a look needs."""
+OBSERVE_CLUSTER_RULES = tuple(PolicyRule(rule.group, rule.resources, ("list",)) for rule in CLUSTER_RULES)
+"""All that UncachedCluster needs."""
 
 
 class UncachedCluster:
@@ -55,16 +55,16 @@ class UncachedCluster:
         """Complete, or it raises."""
         at = self._clock.now()
         catalogue = await self._catalogue()
-        of_nodes = asyncio.ensure_future(self._retry_if_expired(self._list_nodes))
-        of_pods = asyncio.ensure_future(self._retry_if_expired(self._list_pods))
+        listing_nodes = asyncio.ensure_future(self._retry_if_expired(self._list_nodes))
+        listing_pods = asyncio.ensure_future(self._retry_if_expired(self._list_pods))
         try:
-            nodes, (by_node, own) = await asyncio.gather(of_nodes, of_pods)
-        finally:  # where one of them fails, nobody waits for the other
-            of_nodes.cancel()
-            of_pods.cancel()
-            await asyncio.wait({of_nodes, of_pods})
-        seen = compute_node_states(nodes.values(), lambda name: by_node.get(name, ()), catalogue, self._settings)
-        return ClusterState(at, seen.nodes, self._server_states(own, nodes))
+            nodes, (by_node, own) = await asyncio.gather(listing_nodes, listing_pods)
+        finally:  # if one fails, the other is cancelled
+            listing_nodes.cancel()
+            listing_pods.cancel()
+            await asyncio.wait({listing_nodes, listing_pods})
+        states = compute_node_states(nodes.values(), lambda name: by_node.get(name, ()), catalogue, self._settings)
+        return ClusterState(at, states.nodes, self._server_states(own, nodes))
 
     async def _list_nodes(self) -> dict[str, NodeRecord]:
         found: dict[str, NodeRecord] = {}
@@ -75,7 +75,7 @@ class UncachedCluster:
         return found
 
     async def _list_pods(self) -> tuple[dict[str, list[PodRecord]], dict[ReservationId, list[PodRecord]]]:
-        """By node, and our own by reservation."""
+        """All pods by node, and our own by reservation."""
         by_node: defaultdict[str, list[PodRecord]] = defaultdict(list)
         own: defaultdict[ReservationId, list[PodRecord]] = defaultdict(list)
         async for page in self._api.list_pages(POD, size=_PAGE, shape=object_records.PodFields):
@@ -102,20 +102,20 @@ class UncachedCluster:
         }
 
     async def _retry_if_expired(self, read: Callable[[], Awaitable[_T]]) -> _T:
-        """Between two pages the API server may forget what it listed; from the start it is as if not begun."""
+        """Between two pages the listed version may expire; then start again from the first page."""
         try:
             return await read()
         except ResourceVersionExpired:
             return await read()
 
 
-# Which node runs on which of the cloud's machines, and taking pods away whose node no longer answers for them.
+# Machines of nodes, and removal of pods whose node no longer answers.
 
 
 NODE_MACHINES_CLUSTER_RULES = (PolicyRule("", ("nodes",), ("list",)),)
-"""Only where there is a cloud whose machines nodes are."""
+"""Only where a cloud provides the nodes' machines."""
 NODE_MACHINES_NAMESPACE_RULES = (PolicyRule("", ("pods",), ("list", "delete")),)
-"""All that operators' commands need."""
+"""All that the operators' commands need."""
 
 
 class KubernetesMachines:
@@ -126,21 +126,21 @@ class KubernetesMachines:
         await self._api.close()
 
     async def nodes(self) -> Sequence[NodeMachine]:
-        found, _ = await self._api.list_objects(NODE, all_namespaces=True)
-        return [NodeMachine(one["metadata"]["name"], _machine_name(one["spec"].get("providerID", ""))) for one in found]
+        nodes, _ = await self._api.list_objects(NODE, all_namespaces=True)
+        return [NodeMachine(one["metadata"]["name"], _machine_name(one["spec"].get("providerID", ""))) for one in nodes]
 
     async def pods_on(self, node: str) -> Sequence[NodePod]:
-        there: list[NodePod] = []
+        pods: list[NodePod] = []
         async for page in self._api.list_pages(
             POD, namespace=self._api.namespace, field_selector=f"spec.nodeName={node}"
         ):
-            there += [NodePod(one["metadata"]["name"], one["metadata"]["uid"]) for one in page.items]
-        return there
+            pods += [NodePod(one["metadata"]["name"], one["metadata"]["uid"]) for one in page.items]
+        return pods
 
     async def remove_pod(self, pod: NodePod) -> None:
         await self._api.delete(POD, pod.name, uid=pod.uid, grace_seconds=0)
 
 
 def _machine_name(provider_id: str) -> str:
-    """aws:///us-west-1a/i-0123 and gce://project/zone/name: the machine comes last."""
+    """The last part of aws:///us-west-1a/i-0123 or gce://project/zone/name."""
     return provider_id.rpartition("/")[2]

@@ -1,1 +1,1 @@
-"""The cluster as last listed and watched: reflectors, stores, and the small records that they keep."""
+"""Cache of the cluster, kept current by list and watch: reflectors, stores and records."""

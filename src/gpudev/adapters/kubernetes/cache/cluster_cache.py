@@ -1,9 +1,10 @@
-"""The cluster as we know it: all nodes, all pods, our services, what stands for disks' volumes; kept true by list and
-watch. States facts with the time they were true and decides nothing; when it has not heard from the API server for too
-long it refuses to be asked.
+"""Cache of all nodes and pods, and of our services and persistent volumes.
 
-Pods of ours that disappeared while we watched leave a trace, or nobody could tell a node that was lost from a dev
-server that never was. Whoever takes a dev server down says so first (`let_go`): then it leaves none.
+List and watch keep it current. It says when its records were current and decides nothing. When it has not heard from
+the API server for too long, reads raise Unavailable (`check_fresh`).
+
+A pod of ours that disappears leaves a record (`GonePod`). Without it a lost node would look like a dev server that
+never existed. A teardown announces itself first (`expect_removal`); then its pods leave no record.
 """
 
 import asyncio
@@ -61,8 +62,8 @@ class ClusterCache:
         self._volumes: dict[ReservationId, dict[str, PersistentVolumeRecord]] = {}
         self._parts: dict[ReservationId, ServerParts] = {}
         self._node_pod_tuples: dict[str, tuple[PodRecord, ...]] = {}
-        """Both are made when asked for and thrown away when something in them changes: who gets the same object as
-        before knows that nothing has."""
+        """This and `_parts` are built on request and dropped on a change. A caller that gets the same object again
+        knows that nothing has changed."""
         self._expected_removals: set[ReservationId] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._node_store = Store(
@@ -78,9 +79,9 @@ class ClusterCache:
         self._volume_store = Store(
             lambda volume: to_persistent_volume_record(volume, settings.namespace), self._volume_changed
         )
-        ours = f"{labels.MANAGED_BY}={labels.MANAGER}"
+        managed = f"{labels.MANAGED_BY}={labels.MANAGER}"
         timing: dict[str, Any] = {"watch_timeout": settings.watch_timeout, "stale_after": settings.stale_after}
-        of_volumes = Reflector(api, PERSISTENT_VOLUME, self._volume_store, clock, selector=ours, **timing)
+        volume_reflector = Reflector(api, PERSISTENT_VOLUME, self._volume_store, clock, selector=managed, **timing)
         self.reflectors: tuple[Reflector[Any], ...] = (
             Reflector(api, NODE, self._node_store, clock, **timing),
             Reflector(api, POD, self._pod_store, clock, on_deleted=self._record_gone_pod, **timing),
@@ -90,14 +91,16 @@ class ClusterCache:
                 self._service_store,
                 clock,
                 namespace=settings.namespace,
-                selector=ours,
+                selector=managed,
                 **timing,
             ),
-            *([of_volumes] if settings.disk_driver else []),
+            *([volume_reflector] if settings.disk_driver else []),
         )
 
     def start(self) -> None:
-        self._tasks = [asyncio.create_task(one.run(), name=f"mirror of {one.kind.plural}") for one in self.reflectors]
+        self._tasks = [
+            asyncio.create_task(one.run(), name=f"reflector of {one.kind.plural}") for one in self.reflectors
+        ]
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -107,33 +110,33 @@ class ClusterCache:
         self._changes.close()
 
     async def wait_until_listed(self, timeout: timedelta) -> None:
-        """Until everything has been listed once. Raises Unavailable, with the reason, when that takes too long."""
+        """Wait until every kind has been listed once. Raises Unavailable, with the reason, after `timeout`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout.total_seconds()):
                 for one in self.reflectors:
                     await one.first_listed.wait()
         self.check_fresh()
 
-    # How far it can be relied on
+    # Freshness
 
     def check_fresh(self) -> datetime:
-        """Since when all of it has been true at the latest. Raises Unavailable when that is too long ago."""
+        """When all records were last current. Raises Unavailable when that is too long ago."""
         now = self._clock.now()
         for one in self.reflectors:
             problem = f": {one.problem}" if one.problem else ""
             if one.fresh_at is None:
-                raise Unavailable(f"the cluster's {one.kind.plural} have not been seen yet{problem}")
+                raise Unavailable(f"the cluster's {one.kind.plural} have not been listed yet{problem}")
             age = now - one.fresh_at
             if age > self._settings.stale_after:
-                silence = f"{age.total_seconds():.0f} s"
-                raise Unavailable(f"the cluster's {one.kind.plural} have not been heard of for {silence}{problem}")
+                seconds = f"{age.total_seconds():.0f} s"
+                raise Unavailable(f"the cluster's {one.kind.plural} have not been updated for {seconds}{problem}")
         return min(one.fresh_at for one in self.reflectors if one.fresh_at is not None)
 
     def fresh_at(self, kind: ResourceKind) -> datetime | None:
         return next(one.fresh_at for one in self.reflectors if one.kind is kind)
 
     def staleness(self) -> dict[str, float]:
-        """By kind: since how many seconds it was last known to be up to date; infinite where it has not been seen."""
+        """Seconds since each kind was last known to be current; infinite before its first list."""
         now = self._clock.now()
         return {
             one.kind.plural: (now - one.fresh_at).total_seconds() if one.fresh_at is not None else math.inf
@@ -141,24 +144,24 @@ class ClusterCache:
         }
 
     def changes(self) -> AsyncIterator[None]:
-        """Yields after changes that matter to facts; many at once come as one."""
+        """Yields after changes that can affect the cluster state; several at once yield once."""
         return self._changes.subscribe()
 
-    # What is there
+    # Reads
 
     @property
     def nodes(self) -> Mapping[str, NodeRecord]:
         return self._nodes
 
     def pods_on(self, node: str) -> tuple[PodRecord, ...]:
-        """Everybody's pods bound there that still hold something, and our own that have ended."""
+        """All pods bound to the node that still hold resources, and our own that have ended."""
         found = self._node_pod_tuples.get(node)
         if found is None:
             found = self._node_pod_tuples[node] = tuple(self._node_pods.get(node, {}).values())
         return found
 
     def reservation_ids(self) -> AbstractSet[ReservationId]:
-        """All that have, or had until they were lost, anything here."""
+        """All reservations that have objects in the cluster, or pods that disappeared."""
         self._drop_old_gone_pods()
         return self._server_pods.keys() | self._services.keys() | self._volumes.keys() | self._gone_pods.keys()
 
@@ -177,7 +180,7 @@ class ClusterCache:
         return found
 
     def object_counts(self) -> dict[str, int]:
-        """How many objects are kept, by kind."""
+        """Number of cached objects, by kind."""
         return {
             NODE.plural: len(self._node_store),
             POD.plural: len(self._pod_store),
@@ -185,28 +188,28 @@ class ClusterCache:
             PERSISTENT_VOLUME.plural: len(self._volume_store),
         }
 
-    # What its owner tells it
+    # Our own writes
 
-    def record_write_response(self, answer: Manifest) -> None:
-        """The API server's answer to a write of ours: taken in at once, before the watch tells of it."""
-        shelves: dict[ResourceKind, Store[Any]] = {
+    def record_write_response(self, response: Manifest) -> None:
+        """Cache the API server's response to one of our writes at once, before the watch delivers it."""
+        stores: dict[ResourceKind, Store[Any]] = {
             POD: self._pod_store,
             SERVICE: self._service_store,
             PERSISTENT_VOLUME: self._volume_store,
         }
-        shelf = shelves.get(get_kind(answer))
-        if shelf is not None:
-            shelf.put(answer, is_write_response=True)
+        store = stores.get(get_kind(response))
+        if store is not None:
+            store.put(response, is_write_response=True)
 
     def expect_removal(self, reservation_id: ReservationId) -> None:
-        """It is being taken down: what disappears from now on leaves no trace, and what has left one is forgotten."""
+        """Announce a teardown: pods that disappear from now on leave no record, and earlier records are dropped."""
         if reservation_id in self._server_pods:
             self._expected_removals.add(reservation_id)
         if self._gone_pods.pop(reservation_id, None) is not None:
             self._parts.pop(reservation_id, None)
             self._changes.notify()
 
-    # Keeping the indices
+    # Indices
 
     def _node_changed(self, name: str, _old: NodeRecord | None, new: NodeRecord | None) -> None:
         if new is None:
@@ -265,7 +268,7 @@ class ClusterCache:
             return
         reservation_id, name = pod.member.reservation_id, f"{pod.namespace}/{pod.name}"
         if name in self._server_pods.get(reservation_id, {}):
-            return  # another has taken its place already
+            return  # a new pod has the name already
         if reservation_id in self._expected_removals:
             if reservation_id not in self._server_pods:
                 self._expected_removals.discard(reservation_id)
@@ -275,7 +278,7 @@ class ClusterCache:
         self._changes.notify()
 
     def _drop_old_gone_pods(self) -> None:
-        """Whoever has to act on one does so within seconds; the others were another processor's business."""
+        """This processor acts on its own within seconds; older ones concern reservations of another processor."""
         oldest = self._clock.now() - _LOST_POD_RETENTION
         for reservation_id in [
             rid for rid, pods in self._gone_pods.items() if all(one.at < oldest for one in pods.values())
@@ -285,7 +288,7 @@ class ClusterCache:
 
 
 def _affects_state(pod: PodRecord | None) -> bool:
-    """Whether facts speak of it: ours always, others' once they hold something somewhere."""
+    """Whether the cluster state depends on it: our pods always, others' once they are bound to a node."""
     return pod is not None and (pod.member is not None or pod.node is not None)
 
 

@@ -1,8 +1,9 @@
-"""From the objects on the wire to the little that facts need: pure. A mirror of a thousand nodes and many thousand
-pods must stay small, and a change that means nothing to us (a heartbeat, a foreign pod's condition) must look like no
-change at all: two records of the same meaning are equal.
+"""Small records of Kubernetes objects, and the JSON fields that they need. Pure.
 
-It says what is there, not what it means.
+A cache of a thousand nodes and many thousand pods must stay small. A change that does not matter to us (a heartbeat,
+a condition of somebody else's pod) must give an equal record, so that it counts as no change.
+
+Records say what the objects contain, not what it means.
 """
 
 import sys
@@ -43,24 +44,24 @@ class NodeRecord:
     name: str
     uid: str
     type_label: str | None
-    """What the label that names the GPU type says."""
+    """Value of the label that names the GPU type; None: the node has no such label."""
     instance_type: str | None
     ready: bool
     ready_since: datetime | None
-    """Since when it has been ready, or has not been."""
+    """Since when `ready` has its value; None where the node does not say."""
     cordoned: bool
     taints: tuple[str, ...]
-    """Keys of those that keep pods away."""
+    """Keys of taints that keep pods away."""
     addresses: tuple[tuple[str, str], ...]
     """(kind, address) in the node's order."""
     gpus: int
     allocatable: CpuMemory | None
-    """Processors and memory for pods; None where the node has not said."""
+    """CPU and memory for pods; None where the node does not say."""
     zone: str | None = None
     whole_node_resources: tuple[tuple[str, str], ...] = ()
-    """(resource, amount) of what only who has the whole node can be given."""
+    """(resource, amount) of resources that only a dev server with the whole node gets."""
     product: str | None = None
-    """What others' labels call its GPUs."""
+    """Name of its GPUs in labels of NVIDIA, Google or Karpenter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ class ContainerTermination:
     message: str = ""
     finished_at: datetime | None = None
     command_exit: CommandExit | None = None
-    """It ended with the command it was reserved for."""
+    """How the reservation's command ended, if the container ended with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +84,15 @@ class ContainerRecord:
     ready: bool = False
     running_since: datetime | None = None
     waiting_reason: str | None = None
-    """Why it waits, in the kubelet's word; None: it does not."""
+    """Why it waits, as the kubelet names it; None: it does not wait."""
     waiting_message: str = ""
     termination: ContainerTermination | None = None
     last_termination: ContainerTermination | None = None
     restarts: int = 0
     has_status: bool = False
-    """It has a state at all: the kubelet has looked at it."""
+    """The kubelet has reported a state for it."""
     is_sidecar: bool = False
-    """An init container that is to go on running beside the others."""
+    """An init container that keeps running beside the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ class ConditionRecord:
 
 @dataclass(frozen=True, slots=True)
 class MemberRecord:
-    """What is kept of our own pods only."""
+    """What is kept only of our own pods."""
 
     reservation_id: ReservationId
     rank: int
@@ -118,17 +119,17 @@ class MemberRecord:
     ready: bool
     scheduled: ConditionRecord | None
     sandbox: ConditionRecord | None
-    """Whether network and volumes are there; None where the kubelet does not say."""
+    """Whether network and volumes are ready; None where the kubelet does not say."""
     disruption: ConditionRecord | None
-    """Why the cluster ends it."""
+    """Why the cluster is ending it; None: it is not."""
     init_containers: tuple[ContainerRecord, ...]
     containers: tuple[ContainerRecord, ...]
     has_personalization: bool = False
-    """Its owner brings something that is run in it."""
+    """Its owner's dotfiles or start-up script run in it."""
 
     @property
     def dev_container(self) -> ContainerRecord | None:
-        """The dev server itself: other people's webhooks may have added containers of their own."""
+        """The dev server itself. Somebody's webhooks may have added other containers."""
         return next((one for one in self.containers if one.name == DEV_CONTAINER), None)
 
     @property
@@ -144,15 +145,15 @@ class PodRecord:
     node: str | None
     requests: ResourceRequests
     has_ended: bool
-    """It ran and holds nothing any more."""
+    """It has ended and holds no resources."""
     is_deleting: bool
     member: MemberRecord | None = None
     is_node_bound: bool = False
-    """It belongs to its node: a DaemonSet's, or one that the kubelet runs by itself."""
+    """It belongs to its node: a pod of a DaemonSet, or a static pod of the kubelet."""
 
     @property
     def is_over(self) -> bool:
-        """Of one of ours: nobody is served any more, even if something that was added still runs and holds all."""
+        """For our own pods: the dev server has ended, even if an added container still runs and holds resources."""
         dev = self.member.dev_container if self.member is not None else None
         return self.has_ended or (dev is not None and dev.termination is not None)
 
@@ -164,13 +165,13 @@ class ServiceRecord:
     uid: str
     reservation_id: ReservationId
     node_port: int | None
-    """The first port's."""
+    """Of its first port that has one."""
     host_key: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class PersistentVolumeRecord:
-    """What stands for a disk's volume while a reservation has it."""
+    """The PersistentVolume of a disk while a reservation uses it."""
 
     name: str
     uid: str
@@ -179,18 +180,18 @@ class PersistentVolumeRecord:
 
 @dataclass(frozen=True, slots=True)
 class GonePod:
-    """A pod of ours that is no more."""
+    """A pod of ours that disappeared."""
 
     pod: PodRecord
-    """As last seen."""
+    """As last observed."""
     at: datetime
     was_observed: bool
-    """Its end was told by the watch; otherwise it was missing when we looked again."""
+    """The watch delivered its deletion; otherwise it was missing in a later list."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerParts:
-    """Everything the cluster has of one dev server."""
+    """All cached objects of one dev server."""
 
     reservation_id: ReservationId
     pods: Sequence[PodRecord]
@@ -201,14 +202,14 @@ class ServerParts:
 
 def to_node_record(node: Manifest, type_label: str, gpu_resource: str, unshared: Iterable[str] = ()) -> NodeRecord:
     metadata, spec, status = node["metadata"], node.get("spec", {}), node.get("status", {})
-    marks: Mapping[str, str] = metadata.get("labels") or {}
+    node_labels: Mapping[str, str] = metadata.get("labels") or {}
     ready = _find_condition(status, "Ready")
     allocatable = status.get("allocatable") or {}
     return NodeRecord(
         name=sys.intern(metadata["name"]),
         uid=metadata["uid"],
-        type_label=marks.get(type_label),
-        instance_type=next((marks[key] for key in _INSTANCE_TYPE_LABELS if key in marks), None),
+        type_label=node_labels.get(type_label),
+        instance_type=next((node_labels[key] for key in _INSTANCE_TYPE_LABELS if key in node_labels), None),
         ready=ready is not None and ready.is_true,
         ready_since=None if ready is None else ready.since,
         cordoned=bool(spec.get("unschedulable")),
@@ -216,18 +217,18 @@ def to_node_record(node: Manifest, type_label: str, gpu_resource: str, unshared:
         addresses=tuple((one["type"], one["address"]) for one in status.get("addresses") or ()),
         gpus=_parse_count(allocatable.get(gpu_resource)),
         allocatable=parse_allocatable(allocatable),
-        zone=next((marks[key] for key in _ZONE_LABELS if marks.get(key)), None),
+        zone=next((node_labels[key] for key in _ZONE_LABELS if node_labels.get(key)), None),
         whole_node_resources=parse_whole_node_resources(allocatable, unshared),
-        product=next((marks[key] for key in _PRODUCT_LABELS if marks.get(key)), None),
+        product=next((node_labels[key] for key in _PRODUCT_LABELS if node_labels.get(key)), None),
     )
 
 
 def to_pod_record(pod: Manifest, namespace: str, gpu_resource: str) -> PodRecord | None:
-    """`namespace`: ours. What another installation runs elsewhere in this cluster is as foreign as anybody's.
-    None: a foreign pod that holds nothing and never will again."""
+    """`namespace`: ours. Pods of another installation in this cluster are foreign, as anybody's.
+    None: a foreign pod that has ended and holds no resources."""
     metadata, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
-    is_inside = metadata["namespace"] == namespace
-    reservation_id = labels.find_reservation_id(metadata.get("labels")) if is_inside else None
+    is_in_namespace = metadata["namespace"] == namespace
+    reservation_id = labels.find_reservation_id(metadata.get("labels")) if is_in_namespace else None
     ended = status.get("phase") in _ENDED_PHASES
     if ended and reservation_id is None:
         return None
@@ -252,7 +253,7 @@ def _is_node_bound(metadata: Manifest) -> bool:
 
 
 def to_service_record(service: Manifest) -> ServiceRecord | None:
-    """None: not made for a reservation."""
+    """None: it belongs to no reservation."""
     metadata = service["metadata"]
     reservation_id = labels.find_reservation_id(metadata.get("labels"))
     if reservation_id is None:
@@ -269,7 +270,7 @@ def to_service_record(service: Manifest) -> ServiceRecord | None:
 
 
 def to_persistent_volume_record(volume: Manifest, namespace: str) -> PersistentVolumeRecord | None:
-    """`namespace`: ours. None: not made for a reservation, or for one of another installation in this cluster."""
+    """`namespace`: ours. None: it belongs to no reservation, or to one of another installation in this cluster."""
     metadata = volume["metadata"]
     reservation_id = labels.find_reservation_id(metadata.get("labels"))
     if reservation_id is None or volume["spec"].get("claimRef", {}).get("namespace") != namespace:
@@ -280,14 +281,14 @@ def to_persistent_volume_record(volume: Manifest, namespace: str) -> PersistentV
 def _to_member_record(
     reservation_id: ReservationId, metadata: Manifest, spec: Manifest, status: Mapping[str, Any]
 ) -> MemberRecord:
-    marks, notes = metadata["labels"], metadata.get("annotations") or {}
+    pod_labels, annotations = metadata["labels"], metadata.get("annotations") or {}
     ready = _find_condition(status, "Ready")
     return MemberRecord(
         reservation_id=reservation_id,
-        rank=_parse_count(marks.get(labels.RANK)),
-        members=max(1, _parse_count(marks.get(labels.MEMBERS))),
-        planned_node=notes.get(labels.PLANNED_NODE),
-        host_key=notes.get(labels.HOST_KEY),
+        rank=_parse_count(pod_labels.get(labels.RANK)),
+        members=max(1, _parse_count(pod_labels.get(labels.MEMBERS))),
+        planned_node=annotations.get(labels.PLANNED_NODE),
+        host_key=annotations.get(labels.HOST_KEY),
         phase=status.get("phase", "Pending"),
         reason=status.get("reason", ""),
         message=_truncate(status.get("message", "")),
@@ -298,7 +299,7 @@ def _to_member_record(
         disruption=_find_condition(status, "DisruptionTarget"),
         init_containers=_to_container_records(spec.get("initContainers"), status.get("initContainerStatuses")),
         containers=_to_container_records(spec.get("containers"), status.get("containerStatuses")),
-        has_personalization=labels.PERSONALIZATION in notes,
+        has_personalization=labels.PERSONALIZATION in annotations,
     )
 
 
@@ -310,9 +311,9 @@ def _to_container_records(
 
 
 def _to_container_record(specified: Manifest, status: Manifest | None) -> ContainerRecord:
-    image, stays = specified.get("image", ""), specified.get("restartPolicy") == "Always"
+    image, is_sidecar = specified.get("image", ""), specified.get("restartPolicy") == "Always"
     if status is None:
-        return ContainerRecord(specified["name"], image, is_sidecar=stays)
+        return ContainerRecord(specified["name"], image, is_sidecar=is_sidecar)
     state: Mapping[str, Any] = status.get("state") or {}
     waiting = state.get("waiting")
     return ContainerRecord(
@@ -326,7 +327,7 @@ def _to_container_record(specified: Manifest, status: Manifest | None) -> Contai
         last_termination=_to_termination((status.get("lastState") or {}).get("terminated")),
         restarts=status.get("restartCount", 0),
         has_status=True,
-        is_sidecar=stays,
+        is_sidecar=is_sidecar,
     )
 
 
@@ -360,7 +361,7 @@ def parse_time(text: str | None) -> datetime | None:
 
 
 def _parse_count(text: str | None) -> int:
-    """Counts are written as text; one that makes no sense counts for nothing."""
+    """Counts are written as text; an invalid one counts as 0."""
     try:
         return int(text or 0)
     except ValueError:
@@ -371,10 +372,8 @@ def _truncate(text: str) -> str:
     return text if len(text) <= _MAX_MESSAGE_LENGTH else text[:_MAX_MESSAGE_LENGTH] + "…"
 
 
-# What of nodes and pods is read at all, for listings of many thousands: the rest of their JSON is skipped instead of
-# being made into objects that nobody looks at.
-#
-# Whatever `trimming` and `demand` ask for has to be named here; a test compares.
+# JSON fields of nodes and pods to decode in listings of many thousands; the rest is skipped.
+# Every field that the records above and compute_resources read must be named here; a test compares.
 
 
 StringMap = dict[str, str]

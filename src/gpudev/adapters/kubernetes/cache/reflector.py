@@ -1,8 +1,8 @@
-"""Keeps one shelf true: lists once, then watches, and lists again only when it must.
+"""Reflector: keeps the store of one kind current by list and watch.
 
-A watch that ends or is cut is resumed where it stopped, so nothing is missed. When the API server no longer remembers
-that far back, or we were cut off for so long that nobody may rely on us anyway, everything is listed anew; a listing
-that breaks off changes nothing. `fresh_at` says when we last knew ourselves to be up to date.
+It lists once, then watches. A watch that ends is resumed at the version where it stopped, so that no event is missed.
+It lists again when the API server no longer has that version, or when the store has become too old to rely on. A list
+that fails half-way changes nothing. `fresh_at` says when the store was last known to be current.
 """
 
 import asyncio
@@ -37,13 +37,13 @@ class Reflector(Generic[R]):
         selector: str = "",
         watch_timeout: timedelta,
         stale_after: timedelta,
-        on_deleted: Callable[[R, bool], None] = lambda _record, _was_seen: None,
+        on_deleted: Callable[[R, bool], None] = lambda _record, _was_observed: None,
     ) -> None:
-        """`lost`: told what is no more, and whether we saw it go."""
+        """`on_deleted` gets the record of a deleted object, and whether the watch delivered the deletion."""
         self.kind = kind
         self.fresh_at: datetime | None = None
         self.problem: str | None = None
-        """Why there is no connection right now, in words."""
+        """Why there is no connection now; None: there is one."""
         self.list_count = 0
         self.watch_count = 0
         self._api = api
@@ -67,16 +67,16 @@ class Reflector(Generic[R]):
                 await self._watch()
             except ResourceVersionExpired as error:
                 self._needs_list = True
-                log.info("mirror.expired", kind=self.kind.plural, error=str(error))
+                log.info("reflector.expired", kind=self.kind.plural, error=str(error))
                 await self._back_off()
             except (Unavailable, ClusterError) as error:
                 self.problem = str(error)
                 if not self._failures:
-                    log.warning("mirror.cut_off", kind=self.kind.plural, error=self.problem)
+                    log.warning("reflector.disconnected", kind=self.kind.plural, error=self.problem)
                 await self._back_off()
-            except Exception:  # whatever it is, a mirror that stands still for ever is worse
-                self._needs_list, self.problem = True, "an error of our own; see the log"
-                log.exception("mirror.failed", kind=self.kind.plural)
+            except Exception:  # a reflector that stops for ever is worse than any error
+                self._needs_list, self.problem = True, "internal error, see the log"
+                log.exception("reflector.failed", kind=self.kind.plural)
                 await self._back_off()
 
     async def _list(self) -> None:
@@ -106,18 +106,18 @@ class Reflector(Generic[R]):
         ) as events:
             self.watch_count += 1
             self._mark_fresh()
-            async for what, item in events:
-                self._handle_event(what, item)
+            async for event_type, item in events:
+                self._handle_event(event_type, item)
                 self._mark_fresh()
                 self._failures = 0
         if asyncio.get_running_loop().time() - began_at < min(1.0, self._watch_timeout.total_seconds() / 2):
-            await self._back_off()  # opened and closed at once: somebody in between does not mean it well
+            await self._back_off()  # closed immediately, perhaps by a middlebox
         else:
             self._mark_fresh()
             self._failures = 0
 
-    def _handle_event(self, what: str, item: Manifest) -> None:
-        match what:
+    def _handle_event(self, event_type: str, item: Manifest) -> None:
+        match event_type:
             case "ADDED" | "MODIFIED":
                 self._store.put(item)
             case "DELETED":
@@ -127,10 +127,10 @@ class Reflector(Generic[R]):
             case "BOOKMARK":
                 self._store.advance(item)
             case _:
-                raise Unavailable(f"the watch told of an event of an unknown kind: {what}")
+                raise Unavailable(f"invalid watch event {event_type!r} (expected ADDED, MODIFIED, DELETED or BOOKMARK)")
 
     def _is_stale(self) -> bool:
-        """Then the first events of a resumed watch are history, and being connected does not mean being up to date."""
+        """Then the first events of a resumed watch are old, and being connected does not mean being current."""
         return self.fresh_at is None or self._clock.now() - self.fresh_at > self._stale_after
 
     def _mark_fresh(self) -> None:

@@ -1,7 +1,8 @@
-"""What is known of one kind of object, by name, each with the version it was seen at. Knows no API and no meaning.
+"""Store: records of one kind of object, by name, each with its resource version.
 
-Versions are the API server's; for one kind they only grow, so the older of two sightings is dropped, whichever way it
-came. That lets the answer to a write be taken in at once without ever undoing what the watch has told since.
+Resource versions of one kind only grow. The older of two states is therefore dropped, whether it came from the watch, a
+list or the response to a write. So a write response can be stored at once and never undoes a newer watch event. The
+store does not know the API or what records mean.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,12 +17,13 @@ class Store(Generic[R]):
     def __init__(
         self, to_record: Callable[[Manifest], R | None], on_change: Callable[[str, R | None, R | None], None]
     ) -> None:
-        """`trim`: what is kept of an object; None: nothing. `changed`: told name, what was and what is kept."""
+        """`to_record` makes the record of an object; None: nothing is kept. `on_change` gets the name, the old and the
+        new record; None: there was or is none."""
         self.to_record = to_record
         self._on_change = on_change
         self._records: dict[str, tuple[int, R]] = {}
         self._version = 0
-        """What the watch or the last listing has brought us up to."""
+        """Up to here the watch or the last list has brought the store."""
 
     @property
     def version(self) -> str:
@@ -31,10 +33,10 @@ class Store(Generic[R]):
         return len(self._records)
 
     def put(self, item: Manifest, *, is_write_response: bool = False) -> None:
-        """As told by the watch, or `is_answer`: by the answer to a write, which may be behind or ahead of it."""
+        """Store a watch event, or with `is_write_response` a write's response, which may be older or newer than it."""
         version = object_version(item)
         if version <= self._version and is_write_response:
-            return  # the watch has passed this moment: had it lasted, it would be here
+            return  # the watch is past this version: if it were still valid, it would be here
         name = object_key(item)
         if name in self._records and self._records[name][0] >= version:
             self._advance_version(version, is_write_response)
@@ -43,7 +45,7 @@ class Store(Generic[R]):
         self._advance_version(version, is_write_response)
 
     def remove(self, item: Manifest) -> R | None:
-        """As told by the watch. Answers its last state."""
+        """Apply a deletion from the watch. Returns the record of its last state."""
         name, version = object_key(item), object_version(item)
         self._advance_version(version, False)
         if name in self._records and self._records[name][0] <= version:
@@ -51,27 +53,31 @@ class Store(Generic[R]):
         return self.to_record(item)
 
     def advance(self, item: Manifest) -> None:
-        """A bookmark: nothing of ours happened until then."""
+        """Apply a bookmark: no event for us until this version."""
         self._advance_version(object_version(item), False)
 
     def replace(self, listed: Mapping[str, tuple[int, R]], version: str) -> list[R]:
-        """All there was at `version`. Answers what has gone without our seeing it. What is known to be newer stays."""
+        """Apply a complete list at `version`. Newer records stay. Returns the records that disappeared unobserved."""
         self._version = int(version)
-        gone = [name for name, (seen_at, _) in self._records.items() if name not in listed and seen_at <= self._version]
-        lost = [self._records[name][1] for name in gone]
+        gone = [
+            name
+            for name, (record_version, _) in self._records.items()
+            if name not in listed and record_version <= self._version
+        ]
+        gone_records = [self._records[name][1] for name in gone]
         for name in gone:
             self._set(name, self._version, None)
-        for name, (seen_at, record) in listed.items():
-            if name not in self._records or self._records[name][0] < seen_at:
-                self._set(name, seen_at, record)
-        return lost
+        for name, (record_version, record) in listed.items():
+            if name not in self._records or self._records[name][0] < record_version:
+                self._set(name, record_version, record)
+        return gone_records
 
     def _set(self, name: str, version: int, record: R | None) -> None:
         _, old = self._records.get(name, (0, None))
         if record is None:
             self._records.pop(name, None)
         else:
-            # What is equal is kept as it was, so that whoever compares sees no change.
+            # An equal record keeps its identity, so that comparisons by `is` show no change.
             self._records[name] = (version, old if old is not None and old == record else record)
         if old != record:
             self._on_change(name, old, record)

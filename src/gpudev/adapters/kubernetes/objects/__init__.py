@@ -1,1 +1,1 @@
-"""Kubernetes objects as values: labels, manifests of everything a dev server is made of, and compute resources. Pure."""
+"""Kubernetes objects as values: labels, manifests of a dev server's objects, compute resources. Pure."""

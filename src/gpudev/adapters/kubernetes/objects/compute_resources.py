@@ -1,8 +1,12 @@
-"""What a pod takes of its node, by the scheduler's own sum: pure.
+"""CPU, memory and GPUs: quantities, requests of pods, a dev server's share of its node. Pure.
 
-Init containers run one after the other before the others start, so a pod needs the largest of them or all of the
-others together, whichever is more. Those with restartPolicy Always (sidecars) go on running: they count with the
-others, and with every init container that comes after them.
+Requests are summed as the scheduler does. Init containers run one after the other before the others start, so a pod
+needs the larger of two: the largest init container, or all other containers together. Init containers with
+restartPolicy Always (sidecars) keep running: they count with the other containers, and with every later init container.
+
+A dev server gets CPU and memory in proportion to its GPUs (or its slot of a CPU node), so that dev servers on one node
+never compete. A part of every node is left for what else runs there: kubelet, network, device plugin, exporters. Where
+such daemons request more than that, they get more.
 """
 
 import math
@@ -15,9 +19,7 @@ from typing import Any
 from gpudev.adapters.kubernetes.client.resource_kinds import Manifest
 from gpudev.domain.cluster import GpuType
 
-# Kubernetes' way to write amounts ("250m", "64Gi", "1e3"): the whole grammar, because anybody's pod may use it.
-
-
+# The whole grammar of Kubernetes quantities ("250m", "64Gi", "1e3"), because any pod may use it.
 _QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:[eE]([+-]?\d+)|([numkMGTPE]|[KMGTPE]i)?)")
 _FACTORS = {
     "n": 1e-9,
@@ -28,12 +30,12 @@ _FACTORS = {
 }
 
 
-@lru_cache(maxsize=4096)  # the same few amounts are written in thousands of pods
+@lru_cache(maxsize=4096)  # thousands of pods have the same few amounts
 def parse_quantity(text: str) -> float:
-    """Raises ValueError for what is no quantity."""
+    """Raises ValueError for an invalid quantity."""
     match = _QUANTITY.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is no quantity")
+        raise ValueError(f"invalid quantity {text!r} (expected e.g. 250m or 64Gi)")
     number, exponent, suffix = match.groups()
     value = float(number)
     if exponent is not None:
@@ -41,7 +43,7 @@ def parse_quantity(text: str) -> float:
     return value * _FACTORS[suffix] if suffix else value
 
 
-_MIB = 1024 * 1024
+_BYTES_PER_MIB = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +69,11 @@ NO_REQUESTS = ResourceRequests()
 
 
 def sum_pod_requests(spec: Manifest, gpu_resource: str) -> ResourceRequests:
-    """`spec`: a pod's."""
+    """`spec`: of a pod."""
     running = NO_REQUESTS
     for container in spec.get("containers") or ():
-        own = _sum_container_requests(container.get("resources"), gpu_resource)
-        running = own if running is NO_REQUESTS else running + own
+        requests = _sum_container_requests(container.get("resources"), gpu_resource)
+        running = requests if running is NO_REQUESTS else running + requests
     if "initContainers" in spec:
         running = _with_init_containers(running, spec["initContainers"] or (), gpu_resource)
     if "resources" in spec:
@@ -86,19 +88,19 @@ def _with_init_containers(
 ) -> ResourceRequests:
     sidecars, starting = NO_REQUESTS, NO_REQUESTS
     for container in init_containers:
-        own = _sum_container_requests(container.get("resources"), gpu_resource)
+        requests = _sum_container_requests(container.get("resources"), gpu_resource)
         if container.get("restartPolicy") == "Always":
-            sidecars += own
+            sidecars += requests
             starting = starting.maximum(sidecars)
         else:
-            starting = starting.maximum(own + sidecars)
+            starting = starting.maximum(requests + sidecars)
     return starting.maximum(running + sidecars)
 
 
 def _with_pod_level_requests(
     summed: ResourceRequests, resources: Manifest | None, gpu_resource: str
 ) -> ResourceRequests:
-    """Set for the pod as a whole, it replaces the sum of its containers."""
+    """Requests of the pod as a whole replace the sum of its containers."""
     named = {name for amounts in (resources or {}).values() if isinstance(amounts, dict) for name in amounts}
     stated = _sum_container_requests(resources, gpu_resource)
     return ResourceRequests(
@@ -109,7 +111,7 @@ def _with_pod_level_requests(
 
 
 def _sum_container_requests(resources: Manifest | None, gpu_resource: str) -> ResourceRequests:
-    """A limit without a request is a request."""
+    """A limit without a request counts as a request."""
     if not resources:
         return NO_REQUESTS
     limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
@@ -119,10 +121,12 @@ def _sum_container_requests(resources: Manifest | None, gpu_resource: str) -> Re
     return _parse_requests(gpus, cpu, memory)
 
 
-@lru_cache(maxsize=4096)  # the same few amounts are asked for by thousands of pods
+@lru_cache(maxsize=4096)  # thousands of pods have the same few amounts
 def _parse_requests(gpus: Any, cpu: Any, memory: Any) -> ResourceRequests:
     return ResourceRequests(
-        gpus=_round_up(gpus), cpu_millis=_round_up(cpu, times=1000), memory_mib=_round_up(memory, times=1 / _MIB)
+        gpus=_round_up(gpus),
+        cpu_millis=_round_up(cpu, times=1000),
+        memory_mib=_round_up(memory, times=1 / _BYTES_PER_MIB),
     )
 
 
@@ -130,25 +134,20 @@ def _round_up(amount: Any, times: float = 1) -> int:
     return math.ceil(round(parse_quantity(str(amount)) * times, 6))
 
 
-# How much of a node's processors and memory a dev server gets: pure. In proportion to its GPUs (or its slot of a CPU
-# node), so that neighbours never compete for what the other was given.
-#
-# A part of every node is left to what else runs there: the kubelet, the network, the device plugin, exporters. Where such
-# daemons ask for more, they get more.
+# A dev server's share of its node.
 
 
 _RESERVED_CPU_FRACTION = 0.10
 _RESERVED_MEMORY_FRACTION = 0.05
 _MARGIN_FRACTION = 0.02
-"""Where what stays takes more than that: for what comes and goes beside it."""
-_BYTES_PER_MIB = 1024 * 1024
+"""Kept free for short-lived pods where daemons request more than the fractions above."""
 _MIN_CPU_MILLIS = 100
 _MIN_MEMORY_MIB = 128
 
 
 @dataclass(frozen=True, slots=True)
 class CpuMemory:
-    """What a node has for pods, or what one pod gets of it."""
+    """CPU and memory that a node has for pods, or that one pod gets."""
 
     cpu_millis: int
     memory_mib: int
@@ -163,18 +162,18 @@ class CpuMemory:
 
     @property
     def shm_size(self) -> str:
-        """For /dev/shm. It counts as the dev server's memory; half of it is more than data loaders were seen to use,
-        and never all of what the processes need."""
+        """Of /dev/shm, which counts as the dev server's memory. Half of the memory is more than data loaders used in
+        practice, and leaves the other half for processes."""
         return f"{self.memory_mib // 2}Mi"
 
 
 def catalogue_resources(gpu_type: GpuType) -> CpuMemory:
-    """By the catalogue: where the node itself has not said."""
+    """From the catalogue, where the node itself does not say."""
     return CpuMemory(gpu_type.cpus * 1000, gpu_type.memory_gb * 1024)
 
 
 def parse_allocatable(allocatable: Mapping[str, str]) -> CpuMemory | None:
-    """By the node's own words; None where they make no sense."""
+    """As the node reports it; None where that is missing or invalid."""
     try:
         cpus, memory = parse_quantity(allocatable["cpu"]), parse_quantity(allocatable["memory"])
     except (KeyError, ValueError):
@@ -183,29 +182,30 @@ def parse_allocatable(allocatable: Mapping[str, str]) -> CpuMemory | None:
 
 
 def compute_share(
-    room: CpuMemory, units: int, total_units: int, daemon_requests: ResourceRequests = NO_REQUESTS
+    node: CpuMemory, units: int, total_units: int, daemon_requests: ResourceRequests = NO_REQUESTS
 ) -> CpuMemory:
-    """`units` of the node's `of` GPUs or slots. `staying`: what runs there beside all dev servers and never goes."""
+    """`units` of the node's `total_units` GPUs or slots. `daemon_requests`: of pods that always run on the node."""
     share = min(1.0, units / max(1, total_units))
-    cpu = min(1 - _RESERVED_CPU_FRACTION, 1 - _MARGIN_FRACTION - daemon_requests.cpu_millis / max(1, room.cpu_millis))
+    cpu = min(1 - _RESERVED_CPU_FRACTION, 1 - _MARGIN_FRACTION - daemon_requests.cpu_millis / max(1, node.cpu_millis))
     memory = min(
-        1 - _RESERVED_MEMORY_FRACTION, 1 - _MARGIN_FRACTION - daemon_requests.memory_mib / max(1, room.memory_mib)
+        1 - _RESERVED_MEMORY_FRACTION, 1 - _MARGIN_FRACTION - daemon_requests.memory_mib / max(1, node.memory_mib)
     )
     return CpuMemory(
-        cpu_millis=max(_MIN_CPU_MILLIS, int(room.cpu_millis * cpu * share)),
-        memory_mib=max(_MIN_MEMORY_MIB, int(room.memory_mib * memory * share)),
+        cpu_millis=max(_MIN_CPU_MILLIS, int(node.cpu_millis * cpu * share)),
+        memory_mib=max(_MIN_MEMORY_MIB, int(node.memory_mib * memory * share)),
     )
 
 
 def parse_whole_node_resources(allocatable: Mapping[str, str], names: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """What a node has of `names`, in its own words; none of what it has nothing of."""
+    """(resource, amount) for each of `names` that the node has, with the amount as the node writes it."""
     return tuple((name, allocatable[name]) for name in names if _is_positive(allocatable.get(name)))
 
 
 def grant_whole_node_resources(
     offered: tuple[tuple[str, str], ...], units: int, total_units: int
 ) -> tuple[tuple[str, str], ...]:
-    """For who has all of the node's `of` GPUs. Anybody else has neighbours, and it cannot be shared with them."""
+    """Everything offered for a dev server with all `total_units` GPUs of the node. Other dev servers get nothing,
+    because these resources cannot be shared."""
     return offered if 0 < total_units <= units else ()
 
 

@@ -1,5 +1,7 @@
-"""How a disk's volume becomes a dev server's /home/dev: a PersistentVolume over the cloud's volume and the claim that
-fits nothing else. Pure. Both are made for one reservation and end with it; the volume itself is never touched by them.
+"""Manifests that mount a disk's volume as /home/dev: PersistentVolume and claim. Pure.
+
+The PersistentVolume names the cloud's volume, and the claim fits no other. Both are created for one reservation and
+deleted with it. Neither ever changes the volume itself.
 """
 
 import re
@@ -18,18 +20,18 @@ _VERSION = re.compile(r"v?(\d+)\.(\d+)")
 
 
 def choose_access_mode(server_version: str) -> str:
-    """One pod at a time. Older API servers know only "one node at a time", and so do those that tell no version."""
-    found = _VERSION.match(server_version)
-    version = (int(found[1]), int(found[2])) if found else (0, 0)
+    """One pod at a time. Older API servers, and those without a readable version, get "one node at a time"."""
+    match = _VERSION.match(server_version)
+    version = (int(match[1]), int(match[2])) if match else (0, 0)
     return "ReadWriteOncePod" if version >= _READ_WRITE_ONCE_POD_SINCE else "ReadWriteOnce"
 
 
 def build_persistent_volume(
     spec: ServerSpec, volume: HomeVolume, settings: KubernetesSettings, access: str
 ) -> dict[str, Any]:
-    """Retain: whatever becomes of this object, what is on the volume stays."""
+    """Its reclaim policy is Retain: the files stay when this object is deleted."""
     if not settings.disk_driver:
-        raise ClusterError(f"the disk {spec.disk_name!r} cannot be attached: nothing here attaches volumes")
+        raise ClusterError(f"the disk {spec.disk_name!r} cannot be attached: no CSI driver is configured")
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolume",
@@ -49,7 +51,7 @@ def build_persistent_volume(
                 "volumeHandle": volume.volume_id,
                 "fsType": settings.disk_fs_type,
             },
-            # For nobody else, whatever somebody's claim would fit.
+            # Reserved for this claim, although others may fit.
             "claimRef": {
                 "apiVersion": "v1",
                 "kind": "PersistentVolumeClaim",
@@ -74,7 +76,7 @@ def build_home_claim(spec: ServerSpec, volume: HomeVolume, settings: KubernetesS
         },
         "spec": {
             "accessModes": [access],
-            "storageClassName": "",  # not the cluster's default one: nothing is to be provisioned
+            "storageClassName": "",  # not the cluster's default class, which would provision a volume
             "volumeMode": "Filesystem",
             "volumeName": name,
             "resources": {"requests": {"storage": _capacity(volume)}},
@@ -83,7 +85,7 @@ def build_home_claim(spec: ServerSpec, volume: HomeVolume, settings: KubernetesS
 
 
 def volume_selector(volume: HomeVolume) -> str:
-    """Everything of ours that stands for this volume, whoever's it is."""
+    """Selects our PersistentVolumes of this volume, of all reservations."""
     return f"{names.MANAGED_BY}={names.MANAGER},{names.VOLUME_ID}={to_label_value(volume.volume_id)}"
 
 
@@ -93,7 +95,7 @@ def find_volume_handle(persistent: Manifest) -> str | None:
 
 
 def find_capacity_patch(persistent: Manifest, volume: HomeVolume) -> dict[str, Any] | None:
-    """What has to be changed where the volume has grown since; None: nothing."""
+    """Patch for a volume that has grown since; None: it has not."""
     if persistent["spec"].get("capacity", {}).get("storage") == _capacity(volume):
         return None
     return {"spec": {"capacity": {"storage": _capacity(volume)}}}
@@ -104,7 +106,7 @@ def _capacity(volume: HomeVolume) -> str:
 
 
 def _zone_affinity(volume: HomeVolume, settings: KubernetesSettings) -> dict[str, Any]:
-    """The scheduler knows with this where the volume can be attached, and never tries it elsewhere."""
+    """Tells the scheduler where the volume can be attached, so that it tries no other zone."""
     if not volume.zone or not settings.disk_zone_label:
         return {}
     term = {"matchExpressions": [{"key": settings.disk_zone_label, "operator": "In", "values": [volume.zone]}]}
@@ -112,7 +114,7 @@ def _zone_affinity(volume: HomeVolume, settings: KubernetesSettings) -> dict[str
 
 
 def _annotations(spec: ServerSpec) -> dict[str, str]:
-    notes = {names.USERNAME: to_annotation_value(spec.username)}
+    annotations = {names.USERNAME: to_annotation_value(spec.username)}
     if spec.disk_name is not None:
-        notes[names.DISK_NAME] = to_annotation_value(spec.disk_name)
-    return notes
+        annotations[names.DISK_NAME] = to_annotation_value(spec.disk_name)
+    return annotations

@@ -1,7 +1,9 @@
-"""What our objects are called and how they are found again: pure. Every object made for a reservation carries its id
-as a label; a name alone proves nothing.
+"""Names, labels and annotations of our objects. Pure.
 
-Whatever a person chose (user name, GPU type) is made fit for a label here; the exact text goes into an annotation.
+Every object of a reservation has the reservation's id as a label. A name alone proves nothing.
+
+Texts that people chose (user name, GPU type) are turned into valid label values here. Their exact text goes into an
+annotation.
 """
 
 import hashlib
@@ -18,26 +20,26 @@ RESERVATION_ID = "gpu-dev/reservation-id"
 USER = "gpu-dev/user"
 GPU_TYPE = "gpu-dev/gpu-type"
 RANK = "gpu-dev/rank"
-"""Which member of a gang a pod is; 0 is where people log in."""
+"""Which member of a gang a pod is. People log in to rank 0."""
 MEMBERS = "gpu-dev/members"
-"""How many pods the dev server has when it is whole."""
+"""How many pods the dev server has when it is complete."""
 
 USERNAME = "gpu-dev/username"
 """Annotation: the exact user name."""
 RESERVATION_NAME = "gpu-dev/name"
-"""Annotation: what the owner calls the reservation."""
+"""Annotation: the owner's name for the reservation."""
 PLANNED_NODE = "gpu-dev/planned-node"
-"""Annotation: where the plan put this member."""
+"""Annotation: the node that the planner chose for this member."""
 HOST_KEY = "gpu-dev/host-key"
-"""Annotation: the public half of the ssh host key, so that a look needs no secret."""
+"""Annotation: the public part of the SSH host key, so that an observation needs no Secret."""
 VOLUME_ID = "gpu-dev/volume-id"
-"""Which of the cloud's volumes a PersistentVolume stands for."""
+"""Label: the cloud's volume of a PersistentVolume."""
 DISK_NAME = "gpu-dev/disk-name"
-"""Annotation: what its owner calls the disk."""
+"""Annotation: the owner's name for the disk."""
 PERSONALIZATION = "gpu-dev/own-setup"
-"""Annotation: its owner brings something that is run in it, and that it can be asked about."""
+"""Annotation: the owner's dotfiles or start-up script run in the pod, and it reports their result."""
 HOSTS_DIGEST = "gpu-dev/hosts"
-"""Annotation: changes when a gang's hosts file does."""
+"""Annotation: digest of the gang's hosts file."""
 
 _MAX_LABEL_LENGTH = 63
 _DIGEST_LENGTH = 16
@@ -46,12 +48,12 @@ _INVALID_IN_NAMES = re.compile(r"[^a-z0-9-]+")
 
 
 def reservation_selector(reservation_id: ReservationId) -> str:
-    """Everything made for one reservation."""
+    """Selects all objects of one reservation."""
     return f"{MANAGED_BY}={MANAGER},{RESERVATION_ID}={reservation_id}"
 
 
 def find_reservation_id(labels: Mapping[str, str] | None) -> ReservationId | None:
-    """Whose it is; None: not ours, or not a reservation's."""
+    """None: the object is not ours, or belongs to no reservation."""
     if not labels or labels.get(MANAGED_BY) != MANAGER:
         return None
     try:
@@ -65,7 +67,7 @@ def belongs_to(manifest: Mapping[str, Any], reservation_id: ReservationId) -> bo
 
 
 def to_label_value(text: str) -> str:
-    """A label value that people recognise. Two texts that would look alike are kept apart by a digest."""
+    """A label value that people recognise. A digest keeps texts apart that would get the same value."""
     cleaned = _strip_punctuation(_INVALID_IN_LABELS.sub("_", text)[:_MAX_LABEL_LENGTH])
     if cleaned == text:
         return text
@@ -75,7 +77,7 @@ def to_label_value(text: str) -> str:
 
 
 def member_name(pod_name: str, rank: int) -> str:
-    """People log in to rank 0, so that one carries the plain name."""
+    """People log in to rank 0, so it has the plain name."""
     return pod_name if rank == 0 else f"{pod_name}-{rank}"
 
 
@@ -84,12 +86,12 @@ def gang_service_name(pod_name: str) -> str:
 
 
 def home_volume_name(pod_name: str) -> str:
-    """Of the claim of a dev server's disk, and of what it claims."""
+    """Name of both the claim and the PersistentVolume of a dev server's disk."""
     return f"{pod_name}-home"
 
 
 def shared_claim_name(username: str) -> str:
-    """A user's own shared storage. The digest is always there: nobody can choose a name that becomes another's."""
+    """Claim of a user's shared storage. It always has a digest, so that no user name can give another user's claim."""
     readable = _INVALID_IN_NAMES.sub("-", username.lower())[:24].strip("-")
     return "-".join(part for part in ("gpu-dev-shared", readable, _digest(username)) if part)
 

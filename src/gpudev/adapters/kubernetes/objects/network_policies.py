@@ -1,8 +1,8 @@
-"""The namespace of dev servers and what may talk to what in it: pure.
+"""Manifests of the dev servers' namespace and its network policies. Pure.
 
 A NetworkPolicy can only allow. "The internet, but not the control plane" is therefore "every address that is not
-private": pods, services, nodes, the API server and the cloud's metadata address all have private ones. What else of
-the private network dev servers may use (a package mirror, a file server) is named in the settings.
+private": pods, services, nodes, the API server and the cloud's metadata service all have private addresses. Settings
+name what else of the private network dev servers may use (for example a package server or a file server).
 """
 
 from ipaddress import ip_network
@@ -14,14 +14,14 @@ from gpudev.settings import KubernetesSettings
 SSH_PORT = 22
 PRIVATE_V4 = ("10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16")
 PRIVATE_V6 = ("::1/128", "fc00::/7", "fe80::/10")
-"""fd00:ec2::254, the metadata address of some clouds, is among fc00::/7."""
+"""fc00::/7 includes fd00:ec2::254, the metadata address of some clouds."""
 _DNS_PORTS = [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]
 _MANAGED_LABELS = {MANAGED_BY: MANAGER}
 
 
 def build_namespace(settings: KubernetesSettings) -> dict[str, Any]:
-    """The API server itself refuses pods here that ask for more than the `baseline` level: no host namespaces, no
-    host folders, no privileged containers."""
+    """The API server rejects pods here above Pod Security level `baseline`: no host namespaces, no host folders, no
+    privileged containers."""
     return {
         "apiVersion": "v1",
         "kind": "Namespace",
@@ -33,7 +33,7 @@ def build_namespace(settings: KubernetesSettings) -> dict[str, Any]:
 
 
 def build_dev_server_policy(settings: KubernetesSettings) -> dict[str, Any]:
-    """For every dev server: in by ssh from anywhere, out to names and to the internet."""
+    """For every dev server: SSH from anywhere; DNS and the internet as targets."""
     return _build_policy(
         settings,
         "gpu-dev-servers",
@@ -45,7 +45,7 @@ def build_dev_server_policy(settings: KubernetesSettings) -> dict[str, Any]:
                 "to": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}}],
                 "ports": _DNS_PORTS,
             },
-            # A DNS cache on the node answers at a link-local address.
+            # A DNS cache on the node (NodeLocal DNSCache) has a link-local address.
             {"to": [{"ipBlock": {"cidr": "169.254.20.10/32"}}], "ports": _DNS_PORTS},
             {
                 "to": [
@@ -59,7 +59,7 @@ def build_dev_server_policy(settings: KubernetesSettings) -> dict[str, Any]:
 
 
 def build_gang_policy(settings: KubernetesSettings, name: str, labels: dict[str, str]) -> dict[str, Any]:
-    """For the members of one gang: everything, to and from each other."""
+    """For the members of one gang: all traffic among them."""
     members = {RESERVATION_ID: labels[RESERVATION_ID]}
     peers = [{"podSelector": {"matchLabels": members}}]
     return _build_policy(settings, name, labels, members, ingress=[{"from": peers}], egress=[{"to": peers}])

@@ -1,5 +1,8 @@
-"""The Pod of one member of a dev server: pure. Where it runs was planned before; the scheduler is asked for exactly
-that node, so that it still checks what only it knows (ports, volumes, taints) and binds nothing that does not fit."""
+"""Manifest of the pod of one member of a dev server. Pure.
+
+The planner has chosen the node. The pod requires exactly that node by affinity instead of being bound to it: the
+scheduler still checks what only it knows (ports, volumes, taints), and binds nothing that does not fit.
+"""
 
 import math
 import re
@@ -25,47 +28,47 @@ _DO_NOT_EVICT = {
     "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
     "karpenter.sh/do-not-disrupt": "true",
 }
-"""Whoever saves nodes by moving pods would end somebody's work: a dev server cannot be moved."""
+"""Autoscalers save nodes by moving pods. A dev server cannot be moved; moving it would end a person's work."""
 _SHUTDOWN_MARGIN_S = 5
-"""What our program itself needs after the people's processes have had their time."""
+"""What our program itself needs after the grace period of the user's processes."""
 
 CAPABILITIES = (
-    "AUDIT_WRITE",  # sudo and login write audit records, and older ones give up when they cannot
+    "AUDIT_WRITE",  # sudo and login write audit records; older versions fail without it
     "CHOWN",  # packages install files of other owners
-    "DAC_OVERRIDE",  # root administers files that are not root's
-    "FOWNER",  # the same for modes and times
+    "DAC_OVERRIDE",  # root reads and writes files of other owners
+    "FOWNER",  # root changes their modes and times
     "FSETID",  # dpkg keeps setuid and setgid bits
-    "KILL",  # `sudo kill`; our first process ends everybody's
-    "NET_BIND_SERVICE",  # the ssh port
-    "SETFCAP",  # packages such as ping carry file capabilities
-    "SETGID",  # sudo, su, our ssh server becoming the user
+    "KILL",  # `sudo kill`; our first process ends all others
+    "NET_BIND_SERVICE",  # the SSH port
+    "SETFCAP",  # packages such as ping have file capabilities
+    "SETGID",  # sudo, su, our SSH server's switch to the user
     "SETUID",  # the same
     "SYS_CHROOT",  # a system sshd, debootstrap
 )
-"""All others are dropped. None of these reaches beyond the container."""
+"""All others are dropped. None of these has an effect outside of the container."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberPlacement:
-    """What one member gets."""
+    """Node, GPUs and resources of one member."""
 
     share: NodeShare
     resources: CpuMemory
     whole_node_resources: tuple[tuple[str, str], ...] = ()
-    """(resource, amount) of what comes with a whole node."""
+    """(resource, amount) of resources that come with a whole node."""
 
 
 @dataclass(frozen=True, slots=True)
 class StorageClaims:
-    """Claims that exist already. None: scratch that ends with the pod."""
+    """Names of existing claims. None: scratch space that ends with the pod."""
 
     home_claim: str | None = None
-    """Where people log in; the other members of a gang have scratch: only one pod can have a disk."""
+    """For rank 0, where people log in. Other members get scratch space, because only one pod can have a disk."""
     workspace_claim: str | None = None
 
 
 def server_labels(spec: ServerSpec) -> dict[str, str]:
-    """What everything made for a reservation carries."""
+    """Labels of all objects of a reservation."""
     return {
         names.MANAGED_BY: names.MANAGER,
         names.RESERVATION_ID: str(spec.reservation_id),
@@ -82,9 +85,9 @@ def server_annotations(spec: ServerSpec, host_key: str) -> dict[str, str]:
 
 
 def build_pod(
-    spec: ServerSpec, place: MemberPlacement, settings: KubernetesSettings, storage: StorageClaims, host_key: str
+    spec: ServerSpec, placement: MemberPlacement, settings: KubernetesSettings, storage: StorageClaims, host_key: str
 ) -> dict[str, Any]:
-    share = place.share
+    share = placement.share
     name = member_name(spec.pod_name, share.rank)
     return {
         "apiVersion": "v1",
@@ -113,8 +116,8 @@ def build_pod(
             "tolerations": [{"key": key, "operator": "Exists"} for key in settings.tolerated_taints],
             "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
             "initContainers": [_init_container(settings)],
-            "containers": [_dev_container(spec, place, settings)],
-            "volumes": _volumes(spec, place, settings, storage),
+            "containers": [_dev_container(spec, placement, settings)],
+            "volumes": _volumes(spec, placement, settings, storage),
             **_gang_hostnames(spec, name, settings),
             **_optional_fields(settings),
         },
@@ -133,7 +136,7 @@ _PINNED_IMAGE = re.compile(r"@sha256:[0-9a-f]{64}$|:(?!latest$)[^/:@]+$")
 
 
 def choose_pull_policy(image: str, settings: KubernetesSettings) -> str:
-    """A name that may mean another image tomorrow is asked for again every time."""
+    """Always pull a tag that may name another image later (`latest`, or none)."""
     if settings.image_pull_policy == "IfNotPresent" and not _PINNED_IMAGE.search(image):
         return "Always"
     return settings.image_pull_policy
@@ -148,7 +151,7 @@ def _gang_hostnames(spec: ServerSpec, name: str, settings: KubernetesSettings) -
     if len(spec.shares) == 1:
         return {}
     gang = gang_service_name(spec.pod_name)
-    # The members' plain names are found as well, not only those with the gang's.
+    # Members also resolve each other's plain names, not only those with the gang's subdomain.
     search = f"{gang}.{settings.namespace}.svc.{settings.cluster_domain}"
     return {"hostname": name, "subdomain": gang, "dnsConfig": {"searches": [search]}}
 
@@ -163,7 +166,7 @@ def _optional_fields(settings: KubernetesSettings) -> dict[str, Any]:
 
 
 def _init_container(settings: KubernetesSettings) -> dict[str, Any]:
-    """Puts our program into the shared volume, and can do nothing else."""
+    """Copies our program into the shared volume. It has no other permissions."""
     return {
         "name": "install",
         "image": settings.init_image,
@@ -182,12 +185,12 @@ def _init_container(settings: KubernetesSettings) -> dict[str, Any]:
     }
 
 
-def _dev_container(spec: ServerSpec, place: MemberPlacement, settings: KubernetesSettings) -> dict[str, Any]:
+def _dev_container(spec: ServerSpec, placement: MemberPlacement, settings: KubernetesSettings) -> dict[str, Any]:
     image = choose_image(spec, settings)
-    resources = {"cpu": place.resources.cpu, "memory": place.resources.memory}
+    resources = {"cpu": placement.resources.cpu, "memory": placement.resources.memory}
     if spec.gpu_count:
-        resources[settings.gpu_resource] = str(place.share.units)
-        resources |= dict(place.whole_node_resources)
+        resources[settings.gpu_resource] = str(placement.share.units)
+        resources |= dict(placement.whole_node_resources)
     return {
         "name": DEV_CONTAINER,
         "image": image,
@@ -195,7 +198,7 @@ def _dev_container(spec: ServerSpec, place: MemberPlacement, settings: Kubernete
         "command": [DEVSERVER_BINARY, "serve", "--grace", f"{_grace_seconds(settings)}s"],
         "workingDir": "/",
         "env": _container_environment(spec),
-        # Requests and limits are the same, so it is among the last that a node in need takes memory from.
+        # Requests equal limits (QoS class Guaranteed), so under memory pressure the node kills it among the last.
         "resources": {"requests": resources, "limits": resources},
         "ports": [{"name": "ssh", "containerPort": SSH_PORT, "protocol": "TCP"}],
         "readinessProbe": {
@@ -205,7 +208,7 @@ def _dev_container(spec: ServerSpec, place: MemberPlacement, settings: Kubernete
             "failureThreshold": 10,
         },
         "securityContext": {
-            # Whatever user the image names: our program makes the user dev, and sudo has to work.
+            # Root, whatever user the image names: our program creates the user dev, and sudo must work.
             "runAsUser": 0,
             "runAsGroup": 0,
             "runAsNonRoot": False,
@@ -224,23 +227,24 @@ def _dev_container(spec: ServerSpec, place: MemberPlacement, settings: Kubernete
 
 
 def _container_environment(spec: ServerSpec) -> list[dict[str, str]]:
-    """Nothing a person chose: the API server would look for $(NAME) in it. That goes through the Secret."""
+    """Contains no text that a person chose: Kubernetes would expand $(NAME) in it. That goes into the Secret."""
     if spec.gpu_count:
         return [{"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "compute,utility,video,graphics"}]
-    # Images of NVIDIA's ask for all GPUs by a variable, which the runtime grants unless it is told otherwise.
+    # NVIDIA's images request all GPUs by a variable, and the runtime grants them unless this overrides it.
     return [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
 
 
 def _volumes(
-    spec: ServerSpec, place: MemberPlacement, settings: KubernetesSettings, storage: StorageClaims
+    spec: ServerSpec, placement: MemberPlacement, settings: KubernetesSettings, storage: StorageClaims
 ) -> list[dict[str, Any]]:
-    secret = {"secretName": spec.pod_name, "defaultMode": 0o400, "items": secret_mount_items(spec, place.share.rank)}
+    rank = placement.share.rank
+    secret = {"secretName": spec.pod_name, "defaultMode": 0o400, "items": secret_mount_items(spec, rank)}
     return [
         {"name": "bin", "emptyDir": {"sizeLimit": "64Mi"}},
         {"name": "config", "secret": secret},
-        {"name": "home", **_claim_or_scratch(storage.home_claim if place.share.rank == 0 else None, {})},
+        {"name": "home", **_claim_or_scratch(storage.home_claim if rank == 0 else None, {})},
         {"name": "workspace", **_claim_or_scratch(storage.workspace_claim, {"sizeLimit": settings.workspace_size})},
-        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": place.resources.shm_size}},
+        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": placement.resources.shm_size}},
     ]
 
 
@@ -249,5 +253,5 @@ def _claim_or_scratch(claim: str | None, scratch: dict[str, str]) -> dict[str, A
 
 
 def to_annotation_value(text: str) -> str:
-    """Something for people to read, whatever it was."""
+    """Make any text readable and valid for an annotation: one line, valid UTF-8, limited length."""
     return to_one_line(text).encode("utf-8", "replace").decode()[:_MAX_ANNOTATION_LENGTH]

@@ -1,8 +1,9 @@
-"""What a dev server is told about itself: the files of its Secret, pure. All of it is data, read by our own program in
-the pod; nothing here is ever run.
+"""Files of a dev server's Secret: keys, environment, banner, hosts, personalization. Pure.
 
-One Secret serves all members. What differs between them has one key per rank, and each pod mounts its own under the
-plain file name.
+All of it is data for our own program in the pod; none of it becomes script text.
+
+One Secret serves all members. Files that differ between members have one key per rank, and each pod mounts its own
+under the plain file name.
 """
 
 import base64
@@ -39,15 +40,15 @@ _LINE_ENDS = re.compile(r"[\x00\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+")
 
 @dataclass(frozen=True, slots=True)
 class ServerKeys:
-    """Made once per reservation and kept, so that a restarted dev server is still the one people know."""
+    """Generated once per reservation and kept, so that a restarted dev server has the same host key."""
 
     host: KeyPair
     mesh: KeyPair | None
-    """By which the members of a gang reach each other; None: there is one member."""
+    """For SSH among the members of a gang; None: there is one member."""
 
 
 def build_secret_data(spec: ServerSpec, keys: ServerKeys, home_is_kept: bool) -> dict[str, str]:
-    """The members' addresses come later: nobody knows them yet."""
+    """The hosts file stays empty: the members' addresses are not known before they run."""
     files = {
         HOST_KEY: keys.host.private,
         AUTHORIZED_KEYS: format_authorized_keys(spec.ssh_public_keys, keys),
@@ -64,22 +65,22 @@ def build_secret_data(spec: ServerSpec, keys: ServerKeys, home_is_kept: bool) ->
 
 
 def secret_mount_items(spec: ServerSpec, rank: int) -> list[dict[str, Any]]:
-    """Which keys of the Secret one member finds, and under which file names."""
-    plain = [
+    """Which keys of the Secret one member mounts, and under which file names."""
+    shared = [
         HOST_KEY,
         AUTHORIZED_KEYS,
         HOSTS,
         *_personalization_files(spec),
         *([MESH_KEY] if len(spec.shares) > 1 else []),
     ]
-    own = [{"key": f"{name}-{rank}", "path": name} for name in (ENVIRONMENT, BANNER)]
+    per_rank = [{"key": f"{name}-{rank}", "path": name} for name in (ENVIRONMENT, BANNER)]
     if rank == 0:  # where people log in
-        plain.append(JUPYTER)
-    return [{"key": name, "path": name} for name in plain] + own
+        shared.append(JUPYTER)
+    return [{"key": name, "path": name} for name in shared] + per_rank
 
 
 def build_environment(spec: ServerSpec, share: NodeShare) -> dict[str, str]:
-    """What sessions find in their environment, beside what its owner brings. What we say wins over that."""
+    """Our environment variables of all sessions. They override the owner's own variables."""
     values = {
         "GPU_DEV_RESERVATION_ID": str(spec.reservation_id),
         "GPU_DEV_POD_NAME": spec.pod_name,
@@ -99,8 +100,8 @@ def build_environment(spec: ServerSpec, share: NodeShare) -> dict[str, str]:
 
 
 def member_hostname(name: str, rank: int) -> str:
-    """The name by which the other members reach this one: resolved by the cluster's DNS through the headless Service,
-    whatever the cluster's domain is called, and by the hosts file."""
+    """The name under which the other members reach this one. The cluster's DNS resolves it through the headless
+    Service, whatever the cluster's domain is; so does the hosts file."""
     return f"{member_name(name, rank)}.{gang_service_name(name)}"
 
 
@@ -113,7 +114,7 @@ def format_hosts(name: str, addresses: Mapping[int, str]) -> str:
 
 
 def encode_secret_value(text: str) -> str:
-    """As a Secret carries it. What is no text at all (a lone surrogate) is replaced: it must not stop a start."""
+    """Base64, as in a Secret. Invalid characters (a lone surrogate) are replaced: they must not stop a launch."""
     return base64.b64encode(text.encode("utf-8", "replace")).decode("ascii")
 
 
@@ -122,7 +123,7 @@ def decode_secret_value(data: str) -> str:
 
 
 def to_one_line(text: str) -> str:
-    """These files are read line by line; a line break in a value would begin another one."""
+    """These files are read line by line; a line break in a value would start another entry."""
     return _LINE_ENDS.sub(" ", text)
 
 
@@ -141,10 +142,10 @@ def _gang_environment(spec: ServerSpec, share: NodeShare) -> dict[str, str]:
 
 
 def _personalization_files(spec: ServerSpec) -> dict[str, str]:
-    """What the owner brings. Variables are records that end with a NUL: a value may have several lines, and one that
-    holds a NUL could be given to no process."""
-    records = {name: value for name, value in spec.environment.items() if "\0" not in value and _is_variable_name(name)}
-    variables = "".join(f"{name}={value}\0" for name, value in records.items())
+    """The owner's variables, dotfiles and start-up script. Variables end with a NUL, because a value may have several
+    lines; a value that contains a NUL is left out, because no process could get it."""
+    valid = {name: value for name, value in spec.environment.items() if "\0" not in value and _is_variable_name(name)}
+    variables = "".join(f"{name}={value}\0" for name, value in valid.items())
     files = {
         PERSONAL_VARIABLES: variables if spec.environment else None,
         DOTFILES: spec.dotfiles,
@@ -169,7 +170,7 @@ def format_authorized_keys(public_keys: Iterable[str], keys: ServerKeys) -> str:
 
 
 def format_jupyter_spec(spec: JupyterSpec | None) -> str:
-    """Empty: it shall not run."""
+    """Empty text: Jupyter is off."""
     return "" if spec is None else json.dumps(asdict(spec))
 
 
@@ -191,7 +192,7 @@ def _format_banner(spec: ServerSpec, share: NodeShare, home_is_kept: bool) -> st
 
 
 def torchrun_command(share: NodeShare) -> str:
-    """For people to copy: the shell they paste it into fills the variables in."""
+    """For people to copy; the shell that they paste it into expands the variables."""
     return (
         f"torchrun --nnodes $WORLD_SIZE --nproc-per-node {share.units} --node-rank $NODE_RANK"
         " --master-addr $MASTER_ADDR --master-port $MASTER_PORT"

@@ -1,5 +1,4 @@
-"""Everything a dev server is made of besides its pods: Secret, Services, policy, claims. Pure: a specification in,
-objects as the API server takes them out."""
+"""Manifests of a dev server's objects besides its pods: Secret, Services, claims. Pure."""
 
 from typing import Any
 
@@ -27,7 +26,7 @@ def build_secret(
 
 
 def build_ssh_service(spec: ServerSpec, settings: KubernetesSettings, host_key: str) -> dict[str, Any]:
-    """The way in. The port on the nodes is the API server's to choose."""
+    """Service for SSH connections. The API server chooses the port on the nodes."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -35,7 +34,7 @@ def build_ssh_service(spec: ServerSpec, settings: KubernetesSettings, host_key: 
         "spec": {
             "type": "NodePort",
             "selector": {names.RESERVATION_ID: str(spec.reservation_id), names.RANK: "0"},
-            # The nodes learn the way while the pod starts, not up to a second after people were told that it is ready.
+            # Nodes learn the route while the pod starts. Otherwise it could come a second after "ready" was published.
             "publishNotReadyAddresses": True,
             "ports": [{"name": "ssh", "port": SSH_PORT, "targetPort": SSH_PORT, "protocol": "TCP"}],
         },
@@ -43,7 +42,7 @@ def build_ssh_service(spec: ServerSpec, settings: KubernetesSettings, host_key: 
 
 
 def build_gang_objects(spec: ServerSpec, settings: KubernetesSettings, host_key: str) -> list[dict[str, Any]]:
-    """What lets the members of a gang find and reach each other; nothing for a single one."""
+    """Headless Service and NetworkPolicy, by which the members of a gang reach each other. None for a single member."""
     if len(spec.shares) == 1:
         return []
     name = gang_service_name(spec.pod_name)
@@ -54,7 +53,7 @@ def build_gang_objects(spec: ServerSpec, settings: KubernetesSettings, host_key:
         "spec": {
             "clusterIP": "None",
             "selector": {names.RESERVATION_ID: str(spec.reservation_id)},
-            # Members look for each other before all of them are ready.
+            # Members resolve each other's names before all of them are ready.
             "publishNotReadyAddresses": True,
             "ports": [{"name": "ssh", "port": SSH_PORT, "targetPort": SSH_PORT, "protocol": "TCP"}],
         },
@@ -63,8 +62,8 @@ def build_gang_objects(spec: ServerSpec, settings: KubernetesSettings, host_key:
 
 
 def build_shared_claim(username: str, settings: KubernetesSettings) -> dict[str, Any] | None:
-    """The user's own shared storage: the same in every reservation and on every node of a gang. It carries no
-    reservation's id, so no teardown finds it. None: not configured here."""
+    """Claim of the user's shared storage, the same in all reservations and on all nodes of a gang. It has no
+    reservation id, so no teardown finds it. None: shared storage is not configured."""
     storage_class = settings.shared_storage_class or (EFS_STORAGE_CLASS if settings.efs_file_system_id else "")
     if not storage_class:
         return None
@@ -86,7 +85,8 @@ def build_shared_claim(username: str, settings: KubernetesSettings) -> dict[str,
 
 
 def build_efs_storage_class(settings: KubernetesSettings) -> dict[str, Any] | None:
-    """One access point per claim on the file system that the settings name; what was stored outlives the claim."""
+    """Creates one EFS access point per claim on the configured file system. The files outlive the claim. None: not
+    configured, or another storage class is."""
     if not settings.efs_file_system_id or settings.shared_storage_class:
         return None
     return {

@@ -1,1 +1,1 @@
-"""From cached records to the state of nodes and dev servers, and what only their pods can report."""
+"""State of nodes and dev servers, from cached records and from reports of their pods."""

@@ -1,8 +1,7 @@
-"""What is in a dev server's home, as its own program tells: from a running pod, within seconds; from the log of one
-that has ended by itself; or not at all.
+"""Contents of a dev server's home, as listed by our program in its pod.
 
-Volumes of clouds cannot be looked into from outside. Whoever has the pod may have changed what runs there, so nothing
-it says is believed to have any form before it was looked at.
+The listing comes from a running pod within seconds, from the log of one that ended by itself, or not at all. Volumes of
+clouds cannot be read from outside. It is untrusted: users have root in the pod, so every field is validated.
 """
 
 import asyncio
@@ -22,24 +21,24 @@ log = structlog.get_logger(__name__)
 MAX_ENTRIES = 1000
 _LIST_WITHIN_S = 5
 _EXEC_TIMEOUT = timedelta(seconds=_LIST_WITHIN_S + 3)
-"""It ends by itself before; this is for one that does not answer."""
+"""The program ends earlier by itself; this is for a pod that does not answer."""
 LISTING_LINE_PREFIX = "home.listed "
-"""Begins the line in a dev server's log that has a listing: its own program writes the same."""
+"""Starts the log line that contains a listing. Our program in the pod writes the same prefix."""
 _LOG_TAIL_LINES = 10
 _MAX_BYTES = 4 * 1024 * 1024
 _MAX_SIZE = 2**63
 
 
 async def find_home_contents(api: KubernetesApi, parts: ServerParts) -> Contents | None:
-    """None: nobody can tell."""
+    """None: the contents cannot be listed."""
     pod = next((one for one in parts.pods if _has_disk(one)), None)
     if pod is None:
         return None
     try:
-        said = await (_find_listing_in_log(api, pod) if pod.is_over else _list_in_running_pod(api, pod))
-        return None if said is None else parse_contents(said)
+        output = await (_find_listing_in_log(api, pod) if pod.is_over else _list_in_running_pod(api, pod))
+        return None if output is None else parse_contents(output)
     except GpuDevError as error:
-        log.info("kubernetes.home_not_listed", pod=pod.name, error=str(error))
+        log.info("home_contents.unavailable", pod=pod.name, error=str(error))
         return None
 
 
@@ -51,41 +50,43 @@ async def _list_in_running_pod(api: KubernetesApi, pod: PodRecord) -> bytes | No
 
 
 async def _find_listing_in_log(api: KubernetesApi, pod: PodRecord) -> bytes | None:
-    """One whose command has ended writes it there last of all."""
+    """A dev server whose command has ended writes its listing at the end of its log."""
     try:
         async with asyncio.timeout(_EXEC_TIMEOUT.total_seconds()):
             text = await api.find_pod_log(pod.name, DEV_CONTAINER, _LOG_TAIL_LINES, max_bytes=_MAX_BYTES)
     except TimeoutError as error:
-        raise Unavailable("its log was not there in time") from error
+        raise Unavailable("the pod's log did not arrive in time") from error
     lines = [line for line in (text or "").splitlines() if line.startswith(LISTING_LINE_PREFIX)]
     return lines[-1].removeprefix(LISTING_LINE_PREFIX).encode() if lines else None
 
 
-def parse_contents(said: bytes) -> Contents:
-    """Raises ClusterError where that is no listing."""
+def parse_contents(output: bytes) -> Contents:
+    """Raises ClusterError for an invalid listing."""
     try:
-        data = orjson.loads(said)
+        data = orjson.loads(output)
         entries = tuple(_parse_entry(*one) for one in data["entries"])
-        if len(entries) > MAX_ENTRIES or not isinstance(data["counted"], bool):
-            raise ValueError("it is longer than was asked for, or does not say whether all was counted")
+        if len(entries) > MAX_ENTRIES:
+            raise ValueError(f"too many entries (expected at most {MAX_ENTRIES})")
+        if not isinstance(data["counted"], bool):
+            raise ValueError("invalid 'counted' (expected true or false)")
         files, folders, size_bytes = (_parse_size(data[name]) for name in ("files", "folders", "size_bytes"))
         return Contents(files, folders, size_bytes, entries, data["counted"])
     except (ValueError, KeyError, TypeError, OverflowError) as error:
-        raise ClusterError(f"what the dev server says is no listing: {error}") from error
+        raise ClusterError(f"the dev server sent an invalid listing: {error}") from error
 
 
 def _parse_entry(path: Any, kind: Any, size: Any, modified_at: Any) -> DiskEntry:
     if not isinstance(path, str) or "\0" in path:
-        raise ValueError("a name is no name")
+        raise ValueError("invalid path (expected text without NUL)")
     return DiskEntry(path, DiskEntryKind(kind), _parse_size(size), datetime.fromisoformat(modified_at).astimezone(UTC))
 
 
 def _parse_size(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _MAX_SIZE:
-        raise ValueError(f"{str(value)[:40]!r} is no size")
+        raise ValueError(f"invalid size {str(value)[:40]!r}")
     return value
 
 
 def _has_disk(pod: PodRecord) -> bool:
-    """The first member has it. One that was asked to go is on its way already."""
+    """Rank 0 has the disk. A pod that is being deleted may stop at any moment and is not asked."""
     return pod.member is not None and pod.member.rank == 0 and not pod.is_deleting

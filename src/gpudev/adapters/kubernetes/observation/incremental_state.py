@@ -1,5 +1,7 @@
-"""The facts of a look, worked out again only for what has changed since the last: with thousands of dev servers nearly
-all are as they were a moment ago. It adds nothing to the facts; `node_facts` and `server_facts` say what they are.
+"""States of nodes and servers, computed again only where records have changed.
+
+With thousands of dev servers nearly all are unchanged since the last observation. `node_state` and `server_state`
+compute the states; this adds nothing to them.
 """
 
 from datetime import datetime
@@ -29,31 +31,31 @@ class IncrementalState:
         self._servers: dict[ReservationId, tuple[ServerParts, tuple[NodeRecord | None, ...], ServerObservation]] = {}
 
     def compute_nodes(self) -> NodeStates:
-        """In the order of their names. Of a node that is none of ours the log says so, once."""
+        """Ordered by name. An ignored node is logged once."""
         records = self._cache.nodes
         self._drop_removed()
-        seen: list[Node] = []
+        nodes: list[Node] = []
         ignored: dict[str, str] = {}
         for name in sorted(records):
             found = self._compute_node(records[name])
             if isinstance(found, Node):
-                seen.append(found)
+                nodes.append(found)
             else:
                 ignored[name] = found
-        return NodeStates(tuple(seen), ignored)
+        return NodeStates(tuple(nodes), ignored)
 
     def compute_server(self, parts: ServerParts, now: datetime) -> ServerObservation:
         nodes = self._cache.nodes
-        where = tuple(nodes.get(pod.node) if pod.node is not None else None for pod in parts.pods)
+        pod_nodes = tuple(nodes.get(pod.node) if pod.node is not None else None for pod in parts.pods)
         known = self._servers.get(parts.reservation_id)
-        if known is not None and known[0] is parts and all(a is b for a, b in zip(known[1], where, strict=True)):
+        if known is not None and known[0] is parts and all(a is b for a, b in zip(known[1], pod_nodes, strict=True)):
             return known[2]
-        facts = compute_server_state(parts, nodes, now, self._settings)
-        if facts.state.phase is ServerPhase.READY:  # nothing else stays as it is while time passes
-            self._servers[parts.reservation_id] = (parts, where, facts)
+        observation = compute_server_state(parts, nodes, now, self._settings)
+        if observation.state.phase is ServerPhase.READY:  # the state of all others also depends on the time
+            self._servers[parts.reservation_id] = (parts, pod_nodes, observation)
         else:
             self._servers.pop(parts.reservation_id, None)
-        return facts
+        return observation
 
     def _drop_removed(self) -> None:
         for name in self._nodes.keys() - self._cache.nodes.keys():
@@ -71,18 +73,18 @@ class IncrementalState:
             compute_node_state(record, gpu_type, pods, self._settings) if isinstance(gpu_type, GpuType) else gpu_type
         )
         if isinstance(found, str) and (known is None or known[2] != found):
-            say = log.warning if record.gpus else log.info
-            say("kubernetes.node_ignored", node=record.name, gpus=record.gpus, reason=found)
+            log_ignored = log.warning if record.gpus else log.info
+            log_ignored("node.ignored", node=record.name, gpus=record.gpus, reason=found)
         if isinstance(found, Node):
             self._log_blocking_taints(record, None if known is None else known[0])
         self._nodes[record.name] = (record, pods, found)
         return found
 
     def _log_blocking_taints(self, record: NodeRecord, before: NodeRecord | None) -> None:
-        """Of taints that somebody chose. Those of Kubernetes itself come and go with the node's own state."""
+        """Only taints that a person set. Those of Kubernetes itself come and go with the node's state."""
         if before is not None and before.taints == record.taints:
             return
         taints = set(record.taints) - set(self._settings.tolerated_taints)
         chosen = sorted(key for key in taints if not key.partition("/")[0].endswith("kubernetes.io"))
         if chosen:
-            log.warning("kubernetes.node_closed", node=record.name, taints=chosen, tolerate="GPU_DEV_TOLERATED_TAINTS")
+            log.warning("node.blocked_by_taint", node=record.name, taints=chosen, setting="GPU_DEV_TOLERATED_TAINTS")

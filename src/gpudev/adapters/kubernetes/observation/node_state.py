@@ -1,13 +1,13 @@
-"""Nodes and pods as seen → what each node offers: pure.
+"""State of nodes, from records of nodes and pods. Pure.
 
-A node's units are what it has for pods (its allocatable GPUs, or a CPU node's user slots). Everything that is bound to
-it and has not ended is taken off, wherever it is in its life: still pulling its image, or on its way out. Foreign pods
-count as foreign units; so does work without GPUs that leaves too few processors or too little memory for ours. What
-runs on every node (daemons) makes the shares smaller instead: it never goes, and a GPU beside it is still a GPU.
+A node's units are what it has for pods: its allocatable GPUs, or the user slots of a CPU node. Every pod that is bound
+to the node and has not ended is subtracted, also while it still pulls its image or is being deleted. Foreign pods count
+as foreign units. So do foreign pods without GPUs that leave too little CPU or memory for ours. Daemons, which run on
+every node, make the shares smaller instead: they never end, and the GPUs beside them stay usable.
 
-Our own pods are never foreign: while a reservation holds its units, its row says so, from before the pod exists until
-after it is gone. Counting the pod too would count it twice. An orphan of ours (a pod whose reservation has no row)
-shows in `ServerSeen.held` instead, and whoever knows the rows counts it as used until it is gone.
+Our own pods are never foreign: the reservation's row holds its units from before the pod exists until after it is gone,
+so counting the pod too would count it twice. An orphan of ours (a pod whose reservation has no row) shows in
+`ServerState.node_shares` instead; the planning loop, which knows the rows, counts it as used until it is gone.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,7 +25,7 @@ from gpudev.domain.cluster import Catalogue, GpuType, Node
 from gpudev.settings import KubernetesSettings
 
 DEV_SERVER_PREFIX = "gpu-dev-"
-"""Whoever's a pod of such a name is, it takes a user slot of a CPU node."""
+"""A pod with such a name takes a user slot of a CPU node, also if it is foreign."""
 _ADDRESS_PREFERENCES = {
     "external": ("ExternalIP", "InternalIP", "Hostname"),
     "internal": ("InternalIP", "ExternalIP", "Hostname"),
@@ -37,7 +37,7 @@ _ADDRESS_PREFERENCES = {
 class NodeStates:
     nodes: tuple[Node, ...]
     ignored: Mapping[str, str]
-    """Nodes that are none of ours, each with the reason in words."""
+    """Nodes without a GPU type, each with the reason."""
 
 
 def compute_node_states(
@@ -46,17 +46,17 @@ def compute_node_states(
     catalogue: Catalogue,
     settings: KubernetesSettings,
 ) -> NodeStates:
-    """In the order of their names."""
+    """Ordered by name."""
     by_instance = gpu_types_by_instance(catalogue)
-    seen: list[Node] = []
+    states: list[Node] = []
     ignored: dict[str, str] = {}
     for record in sorted(nodes, key=lambda one: one.name):
         found = find_gpu_type(record, catalogue, by_instance, settings.gpu_type_label)
         if isinstance(found, GpuType):
-            seen.append(compute_node_state(record, found, pods_on(record.name), settings))
+            states.append(compute_node_state(record, found, pods_on(record.name), settings))
         else:
             ignored[record.name] = found
-    return NodeStates(tuple(seen), ignored)
+    return NodeStates(tuple(states), ignored)
 
 
 def compute_node_state(
@@ -76,40 +76,40 @@ def compute_node_state(
 
 
 def choose_node_address(record: NodeRecord, preference: str) -> str:
-    by_kind = dict(reversed(record.addresses))  # of several of a kind, the first
+    by_kind = dict(reversed(record.addresses))  # the first of each kind wins
     return next((by_kind[kind] for kind in _ADDRESS_PREFERENCES[preference] if kind in by_kind), "")
 
 
 def sum_daemon_requests(pods: Iterable[PodRecord]) -> ResourceRequests:
-    """What others' pods that belong to the node take, whoever comes and goes."""
+    """Requests of the foreign pods that belong to the node and stay on it."""
     return sum((pod.requests for pod in pods if pod.is_node_bound and not pod.has_ended), ResourceRequests())
 
 
 def _foreign_units(record: NodeRecord, gpu_type: GpuType, units: int, pods: Sequence[PodRecord]) -> int:
-    """What foreign pods leave us too little of, counted in units."""
+    """Units that foreign pods make unusable: by their GPUs or slots, or because too little CPU or memory is left."""
     if not units:
         return 0
-    room = record.allocatable or catalogue_resources(gpu_type)
-    one = compute_share(room, 1, units, sum_daemon_requests(pods))
-    used, users = ResourceRequests(), 0
+    total = record.allocatable or catalogue_resources(gpu_type)
+    unit_share = compute_share(total, 1, units, sum_daemon_requests(pods))
+    used, used_slots = ResourceRequests(), 0
     for pod in (each for each in pods if not each.has_ended):
         if pod.member is not None:
-            used += _excess_requests(pod.requests, one)
+            used += _excess_requests(pod.requests, unit_share)
         else:
             used += pod.requests
-            users += pod.name.startswith(DEV_SERVER_PREFIX)
+            used_slots += pod.name.startswith(DEV_SERVER_PREFIX)
     left = min(
-        units - users if gpu_type.is_cpu else units - used.gpus,
-        (room.cpu_millis - used.cpu_millis) // one.cpu_millis,
-        (room.memory_mib - used.memory_mib) // one.memory_mib,
+        units - used_slots if gpu_type.is_cpu else units - used.gpus,
+        (total.cpu_millis - used.cpu_millis) // unit_share.cpu_millis,
+        (total.memory_mib - used.memory_mib) // unit_share.memory_mib,
     )
     return units - max(0, min(units, left))
 
 
-def _excess_requests(own: ResourceRequests, one: CpuMemory) -> ResourceRequests:
-    """What one of ours has beyond its units' share: it was made when there was more, or somebody added to it."""
-    units = max(1, own.gpus)
+def _excess_requests(requests: ResourceRequests, unit_share: CpuMemory) -> ResourceRequests:
+    """What a pod of ours requests beyond its units' share: the share was larger at launch, or a webhook added to it."""
+    units = max(1, requests.gpus)
     return ResourceRequests(
-        cpu_millis=max(0, own.cpu_millis - units * one.cpu_millis),
-        memory_mib=max(0, own.memory_mib - units * one.memory_mib),
+        cpu_millis=max(0, requests.cpu_millis - units * unit_share.cpu_millis),
+        memory_mib=max(0, requests.memory_mib - units * unit_share.memory_mib),
     )

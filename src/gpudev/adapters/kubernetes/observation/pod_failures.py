@@ -1,7 +1,7 @@
-"""Why a pod of ours is dead or will never live, in words people understand; None while it may still do: pure.
+"""Why a pod of ours failed, or its placement was rejected. Pure, but for one counter.
 
-Silence is no death: a node that does not answer keeps its pods until it has been silent for long, or the cluster has
-given them up.
+Silence is not a failure: a node that does not answer keeps its pods until it has been silent for long, or until the
+cluster has given them up.
 """
 
 from collections.abc import Iterable
@@ -38,7 +38,7 @@ _MISSING_IMAGE_MESSAGES = (
     "forbidden",
     "no match for platform",
 )
-"""What registries say when asking again will not help."""
+"""Messages of registries after which another attempt will not help."""
 _START_FAILURE_REASONS = ("CreateContainerError", "RunContainerError", "StartError", "ContainerCannotRun")
 _SIGNAL_EXIT_CODE_BASE = 128
 
@@ -47,13 +47,13 @@ _SIGNAL_EXIT_CODE_BASE = 128
 class PodFailure:
     reason: str
     container: str | None = None
-    """Whose last log lines tell more; None: there are none to be had."""
+    """The container whose crash log says more; None: there is no log."""
 
 
 def find_pod_failure(
     pod: PodRecord, own: MemberRecord, node: NodeRecord | None, now: datetime, settings: KubernetesSettings
 ) -> PodFailure | None:
-    """`node`: the pod's, None when it has none or that is no more."""
+    """None: it may still run. `node`: the pod's node; None when it has none or the node is gone."""
     if pod.has_ended:
         return _explain_end(pod, own, node)
     if pod.node is not None and node is None:
@@ -64,7 +64,7 @@ def find_pod_failure(
         return explain_deletion(pod, own, node)
     if is_on_wrong_node(pod, own):
         return PodFailure(
-            f"its pod was put on {pod.node} instead of {own.planned_node}: something in the cluster changes it"
+            f"its pod is on {pod.node} instead of {own.planned_node}: something in the cluster changed the pod"
         )
     if node is not None and not node.ready and _has_lasted(node.ready_since, now, settings.node_lost_after):
         return PodFailure(f"its node {node.name} was lost: it has not answered since {_format_time(node.ready_since)}")
@@ -74,31 +74,31 @@ def find_pod_failure(
 
 
 def explain_deletion(pod: PodRecord, own: MemberRecord, node: NodeRecord | None) -> PodFailure:
-    """Of a pod that is being deleted, or has been, and not by us."""
-    where = pod.node or "nowhere"
+    """For a pod that is being deleted, or was deleted, and not by us."""
+    name = pod.node or "no node"
     if pod.node is not None and (node is None or not node.ready):
-        return PodFailure(f"its node {where} was lost" if node is not None else f"its node {where} is gone")
+        return PodFailure(f"its node {name} was lost" if node is not None else f"its node {name} is gone")
     if own.disruption is None or not own.disruption.is_true:
-        return PodFailure(f"its pod on {where} was deleted by somebody else")
+        return PodFailure(f"its pod on {name} was deleted by somebody else")
     match own.disruption.reason:
         case "DeletionByTaintManager":
             return PodFailure(
-                f"it was evicted from {where}: the node was closed to it{_detail_suffix(own.disruption.message)}"
+                f"it was evicted from {name}: the node was tainted{_detail_suffix(own.disruption.message)}"
             )
         case "EvictionByEvictionAPI":
             return PodFailure(
-                f"it was evicted from {where}: the node is being emptied{_detail_suffix(own.disruption.message)}"
+                f"it was evicted from {name}: the node is being drained{_detail_suffix(own.disruption.message)}"
             )
         case "PreemptionByScheduler":
-            return PodFailure(f"it had to make room on {where} for a pod of higher priority")
+            return PodFailure(f"it was preempted on {name} by a pod of higher priority")
         case "DeletionByPodGC":
-            return PodFailure(f"its node {where} is gone")
+            return PodFailure(f"its node {name} is gone")
         case other:
-            return PodFailure(f"it was evicted from {where} ({other}){_detail_suffix(own.disruption.message)}")
+            return PodFailure(f"it was evicted from {name} ({other}){_detail_suffix(own.disruption.message)}")
 
 
 def _explain_end(pod: PodRecord, own: MemberRecord, node: NodeRecord | None) -> PodFailure:
-    """Most telling first: what the cluster did to it, then what became of its containers."""
+    """The most specific reason first: what the cluster did to the pod, then how its containers ended."""
     match own.reason:
         case "Evicted":
             return PodFailure(
@@ -114,48 +114,51 @@ def _explain_end(pod: PodRecord, own: MemberRecord, node: NodeRecord | None) -> 
                 _find_first_with_status(_dev_first(own)),
             )
         case "Preempting":
-            return PodFailure(f"it had to make room on {pod.node} for a more important pod")
+            return PodFailure(f"it was preempted on {pod.node} by a more important pod")
         case reason if reason and not any(one.termination for one in own.containers):
-            # Out of GPUs, a device plugin that failed: the kubelet did not take it.
-            return PodFailure(f"the node {pod.node} did not take it: {reason}{_detail_suffix(own.message)}")
+            # The kubelet rejected it: no free GPU, or a device plugin that failed.
+            return PodFailure(f"the node {pod.node} rejected it: {reason}{_detail_suffix(own.message)}")
     if node is None and pod.node is not None:
         return PodFailure(f"its node {pod.node} is gone")
     if own.disruption is not None and own.disruption.is_true and own.disruption.reason != "TerminationByKubelet":
         return explain_deletion(pod, own, node)
     for container in own.init_containers:
         if container.termination is not None and container.termination.exit_code != 0:
-            return PodFailure(f"preparing it failed: {_describe_termination(container.termination)}", container.name)
+            return PodFailure(
+                f"its init container failed: {_describe_termination(container.termination)}", container.name
+            )
     for container in _dev_first(own):
         if container.termination is not None:
             return PodFailure(_describe_termination(container.termination), container.name)
     return PodFailure(
-        f"it ended{_detail_suffix(own.message)}" if own.message else "it ended, and the cluster does not say why"
+        f"it ended{_detail_suffix(own.message)}" if own.message else "it ended, and the cluster gives no reason"
     )
 
 
 def _find_start_failure(own: MemberRecord, now: datetime, patience: timedelta) -> PodFailure | None:
     for container in _required_containers(own):
-        what, said = container.waiting_reason, _detail_suffix(container.waiting_message)
-        if what in _UNUSABLE_IMAGE_REASONS:
-            return PodFailure(f"the image {container.image} cannot be used: {what}{said}")
-        if what in _PULL_FAILURE_REASONS:
+        reason, detail = container.waiting_reason, _detail_suffix(container.waiting_message)
+        if reason in _UNUSABLE_IMAGE_REASONS:
+            return PodFailure(f"the image {container.image} cannot be used: {reason}{detail}")
+        if reason in _PULL_FAILURE_REASONS:
             scheduled_at = own.scheduled.since if own.scheduled is not None else own.created_at
             if _is_image_missing(container.waiting_message):
-                return PodFailure(f"the image {container.image} was not found or may not be pulled{said}")
+                return PodFailure(f"the image {container.image} was not found or may not be pulled{detail}")
             if _has_lasted(scheduled_at, now, patience):
-                return PodFailure(f"the image {container.image} cannot be pulled{said}")
-        if what in _START_FAILURE_REASONS:
-            return PodFailure(f"its container cannot be started{said or f': {what}'}")
-        if what == "CrashLoopBackOff":
-            ending = container.last_termination
+                return PodFailure(f"the image {container.image} cannot be pulled{detail}")
+        if reason in _START_FAILURE_REASONS:
+            return PodFailure(f"its container cannot be started{detail or f': {reason}'}")
+        if reason == "CrashLoopBackOff":
+            termination = container.last_termination
             return PodFailure(
-                f"it keeps ending: {_describe_termination(ending)}" if ending else "it keeps ending", container.name
+                f"it keeps ending: {_describe_termination(termination)}" if termination else "it keeps ending",
+                container.name,
             )
     return None
 
 
 def _required_containers(own: MemberRecord) -> list[ContainerRecord]:
-    """Without which there is no dev server: itself, and until it runs, whatever has to come before it."""
+    """Containers that the dev server cannot run without: its own, and until that runs, the init containers."""
     if own.dev_container is None:
         return [*own.init_containers, *own.containers]
     return (
@@ -170,31 +173,28 @@ def _dev_first(own: MemberRecord) -> list[ContainerRecord]:
 
 
 def _find_scheduling_failure(own: MemberRecord, now: datetime, patience: timedelta) -> PodFailure | None:
-    said = own.scheduled
-    if said is None or said.is_true or said.reason != "Unschedulable" or not _has_lasted(said.since, now, patience):
+    scheduled = own.scheduled
+    if scheduled is None or scheduled.is_true or scheduled.reason != "Unschedulable":
         return None
-    where = f"its node {own.planned_node} does not take it" if own.planned_node else "no node takes it"
-    return PodFailure(f"{where}{_detail_suffix(said.message)}")
+    if not _has_lasted(scheduled.since, now, patience):
+        return None
+    rejection = f"its node {own.planned_node} rejects it" if own.planned_node else "no node accepts it"
+    return PodFailure(f"{rejection}{_detail_suffix(scheduled.message)}")
 
 
-def _describe_termination(ending: ContainerTermination) -> str:
-    if ending.reason == "OOMKilled":
+def _describe_termination(termination: ContainerTermination) -> str:
+    if termination.reason == "OOMKilled":
         return "it ran out of memory and was killed (OOMKilled)"
-    number = ending.signal or (
-        ending.exit_code - _SIGNAL_EXIT_CODE_BASE if ending.exit_code > _SIGNAL_EXIT_CODE_BASE else 0
-    )
-    how = f"killed by signal {number}" if number else f"with exit code {ending.exit_code}"
-    why = f" ({ending.reason})" if ending.reason not in ("", "Error", "Completed") else ""
-    return (
-        f"it ended {how}{why}{_detail_suffix(ending.message)}"
-        if not number
-        else f"it was {how}{why}{_detail_suffix(ending.message)}"
-    )
+    code = termination.exit_code
+    signal = termination.signal or (code - _SIGNAL_EXIT_CODE_BASE if code > _SIGNAL_EXIT_CODE_BASE else 0)
+    end = f"it was killed by signal {signal}" if signal else f"it ended with exit code {code}"
+    reason = f" ({termination.reason})" if termination.reason not in ("", "Error", "Completed") else ""
+    return f"{end}{reason}{_detail_suffix(termination.message)}"
 
 
 def is_on_wrong_node(pod: PodRecord, own: MemberRecord) -> bool:
-    """Not where it was planned. It asked for that node and no other, so somebody has changed what it asks for; and what
-    it has there was meant for others."""
+    """Not on its planned node. The pod required that node, so somebody changed the pod; the resources that it holds now
+    were planned for others."""
     return pod.node is not None and own.planned_node is not None and pod.node != own.planned_node
 
 
@@ -203,8 +203,8 @@ def is_pull_failing(container: ContainerRecord) -> bool:
 
 
 def _is_image_missing(message: str) -> bool:
-    said = message.lower()
-    return any(sign in said for sign in _MISSING_IMAGE_MESSAGES)
+    text = message.lower()
+    return any(one in text for one in _MISSING_IMAGE_MESSAGES)
 
 
 def _find_first_with_status(containers: Iterable[ContainerRecord]) -> str | None:
@@ -223,15 +223,13 @@ def _format_time(at: datetime | None) -> str:
     return f"{at:%H:%M:%S} UTC" if at is not None else "long ago"
 
 
-# When plan and cluster disagree: a pod that its planned node does not take. Pure, but for the counter.
-#
-# The scheduler says so of a pod it cannot bind, the kubelet of one that was bound and no longer fits (somebody was
-# faster); of one that is elsewhere, somebody changed what it asks for when it was admitted. None of it is the dev
-# server's fault: it may be started again, once the node is seen as it is.
+# Rejected placements. The scheduler rejects a pod that it cannot bind. The kubelet rejects one that was bound and no
+# longer fits, because another pod was faster. On another node than planned, somebody changed the pod at admission. None
+# of this is the dev server's fault: it may be launched again with a newer state of the node.
 
 
 placement_rejections = Counter(
-    "gpudev_kubernetes_plan_refusals", "Pods that the node they were planned for did not take", ["who"]
+    "gpudev_kubernetes_placement_rejections", "Pods that were rejected by the node they were planned for", ["component"]
 )
 
 _KUBELET_REJECTION_REASONS = (
@@ -244,19 +242,20 @@ _KUBELET_REJECTION_REASONS = (
 
 
 def find_rejecting_component(pod: PodRecord) -> str | None:
-    """Who refuses it; None: nobody does. The scheduler may still change its mind; a pod that is dead stays refused."""
+    """Which component rejects it; None: none does. The scheduler may still accept it later; the others never do."""
     if pod.member is None:
         return None
     if pod.node is None and not pod.is_deleting:
-        said = pod.member.scheduled
-        return "scheduler" if said is not None and not said.is_true and said.reason == "Unschedulable" else None
+        scheduled = pod.member.scheduled
+        is_rejected = scheduled is not None and not scheduled.is_true and scheduled.reason == "Unschedulable"
+        return "scheduler" if is_rejected else None
     if pod.has_ended and pod.member.reason.startswith(_KUBELET_REJECTION_REASONS):
         return "kubelet"
     return "admission" if is_on_wrong_node(pod, pod.member) and not (pod.is_deleting or pod.has_ended) else None
 
 
 def find_rejection_reason(pod: PodRecord) -> str | None:
-    """The same in the words of whoever does."""
+    """That component's own message; None: no component rejects it."""
     match find_rejecting_component(pod), pod.member:
         case "scheduler", own if own is not None and own.scheduled is not None:
             return own.scheduled.message.strip() or "Unschedulable"

@@ -1,7 +1,7 @@
-"""What became of owners' own set-ups, as the dev servers' own program tells: asked in the background until it has come
-to an end. Nobody who looks waits for it, and nobody is asked who was given nothing.
+"""Reports of pods, fetched in the background: crash logs and results of personalization.
 
-Whoever has the pod may have changed what runs there: what it says is a stranger's text.
+No observation waits for them. Our program in the pod reports how personalization goes; it is asked until that has
+ended, and only in pods that have any. Reports are untrusted text: users have root in the pod.
 """
 
 import asyncio
@@ -28,6 +28,7 @@ _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 30.0
 _MAX_REPORT_BYTES = 16 * 1024
 _MAX_SUMMARY_LENGTH = 1000
+_INVALID_REPORT = "the dev server sent an invalid personalization report"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class PodPersonalizationReport:
 
 class PodPersonalizationReports:
     def __init__(self, api: KubernetesApi, on_change: Callable[[], None]) -> None:
-        """`tell` is called when there is news."""
+        """`on_change` is called after a new report."""
         self._api = api
         self._on_change = on_change
         self._reports: dict[str, PodPersonalizationReport] = {}
@@ -46,7 +47,7 @@ class PodPersonalizationReports:
         self._slots = asyncio.Semaphore(_MAX_CONCURRENT_REPORTS)
 
     def find_summary(self, parts: ServerParts) -> str | None:
-        """So far; None: there is none, or nothing is known yet. Cheap: asked at every look."""
+        """The report so far; None: no personalization, or no report yet. Cheap, because every observation calls it."""
         pod = next((one for one in parts.pods if _has_personalization(one)), None)
         if pod is None:
             return None
@@ -74,12 +75,12 @@ class PodPersonalizationReports:
         argv = [DEVSERVER_BINARY, "settled", "--within", f"{_REPORT_WAIT_S}s"]
         try:
             async with self._slots:
-                said = await self._api.exec_in_pod(
+                output = await self._api.exec_in_pod(
                     pod.name, DEV_CONTAINER, argv, timeout=_REPORT_TIMEOUT, max_bytes=_MAX_REPORT_BYTES
                 )
-            return parse_report(said)
+            return parse_report(output)
         except GpuDevError as error:
-            log.info("kubernetes.setup_not_told", pod=pod.name, error=str(error))
+            log.info("personalization_report.unavailable", pod=pod.name, error=str(error))
             return None
 
     def _record_report(self, uid: str, report: PodPersonalizationReport | None) -> None:
@@ -88,31 +89,31 @@ class PodPersonalizationReports:
             self._on_change()
 
 
-def parse_report(said: bytes) -> PodPersonalizationReport:
-    """Raises ClusterError where that is no report."""
+def parse_report(output: bytes) -> PodPersonalizationReport:
+    """Raises ClusterError for an invalid report."""
     try:
-        data = orjson.loads(said)
-        words, is_final = data["words"], data["final"]
+        data = orjson.loads(output)
+        summary, is_final = data["words"], data["final"]
     except (ValueError, KeyError, TypeError) as error:
-        raise ClusterError("what the dev server says of its set-up cannot be read") from error
-    if not isinstance(words, str) or not isinstance(is_final, bool):
-        raise ClusterError("what the dev server says of its set-up cannot be read")
-    plain = "".join(letter for letter in words if letter.isprintable())
-    return PodPersonalizationReport(plain[:_MAX_SUMMARY_LENGTH], is_final)
+        raise ClusterError(_INVALID_REPORT) from error
+    if not isinstance(summary, str) or not isinstance(is_final, bool):
+        raise ClusterError(_INVALID_REPORT)
+    printable = "".join(letter for letter in summary if letter.isprintable())
+    return PodPersonalizationReport(printable[:_MAX_SUMMARY_LENGTH], is_final)
 
 
 def _has_personalization(pod: PodRecord) -> bool:
-    own = pod.member
+    member = pod.member
     return (
-        own is not None
-        and own.rank == 0
-        and own.has_personalization
-        and own.is_serving
+        member is not None
+        and member.rank == 0
+        and member.has_personalization
+        and member.is_serving
         and not (pod.is_over or pod.is_deleting)
     )
 
 
-# The last log lines of pods that died: fetched once per death, in the background. Nobody who looks waits for them.
+# Crash logs: the last log lines of failed pods, fetched once per failure.
 
 
 _CRASH_LOG_LINES = 12
@@ -122,14 +123,14 @@ _CRASH_LOG_TIMEOUT_S = 3.0
 
 class CrashLogs:
     def __init__(self, api: KubernetesApi, on_change: Callable[[], None]) -> None:
-        """`tell` is called when words have come, or will not come."""
+        """`on_change` is called when a log has come, or will not come."""
         self._api = api
         self._on_change = on_change
         self._logs: dict[str, str] = {}
         self._fetching = KeyedTasks[str, None]("crash log of")
 
     def find_crash_log(self, uid: str, pod: str, container: str) -> str | None:
-        """None: not known yet, and `tell` will be called. Empty: there are none."""
+        """None: not known yet; `on_change` will be called. Empty: there is no log."""
         if uid not in self._logs:
             self._fetching.start(uid, lambda: self._fetch(uid, pod, container))
         return self._logs.get(uid)
@@ -147,6 +148,6 @@ class CrashLogs:
             async with asyncio.timeout(_CRASH_LOG_TIMEOUT_S):
                 text = await self._api.find_pod_log(pod, container, _CRASH_LOG_LINES) or ""
         except (GpuDevError, TimeoutError) as error:
-            log.info("kubernetes.no_last_words", pod=pod, error=str(error) or "too slow")
+            log.info("crash_log.unavailable", pod=pod, error=str(error) or "timeout")
         self._logs[uid] = text.strip()[-_MAX_CRASH_LOG_LENGTH:]
         self._on_change()

@@ -1,7 +1,7 @@
-"""The pods and the service of one reservation → how far its dev server is: pure.
+"""State of one dev server, from the records of its pods and service. Pure.
 
-All members of a gang are one: ready when all are, dead when one is. What a complete look at the cluster does not have
-is not there; when nobody saw it go, it may be started again. What is merely silent is neither.
+A gang is ready when all members are, and dead when one is. An observation is complete: what it does not contain does
+not exist, and may be launched again if its end was not observed. A silent node makes its pods neither ready nor dead.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,11 +27,11 @@ LOGIN_USER = "dev"
 
 @dataclass(frozen=True, slots=True)
 class LogSource:
-    """Whose last lines tell more about a death."""
+    """Where the crash log of a failure is."""
 
     pod: str
     uid: str
-    """Which of that name."""
+    """Which pod of that name."""
     container: str
 
 
@@ -47,14 +47,14 @@ def compute_server_state(
     members = sorted(
         (_Member(pod, pod.member) for pod in parts.pods if pod.member is not None), key=lambda one: one.record.rank
     )
-    held = tuple(
+    node_shares = tuple(
         _to_node_share(member) for member in members if member.pod.node is not None and not member.pod.has_ended
     )
-    facts = _find_failures(parts, members, nodes, now, settings)
-    if facts is None:
-        facts = ServerObservation(_starting_or_ready_state(parts, members, nodes, now, settings))
-    refused = next((why for one in members if (why := find_rejection_reason(one.pod)) is not None), None)
-    return replace(facts, state=replace(facts.state, node_shares=held, rejection=refused))
+    observation = _find_failures(parts, members, nodes, now, settings)
+    if observation is None:
+        observation = ServerObservation(_starting_or_ready_state(parts, members, nodes, now, settings))
+    rejection = next((reason for one in members if (reason := find_rejection_reason(one.pod)) is not None), None)
+    return replace(observation, state=replace(observation.state, node_shares=node_shares, rejection=rejection))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,41 +80,41 @@ def _find_failures(
             reasons.append(_member_prefix(gone.pod.member, size) + _explain_gone_pod(gone, nodes, now, settings))
     for member in members:
         node = nodes.get(member.pod.node) if member.pod.node is not None else None
-        death = find_pod_failure(member.pod, member.record, node, now, settings)
-        if death is not None:
-            reasons.append(_member_prefix(member.record, size) + death.reason)
-            if logs is None and death.container is not None:
-                logs = LogSource(member.pod.name, member.pod.uid, death.container)
+        failure = find_pod_failure(member.pod, member.record, node, now, settings)
+        if failure is not None:
+            reasons.append(_member_prefix(member.record, size) + failure.reason)
+            if logs is None and failure.container is not None:
+                logs = LogSource(member.pod.name, member.pod.uid, failure.container)
     if reasons:
-        run_end = _find_command_exit(parts)
-        seen = ServerState(rid, ServerPhase.DEAD, reason="\n".join(reasons), command_exit=run_end)
-        return ServerObservation(seen, None if run_end is not None else logs)
+        command_exit = _find_command_exit(parts)
+        state = ServerState(rid, ServerPhase.DEAD, reason="\n".join(reasons), command_exit=command_exit)
+        return ServerObservation(state, None if command_exit is not None else logs)
     missing = sorted(set(range(size)) - {one.record.rank for one in members})
     if missing:
-        what = "its pod is" if size == 1 else f"the pods of members {_join_numbers(missing)} are"
-        reason = f"{what} not there, and nobody saw why"
+        subject = "its pod is" if size == 1 else f"the pods of members {_join_numbers(missing)} are"
+        reason = f"{subject} missing for an unknown reason"
         return ServerObservation(ServerState(rid, ServerPhase.DEAD, reason=reason, is_restartable=True))
     return None
 
 
 def _find_command_exit(parts: ServerParts) -> CommandExit | None:
-    """Of those that were taken away since, too: whoever cleans up behind pods that have ended changes nothing."""
+    """Also of pods that disappeared: a cleanup of ended pods does not change how the command ended."""
     pods = (*parts.pods, *(gone.pod for gone in parts.gone))
-    ends = (one.termination for pod in pods if pod.member is not None for one in pod.member.containers)
-    return next((end.command_exit for end in ends if end is not None and end.command_exit is not None), None)
+    terminations = (one.termination for pod in pods if pod.member is not None for one in pod.member.containers)
+    return next((one.command_exit for one in terminations if one is not None and one.command_exit is not None), None)
 
 
 def _explain_gone_pod(
     gone: GonePod, nodes: Mapping[str, NodeRecord], now: datetime, settings: KubernetesSettings
 ) -> str:
-    """What it died of before it was taken away, else who took it away."""
+    """Its failure before it was deleted, else who deleted it."""
     pod = gone.pod
     assert pod.member is not None
     node = nodes.get(pod.node) if pod.node is not None else None
-    death = find_pod_failure(pod, pod.member, node, now, settings)
-    if death is None and gone.was_observed:
-        death = explain_deletion(pod, pod.member, node)
-    return death.reason if death is not None else "its pod went while the cluster was out of sight"
+    failure = find_pod_failure(pod, pod.member, node, now, settings)
+    if failure is None and gone.was_observed:
+        failure = explain_deletion(pod, pod.member, node)
+    return failure.reason if failure is not None else "its pod disappeared while the cluster could not be watched"
 
 
 def _starting_or_ready_state(
@@ -130,21 +130,21 @@ def _starting_or_ready_state(
         if step is not None:
             return ServerState(rid, ServerPhase.STARTING, step=_member_prefix(member.record, len(members)) + step)
     if not parts.services:
-        # Its launch broke off, or somebody took it away: starting it again makes what is missing and nothing else.
-        reason = "its service, the way to its ssh server, is not there"
+        # Its launch was interrupted, or somebody deleted it. Another launch creates only what is missing.
+        reason = "the Service of its ssh server is missing"
         return ServerState(rid, ServerPhase.DEAD, reason=reason, is_restartable=True)
     connection = _find_connection(parts, members[0], nodes, settings)
     if connection is None:
-        return ServerState(rid, ServerPhase.STARTING, step="opening the way to its ssh server")
+        return ServerState(rid, ServerPhase.STARTING, step="opening the route to its ssh server")
     return ServerState(rid, ServerPhase.READY, connection=connection)
 
 
 def _find_step(member: _Member, nodes: Mapping[str, NodeRecord], now: datetime) -> str | None:
-    """What it is waiting for; None: for nothing, it is ready."""
+    """What it waits for; None: nothing, it is ready."""
     pod, own = member.pod, member.record
     if pod.node is None:
-        said = own.scheduled.message if own.scheduled is not None and not own.scheduled.is_true else ""
-        return f"waiting for its node{_detail_suffix(said)}"
+        message = own.scheduled.message if own.scheduled is not None and not own.scheduled.is_true else ""
+        return f"waiting for its node{_detail_suffix(message)}"
     node = nodes.get(pod.node)
     if node is not None and not node.ready:
         return f"its node {pod.node} does not answer"
@@ -195,7 +195,7 @@ def _member_prefix(own: MemberRecord, size: int) -> str:
 
 
 def _format_elapsed(since: datetime | None, now: datetime) -> str:
-    """In steps that grow: each is told to people as news."""
+    """In growing intervals, because people get every change as a new event."""
     if since is None:
         return ""
     seconds = (now - since) // timedelta(seconds=1)

@@ -1,1 +1,1 @@
-"""Creating, changing and deleting the objects of dev servers."""
+"""Creation, update and deletion of the objects of dev servers."""
