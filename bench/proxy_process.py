@@ -20,7 +20,7 @@ from gpudev.ports.clock import SystemClock
 from gpudev.proxy.dev_server_connector import DevServerConnector
 from gpudev.proxy.ssh.handshake import SessionGuard
 from gpudev.proxy.ssh.sessions import SshSessions
-from gpudev.settings import ProxySettings, RequestGuardSettings
+from gpudev.settings import ProxySettings
 from gpudev.workflows.sessions.ssh_tokens import SshTokens
 
 JOB = "00000000-0000-4000-8000-000000000001"
@@ -52,10 +52,10 @@ class PaperLog:
 async def serve(echo_port: int) -> None:
     settings = ProxySettings(most_per_user=10_000, most=10_000)
     reservations: object = None  # only asked for new tokens
-    proxying = SshTokens(reservations, PaperTokens(echo_port), SystemClock(), settings.token_ttl)  # type: ignore[arg-type]
+    proxying = SshTokens(reservations, PaperTokens(echo_port), SystemClock())  # type: ignore[arg-type]
     trail = AuditTrail(PaperLog(), SystemClock())
-    guard = SessionGuard(proxying, trail, SystemClock(), RequestGuardSettings())
-    sessions = SshSessions(proxying, guard, DevServerConnector(True, frozenset(), settings.connect_timeout), settings)
+    guard = SessionGuard(proxying, trail, SystemClock())
+    sessions = SshSessions(proxying, guard, DevServerConnector(True, frozenset()), settings)
     sessions.start()
     config = uvicorn.Config(
         Starlette(),

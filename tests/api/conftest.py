@@ -8,7 +8,7 @@ import httpx2
 import pytest
 import uvicorn
 
-from api.proxy_place import QUICK, Proxy, proxy_of
+from api.proxy_place import PROXY_SETTINGS, Proxy, proxy_of
 from gpudev.adapters.postgres.database.listener import PostgresReservationChanges
 from gpudev.adapters.postgres.database.roles import API, PROCESSOR
 from gpudev.adapters.postgres.stores import Stores
@@ -76,5 +76,5 @@ async def address(api: Api) -> AsyncIterator[str]:
 
 @pytest.fixture
 async def proxy(api: Api) -> AsyncIterator[Proxy]:
-    async with proxy_of(api, QUICK) as running:
+    async with proxy_of(api, PROXY_SETTINGS) as running:
         yield running

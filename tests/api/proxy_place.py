@@ -14,14 +14,16 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from gpudev.api.app import create_app
-from gpudev.api.http.connection_limits import limited_http_protocol
+from gpudev.api.http.connection_limits import CONNECTION_LIMITS, ConnectionLimits, limited_http_protocol
 from gpudev.bootstrap.proxy import open_ssh_sessions
 from gpudev.domain.reservations.reservation import SshEndpoint
-from gpudev.proxy.ssh.sessions import SshSessions
-from gpudev.settings import ProxySettings, RequestGuardSettings
+from gpudev.proxy.ssh.sessions import SILENT_FOR, SshSessions
+from gpudev.settings import ProxySettings
 from support.api import Api, identifier, submit, until
 
-QUICK = ProxySettings(look_every=timedelta(milliseconds=20), connect_timeout=timedelta(seconds=2))
+CHECK_EVERY = timedelta(milliseconds=20)
+"""Much more often than in real life, so that no test waits for it."""
+PROXY_SETTINGS = ProxySettings()
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
@@ -97,7 +99,10 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 @contextlib.asynccontextmanager
 async def proxy_of(
-    api: Api, settings: ProxySettings, limits: RequestGuardSettings | None = None
+    api: Api,
+    settings: ProxySettings,
+    limits: ConnectionLimits = CONNECTION_LIMITS,
+    silent_for: timedelta = SILENT_FOR,
 ) -> AsyncIterator[Proxy]:
     api.services = replace(api.services, settings=replace(api.services.settings, proxy=settings))
     api.app = create_app(api.services)
@@ -107,11 +112,11 @@ async def proxy_of(
         await played[0].serve(reader, writer)
 
     dev_server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with open_ssh_sessions(api.services) as sessions:
+    async with open_ssh_sessions(api.services, check_every=CHECK_EVERY, silent_for=silent_for) as sessions:
         config = uvicorn.Config(
             api.app,
             port=0,
-            http=limited_http_protocol(limits or RequestGuardSettings()),
+            http=limited_http_protocol(limits),
             ws=sessions.make_tunnel,  # type: ignore[arg-type]
             lifespan="off",
             log_config=None,

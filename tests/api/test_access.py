@@ -3,7 +3,6 @@ with every role. What comes out is what the table of access says."""
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from gpudev.api.http.openapi import openapi_document
 from gpudev.api.http.routing import Caller, V1Route, check_routes
 from gpudev.api.permissions import ENDPOINT_RULES, MissingRule, RequiredRole
 from gpudev.domain.access.users import Role
-from gpudev.settings import RequestGuardSettings
+from gpudev.http_edge.rate_limits import Rate, RequestLimits
 from support.api import Api, identifier, refused, submit
 
 NOBODY = "ffffffff-0000-4000-8000-000000000000"
@@ -42,8 +41,8 @@ ALLOWED = {
 @pytest.fixture
 def api(api: Api) -> Api:
     """With room for many wrong keys: it is not their number that is tried here."""
-    many = RequestGuardSettings(wrong_keys_burst=100_000, rotations_burst=100_000, login_burst=100_000)
-    api.restart(settings=replace(api.services.settings, guarding=many))
+    many = Rate(100_000, 60)
+    api.restart(request_limits=RequestLimits(logins=many, wrong_keys=many, rotations=many))
     return api
 
 

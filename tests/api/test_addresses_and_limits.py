@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpudev.http_edge.client_ip import ClientIpResolver
-from gpudev.http_edge.rate_limits import TokenBuckets, rate_limit_key
+from gpudev.http_edge.rate_limits import Rate, RequestLimits, TokenBuckets, rate_limit_key
 from gpudev.settings import RequestGuardSettings, load_settings
 from support.api import Api, refused
 
@@ -95,8 +95,8 @@ def test_buckets_are_forgotten_before_they_fill_the_memory() -> None:
 
 
 async def test_logins_are_counted_by_address_whatever_comes_of_them(api: Api) -> None:
-    limits = RequestGuardSettings(login_burst=3, trusted_proxies=("127.0.0.1",))
-    api.restart(settings=replace(api.services.settings, guarding=limits))
+    settings = replace(api.services.settings, guarding=RequestGuardSettings(trusted_proxies=("127.0.0.1",)))
+    api.restart(settings=settings, request_limits=RequestLimits(logins=Rate(3, 60)))
     client = api.anonymous()
 
     async def log_in(address: str) -> int:
@@ -115,8 +115,7 @@ async def test_logins_are_counted_by_address_whatever_comes_of_them(api: Api) ->
 
 
 async def test_guessing_keys_over_http_is_answered_429_soon(api: Api) -> None:
-    limits = RequestGuardSettings(wrong_keys_burst=5)
-    api.restart(settings=replace(api.services.settings, guarding=limits))
+    api.restart(request_limits=RequestLimits(wrong_keys=Rate(5, 60)))
     statuses = []
     for number in range(8):
         answer = await api.anonymous({"Authorization": f"Bearer gpudev_guess{number}"}).get("/v1/jobs")

@@ -12,7 +12,7 @@ from gpudev.adapters.postgres.database.roles import API
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.api.app import create_app
 from gpudev.domain.access.users import Role
-from gpudev.settings import RequestGuardSettings
+from gpudev.http_edge.rate_limits import Rate, RequestLimits
 from support.api import Api, PublishedKeys, api_services, refused, submit, until
 
 
@@ -80,7 +80,7 @@ async def test_keys_are_listed_without_what_they_are_and_revoked_by_number(api: 
 
 
 async def test_new_keys_are_given_only_so_often(api: Api) -> None:
-    api.restart(settings=replace(api.services.settings, guarding=RequestGuardSettings(rotations_burst=2)))
+    api.restart(request_limits=RequestLimits(rotations=Rate(2, 10)))
     client = await api.as_user("ada")
     for _ in range(2):
         secret = (await client.post("/v1/keys/rotate")).json()["api_key"]

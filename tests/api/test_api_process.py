@@ -14,6 +14,7 @@ import pytest
 
 from gpudev.adapters.postgres.database.roles import API
 from gpudev.adapters.postgres.stores import open_stores
+from gpudev.api.http.connection_limits import CONNECTION_LIMITS
 from gpudev.domain.access.users import Role
 from gpudev.ports.access import AuditEntry, AuditQuery
 from gpudev.settings import Settings
@@ -47,8 +48,6 @@ def process(settings: Settings) -> Iterator[tuple["subprocess.Popen[bytes]", int
         "POSTGRES_DB": settings.database.database,
         "GPU_DEV_HOME": str(settings.state_dir),
         "GPU_DEV_API_PORT": str(port),
-        "GPU_DEV_HEADER_TIMEOUT": "1",
-        "GPU_DEV_BODY_TIMEOUT": "1",
     }
     process = subprocess.Popen([sys.executable, "-m", "gpudev.main", "api"], env=environment, stderr=subprocess.DEVNULL)
     try:
@@ -74,13 +73,13 @@ def test_slow_clients_are_shut_out_and_what_was_done_is_written_before_a_stop(
 ) -> None:
     running, port = process
     secret = asyncio.run(make_key(settings))
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as slow:
+    address, patience = ("127.0.0.1", port), 60 + CONNECTION_LIMITS.body_timeout.total_seconds()
+    with socket.create_connection(address, patience) as slow, socket.create_connection(address, patience) as slower:
         slow.sendall(b"POST /v1/jobs/submit HTTP/1.1\r\nHost: api\r\nX-Slow: ")
-        assert slow.recv(100).startswith(b"HTTP/1.1 408 ")
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as slow:
         head = f"POST /v1/jobs/submit HTTP/1.1\r\nHost: api\r\nAuthorization: Bearer {secret}\r\n"
-        slow.sendall(head.encode() + b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{")
+        slower.sendall(head.encode() + b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{")
         assert slow.recv(100).startswith(b"HTTP/1.1 408 ")
+        assert slower.recv(100).startswith(b"HTTP/1.1 408 ")
     with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
         connection.request("POST", "/v1/keys/rotate", headers={"Authorization": f"Bearer {secret}"})
         answer = connection.getresponse()

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 
 import httpx2
 import pytest
@@ -11,8 +10,8 @@ import structlog
 from gpudev.domain.access.users import Role
 from gpudev.domain.errors import Unavailable
 from gpudev.http_edge.audit import AuditTrail
+from gpudev.http_edge.rate_limits import Rate, RequestLimits
 from gpudev.ports.access import AuditEntry, AuditQuery, sanitize_text
-from gpudev.settings import RequestGuardSettings
 from support.api import Api, refused, submit
 from support.clock import ManualClock
 
@@ -146,8 +145,7 @@ async def test_what_can_be_written_nowhere_else_is_in_the_log(clock: ManualClock
 
 
 async def test_one_address_cannot_fill_the_log_with_refusals(api: Api) -> None:
-    many = RequestGuardSettings(wrong_keys_burst=100_000)
-    api.restart(settings=replace(api.services.settings, guarding=many))
+    api.restart(request_limits=RequestLimits(wrong_keys=Rate(100_000, 60)))
     client = api.anonymous()
     for _ in range(150):
         refused(await client.get("/v1/jobs"), 401, "unauthenticated")

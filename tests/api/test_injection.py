@@ -6,7 +6,6 @@ The fields are found in the OpenAPI document, so that one that is added tomorrow
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -18,7 +17,7 @@ from gpudev.api.http.openapi import openapi_document
 from gpudev.domain.access.ssh_keys import check_github_user
 from gpudev.domain.access.users import Role
 from gpudev.domain.errors import Invalid
-from gpudev.settings import RequestGuardSettings
+from gpudev.http_edge.rate_limits import Rate, RequestLimits
 from support.api import Api, public_key, submit
 
 PAYLOADS = {
@@ -78,8 +77,8 @@ def fill(path: str, **values: str) -> str:
 
 @pytest.fixture
 async def root(api: Api) -> httpx2.AsyncClient:
-    limits = RequestGuardSettings(wrong_keys_burst=10**6, login_burst=10**6)
-    api.restart(settings=replace(api.services.settings, guarding=limits))
+    often = Rate(10**6, 60)
+    api.restart(request_limits=RequestLimits(logins=often, wrong_keys=often))
     return await api.as_user("root", Role.ADMIN)
 
 

@@ -22,8 +22,9 @@ from gpudev.api.permissions import ENDPOINT_RULES
 from gpudev.domain.access.users import Role
 from gpudev.domain.cluster import Node
 from gpudev.domain.queue import PLANNING_LEASE
+from gpudev.http_edge.rate_limits import Rate, RequestLimits
 from gpudev.ports.clock import SystemClock
-from gpudev.settings import RequestGuardSettings, Settings
+from gpudev.settings import Settings
 from support.api import Api, PublishedKeys, api_services
 
 EXAMPLES = 15
@@ -103,10 +104,10 @@ def server(settings: Settings) -> Iterator[Server]:
         await stores.nodes.publish_nodes(lease, nodes, datetime.now(UTC))
         user = await stores.users.add_user("ada", Role.ADMIN)
         secret = (await stores.users.issue_key(user.user_id, None, "test")).secret
-        limits = RequestGuardSettings(login_burst=10**6, wrong_keys_burst=10**6)
-        served = replace(settings, guarding=limits, database=replace(settings.database, user=API))
-        api_stores = open_stores(served)
-        app = create_app(api_services(api_stores, changes, PublishedKeys(), SystemClock(), served))
+        served = replace(settings, database=replace(settings.database, user=API))
+        api_stores, often = open_stores(served), Rate(10**6, 60)
+        services = api_services(api_stores, changes, PublishedKeys(), SystemClock(), served)
+        app = create_app(replace(services, request_limits=RequestLimits(logins=often, wrong_keys=often)))
         uvicorn_server = uvicorn.Server(uvicorn.Config(app, port=0, lifespan="off", log_config=None))
         serving = asyncio.create_task(uvicorn_server.serve())
         while not uvicorn_server.started:  # noqa: ASYNC110 - another's state

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import httpx2
 
-from api.proxy_place import QUICK, Proxy, greeting, proxy_of
+from api.proxy_place import PROXY_SETTINGS, Proxy, greeting, proxy_of
 from gpudev.settings import load_settings
 from support.api import Api, refused, submit, until
 
@@ -98,15 +98,15 @@ async def test_no_web_page_gets_in_and_no_token_stands_in_an_address(proxy: Prox
 
 async def test_no_record_leads_to_the_control_plane(api: Api, ada: httpx2.AsyncClient) -> None:
     """Not to its ports on one machine, and to none of its loopback elsewhere; nor to where clouds tell secrets."""
-    async with proxy_of(api, QUICK) as proxy:
+    async with proxy_of(api, PROXY_SETTINGS) as proxy:
         await proxy.reserve(ada, "169.254.169.254", 80)
         assert "recorded address" in await proxy.is_refused(await proxy.token(ada), 502)
         await proxy.reserve(ada, port=api.services.settings.api_port)
         await proxy.is_refused(await proxy.token(ada), 502)
-        await proxy.reserve(ada, "localhost", QUICK.port)
+        await proxy.reserve(ada, "localhost", PROXY_SETTINGS.port)
         await proxy.is_refused(await proxy.token(ada), 502)
     api.services = replace(api.services, settings=replace(api.services.settings, cluster="kubernetes"))
-    async with proxy_of(api, QUICK) as proxy:
+    async with proxy_of(api, PROXY_SETTINGS) as proxy:
         await proxy.reserve(ada)
         await proxy.is_refused(await proxy.token(ada), 502)
 
@@ -135,7 +135,7 @@ async def test_a_dev_server_that_does_not_answer_is_told(proxy: Proxy, ada: http
 
 
 async def test_nobody_takes_all_sessions(api: Api, ada: httpx2.AsyncClient, bob: httpx2.AsyncClient) -> None:
-    async with proxy_of(api, replace(QUICK, most_per_user=1)) as proxy:
+    async with proxy_of(api, replace(PROXY_SETTINGS, most_per_user=1)) as proxy:
         await proxy.reserve(ada)
         token = await proxy.token(ada)
         async with proxy.open(token) as session:
@@ -153,7 +153,7 @@ async def test_nobody_takes_all_sessions(api: Api, ada: httpx2.AsyncClient, bob:
 
 
 async def test_all_sessions_together_are_bounded_also_while_they_open(api: Api, ada: httpx2.AsyncClient) -> None:
-    async with proxy_of(api, replace(QUICK, most=2)) as proxy:
+    async with proxy_of(api, replace(PROXY_SETTINGS, most=2)) as proxy:
         await proxy.reserve(ada)
         token = await proxy.token(ada)
         async with proxy.open(token) as first, proxy.open(token) as second:

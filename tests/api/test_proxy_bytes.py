@@ -11,10 +11,10 @@ from typing import cast
 
 import httpx2
 
-from api.proxy_place import QUICK, Proxy, closed, greeting, proxy_of
+from api.proxy_place import PROXY_SETTINGS, Proxy, closed, greeting, proxy_of
+from gpudev.api.http.connection_limits import ConnectionLimits
 from gpudev.cli import proxy_tunnel
 from gpudev.proxy.ssh.tunnel import SessionRegistry, Tunnel
-from gpudev.settings import RequestGuardSettings
 from gpudev.wire import websocket
 from support.api import Api, until
 
@@ -175,7 +175,7 @@ async def test_a_dev_server_that_cuts_the_connection_is_told_as_that(proxy: Prox
 
 
 async def test_a_session_outlives_every_patience_with_slow_requests(api: Api, ada: httpx2.AsyncClient) -> None:
-    async with proxy_of(api, QUICK, RequestGuardSettings(header_timeout=timedelta(seconds=1))) as proxy:
+    async with proxy_of(api, PROXY_SETTINGS, ConnectionLimits(header_timeout=timedelta(seconds=1))) as proxy:
         await proxy.reserve(ada)
         async with proxy.open(await proxy.token(ada)) as session:
             await greeting(session)

@@ -8,10 +8,11 @@ from datetime import timedelta
 import httpx2
 import pytest
 
-from api.proxy_place import QUICK, Proxy, closed, greeting, proxy_of
+from api.proxy_place import PROXY_SETTINGS, Proxy, closed, greeting, proxy_of
 from gpudev.domain.errors import Unavailable
 from gpudev.domain.sessions.grants import Grant, GrantState
 from gpudev.settings import ProxySettings
+from gpudev.workflows.sessions.ssh_tokens import GRANT_CHECK_EVERY
 from support.api import Api, until
 
 
@@ -25,7 +26,7 @@ async def test_a_session_ends_with_its_reservation(proxy: Proxy, ada: httpx2.Asy
         assert reason == f"reservation {proxy.job['job_id'][:8]} is cancelled"
     await until(lambda: len(proxy.sessions) == 0)
     # The decision falls at the first look after it, and the usual look is never further away than this.
-    assert ProxySettings().look_every <= timedelta(milliseconds=400)
+    assert timedelta(milliseconds=400) >= GRANT_CHECK_EVERY
 
 
 async def test_a_session_ends_with_the_key_that_opened_it(proxy: Proxy, ada: httpx2.AsyncClient) -> None:
@@ -81,8 +82,8 @@ async def test_while_the_database_is_away_nothing_is_known_and_nobody_is_cut_off
 
 async def test_there_is_a_ping_before_anything_on_the_way_gives_up(api: Api, ada: httpx2.AsyncClient) -> None:
     """And a client that answers none is given up itself."""
-    settings = replace(QUICK, ping_every=timedelta(0), silent_for=timedelta(seconds=0.5))
-    async with proxy_of(api, settings) as proxy:
+    settings = replace(PROXY_SETTINGS, ping_every=timedelta(0))
+    async with proxy_of(api, settings, silent_for=timedelta(seconds=0.5)) as proxy:
         await proxy.reserve(ada)
         token = await proxy.token(ada)
         async with proxy.open(token) as answering:
@@ -104,7 +105,7 @@ async def test_there_is_a_ping_before_anything_on_the_way_gives_up(api: Api, ada
 
 
 async def test_a_server_that_stops_says_so(api: Api, ada: httpx2.AsyncClient) -> None:
-    async with proxy_of(api, QUICK) as proxy:
+    async with proxy_of(api, PROXY_SETTINGS) as proxy:
         await proxy.reserve(ada)
         async with proxy.open(await proxy.token(ada)) as session:
             await greeting(session)

@@ -9,7 +9,8 @@ import httpx2
 import pytest
 from websockets.exceptions import InvalidStatus
 
-from api.proxy_place import QUICK, Proxy, closed, greeting, proxy_of
+from api.proxy_place import PROXY_SETTINGS, Proxy, closed, greeting, proxy_of
+from gpudev.http_edge.rate_limits import Rate, RequestLimits
 from gpudev.ports.access import AuditEntry, AuditQuery
 from gpudev.settings import RequestGuardSettings
 from support.api import Api, until
@@ -55,9 +56,10 @@ async def test_whoever_is_turned_away_is_in_the_audit_log(proxy: Proxy, ada: htt
 
 async def test_an_address_that_tries_many_tokens_has_to_wait(api: Api, ada: httpx2.AsyncClient) -> None:
     """Also with a good one: whoever guesses learns nothing any more. Others go on, and so does what is open."""
-    guarding = RequestGuardSettings(wrong_keys_burst=3, wrong_keys_per_minute=1, trusted_proxies=("127.0.0.1",))
-    api.services = replace(api.services, settings=replace(api.services.settings, guarding=guarding))
-    async with proxy_of(api, QUICK) as proxy:
+    guarding, limits = RequestGuardSettings(trusted_proxies=("127.0.0.1",)), RequestLimits(wrong_keys=Rate(3, 1))
+    settings = replace(api.services.settings, guarding=guarding)
+    api.services = replace(api.services, settings=settings, request_limits=limits)
+    async with proxy_of(api, PROXY_SETTINGS) as proxy:
         await proxy.reserve(ada)
         token = await proxy.token(ada)
         guesser, other = [("X-Forwarded-For", "203.0.113.9")], [("X-Forwarded-For", "203.0.113.10")]

@@ -12,15 +12,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from gpudev.api.http.connection_limits import limited_http_protocol
-from gpudev.settings import RequestGuardSettings
+from gpudev.api.http.connection_limits import CONNECTION_LIMITS, ConnectionLimits, limited_http_protocol
 from support.api import until
 
-LIMITS = RequestGuardSettings(
-    header_timeout=timedelta(seconds=0.3),
-    body_timeout=timedelta(seconds=0.3),
-    max_header_bytes=4096,
-    max_connections=300,
+LIMITS = ConnectionLimits(
+    header_timeout=timedelta(seconds=0.3), body_timeout=timedelta(seconds=0.3), max_header_bytes=4096
 )
 UNHURRIED = replace(LIMITS, header_timeout=timedelta(seconds=1.5))
 """For clients that are not to be shut out: client and server share one process here, which may be held up for a while
@@ -52,7 +48,7 @@ def app() -> App:
 
 
 @contextlib.asynccontextmanager
-async def serving(app: App, limits: RequestGuardSettings) -> AsyncIterator[int]:
+async def serving(app: App, limits: ConnectionLimits, max_connections: int = 300) -> AsyncIterator[int]:
     config = uvicorn.Config(
         app,
         port=0,
@@ -61,7 +57,7 @@ async def serving(app: App, limits: RequestGuardSettings) -> AsyncIterator[int]:
         http=limited_http_protocol(limits),
         timeout_graceful_shutdown=1,
         timeout_keep_alive=60,
-        limit_concurrency=limits.max_connections,
+        limit_concurrency=max_connections,
     )
     server = uvicorn.Server(config)
     running = asyncio.create_task(server.serve())
@@ -182,7 +178,7 @@ async def test_two_hundred_slow_clients_keep_nobody_waiting(app: App) -> None:
 
 
 async def test_beyond_the_most_connections_there_is_a_503(app: App) -> None:
-    async with serving(app, RequestGuardSettings(max_connections=5)) as port:
+    async with serving(app, CONNECTION_LIMITS, max_connections=5) as port:
         held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(5)]
         heard = await talk(port, b"GET / HTTP/1.1\r\nHost: api\r\nConnection: close\r\n\r\n")
         assert heard.startswith(b"HTTP/1.1 503 ")

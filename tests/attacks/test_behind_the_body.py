@@ -10,8 +10,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from gpudev.api.http.connection_limits import limited_http_protocol
-from gpudev.settings import RequestGuardSettings
+from gpudev.api.http.connection_limits import ConnectionLimits, limited_http_protocol
 from support.api import until
 
 CHUNKED = b"POST / HTTP/1.1\r\nHost: api\r\nX-Forwarded-For: 192.0.2.1\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -30,7 +29,7 @@ async def tell_headers(scope: Scope, receive: Receive, send: Send) -> None:
 
 @pytest.fixture
 async def port() -> AsyncIterator[int]:
-    limits = RequestGuardSettings(max_header_bytes=8192)
+    limits = ConnectionLimits(max_header_bytes=8192)
     config = uvicorn.Config(
         tell_headers,
         port=0,

@@ -108,7 +108,7 @@ async def place(stores: Stores, place_settings: Settings, tmp_path: Path) -> Asy
         config = uvicorn.Config(
             jupyter.wrap_app(create_app(services)),
             port=0,
-            http=limited_http_protocol(settings.guarding),
+            http=limited_http_protocol(),
             ws=partial(jupyter.make_protocol, sessions),  # type: ignore[arg-type]
             lifespan="off",
             log_config=None,

@@ -11,11 +11,11 @@ from gpudev.adapters.postgres.stores import Stores
 from gpudev.adapters.ssh_tunnels import SshTunnels
 from gpudev.bootstrap.proxy import BROWSER_SESSION_TTL
 from gpudev.http_edge.audit import AuditTrail
+from gpudev.http_edge.rate_limits import Rate
 from gpudev.ports.access import AuditEntry, AuditQuery
 from gpudev.ports.clock import SystemClock
 from gpudev.proxy.jupyter.guard import JupyterGuard
 from gpudev.proxy.jupyter.http_proxy import JupyterAccess, JupyterHttpProxy
-from gpudev.settings import RequestGuardSettings
 from gpudev.workflows.sessions.jupyter_access import BrowserSessions
 
 JOB = "7f3c0d52-0000-4000-8000-000000000001"
@@ -46,8 +46,7 @@ class Door:
 async def at_the_door(stores: Stores) -> AsyncIterator[Door]:
     clock = SystemClock()
     trail = AuditTrail(stores.audit_log, clock)
-    limits = RequestGuardSettings(wrong_keys_burst=BURST, wrong_keys_per_minute=1, trusted_proxies=("127.0.0.1",))
-    guard = JupyterGuard(trail, clock, limits, most_per_user=8)
+    guard = JupyterGuard(trail, clock, ("127.0.0.1",), most_per_user=8, wrong_secrets=Rate(BURST, 1))
     browsing = BrowserSessions(stores.proxy_tokens, stores.addons, clock, BROWSER_SESSION_TTL)
     ways = SshTunnels(nowhere, 1.0)  # type: ignore[arg-type]
     pages = JupyterHttpProxy(PlainTextResponse("behind"), JupyterAccess(browsing, ways, guard, ()), 60)

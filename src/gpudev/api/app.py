@@ -95,19 +95,19 @@ def _allow_origins(app: FastAPI, origins: Sequence[str]) -> None:
 
 
 def _request_guard(services: ApiDependencies) -> RequestGuard:
-    limits = services.settings.guarding
+    limits = services.request_limits
     return RequestGuard(
         authentication=Authentication(
             services.identity,
             services.clock,
             changes=services.access_changes,
-            wrong_keys=TokenBuckets(limits.wrong_keys_burst, limits.wrong_keys_per_minute),
+            wrong_keys=TokenBuckets(*limits.wrong_keys),
         ),
-        addresses=ClientIpResolver(limits.trusted_proxies),
+        addresses=ClientIpResolver(services.settings.guarding.trusted_proxies),
         trail=services.trail,
         clock=services.clock,
-        logins=TokenBuckets(limits.login_burst, limits.login_per_minute),
-        rotations=TokenBuckets(limits.rotations_burst, limits.rotations_per_minute),
+        logins=TokenBuckets(*limits.logins),
+        rotations=TokenBuckets(*limits.rotations),
         streams_of_user=ConcurrencyLimits(limits.streams_per_user),
         streams_from_address=ConcurrencyLimits(limits.streams_per_address),
     )
@@ -184,7 +184,7 @@ def _jobs(services: ApiDependencies, unreleased: UnreleasedView) -> JobEndpoints
 
 def _proxy(services: ApiDependencies) -> SshTokenEndpoints:
     settings = services.settings.proxy
-    proxying = SshTokens(services.reservations, services.proxy_tokens, services.clock, settings.token_ttl)
+    proxying = SshTokens(services.reservations, services.proxy_tokens, services.clock)
     return SshTokenEndpoints(services.reservations, proxying, settings.url)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from gpudev.http_edge.audit import AuditTrail
+from gpudev.http_edge.rate_limits import REQUEST_LIMITS, RequestLimits
 from gpudev.ports.access import (
     NO_ACCESS_CHANGES,
     AccessChanges,
@@ -72,5 +73,6 @@ class ApiDependencies:
     tracer: Tracer = NO_TRACER
     gpu_usage: GpuUsage | None = None
     """None: nobody measures how busy GPUs are."""
+    request_limits: RequestLimits = REQUEST_LIMITS
     plan_cache_seconds: float = 0.05
     """For how long a published plan is looked at without asking whether there is a newer one."""

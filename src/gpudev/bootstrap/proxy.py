@@ -18,15 +18,15 @@ from gpudev.http_edge.audit import AuditTrail
 from gpudev.ports.clock import Clock, SystemClock
 from gpudev.ports.reservations import ReservationStore
 from gpudev.ports.sessions import JupyterSecretStore, ProxyTokenStore
-from gpudev.proxy.dev_server_connector import DevServerConnector
+from gpudev.proxy.dev_server_connector import CONNECT_TIMEOUT, DevServerConnector
 from gpudev.proxy.jupyter.guard import JupyterGuard
 from gpudev.proxy.jupyter.http_proxy import JupyterAccess, JupyterHttpProxy
 from gpudev.proxy.jupyter.websocket_proxy import JupyterWebSockets, WebSocketSwitch
 from gpudev.proxy.ssh.handshake import SessionGuard
-from gpudev.proxy.ssh.sessions import SshSessions
+from gpudev.proxy.ssh.sessions import SILENT_FOR, SshSessions
 from gpudev.settings import Settings
 from gpudev.workflows.sessions.jupyter_access import BrowserSessions
-from gpudev.workflows.sessions.ssh_tokens import SshTokens
+from gpudev.workflows.sessions.ssh_tokens import GRANT_CHECK_EVERY, SshTokens
 
 BROWSER_SESSION_TTL = timedelta(hours=24)
 """How long a browser that was let in may come back; the reservation's end is another."""
@@ -56,9 +56,9 @@ async def open_jupyter_proxy(
     clock: Clock,
 ) -> AsyncIterator[JupyterProxy]:
     targets = DevServerConnector.from_settings(settings)
-    ways = SshTunnels(targets.resolve_address, settings.proxy.connect_timeout.total_seconds())
-    proxying = SshTokens(reservations, tokens, clock, settings.proxy.token_ttl)
-    guard = JupyterGuard(trail, clock, settings.guarding, settings.proxy.most_per_user)
+    ways = SshTunnels(targets.resolve_address, CONNECT_TIMEOUT.total_seconds())
+    proxying = SshTokens(reservations, tokens, clock)
+    guard = JupyterGuard(trail, clock, settings.guarding.trusted_proxies, settings.proxy.most_per_user)
     door = JupyterAccess(BrowserSessions(tokens, keys, clock, BROWSER_SESSION_TTL), ways, guard, _own_hosts(settings))
     sockets = JupyterWebSockets(door, proxying, settings.proxy)
     sockets.start()
@@ -78,13 +78,17 @@ def _own_hosts(settings: Settings) -> frozenset[str]:
 
 
 @contextlib.asynccontextmanager
-async def open_ssh_sessions(services: ApiDependencies) -> AsyncIterator[SshSessions]:
+async def open_ssh_sessions(
+    services: ApiDependencies, *, check_every: timedelta = GRANT_CHECK_EVERY, silent_for: timedelta = SILENT_FOR
+) -> AsyncIterator[SshSessions]:
     """Beside the API, so that one port is enough."""
     settings = services.settings
-    proxying = SshTokens(services.reservations, services.proxy_tokens, services.clock, settings.proxy.token_ttl)
-    guard = SessionGuard(proxying, services.trail, services.clock, settings.guarding)
+    proxying = SshTokens(services.reservations, services.proxy_tokens, services.clock)
+    wrong_tokens = services.request_limits.wrong_keys
+    guard = SessionGuard(proxying, services.trail, services.clock, settings.guarding.trusted_proxies, wrong_tokens)
+    connector = DevServerConnector.from_settings(settings)
     async with _started_sessions(
-        SshSessions(proxying, guard, DevServerConnector.from_settings(settings), settings.proxy)
+        SshSessions(proxying, guard, connector, settings.proxy, check_every=check_every, silent_for=silent_for)
     ) as sessions:
         yield sessions
 
@@ -93,9 +97,9 @@ async def open_ssh_sessions(services: ApiDependencies) -> AsyncIterator[SshSessi
 async def open_proxy(settings: Settings) -> AsyncIterator[tuple[HealthAndMetrics, SshSessions, JupyterProxy]]:
     """A service of its own: its sessions, Jupyter, and what tells how it is."""
     stores, clock = open_stores(settings, max_connections=4), SystemClock()
-    proxying = SshTokens(stores.reservations, stores.proxy_tokens, clock, settings.proxy.token_ttl)
+    proxying = SshTokens(stores.reservations, stores.proxy_tokens, clock)
     trail = AuditTrail(stores.audit_log, clock)
-    guard = SessionGuard(proxying, trail, clock, settings.guarding)
+    guard = SessionGuard(proxying, trail, clock, settings.guarding.trusted_proxies)
     trail.start()
     try:
         async with (

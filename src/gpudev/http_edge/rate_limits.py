@@ -10,8 +10,37 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 _MAX_BUCKETS = 10_000
+
+
+class Rate(NamedTuple):
+    burst: float
+    per_minute: float
+
+
+_SIXTY_A_MINUTE, _TEN_A_MINUTE = Rate(burst=60, per_minute=60), Rate(burst=10, per_minute=10)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLimits:
+    """What one address or user may do. Not a setting: people stay far below it, also many behind one address, and
+    guessing stays hopeless."""
+
+    logins: Rate = _SIXTY_A_MINUTE
+    """From one address. A login takes up to two requests."""
+    wrong_keys: Rate = _SIXTY_A_MINUTE
+    """Different wrong API keys (also tokens and Jupyter secrets) from one address, before none from there is looked
+    up any more."""
+    rotations: Rate = _TEN_A_MINUTE
+    """New keys for one user."""
+    streams_per_user: int = 50
+    """Streams of events at once. A stream holds its connection for as long as it is read."""
+    streams_per_address: int = 500
+
+
+REQUEST_LIMITS = RequestLimits()
 
 
 @dataclass(slots=True)

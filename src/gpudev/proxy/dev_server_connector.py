@@ -11,6 +11,9 @@ from gpudev.domain.reservations.reservation import SshEndpoint
 from gpudev.planning.sessions import check_server_address
 from gpudev.settings import Settings
 
+CONNECT_TIMEOUT = timedelta(seconds=5)
+"""How long a dev server may take to accept a connection: it is near, and whoever waits for it is told soon."""
+
 
 @dataclass(frozen=True, slots=True)
 class DevServerConnector:
@@ -18,14 +21,14 @@ class DevServerConnector:
     """Only where dev servers run on this very machine."""
     own_addresses: Collection[tuple[str, int]]
     """Addresses of the control plane itself."""
-    timeout: timedelta
+    timeout: timedelta = CONNECT_TIMEOUT
 
     @classmethod
     def from_settings(cls, settings: Settings) -> "DevServerConnector":
         ours = settings.own_addresses
         if settings.cluster == "local":
             ours |= {("127.0.0.1", port) for _, port in ours} | {(settings.ssh_host, port) for _, port in ours}
-        return cls(settings.cluster == "local", ours, settings.proxy.connect_timeout)
+        return cls(settings.cluster == "local", ours)
 
     async def connect(self, to: SshEndpoint, protocol: Callable[[], asyncio.Protocol]) -> asyncio.Transport:
         """A name is looked up once and the addresses found are checked and used: it cannot mean something else a

@@ -55,7 +55,7 @@ def api(host: str | None, port: int | None) -> None:
                 jupyter.wrap_app(create_app(services)),
                 host=host or chosen.api_host,
                 port=port or chosen.api_port,
-                http=limited_http_protocol(chosen.guarding),
+                http=limited_http_protocol(),
                 ws=partial(jupyter.make_protocol, sessions),  # type: ignore[arg-type]  # whatever makes a protocol will do
                 lifespan="off",
                 access_log=False,
@@ -100,7 +100,7 @@ def proxy(host: str | None, port: int | None) -> None:
                 jupyter.wrap_app(eyes.health_app()),
                 host=host or chosen.proxy.host,
                 port=port or chosen.proxy.port,
-                http=limited_http_protocol(chosen.guarding),
+                http=limited_http_protocol(),
                 ws=partial(jupyter.make_protocol, sessions),  # type: ignore[arg-type]  # whatever makes a protocol will do
                 lifespan="off",
                 access_log=False,

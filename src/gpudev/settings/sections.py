@@ -245,34 +245,17 @@ class OidcSettings:
 
 @dataclass(frozen=True, slots=True)
 class RequestGuardSettings:
-    """What the API does against those who mean it ill. The limits count in each API process for itself."""
+    """Whom the API believes, and how many connections it takes."""
 
-    login_burst: int = 60
-    login_per_minute: float = 60.0
-    """Logins (each takes up to two requests) from one address; an IPv6 /64 counts as one."""
-    wrong_keys_burst: int = 60
-    wrong_keys_per_minute: float = 60.0
-    """Different wrong API keys from one address, before no key from there is looked up any more."""
-    rotations_burst: int = 10
-    rotations_per_minute: float = 10.0
-    """New keys for one user."""
     trusted_proxies: tuple[str, ...] = ()
     """Addresses or networks of proxies whose X-Forwarded-For is believed."""
     cors_origins: tuple[str, ...] = ()
     """Origins of web pages that may ask the API in a browser. None: no other than its own."""
-    header_timeout: timedelta = timedelta(seconds=10)
-    """How long a client may take to send a request's headers, also its first ones."""
-    body_timeout: timedelta = timedelta(seconds=30)
-    """How long after that it may take to send the rest; a large body that keeps coming has longer."""
     keep_alive: timedelta = timedelta(seconds=75)
     """How long a connection may lie idle between two requests. Longer than what stands before us keeps one (60 seconds,
     as a rule): else it sends a request just when we hang up, and somebody is told 502."""
-    max_header_bytes: int = 32 * 1024
     max_connections: int = 2000
-    """At once; whoever comes then is answered 503."""
-    streams_per_user: int = 50
-    streams_per_address: int = 500
-    """Streams of events at once; a stream holds its connection for as long as it is read."""
+    """At once, in each process; beyond that the answer is 503."""
 
     def __post_init__(self) -> None:
         for text in self.trusted_proxies:
@@ -307,19 +290,11 @@ class ProxySettings:
     host: str = "127.0.0.1"
     port: int = 7481
     """Where `gpu-dev-server proxy` listens."""
-    token_ttl: timedelta = timedelta(seconds=60)
-    """How long a token opens sessions."""
     most_per_user: int = 256
     most: int = 2000
     """Sessions at once."""
-    look_every: timedelta = timedelta(milliseconds=400)
-    """How often it is asked whether sessions may go on; they end within a second of being revoked."""
     ping_every: timedelta = timedelta(seconds=20)
     """Less than anything on the way waits before it takes a silent connection for dead (often 60 seconds)."""
-    silent_for: timedelta = timedelta(minutes=5)
-    """When a client that answers no ping is given up."""
-    connect_timeout: timedelta = timedelta(seconds=5)
-    """How long a dev server may take to accept a connection."""
 
     def __post_init__(self) -> None:
         if self.url and not self.url.startswith(("https://", "http://")):

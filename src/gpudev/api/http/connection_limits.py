@@ -8,13 +8,14 @@ needs.
 
 import asyncio
 from collections.abc import MutableMapping
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, ClassVar, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gpudev.api.http.responses import problem_response
 from gpudev.http_edge.error_responses import allow_abort
-from gpudev.settings import RequestGuardSettings
 
 _FRAMING_PER_BYTE = 8
 _MAX_FRAMING = 8 * 2**20
@@ -23,8 +24,22 @@ _MIN_BYTES_PER_SECOND = 16 * 1024
 _REASONS = {408: b"Request Timeout", 431: b"Request Header Fields Too Large"}
 
 
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """How long a request may take to arrive, and how large its head may be. Not a setting: slow lines fit in well."""
+
+    header_timeout: timedelta = timedelta(seconds=10)
+    """For a request's headers, also the first ones."""
+    body_timeout: timedelta = timedelta(seconds=30)
+    """For the rest; a large body that keeps coming has longer."""
+    max_header_bytes: int = 32 * 1024
+
+
+CONNECTION_LIMITS = ConnectionLimits()
+
+
 class LimitedHttpProtocol(HttpToolsProtocol):
-    limits: ClassVar[RequestGuardSettings] = RequestGuardSettings()
+    limits: ClassVar[ConnectionLimits] = CONNECTION_LIMITS
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -142,6 +157,6 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self.transport.close()
 
 
-def limited_http_protocol(limits: RequestGuardSettings) -> type[LimitedHttpProtocol]:
+def limited_http_protocol(limits: ConnectionLimits = CONNECTION_LIMITS) -> type[LimitedHttpProtocol]:
     """What uvicorn is to make connections with."""
     return type("GuardedHttp", (LimitedHttpProtocol,), {"limits": limits})

@@ -7,18 +7,17 @@ then asks of Jupyter leaves none. Who may go where is the workflow's to say, and
 
 import hashlib
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from gpudev.domain.errors import GpuDevError, LimitReached, RateLimited
 from gpudev.http_edge.audit import AuditTrail, ProxyClient
 from gpudev.http_edge.client_ip import ClientIpResolver
 from gpudev.http_edge.error_responses import DENIED_STATUSES, http_status
-from gpudev.http_edge.rate_limits import ConcurrencyLimits, TokenBuckets, rate_limit_key
+from gpudev.http_edge.rate_limits import REQUEST_LIMITS, ConcurrencyLimits, Rate, TokenBuckets, rate_limit_key
 from gpudev.ports.access import sanitize_text
 from gpudev.ports.clock import Clock
 from gpudev.proxy.jupyter.headers import Headers
-from gpudev.settings import RequestGuardSettings
 from gpudev.workflows.sessions.jupyter_access import AdmittedBrowser, JupyterAccessDenied, WrongJupyter
 
 REQUEST_ACTION = "{} /v1/jobs/{{job_id}}/jupyter/"
@@ -27,11 +26,18 @@ _MAX_KNOWN_WRONG = 10_000
 
 
 class JupyterGuard:
-    def __init__(self, trail: AuditTrail, clock: Clock, limits: RequestGuardSettings, most_per_user: int) -> None:
+    def __init__(
+        self,
+        trail: AuditTrail,
+        clock: Clock,
+        trusted_proxies: Sequence[str],
+        most_per_user: int,
+        wrong_secrets: Rate = REQUEST_LIMITS.wrong_keys,
+    ) -> None:
         self._trail = trail
         self._clock = clock
-        self._addresses = ClientIpResolver(limits.trusted_proxies)
-        self._wrong_secrets = TokenBuckets(limits.wrong_keys_burst, limits.wrong_keys_per_minute)
+        self._addresses = ClientIpResolver(trusted_proxies)
+        self._wrong_secrets = TokenBuckets(*wrong_secrets)
         self._known_wrong: dict[bytes, None] = {}
         self._connections = ConcurrencyLimits(most_per_user)
 

@@ -24,7 +24,7 @@ from gpudev.proxy.jupyter.http_proxy import JupyterAccess, jupyter_error_respons
 from gpudev.settings import ProxySettings
 from gpudev.wire.websocket import PING_FRAME, FrameBoundaryTracker
 from gpudev.workflows.sessions.jupyter_access import AdmittedBrowser
-from gpudev.workflows.sessions.ssh_tokens import SshTokens
+from gpudev.workflows.sessions.ssh_tokens import GRANT_CHECK_EVERY, SshTokens
 
 log = structlog.get_logger(__name__)
 _HIGH_WATER, _LOW_WATER = 256 * 1024, 64 * 1024
@@ -68,7 +68,7 @@ class JupyterWebSockets:
         """The one loop that goes on whatever happens. While the database is away nothing is known, and nothing
         ends."""
         while True:
-            await asyncio.sleep(self._settings.look_every.total_seconds())
+            await asyncio.sleep(GRANT_CHECK_EVERY.total_seconds())
             try:
                 with suppress(Unavailable):
                     await self.end_expired()

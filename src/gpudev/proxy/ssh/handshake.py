@@ -22,10 +22,9 @@ from gpudev.http_edge.error_responses import (
     problem_type,
     to_error_response,
 )
-from gpudev.http_edge.rate_limits import TokenBuckets, rate_limit_key
+from gpudev.http_edge.rate_limits import REQUEST_LIMITS, Rate, TokenBuckets, rate_limit_key
 from gpudev.ports.access import sanitize_text
 from gpudev.ports.clock import Clock
-from gpudev.settings import RequestGuardSettings
 from gpudev.workflows.sessions.ssh_tokens import AdmittedSession, SshTokens
 
 _PATH = re.compile(r"/v1/jobs/([0-9a-fA-F-]{32,36})/ssh")
@@ -105,12 +104,19 @@ class SessionTraffic:
 
 
 class SessionGuard:
-    def __init__(self, ssh_tokens: SshTokens, trail: AuditTrail, clock: Clock, limits: RequestGuardSettings) -> None:
+    def __init__(
+        self,
+        ssh_tokens: SshTokens,
+        trail: AuditTrail,
+        clock: Clock,
+        trusted_proxies: Sequence[str] = (),
+        wrong_tokens: Rate = REQUEST_LIMITS.wrong_keys,
+    ) -> None:
         self._ssh_tokens = ssh_tokens
         self._trail = trail
         self._clock = clock
-        self._addresses = ClientIpResolver(limits.trusted_proxies)
-        self._wrong_tokens = TokenBuckets(limits.wrong_keys_burst, limits.wrong_keys_per_minute)
+        self._addresses = ClientIpResolver(trusted_proxies)
+        self._wrong_tokens = TokenBuckets(*wrong_tokens)
 
     def identify_client(self, peer: str | None, forwarded_for: Sequence[str]) -> ProxyClient:
         return ProxyClient(self._addresses.resolve(peer, forwarded_for), uuid.uuid4().hex)

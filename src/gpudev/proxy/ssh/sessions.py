@@ -23,22 +23,33 @@ from gpudev.proxy.ssh import handshake
 from gpudev.proxy.ssh.handshake import SessionGuard, SessionTraffic
 from gpudev.proxy.ssh.tunnel import Tunnel
 from gpudev.settings import ProxySettings
-from gpudev.workflows.sessions.ssh_tokens import AdmittedSession, SshTokens
+from gpudev.workflows.sessions.ssh_tokens import GRANT_CHECK_EVERY, AdmittedSession, SshTokens
 
 log = structlog.get_logger(__name__)
 _CLOSE_SECONDS = 1.0
 _CHECK_SECONDS = 1.0
 _STUCK_AFTER = timedelta(minutes=2)
+SILENT_FOR = timedelta(minutes=5)
+"""When a client that answers no ping is given up: many pings later, since a laptop may sleep for a moment."""
 
 
 class SshSessions:
     def __init__(
-        self, ssh_tokens: SshTokens, guard: SessionGuard, targets: DevServerConnector, settings: ProxySettings
+        self,
+        ssh_tokens: SshTokens,
+        guard: SessionGuard,
+        targets: DevServerConnector,
+        settings: ProxySettings,
+        *,
+        check_every: timedelta = GRANT_CHECK_EVERY,
+        silent_for: timedelta = SILENT_FOR,
     ) -> None:
         self._ssh_tokens = ssh_tokens
         self._guard = guard
         self._targets = targets
         self._settings = settings
+        self._check_every = check_every.total_seconds()
+        self._silent_for = silent_for.total_seconds()
         self._open: dict[Tunnel, AdmittedSession] = {}
         self._opening = 0
         self._by_user: Counter[int] = Counter()
@@ -125,7 +136,7 @@ class SshSessions:
         """The one loop that goes on whatever happens."""
         while True:
             self.watchdog.beat("sessions")
-            await asyncio.sleep(self._settings.look_every.total_seconds())
+            await asyncio.sleep(self._check_every)
             try:
                 await self.end_expired()
                 self.ping_all()
@@ -174,7 +185,7 @@ class SshSessions:
             return
         self._pinged_at = now
         for tunnel in list(self._open):
-            if tunnel.silent_for(now) > self._settings.silent_for.total_seconds():
+            if tunnel.silent_for(now) > self._silent_for:
                 tunnel.end(SessionEnd(CloseCode.SILENT, "nobody answered"))
             else:
                 tunnel.ping()

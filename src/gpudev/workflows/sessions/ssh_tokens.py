@@ -20,6 +20,10 @@ from gpudev.ports.sessions import ProxyTokenStore
 from gpudev.workflows.reservation_views import find_job
 
 _RANDOM_BYTES = 32
+SSH_TOKEN_TTL = timedelta(seconds=60)
+"""For as long a token opens sessions: a client opens one at once, and asks for another token for the next."""
+GRANT_CHECK_EVERY = timedelta(milliseconds=400)
+"""How often it is asked whether open sessions may go on: they must end within a second of being revoked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,7 @@ class SshTokens:
     reservations: ReservationStore
     tokens: ProxyTokenStore
     clock: Clock
-    ttl: timedelta
+    ttl: timedelta = SSH_TOKEN_TTL
 
     async def issue_token(self, key: ApiKey, job_id: str) -> IssuedToken:
         """Raises NotFound for what is not the caller's, Conflict for what is not active."""
