@@ -21,14 +21,14 @@ down: ## Stop it again; what is stored stays
 	@tools/bootstrap server
 	@./gpu-dev down
 
-test: ## Set everything up and run all tests (ARGS="tests/embedded -k postgres")
+test: ## Set everything up and run all tests (ARGS="tests/integration/system -k supervisor")
 	@tools/bootstrap dev
 	@tools/with-test-tools tools/with-kube tools/with-programs tools/reap $(PYTHON) -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 test-infra: ## Test infra/ with real providers and a local AWS; builds them first (an hour, once)
 	@tools/bootstrap dev
-	@$(PYTHON) tests/infra/programs.py all >/dev/null
-	@GPU_DEV_TEST_INFRA=1 tools/with-test-tools $(PYTHON) -m pytest -rs tests/infra $(ARGS)
+	@$(PYTHON) tests/support/deploy/opentofu_programs.py all >/dev/null
+	@GPU_DEV_TEST_INFRA=1 tools/with-test-tools $(PYTHON) -m pytest -rs tests/*/deploy/test_infra_*.py tests/unit/cluster/test_node_commands.py $(ARGS)
 
 infra-cost: ## Print what the environments of infra/ cost by the hour
 	@tools/bootstrap dev
@@ -36,8 +36,8 @@ infra-cost: ## Print what the environments of infra/ cost by the hour
 
 kube: ## Build the Kubernetes the tests run on (10 minutes, once per machine)
 	@tools/bootstrap dev
-	@$(PYTHON) tests/support/kube_binaries.py
-	@$(PYTHON) tests/support/kube_node.py prepare
+	@$(PYTHON) tests/support/kubernetes/binaries.py
+	@$(PYTHON) tests/support/kubernetes/real_node.py prepare
 
 check: ## Format, lint, strict types, layers and the fast tests
 	@tools/bootstrap dev

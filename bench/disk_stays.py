@@ -35,9 +35,9 @@ from gpudev.embedded.postgres import EmbeddedPostgres
 from gpudev.ports.clock import SystemClock
 from gpudev.ports.cloud import CloudDisks
 from gpudev.settings import AwsSettings, Settings, load_settings
-from support.aws_stub import AwsStub
+from support.clouds.aws_stub import AwsStub
 from support.paper_cluster import PaperCluster
-from support.world import World
+from support.processor_world import World
 
 _ROUNDS = 20
 _WARM_UP = 3

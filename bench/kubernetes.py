@@ -33,7 +33,7 @@ from gpudev.domain.cluster import NodeShare
 from gpudev.domain.ids import UserId, new_reservation_id, pod_name
 from gpudev.ports.cluster import ServerSpec
 from gpudev.settings import KubernetesSettings
-from support.kube import ControlPlane
+from support.kubernetes.control_plane import ControlPlane
 
 _NODES, _ADMISSIONS, _SINGLE = 500, 2_000, 100
 _MANY_NODES, _OURS, _FOREIGN = 1_000, 2_500, 5_500

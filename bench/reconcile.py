@@ -27,7 +27,7 @@ from gpudev.adapters.kubernetes.client.resource_kinds import NODE
 from gpudev.adapters.kubernetes.objects import labels
 from gpudev.domain.ids import new_reservation_id
 from gpudev.settings import KubernetesSettings
-from support.kube import ControlPlane
+from support.kubernetes.control_plane import ControlPlane
 
 _NODES, _PODS, _OURS = 5_000, 40_000, 4_000
 _VOLUMES, _SNAPSHOTS = 10_000, 50_000
@@ -164,7 +164,7 @@ async def _measure_disks(folder: Path) -> None:
 def _stub() -> Iterator[dict[str, str]]:
     root = Path(__file__).resolve().parent.parent
     process = subprocess.Popen(
-        [sys.executable, "-m", "support.aws_stub", str(_VOLUMES), str(_SNAPSHOTS)],
+        [sys.executable, "-m", "support.clouds.aws_stub", str(_VOLUMES), str(_SNAPSHOTS)],
         cwd=root / "tests",
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -8,25 +8,27 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
 
-from gpudev.adapters.postgres.database.migrator import migrate
-from gpudev.adapters.postgres.database.pool import connect
-from gpudev.adapters.postgres.stores import Stores, open_stores
-from gpudev.embedded.postgres import EmbeddedPostgres
 from gpudev.settings import DatabaseSettings, Settings
+from support.clean_environment import settle
 from support.clock import ManualClock
-from support.surroundings import settle
 
+if TYPE_CHECKING:  # what talks to a database is loaded when a test asks for one
+    from gpudev.adapters.postgres.stores import Stores
+    from gpudev.embedded.postgres import EmbeddedPostgres
+
+pytest_plugins = ["support.fixtures.kubernetes"]
 _numbers = itertools.count(1)
 # How long an example takes says how busy the machine is, and nothing else.
 hypothesis.settings.register_profile("no deadline", deadline=None)
 hypothesis.settings.load_profile("no deadline")
 settle(os.environ)
 sys.dont_write_bytecode = False
-# Programs set their own (tests/embedded/test_up_anywhere.py); parts that run within a test rely on it.
+# Programs set their own (tests/e2e/system/test_up_in_any_shell.py); parts that run within a test rely on it.
 os.umask(0o022)
 for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(_number) is signal.SIG_IGN:
@@ -45,8 +47,11 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator["EmbeddedPostgres"]:
     """One server per test process, without durability. The schema is migrated once, into a template."""
+    from gpudev.adapters.postgres.database.migrator import migrate
+    from gpudev.embedded.postgres import EmbeddedPostgres
+
     server = EmbeddedPostgres(Path(tmp_path_factory.mktemp("postgres")) / "data", fast=True)
     server.initialise()
     server.start()
@@ -56,8 +61,10 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostg
 
 
 @pytest.fixture
-async def database(postgres: EmbeddedPostgres) -> AsyncIterator[DatabaseSettings]:
+async def database(postgres: "EmbeddedPostgres") -> AsyncIterator[DatabaseSettings]:
     """A fresh, migrated database."""
+    from gpudev.adapters.postgres.database.pool import connect
+
     template = postgres.database_settings()
     fresh = replace(template, database=f"test_{next(_numbers)}")
     control = replace(template, database="postgres")
@@ -75,11 +82,13 @@ def settings(database: DatabaseSettings, tmp_path: Path) -> Settings:
 
 
 @pytest.fixture
-async def stores_of(settings: Settings) -> AsyncIterator[Callable[[str], Stores]]:
+async def stores_of(settings: Settings) -> AsyncIterator[Callable[[str], "Stores"]]:
     """The stores as a service has them, who may do to the database what its role may and nothing else."""
+    from gpudev.adapters.postgres.stores import open_stores
+
     opened: list[Stores] = []
 
-    def open_as(role: str) -> Stores:
+    def open_as(role: str) -> "Stores":
         opened.append(open_stores(replace(settings, database=replace(settings.database, user=role))))
         return opened[-1]
 
@@ -89,7 +98,9 @@ async def stores_of(settings: Settings) -> AsyncIterator[Callable[[str], Stores]
 
 
 @pytest.fixture
-async def stores(settings: Settings) -> AsyncIterator[Stores]:
+async def stores(settings: Settings) -> AsyncIterator["Stores"]:
+    from gpudev.adapters.postgres.stores import open_stores
+
     opened = open_stores(settings)
     yield opened
     await opened.close()

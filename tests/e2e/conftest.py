@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from support.system import System
+from support.system.embedded_system import System
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+MODULES = ROOT / "tests" / "support" / "go_modules"
 
 
 @dataclass(frozen=True)
@@ -100,12 +101,12 @@ class GoText(GoProgram):
         half.rename(program)
 
 
-DEX = GoProgram("dex", "github.com/dexidp/dex/cmd/dex", ROOT / "tests" / "auth" / "dex")
+DEX = GoProgram("dex", "github.com/dexidp/dex/cmd/dex", MODULES / "dex")
 """An OpenID Connect provider that logins are tested against."""
 PROMTOOL = GoProgram(
     "promtool",
     "github.com/prometheus/prometheus/cmd/promtool",
-    ROOT / "tests" / "metrics" / "promtool",
+    MODULES / "promtool",
     # Without the clients of two dozen clouds that it could find its targets in: these make most of its build.
     tags="remove_all_sd",
 )
@@ -113,7 +114,7 @@ PROMTOOL = GoProgram(
 PROMETHEUS_KINDS = GoText(
     "prometheus_kinds",
     "github.com/prometheus-operator/prometheus-operator",
-    ROOT / "tests" / "metrics" / "prometheus-operator",
+    MODULES / "prometheus-operator",
     files=tuple(
         f"example/prometheus-operator-crd/monitoring.coreos.com_{kind}.yaml"
         for kind in ("servicemonitors", "prometheusrules")

@@ -4,7 +4,8 @@ To add an endpoint, add its line to ENDPOINT_RULES: method and path template as 
 `own` says that it is about the caller's own things: another user's answer 404 (reservations are there for operators).
 `login` marks where people prove who they are: open, limited per address, and in the audit log whatever comes of it.
 `gives_keys` limits how often one user may ask.
-An endpoint without a line is refused when the app is made; tests/api/test_access.py tries every line with every role.
+An endpoint without a line is refused when the app is made; tests/integration/access/test_permissions.py tries every
+line with every role.
 Which thing belongs to whom is not known here: the workflows look for what is the caller's.
 """
 

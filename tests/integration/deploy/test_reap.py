@@ -24,6 +24,7 @@ def test_a_process_that_its_starter_lost_is_killed_and_the_exit_code_kept() -> N
     done = subprocess.run(
         [REAP, "sh", "-c", "setsid sleep 600 >/dev/null 2>&1 & echo $!; exit 3"],
         capture_output=True,
+        check=False,
         text=True,
         timeout=60,
     )

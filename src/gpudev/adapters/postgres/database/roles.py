@@ -1,7 +1,7 @@
 """The database's roles: what each service may do to each table, and nothing else.
 
 `gpudev_migrator` owns the schema and is used for nothing but migrations. The other three own nothing. A table that is
-not in GRANTS can be used by nobody else (tests/postgres/test_database_roles.py asks for a line). Passwords are not
+not in GRANTS can be used by nobody else (tests/integration/database/test_roles.py asks for a line). Passwords are not
 made here: whoever runs PostgreSQL gives them (ALTER ROLE … PASSWORD), or lets roles in by certificate or peer.
 """
 

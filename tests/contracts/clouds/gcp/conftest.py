@@ -1,0 +1,3 @@
+from support.fixtures.gcp import cloud, stub
+
+__all__ = ["cloud", "stub"]

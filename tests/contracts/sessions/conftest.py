@@ -1,0 +1,3 @@
+from support.fixtures.local import places
+
+__all__ = ["places"]

@@ -1,0 +1,3 @@
+from support.fixtures.sdk import client, system
+
+__all__ = ["client", "system"]

@@ -1,0 +1,3 @@
+from support.fixtures.machine import machine
+
+__all__ = ["machine"]

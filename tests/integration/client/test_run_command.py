@@ -1,0 +1,75 @@
+"""`gpu-dev run` as far as it goes without a dev server: what it refuses, and how it waits and stops waiting."""
+
+import shlex
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from support.client.cli_process import Cli
+from support.client.fake_api import FakeApi
+
+pytestmark = pytest.mark.slow
+
+
+def test_it_says_what_is_missing_before_anything_is_reserved(cli: Cli, api: FakeApi, tmp_path: Path) -> None:
+    for arguments, told in (
+        (["run"], "say what to run"),
+        (["run", "--", "true"], "more than anybody means to copy"),
+        (["run", "--folder", "/", "--", "true"], "more than anybody means to copy"),
+        (["run", "--folder", "nowhere", "--", "true"], "does not exist"),
+        (["run", "--folder", str(tmp_path), "--no-copy", "--", "true"], "give one of them"),
+        (["logs", "--output", "--json"], "not both"),
+    ):
+        done = cli.run(*arguments)
+        assert done.returncode == 2, done.stderr
+        assert told in done.stderr
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / ".gitignore").touch()
+    without_git = cli.run("run", "--folder", str(tmp_path / "project"), "--", "true", env={"PATH": str(tmp_path)})
+    assert without_git.returncode == 8, without_git.stderr
+    assert "git is not on this machine" in without_git.stderr
+    assert api.jobs == {}
+
+
+def test_a_current_folder_that_is_gone_is_named_as_that(cli: Cli, api: FakeApi, tmp_path: Path) -> None:
+    folder = shlex.quote(str(tmp_path / "gone"))
+    command = f"mkdir {folder} && cd {folder} && rmdir {folder} && exec {shlex.join(cli.program)} run -- true"
+    done = subprocess.run(["bash", "-c", command], env=cli.environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 8, done.stderr
+    assert "the current folder is gone" in done.stderr
+    assert api.jobs == {}
+
+
+def test_a_queue_wait_is_told_beside_the_output_and_ctrl_c_frees_the_place(cli: Cli, api: FakeApi) -> None:
+    process = cli.start("run", "--no-copy", "--", "true")
+    api.wait_for(lambda: bool(api.told), "it follows its reservation")
+    (job_id,) = api.jobs
+    api.change(job_id, status="queued", queue_position=3, estimated_wait_minutes=40)
+    assert process.stderr is not None
+    lines = [process.stderr.readline() for _ in range(2)]
+    assert "position 3" in lines[-1]
+    assert "in about 40 min" in lines[-1]
+    process.send_signal(signal.SIGINT)
+    out, told = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "")
+    assert "is released" in told
+    assert api.jobs[job_id].status == "cancelled"
+
+
+def test_at_a_terminal_the_countdown_says_what_ctrl_c_does(cli: Cli, api: FakeApi) -> None:
+    with cli.terminal("run", "--no-copy", "--", "true") as terminal:
+        terminal.wait_for("Ctrl-C releases it")
+        terminal.interrupt()
+        assert terminal.wait() == 130
+        assert "is released" in terminal.text
+    assert [job.status for job in api.jobs.values()] == ["cancelled"]
+
+
+def test_one_that_fails_to_start_ends_with_its_reason(cli: Cli, api: FakeApi) -> None:
+    api.on_submit = lambda api, job: api.change(job.reservation_id, status="failed", failure_reason="no image") and None
+    done = cli.run("run", "--no-copy", "--", "true")
+    assert done.returncode == 6
+    assert "no image" in done.stderr
+    assert done.stdout == ""

@@ -1,0 +1,3 @@
+from support.fixtures.local import mode, places, world
+
+__all__ = ["mode", "places", "world"]

@@ -1,0 +1,3 @@
+from support.fixtures.processor import world
+
+__all__ = ["world"]
