@@ -45,7 +45,7 @@ async def open_api_dependencies(settings: Settings, tracer: Tracer = NO_TRACER) 
     access = PostgresAccessChanges(settings.database)
     trail = AuditTrail(stores.audit_log, SystemClock())
     oidc = settings.oidc
-    issuer = IssuerKeys(oidc.issuer, seconds=oidc.timeout.total_seconds()) if oidc.issuer else None
+    issuer = IssuerKeys(oidc.issuer) if oidc.issuer else None
     clock = SystemClock()
     aws_login = AwsIdentityProvider(settings, stores.nonces, clock) if settings.aws_login.accounts else None
     usage = open_gpu_usage(settings)

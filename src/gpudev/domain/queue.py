@@ -120,6 +120,8 @@ class UsageSample:
 RESERVATION_QUEUE = "gpu_reservations"
 DISK_QUEUE = "disk_operations"
 MESSAGE_QUEUES = (RESERVATION_QUEUE, DISK_QUEUE)
+MESSAGE_LEASE = timedelta(seconds=30)
+"""A message that was read and not acknowledged is read again after this: longer than any cycle, soon after a crash."""
 MAX_MESSAGE_FAILURES = 3
 PLANNING_LEASE = "planning"
 

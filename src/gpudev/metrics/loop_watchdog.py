@@ -7,9 +7,13 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 
+STUCK_AFTER = timedelta(minutes=2)
+"""A loop without a beat for this long hangs: every loop completes a cycle within seconds, also when it fails. Its
+process then reports that it is not alive, so that its supervisor starts another."""
+
 
 class LoopWatchdog:
-    def __init__(self, stuck_after: timedelta, seconds: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, stuck_after: timedelta = STUCK_AFTER, seconds: Callable[[], float] = time.monotonic) -> None:
         self._stuck_after = stuck_after.total_seconds()
         self._seconds = seconds
         self._beats: dict[str, float] = {}

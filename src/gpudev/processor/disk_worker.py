@@ -16,7 +16,7 @@ from gpudev.domain.disks.contents import Contents
 from gpudev.domain.disks.operations import DiskRequest, DiskSettings, OperationId, RecordedSnapshotId, SnapshotRecord
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.domain.ids import DiskId, ReservationId, UserId
-from gpudev.domain.queue import DISK_QUEUE
+from gpudev.domain.queue import DISK_QUEUE, MESSAGE_LEASE
 from gpudev.keyed_tasks import KeyedTasks
 from gpudev.metrics import instruments
 from gpudev.metrics.loop_watchdog import LoopWatchdog
@@ -37,7 +37,6 @@ _SETTLED_WITHIN_S = 2.0
 """What takes longer goes on beside everything else."""
 _SNAPSHOTS = "snapshots"
 _MESSAGES = 200
-_MESSAGE_LEASE = timedelta(seconds=30)
 
 
 class DiskWorker:
@@ -161,7 +160,7 @@ class DiskWorker:
 
     async def _read_messages(self, now: datetime) -> None:
         """What they name is found among what is due, if there is anything left to do."""
-        messages = await self._queue.read(DISK_QUEUE, _MESSAGE_LEASE, _MESSAGES)
+        messages = await self._queue.read(DISK_QUEUE, MESSAGE_LEASE, _MESSAGES)
         known = [message.msg_id for message in messages if "operation_id" in message.body]
         for message in messages:
             if message.msg_id not in known and await self._queue.fail(

@@ -20,7 +20,7 @@ import structlog
 from gpudev.domain.cluster import apply_cordons
 from gpudev.domain.errors import LeaseLost, Unavailable
 from gpudev.domain.ids import ReservationId, short_id
-from gpudev.domain.queue import PLANNING_LEASE, RESERVATION_QUEUE
+from gpudev.domain.queue import MESSAGE_LEASE, PLANNING_LEASE, RESERVATION_QUEUE
 from gpudev.domain.reservations.reservation import Reservation
 from gpudev.metrics import instruments
 from gpudev.metrics.loop_watchdog import LoopWatchdog
@@ -82,13 +82,12 @@ MESSAGES_PER_CYCLE = 200
 
 
 class ReservationMessages:
-    def __init__(self, queue: MessageQueue, reservations: ReservationStore, lease_for: timedelta) -> None:
+    def __init__(self, queue: MessageQueue, reservations: ReservationStore) -> None:
         self._queue = queue
         self._reservations = reservations
-        self._lease_for = lease_for
 
     async def read(self) -> list[QueueMessage]:
-        return await self._queue.read(RESERVATION_QUEUE, self._lease_for, MESSAGES_PER_CYCLE)
+        return await self._queue.read(RESERVATION_QUEUE, MESSAGE_LEASE, MESSAGES_PER_CYCLE)
 
     async def sort_examined(
         self,
@@ -164,7 +163,7 @@ class Processor:
         self._tracer = tracer
         self._reservations = reservations
         self._unreleased = unreleased
-        self._messages = ReservationMessages(queue, reservations, timing.message_lease)
+        self._messages = ReservationMessages(queue, reservations)
         self._leases = leases
         self._cluster = cluster
         self._cordons = cordons
@@ -173,7 +172,7 @@ class Processor:
         self._planning_records = planning_records
         self._clock = clock
         self._timing = timing
-        self.watchdog = LoopWatchdog(timing.stuck_after)
+        self.watchdog = LoopWatchdog()
         self._woken = Wakeup()
         self._holder = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
         self._lease: Lease | None = None

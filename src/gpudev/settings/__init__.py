@@ -266,7 +266,6 @@ _KUBERNETES_NAMES = {
     "kubeconfig": "KUBECONFIG",
     "context": "GPU_DEV_KUBE_CONTEXT",
     "eks_cluster_name": "EKS_CLUSTER_NAME",
-    "aws_region": "AWS_REGION",
     "efs_file_system_id": "EFS_FILE_SYSTEM_ID",
     "efs_security_group_id": "EFS_SECURITY_GROUP_ID",
     "efs_subnet_ids": "EFS_SUBNET_IDS",

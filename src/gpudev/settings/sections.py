@@ -12,6 +12,9 @@ from gpudev.domain.notifications import NotificationKind
 API_ROLE, PROCESSOR_ROLE = "gpudev_api", "gpudev_processor"
 RECONCILER_ROLE, MIGRATOR_ROLE = "gpudev_reconciler", "gpudev_migrator"
 """The database's roles, for those who use them (gpudev.adapters.postgres.database.roles says what each may do)."""
+_LONGEST_WATCH = timedelta(seconds=10)
+_MIN_STALE_AFTER = timedelta(seconds=2)
+"""Watches last whole seconds, and at least one."""
 _WHOLE_NODE_RESOURCE = re.compile(r"hugepages-[0-9]+[KMG]i|[a-z0-9.-]+/[A-Za-z0-9._-]+")
 
 
@@ -31,7 +34,6 @@ class LimitSettings:
     """What one request and one user may ask for. None: no limit."""
 
     default_hours: float = 8.0
-    min_hours: float = 0.001
     max_hours: float = 24.0
     max_hours_with_extensions: float = 48.0
     max_queued_per_user: int | None = None
@@ -55,7 +57,6 @@ class TimingSettings:
     warning_minutes: tuple[int, ...] = (30, 15, 5)
     sweep_every: timedelta = timedelta(seconds=5)
     lease_ttl: timedelta = timedelta(seconds=5)
-    message_lease: timedelta = timedelta(seconds=30)
     retry_backoff: timedelta = timedelta(seconds=2)
     """After the n-th failure: this times 2^(n-1)."""
     orphan_grace: timedelta = timedelta(seconds=30)
@@ -67,11 +68,6 @@ class TimingSettings:
     disk_deadline: timedelta = timedelta(hours=1)
     """How long making a disk ready may take (restoring a large one) before its reservation fails. The preparing
     deadline begins when the disk is ready."""
-    put_away_patience: timedelta = timedelta(minutes=5)
-    """How long a reservation that is over waits for its disk's snapshot to begin before it lets go without."""
-    stuck_after: timedelta = timedelta(minutes=2)
-    """A loop of the processor that has not come round for this long hangs: the process says that it is
-    not alive, so that whoever watches over it starts another."""
 
     @property
     def reservation_overhead(self) -> timedelta:
@@ -105,7 +101,6 @@ class KubernetesSettings:
     kubeconfig: str = ""
     context: str = ""
     eks_cluster_name: str = ""
-    aws_region: str = ""
     namespace: str = "gpu-dev"
     gpu_type_label: str = "GpuType"
     """The node label that names the GPU type; without it, the instance type tells through the catalogue."""
@@ -121,7 +116,6 @@ class KubernetesSettings:
     """Our own image, which brings the SSH server into any other."""
     image_pull_policy: str = "IfNotPresent"
     image_pull_secrets: tuple[str, ...] = ()
-    cluster_domain: str = "cluster.local"
     runtime_class: str = ""
     allowed_cidrs: tuple[str, ...] = ()
     """Private networks that dev servers may reach; by default the internet and their own gang only."""
@@ -141,9 +135,6 @@ class KubernetesSettings:
     """What a new disk is formatted with. One that is formatted stays as it is."""
     stale_after: timedelta = timedelta(seconds=15)
     """Without a sign of life from the API server for this long, no decision is made."""
-    watch_timeout: timedelta = timedelta(seconds=10)
-    """How long one watch lasts before it is resumed. The API server gives a sign of life shortly before the end,
-    so this must be less than `stale_after`."""
     node_lost_after: timedelta = timedelta(minutes=5)
     """A dev server on a node that has not answered for this long is lost."""
     unschedulable_after: timedelta = timedelta(minutes=1)
@@ -154,12 +145,18 @@ class KubernetesSettings:
     def __post_init__(self) -> None:
         _check_one_of("GPU_DEV_KUBE_ACCESS", self.access, ("auto", "kubeconfig", "in-cluster", "eks"))
         _check_one_of("GPU_DEV_NODE_ADDRESS", self.node_address, ("external", "internal", "hostname"))
-        if self.watch_timeout >= self.stale_after:
-            raise ValueError("GPU_DEV_WATCH_TIMEOUT must be less than GPU_DEV_STALE_AFTER")
+        if self.stale_after < _MIN_STALE_AFTER:
+            raise ValueError(f"GPU_DEV_STALE_AFTER must be at least {_MIN_STALE_AFTER.total_seconds():g} seconds")
         for name in self.whole_node_resources:
             if not _WHOLE_NODE_RESOURCE.fullmatch(name) or name == self.gpu_resource:
                 allowed = "devices like vpc.amazonaws.com/efa, and huge pages like hugepages-2Mi"
                 raise ValueError(f"GPU_DEV_WHOLE_NODE_RESOURCES names {name!r}; it may name {allowed}")
+
+    @property
+    def watch_timeout(self) -> timedelta:
+        """How long one watch lasts before it is resumed. The API server gives a sign of life shortly before the end,
+        so this is less than `stale_after`."""
+        return min(_LONGEST_WATCH, self.stale_after * 2 / 3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +190,6 @@ class AwsLoginSettings:
     """For which regions' STS requests may be signed. AWS's other partitions have regions of their own."""
     sts_url: str = ""
     """Another way to STS than its public address (a VPC endpoint). Never from a request."""
-    timeout: timedelta = timedelta(seconds=10)
-    """How long STS has for one answer."""
 
     def __post_init__(self) -> None:
         if not all(len(account) == 12 and account.isascii() and account.isdigit() for account in self.accounts):
@@ -231,8 +226,6 @@ class OidcSettings:
     of the groups is a user all the same, unless there are user groups: then they are refused."""
     email_domains: tuple[str, ...] = ()
     """Only verified emails of these domains. None: of any."""
-    timeout: timedelta = timedelta(seconds=5)
-    """How long the issuer has for one answer."""
 
     def __post_init__(self) -> None:
         if self.issuer and not self.client_id:

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import sys
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
@@ -137,9 +136,8 @@ async def test_whatever_answers_in_awss_place_lets_nobody_in(place: Place, subte
 
 
 async def test_a_slow_answer_is_given_up_in_time(place: Place) -> None:
-    settings = place.services.settings
-    hasty = replace(settings, aws_login=replace(settings.aws_login, timeout=timedelta(seconds=0.3)))
-    aws = AwsIdentityProvider(hasty, place.stores.nonces, place.clock)
+    soon = timedelta(seconds=0.3)
+    aws = AwsIdentityProvider(place.services.settings, place.stores.nonces, place.clock, soon)
     for misbehaviour in (Hang(), Drip(0.05)):
         place.sts.misbehaviour = misbehaviour
         with pytest.raises(Unavailable, match="does not answer"):

@@ -41,7 +41,7 @@ def test_a_cloud_that_does_not_answer_is_asked_again_later_and_everybody_can_rea
     world.work()
     waiting = operation(world)
     assert (waiting.state, waiting.error, waiting.attempts) == (OperationState.RUNNING, "the line is down", 1)
-    assert waiting.next_attempt_at == world.clock.now() + world.settings.retry_backoff
+    assert waiting.next_attempt_at == world.clock.now() + timedelta(seconds=2)
     world.work()
     assert world.trouble.names.count("ensure_volume") == 1, "it was asked before its time"
     world.clock.move(hours=1)

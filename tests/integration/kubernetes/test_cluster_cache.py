@@ -33,7 +33,7 @@ SOON = timedelta(seconds=20)
 
 def settings_for(kubeconfig: Any, namespace: str, **more: Any) -> KubernetesSettings:
     """Everything faster than in life."""
-    timing = {"watch_timeout": timedelta(seconds=1), "stale_after": timedelta(seconds=3)}
+    timing = {"stale_after": timedelta(seconds=3)}
     return KubernetesSettings(kubeconfig=str(kubeconfig), namespace=namespace, **{**timing, **more})
 
 

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -48,20 +49,21 @@ def test_what_is_chosen_is_chosen() -> None:
 
 
 def test_settings_come_from_the_environment() -> None:
-    read = load_settings(
+    settings = load_settings(
         {
             "KUBECONFIG": "/a/file",
             "GPU_DEV_KUBE_CONTEXT": "prod",
             "EKS_CLUSTER_NAME": "gpus",
-            "AWS_REGION": "us-east-2",
+            "AWS_REGION": "eu-west-1",
             "GPU_DEV_NAMESPACE": "dev",
             "GPU_DEV_TOLERATED_TAINTS": "nvidia.com/gpu, team",
             "GPU_DEV_STALE_AFTER": "30",
             "EFS_SUBNET_IDS": "subnet-1,subnet-2",
         }
-    ).kubernetes
+    )
+    read = settings.kubernetes
     assert (read.kubeconfig, read.context, read.namespace) == ("/a/file", "prod", "dev")
-    assert (read.eks_cluster_name, read.aws_region) == ("gpus", "us-east-2")
+    assert (read.eks_cluster_name, settings.aws.region) == ("gpus", "eu-west-1")
     assert read.tolerated_taints == ("nvidia.com/gpu", "team")
     assert read.efs_subnet_ids == ("subnet-1", "subnet-2")
     assert read.stale_after.total_seconds() == 30
@@ -74,12 +76,19 @@ def test_settings_come_from_the_environment() -> None:
         ("GPU_DEV_KUBE_ACCESS", "magic"),
         ("GPU_DEV_NODE_ADDRESS", "best"),
         ("GPU_DEV_STALE_AFTER", "soon"),
-        ("GPU_DEV_WATCH_TIMEOUT", "60"),
+        ("GPU_DEV_STALE_AFTER", "1"),
     ],
 )
 def test_a_setting_that_makes_no_sense_is_named(name: str, value: str) -> None:
     with pytest.raises(ValueError, match=name):
         load_settings({name: value})
+
+
+@pytest.mark.parametrize("seconds", ["2", "5", "15", "300"])
+def test_a_watch_gives_a_sign_of_life_before_it_counts_as_stale(seconds: str) -> None:
+    settings = load_settings({"GPU_DEV_STALE_AFTER": seconds}).kubernetes
+    assert settings.watch_timeout < settings.stale_after
+    assert settings.watch_timeout <= timedelta(seconds=10)
 
 
 @pytest.mark.slow

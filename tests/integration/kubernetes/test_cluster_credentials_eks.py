@@ -85,10 +85,11 @@ async def test_the_token_is_a_signed_question_who_we_are_for_this_cluster_only(c
     assert query["X-Amz-Signature"] != [_signature(address, query["X-Amz-Date"][0], "another cluster")]
 
 
-async def test_credentials_for_an_eks_cluster_are_its_address_and_our_token(cluster: str) -> None:
-    credentials = choose_credential_source(
-        KubernetesSettings(access="eks", eks_cluster_name=cluster, aws_region=REGION)
-    )
+async def test_credentials_for_an_eks_cluster_are_its_address_and_our_token(
+    cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_REGION", REGION)
+    credentials = choose_credential_source(KubernetesSettings(access="eks", eks_cluster_name=cluster))
     access = await credentials.get_credentials()
     assert access.configuration.host.startswith("https://")
     assert (access.authorization or "").startswith("Bearer k8s-aws-v1.")
@@ -100,7 +101,7 @@ async def test_credentials_for_an_eks_cluster_are_its_address_and_our_token(clus
 
 
 async def test_a_cluster_that_eks_does_not_know_is_unavailable(aws: str) -> None:
-    settings = KubernetesSettings(access="eks", eks_cluster_name="nobody", aws_region=REGION)
+    settings = KubernetesSettings(access="eks", eks_cluster_name="nobody")
     api = connect_api(settings)
     with pytest.raises(Unavailable, match="nobody"):
         await api.get_server_version()

@@ -196,8 +196,8 @@ async def test_an_api_server_that_is_away_makes_no_statement(own_control_plane: 
     api = await KubeApi.connect(own_control_plane.kubeconfig)
     suffix = f"-{uuid.uuid4().hex[:6]}"  # those of a first try stay
     nodes = FakeNodes(api, own_control_plane.node_mark, kwok_port=own_control_plane.kwok_port, suffix=suffix)
-    short = {"stale_after": timedelta(seconds=3), "watch_timeout": timedelta(seconds=2)}
-    async with KubernetesWorld(own_control_plane, api, nodes, "gpu-dev", **short) as world:
+    short = timedelta(seconds=3)
+    async with KubernetesWorld(own_control_plane, api, nodes, "gpu-dev", stale_after=short) as world:
         spec, second = world.spec(), world.spec()
         before = await world.ready(spec)
         await asyncio.to_thread(own_control_plane.kill_apiserver)

@@ -48,7 +48,6 @@ SHORT = {
     "GPU_DEV_NODE_LOST_AFTER": "4",
     "GPU_DEV_UNSCHEDULABLE_AFTER": "2",
     "GPU_DEV_STALE_AFTER": "5",
-    "GPU_DEV_WATCH_TIMEOUT": "2",
     "GPU_DEV_LEASE_TTL": "2",
 }
 """Whatever takes minutes in real life takes seconds."""

@@ -16,6 +16,7 @@ from gpudev.domain.disks.operations import (
 )
 from gpudev.domain.ids import ReservationId
 from gpudev.planning.disks.operation_context import (
+    MAX_REJECTIONS,
     CloudState,
     EnsureSnapshot,
     FailOperation,
@@ -25,7 +26,13 @@ from gpudev.planning.disks.operation_context import (
     TagVolume,
     WriteRecords,
 )
-from gpudev.planning.disks.operation_results import after_call, after_no_answer, after_rejection, conclude_step
+from gpudev.planning.disks.operation_results import (
+    LONGEST_PAUSE,
+    after_call,
+    after_no_answer,
+    after_rejection,
+    conclude_step,
+)
 from gpudev.ports.cloud import Snapshot, SnapshotState
 from support.disks.operation_facts import (
     DISK,
@@ -73,7 +80,7 @@ def test_a_disk_counts_as_saved_only_if_nobody_could_write(
 def refused(kind: OperationKind, call: Callable[[OperationFacts], Any], times: int) -> Any:
     mine = operation(kind, rejections=times - 1, attempts=times - 1)
     facts = OperationFacts(mine, disk(), snapshots=(SAVED,), volumes=(volume_record(),))
-    return after_rejection(facts, call(facts), "no", NOW, SETTINGS)
+    return after_rejection(facts, call(facts), "no", NOW)
 
 
 def test_what_is_refused_is_asked_again_a_few_times_and_then_given_up_in_words() -> None:
@@ -95,7 +102,7 @@ def test_a_tag_or_an_old_volume_does_not_fail_what_is_done() -> None:
     assert over.state is OperationState.DONE
     left = refused(OperationKind.RESTORE, lambda facts: RemoveVolume(facts.volumes[0], "vol-1"), 3).operation
     assert left.state is OperationState.RUNNING
-    assert left.rejections == SETTINGS.max_refusals
+    assert left.rejections == MAX_REJECTIONS
     failed = refused(OperationKind.PURGE, lambda facts: RemoveVolume(facts.volumes[0], "vol-1"), 3).operation
     assert failed.state is OperationState.FAILED
 
@@ -103,9 +110,9 @@ def test_a_tag_or_an_old_volume_does_not_fail_what_is_done() -> None:
 def test_silence_is_never_taken_for_an_answer() -> None:
     mine = operation(OperationKind.RESIZE)
     for attempt in range(200):
-        mine = after_no_answer(OperationFacts(mine, disk()), "no answer", NOW, SETTINGS).operation
+        mine = after_no_answer(OperationFacts(mine, disk()), "no answer", NOW).operation
         assert (mine.state, mine.attempts, mine.rejections) == (OperationState.RUNNING, attempt + 1, 0)
-    assert mine.next_attempt_at == NOW + SETTINGS.longest_backoff
+    assert mine.next_attempt_at == NOW + LONGEST_PAUSE
 
 
 def test_a_clone_that_fails_gives_its_name_back_and_is_no_empty_disk() -> None:

@@ -4,6 +4,7 @@ Where it goes is ours to say, never the request's: redirects are not followed, t
 """
 
 import asyncio
+from datetime import timedelta
 
 import httpx2
 
@@ -16,12 +17,16 @@ from gpudev.ports.clock import Clock
 from gpudev.settings import Settings
 
 _MAX_BYTES = 64 * 1024
+_STS_TIMEOUT = timedelta(seconds=10)
+"""For one answer, while a person waits for the login."""
 
 
 class AwsIdentityProvider:
     """An IdentityProvider."""
 
-    def __init__(self, settings: Settings, nonces: NonceStore, clock: Clock) -> None:
+    def __init__(
+        self, settings: Settings, nonces: NonceStore, clock: Clock, sts_timeout: timedelta = _STS_TIMEOUT
+    ) -> None:
         login = settings.aws_login
         self._request_policy = SignedRequestPolicy(
             [get_sts_endpoint(region) for region in login.regions], settings.server_names
@@ -29,7 +34,7 @@ class AwsIdentityProvider:
         self._roles = LoginRoles(login.roles, login.accounts)
         self._nonces = nonces
         self._clock = clock
-        self._sts = _StsClient(login.sts_url, login.timeout.total_seconds())
+        self._sts = _StsClient(login.sts_url, sts_timeout.total_seconds())
 
     async def close(self) -> None:
         await self._sts.close()

@@ -22,13 +22,17 @@ UNKNOWN_KEY_PAUSE_SECONDS = 30.0
 FAILURE_PAUSE_SECONDS = 5.0
 """After the issuer did not answer."""
 _MAX_BYTES = 512 * 1024
+_ANSWER_SECONDS = 5.0
+"""For one answer, while a person waits for the login."""
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 JsonWebKey = Mapping[str, Any]
 
 
 class IssuerKeys:
-    def __init__(self, issuer: str, *, seconds: float = 5.0, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, issuer: str, *, seconds: float = _ANSWER_SECONDS, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
         self._issuer = issuer
         self._seconds = seconds
         self._monotonic = monotonic

@@ -41,11 +41,6 @@ class DiskSettings:
     longer for a place where its disk is starts elsewhere."""
     poll_every: timedelta = timedelta(seconds=2)
     """How often something that takes its time is looked at."""
-    retry_backoff: timedelta = timedelta(seconds=2)
-    """After the n-th failure in a row: this times 2^(n-1), and never more than `longest_backoff`."""
-    longest_backoff: timedelta = timedelta(minutes=5)
-    max_refusals: int = 3
-    """What the cloud refuses this often is given up. What it does not answer is asked again without end."""
 
 
 class OperationKind(StrEnum):

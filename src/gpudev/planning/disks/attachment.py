@@ -5,7 +5,7 @@ no matter of this module.
 """
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from gpudev.domain.disks.operations import (
     DiskSettings,
@@ -28,6 +28,9 @@ from gpudev.ports.cloud import Volume
 from gpudev.ports.cluster import HomeVolume
 from gpudev.ports.disks import DiskAttachment
 from gpudev.settings import TimingSettings
+
+PUT_AWAY_PATIENCE = timedelta(minutes=5)
+"""How long a reservation that is over waits for its disk's snapshot to begin. Then it releases its GPUs without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +132,7 @@ def decide_put_away(
         return ReleaseDisk(away.result)
     if away.state is OperationState.FAILED:
         return ReleaseDisk(f"not put away: {away.error}")
-    if away.asked_at + timing.put_away_patience <= now:
+    if away.asked_at + PUT_AWAY_PATIENCE <= now:
         # The operation goes on, and whoever has the disk next waits for it.
         return ReleaseDisk(f"not put away yet: {_step_text(away)}")
     return WaitForOperation(away, _step_text(away))

@@ -21,6 +21,10 @@ from gpudev.domain.disks.operations import (
 from gpudev.domain.ids import short_id
 from gpudev.ports.cloud import DISK_ID_TAG, DISK_NAME_TAGS, OWNER_TAG, RECORDED_TAG, Snapshot, SnapshotState, Volume
 
+MAX_REJECTIONS = 3
+"""Give up what the cloud has rejected this often: a limit or a passing state has changed by then, or a person must act.
+What the cloud does not answer is retried indefinitely."""
+
 
 @dataclass(frozen=True, slots=True)
 class CloudQuery:
@@ -261,7 +265,7 @@ class OperationContext:
             saved = self.find_snapshot(volume.saved_in)
             if saved is None or saved.disk_id != volume.disk_id or not is_whole(saved):
                 continue
-            if not there.attached_to and operation.rejections < self.settings.max_refusals:
+            if not there.attached_to and operation.rejections < MAX_REJECTIONS:
                 return RemoveVolume(volume, there.volume_id)
         return None
 

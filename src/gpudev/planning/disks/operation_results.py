@@ -1,7 +1,7 @@
 """What is written down after a step of an operation on a disk: what the cloud answered, refused or left unanswered."""
 
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import assert_never
 
 from gpudev.domain.backoff import backoff
@@ -16,6 +16,7 @@ from gpudev.domain.disks.operations import (
     VolumeStatus,
 )
 from gpudev.planning.disks.operation_context import (
+    MAX_REJECTIONS,
     CloudCall,
     CloudState,
     EnsureSnapshot,
@@ -33,6 +34,9 @@ from gpudev.planning.disks.operation_context import (
 from gpudev.ports.cloud import Snapshot, SnapshotState, Volume
 
 _LONGEST_TEXT = 2000
+_FIRST_PAUSE = timedelta(seconds=2)
+LONGEST_PAUSE = timedelta(minutes=5)
+"""Between two attempts of one step. Short enough that nobody waits long for a cloud that is back."""
 
 
 def conclude_step(
@@ -97,14 +101,12 @@ def after_call(
             assert_never(call)
 
 
-def after_rejection(
-    facts: OperationFacts, call: CloudCall, error: str, now: datetime, settings: DiskSettings
-) -> OperationChanges:
+def after_rejection(facts: OperationFacts, call: CloudCall, error: str, now: datetime) -> OperationChanges:
     """The cloud said no. Often that passes (a limit, a volume that is being changed), so it is asked a few times."""
     operation = facts.operation
-    again = _retry(operation, error, now, settings)
+    again = _retry(operation, error, now)
     again = replace(again, rejections=operation.rejections + 1)
-    if again.rejections < settings.max_refusals:
+    if again.rejections < MAX_REJECTIONS:
         return OperationChanges(again)
     match call:
         case EnsureVolume() | GrowVolume():
@@ -127,9 +129,9 @@ def after_rejection(
             assert_never(call)
 
 
-def after_no_answer(facts: OperationFacts, error: str, now: datetime, settings: DiskSettings) -> OperationChanges:
+def after_no_answer(facts: OperationFacts, error: str, now: datetime) -> OperationChanges:
     """Unknown is unknown: it is asked again, without end, and everybody can read why it takes so long."""
-    return OperationChanges(_retry(facts.operation, error, now, settings))
+    return OperationChanges(_retry(facts.operation, error, now))
 
 
 def _volume_made(facts: OperationFacts, call: EnsureVolume, volume: Volume) -> OperationChanges:
@@ -233,8 +235,8 @@ def _continue(operation: Operation, step: str) -> Operation:
     )
 
 
-def _retry(operation: Operation, error: str, now: datetime, settings: DiskSettings) -> Operation:
-    pause = backoff(operation.attempts + 1, settings.retry_backoff, settings.longest_backoff)
+def _retry(operation: Operation, error: str, now: datetime) -> Operation:
+    pause = backoff(operation.attempts + 1, _FIRST_PAUSE, LONGEST_PAUSE)
     return replace(
         operation,
         state=OperationState.RUNNING,

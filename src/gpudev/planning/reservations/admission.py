@@ -12,6 +12,9 @@ from datetime import timedelta
 from gpudev.domain.cluster import MAX_NODES, Catalogue, GpuType, Node
 from gpudev.settings import LimitSettings
 
+_MIN_HOURS = 0.001
+"""A few seconds: less than any dev server takes to start."""
+
 
 @dataclass(frozen=True, slots=True)
 class AdmissionRequest:
@@ -99,8 +102,8 @@ def _check_duration(hours: float | None, limits: LimitSettings) -> timedelta | N
         return NotAdmitted("duration_hours", "the duration must be a number of hours")
     if hours <= 0:
         return NotAdmitted("duration_hours", "the duration must be more than 0 hours")
-    if hours < limits.min_hours:
-        return NotAdmitted("duration_hours", f"{hours:g} hours is too short; the least is {limits.min_hours:g}")
+    if hours < _MIN_HOURS:
+        return NotAdmitted("duration_hours", f"{hours:g} hours is too short; the least is {_MIN_HOURS:g}")
     if hours > limits.max_hours:
         return NotAdmitted(
             "duration_hours",

@@ -28,7 +28,6 @@ from gpudev.workflows.sessions.ssh_tokens import GRANT_CHECK_EVERY, AdmittedSess
 log = structlog.get_logger(__name__)
 _CLOSE_SECONDS = 1.0
 _CHECK_SECONDS = 1.0
-_STUCK_AFTER = timedelta(minutes=2)
 SILENT_FOR = timedelta(minutes=5)
 """When a client that answers no ping is given up: many pings later, since a laptop may sleep for a moment."""
 
@@ -57,7 +56,7 @@ class SshSessions:
         self._checks: set[asyncio.Task[None]] = set()
         self._pinged_at = float("-inf")
         self._is_database_away = False
-        self.watchdog = LoopWatchdog(_STUCK_AFTER)
+        self.watchdog = LoopWatchdog()
 
     def __len__(self) -> int:
         return len(self._open)

@@ -172,11 +172,11 @@ class DiskOperations:
             answer = await self._call_cloud(call)
             return after_call(facts, seen, call, answer, now=self.clock.now(), settings=self.settings)
         except Unavailable as error:
-            return after_no_answer(facts, str(error), self.clock.now(), self.settings)
+            return after_no_answer(facts, str(error), self.clock.now())
         except ClusterError as error:
             if call is None:  # a look that is refused tells nothing about what there is
-                return after_no_answer(facts, str(error), self.clock.now(), self.settings)
-            return after_rejection(facts, call, str(error), self.clock.now(), self.settings)
+                return after_no_answer(facts, str(error), self.clock.now())
+            return after_rejection(facts, call, str(error), self.clock.now())
 
     async def _query_cloud(self, query: CloudQuery) -> CloudState:
         return CloudState(

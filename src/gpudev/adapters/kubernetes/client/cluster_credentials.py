@@ -87,7 +87,7 @@ def choose_credential_source(settings: KubernetesSettings) -> CredentialSource:
         case "in-cluster":
             return CredentialSource(_read_service_account, _FILE_LIFETIME_S, "the pod's service account")
         case "eks":
-            cluster = EksCluster(settings.eks_cluster_name, settings.aws_region)
+            cluster = EksCluster(settings.eks_cluster_name, os.environ.get("AWS_REGION", ""))
             return CredentialSource(lambda: _read_eks(cluster), cluster.token_lifetime_s, f"EKS cluster {cluster.name}")
         case _:
             path = settings.kubeconfig or "~/.kube/config"

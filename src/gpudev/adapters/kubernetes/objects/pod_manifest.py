@@ -23,6 +23,8 @@ DEVSERVER_BINARY = "/gpudev/bin/gpudev-devserver"
 _BIN_DIR, _CONFIG_DIR = "/gpudev/bin", "/gpudev/config"
 _INIT_RESOURCES = {"cpu": "100m", "memory": "64Mi"}
 _NONROOT_ID = 65532
+_CLUSTER_DOMAIN = "cluster.local"
+"""Kubernetes' default, and that of every managed cluster."""
 _MAX_ANNOTATION_LENGTH = 1024
 _DO_NOT_EVICT = {
     "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
@@ -152,7 +154,7 @@ def _gang_hostnames(spec: ServerSpec, name: str, settings: KubernetesSettings) -
         return {}
     gang = gang_service_name(spec.pod_name)
     # Members also resolve each other's plain names, not only those with the gang's subdomain.
-    search = f"{gang}.{settings.namespace}.svc.{settings.cluster_domain}"
+    search = f"{gang}.{settings.namespace}.svc.{_CLUSTER_DOMAIN}"
     return {"hostname": name, "subdomain": gang, "dnsConfig": {"searches": [search]}}
 
 
