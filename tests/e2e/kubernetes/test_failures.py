@@ -256,7 +256,7 @@ async def test_what_carries_another_reservations_id_is_never_touched(system: Kub
     taken = await system.api.create("secrets", renamed(secret, waiting["pod_name"]), system.namespace)
     await system.run("cancel", holders[1]["job_id"], "--yes")
     failed = await system.until(waiting, "failed")
-    assert "belongs to somebody else; it stays as it is" in failed["failure_reason"]
+    assert "belongs to somebody else and was not changed" in failed["failure_reason"]
     await system.released(waiting)
     kept = await system.api.get("secrets", waiting["pod_name"], system.namespace)
     assert kept["metadata"]["uid"] == taken["metadata"]["uid"]

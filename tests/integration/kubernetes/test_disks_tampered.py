@@ -58,7 +58,7 @@ async def test_nobody_has_the_volume_next_while_anything_of_the_one_before_does_
     name = first.pod_name if kind == "pods" else home_volume_name(first.pod_name)
     await world.api.patch(kind, name, KEEP, world.namespace)
     await _stays_for_a_while(world, first)
-    with pytest.raises(Unavailable, match="still another dev server's"):
+    with pytest.raises(Unavailable, match="still in use by another dev server"):
         await world.cluster.ensure_server(second)
     await world.api.patch(kind, name, LET_GO, world.namespace)
     await world.gone(first.reservation_id)

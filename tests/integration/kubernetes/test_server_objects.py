@@ -199,7 +199,7 @@ async def test_anothers_storage_is_never_mounted(
             "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}},
         }
         await kube_api.create("persistentvolumeclaims", claim, namespace)
-        with pytest.raises(ClusterError, match="is not ada's"):
+        with pytest.raises(ClusterError, match="does not belong to ada"):
             await world.cluster.ensure_server(world.spec())
 
 

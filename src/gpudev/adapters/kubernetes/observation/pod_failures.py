@@ -75,26 +75,23 @@ def find_pod_failure(
 
 def explain_deletion(pod: PodRecord, own: MemberRecord, node: NodeRecord | None) -> PodFailure:
     """For a pod that is being deleted, or was deleted, and not by us."""
-    name = pod.node or "no node"
     if pod.node is not None and (node is None or not node.ready):
-        return PodFailure(f"its node {name} was lost" if node is not None else f"its node {name} is gone")
+        return PodFailure(f"its node {pod.node} was lost" if node is not None else f"its node {pod.node} is gone")
+    place = f" on {pod.node}" if pod.node is not None else ""
     if own.disruption is None or not own.disruption.is_true:
-        return PodFailure(f"its pod on {name} was deleted by somebody else")
+        return PodFailure(f"its pod{place} was deleted by somebody else")
+    evicted, detail = f"it was evicted from {pod.node or 'its node'}", _detail_suffix(own.disruption.message)
     match own.disruption.reason:
         case "DeletionByTaintManager":
-            return PodFailure(
-                f"it was evicted from {name}: the node was tainted{_detail_suffix(own.disruption.message)}"
-            )
+            return PodFailure(f"{evicted}: the node was tainted{detail}")
         case "EvictionByEvictionAPI":
-            return PodFailure(
-                f"it was evicted from {name}: the node is being drained{_detail_suffix(own.disruption.message)}"
-            )
+            return PodFailure(f"{evicted}: the node is being drained{detail}")
         case "PreemptionByScheduler":
-            return PodFailure(f"it was preempted on {name} by a pod of higher priority")
+            return PodFailure(f"it was preempted{place} by a pod of higher priority")
         case "DeletionByPodGC":
-            return PodFailure(f"its node {name} is gone")
+            return PodFailure(f"its node {pod.node} is gone" if pod.node is not None else "its node is gone")
         case other:
-            return PodFailure(f"it was evicted from {name} ({other}){_detail_suffix(own.disruption.message)}")
+            return PodFailure(f"{evicted} ({other}){detail}")
 
 
 def _explain_end(pod: PodRecord, own: MemberRecord, node: NodeRecord | None) -> PodFailure:

@@ -1,4 +1,7 @@
-"""What may change in pods that run: who may log in, and Jupyter. Written to the Secret, and told to our own program."""
+"""Addons of running pods: who may log in, and Jupyter.
+
+They are written to the Secret, for restarts, and sent to our program in the pods.
+"""
 
 import asyncio
 import json
@@ -32,7 +35,7 @@ _EXEC_TIMEOUT = timedelta(seconds=10)
 _MAX_RESPONSE_BYTES = 16 * 1024
 _MAX_REASON_LENGTH = 1000
 _USAGE_MESSAGE = "usage: gpudev-devserver"
-"""What a program says that does not know the command."""
+"""Output of a program that is too old to know the command."""
 
 
 class AddonUpdater:
@@ -47,44 +50,47 @@ class AddonUpdater:
         jupyter: JupyterSpec | None,
     ) -> JupyterStatus | None:
         if not pods:
-            raise Unavailable("the dev server does not run at the moment")
+            raise Unavailable("the dev server is not running")
         lines = await self._write_secret(reservation_id, ssh_public_keys, jupyter)
-        answers = await asyncio.gather(*(self._send_to_pod(pod, lines, jupyter) for pod in pods))
+        responses = await asyncio.gather(*(self._send_to_pod(pod, lines, jupyter) for pod in pods))
         if jupyter is None:
             return None
-        first = [answer for pod, answer in zip(pods, answers, strict=True) if _rank(pod) == 0]
+        first = [response for pod, response in zip(pods, responses, strict=True) if _rank(pod) == 0]
         return _parse_jupyter_status(first[0]) if first else JupyterStatus(JupyterState.STARTING)
 
     async def _write_secret(
         self, reservation_id: ReservationId, ssh_public_keys: tuple[str, ...], jupyter: JupyterSpec | None
     ) -> str:
-        """The list of those who may log in, as the Secret then has it."""
+        """Returns the authorized keys as the Secret then has them."""
         name = pod_name(reservation_id)
         secret = await self._api.find_object(SECRET, name)
         if secret is None:
-            raise Unavailable(f"the Secret {name} is not there")
+            raise Unavailable(f"Secret {name} not found")
         if not labels.belongs_to(secret, reservation_id):
-            raise ClusterError(f"the Secret {name} belongs to somebody else; it stays as it is")
+            raise ClusterError(f"the Secret {name} belongs to somebody else and was not changed")
         data = secret.get("data") or {}
         lines = format_authorized_keys(ssh_public_keys, _parse_keys(name, data))
-        wanted = {
+        desired = {
             AUTHORIZED_KEYS: encode_secret_value(lines),
             JUPYTER: encode_secret_value(format_jupyter_spec(jupyter)),
         }
-        if any(data.get(key) != value for key, value in wanted.items()):
-            # Only if it is still the one that was read.
+        if any(data.get(key) != value for key, value in desired.items()):
+            # With the version: the write fails if the Secret has changed since it was read.
             version = {"metadata": {"resourceVersion": secret["metadata"]["resourceVersion"]}}
-            await self._api.patch(SECRET, name, {**version, "data": wanted})
+            await self._api.patch(SECRET, name, {**version, "data": desired})
         return lines
 
     async def _send_to_pod(self, pod: PodRecord, lines: str, jupyter: JupyterSpec | None) -> bytes:
-        wish = {AUTHORIZED_KEYS: lines, JUPYTER: asdict(jupyter) if jupyter is not None and _rank(pod) == 0 else None}
+        desired = {
+            AUTHORIZED_KEYS: lines,
+            JUPYTER: asdict(jupyter) if jupyter is not None and _rank(pod) == 0 else None,
+        }
         try:
             return await self._api.exec_in_pod(
                 pod.name,
                 DEV_CONTAINER,
                 [DEVSERVER_BINARY, "adjust"],
-                json.dumps(wish).encode(),
+                json.dumps(desired).encode(),
                 timeout=_EXEC_TIMEOUT,
                 max_bytes=_MAX_RESPONSE_BYTES,
             )
@@ -106,15 +112,15 @@ def _rank(pod: PodRecord) -> int | None:
     return None if pod.member is None else pod.member.rank
 
 
-def _parse_jupyter_status(answer: bytes) -> JupyterStatus:
-    """People have root in there: what comes out is a stranger's word."""
+def _parse_jupyter_status(response: bytes) -> JupyterStatus:
+    """Untrusted: users have root in the pod."""
     try:
-        told = json.loads(answer)["jupyter"]
-        state = JupyterState(told["state"])
-        reason = str(told["reason"])
+        status = json.loads(response)["jupyter"]
+        state = JupyterState(status["state"])
+        reason = str(status["reason"])
     except (ValueError, TypeError, KeyError) as error:
-        raise ClusterError("the dev server's program does not say how Jupyter is") from error
+        raise ClusterError("the dev server sent an invalid Jupyter status") from error
     if state is not JupyterState.FAILED:
         return JupyterStatus(state)
-    words = "".join(letter for letter in reason or "it does not say why" if letter.isprintable())
-    return JupyterStatus(state, words[:_MAX_REASON_LENGTH])
+    printable = "".join(letter for letter in reason or "no reason given" if letter.isprintable())
+    return JupyterStatus(state, printable[:_MAX_REASON_LENGTH])

@@ -1,7 +1,8 @@
-"""Tells the members of a gang each other's addresses, once all have one: for clusters whose DNS is slow to know new
-names, or absent. In the background, and again for every member that was started anew.
+"""Hosts file of a gang: publishes the members' addresses to all of them.
 
-The addresses go into the gang's Secret; a mark on the pods makes their kubelets look at once and not within a minute.
+It serves clusters whose DNS is missing or slow with new names. It runs in the background once every member has an
+address, and again after a member was replaced. The addresses go into the gang's Secret. A changed annotation on the
+pods makes their kubelets read the Secret at once instead of within a minute.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ class GangHostsPublisher:
         self._publishing = KeyedTasks[ReservationId, None]("hosts of")
 
     def publish_if_changed(self, parts: ServerParts) -> None:
-        """Cheap: asked at every look."""
+        """Cheap, because every observation calls it."""
         rid = parts.reservation_id
         members = frozenset(pod.uid for pod in parts.pods)
         if self._published.get(rid) == members or rid in self._publishing or not _is_complete(parts):
@@ -43,14 +44,14 @@ class GangHostsPublisher:
         await self._publishing.close()
 
     async def _publish(self, rid: ReservationId, pods: Sequence[PodRecord], members: frozenset[str]) -> None:
-        """What fails is tried again at a later look."""
+        """A failure is retried at a later observation."""
         try:
             addresses = await self._fetch_addresses(pods)
             if len(addresses) == len(pods):
                 await self._write_hosts(pod_name(rid), pods, format_hosts(pod_name(rid), addresses))
                 self._published[rid] = members
         except GpuDevError as error:
-            log.info("kubernetes.hosts_not_told", reservation_id=str(rid), error=str(error))
+            log.info("gang_hosts.not_published", reservation_id=str(rid), error=str(error))
 
     async def _fetch_addresses(self, pods: Sequence[PodRecord]) -> dict[int, str]:
         found = await asyncio.gather(*(self._api.find_object(POD, pod.name) for pod in pods))
@@ -62,11 +63,11 @@ class GangHostsPublisher:
 
     async def _write_hosts(self, secret: str, pods: Sequence[PodRecord], lines: str) -> None:
         await self._api.patch(SECRET, secret, {"data": {HOSTS: encode_secret_value(lines)}})
-        mark = hashlib.sha256(lines.encode()).hexdigest()[:16]
-        change = {"metadata": {"annotations": {labels.HOSTS_DIGEST: mark}}}
+        digest = hashlib.sha256(lines.encode()).hexdigest()[:16]
+        change = {"metadata": {"annotations": {labels.HOSTS_DIGEST: digest}}}
         await asyncio.gather(*(self._api.patch(POD, pod.name, change) for pod in pods))
 
 
 def _is_complete(parts: ServerParts) -> bool:
-    own = [pod.member for pod in parts.pods if pod.member is not None and not pod.is_deleting]
-    return len(own) > 1 and len(own) == own[0].members and all(one.phase == "Running" for one in own)
+    members = [pod.member for pod in parts.pods if pod.member is not None and not pod.is_deleting]
+    return len(members) > 1 and len(members) == members[0].members and all(one.phase == "Running" for one in members)

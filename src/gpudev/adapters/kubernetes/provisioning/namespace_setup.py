@@ -1,8 +1,10 @@
-"""What dev servers need once, before the first of them: their namespace, its policy, the storage class for shared
-storage. Where our rights do not suffice, what an operator or the chart has made will do; what is missing is said.
+"""Namespace setup: what dev servers need before the first launch.
 
-Somebody may take them away later: they are looked after, and while something is missing that cannot be made, nobody is
-started without it.
+That is their namespace, its network policy and the storage class of shared storage. Where we may not create them, those
+of an operator or the chart are used; an error names what is missing.
+
+Somebody may delete them later, so they are checked periodically. While something is missing that we may not create,
+launches fail.
 """
 
 import asyncio
@@ -24,14 +26,12 @@ _FORBIDDEN = 403
 _NOT_FOUND = 404
 _CHECK_INTERVAL_S = 60.0
 _RECHECK_INTERVAL_S = 1.0
-"""While something is missing and somebody waits for it."""
+"""While something is missing and a launch waits for it."""
 _MISSING_PERMISSION = re.compile(r'forbidden: User ".*" cannot ')
 _TERMINATING_MESSAGE = "because it is being terminated"
 
 
 class NamespaceSetup:
-    """Where dev servers stand."""
-
     def __init__(self, api: KubernetesApi, settings: KubernetesSettings) -> None:
         self._api = api
         self._settings = settings
@@ -40,9 +40,9 @@ class NamespaceSetup:
         self._check_task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Raises where something is missing that cannot be made."""
+        """Raises where something is missing that cannot be created."""
         await ensure_namespace_objects(self._api, self._settings)
-        self._check_task = asyncio.create_task(self._check_periodically(), name="what dev servers need")
+        self._check_task = asyncio.create_task(self._check_periodically(), name="namespace setup")
 
     async def close(self) -> None:
         if self._check_task is not None:
@@ -51,21 +51,22 @@ class NamespaceSetup:
 
     @contextlib.asynccontextmanager
     async def guard_launch(self) -> AsyncIterator[None]:
-        """While something is started. A refusal that says nothing about what was asked for, because our rights or the
-        namespace were taken away, is an outage: whoever asked has done nothing wrong, and may ask again."""
+        """Wraps a launch. A rejection because our permissions or the namespace are missing is an outage and not the
+        request's fault: it becomes Unavailable, and the launch may be retried."""
         if self._missing is not None and _now() - self._checked_at > _RECHECK_INTERVAL_S:
-            await self._check()  # a namespace that was on its way out is gone soon
+            await self._check()  # a namespace that was being deleted may be gone by now
         if self._missing is not None:
             raise Unavailable(self._missing)
         try:
             yield
-        except ApiRejected as refused:
-            is_namespace = _is_namespace_missing(refused)
-            if not is_namespace and not (refused.status == _FORBIDDEN and _MISSING_PERMISSION.search(str(refused))):
+        except ApiRejected as error:
+            is_namespace_missing = _is_namespace_missing(error)
+            is_forbidden = error.status == _FORBIDDEN and _MISSING_PERMISSION.search(str(error))
+            if not is_namespace_missing and not is_forbidden:
                 raise
-            if is_namespace:
+            if is_namespace_missing:
                 await self._check()
-            raise Unavailable(str(refused)) from refused
+            raise Unavailable(str(error)) from error
 
     async def _check_periodically(self) -> None:
         while True:
@@ -78,10 +79,10 @@ class NamespaceSetup:
             await ensure_namespace_objects(self._api, self._settings)
             self._missing = None
         except Unavailable as error:  # nothing is known
-            log.info("kubernetes.grounds_not_seen", error=str(error))
+            log.info("namespace_setup.unavailable", error=str(error))
         except GpuDevError as error:
             self._missing = str(error)
-            log.warning("kubernetes.grounds_missing", error=self._missing)
+            log.warning("namespace_setup.incomplete", error=self._missing)
 
 
 def _now() -> float:
@@ -104,34 +105,34 @@ async def ensure_namespace_objects(api: KubernetesApi, settings: KubernetesSetti
 
 
 async def _ensure_namespace(api: KubernetesApi, settings: KubernetesSettings) -> None:
-    """One that is there stays as it is: it may be somebody's with labels of their own."""
+    """An existing namespace is not changed: it may be an operator's, with labels of its own."""
     try:
         if await api.find_object(NAMESPACE, settings.namespace) is not None:
             return
-    except ApiRejected as refused:  # who may not look at it may still be allowed to make it
-        if refused.status != _FORBIDDEN:
+    except ApiRejected as error:  # we may still be allowed to create it
+        if error.status != _FORBIDDEN:
             raise
     try:
         await api.create(network_policies.build_namespace(settings))
-    except ApiRejected as refused:
-        if refused.reason == "AlreadyExists":
+    except ApiRejected as error:
+        if error.reason == "AlreadyExists":
             return
-        if refused.status != _FORBIDDEN:
+        if error.status != _FORBIDDEN:
             raise
-        log.info("kubernetes.namespace_not_checked", namespace=settings.namespace, reason=str(refused))
+        log.info("namespace.not_checked", namespace=settings.namespace, reason=str(error))
 
 
 async def _ensure_object(api: KubernetesApi, manifest: Manifest) -> None:
     kind, name = get_kind(manifest), manifest["metadata"]["name"]
     try:
         await api.apply(manifest)
-    except ApiRejected as refused:
-        if refused.status != _FORBIDDEN:
+    except ApiRejected as error:
+        if error.status != _FORBIDDEN:
             raise
         try:
-            there = await api.find_object(kind, name)
+            existing = await api.find_object(kind, name)
         except ApiRejected:
-            there = None
-        if there is None:
-            raise ClusterError(f"the {kind.name} {name} is missing and we may not make it: {refused}") from refused
-        log.info("kubernetes.not_brought_up_to_date", kind=kind.name, name=name)
+            existing = None
+        if existing is None:
+            raise ClusterError(f"the {kind.name} {name} is missing and we may not create it: {error}") from error
+        log.info("namespace_setup.not_updated", kind=kind.name, name=name)

@@ -1,7 +1,12 @@
-"""Brings the objects of one dev server into being: each is created if it is not there, and touched only if it is this
-reservation's. What was planned arrives as values; nothing waits here for a pod to run.
+"""Creation and deletion of the objects of one dev server.
 
-Creating comes before asking: a new reservation costs one request per object, and only a taken name is looked at.
+An object is created if it is missing, and changed only if it belongs to this reservation. Nothing here waits for a pod
+to run. It creates before it reads: a new reservation costs one request per object, and only a taken name is read.
+
+A teardown deletes everything with the reservation's label. It is complete when the API server itself, not the cache,
+lists nothing any more. The claim of a disk goes first; the cluster keeps it until the pod is gone. Then goes its
+PersistentVolume; the cluster keeps that until the claim is gone and the volume is detached. The volume itself stays.
+Claims of shared storage have no reservation id, so they are never found.
 """
 
 import asyncio
@@ -49,23 +54,21 @@ _BIND_TIMEOUT_S = 5.0
 _POLL_INTERVAL_S = 0.05
 _ENDED_PHASES = ("Succeeded", "Failed")
 _UNUSABLE_VOLUME_PHASES = ("Released", "Failed")
-"""Phases of a PersistentVolume that takes no claim any more."""
+"""Phases in which a PersistentVolume can no longer be bound to a claim."""
 
 
 @dataclass(frozen=True, slots=True)
 class DesiredServer:
-    """What is to be there."""
-
     spec: ServerSpec
     placements: Sequence[MemberPlacement]
     storage: StorageClaims
     failed_pods: frozenset[str] = frozenset()
-    """Pods (by uid) that have not ended but never will work; they are made anew."""
+    """Uids of pods that have not ended but will never work; they are replaced."""
 
 
 @dataclass
 class _CreatedObjects:
-    """What this call made, and would have to take back."""
+    """Objects that this call created, for the rollback."""
 
     objects: list[tuple[ResourceKind, Manifest]] = field(default_factory=list)
 
@@ -74,101 +77,100 @@ class ServerProvisioner:
     def __init__(
         self, api: KubernetesApi, settings: KubernetesSettings, on_created: Callable[[Manifest], None]
     ) -> None:
-        """`saw` is told of what was made."""
+        """`on_created` gets every created object."""
         self._api = api
         self._on_created = on_created
         self._settings = settings
         self._ensured_claims: set[str] = set()
         self._access_mode: str | None = None
 
-    async def ensure_objects(self, order: DesiredServer) -> None:
-        """All of it or nothing: what was made before a refusal is taken back. Where the API server could not be asked,
-        what is there stays; asking again completes it."""
-        made = _CreatedObjects()
+    async def ensure_objects(self, desired: DesiredServer) -> None:
+        """All objects or none: after a rejection the objects created so far are deleted again. When the API server is
+        unavailable they stay, and a retry completes them."""
+        created = _CreatedObjects()
         try:
-            await self._ensure_all(order, made)
+            await self._ensure_all(desired, created)
         except ClusterError:
-            await asyncio.shield(self._roll_back(made))
+            await asyncio.shield(self._roll_back(created))
             raise
 
     async def ensure_shared_claim(self, username: str) -> str | None:
-        """The name of the user's shared storage; None: there is none here."""
+        """Name of the claim of the user's shared storage; None: shared storage is not configured."""
         manifest = server_manifests.build_shared_claim(username, self._settings)
         if manifest is None:
             return None
         name: str = manifest["metadata"]["name"]
         if name not in self._ensured_claims:
-            taken = await self._create_or_find(manifest)
-            if taken is not None and taken["metadata"].get("annotations", {}).get(labels.USERNAME) != username:
-                raise ClusterError(f"the claim {name} is not {username}'s; it stays as it is")
+            existing = await self._create_or_find(manifest)
+            if existing is not None and existing["metadata"].get("annotations", {}).get(labels.USERNAME) != username:
+                raise ClusterError(f"the claim {name} does not belong to {username} and was not changed")
             self._ensured_claims.add(name)
         return name
 
-    async def _ensure_all(self, order: DesiredServer, made: _CreatedObjects) -> None:
-        spec, settings = order.spec, self._settings
+    async def _ensure_all(self, desired: DesiredServer, created: _CreatedObjects) -> None:
+        spec, settings = desired.spec, self._settings
         if spec.volume is not None:
-            # Before the pod: one that the scheduler finds without its volume is put aside for a while.
-            await self._ensure_home(order, spec.volume, made)
-        keys = await self._ensure_secret(order, made)
+            # Before the pod: the scheduler sets a pod without its volume aside for a while.
+            await self._ensure_home(desired, spec.volume, created)
+        keys = await self._ensure_secret(desired, created)
         host_key = keys.host.public
-        wanted = [
+        manifests = [
             server_manifests.build_ssh_service(spec, settings, host_key),
             *server_manifests.build_gang_objects(spec, settings, host_key),
         ]
-        # Pods first: they have the longest way to go, and the rest is not needed before they run.
-        await _gather_all(self._ensure_pod(order, place, host_key, made) for place in order.placements)
-        await _gather_all(self._ensure_object(order, manifest, made) for manifest in wanted)
+        # Pods first: they take longest to start, and need the rest only when they run.
+        await _gather_all(self._ensure_pod(desired, placement, host_key, created) for placement in desired.placements)
+        await _gather_all(self._ensure_object(desired, manifest, created) for manifest in manifests)
 
-    async def _ensure_home(self, order: DesiredServer, volume: HomeVolume, made: _CreatedObjects) -> None:
+    async def _ensure_home(self, desired: DesiredServer, volume: HomeVolume, created: _CreatedObjects) -> None:
         if self._access_mode is None:
             self._access_mode = choose_access_mode(await self._api.get_server_version())
         access = self._access_mode
-        persistent = build_persistent_volume(order.spec, volume, self._settings, access)
-        await self._check_volume_is_free(volume, order)
-        await self._ensure_volume(order, volume, persistent, made)
-        await self._ensure_claim(order, build_home_claim(order.spec, volume, self._settings, access), made)
+        persistent = build_persistent_volume(desired.spec, volume, self._settings, access)
+        await self._check_volume_is_free(volume, desired)
+        await self._ensure_volume(desired, volume, persistent, created)
+        await self._ensure_claim(desired, build_home_claim(desired.spec, volume, self._settings, access), created)
 
-    async def _check_volume_is_free(self, volume: HomeVolume, order: DesiredServer) -> None:
-        """The cloud would not attach it twice, and the pod would only hang."""
-        there, _ = await self._api.list_objects(PERSISTENT_VOLUME, selector=volume_selector(volume))
-        for one in there:
-            if not labels.belongs_to(one, order.spec.reservation_id):
+    async def _check_volume_is_free(self, volume: HomeVolume, desired: DesiredServer) -> None:
+        """The cloud would not attach it twice, and the pod would only wait."""
+        volumes, _ = await self._api.list_objects(PERSISTENT_VOLUME, selector=volume_selector(volume))
+        for one in volumes:
+            if not labels.belongs_to(one, desired.spec.reservation_id):
                 name = one["metadata"]["name"]
-                raise Unavailable(f"volume {volume.volume_id} is still another dev server's (PersistentVolume {name})")
+                raise Unavailable(
+                    f"volume {volume.volume_id} is still in use by another dev server (PersistentVolume {name})"
+                )
 
     async def _ensure_volume(
-        self, order: DesiredServer, volume: HomeVolume, manifest: dict[str, Any], made: _CreatedObjects
+        self, desired: DesiredServer, volume: HomeVolume, manifest: dict[str, Any], created: _CreatedObjects
     ) -> None:
         for _ in range(2):
-            taken = await self._create_or_find(manifest, made)
-            if taken is None:
+            existing = await self._create_or_find(manifest, created)
+            if existing is None:
                 return
-            self._check_owner(PERSISTENT_VOLUME, taken, order)
-            if find_volume_handle(taken) != volume.volume_id:
+            self._check_owner(PERSISTENT_VOLUME, existing, desired)
+            handle = find_volume_handle(existing)
+            if handle != volume.volume_id:
                 name = manifest["metadata"]["name"]
-                raise ClusterError(
-                    f"the PersistentVolume {name} is of volume {find_volume_handle(taken)}; it stays as it is"
-                )
-            _check_not_deleting(PERSISTENT_VOLUME, taken)
-            if _phase(taken) not in _UNUSABLE_VOLUME_PHASES:
-                change = find_capacity_patch(taken, volume)
+                raise ClusterError(f"the PersistentVolume {name} has another volume ({handle}) and was not changed")
+            _check_not_deleting(PERSISTENT_VOLUME, existing)
+            if _phase(existing) not in _UNUSABLE_VOLUME_PHASES:
+                change = find_capacity_patch(existing, volume)
                 if change is not None:
                     await self._api.patch(PERSISTENT_VOLUME, manifest["metadata"]["name"], change)
                 return
-            await self._remove(
-                PERSISTENT_VOLUME, taken
-            )  # the claim it was for is gone, and it would never take another
-        raise Unavailable(f"the PersistentVolume {manifest['metadata']['name']} keeps coming back")
+            await self._remove(PERSISTENT_VOLUME, existing)  # its claim is gone, and it can never be bound again
+        raise Unavailable(f"the PersistentVolume {manifest['metadata']['name']} is recreated after each deletion")
 
-    async def _ensure_claim(self, order: DesiredServer, manifest: dict[str, Any], made: _CreatedObjects) -> None:
+    async def _ensure_claim(self, desired: DesiredServer, manifest: dict[str, Any], created: _CreatedObjects) -> None:
         name = manifest["metadata"]["name"]
-        taken = await self._create_or_find(manifest, made)
-        if taken is not None:
-            self._check_owner(VOLUME_CLAIM, taken, order)
-            _check_not_deleting(VOLUME_CLAIM, taken)
-            if _phase(taken) == "Lost":  # what it had is gone, and it would never take another
-                await self._remove(VOLUME_CLAIM, taken)
-                await self._create_or_find(manifest, made)
+        existing = await self._create_or_find(manifest, created)
+        if existing is not None:
+            self._check_owner(VOLUME_CLAIM, existing, desired)
+            _check_not_deleting(VOLUME_CLAIM, existing)
+            if _phase(existing) == "Lost":  # its PersistentVolume is gone, and it can never be bound again
+                await self._remove(VOLUME_CLAIM, existing)
+                await self._create_or_find(manifest, created)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_BIND_TIMEOUT_S):
                 while True:
@@ -176,19 +178,19 @@ class ServerProvisioner:
                     if found is not None and _phase(found) == "Bound":
                         return
                     await asyncio.sleep(_POLL_INTERVAL_S)
-        raise Unavailable(f"the claim {name} has not got its volume yet")
+        raise Unavailable(f"the claim {name} is not bound to its volume yet")
 
-    async def _ensure_secret(self, order: DesiredServer, made: _CreatedObjects) -> ServerKeys:
-        """The keys are made once: a dev server that is started again is the one people know."""
-        spec = order.spec
+    async def _ensure_secret(self, desired: DesiredServer, created: _CreatedObjects) -> ServerKeys:
+        """Keys are generated once, so that a restarted dev server has the same host key."""
+        spec = desired.spec
         is_gang = len(spec.shares) > 1
-        fresh = ServerKeys(generate_key_pair(), generate_key_pair() if is_gang else None)
-        wanted = self._build_secret(order, fresh)
-        taken = await self._create_or_find(wanted, made)
-        if taken is None:
-            return fresh
-        self._check_owner(SECRET, taken, order)
-        data = taken.get("data") or {}
+        new_keys = ServerKeys(generate_key_pair(), generate_key_pair() if is_gang else None)
+        manifest = self._build_secret(desired, new_keys)
+        existing = await self._create_or_find(manifest, created)
+        if existing is None:
+            return new_keys
+        self._check_owner(SECRET, existing, desired)
+        data = existing.get("data") or {}
         try:
             keys = ServerKeys(
                 parse_key_pair(decode_secret_value(data[HOST_KEY])),
@@ -196,43 +198,43 @@ class ServerProvisioner:
             )
         except (KeyError, ValueError) as error:
             raise ClusterError(f"the keys in the Secret {spec.pod_name} cannot be read") from error
-        wanted = self._build_secret(order, keys)
-        wanted["data"][HOSTS] = data.get(HOSTS, wanted["data"][HOSTS])
-        if wanted["data"] != data:
-            await self._api.apply(wanted)
+        manifest = self._build_secret(desired, keys)
+        manifest["data"][HOSTS] = data.get(HOSTS, manifest["data"][HOSTS])
+        if manifest["data"] != data:
+            await self._api.apply(manifest)
         return keys
 
-    def _build_secret(self, order: DesiredServer, keys: ServerKeys) -> dict[str, Any]:
+    def _build_secret(self, desired: DesiredServer, keys: ServerKeys) -> dict[str, Any]:
         return server_manifests.build_secret(
-            order.spec, keys, self._settings, home_is_kept=order.storage.home_claim is not None
+            desired.spec, keys, self._settings, home_is_kept=desired.storage.home_claim is not None
         )
 
-    async def _ensure_object(self, order: DesiredServer, manifest: dict[str, Any], made: _CreatedObjects) -> None:
-        taken = await self._create_or_find(manifest, made)
-        if taken is not None:
-            self._check_owner(get_kind(manifest), taken, order)
+    async def _ensure_object(self, desired: DesiredServer, manifest: dict[str, Any], created: _CreatedObjects) -> None:
+        existing = await self._create_or_find(manifest, created)
+        if existing is not None:
+            self._check_owner(get_kind(manifest), existing, desired)
             await self._api.apply(manifest)
 
     async def _ensure_pod(
-        self, order: DesiredServer, place: MemberPlacement, host_key: str, made: _CreatedObjects
+        self, desired: DesiredServer, placement: MemberPlacement, host_key: str, created: _CreatedObjects
     ) -> None:
         """A pod cannot be changed, only replaced."""
-        manifest = build_pod(order.spec, place, self._settings, order.storage, host_key)
+        manifest = build_pod(desired.spec, placement, self._settings, desired.storage, host_key)
         for _ in range(2):
-            taken = await self._create_or_find(manifest, made)
-            if taken is None:
+            existing = await self._create_or_find(manifest, created)
+            if existing is None:
                 return
-            self._check_owner(POD, taken, order)
-            if _is_usable(taken, order.failed_pods) and _planned_node(taken) == place.share.node:
+            self._check_owner(POD, existing, desired)
+            if _is_usable(existing, desired.failed_pods) and _planned_node(existing) == placement.share.node:
                 return
-            await self._remove(POD, taken)
-        raise Unavailable(f"the pod {manifest['metadata']['name']} keeps coming back")
+            await self._remove(POD, existing)
+        raise Unavailable(f"the pod {manifest['metadata']['name']} is recreated after each deletion")
 
-    async def _remove(self, kind: ResourceKind, remains: Manifest) -> None:
-        """An ended pod holds nothing any more and goes at once; another one is given its time."""
-        metadata = remains["metadata"]
+    async def _remove(self, kind: ResourceKind, manifest: Manifest) -> None:
+        """A pod that has ended is deleted at once; any other gets its grace period."""
+        metadata = manifest["metadata"]
         name, uid = metadata["name"], metadata["uid"]
-        grace = 0 if kind is POD and _has_ended(remains) else None
+        grace = 0 if kind is POD and _has_ended(manifest) else None
         await self._api.delete(kind, name, uid=uid, grace_seconds=grace)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_REMOVAL_TIMEOUT_S):
@@ -241,53 +243,55 @@ class ServerProvisioner:
                     if found is None or found["metadata"]["uid"] != uid:
                         return
                     await asyncio.sleep(_POLL_INTERVAL_S)
-        raise Unavailable(f"what is left of the earlier {kind.name} {name} has not ended yet")
+        raise Unavailable(f"the earlier {kind.name} {name} has not been deleted yet")
 
-    async def _create_or_find(self, manifest: dict[str, Any], made: _CreatedObjects | None = None) -> Manifest | None:
-        """None: it was created. Otherwise: what has that name already."""
+    async def _create_or_find(
+        self, manifest: dict[str, Any], created: _CreatedObjects | None = None
+    ) -> Manifest | None:
+        """None: it was created. Otherwise the existing object of that name."""
         kind, metadata = get_kind(manifest), manifest["metadata"]
         try:
-            created = await self._api.create(manifest)
-        except ApiRejected as refused:
-            if refused.reason != "AlreadyExists":
+            response = await self._api.create(manifest)
+        except ApiRejected as error:
+            if error.reason != "AlreadyExists":
                 raise
         else:
-            self._on_created(created)
-            if made is not None:
-                made.objects.append((kind, created))
+            self._on_created(response)
+            if created is not None:
+                created.objects.append((kind, response))
             return None
-        taken = await self._api.find_object(kind, metadata["name"])
-        if taken is None:
-            raise Unavailable(f"the {kind.name} {metadata['name']} is just being removed")
-        return taken
+        existing = await self._api.find_object(kind, metadata["name"])
+        if existing is None:
+            raise Unavailable(f"the {kind.name} {metadata['name']} is being deleted")
+        return existing
 
-    def _check_owner(self, kind: ResourceKind, taken: Manifest, order: DesiredServer) -> None:
-        if not labels.belongs_to(taken, order.spec.reservation_id):
+    def _check_owner(self, kind: ResourceKind, existing: Manifest, desired: DesiredServer) -> None:
+        if not labels.belongs_to(existing, desired.spec.reservation_id):
             raise ClusterError(
-                f"the {kind.name} {taken['metadata']['name']} belongs to somebody else; it stays as it is"
+                f"the {kind.name} {existing['metadata']['name']} belongs to somebody else and was not changed"
             )
 
-    async def _roll_back(self, made: _CreatedObjects) -> None:
-        for kind, manifest in reversed(made.objects):
+    async def _roll_back(self, created: _CreatedObjects) -> None:
+        for kind, manifest in reversed(created.objects):
             metadata = manifest["metadata"]
             try:
                 await self._api.delete(kind, metadata["name"], uid=metadata["uid"])
-            except GpuDevError as error:  # it carries the reservation's id: its teardown finds it
-                log.warning("kubernetes.not_taken_back", kind=kind.name, name=metadata["name"], error=str(error))
+            except GpuDevError as error:  # it has the reservation's id, so the teardown finds it
+                log.warning("rollback.failed", kind=kind.name, name=metadata["name"], error=str(error))
 
 
-def _is_usable(manifest: Manifest, condemned: frozenset[str]) -> bool:
+def _is_usable(manifest: Manifest, failed_pods: frozenset[str]) -> bool:
     metadata = manifest["metadata"]
-    return not _has_ended(manifest) and "deletionTimestamp" not in metadata and metadata["uid"] not in condemned
+    return not _has_ended(manifest) and "deletionTimestamp" not in metadata and metadata["uid"] not in failed_pods
 
 
 def _has_ended(manifest: Manifest) -> bool:
     return _phase(manifest) in _ENDED_PHASES
 
 
-def _check_not_deleting(kind: ResourceKind, taken: Manifest) -> None:
-    if "deletionTimestamp" in taken["metadata"]:
-        raise Unavailable(f"the {kind.name} {taken['metadata']['name']} is just being removed")
+def _check_not_deleting(kind: ResourceKind, existing: Manifest) -> None:
+    if "deletionTimestamp" in existing["metadata"]:
+        raise Unavailable(f"the {kind.name} {existing['metadata']['name']} is being deleted")
 
 
 def _phase(manifest: Manifest) -> str | None:
@@ -301,43 +305,38 @@ def _planned_node(manifest: Manifest) -> str | None:
 
 
 async def _gather_all(steps: Iterable[Awaitable[None]]) -> None:
-    """At once. All of them come to an end before any failure is told, so that what was made is known."""
+    """Run concurrently. All finish before an error is raised, so that all created objects are known. Rejections go
+    before Unavailable."""
     outcomes = await asyncio.gather(*steps, return_exceptions=True)
     failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
-    refusals = [failure for failure in failures if not isinstance(failure, Unavailable)]
-    for failure in (*refusals, *failures):
+    rejections = [failure for failure in failures if not isinstance(failure, Unavailable)]
+    for failure in (*rejections, *failures):
         raise failure
 
 
-# Takes down what was made for a reservation, whatever it is, by its label. It is gone when the API server lists none
-# of it any more; nothing is believed from a mirror.
-#
-# What stands for a disk's volume goes too: first its claim, which the cluster keeps until the pod is gone, then itself,
-# which the cluster keeps until the claim is gone and the volume is detached. The volume stays. Claims of shared storage
-# carry no reservation's id: nothing here ever finds one.
+# Teardown.
 
 
 _UNCACHED_KINDS = (SECRET, NETWORK_POLICY)
 _CACHED_KINDS = (POD, SERVICE)
-"""These are mirrored: whatever is left of a reservation must include one of them, or no look would ever show it.
-They go last."""
+"""Deleted last: if a teardown is interrupted, one of these must remain, because an observation shows no other kinds."""
 
 
 async def delete_server_objects(api: KubernetesApi, reservation_id: ReservationId, *, has_disks: bool = False) -> bool:
-    """True: everything is confirmed gone. False: it has been asked to go."""
-    unseen, seen = (
+    """True: everything is confirmed gone. False: deletion was requested."""
+    uncached, cached = (
         (*_UNCACHED_KINDS, VOLUME_CLAIM) if has_disks else _UNCACHED_KINDS,
         (*_CACHED_KINDS, PERSISTENT_VOLUME) if has_disks else _CACHED_KINDS,
     )
-    found = await _list_server_objects(api, reservation_id, (*unseen, *seen))
-    for kinds in (unseen, seen):
+    found = await _list_server_objects(api, reservation_id, (*uncached, *cached))
+    for kinds in (uncached, cached):
         await asyncio.gather(*(_delete_object(api, kind, one) for kind, one in found if kind in kinds))
-    touched = {kind for kind, _ in found}
-    return not touched or not await _list_server_objects(api, reservation_id, tuple(touched))
+    found_kinds = {kind for kind, _ in found}
+    return not found_kinds or not await _list_server_objects(api, reservation_id, tuple(found_kinds))
 
 
 async def delete_server_pods(api: KubernetesApi, reservation_id: ReservationId) -> None:
-    """Ask its pods to go. All else stays, and with it who the dev server is."""
+    """Request deletion of its pods only. Its keys and addresses stay."""
     await asyncio.gather(
         *(_delete_object(api, kind, one) for kind, one in await _list_server_objects(api, reservation_id, (POD,)))
     )
