@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from gpudev.adapters.postgres.database.cleanup import delete_old_rows
+from gpudev.adapters.postgres.reservations.personalization import insert_personalization
 from gpudev.adapters.postgres.reservations.reservation_moves import PostgresMoves
 from gpudev.adapters.postgres.reservations.reservation_store import PostgresReservations
-from gpudev.adapters.postgres.sessions.personalization import insert_personalization
 from gpudev.domain.cluster import Node
 from gpudev.domain.errors import Conflict
 from gpudev.domain.ids import ReservationId

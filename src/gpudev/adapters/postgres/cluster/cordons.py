@@ -52,7 +52,9 @@ class PostgresCordons:
 
     async def list_absent_nodes(self) -> Sequence[AbsentNode]:
         async with self._pool.acquire() as connection:
-            found = await connection.fetch("SELECT name, gpu_type, seen_at AS last_observed_at FROM nodes_away ORDER BY name")
+            found = await connection.fetch(
+                "SELECT name, gpu_type, seen_at AS last_observed_at FROM nodes_away ORDER BY name"
+            )
         return [AbsentNode(**dict(row)) for row in found]
 
     async def add_notice(self, reservation_id: ReservationId, message: str) -> None:

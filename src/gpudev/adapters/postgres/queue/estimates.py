@@ -6,14 +6,23 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+import asyncpg
 import orjson
 
 from gpudev.adapters.postgres.database.leases import check_epoch
-from gpudev.adapters.postgres.database.pool import Pool
-from gpudev.adapters.postgres.reservations import reservation_rows
+from gpudev.adapters.postgres.database.pool import Connection, Pool
 from gpudev.domain.cluster import ZoneConstraint
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.queue import Estimate, EstimateOutcome, QueuePlan, StartQuote, TimeInterval, UsageSample
+from gpudev.domain.queue import (
+    DelayCause,
+    Estimate,
+    EstimateOutcome,
+    EstimateRecord,
+    QueuePlan,
+    StartQuote,
+    TimeInterval,
+    UsageSample,
+)
 from gpudev.ports.leases import Lease
 
 
@@ -52,7 +61,7 @@ class PostgresEstimates:
                 """,
                 per_type,
             )
-        return [reservation_rows.outcome_from_row(row) for row in found]
+        return [_outcome_from_row(row) for row in found]
 
     async def outcomes_since(self, since: datetime) -> list[EstimateOutcome]:
         async with self._pool.acquire() as connection:
@@ -65,7 +74,49 @@ class PostgresEstimates:
                 """,
                 since,
             )
-        return [reservation_rows.outcome_from_row(row) for row in found]
+        return [_outcome_from_row(row) for row in found]
+
+
+async def write_estimates(connection: Connection, estimates: Sequence[EstimateRecord]) -> None:
+    """What people were told, to be compared with what happens. Inside the caller's transaction."""
+    if not estimates:
+        return
+    await connection.executemany(
+        """
+        INSERT INTO reservation_estimates (reservation_id, made_at, queue_position, latest, expected, earliest,
+                                           latest_likely, typical_seconds, is_newcomer, worse_because)
+        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+        """,
+        [
+            (
+                one.reservation_id,
+                one.made_at,
+                one.position,
+                one.latest,
+                one.interval.expected,
+                one.interval.earliest,
+                one.interval.latest_likely,
+                one.typical_seconds,
+                one.is_newcomer,
+                one.delay_cause,
+            )
+            for one in estimates
+        ],
+    )
+
+
+def _outcome_from_row(row: asyncpg.Record) -> EstimateOutcome:
+    told = EstimateRecord(
+        reservation_id=ReservationId(row["reservation_id"]),
+        made_at=row["made_at"],
+        position=row["queue_position"],
+        latest=row["latest"],
+        interval=TimeInterval(row["expected"], row["earliest"], row["latest_likely"]),
+        typical_seconds=row["typical_seconds"],
+        is_newcomer=row["is_newcomer"],
+        delay_cause=None if row["worse_because"] is None else DelayCause(row["worse_because"]),
+    )
+    return EstimateOutcome(row["gpu_type"], told, row["preparing_at"])
 
 
 # The published plan on PostgreSQL: one row for each GPU type, packed, so that a full queue is one write.

@@ -1,24 +1,31 @@
 """PGMQ: messages that say "look at this id". Rows are the truth; a message read twice, late or never is harmless."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
-from uuid import UUID
+from typing import Any, TypeAlias
 
 import asyncpg
+import structlog
 
 from gpudev.adapters.postgres.database.pool import Connection, Pool
-from gpudev.adapters.postgres.reservations import reservation_rows
-from gpudev.adapters.postgres.reservations.guarded_writes import write_changes
 from gpudev.domain.backoff import backoff
 from gpudev.domain.errors import NotFound
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.queue import MAX_MESSAGE_FAILURES, MESSAGE_QUEUES, RESERVATION_QUEUE, dead_letter_queue
-from gpudev.domain.reservations import changes
+from gpudev.domain.queue import (
+    MAX_MESSAGE_FAILURES,
+    MESSAGE_QUEUES,
+    RESERVATION_QUEUE,
+    MessageCause,
+    dead_letter_queue,
+)
 from gpudev.ports.queue import QueueMessage
 
 QUEUE_INSERT_CHANNEL = "pgmq.q_gpu_reservations.INSERT"
+
+OnDeadLetter: TypeAlias = Callable[[Connection, dict[str, Any], str, datetime], Awaitable[None]]
+"""What follows for the reservation that a message named, which is a dead letter from now on: in the same transaction,
+with the message's body and the last error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +38,10 @@ class PgmqMetrics:
 
 
 class PostgresMessageQueue:
-    def __init__(self, pool: Pool, backoff: timedelta = timedelta(seconds=2)) -> None:
+    def __init__(self, pool: Pool, backoff: timedelta, on_dead_letter: OnDeadLetter) -> None:
         self._pool = pool
         self._backoff = backoff
+        self._on_dead_letter = on_dead_letter
 
     async def read(self, queue: str, lease_for: timedelta, limit: int) -> list[QueueMessage]:
         async with self._pool.acquire() as connection:
@@ -58,7 +66,7 @@ class PostgresMessageQueue:
                 return False
             await connection.execute("SELECT pgmq.send($1, $2::jsonb)", dead_letter_queue(queue), body)
             if queue == RESERVATION_QUEUE:
-                await _fail_reservation(connection, message.body, error, now)
+                await self._on_dead_letter(connection, message.body, error, now)
             return True
 
     async def acknowledge(self, queue: str, messages: Sequence[int]) -> None:
@@ -145,15 +153,24 @@ async def _take_message(connection: Connection, queue: str, msg_id: int) -> dict
     return body
 
 
-async def _fail_reservation(connection: Connection, body: dict[str, Any], error: str, now: datetime) -> None:
-    """The reservation says why; one that is gone or over needs nothing."""
-    try:
-        reservation_id = ReservationId(UUID(str(body.get("reservation_id"))))
-    except ValueError:
-        return
-    row = await connection.fetchrow(reservation_rows.SELECT_RESERVATION + "WHERE r.reservation_id = $1", reservation_id)
-    reservation = None if row is None else reservation_rows.reservation_from_row(row)
-    if reservation is None or reservation.status.is_terminal:
-        return
-    reason = f"it could not be processed ({MAX_MESSAGE_FAILURES} attempts): {error}"
-    await write_changes(connection, [changes.failed(reservation, reason)], now)
+# Messages that go with a write, inside the transaction of whoever writes.
+
+
+async def send_message(connection: Connection, reservation_id: ReservationId, cause: MessageCause) -> None:
+    """Last in its transaction: PGMQ's notification locks one row of its own until the commit."""
+    body = {"reservation_id": str(reservation_id), "cause": cause.value}
+    request_id = current_request_id()
+    if request_id is not None:  # for the log of whoever reads it
+        body["request_id"] = request_id
+    await connection.execute("SELECT pgmq.send($1, $2::jsonb)", RESERVATION_QUEUE, body)
+
+
+async def send_dead_letter(connection: Connection, reservation_id: ReservationId, error: str) -> None:
+    body = {"reservation_id": str(reservation_id), "error": error}
+    await connection.execute("SELECT pgmq.send($1, $2::jsonb)", dead_letter_queue(RESERVATION_QUEUE), body)
+
+
+def current_request_id() -> str | None:
+    """The id of the request that is being answered, where there is one."""
+    request_id: str | None = structlog.contextvars.get_contextvars().get("request_id")
+    return request_id

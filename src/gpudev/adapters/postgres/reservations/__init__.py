@@ -1,1 +1,1 @@
-"""Reservations, their guarded writes, moves and notifications, as rows."""
+"""Reservations, their personalizations, guarded writes, moves and notifications, as rows."""

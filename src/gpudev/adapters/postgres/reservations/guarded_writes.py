@@ -7,13 +7,15 @@ inside the caller's transaction.
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
-
-import structlog
+from uuid import UUID
 
 from gpudev.adapters.postgres.database.pool import Connection
-from gpudev.adapters.postgres.sessions.personalization import delete_personalizations
+from gpudev.adapters.postgres.queue.message_queue import send_dead_letter
+from gpudev.adapters.postgres.reservations import reservation_rows
+from gpudev.adapters.postgres.reservations.personalization import delete_personalizations
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.queue import RESERVATION_QUEUE, EstimateRecord, MessageCause, QueueUpdate, dead_letter_queue
+from gpudev.domain.queue import MAX_MESSAGE_FAILURES, QueueUpdate
+from gpudev.domain.reservations import changes as reservation_changes
 from gpudev.domain.reservations.changes import Change
 
 # The columns a change may set. Values travel as one JSON object per row and are read back in their column's type,
@@ -139,52 +141,18 @@ async def write_queue_updates(connection: Connection, updates: Sequence[QueueUpd
     )
 
 
-async def write_estimates(connection: Connection, estimates: Sequence[EstimateRecord]) -> None:
-    """What people were told, to be compared with what happens."""
-    if not estimates:
+async def fail_reservation(connection: Connection, body: dict[str, Any], error: str, now: datetime) -> None:
+    """Its message is a dead letter. The reservation says why; one that is gone or over needs nothing."""
+    try:
+        reservation_id = ReservationId(UUID(str(body.get("reservation_id"))))
+    except ValueError:
         return
-    await connection.executemany(
-        """
-        INSERT INTO reservation_estimates (reservation_id, made_at, queue_position, latest, expected, earliest,
-                                           latest_likely, typical_seconds, is_newcomer, worse_because)
-        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
-        """,
-        [
-            (
-                one.reservation_id,
-                one.made_at,
-                one.position,
-                one.latest,
-                one.interval.expected,
-                one.interval.earliest,
-                one.interval.latest_likely,
-                one.typical_seconds,
-                one.is_newcomer,
-                one.delay_cause,
-            )
-            for one in estimates
-        ],
-    )
-
-
-async def send_message(connection: Connection, reservation_id: ReservationId, cause: MessageCause) -> None:
-    """Last in its transaction: PGMQ's notification locks one row of its own until the commit."""
-    body = {"reservation_id": str(reservation_id), "cause": cause.value}
-    request_id = current_request_id()
-    if request_id is not None:  # for the log of whoever reads it
-        body["request_id"] = request_id
-    await connection.execute("SELECT pgmq.send($1, $2::jsonb)", RESERVATION_QUEUE, body)
-
-
-def current_request_id() -> str | None:
-    """The id of the request that is being answered, where there is one."""
-    request_id: str | None = structlog.contextvars.get_contextvars().get("request_id")
-    return request_id
-
-
-async def send_dead_letter(connection: Connection, reservation_id: ReservationId, error: str) -> None:
-    body = {"reservation_id": str(reservation_id), "error": error}
-    await connection.execute("SELECT pgmq.send($1, $2::jsonb)", dead_letter_queue(RESERVATION_QUEUE), body)
+    row = await connection.fetchrow(reservation_rows.SELECT_RESERVATION + "WHERE r.reservation_id = $1", reservation_id)
+    reservation = None if row is None else reservation_rows.reservation_from_row(row)
+    if reservation is None or reservation.status.is_terminal:
+        return
+    reason = f"it could not be processed ({MAX_MESSAGE_FAILURES} attempts): {error}"
+    await write_changes(connection, [reservation_changes.failed(reservation, reason)], now)
 
 
 def _changed_columns(change: Change, now: datetime) -> dict[str, Any]:

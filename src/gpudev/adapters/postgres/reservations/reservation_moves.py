@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from gpudev.adapters.postgres.database.pool import Connection, Pool
-from gpudev.adapters.postgres.reservations.guarded_writes import send_message, write_changes
+from gpudev.adapters.postgres.queue.message_queue import send_message
+from gpudev.adapters.postgres.reservations.guarded_writes import write_changes
 from gpudev.domain.errors import Stale
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.queue import MessageCause

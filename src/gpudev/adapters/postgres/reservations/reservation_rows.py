@@ -4,9 +4,9 @@ from datetime import timedelta
 
 import asyncpg
 
-from gpudev.domain.cluster import Node, NodeShare
+from gpudev.domain.cluster import NodeShare
 from gpudev.domain.ids import DiskId, ReservationId, UserId
-from gpudev.domain.queue import DelayCause, EstimateOutcome, EstimateRecord, TimeInterval
+from gpudev.domain.queue import TimeInterval
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation, ReservationEvent, SshEndpoint
 
@@ -77,35 +77,6 @@ def event_from_row(row: asyncpg.Record) -> ReservationEvent:
         message=row["message"],
         status=Status(row["status"]),
         version=row["version"],
-    )
-
-
-def outcome_from_row(row: asyncpg.Record) -> EstimateOutcome:
-    told = EstimateRecord(
-        reservation_id=ReservationId(row["reservation_id"]),
-        made_at=row["made_at"],
-        position=row["queue_position"],
-        latest=row["latest"],
-        interval=TimeInterval(row["expected"], row["earliest"], row["latest_likely"]),
-        typical_seconds=row["typical_seconds"],
-        is_newcomer=row["is_newcomer"],
-        delay_cause=None if row["worse_because"] is None else DelayCause(row["worse_because"]),
-    )
-    return EstimateOutcome(row["gpu_type"], told, row["preparing_at"])
-
-
-def node_from_row(row: asyncpg.Record) -> Node:
-    return Node(
-        name=row["name"],
-        gpu_type=row["gpu_type"],
-        units=row["units"],
-        ready=row["ready"],
-        schedulable=row["schedulable"],
-        foreign_units=row["foreign_units"],
-        foreign_indices=frozenset(row["foreign_indices"]),
-        simulated=row["simulated"],
-        address=row["address"],
-        closed_because=row["closed_because"],
     )
 
 

@@ -1,1 +1,1 @@
-"""Addons, personalization and tokens of sessions, as rows."""
+"""Addons and tokens of sessions, as rows."""
