@@ -1,11 +1,19 @@
 """Names of things. A reservation's id names everything made for it, so that all of it can be found again."""
 
+import re
+from collections.abc import Sequence
 from typing import NewType
 from uuid import UUID, uuid4
+
+from gpudev.domain.errors import AmbiguousId, Invalid
 
 ReservationId = NewType("ReservationId", UUID)
 UserId = NewType("UserId", int)
 DiskId = NewType("DiskId", UUID)
+
+_ID_PREFIX = re.compile(r"[0-9a-f]{4,32}")
+MAX_CANDIDATES = 5
+"""So many ids that one prefix could mean are named."""
 
 
 def new_reservation_id() -> ReservationId:
@@ -23,3 +31,20 @@ def short_id(reservation_id: UUID) -> str:
 
 def pod_name(reservation_id: UUID) -> str:
     return f"gpu-dev-{short_id(reservation_id)}"
+
+
+def parse_id_prefix(text: str, field: str, what: str = "id") -> str:
+    """The hex digits of an id, or of its beginning, as somebody typed it. Raises Invalid."""
+    digits = text.replace("-", "").lower()
+    if len(text) > 36 or not _ID_PREFIX.fullmatch(digits):
+        raise Invalid(f"{text[:80]!r} is no {what}: give all of it, or its first 4 or more hex digits", field=field)
+    return digits
+
+
+def ambiguous_id_error(text: str, candidates: Sequence[UUID]) -> AmbiguousId:
+    """Names the candidates, each by enough digits to tell them apart: eight are unique among the unreleased only."""
+    shown = candidates[:MAX_CANDIDATES]
+    shorts = [short_id(one) for one in shown]
+    if len(set(shorts)) < len(shorts):
+        shorts = [str(one) for one in shown]
+    return AmbiguousId(f"{text!r} could be {' or '.join(shorts)}; give more digits")

@@ -4,7 +4,6 @@ What another user owns does not exist for the asker, unless the asker is an oper
 """
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -12,8 +11,8 @@ from uuid import UUID
 
 from gpudev.domain.access.users import Role, User
 from gpudev.domain.cluster import GpuUse
-from gpudev.domain.errors import AmbiguousId, Invalid, NotFound
-from gpudev.domain.ids import ReservationId, short_id
+from gpudev.domain.errors import NotFound
+from gpudev.domain.ids import MAX_CANDIDATES, ReservationId, ambiguous_id_error, parse_id_prefix
 from gpudev.domain.queue import CONFIDENCE, Estimate, QueuePlan
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import WORKLOAD_NAMESPACE, Reservation, ReservationEvent, format_utc_time
@@ -24,13 +23,11 @@ from gpudev.ports.reservations import ReservationStore
 from gpudev.settings import TimingSettings
 from gpudev.wire.reservations import EtaView, GpuUseView, JobEvent, JobView, NodeShareView
 
-_ID = re.compile(r"[0-9a-fA-F]{4,32}")
 _ENDS_SOON = timedelta(minutes=30)
 _EXAMINED_WITHIN = timedelta(seconds=30)
 _PLANNED_WITHIN = timedelta(minutes=2)
 """Plans are published every half minute, also where nothing has changed."""
 _PROCESSOR_AWAY = "the processor, or its cluster, seems to be away"
-_MOST_CANDIDATES = 5
 
 
 def sees_everything(user: User) -> bool:
@@ -42,25 +39,21 @@ async def find_job(reservations: ReservationStore, user: User, text: str) -> Res
 
     Raises Invalid for what is no id, NotFound, and AmbiguousId naming the candidates.
     """
-    digits = text.replace("-", "")
-    if len(text) > 36 or not _ID.fullmatch(digits):
-        raise Invalid(
-            f"{text[:80]!r} is no reservation id: give all of it, or its first 4 or more hex digits", field="job_id"
-        )
+    digits = parse_id_prefix(text, "job_id", "reservation id")
     if len(digits) == 32:
         found = await reservations.find_reservation(ReservationId(UUID(digits)))
         candidates = [found] if found and (found.user_id == user.user_id or sees_everything(user)) else []
     else:
-        candidates = await reservations.find_by_prefix(digits, user.user_id, _MOST_CANDIDATES)
+        candidates = await reservations.find_by_prefix(digits, user.user_id, MAX_CANDIDATES)
         if not candidates and sees_everything(user):
-            candidates = await reservations.find_by_prefix(digits, None, _MOST_CANDIDATES)
+            candidates = await reservations.find_by_prefix(digits, None, MAX_CANDIDATES)
     living = [found for found in candidates if not found.is_released]
     if len(living) == 1:
         return living[0]  # the ended do not make a short id of a living one ambiguous
     if not candidates:
         raise NotFound(f"{'there is' if sees_everything(user) else 'you have'} no reservation {text!r}")
     if len(candidates) > 1:
-        raise AmbiguousId(f"{text!r} could be {_join_candidates(candidates)}; give more digits")
+        raise ambiguous_id_error(text, [found.reservation_id for found in candidates])
     return candidates[0]
 
 
@@ -245,10 +238,3 @@ def _warning(reservation: Reservation, plan: QueuePlan | None, now: datetime) ->
     if reservation.disk_id is None and not reservation.status.is_terminal:
         sentences.append("/home/dev is scratch space and ends with this reservation")
     return "; ".join(sentences) or None
-
-
-def _join_candidates(candidates: list[Reservation]) -> str:
-    """Enough digits of each to tell them apart: eight are unique among the unreleased only."""
-    shorts = [short_id(found.reservation_id) for found in candidates]
-    unique = len(set(shorts)) == len(shorts)
-    return " or ".join(shorts if unique else [str(found.reservation_id) for found in candidates])

@@ -3,7 +3,6 @@
 Only what is the asker's own is ever given to these functions; what is not there and what is another's are one to them.
 """
 
-import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import TypeVar
@@ -18,12 +17,11 @@ from gpudev.domain.disks.operations import (
     SnapshotRecord,
     SnapshotStatus,
 )
-from gpudev.domain.errors import AmbiguousId, Conflict, Invalid, NotFound
-from gpudev.domain.ids import short_id
+from gpudev.domain.errors import Conflict, NotFound
+from gpudev.domain.ids import ambiguous_id_error, parse_id_prefix
 from gpudev.ports.disks import DiskOverview
 
 _T = TypeVar("_T")
-_ID = re.compile(r"[0-9a-fA-F]{4,32}")
 _FAILURES_SHOWN_FOR = timedelta(days=7)
 
 
@@ -111,15 +109,10 @@ def _restore_hint(deleted: Sequence[DiskState]) -> str:
 
 
 def _get_by_id(candidates: Sequence[tuple[UUID, _T]], text: str, field: str, nothing: str) -> _T:
-    digits = text.replace("-", "").lower()
-    if len(text) > 36 or not _ID.fullmatch(digits):
-        raise Invalid(f"{text[:80]!r} is no id: give all of it, or its first 4 or more hex digits", field=field)
+    digits = parse_id_prefix(text, field)
     found = [(one_id, one) for one_id, one in candidates if one_id.hex.startswith(digits)]
     if not found:
         raise NotFound(f"{nothing} {text!r}")
     if len(found) > 1:
-        shorts = [short_id(one_id) for one_id, _ in found[:5]]
-        if len(set(shorts)) < len(shorts):
-            shorts = [str(one_id) for one_id, _ in found[:5]]
-        raise AmbiguousId(f"{text!r} could be {' or '.join(shorts)}; give more digits")
+        raise ambiguous_id_error(text, [one_id for one_id, _ in found])
     return found[0][1]
