@@ -1,7 +1,8 @@
 """A reservation: draft, row, history event."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from gpudev.domain.cluster import Allocation, NodeShare
 from gpudev.domain.ids import DiskId, ReservationId, UserId, pod_name
@@ -12,9 +13,9 @@ from gpudev.domain.sessions.personalization import NO_PERSONALIZATION, Personali
 WORKLOAD_NAMESPACE = "gpu-dev"
 
 
-@dataclass(frozen=True, slots=True)
-class ReservationDraft:
-    """A checked request, not yet in the database."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReservationSpec:
+    """What was asked for: the same in the draft and in every later state."""
 
     reservation_id: ReservationId
     user_id: UserId
@@ -23,13 +24,23 @@ class ReservationDraft:
     gpu_count: int
     node_count: int
     duration: timedelta
-    ssh_public_keys: tuple[str, ...]
+    ssh_public_keys: tuple[str, ...] = ()
     github_user: str | None = None
     name: str | None = None
     image: str | None = None
+    priority: int = 0
+
+    def spec_fields(self) -> dict[str, Any]:
+        """As arguments of another draft or reservation."""
+        return {one.name: getattr(self, one.name) for one in fields(ReservationSpec)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReservationDraft(ReservationSpec):
+    """A checked request, not yet in the database."""
+
     disk_name: str | None = None
     """A named disk; None: the user's default disk if it is free, else scratch. NO_DISK: scratch."""
-    priority: int = 0
     max_wait: timedelta | None = None
     """None: it waits as long as it takes."""
     personalization: Personalization = NO_PERSONALIZATION
@@ -49,27 +60,15 @@ class SshEndpoint:
         return f"ssh -p {self.port} {self.user}@{self.host}"
 
 
-@dataclass(frozen=True, slots=True)
-class Reservation:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation(ReservationSpec):
     """The present of one reservation: a row of the database, with its shares."""
 
-    reservation_id: ReservationId
     seq: int
     """Order of arrival."""
-    user_id: UserId
-    username: str
     status: Status
     version: int
-    gpu_type: str
-    gpu_count: int
-    node_count: int
-    duration: timedelta
     created_at: datetime
-    ssh_public_keys: tuple[str, ...] = ()
-    github_user: str | None = None
-    name: str | None = None
-    image: str | None = None
-    priority: int = 0
     disk_id: DiskId | None = None
     disk_name: str | None = None
     preparing_at: datetime | None = None

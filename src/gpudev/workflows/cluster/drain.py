@@ -1,7 +1,7 @@
 """Draining: a node is closed for new work, and those who are still there are told. Nobody is thrown out."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from gpudev.domain.cluster import Cordon, check_cordon_reason
@@ -173,21 +173,12 @@ class Eviction:
     @retry_on(IdTaken)
     async def _resubmit(self, left: Reservation, rest: timedelta, setup: Personalization) -> Reservation:
         key = f"moved-{left.reservation_id}"  # whoever repeats this gets the same one
-        draft = ReservationDraft(
+        disk_name = left.disk_name if keeps_files(left) else NO_DISK
+        draft = replace(
+            ReservationDraft(**left.spec_fields(), disk_name=disk_name, personalization=setup),
             reservation_id=new_reservation_id(),
-            user_id=left.user_id,
-            username=left.username,
-            gpu_type=left.gpu_type,
-            gpu_count=left.gpu_count,
-            node_count=left.node_count,
             duration=rest,
-            ssh_public_keys=left.ssh_public_keys,
-            github_user=left.github_user,
-            name=left.name,
-            image=left.image,
-            disk_name=left.disk_name if keeps_files(left) else NO_DISK,
             priority=max(left.priority, _MOVED_PRIORITY),
-            personalization=setup,
         )
         return await self.reservations.submit(draft, idempotency_key=key, fingerprint=key, now=self.clock.now())
 

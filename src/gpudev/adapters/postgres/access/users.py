@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 import asyncpg
 
 from gpudev.adapters.postgres.database.pool import Connection, Pool
+from gpudev.adapters.postgres.database.row_values import from_row
 from gpudev.domain.access.users import ApiKey, FairShareUsage, IssuedKey, Role, User, check_username
 from gpudev.domain.errors import Conflict, Forbidden, NotFound, Unauthenticated
 from gpudev.domain.ids import UserId
@@ -167,7 +168,7 @@ async def _issue_key(
 
 
 def user_from_row(row: asyncpg.Record) -> User:
-    return User(UserId(row["user_id"]), row["username"], Role(row["role"]), row["is_active"], row["email"])
+    return from_row(User, row, role=Role(row["role"]))
 
 
 # What admins do to users and keys, on PostgreSQL. Triggers tell the API processes.
@@ -199,7 +200,7 @@ class PostgresUserAdministration:
                 await connection.execute(
                     "UPDATE api_keys SET is_active = false WHERE user_id = $1 AND is_active", row["user_id"]
                 )
-        return _user_from_row(row)
+        return user_from_row(row)
 
     async def set_role(self, username: str, role: Role) -> User:
         async with self._pool.transaction() as connection:
@@ -210,7 +211,7 @@ class PostgresUserAdministration:
             )
         if row is None:
             raise NotFound(_UNKNOWN_USER.format(username))
-        return _user_from_row(row)
+        return user_from_row(row)
 
     async def list_keys(self, username: str | None = None, *, ended: bool = False) -> list[KeyRecord]:
         async with self._pool.acquire() as connection:
@@ -252,10 +253,6 @@ async def lock_admins(connection: Connection) -> None:
 async def is_last_admin(connection: Connection, username: str) -> bool:
     admins = await connection.fetch("SELECT username FROM api_users WHERE role = 'admin' AND is_active")
     return [row["username"] for row in admins] == [username]
-
-
-def _user_from_row(row: asyncpg.Record) -> User:
-    return User(UserId(row["user_id"]), row["username"], Role(row["role"]), row["is_active"], row["email"])
 
 
 def _key_record_from_row(row: asyncpg.Record) -> KeyRecord:

@@ -7,6 +7,7 @@ import asyncpg
 
 from gpudev.adapters.postgres.database.leases import check_epoch
 from gpudev.adapters.postgres.database.pool import Connection, Pool
+from gpudev.adapters.postgres.database.row_values import from_row
 from gpudev.domain.cluster import Node
 from gpudev.ports.leases import Lease
 
@@ -80,15 +81,4 @@ async def _record_absent_nodes(connection: Connection, present: Sequence[str], n
 
 
 def _node_from_row(row: asyncpg.Record) -> Node:
-    return Node(
-        name=row["name"],
-        gpu_type=row["gpu_type"],
-        units=row["units"],
-        ready=row["ready"],
-        schedulable=row["schedulable"],
-        foreign_units=row["foreign_units"],
-        foreign_indices=frozenset(row["foreign_indices"]),
-        simulated=row["simulated"],
-        address=row["address"],
-        closed_because=row["closed_because"],
-    )
+    return from_row(Node, row, foreign_indices=frozenset(row["foreign_indices"]), zone=None)

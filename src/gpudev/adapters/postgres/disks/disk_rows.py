@@ -4,20 +4,18 @@ from typing import Any
 
 import asyncpg
 
+from gpudev.adapters.postgres.database.row_values import from_row
 from gpudev.domain.disks.operations import (
     DiskState,
     Operation,
-    OperationId,
     OperationKind,
     OperationState,
-    RecordedSnapshotId,
     SnapshotReason,
     SnapshotRecord,
     SnapshotStatus,
     VolumeRecord,
     VolumeStatus,
 )
-from gpudev.domain.ids import DiskId, ReservationId, UserId
 
 # A row's xmin is its version: whoever writes it changes it, also one who knows nothing of us.
 SELECT_DISK = """
@@ -166,86 +164,29 @@ def volume_values(one: VolumeRecord) -> tuple[Any, ...]:
 
 
 def disk_from_row(row: asyncpg.Record) -> DiskState:
-    return DiskState(
-        disk_id=DiskId(row["disk_id"]),
-        user_id=UserId(row["user_id"]),
-        username=row["username"],
+    return from_row(
+        DiskState,
+        row,
         name=row["disk_name"],
-        created_at=row["created_at"],
-        size_gb=row["size_gb"],
         volume_id=row["ebs_volume_id"],
-        zone=row["zone"],
-        saved_as=_snapshot_id(row["saved_as"]),
-        holder=None if row["holder"] is None else ReservationId(row["holder"]),
-        is_deleted=row["is_deleted"],
-        deleted_at=row["deleted_at"],
-        purge_started_at=row["purge_started_at"],
-        purged_at=row["purged_at"],
         contents=row["latest_snapshot_content_s3"],
-        mark=row["mark"],
     )
 
 
 def operation_from_row(row: asyncpg.Record) -> Operation:
-    return Operation(
-        operation_id=OperationId(row["operation_id"]),
+    return from_row(
+        Operation,
+        row,
         kind=OperationKind(row["kind"]),
-        user_id=UserId(row["user_id"]),
-        disk_id=DiskId(row["disk_id"]),
-        asked_at=row["asked_at"],
         state=OperationState(row["state"]),
-        step=row["step"],
-        blocks=frozenset(DiskId(one) for one in row["blocks"]),
-        attempts=row["attempts"],
+        blocks=frozenset(row["blocks"]),
         rejections=row["refusals"],
-        next_attempt_at=row["next_attempt_at"],
-        error=row["error"],
-        result=row["result"],
-        finished_at=row["finished_at"],
-        reservation_id=None if row["reservation_id"] is None else ReservationId(row["reservation_id"]),
-        source_id=None if row["source_id"] is None else DiskId(row["source_id"]),
-        snapshot_id=_snapshot_id(row["snapshot_id"]),
-        size_gb=row["size_gb"],
-        zone=row["zone"],
-        name=row["name"],
-        contents=row["contents"],
-        seq=row["seq"],
-        version=row["version"],
     )
 
 
 def snapshot_from_row(row: asyncpg.Record) -> SnapshotRecord:
-    return SnapshotRecord(
-        snapshot_id=RecordedSnapshotId(row["snapshot_id"]),
-        disk_id=DiskId(row["disk_id"]),
-        operation_id=OperationId(row["operation_id"]),
-        volume_id=row["volume_id"],
-        why=SnapshotReason(row["why"]),
-        status=SnapshotStatus(row["status"]),
-        created_at=row["created_at"],
-        cloud_id=row["cloud_id"],
-        size_gb=row["size_gb"],
-        contents=row["contents"],
-        error=row["error"],
-        lacks=row["lacks"],
-    )
+    return from_row(SnapshotRecord, row, why=SnapshotReason(row["why"]), status=SnapshotStatus(row["status"]))
 
 
 def volume_from_row(row: asyncpg.Record) -> VolumeRecord:
-    return VolumeRecord(
-        token=row["token"],
-        disk_id=DiskId(row["disk_id"]),
-        operation_id=OperationId(row["operation_id"]),
-        status=VolumeStatus(row["status"]),
-        zone=row["zone"],
-        size_gb=row["size_gb"],
-        made_at=row["made_at"],
-        from_snapshot=_snapshot_id(row["from_snapshot"]),
-        volume_id=row["volume_id"],
-        retired_by=None if row["retired_by"] is None else OperationId(row["retired_by"]),
-        saved_in=_snapshot_id(row["saved_in"]),
-    )
-
-
-def _snapshot_id(value: Any) -> RecordedSnapshotId | None:
-    return None if value is None else RecordedSnapshotId(value)
+    return from_row(VolumeRecord, row, status=VolumeStatus(row["status"]))

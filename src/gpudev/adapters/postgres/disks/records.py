@@ -11,9 +11,10 @@ from uuid import UUID, uuid4
 import asyncpg
 
 from gpudev.adapters.postgres.database.pool import Connection, Pool
+from gpudev.adapters.postgres.database.row_values import from_row
 from gpudev.adapters.postgres.disks import disk_rows
 from gpudev.domain.disks.operations import DiskState
-from gpudev.domain.ids import DiskId, ReservationId, UserId, new_disk_id
+from gpudev.domain.ids import DiskId, UserId, new_disk_id
 from gpudev.ports.cloud import Volume
 from gpudev.ports.disks import DiskRecord, DiskWrite, DiskWriteResult, ImportDisk, UpdateDisk
 
@@ -201,27 +202,7 @@ def _jsonable(value: Any) -> Any:
 
 
 def _record_from_row(row: asyncpg.Record) -> DiskRecord:
-    return DiskRecord(
-        disk_id=DiskId(row["disk_id"]),
-        user_id=UserId(row["user_id"]),
-        username=row["username"],
-        disk_name=row["disk_name"],
-        created_at=row["created_at"],
-        volume_id=row["ebs_volume_id"],
-        zone=row["zone"],
-        size_gb=row["size_gb"],
-        in_use=row["in_use"],
-        reservation_id=None if row["reservation_id"] is None else ReservationId(row["reservation_id"]),
-        is_held=row["is_held"],
-        is_deleted=row["is_deleted"],
-        is_backing_up=row["is_backing_up"],
-        snapshot_count=row["snapshot_count"],
-        last_snapshot_at=row["last_snapshot_at"],
-        operation_id=row["operation_id"],
-        operation_status=row["operation_status"],
-        user_is_active=row["user_is_active"],
-        mark=row["mark"],
-    )
+    return from_row(DiskRecord, row, volume_id=row["ebs_volume_id"])
 
 
 # Disks that are on no recorded volume, on PostgreSQL, and how one gets the volume that was its all along.

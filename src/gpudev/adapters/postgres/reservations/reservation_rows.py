@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import asyncpg
 
+from gpudev.adapters.postgres.database.row_values import from_row
 from gpudev.domain.cluster import NodeShare
-from gpudev.domain.ids import DiskId, ReservationId, UserId
 from gpudev.domain.queue import TimeInterval
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation, ReservationEvent, SshEndpoint
@@ -19,48 +19,14 @@ SELECT_RESERVATION = """
 
 
 def reservation_from_row(row: asyncpg.Record) -> Reservation:
-    return Reservation(
-        reservation_id=ReservationId(row["reservation_id"]),
-        seq=row["seq"],
-        user_id=UserId(row["user_id"]),
-        username=row["username"],
+    return from_row(
+        Reservation,
+        row,
         status=Status(row["status"]),
-        version=row["version"],
-        gpu_type=row["gpu_type"],
-        gpu_count=row["gpu_count"],
-        node_count=row["node_count"],
         duration=timedelta(hours=row["duration_hours"]),
-        created_at=row["created_at"],
         ssh_public_keys=tuple(row["ssh_public_keys"]),
-        github_user=row["github_user"],
-        name=row["name"],
-        image=row["image"],
-        priority=row["priority"],
-        disk_id=None if row["disk_id"] is None else DiskId(row["disk_id"]),
-        disk_name=row["disk_name"],
-        preparing_at=row["preparing_at"],
-        prepare_by=row["prepare_by"],
-        launched_at=row["launched_at"],
-        expires_at=row["expires_at"],
-        cancelled_at=row["cancelled_at"],
-        reservation_ended=row["reservation_ended"],
-        released_at=row["released_at"],
-        queue_position=row["queue_position"],
-        estimated_start_at=row["estimated_start_at"],
-        latest_start_at=row["latest_start_at"],
         expected_start=_expected_start_from_row(row),
-        wait_reason=row["wait_reason"],
-        last_queue_update=row["last_queue_update"],
-        step=row["step"],
-        failure_reason=row["failure_reason"],
-        warned_minutes=row["warned_minutes"],
-        launch_attempts=row["launch_attempts"],
-        next_attempt_at=row["next_attempt_at"],
-        wait_until=row["wait_until"],
-        resent_at=row["resent_at"],
-        setup_outcome=row["setup_outcome"],
         has_addons=row["furnished"],
-        request_id=row["request_id"],
         connection=connection_from_row(row),
         shares=tuple(
             NodeShare(rank, node, units, tuple(indices)) for rank, node, units, indices in row["shares"] or ()
@@ -69,15 +35,7 @@ def reservation_from_row(row: asyncpg.Record) -> Reservation:
 
 
 def event_from_row(row: asyncpg.Record) -> ReservationEvent:
-    return ReservationEvent(
-        event_id=row["event_id"],
-        reservation_id=ReservationId(row["reservation_id"]),
-        at=row["at"],
-        kind=row["kind"],
-        message=row["message"],
-        status=Status(row["status"]),
-        version=row["version"],
-    )
+    return from_row(ReservationEvent, row, status=Status(row["status"]))
 
 
 def _expected_start_from_row(row: asyncpg.Record) -> TimeInterval | None:

@@ -296,22 +296,11 @@ def _new_reservation(draft: ReservationDraft, written: asyncpg.Record, now: date
     """The row that was just written, without reading it back."""
     disk_id = written["disk_id"]
     return Reservation(
-        reservation_id=draft.reservation_id,
+        **draft.spec_fields(),
         seq=written["seq"],
-        user_id=draft.user_id,
-        username=draft.username,
         status=Status.PENDING,
         version=1,
-        gpu_type=draft.gpu_type,
-        gpu_count=draft.gpu_count,
-        node_count=draft.node_count,
-        duration=draft.duration,
         created_at=now,
-        ssh_public_keys=draft.ssh_public_keys,
-        github_user=draft.github_user,
-        name=draft.name,
-        image=draft.image,
-        priority=draft.priority,
         disk_id=None if disk_id is None else DiskId(disk_id),
         disk_name=None if disk_id is None else draft.disk_name or DEFAULT_DISK,
         wait_until=None if draft.max_wait is None else now + draft.max_wait,

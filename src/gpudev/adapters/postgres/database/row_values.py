@@ -1,0 +1,23 @@
+"""Rows as values of the domain."""
+
+from dataclasses import fields
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import asyncpg
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+_T = TypeVar("_T", bound="DataclassInstance")
+
+
+def from_row(kind: type[_T], row: asyncpg.Record, /, **converted: Any) -> _T:
+    """Each field from the column of its name; `converted`: the fields that are not a column as it stands."""
+    same = {name: row[name] for name in _same_columns(kind, tuple(converted))}
+    return kind(**same, **converted)
+
+
+@cache
+def _same_columns(kind: "type[DataclassInstance]", converted: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(one.name for one in fields(kind) if one.name not in converted)
