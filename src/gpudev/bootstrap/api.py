@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from gpudev.adapters.aws.login import AwsIdentityProvider
 from gpudev.adapters.dcgm_exporter import DcgmUsage
 from gpudev.adapters.github_keys import GitHubKeys
-from gpudev.adapters.key_pairs import new_key_pair_texts
+from gpudev.adapters.key_pairs import generate_key_pair
 from gpudev.adapters.local.machine.gpu_use import NvmlUsage
 from gpudev.adapters.oidc.issuer_keys import IssuerKeys
 from gpudev.adapters.oidc.provider import OidcProvider
@@ -65,7 +65,7 @@ async def open_api_dependencies(settings: Settings, tracer: Tracer = NO_TRACER) 
             proxy_tokens=stores.proxy_tokens,
             addons=stores.addons,
             jupyter_keys=stores.addons,
-            new_key_pair=new_key_pair_texts,
+            new_key_pair=generate_key_pair,
             disks=stores.disk_operations,
             disk_views=stores.disk_views,
             disk_places=stores.disk_locations,

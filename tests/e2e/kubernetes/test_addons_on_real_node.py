@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpudev.adapters.key_pairs import new_key_pair_texts
+from gpudev.adapters.key_pairs import generate_key_pair
 from gpudev.adapters.kubernetes.client.resource_kinds import SECRET
 from gpudev.adapters.kubernetes.objects.secret_files import decode_secret_value
 from gpudev.adapters.ssh_tunnels import SshTunnels
@@ -38,7 +38,7 @@ async def test_people_are_let_in_and_sent_away_while_a_pod_runs_and_jupyter_is_t
     connection = (await world.ready(spec)).connection
     assert connection is not None
     await world.ssh(connection, "true")
-    private, theirs = new_key_pair_texts()
+    private, theirs = generate_key_pair()
     owner, world.key = world.key, tmp_path / "colleague"
     world.key.write_text(private)
     world.key.chmod(0o600)
@@ -70,7 +70,7 @@ async def test_people_are_let_in_and_sent_away_while_a_pod_runs_and_jupyter_is_t
 
 async def check_jupyter(world: RealWorld, rid: ReservationId, owners: tuple[str, ...], connection: SshEndpoint) -> None:
     """The image has none: that is told, and the way there leads nowhere."""
-    private, public = new_key_pair_texts()
+    private, public = generate_key_pair()
     wish = JupyterSpec("a-token", public, jupyter_path(rid))
     async with asyncio.timeout(60):
         while True:
@@ -94,7 +94,7 @@ async def check_jupyter(world: RealWorld, rid: ReservationId, owners: tuple[str,
 
 
 async def test_a_pod_that_is_made_anew_lets_the_same_people_in(world: RealWorld, tmp_path: Path) -> None:
-    private, theirs = new_key_pair_texts()
+    private, theirs = generate_key_pair()
     spec = world.spec()
     await world.ready(spec)
     keys = (*spec.ssh_public_keys, theirs)

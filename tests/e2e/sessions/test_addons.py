@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gpudev.adapters.key_pairs import new_key_pair_texts
+from gpudev.adapters.key_pairs import generate_key_pair
 from support.paths import SUPPORT
 from support.system.embedded_system import System, eventually
 
@@ -23,7 +23,7 @@ Job = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def colleague(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    private, public = new_key_pair_texts()
+    private, public = generate_key_pair()
     path = Path(tmp_path_factory.mktemp("colleague")) / "key"
     path.write_text(private)
     path.chmod(0o600)

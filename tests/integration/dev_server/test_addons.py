@@ -9,7 +9,7 @@ from typing import Any
 import asyncssh
 import pytest
 
-from gpudev.adapters.key_pairs import new_key_pair_texts
+from gpudev.adapters.key_pairs import generate_key_pair
 from support.paths import SUPPORT
 from support.ssh.dev_server_container import Builder, DevServer, _as_server
 from support.ssh.sshd_process import Completed, eventually
@@ -39,7 +39,7 @@ def key_file(folder: Path, private: str, name: str = "other") -> Path:
 
 
 def test_who_is_added_gets_in_and_who_is_removed_is_sent_away(server: DevServer, tmp_path: Path) -> None:
-    private, public = new_key_pair_texts()
+    private, public = generate_key_pair()
     other, owner = key_file(tmp_path, private), server.authorized_keys.read_text()
     assert server.ssh("true", keys=(other,)).returncode == 255
     assert adjusted(server, f"{owner}\n{public} octocat\n") is None
@@ -112,7 +112,7 @@ async def connect(server: DevServer, private: str, user: str = "jupyter") -> asy
 def test_jupyter_runs_as_the_person_is_reached_by_its_key_alone_and_ends(server: DevServer) -> None:
     owner = server.authorized_keys.read_text()
     install_stub(server)
-    private, public = new_key_pair_texts()
+    private, public = generate_key_pair()
     wish = {"token": "a-token", "public_key": public, "base_url": "/v1/jobs/x/jupyter/"}
     assert adjusted(server, owner, wish) == {"state": "starting", "reason": ""}
     eventually(lambda: adjusted(server, owner, wish)["state"] == "ready")
@@ -152,7 +152,7 @@ def answers_anew(server: DevServer, private: str, before: int) -> bool:
 
 
 def test_jupyter_can_be_wanted_from_the_start_and_one_that_is_not_there_says_what_to_do(builder: Builder) -> None:
-    _, public = new_key_pair_texts()
+    _, public = generate_key_pair()
     wish = {"token": "a-token", "public_key": public, "base_url": "/v1/jobs/x/jupyter/"}
     builder.write("jupyter", json.dumps(wish))
     server = builder.start()

@@ -9,7 +9,7 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from gpudev.adapters.key_pairs import ensure_host_key, new_key_pair_texts
+from gpudev.adapters.key_pairs import ensure_host_key, generate_key_pair
 from gpudev.domain.errors import Unavailable
 from gpudev.domain.sessions.addons import JupyterSpec, JupyterState, JupyterStatus, jupyter_path
 from gpudev.ports.clock import SystemClock
@@ -136,7 +136,7 @@ async def test_jupyter_starts_in_a_running_dev_server_is_reached_by_its_key_and_
     spec = world.spec()
     server = await world.ready(spec)
     await install_stub(world, server)
-    private, public = new_key_pair_texts()
+    private, public = generate_key_pair()
     wanted = wish(spec, public)
     await until(world, spec, wanted, JupyterState.READY)
     async with await connect(server, private) as connection:
@@ -163,7 +163,7 @@ async def test_jupyters_key_opens_nothing_else(one: LocalWorld, tmp_path: Path) 
     spec = one.spec()
     server = await one.ready(spec)
     await install_stub(one, server)
-    private, public = new_key_pair_texts()
+    private, public = generate_key_pair()
     wanted = wish(spec, public)
     await until(one, spec, wanted, JupyterState.READY)
     with pytest.raises(asyncssh.PermissionDenied):
@@ -187,7 +187,7 @@ async def test_jupyters_key_opens_nothing_else(one: LocalWorld, tmp_path: Path) 
 async def test_without_jupyter_it_says_so_and_what_to_do(one: LocalWorld) -> None:
     spec = one.spec()
     await one.ready(spec)
-    seen = await until(one, spec, wish(spec, new_key_pair_texts()[1]), JupyterState.FAILED)
+    seen = await until(one, spec, wish(spec, generate_key_pair()[1]), JupyterState.FAILED)
     assert seen.reason is not None
     assert "pip install jupyterlab" in seen.reason
 
@@ -196,14 +196,14 @@ async def test_one_that_cannot_start_says_why_and_one_that_dies_is_started_again
     spec = replace(one.spec(), environment={"STUB_REFUSES": "yes"})
     server = await one.ready(spec)
     await install_stub(one, server)
-    wanted = wish(spec, new_key_pair_texts()[1])
+    wanted = wish(spec, generate_key_pair()[1])
     seen = await until(one, spec, wanted, JupyterState.FAILED)
     assert seen.reason is not None
     assert "this stub does not want to" in seen.reason
     other = one.spec()
     server = await one.ready(other)
     await install_stub(one, server)
-    private, public = new_key_pair_texts()
+    private, public = generate_key_pair()
     again = wish(other, public)
     await until(one, other, again, JupyterState.READY)
     async with await connect(server, private) as connection:
@@ -222,7 +222,7 @@ async def test_it_runs_again_when_the_dev_server_is_made_anew(one: LocalWorld) -
     spec = one.spec()
     server = await one.ready(spec)
     await install_stub(one, server)
-    private, public = new_key_pair_texts()
+    private, public = generate_key_pair()
     wanted = wish(spec, public)
     await until(one, spec, wanted, JupyterState.READY)
     async with one.nobody_watching():

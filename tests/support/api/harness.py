@@ -11,7 +11,7 @@ from uuid import UUID
 import httpx2
 from fastapi import FastAPI
 
-from gpudev.adapters.key_pairs import new_key_pair_texts
+from gpudev.adapters.key_pairs import generate_key_pair
 from gpudev.adapters.postgres.database.listener import PostgresReservationChanges
 from gpudev.adapters.postgres.queue.estimates import PostgresQueuePlans
 from gpudev.adapters.postgres.reservations.reservation_store import UnreleasedCache
@@ -66,7 +66,7 @@ def api_services(
         proxy_tokens=stores.proxy_tokens,
         addons=stores.addons,
         jupyter_keys=stores.addons,
-        new_key_pair=new_key_pair_texts,
+        new_key_pair=generate_key_pair,
         disks=stores.disk_operations,
         disk_views=stores.disk_views,
         accounts=stores.accounts,

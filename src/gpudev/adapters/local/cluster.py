@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from gpudev.adapters.change_signal import ChangeSignal
-from gpudev.adapters.key_pairs import public_key_line
+from gpudev.adapters.key_pairs import parse_key_pair
 from gpudev.adapters.local.machine.cgroups import find_cgroup_limiter
 from gpudev.adapters.local.machine.gpu_use import ManagedUse, UnmanagedUseWatch
 from gpudev.adapters.local.machine.isolation import IsolationMode, IsolationResult, describe_isolation
@@ -336,7 +336,7 @@ class LocalCluster:
             if server.record is None:
                 server.failure, server.is_restartable = "the control plane ended during its launch", True
             else:
-                server.host_key = public_key_line(await asyncio.to_thread(folder.host_key.read_bytes))
+                server.host_key = parse_key_pair(await asyncio.to_thread(folder.host_key.read_text, "ascii")).public
         except (InvalidServerRecord, OSError, ValueError) as error:
             server.failure = f"cannot read its record: {error}"
         for member_folder in member_folders(folder, server.record):
