@@ -23,7 +23,7 @@ down: ## Stop it again; what is stored stays
 
 test: ## Set everything up and run all tests (ARGS="tests/integration/system -k supervisor")
 	@tools/bootstrap dev
-	@tools/with-test-tools tools/with-kube tools/with-programs tools/reap $(PYTHON) -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+	@tools/with-test-tools tools/run-tests -n $(WORKERS) --dist worksteal $(ARGS)
 
 test-infra: ## Test infra/ with real providers and a local AWS; builds them first (an hour, once)
 	@tools/bootstrap dev
@@ -36,8 +36,7 @@ infra-cost: ## Print what the environments of infra/ cost by the hour
 
 kube: ## Build the Kubernetes the tests run on (10 minutes, once per machine)
 	@tools/bootstrap dev
-	@$(PYTHON) tests/support/kubernetes/binaries.py
-	@$(PYTHON) tests/support/kubernetes/real_node.py prepare
+	@$(PYTHON) tests/support/builds.py
 
 check: ## Format, lint, strict types, layers and the fast tests
 	@tools/bootstrap dev

@@ -36,8 +36,23 @@ for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.S
         signal.signal(_number, _handler)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--builds",
+        choices=["all", "without", "only"],
+        default="all",
+        help="all tests, those without programs that are built once per machine (Kubernetes, dex), or only these",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The longest tests begin first, so that nobody waits for them at the end."""
+    if (wanted := config.getoption("--builds")) != "all":
+        from support.builds import needs_builds
+
+        left_out = [item for item in items if needs_builds(item) is (wanted == "without")]
+        items[:] = [item for item in items if item not in set(left_out)]
+        config.hook.pytest_deselected(items=left_out)
     items.sort(key=lambda item: item.get_closest_marker("first") is None)
 
 

@@ -1,7 +1,7 @@
 """Programs that tests run beside ours, built from their Go modules once per machine; and texts that a module carries.
 
 Each lies in a cache outside the clone, named after what it was built from. A variable may name one that is there
-already. tools/with-programs builds them before the tests; those that are missing make their tests skip, loudly.
+already. tests/support/builds.py builds them before the tests; those that are missing make their tests skip, loudly.
 
     python tests/support/go_program.py [NAME...]      builds what is missing and says where it is
 """

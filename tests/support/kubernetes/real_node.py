@@ -67,6 +67,14 @@ def why_not() -> str | None:
     return None
 
 
+def is_prepared() -> bool:
+    """Whether `prepare` has nothing left to do."""
+    if sys.platform != "linux" or os.geteuid() != 0:
+        return True
+    has_builder = shutil.which(_BUILDER) is not None
+    return has_builder and not _missing_packages() and all(image.exists() for image in base_images())
+
+
 def prepare() -> None:
     """Installs and builds what is missing, as far as it can be done here."""
     if sys.platform != "linux" or os.geteuid() != 0:
