@@ -56,6 +56,35 @@ RESERVATION = Reservation(
     disk_id=DISK.disk_id,
     disk_name="data",
 )
+
+
+def operation(kind: OperationKind, state: OperationState, **changes: object) -> Operation:
+    made = Operation(OperationId(UUID(int=3)), kind, UserId(1), DISK.disk_id, NOW, state=state, reservation_id=RID)
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def ready(state: OperationState, **changes: object) -> Operation:
+    return operation(OperationKind.MAKE_READY, state, **changes)
+
+
+def away(state: OperationState, **changes: object) -> Operation:
+    return operation(OperationKind.PUT_AWAY, state, **changes)
+
+
+DONE = ready(OperationState.DONE, zone="zone-a", result="as it was left")
+HOME = HomeVolume("vol-1", 10, "zone-a")
+
+
+@pytest.mark.parametrize(
+    ("held", "zone", "expected"),
+    [
+        (DiskAttachment(DISK), "zone-a", RequestOperation(f"ready {RID} 0")),
+        (DiskAttachment(DISK, DONE, 1), "zone-a", VolumeReady(HOME)),
+        (DiskAttachment(DISK, DONE, 1), None, VolumeReady(HOME)),
+        (DiskAttachment(DISK, ready(OperationState.FAILED, error="no room"), 1), "zone-a", AttachmentFailed("no room")),
+    ],
+    ids=["never asked for", "done", "done, wherever", "failed"],
+)
 def test_what_follows_from_what_was_asked_for(held: DiskAttachment, zone: str | None, expected: object) -> None:
     assert decide_attach(RESERVATION, held, zone) == expected
 
