@@ -183,7 +183,7 @@ async def test_what_a_snapshot_could_not_read_is_told_and_its_volume_is_never_gi
     (home / "mine").write_text("kept")
     await local.end(second)
     older, lacking = sorted(await local.stores.disk_operations.snapshots(disk.disk_id), key=lambda one: one.created_at)
-    assert lacking.lacks == "1 that belongs to others and cannot be read: theirs"
+    assert lacking.lacks == "1 entry of other owners that cannot be read: theirs"
     history = [event.message for event in await local.stores.disk_views.list_disk_events(disk.disk_id)]
     assert any(f"lacks {lacking.lacks}; volume {home.name} has them and is kept" in line for line in history), history
     told = (await local.stores.reservations.events(second))[-1].message

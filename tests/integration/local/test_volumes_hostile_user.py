@@ -96,7 +96,7 @@ def test_a_file_that_is_replaced_between_two_looks_is_left_out(
     with monkeypatch.context() as patched:
         patched.setattr(os, "open", swap_then_open)
         tally = copy(folder, tmp_path / "copy")
-    assert tally.notes == ["file: replaced while it was being copied"]
+    assert tally.notes == ["file: replaced during the copy"]
     assert not (tmp_path / "copy" / "file").exists()
 
 
@@ -136,7 +136,7 @@ def test_a_link_that_is_replaced_between_two_looks_is_left_out(tmp_path: Path, m
     with monkeypatch.context() as patched:
         patched.setattr(os, "readlink", swap_then_read)
         tally = copy(folder, tmp_path / "copy")
-    assert tally.notes == ["link: replaced while it was being copied"]
+    assert tally.notes == ["link: replaced during the copy"]
 
 
 @pytest.mark.usefixtures("_kernel")
@@ -156,7 +156,7 @@ def test_a_folder_that_is_replaced_between_two_looks_is_left_out(
     with monkeypatch.context() as patched:
         patched.setattr(tree_walk, "open_folder", swap_then_open)
         tally = copy(folder, tmp_path / "copy")
-    assert tally.notes == ["inner: replaced while it was being copied"]
+    assert tally.notes == ["inner: replaced during the copy"]
     assert list((tmp_path / "copy").iterdir()) == []
 
 

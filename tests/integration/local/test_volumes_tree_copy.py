@@ -101,7 +101,7 @@ async def test_devices_are_refused_and_told(world: VolumeWorld) -> None:
     (world.home(volume) / "file").write_text("kept")
     snapshot = await world.snapshot(volume)
     record = await world.record(snapshot)
-    assert record.notes == ("null: a device, refused",)
+    assert record.notes == ("null: a device: not copied",)
     assert (world.tree(snapshot) / "layer").is_char_device()
     assert (world.tree(snapshot) / "file").read_text() == "kept"
 

@@ -159,7 +159,7 @@ def test_what_belongs_to_others_and_cannot_be_read_is_named_as_what_the_snapshot
     (home / "folder" / "inner").write_text("nobody knows of it")
     told = as_nobody(nobodys, volume_id)
     assert told["state"] == "completed"
-    assert told["lacks"].startswith("2 that belong to others and cannot be read: ")
+    assert told["lacks"].startswith("2 entries of other owners that cannot be read: ")
     assert sorted(told["lacks"].partition(": ")[2].split(", ")) == ["folder", "theirs"]
     os.mkfifo(home / "pipe")
     (home / "theirs").unlink()

@@ -1,6 +1,6 @@
-"""Looks through a folder for what is in it.
+"""Lists the contents of a folder: counts, sizes and the entries nearest to the top.
 
-It never follows a link and holds no more than it tells, however much there is.
+It never follows a link. It keeps no more in memory than it returns, however many files there are.
 """
 
 import contextlib
@@ -15,11 +15,11 @@ from gpudev.domain.disks.contents import Contents, DiskEntry, DiskEntryKind
 
 MOST_ENTRIES = 1000
 _LONGEST_PATH = 1000
-"""What is deeper is counted, not named: a thousand names of a tree without end would be more than anybody can store."""
+"""Entries with a longer path are counted but not named: a thousand of them would be too much to store."""
 
 
 class ContentsCounter:
-    """Contents in the making."""
+    """Collects entries one by one, and returns them as Contents."""
 
     def __init__(self, most_entries: int = MOST_ENTRIES) -> None:
         self._most = most_entries
@@ -29,7 +29,7 @@ class ContentsCounter:
         self._bytes = 0
 
     def add(self, depth: int, path: str, found: os.stat_result) -> None:
-        """`depth`: of the folder that holds it, 0 at the top."""
+        """`depth`: that of the folder which contains it, 0 at the top."""
         if stat.S_ISDIR(found.st_mode):
             self._folders += 1
         else:
@@ -38,7 +38,7 @@ class ContentsCounter:
             self._bytes += found.st_size
         if len(path) > _LONGEST_PATH:
             return
-        # The deeper, the less it says about a disk, so that a cache's files do not crowd out the rest.
+        # Entries near the top say most about a disk. So the files of a cache do not crowd out the rest.
         if len(self._nearest) < self._most or (depth, path) < self._nearest[-1][:2]:
             insort(self._nearest, (depth, path, found.st_mode, found.st_size, found.st_mtime_ns))
             del self._nearest[self._most :]
@@ -52,45 +52,47 @@ class ContentsCounter:
 
 
 def list_contents(top: int, most_entries: int = MOST_ENTRIES, check: Callable[[], None] = lambda: None) -> Contents:
-    """`top`: the open folder. `check` is called for every entry; what it raises breaks the work off."""
-    count = ContentsCounter(most_entries)
-    trail = TreeWalk(top)
+    """`top`: the open folder. `check` is called for every entry; an exception from it stops the listing."""
+    counter = ContentsCounter(most_entries)
+    walk = TreeWalk(top)
     try:
-        way = [_count_files(trail, count, check)]
-        while way:
-            if not way[-1]:
-                way.pop()
-                if way:
-                    del way[len(way) + 1 - trail.leave() :]
-            elif (found := _enter(trail, way[-1].pop())) is not None:
-                count.add(trail.depth - 1, trail.path, found)
-                way.append(_count_files(trail, count, check))
+        pending = [_count_files(walk, counter, check)]
+        while pending:
+            if not pending[-1]:
+                pending.pop()
+                if pending:
+                    del pending[len(pending) + 1 - walk.leave() :]
+            elif (found := _enter(walk, pending[-1].pop())) is not None:
+                counter.add(walk.depth - 1, walk.path, found)
+                pending.append(_count_files(walk, counter, check))
     finally:
-        trail.close()
-    return count.to_contents()
+        walk.close()
+    return counter.to_contents()
 
 
-def _count_files(trail: TreeWalk, count: ContentsCounter, check: Callable[[], None]) -> list[str]:
-    """All but the folders, which are named: they are only looked at when they are entered, because something may be
-    mounted there that never answers."""
+def _count_files(walk: TreeWalk, counter: ContentsCounter, check: Callable[[], None]) -> list[str]:
+    """Count all entries but folders, and return the folders' names.
+
+    A folder is examined only when it is entered: a mount that never answers may be there.
+    """
     folders: list[str] = []
-    above = f"{trail.path}/" if trail.depth else ""
-    with os.scandir(trail.fd) as entries:
+    prefix = f"{walk.path}/" if walk.depth else ""
+    with os.scandir(walk.fd) as entries:
         for entry in entries:
             check()
             if entry.is_dir(follow_symlinks=False):
                 folders.append(entry.name)
                 continue
             with contextlib.suppress(FileNotFoundError):
-                found = os.stat(entry.name, dir_fd=trail.fd, follow_symlinks=False)
-                count.add(trail.depth, above + entry.name, found)
+                found = os.stat(entry.name, dir_fd=walk.fd, follow_symlinks=False)
+                counter.add(walk.depth, prefix + entry.name, found)
     return folders
 
 
-def _enter(trail: TreeWalk, name: str) -> os.stat_result | None:
-    """None: taken away, no folder any more, or closed to us."""
+def _enter(walk: TreeWalk, name: str) -> os.stat_result | None:
+    """None: removed, replaced by something else, or closed to us."""
     try:
-        return trail.enter(name)
+        return walk.enter(name)
     except OSError:
         return None
 
@@ -104,7 +106,7 @@ def _entry_kind(mode: int) -> DiskEntryKind:
 
 
 def _utc_time(mtime_ns: int) -> datetime:
-    """A user may have set it to anything."""
+    """Users may set the time of a file to anything. Out of range: 1970."""
     try:
         return datetime.fromtimestamp(mtime_ns // 10**9, UTC)
     except (ValueError, OverflowError, OSError):
@@ -112,5 +114,5 @@ def _utc_time(mtime_ns: int) -> datetime:
 
 
 def _printable_path(path: str) -> str:
-    """File names are bytes; what is no UTF-8 in them is shown as such."""
+    """File names are bytes. Bytes that are not UTF-8 become replacement characters."""
     return os.fsencode(path).decode(errors="replace")

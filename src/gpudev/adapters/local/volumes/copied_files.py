@@ -1,9 +1,9 @@
-"""Which file of a user's tree became which file of a copy: a table on the disk, because there may be millions.
+"""Table of copied files: which file of a tree became which file of a copy. In SQLite, as there may be millions.
 
-Within one copy it tells names of the same file (hard links). Between two copies it tells files that have not changed:
-the kernel sets a file's ctime whenever its bytes, its rights or its attributes change, and no user can set it back.
+Within one copy it finds further names of the same file (hard links). Between two copies it finds unchanged files: the
+kernel sets a file's ctime whenever its bytes, its rights or its attributes change, and no user can set it back.
 
-Trouble with the table is trouble with the device that it is on, and is told as the system tells of that: OSError.
+An error of the table is an error of the device it is on, and is therefore raised as OSError.
 """
 
 import contextlib
@@ -20,13 +20,13 @@ _BATCH_ROWS = 2000
 @dataclass(frozen=True, slots=True)
 class CopiedFile:
     path: str
-    """In the copy, from its top."""
+    """In the copy, relative to its top."""
     ctime_ns: int
     mtime_ns: int
-    """Both as the table can hold them: users may set a time that is centuries away."""
+    """Both wrapped to the table's 64 bits: users may set a time that is centuries away."""
     size: int
     settled: bool
-    """Nothing could change it any more without changing its ctime. Not so of what was being written just then."""
+    """Every later change will change its ctime. False for a file that was being written during the copy."""
 
     def is_unchanged(self, stat: os.stat_result) -> bool:
         found = (_signed(stat.st_ctime_ns), _signed(stat.st_mtime_ns), stat.st_size)
@@ -34,7 +34,7 @@ class CopiedFile:
 
 
 class CopiedFileTable:
-    """For one thread. Loses its last entries with the process, as the copy that it belongs to is begun again then."""
+    """For one thread. A crash loses its last entries, which is harmless: the copy is started again then."""
 
     def __init__(self, path: Path, *, create: bool = False) -> None:
         mode = "rwc" if create else "ro"
@@ -57,13 +57,13 @@ class CopiedFileTable:
     def find_file(self, inode: int) -> CopiedFile | None:
         if found := self._fresh.get(inode):
             return found
-        asking = "SELECT path, ctime_ns, mtime_ns, size, settled FROM files WHERE inode = ?"
+        query = "SELECT path, ctime_ns, mtime_ns, size, settled FROM files WHERE inode = ?"
         with _sqlite_errors_as_os_errors():
-            row = self._table.execute(asking, (_signed(inode),)).fetchone()
+            row = self._table.execute(query, (_signed(inode),)).fetchone()
         return None if row is None else CopiedFile(os.fsdecode(row[0]), row[1], row[2], row[3], bool(row[4]))
 
     def finish(self) -> None:
-        """Write down all that was added. What is closed without it is a table of a copy that came to nothing."""
+        """Write all added files. A table that is closed without this belongs to a copy that failed."""
         if self._fresh:
             self._write()
 
@@ -92,7 +92,7 @@ class CopiedFileTable:
 
 
 def _signed(number: int) -> int:
-    """SQLite's whole numbers have 64 bits with a sign; inodes have none, and times may have more."""
+    """SQLite's integers have 64 bits with a sign. Inodes are unsigned, and times may need more bits."""
     return (number + (1 << 63)) % (1 << 64) - (1 << 63)
 
 

@@ -1,6 +1,6 @@
-"""What file systems can do beyond what Python has names for. It decides nothing.
+"""File system calls that Python lacks: openat2, reflinks, holes, syncfs. It decides nothing.
 
-Where the kernel lacks a call, the nearest thing is done that is no less safe.
+Where the kernel lacks a call, the nearest equally safe call is used.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ _CANNOT_CLONE = (errno.EOPNOTSUPP, errno.ENOTTY, errno.ENOSYS, errno.EXDEV, errn
 _KERNEL_COPY_UNSUPPORTED = (errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF)
 _HOLES_UNSUPPORTED = (errno.EINVAL, errno.ENOTTY, errno.ENOTSUP)  # Linux; macOS
 _CHUNK = 16 * 1024 * 1024
-"""At most so much between two looks at whether to stop."""
+"""At most this many bytes are copied between two checks whether to stop."""
 _BUFFER = 1024 * 1024
 
 _libc = ctypes.CDLL(None, use_errno=True) if sys.platform.startswith("linux") else None
@@ -29,8 +29,10 @@ _has_openat2 = _libc is not None
 
 
 def open_folder(name: str, folder: int | None) -> int:
-    """A folder, by one name, in an open one. A link is not followed (ELOOP, ENOTDIR) and nothing that is mounted there
-    is entered (EXDEV): both may have been put there by a user a moment ago."""
+    """Open a folder by its name in an open folder.
+
+    It follows no link (ELOOP, ENOTDIR) and enters no mount (EXDEV): a user may have put either there a moment ago.
+    """
     global _has_openat2  # noqa: PLW0603
     if folder is None:
         return os.open(name, _FOLDER)
@@ -41,7 +43,7 @@ def open_folder(name: str, folder: int | None) -> int:
         number = ctypes.get_errno()
         if number not in (errno.ENOSYS, errno.EPERM):
             raise OSError(number, os.strerror(number), name)
-        _has_openat2 = False  # an old kernel, or a sandbox that does not know the call
+        _has_openat2 = False  # an old kernel, or a sandbox without the call
     return _open_folder_on_device(name, folder)
 
 
@@ -54,7 +56,7 @@ def _open_folder_on_device(name: str, folder: int) -> int:
 
 
 def clone_file(source: int, target: int) -> bool:
-    """Let both share their blocks until one of them is written to (a reflink). False: not here."""
+    """Make both files share their blocks until one of them is written (a reflink). False: not possible here."""
     if _libc is None:
         return False
     try:
@@ -67,7 +69,7 @@ def clone_file(source: int, target: int) -> bool:
 
 
 def copy_bytes(source: int, target: int, start: int, end: int) -> int:
-    """Some bytes from `start` on, at most up to `end`: how many. 0: the source ends there."""
+    """Copy some bytes from `start` on, at most up to `end`. Returns how many. 0: the source ends there."""
     count = min(end - start, _CHUNK)
     if hasattr(os, "copy_file_range"):
         try:
@@ -83,7 +85,7 @@ def copy_bytes(source: int, target: int, start: int, end: int) -> int:
 
 
 def next_data(fd: int, start: int, end: int) -> tuple[int, int] | None:
-    """The first stretch at or after `start` that is no hole. None: nothing but holes up to the end."""
+    """The first range of data (not a hole) at or after `start`. None: only holes up to the end."""
     try:
         first = os.lseek(fd, start, os.SEEK_DATA)
         return first, min(os.lseek(fd, first, os.SEEK_HOLE), end)
@@ -96,8 +98,10 @@ def next_data(fd: int, start: int, end: int) -> tuple[int, int] | None:
 
 
 def sync_filesystem(fd: int) -> None:
-    """All that was written to the file system of `fd` is on the device afterwards. One call for a whole tree: a
-    thousand files written one by one would wait for the device a thousand times."""
+    """Flush the file system of `fd` to its device.
+
+    One call for a whole tree: syncing a thousand files one by one would wait for the device a thousand times.
+    """
     if _libc is None:
         os.sync()
     elif _libc.syncfs(fd) != 0:
@@ -106,7 +110,7 @@ def sync_filesystem(fd: int) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """The names in it are as they are now also after a loss of power."""
+    """Flush the names in a folder, so that they survive a loss of power."""
     fd = os.open(path, _FOLDER)
     try:
         os.fsync(fd)
@@ -115,7 +119,7 @@ def sync_folder(path: Path) -> None:
 
 
 def filesystem_type(fd: int) -> str | None:
-    """The file system's kind (ext4, btrfs, …), where it can be found out."""
+    """The file system's type (ext4, btrfs, …). None: unknown."""
     device = os.fstat(fd).st_dev
     wanted = f"{os.major(device)}:{os.minor(device)}"
     with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Work in threads that takes long: how far it is, how it is broken off, and the system's errors in our words."""
+"""Long jobs in threads: their progress, how to stop them, and the translation of their errors."""
 
 import contextlib
 import errno
@@ -15,7 +15,7 @@ _PERMANENT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errn
 
 
 class JobStopped(Unavailable):
-    """Broken off on purpose."""
+    """The job was stopped on purpose."""
 
 
 @dataclass(slots=True)
@@ -24,9 +24,9 @@ class ThreadJob:
     stopped: bool = False
 
     def check(self) -> None:
-        """Called often by whoever does the work."""
+        """The job calls this often. Raises JobStopped when it is to stop."""
         if self.stopped:
-            raise JobStopped("it was broken off and may be asked for again")
+            raise JobStopped("the job was stopped and may be requested again")
 
 
 @contextlib.contextmanager
@@ -34,7 +34,7 @@ def translate_errors(what: str) -> Iterator[None]:
     try:
         yield
     except InvalidVolumeRecord as error:
-        raise Unavailable(f"{what}: what was written down about it cannot be read ({error})") from error
+        raise Unavailable(f"{what}: invalid record ({error})") from error
     except OSError as error:
         kind = ClusterError if error.errno in _PERMANENT_ERRORS else Unavailable
         raise kind(f"{what}: {error.strerror or error}") from error

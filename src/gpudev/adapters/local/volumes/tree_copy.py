@@ -1,4 +1,7 @@
-"""Copies a user's tree as faithfully as the file system and our rights allow, while the user may be changing it."""
+"""Copies a user's tree as faithfully as possible, while the user may be changing it.
+
+The file system and our rights set the limits. What cannot be copied is counted and noted.
+"""
 
 import contextlib
 import errno
@@ -13,30 +16,31 @@ from gpudev.adapters.local.volumes.copied_files import CopiedFileTable
 from gpudev.adapters.local.volumes.filesystem import clone_file, copy_bytes, next_data
 from gpudev.adapters.local.volumes.tree_walk import TreeWalk, ensure_passable, exclusive_access, open_unreadable_file
 
-# Owner, rights, attributes and times of a file, from one open file to another: as much as we may keep.
-
+# Metadata of one file: owner, rights, attributes and times
 
 _UNSUPPORTED = (errno.EOPNOTSUPP, errno.EPERM, errno.EACCES, errno.EINVAL, errno.ENODATA, errno.ERANGE)
 _HAS_EXTENDED_ATTRIBUTES = hasattr(os, "listxattr")
 
 
 def copy_metadata(source: int | None, target: int, found: os.stat_result, mode: int, new_mode: int) -> list[str]:
-    """The names of attributes that could not be kept. `found` and `mode`: what the source was; `new_mode`: what the
-    target has now. Without a source, extended attributes are left out.
+    """Copy it between open files. Returns the names of attributes that could not be copied.
 
-    The order matters: a new owner takes special rights and attributes away, and all of it changes times."""
-    wanted = stat.S_IMODE(mode)
+    `found` and `mode` are those of the source, `new_mode` is the target's current mode. Without a source, extended
+    attributes are left out. The order matters: changing the owner removes special rights and attributes, and each step
+    changes times.
+    """
+    desired_mode = stat.S_IMODE(mode)
     if not _copy_owner(target, found):
-        wanted &= ~(stat.S_ISUID | stat.S_ISGID)  # rights of a stranger are nobody's to hand out
-    if wanted != new_mode:
-        os.fchmod(target, wanted)
+        desired_mode &= ~(stat.S_ISUID | stat.S_ISGID)  # the new owner must not get the old owner's rights
+    if desired_mode != new_mode:
+        os.fchmod(target, desired_mode)
     lost = _copy_extended_attributes(source, target) if _HAS_EXTENDED_ATTRIBUTES and source is not None else []
     os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
     return lost
 
 
 def _copy_owner(target: int, found: os.stat_result) -> bool:
-    """Whether it has the source's owner and group now."""
+    """Returns whether the target has the source's owner and group now."""
     if (found.st_uid, found.st_gid) == (os.geteuid(), os.getegid()):
         return True
     try:
@@ -66,31 +70,34 @@ def _copy_extended_attributes(source: int, target: int) -> list[str]:
     return lost
 
 
+# Trees
+
 _READING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _WRITING = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_LINK = (errno.EMLINK, errno.ENAMETOOLONG, errno.EXDEV, errno.ENOENT, errno.EPERM, errno.EACCES, errno.EOPNOTSUPP)
 _MOST_NOTES = 50
 _MOST_UNREAD = 5
+_REPLACED = "replaced during the copy"
 _UNREADABLE = "it cannot be read"
-_DUPLICATE_NAME = "replaced while it was being copied; what it was before is kept"
-"""A folder that changes while it is read may tell the same name twice."""
+_DUPLICATE_NAME = "replaced during the copy; the earlier one is kept"
+"""A folder that changes while it is read may return the same name twice."""
 
 
 class CopyMethod(StrEnum):
-    """The best that most of a copy was made by."""
+    """The best method that was used in a copy."""
 
     REFLINK = "reflink"
     HARD_LINKS = "hard links"
-    """To an earlier copy, for what has not changed since; the rest was copied."""
+    """To an earlier copy, for files that have not changed since. The rest was copied."""
     COPY = "copy"
 
 
 @dataclass(slots=True)
 class CopyProgress:
-    """How far a copy is; at its end, what was done. Others may read it meanwhile."""
+    """Progress of a copy, and at its end the result. Other threads may read it meanwhile."""
 
     files: int = 0
-    """With a name in the tree: cloned, linked, copied or a further name of one that was."""
+    """Names of files in the tree: cloned, linked, copied, or a further name of one of these."""
     folders: int = 0
     size_bytes: int = 0
     cloned: int = 0
@@ -98,11 +105,11 @@ class CopyProgress:
     copied: int = 0
     left_out: int = 0
     unread: int = 0
-    """Of these, what holds something and is closed to us: it is in the source and nowhere else."""
+    """Of these, files and folders that we may not read: they exist in the source only."""
     unread_paths: list[str] = field(default_factory=list)
     """The first of them."""
     notes: list[str] = field(default_factory=list)
-    """What was not kept as it was, in words; the first of them."""
+    """What the copy lacks, as text for people; the first notes only."""
 
     @property
     def method(self) -> CopyMethod:
@@ -110,22 +117,22 @@ class CopyProgress:
             return CopyMethod.REFLINK
         return CopyMethod.HARD_LINKS if self.linked else CopyMethod.COPY
 
-    def add_skipped(self, path: str, words: str) -> None:
+    def add_skipped(self, path: str, reason: str) -> None:
         self.left_out += 1
-        self.add_note(path, words)
-        if words == _UNREADABLE:
+        self.add_note(path, reason)
+        if reason == _UNREADABLE:
             self.unread += 1
             if len(self.unread_paths) < _MOST_UNREAD:
                 self.unread_paths.append(_printable_path(path))
 
-    def add_note(self, path: str, words: str) -> None:
+    def add_note(self, path: str, note: str) -> None:
         if len(self.notes) < _MOST_NOTES:
-            self.notes.append(f"{_printable_path(path)}: {words}")
+            self.notes.append(f"{_printable_path(path)}: {note}")
 
 
 @dataclass(frozen=True, slots=True)
 class EarlierCopy:
-    """An earlier copy of the same tree, on the same file system, which nobody changes."""
+    """An earlier copy of the same tree on the same file system. Nothing changes it."""
 
     top: int
     files: CopiedFileTable
@@ -135,9 +142,9 @@ class EarlierCopy:
 class _Folder:
     found: os.stat_result
     inner: list[str] = field(default_factory=list)
-    """Those in it that are still to be entered."""
+    """Folders in it that are still to be entered."""
     closed: int | None = None
-    """The mode that it gets back when we leave it, where it had to be opened up for us."""
+    """The mode to restore when we leave it, where permissions were missing. None: nothing was changed."""
 
 
 class TreeCopy:
@@ -153,9 +160,9 @@ class TreeCopy:
         contents: ContentsCounter | None = None,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """`source` and `target` are open folders, the target an empty one that nobody else can reach. `known` is
-        filled with what has several names and, where `settled_before_ns` is told, with everything. `check` is called
-        often; what it raises breaks the work off."""
+        """`source` and `target` are open folders; the target is empty, and nothing else can reach it. `files` gets all
+        files with several names and, where `settled_before_ns` is given, all files. `check` is called often; an
+        exception from it stops the copy."""
         self._source = TreeWalk(source)
         self._target = TreeWalk(target)
         self._top = target
@@ -176,20 +183,20 @@ class TreeCopy:
             self._target.close()
 
     def _copy_all(self) -> None:
-        way = [_Folder(os.fstat(self._source.fd))]
+        entered = [_Folder(os.fstat(self._source.fd))]
         try:
-            way[-1].inner = self._copy_files()
-            while way:
+            entered[-1].inner = self._copy_files()
+            while entered:
                 self._check()
-                if way[-1].inner:
-                    entered = self._enter(way[-1].inner.pop())
-                    if entered is not None:
-                        way.append(entered)
-                        entered.inner = self._copy_files()
+                if entered[-1].inner:
+                    folder = self._enter(entered[-1].inner.pop())
+                    if folder is not None:
+                        entered.append(folder)
+                        folder.inner = self._copy_files()
                 else:
-                    self._leave(way)
+                    self._leave(entered)
         finally:
-            self._restore_modes(way)
+            self._restore_modes(entered)
 
     # Folders
 
@@ -214,26 +221,26 @@ class TreeCopy:
         return _Folder(found, closed=closed)
 
     def _leave(self, folders: list[_Folder]) -> None:
-        """More than one where the way back is gone; what was not reached yet in those is told."""
+        """Leave one folder, or several where the walk cannot find the parent. What was not copied there is noted."""
         self._finish_folder(folders.pop(), self._source.fd)
         if not folders:
             return
         for _ in range(self._source.leave() - 1):
             self._target.leave()
             for name in folders[-1].inner:
-                self._skip(self._path(name), "moved away while it was being copied")
+                self._skip(self._path(name), "moved away during the copy")
             self._finish_folder(folders.pop(), None)
         self._target.leave()
 
     def _finish_folder(self, folder: _Folder, source: int | None) -> None:
-        """Last, because what happens in a folder changes its times and may need rights that the user took away."""
+        """Comes last: changes in a folder change its times, and may need permissions that the user removed."""
         mode = folder.found.st_mode if folder.closed is None else folder.closed
         self._copy_metadata(source, self._target.fd, folder.found, mode=mode, new_mode=0o700, name="")
         if folder.closed is not None and source is not None:
             os.fchmod(source, stat.S_IMODE(folder.closed))
 
     def _restore_modes(self, folders: list[_Folder]) -> None:
-        """Where the work was broken off: all the way up."""
+        """After a stopped copy: restore the modes of all entered folders, up to the top."""
         with contextlib.suppress(OSError):
             while any(folder.closed is not None for folder in folders):
                 folder = folders.pop()
@@ -241,7 +248,7 @@ class TreeCopy:
                     os.fchmod(self._source.fd, stat.S_IMODE(folder.closed))
                 del folders[len(folders) + 1 - self._source.leave() :]
 
-    # All the rest
+    # Files, links and special files
 
     def _copy_files(self) -> list[str]:
         folders: list[str] = []
@@ -256,8 +263,8 @@ class TreeCopy:
                         self._copy_file(entry.name)
                     else:
                         self._copy_special(entry.name)
-                except _Skipped as left_out:
-                    self._skip(self._path(entry.name), left_out.reason)
+                except _Skipped as skipped:
+                    self._skip(self._path(entry.name), skipped.reason)
                 except FileExistsError:
                     self._skip(self._path(entry.name), _DUPLICATE_NAME)
         return folders
@@ -271,7 +278,7 @@ class TreeCopy:
         try:
             found = os.fstat(source)
             if not stat.S_ISREG(found.st_mode):
-                raise _Skipped("replaced while it was being copied")  # opened, not read
+                raise _Skipped(_REPLACED)  # opened, but not read
             if not (found.st_nlink > 1 and self._try_link_copied(name, found)):
                 self._copy_open_file(source, name, found, mode or found.st_mode)
         finally:
@@ -291,8 +298,11 @@ class TreeCopy:
             self._files.add_file(found, self._path(name), settled=settled)
 
     def _is_settled(self, source: int, found: os.stat_result) -> bool:
-        """Memory-mapped files change without a new ctime as long as their changes have not been written out. All were,
-        after that moment: a file not touched since before it did not change while it was read."""
+        """Whether the file did not change while it was read, and its ctime shows every later change.
+
+        A memory-mapped file may change without a new ctime until its changes are flushed. All files were flushed after
+        `settled_before_ns`, so a file whose ctime is older did not change.
+        """
         before = self._settled_before_ns
         return before is not None and found.st_ctime_ns < before and os.fstat(source).st_ctime_ns == found.st_ctime_ns
 
@@ -302,7 +312,7 @@ class TreeCopy:
                 self._progress.cloned += 1
                 self._progress.size_bytes += found.st_size
                 return
-            self._can_clone = self._progress.cloned > 0  # one that cannot be says nothing about the others
+            self._can_clone = self._progress.cloned > 0  # a failure after a success concerns this file only
         self._progress.copied += 1
         end = found.st_size
         if found.st_blocks * 512 >= end:
@@ -310,12 +320,12 @@ class TreeCopy:
             return
         position: int | None = 0
         while position is not None and position < end:
-            stretch = next_data(source, position, end)
-            position = None if stretch is None else self._copy_range(source, target, *stretch)
+            data_range = next_data(source, position, end)
+            position = None if data_range is None else self._copy_range(source, target, *data_range)
         os.ftruncate(target, end)
 
     def _copy_range(self, source: int, target: int, start: int, end: int) -> int:
-        """Where it ended; `end` also where the file was cut short meanwhile."""
+        """Returns where the next range begins: at `end`, also where the file was truncated meanwhile."""
         while start < end:
             self._check()
             count = copy_bytes(source, target, start, end)
@@ -339,18 +349,18 @@ class TreeCopy:
         return True
 
     def _try_link_copied(self, name: str, found: os.stat_result) -> bool:
-        """Another name of a file that was copied already."""
+        """Link a further name of a file that was copied already. False: it was not, or cannot be linked."""
         file = self._files.find_file(found.st_ino)
         return file is not None and file.is_unchanged(found) and _try_link(self._top, file.path, self._target.fd, name)
 
     def _open_file(self, name: str) -> tuple[int, int | None]:
-        """And the mode it had, if that had to be changed for a moment."""
+        """The descriptor, and the file's mode if that had to be changed for a moment, else None."""
         try:
             try:
                 return os.open(name, _READING, dir_fd=self._source.fd), None
             except PermissionError:
                 if os.geteuid() == 0:
-                    raise  # and nothing is tried: by now a link may have that name
+                    raise  # do not change the mode: a link may have that name by now
                 return open_unreadable_file(name, _READING, self._source.fd)
         except OSError as error:
             raise _Skipped(error) from error
@@ -365,8 +375,8 @@ class TreeCopy:
         try:
             return os.readlink(name, dir_fd=self._source.fd)
         except OSError as error:
-            if error.errno == errno.EINVAL:  # no link any more
-                raise _Skipped("replaced while it was being copied") from error
+            if error.errno == errno.EINVAL:  # not a link any more
+                raise _Skipped(_REPLACED) from error
             raise _Skipped(error) from error
 
     def _copy_special(self, name: str) -> None:
@@ -374,25 +384,25 @@ class TreeCopy:
         if stat.S_ISLNK(found.st_mode):
             os.symlink(self._read_link(name), name, dir_fd=self._target.fd)
         elif stat.S_ISCHR(found.st_mode) and found.st_rdev == 0:
-            # "Nothing is here", in the layers of containers; anybody may make one.
+            # A whiteout in container layers ("nothing is here"). Everybody may create one.
             os.mknod(name, stat.S_IFCHR | 0o600, 0, dir_fd=self._target.fd)
         elif stat.S_ISCHR(found.st_mode) or stat.S_ISBLK(found.st_mode):
-            raise _Skipped("a device, refused")
+            raise _Skipped("a device: not copied")
         else:
-            raise _Skipped("a pipe or socket, which holds nothing")
+            raise _Skipped("a pipe or socket: it has no contents")
         with contextlib.suppress(PermissionError):
             os.chown(name, found.st_uid, found.st_gid, dir_fd=self._target.fd, follow_symlinks=False)
         times = (found.st_atime_ns, found.st_mtime_ns)
         os.utime(name, ns=times, dir_fd=self._target.fd, follow_symlinks=False)
         self._count(name, found)
 
-    # Telling
+    # Progress
 
     def _copy_metadata(
         self, source: int | None, target: int, found: os.stat_result, *, mode: int, new_mode: int, name: str
     ) -> None:
         for lost in copy_metadata(source, target, found, mode, new_mode):
-            self._progress.add_note(self._path(name), f"the attribute {lost} could not be kept")
+            self._progress.add_note(self._path(name), f"attribute {lost} could not be copied")
 
     def _count(self, name: str, found: os.stat_result) -> None:
         self._progress.files += 1
@@ -402,19 +412,21 @@ class TreeCopy:
     def _path(self, name: str) -> str:
         return f"{self._source.path}/{name}" if self._source.depth else name
 
-    def _skip(self, path: str, words: str | None) -> None:
-        if words is not None:
-            self._progress.add_skipped(path, words)
+    def _skip(self, path: str, reason: str | None) -> None:
+        if reason is not None:
+            self._progress.add_skipped(path, reason)
 
 
 class _Skipped(Exception):
-    """What the user took away or replaced meanwhile, what is mounted there, and what neither we nor the user can read.
-    Any other trouble with reading ends the copy."""
+    """An entry that is left out: removed or replaced meanwhile, a mount, or readable neither by us nor by the user.
 
-    def __init__(self, why: str | OSError) -> None:
-        super().__init__(why)
-        self.reason = _skip_reason(why) if isinstance(why, OSError) else why
-        """None: not worth telling, it is gone."""
+    Any other error of reading ends the copy.
+    """
+
+    def __init__(self, cause: str | OSError) -> None:
+        super().__init__(cause)
+        self.reason = _skip_reason(cause) if isinstance(cause, OSError) else cause
+        """None: it was removed, which needs no note."""
 
 
 def _printable_path(path: str) -> str:
@@ -426,7 +438,7 @@ def _skip_reason(error: OSError) -> str | None:
         case errno.ENOENT:
             return None
         case errno.ELOOP | errno.ENOTDIR | errno.ENXIO:
-            return "replaced while it was being copied"
+            return _REPLACED
         case errno.EXDEV:
             return "something else is mounted there"
         case errno.EACCES | errno.EPERM:

@@ -1,5 +1,7 @@
-"""Removing a whole tree that may be hostile: links are unlinked and never followed, nothing mounted in it is entered,
-however deep it is. It can be broken off and begun again.
+"""Removes a tree that may be hostile.
+
+It unlinks links and never follows them, enters no mounts, and copes with any depth. It can be stopped and started
+again.
 """
 
 import contextlib
@@ -11,11 +13,11 @@ from pathlib import Path
 from gpudev.adapters.local.volumes.tree_walk import NOT_A_FOLDER, TreeWalk
 
 _MOST_PASSES = 5
-"""Of one folder: somebody may be filling it as fast as it is emptied."""
+"""Passes over one folder: a user may fill it as fast as it is emptied."""
 
 
 def remove_folder(path: Path, check: Callable[[], None] = lambda: None) -> None:
-    """`check` is called between any two removals; what it raises breaks the work off."""
+    """`check` is called between any two removals. An exception from it stops the removal."""
     try:
         if path.is_symlink() or not path.is_dir():
             path.unlink(missing_ok=True)
@@ -28,35 +30,35 @@ def remove_folder(path: Path, check: Callable[[], None] = lambda: None) -> None:
         empty_folder(top, check)
     finally:
         os.close(top)
-    with contextlib.suppress(FileNotFoundError):  # somebody else removes the same
+    with contextlib.suppress(FileNotFoundError):  # another process removed it
         path.rmdir()
 
 
 def empty_folder(top: int, check: Callable[[], None] = lambda: None) -> None:
-    trail = TreeWalk(top)
+    walk = TreeWalk(top)
     try:
-        way = [("", _remove_files(trail.fd, check))]
-        while way:
-            name, folders = way[-1]
+        pending = [("", _remove_files(walk.fd, check))]
+        while pending:
+            name, folders = pending[-1]
             if folders:
                 inner = folders.pop()
-                if _enter(trail, inner):
-                    way.append((inner, _remove_files(trail.fd, check)))
+                if _enter(walk, inner):
+                    pending.append((inner, _remove_files(walk.fd, check)))
                 continue
-            way.pop()
-            if way:
-                levels = trail.leave()
-                if levels > 1:  # somebody plays with it: what is left is found when it is begun again
-                    raise OSError(errno.EAGAIN, "the folder was moved while it was being removed")
+            pending.pop()
+            if pending:
+                levels = walk.leave()
+                if levels > 1:  # a user moved it: the next attempt finds what is left
+                    raise OSError(errno.EAGAIN, "the folder was moved during its removal")
                 check()
                 with contextlib.suppress(FileNotFoundError):
-                    os.rmdir(name, dir_fd=trail.fd)
+                    os.rmdir(name, dir_fd=walk.fd)
     finally:
-        trail.close()
+        walk.close()
 
 
 def _remove_files(folder: int, check: Callable[[], None]) -> list[str]:
-    """Everything but the folders, which are named. It may hold millions: no list of them is made."""
+    """Remove everything but folders, and return the folders' names. There may be millions of files: no list of them."""
     folders: list[str] = []
     for _ in range(_MOST_PASSES):
         folders.clear()
@@ -70,27 +72,29 @@ def _remove_files(folder: int, check: Callable[[], None]) -> list[str]:
                     with contextlib.suppress(FileNotFoundError, IsADirectoryError):
                         os.unlink(entry.name, dir_fd=folder)
                         removed += 1
-        if removed == 0:  # some file systems pass over names while others are being removed
+        if removed == 0:  # some file systems skip names while others are being removed
             break
     return folders
 
 
-def _enter(trail: TreeWalk, name: str) -> bool:
-    _make_writable(name, trail.fd, None)
+def _enter(walk: TreeWalk, name: str) -> bool:
+    _make_writable(name, walk.fd, None)
     try:
-        trail.enter(name)
+        walk.enter(name)
     except OSError as error:
         if error.errno not in NOT_A_FOLDER:
             raise
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(name, dir_fd=trail.fd)
+            os.unlink(name, dir_fd=walk.fd)
         return False
     return True
 
 
 def _make_writable(name: str, folder: int | None, path: Path | None) -> None:
-    """An ordinary user may have closed a folder to themselves. Root passes anyway, and must not change the mode of
-    what a link might point to."""
+    """Ordinary users may have removed their own permissions on a folder.
+
+    Root needs none, and must not change the mode of a link's target.
+    """
     if os.geteuid() != 0:
         with contextlib.suppress(OSError):
             os.chmod(path or name, 0o700, dir_fd=folder)

@@ -1,4 +1,4 @@
-"""Walks a tree that its user may change at the same moment, and may have closed to themselves."""
+"""Walks a tree that its user may change meanwhile, also where the user removed their own permissions."""
 
 import contextlib
 import errno
@@ -12,7 +12,7 @@ from pathlib import Path
 from gpudev.adapters.local.volumes.filesystem import open_folder
 
 NOT_A_FOLDER = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
-"""What entering raises when somebody removed or replaced it since its name was read."""
+"""Errors of entering a folder that was removed or replaced since its name was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class _Step:
 
 class TreeWalk:
     def __init__(self, top: int) -> None:
-        """`top` stays the caller's; it must be open as long as this is used."""
+        """`top` is closed by the caller, and must remain open as long as this is used."""
         self._top = top
         self._fd = os.dup(top)
         self._steps = [_Step("", _file_identity(top))]
@@ -32,7 +32,7 @@ class TreeWalk:
 
     @property
     def fd(self) -> int:
-        """The folder it stands in, until it moves on."""
+        """The current folder, until the next `enter` or `leave`."""
         return self._fd
 
     @property
@@ -42,21 +42,24 @@ class TreeWalk:
 
     @property
     def path(self) -> str:
-        """From the top; empty there."""
+        """The path of the current folder, relative to the top. Empty at the top."""
         if self._path is None:
             self._path = "/".join(step.name for step in self._steps[1:])
         return self._path
 
     def enter(self, name: str) -> os.stat_result:
         fd = open_folder(name, self._fd)
-        stat = os.fstat(fd)
-        self._steps.append(_Step(name, (stat.st_dev, stat.st_ino)))
+        info = os.fstat(fd)
+        self._steps.append(_Step(name, (info.st_dev, info.st_ino)))
         self._move(fd)
-        return stat
+        return info
 
     def leave(self) -> int:
-        """Back to where it was entered from: 1 level up; more where somebody moved the folder meanwhile and the way
-        back is gone. The top is always found."""
+        """Go back to the folder from which this one was entered. Returns the number of levels.
+
+        It is 1, or more when a user moved the folder meanwhile and its parent cannot be found. The top is always
+        found.
+        """
         levels = 0
         while True:
             self._steps.pop()
@@ -68,7 +71,7 @@ class TreeWalk:
         os.close(self._fd)
 
     def _try_parent(self) -> bool:
-        """By "..": it may lead anywhere by now, but is not gone into unless it is the one."""
+        """Try "..". It may be any folder by now, so its identity is checked."""
         try:
             fd = os.open("..", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._fd)
         except OSError:
@@ -80,7 +83,7 @@ class TreeWalk:
         return True
 
     def _try_from_top(self) -> bool:
-        """From the top, by the names of the way."""
+        """Try all names from the top down, and check each identity."""
         fd = os.dup(self._top)
         for step in self._steps[1:]:
             inner = -1
@@ -103,14 +106,12 @@ class TreeWalk:
 
 
 def _file_identity(fd: int) -> tuple[int, int]:
-    stat = os.fstat(fd)
-    return stat.st_dev, stat.st_ino
+    info = os.fstat(fd)
+    return info.st_dev, info.st_ino
 
 
-# What its owner has closed to themselves, opened up so that it can be copied.
-#
-# Only where we are that owner: root passes anyway, and must not change the mode of what a link might point to.
-
+# Missing permissions of the owner, added so that the tree can be copied. Only where we are that owner: root needs none,
+# and must not change the mode of a link's target.
 
 _PASSABLE = 0o500
 _POLL_S = 0.2
@@ -120,10 +121,13 @@ _trees_changed = threading.Condition()
 
 
 def ensure_passable(folder: str | Path, within: int | None = None) -> int | None:
-    """The mode it had, if that had to be changed. It must stay so as long as anything in it is opened by its name."""
+    """Add the missing permissions. Returns the earlier mode; None: nothing was changed.
+
+    They are needed as long as anything in the folder is opened by its name.
+    """
     if os.geteuid() == 0:
         return None
-    with contextlib.suppress(OSError):  # entering it tells
+    with contextlib.suppress(OSError):  # entering it raises the same error
         mode = os.stat(folder, dir_fd=within, follow_symlinks=False).st_mode
         if stat.S_ISDIR(mode) and mode & _PASSABLE != _PASSABLE:
             os.chmod(folder, stat.S_IMODE(mode) | _PASSABLE, dir_fd=within)
@@ -132,7 +136,7 @@ def ensure_passable(folder: str | Path, within: int | None = None) -> int | None
 
 
 def open_unreadable_file(name: str, flags: int, within: int) -> tuple[int, int]:
-    """And its mode before, which it has again."""
+    """Open a file that its owner may not read. Returns the descriptor, and the mode, which is restored."""
     mode = os.stat(name, dir_fd=within, follow_symlinks=False).st_mode
     os.chmod(name, stat.S_IMODE(mode) | 0o400, dir_fd=within)
     try:
@@ -143,7 +147,7 @@ def open_unreadable_file(name: str, flags: int, within: int) -> tuple[int, int]:
 
 @contextlib.contextmanager
 def exclusive_access(top: int, check: Callable[[], None]) -> Iterator[None]:
-    """Nobody else here opens up and closes folders of this tree meanwhile. `check` may break the waiting off."""
+    """Only one thread of this process may change permissions in a tree. An exception from `check` stops the waiting."""
     if os.geteuid() == 0:
         yield
         return

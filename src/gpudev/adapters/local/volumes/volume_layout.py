@@ -1,4 +1,18 @@
-"""Layout of volumes and snapshots on disk: paths, records (values ↔ JSON), drafts and locks."""
+"""Layout of volumes and snapshots on disk: paths, records as JSON, drafts, trash and locks.
+
+Below `disks/`, so that all of it is on one file system::
+
+    <volume id>/                 the volume: a dev server's /home/dev. Those older than volume records have none.
+    .volumes/<volume id>.json    its record: written before the volume exists, removed after it
+    .snapshots/<snapshot id>/    record.json, which says whether tree/ is complete; files: the table of copied files
+    .drafts/<kind>-<id>          a volume or a snapshot that is being made
+    .trash/                      folders that are being removed
+    .locks/<kind>-<id>           held by the process that changes the volume or snapshot
+    .made                        marks this folder as ours; `disks.made` beside `disks/` says that such a folder exists
+
+A volume or snapshot gets its name only when it is complete. Users may pass through `disks/` itself, never through the
+names that begin with a dot. Everything here blocks.
+"""
 
 import contextlib
 import fcntl
@@ -22,21 +36,21 @@ from gpudev.ports.cloud import Snapshot, SnapshotState, Volume
 
 
 class InvalidVolumeRecord(ValueError):
-    """It was not written by us, or not by this version."""
+    """Another program or another version wrote it."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalVolumeRecord:
     size_gb: int
-    """As told: a folder takes what its file system has."""
+    """As requested. It limits nothing: a folder may use all of its file system."""
     created_at: datetime
     zone: str | None
     token: str | None
-    """None: it was there before there were records."""
+    """None: it is older than volume records."""
     tags: Mapping[str, str]
     from_snapshot: str | None = None
     method: str | None = None
-    """How its bytes came from the snapshot."""
+    """How it was copied from the snapshot (a `CopyMethod`). None: it was not."""
 
     def to_volume(self, volume_id: str, attached_to: tuple[str, ...]) -> Volume:
         return Volume(volume_id, self.size_gb, self.created_at, self.zone, attached_to, dict(self.tags))
@@ -62,15 +76,15 @@ class LocalSnapshotRecord:
     tags: Mapping[str, str]
     state: SnapshotState = SnapshotState.PENDING
     method: str | None = None
-    """Once complete: how it was made, see `copying.Method`."""
+    """How it was made (a `CopyMethod`). None: it is not complete."""
     files: int = 0
     folders: int = 0
     size_bytes: int = 0
     left_out: int = 0
     lacks: str | None = None
-    """What holds something and could not be read, in words: it is on the volume and nowhere else."""
+    """What could not be read, as text for people: it exists on the volume only. None: nothing is missing."""
     notes: tuple[str, ...] = ()
-    """What could not be kept as it was; of many, the first."""
+    """What the copy lacks; the first notes only."""
     error: str | None = None
     contents: Mapping[str, Any] = field(default_factory=dict)
 
@@ -110,30 +124,17 @@ def _from_json(text: str) -> dict[str, Any]:
     return {**data, "created_at": created_at}
 
 
-# Where volumes and snapshots lie, and how a name comes to stand for something whole or not at all.
-#
-# Below `disks/`, so that all of it is on one file system::
-#
-#     <volume id>/                 the volume: a dev server's /home/dev. Those made before there were records have none.
-#     .volumes/<volume id>.json    its record; there before the volume is, gone after it
-#     .snapshots/<snapshot id>/    record.json, which tells when tree/ is complete; files: which file came from which
-#     .drafts/<kind>-<id>          a volume or a snapshot that is being made
-#     .trash/                      what is on its way out
-#     .locks/<kind>-<id>           held by whoever changes it, in whatever process
-#     .made                        here our disks are; `disks.made` beside `disks/` says that they are somewhere
-#
-# Only `disks/` itself may be passed through by users, never what begins with a dot. Everything here blocks.
-
+# Paths, drafts and locks
 
 _ID_LENGTH = 36
 
 
 class VolumeBusy(Unavailable):
-    """Somebody else is at it, here or in another process."""
+    """This process or another one works on it."""
 
 
 def is_id(text: str) -> bool:
-    """Ids are uuids as we write them; nothing else becomes part of a path."""
+    """Ids are uuids in canonical form. Nothing else may become part of a path."""
     try:
         return str(UUID(text)) == text
     except ValueError:
@@ -141,7 +142,7 @@ def is_id(text: str) -> bool:
 
 
 class VolumeOrSnapshot(StrEnum):
-    """One token may name one of each."""
+    """A token may name one of each."""
 
     VOLUME = "volume"
     SNAPSHOT = "snapshot"
@@ -159,12 +160,14 @@ class VolumeLayout:
         self.made = disks.with_name(f"{disks.name}.made")
 
     def prepare(self) -> None:
-        """Raises Unavailable where this is not the folder it was: a look into the wrong one would find all disks and
-        snapshots gone, and what is made there would be gone later."""
+        """Create the folders.
+
+        Raises Unavailable when this is not the same folder as before: all volumes and snapshots would seem gone, and
+        those made now would be gone later.
+        """
         if self.made.exists() and not self.made_here.exists():
             raise Unavailable(
-                f"the disks are not in {self.disks}: is its file system mounted? (if they are gone for good, remove "
-                f"{self.made})"
+                f"disks not found in {self.disks}: is its file system mounted? (if they are lost, remove {self.made})"
             )
         self.disks.mkdir(mode=0o700, parents=True, exist_ok=True)
         for path in (self.records, self.snapshots, self.drafts, self.trash, self.locks):
@@ -185,7 +188,7 @@ class VolumeLayout:
         return sorted(name for name in os.listdir(self.disks) if is_id(name))  # noqa: PTH208 - half the time
 
     def find_volume_record(self, volume_id: str) -> LocalVolumeRecord | None:
-        """Raises BadVolumeRecord when there is one that cannot be read."""
+        """Raises InvalidVolumeRecord when a record exists but cannot be read."""
         text = _read_record(self._volume_record_path(volume_id))
         return None if text is None else LocalVolumeRecord.from_json(text)
 
@@ -215,13 +218,13 @@ class VolumeLayout:
         self._write_record(folder / "record.json", record.to_json())
 
     def _write_record(self, path: Path, text: str) -> None:
-        """A draft of it that was left behind by a process that was killed is replaced, not added to."""
+        """Also removes drafts of it that a killed process left behind."""
         for left in path.parent.glob(f"{path.name}.*.new"):
             left.unlink(missing_ok=True)
         write_atomically(path, text, durable=True)
         sync_folder(path.parent)
 
-    # Moving
+    # Drafts and trash
 
     def draft_path(self, thing: VolumeOrSnapshot, thing_id: str) -> Path:
         return self.drafts / f"{thing}-{thing_id}"
@@ -231,18 +234,18 @@ class VolumeLayout:
         return [(VolumeOrSnapshot(kind), thing_id[:_ID_LENGTH]) for kind, thing_id in names]
 
     def remove_drafts(self, thing: VolumeOrSnapshot, thing_id: str, check: Callable[[], None] = lambda: None) -> None:
-        """The draft and what stands beside it."""
+        """Remove the draft and the files beside it."""
         for path in self.drafts.glob(f"{thing}-{thing_id}*"):
             remove_folder(path, check)
 
     def move_into_place(self, draft: Path, place: Path) -> None:
-        """What is whole gets its name. Its bytes are on the device already."""
+        """Give a complete draft its name. Its bytes are on the device already."""
         _rename(draft, place)
         sync_folder(place.parent)
         sync_folder(draft.parent)
 
     def move_to_trash(self, path: Path) -> Path | None:
-        """Gone from its place at once; None: it was not there."""
+        """Move a folder to the trash. None: it did not exist."""
         target = self.trash / f"{path.name}.{secrets.token_hex(4)}"
         try:
             _rename(path, target)
@@ -253,7 +256,7 @@ class VolumeLayout:
         return target
 
     def remove_leftovers(self, check: Callable[[], None]) -> None:
-        """Remove what was left behind by work that ended with its process. What is worked on now is locked."""
+        """Remove what interrupted jobs left behind. What running jobs use is locked."""
         for path in sorted(self.trash.iterdir()):
             remove_folder(path, check)
         for thing, thing_id in self.list_drafts():
@@ -268,22 +271,22 @@ class VolumeLayout:
             kind, _, thing_id = path.name.partition("-")
             if not self.path_of(VolumeOrSnapshot(kind), thing_id).exists():
                 with contextlib.suppress(VolumeBusy), self.lock(VolumeOrSnapshot(kind), thing_id, timeout_s=0):
-                    pass  # letting go of it removes it
+                    pass  # releasing the lock removes its file
 
-    # Locking
+    # Locks
 
     @contextlib.contextmanager
     def lock(
         self, thing: VolumeOrSnapshot, thing_id: str, *, shared: bool = False, timeout_s: float = 5.0
     ) -> Iterator[None]:
-        """Raises Busy when somebody else keeps it longer."""
+        """Raises VolumeBusy when another holds it longer than `timeout_s`."""
         path = self.locks / f"{thing}-{thing_id}"
         fd = _acquire_lock(path, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, time.monotonic() + timeout_s)
         try:
             yield
         finally:
             if not shared and not self.path_of(thing, thing_id).exists():
-                path.unlink(missing_ok=True)  # whoever waits for it notices
+                path.unlink(missing_ok=True)  # others who wait for it notice
             os.close(fd)
 
 
@@ -292,12 +295,12 @@ def _acquire_lock(path: Path, kind: int, deadline: float) -> int:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(fd, kind | fcntl.LOCK_NB)
-            if os.fstat(fd).st_nlink:  # else its last holder removed it while we opened it
+            if os.fstat(fd).st_nlink:  # otherwise its last holder removed it while we opened it
                 return fd
         except BlockingIOError:
             if time.monotonic() >= deadline:
                 os.close(fd)
-                raise VolumeBusy(f"the {path.name.replace('-', ' ', 1)} is being worked on") from None
+                raise VolumeBusy(f"{path.name.replace('-', ' ', 1)} is in use by another operation") from None
             time.sleep(0.01)
         os.close(fd)
 
@@ -306,7 +309,7 @@ def _rename(source: Path, target: Path) -> None:
     try:
         source.rename(target)
     except PermissionError:
-        # To move a folder its owner must be allowed to change it.
+        # A folder can be moved only when its owner may write to it.
         mode = source.stat(follow_symlinks=False).st_mode & 0o7777
         source.chmod(0o700)
         source.rename(target)

@@ -1,7 +1,7 @@
-"""Volumes as folders: each change whole or not at all, and safe to ask for again after a crash.
+"""Volumes as folders. Each change is atomic and can be repeated after a crash.
 
-It removes only what it is told to. Everything here blocks and runs in threads; `check` is called often and breaks long
-work off by raising.
+It removes only the volumes that a caller names. Everything here blocks and runs in threads. Long jobs call `check`
+often; an exception from it stops them.
 """
 
 import contextlib
@@ -35,15 +35,15 @@ SKELETON = Path("/etc/skel")
 
 
 class LocalVolumeStore:
-    def __init__(self, state: StateFolder, folders: VolumeLayout) -> None:
+    def __init__(self, state: StateFolder, layout: VolumeLayout) -> None:
         self._state = state
-        self._layout = folders
+        self._layout = layout
 
-    # Looking
+    # Reading
 
     def list_volumes(self) -> list[Volume]:
-        """All, the oldest first."""
-        with translate_errors("the disks cannot be listed"):
+        """All volumes, the oldest first."""
+        with translate_errors("cannot list the volumes"):
             holders = self._holders()
             found = [self._find_attached_volume(volume_id, holders) for volume_id in self._layout.volume_ids()]
         return sorted((volume for volume in found if volume), key=lambda one: (one.created_at, one.volume_id))
@@ -51,12 +51,12 @@ class LocalVolumeStore:
     def find_volume(self, volume_id: str) -> Volume | None:
         if not is_id(volume_id):
             return None
-        with translate_errors(f"the disk {volume_id} cannot be looked at"):
+        with translate_errors(f"cannot read volume {volume_id}"):
             return self._find_attached_volume(volume_id, self._holders())
 
     def volume_contents(self, volume_id: str, job: ThreadJob, most_entries: int = MOST_ENTRIES) -> Contents:
-        """Of a volume as it is now."""
-        with translate_errors(f"the disk {volume_id} cannot be looked at"):
+        """The contents of a volume as it is now."""
+        with translate_errors(f"cannot read volume {volume_id}"):
             if not is_id(volume_id):
                 raise volume_not_found(volume_id)
             try:
@@ -70,18 +70,18 @@ class LocalVolumeStore:
         return None if record is None else record.to_volume(volume_id, holders.get(volume_id, ()))
 
     def _find_record(self, volume_id: str) -> LocalVolumeRecord | None:
-        """The folder decides whether there is a volume. One without a record was there before records were."""
+        """The folder decides whether a volume exists. One without a record is older than volume records."""
         if not is_id(volume_id):
             return None
         try:
-            stat = self._layout.volume_path(volume_id).stat(follow_symlinks=False)
+            info = self._layout.volume_path(volume_id).stat(follow_symlinks=False)
         except FileNotFoundError:
             return None
         found = self._layout.find_volume_record(volume_id)
-        return found or LocalVolumeRecord(0, datetime.fromtimestamp(int(stat.st_mtime), UTC), None, None, {})
+        return found or LocalVolumeRecord(0, datetime.fromtimestamp(int(info.st_mtime), UTC), None, None, {})
 
     def _holders(self) -> dict[str, tuple[str, ...]]:
-        """Which nodes have which volume: those of dev servers that are not confirmed gone."""
+        """The nodes that use each volume: those of dev servers that are not confirmed gone."""
         holders: dict[str, set[str]] = {}
         try:
             servers = self._state.list_servers()
@@ -91,18 +91,18 @@ class LocalVolumeStore:
             try:
                 record = self._state.server(reservation_id).find_record()
             except InvalidServerRecord as error:
-                raise Unavailable(f"which disk {reservation_id} has cannot be read: {error}") from error
+                raise Unavailable(f"cannot read the record of dev server {reservation_id}: {error}") from error
             volume_id = None if record is None else home_volume_id(record.spec)
             if record is not None and volume_id is not None:
                 nodes = {share.node for share in record.spec.shares}
                 holders.setdefault(volume_id, set()).update(nodes)
         return {volume_id: tuple(sorted(nodes)) for volume_id, nodes in holders.items()}
 
-    # Volumes
+    # Changing
 
     def ensure_volume(self, volume_id: str, wanted: LocalVolumeRecord, job: ThreadJob) -> Volume:
         with (
-            translate_errors(f"the disk {volume_id} cannot be made"),
+            translate_errors(f"cannot create volume {volume_id}"),
             self._layout.lock(VolumeOrSnapshot.VOLUME, volume_id),
         ):
             found = self._find_attached_volume(volume_id, {})
@@ -113,13 +113,13 @@ class LocalVolumeStore:
             except JobStopped:
                 raise
             except Exception:
-                # Often there is no room, and nobody may ask for it again: what is half made would keep it taken.
+                # Often the device is full, and the volume may never be requested again: do not keep half of it.
                 with contextlib.suppress(OSError, JobStopped):
                     self._layout.remove_drafts(VolumeOrSnapshot.VOLUME, volume_id, job.check)
                 raise
 
     def update_volume(self, volume_id: str, change: Callable[[LocalVolumeRecord], LocalVolumeRecord]) -> Volume:
-        with translate_errors(f"the disk {volume_id} cannot be changed"):
+        with translate_errors(f"cannot change volume {volume_id}"):
             if not is_id(volume_id):
                 raise volume_not_found(volume_id)
             with self._layout.lock(VolumeOrSnapshot.VOLUME, volume_id):
@@ -132,21 +132,24 @@ class LocalVolumeStore:
                 return changed.to_volume(volume_id, self._holders().get(volume_id, ()))
 
     def remove_volume(self, volume_id: str) -> Path | None:
-        """What is left to be removed. Raises Busy while a snapshot of it is being made."""
+        """Move it to the trash. Returns the folder that is left to be removed; None: there is none.
+
+        Raises VolumeBusy while a snapshot of it is being made.
+        """
         if not is_id(volume_id):
             return None
         with (
-            translate_errors(f"the disk {volume_id} cannot be removed"),
+            translate_errors(f"cannot remove volume {volume_id}"),
             self._layout.lock(VolumeOrSnapshot.VOLUME, volume_id),
         ):
             if self._find_record(volume_id) is not None:
                 if holders := self._holders().get(volume_id):
-                    raise ClusterError(f"the disk {volume_id} is in use on {', '.join(holders)}")
+                    raise ClusterError(f"volume {volume_id} is in use on {', '.join(holders)}")
                 if pending_snapshot_ids(self._layout, volume_id):
-                    raise VolumeBusy(f"a snapshot of the disk {volume_id} is not complete yet")
-            rubbish = self._layout.move_to_trash(self._layout.volume_path(volume_id))
+                    raise VolumeBusy(f"a snapshot of volume {volume_id} is not complete yet")
+            trash = self._layout.move_to_trash(self._layout.volume_path(volume_id))
             self._layout.remove_volume_record(volume_id)
-            return rubbish
+            return trash
 
     def _create_volume(self, volume_id: str, wanted: LocalVolumeRecord, job: ThreadJob) -> Volume:
         draft = self._layout.draft_path(VolumeOrSnapshot.VOLUME, volume_id)
@@ -162,49 +165,49 @@ class LocalVolumeStore:
         return wanted.to_volume(volume_id, ())
 
     def _copy_skeleton(self, draft: Path, job: ThreadJob) -> None:
-        with open_directory(draft) as target, self._copied_files(draft) as known:
+        with open_directory(draft) as target, self._copied_files(draft) as copied_files:
             if SKELETON.is_dir():
                 with open_directory(SKELETON) as source:
-                    TreeCopy(source, target, known, job.progress, check=job.check).run()
+                    TreeCopy(source, target, copied_files, job.progress, check=job.check).run()
             os.fchmod(target, 0o700)
             sync_filesystem(target)
 
     def _copy_snapshot(self, snapshot_id: str, draft: Path, job: ThreadJob) -> None:
         if not is_id(snapshot_id):
-            raise ClusterError(f"there is no snapshot {snapshot_id}")
+            raise ClusterError(f"snapshot {snapshot_id} not found")
         with self._layout.lock(VolumeOrSnapshot.SNAPSHOT, snapshot_id, shared=True):
             record = self._layout.find_snapshot_record(snapshot_id)
             if record is None:
-                raise ClusterError(f"there is no snapshot {snapshot_id}")
+                raise ClusterError(f"snapshot {snapshot_id} not found")
             if record.state is not SnapshotState.COMPLETED:
-                raise ClusterError(f"the snapshot {snapshot_id} is not complete")
+                raise ClusterError(f"snapshot {snapshot_id} is not complete")
             with (
                 open_directory(self._layout.snapshot_path(snapshot_id) / "tree") as source,
                 open_directory(draft) as target,
-                self._copied_files(draft) as known,
+                self._copied_files(draft) as copied_files,
             ):
-                TreeCopy(source, target, known, job.progress, check=job.check).run()
+                TreeCopy(source, target, copied_files, job.progress, check=job.check).run()
                 sync_filesystem(target)
 
     @contextlib.contextmanager
     def _copied_files(self, draft: Path) -> Iterator[CopiedFileTable]:
-        """For this one copy: what has several names."""
+        """A table for this copy only, for files with several names."""
         path = draft.with_name(f"{draft.name}.files")
         path.unlink(missing_ok=True)
-        known = CopiedFileTable(path, create=True)
+        table = CopiedFileTable(path, create=True)
         try:
-            yield known
+            yield table
         finally:
-            known.close()
+            table.close()
             path.unlink()
 
 
 def home_volume_id(spec: ServerSpec) -> str | None:
-    """The volume that is its home. Without a cloud, and before there were volumes, a disk's folder has its own id."""
+    """The volume that is its home. None: scratch space. Without a cloud, and formerly, a volume has its disk's id."""
     if spec.volume is not None:
         return spec.volume.volume_id
     return None if spec.disk_id is None else str(spec.disk_id)
 
 
 def volume_not_found(volume_id: str) -> ClusterError:
-    return ClusterError(f"there is no disk {volume_id}")
+    return ClusterError(f"volume {volume_id} not found")
